@@ -1,0 +1,97 @@
+# Everything there is to do with levee. "make" alone lists it.
+
+# The tools, pinned; go run builds them once and keeps them.
+LINT      := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+BENCHSTAT := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+
+# The library in the root, and the modules below it that users need not download.
+MODULES := . $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path '*/testdata/*' | sort))
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Tests that stop the code between its steps, or take a safeguard out, stand in files
+# named *points_test.go and need a build of their own (see internal/points).
+POINTS := $(shell find . -name '*points_test.go')
+points  = go test -race -p 1 -tags levee_points -timeout 30m \
+	-run '^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(POINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$' \
+	$(sort $(dir $(POINTS)))
+
+# What a user of this file may set, as in "make fuzz FUZZTIME=10m".
+PKG      ?= ./...
+RUN      ?= .
+BENCH    ?= .
+COUNT    ?= 1
+FUZZTIME ?= 60s
+SOAK     ?= 30m
+ARGS     ?=
+
+# each runs a command in every module.
+each = for module in $(MODULES); do echo "-- $$module: $(1)"; (cd $$module && $(1)); done
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Tests need a redis-server and start it themselves. The long ones, and the long"
+	@echo "versions of others, run with LEVEE_LONG=1, which long, chaos and soak set; a"
+	@echo "duration in its place, LEVEE_LONG=8h, says how long those that go on and on take."
+
+.PHONY: redis
+redis: ## Install redis-server if it is missing (apt-get or brew)
+	@bash .ci/install-redis
+
+# One package at a time (-p 1): most start servers and processes of their own and
+# hold them to times, and two of them would take each other's processors.
+.PHONY: test
+test: redis ## Vet and test all modules with the race detector
+	@$(call each,go vet ./... && go test -race -p 1 ./...)
+	@echo "-- with points: $(sort $(dir $(POINTS)))"
+	@go vet -tags levee_points ./... && $(points)
+
+.PHONY: lint
+lint: ## Run the linters of .golangci.yml on all modules
+	@$(call each,$(LINT) run --config $(CURDIR)/.golangci.yml ./...)
+
+.PHONY: long
+long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
+	LEVEE_LONG=1 go test -race -timeout 2h -run '$(RUN)' -skip '^TestSoak' $(PKG)
+	LEVEE_LONG=1 $(points)
+
+.PHONY: chaos
+chaos: redis ## The tests named TestChaos…: servers and processes killed under load (PKG=)
+	LEVEE_LONG=1 go test -race -timeout 2h -v -run '^TestChaos' $(PKG)
+
+.PHONY: soak
+soak: redis ## The tests named TestSoak…: hours of mixed load and faults (PKG=, SOAK=30m)
+	LEVEE_LONG=$(SOAK) go test -race -timeout 0 -v -run '^TestSoak' $(PKG)
+
+.PHONY: fuzz
+fuzz: redis ## Every fuzz target in turn (PKG=, FUZZTIME=60s each)
+	@for pkg in $$(go list $(PKG)); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "-- $$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+.PHONY: bench
+bench: redis ## Benchmarks with allocations (PKG=, BENCH=pattern, COUNT=1)
+	@mkdir -p bin
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG) | tee bin/bench.txt
+	@$(BENCHSTAT) bin/bench.txt
+
+.PHONY: cover
+cover: redis ## Test coverage by function, the total last (PKG=)
+	@mkdir -p bin
+	go test -coverpkg=./... -coverprofile=bin/cover.out $(PKG)
+	go tool cover -func=bin/cover.out | tail -40
+
+.PHONY: drill
+drill: ## The three floods, without and with levee (ARGS="-redis 127.0.0.1:6379")
+	go run -C examples ./drill $(ARGS)
+
+.PHONY: modules
+modules:
+	@echo $(MODULES)
