@@ -1,0 +1,83 @@
+// Package bounded keeps Redis from holding its callers.
+//
+// A go-redis client with its default options ignores a context's deadline while
+// it reads and repeats what timed out: against a server that hangs, a call with
+// 100 ms to live comes back after 5 s or more. No option of the client makes a
+// cancelled context interrupt a read. So every call levee makes runs in a
+// goroutine that the caller can leave behind, and the number of those left
+// behind is bounded.
+package bounded
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// ErrTimeout reports that an operation was left behind when its budget was
+// spent: whether it took effect is unknown.
+var ErrTimeout = errors.New("levee: redis did not answer in time")
+
+// ErrBusy reports that an operation was not started, because too many that
+// were left behind are still waiting for Redis.
+var ErrBusy = errors.New("levee: too many redis operations without an answer")
+
+// A Runner bounds the time and the number of operations. It may be used
+// concurrently.
+type Runner struct {
+	timeout time.Duration
+	slots   chan struct{}
+}
+
+// NewRunner makes a Runner for operations of at most timeout, of which at most
+// limit run at a time.
+func NewRunner(timeout time.Duration, limit int) *Runner {
+	return &Runner{timeout: timeout, slots: make(chan struct{}, limit)}
+}
+
+// Do runs op and returns its result, or an error as soon as ctx ends or the
+// budget is spent, whatever op does; the context given to op ends at the same
+// moment. What an op that was left behind comes to in the end goes to late,
+// unless late is nil. Do does not start op when ctx has ended.
+func Do[T any](ctx context.Context, r *Runner, op func(context.Context) (T, error), late func(T, error)) (T, error) {
+	var none T
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
+	select {
+	case r.slots <- struct{}{}:
+	default:
+		return none, ErrBusy
+	}
+	opCtx, cancel := context.WithTimeoutCause(ctx, r.timeout, ErrTimeout)
+
+	var value T
+	var settled atomic.Bool // by the operation's end or by the caller leaving, whichever is first
+	done := contain.Go(func() error {
+		defer func() {
+			settled.Store(true) // after a panic too: the end of opCtx is no reason then
+			cancel()
+			<-r.slots
+		}()
+		result, err := op(opCtx)
+		if settled.CompareAndSwap(false, true) {
+			value = result
+		} else if late != nil {
+			late(result, err)
+		}
+		return err
+	})
+	select {
+	case err := <-done:
+		return value, err
+	case <-opCtx.Done():
+		if settled.CompareAndSwap(false, true) {
+			return none, context.Cause(opCtx)
+		}
+		err := <-done // it ended at the same moment
+		return value, err
+	}
+}

@@ -1,0 +1,71 @@
+package bounded_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/internal/bounded"
+	"github.com/levee-go/levee/internal/contain"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestDoReturnsWhatTheOperationReturns(t *testing.T) {
+	r := bounded.NewRunner(time.Second, 1)
+	got, err := bounded.Do(t.Context(), r, func(context.Context) (int, error) { return 7, io.EOF }, nil)
+	if got != 7 || !errors.Is(err, io.EOF) {
+		t.Fatalf("got %d, %v", got, err)
+	}
+}
+
+// A call that waits for op itself fails here: op does not look at its context,
+// as a go-redis read does not.
+func TestDoLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := bounded.NewRunner(100*time.Millisecond, 2)
+		var late int
+		hang := func(context.Context) (int, error) { time.Sleep(5 * time.Second); return 7, nil }
+		start := time.Now()
+		_, err := bounded.Do(t.Context(), r, hang, func(v int, err error) { late = v })
+		if !errors.Is(err, bounded.ErrTimeout) || time.Since(start) != 100*time.Millisecond {
+			t.Errorf("came back after %v with %v", time.Since(start), err)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		start = time.Now()
+		_, err = bounded.Do(ctx, r, hang, nil)
+		if !errors.Is(err, context.Canceled) || time.Since(start) != time.Millisecond {
+			t.Errorf("came back after %v with %v, want the cancellation at once", time.Since(start), err)
+		}
+
+		// Both operations still run, so there is no room for a third.
+		if _, err = bounded.Do(t.Context(), r, hang, nil); !errors.Is(err, bounded.ErrBusy) {
+			t.Errorf("got %v, want ErrBusy", err)
+		}
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if late != 7 {
+			t.Errorf("the late result was %d, want 7", late)
+		}
+	})
+}
+
+// An operation runs the user's hooks too. That it panicked must not be taken for a
+// cancellation, which is what the end of its context looks like.
+func TestAPanicIsTheOperationsError(t *testing.T) {
+	r := bounded.NewRunner(time.Second, 1)
+	for range 1000 {
+		_, err := bounded.Do(t.Context(), r, func(context.Context) (int, error) { panic("ouch") }, nil)
+		var p *contain.PanicError
+		if !errors.As(err, &p) {
+			t.Fatalf("got %v", err)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+// Package contain runs functions that may panic, call runtime.Goexit or never
+// return, and turns the first two into errors.
+package contain
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+)
+
+// ErrGoexit reports that the function called runtime.Goexit instead of
+// returning, as testing.T.FailNow does.
+var ErrGoexit = errors.New("levee: function called runtime.Goexit")
+
+// PanicError reports that the function panicked. Its text holds the stack of
+// the panic, because the goroutine that reads the error has another one.
+type PanicError struct {
+	Value any    // what was passed to panic
+	Stack []byte // where, as debug.Stack prints it
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("levee: function panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Unwrap gives the value passed to panic if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Go runs fn in a goroutine of its own and sends its error on the returned
+// channel, exactly once: the error fn returned, a *PanicError, or ErrGoexit.
+// The channel is buffered, so nobody has to listen.
+func Go(fn func() error) <-chan error {
+	done := make(chan error, 1)
+	go Call(fn, func(err error) { done <- err })
+	return done
+}
+
+// Call runs fn on the calling goroutine and then passes its error to then: the
+// error fn returned, a *PanicError, or ErrGoexit. After a Goexit then is the last
+// thing the goroutine does.
+func Call(fn func() error, then func(error)) {
+	err := ErrGoexit // stands if fn neither returns nor panics
+	// Two deferred calls, because recover cannot see a Goexit: the inner one
+	// turns a panic into an error, the outer one runs in every case.
+	defer func() { then(err) }()
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	err = fn()
+}

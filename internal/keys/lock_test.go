@@ -1,0 +1,54 @@
+package keys_test
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+var kinds = []keys.LockKind{keys.Mutex, keys.ReadWrite, keys.Semaphore, keys.Stripe, keys.Once, keys.Quorum}
+
+func TestLockNamesAreWhatTheDocumentationSays(t *testing.T) {
+	for _, test := range []struct{ got, want string }{
+		{keys.Lock("", keys.Mutex, "a")[0], "levee:l1:m:{a}"},
+		{keys.Lock("shop", keys.Mutex, "a")[1], "shop:levee:l1:m:{a}:q"},
+		{keys.Lock("", keys.ReadWrite, "{b}%")[3], "levee:l1:rw:{%7Bb%7D%25}:s"},
+		{keys.Lock("", keys.Stripe, keys.StripeName("a", 3))[2], "levee:l1:st:{a:3}:w"},
+	} {
+		if test.got != test.want {
+			t.Errorf("got %q, want %q", test.got, test.want)
+		}
+	}
+}
+
+// Two locks in one key would keep each other out, or worse; two slots would be
+// refused by a cluster.
+func TestLocksHaveKeysOfTheirOwnInOneSlot(t *testing.T) {
+	type args struct {
+		kind keys.LockKind
+		name string
+		i    int
+	}
+	seen := map[string]args{}
+	part := rapid.OneOf(rapid.StringMatching(`(%7B|%|\{|\}|:|q|a|:q|:0){0,5}`), rapid.String())
+	rapid.Check(t, func(t *rapid.T) {
+		kind, name := rapid.SampledFrom(kinds).Draw(t, "kind"), part.Draw(t, "name")
+		all := keys.Lock("", kind, name)
+		for i, key := range all {
+			a := args{kind, name, i}
+			if other, ok := seen[key]; ok && other != a {
+				t.Fatalf("%q is the key of %v and of %v", key, a, other)
+			}
+			seen[key] = a
+			if name != "" && hashTag(key) != hashTag(all[0]) {
+				t.Fatalf("%q and %q are in different slots", key, all[0])
+			}
+			if strings.Count(key, "{") != 1 {
+				t.Fatalf("%q", key)
+			}
+		}
+	})
+}
