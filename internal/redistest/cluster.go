@@ -1,0 +1,180 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// ClusterServers is a Redis Cluster of three masters without replicas, each with
+// a third of the slots.
+type ClusterServers struct {
+	t     testing.TB
+	Nodes []*Server
+}
+
+// slots is the number of hash slots of every Redis Cluster.
+const slots = 16384
+
+// Cluster starts three masters, joins them and returns when all of them say that
+// the cluster works; they take two seconds for that.
+func Cluster(t testing.TB) *ClusterServers {
+	t.Helper()
+	c := &ClusterServers{t: t}
+	for range 3 {
+		c.Nodes = append(c.Nodes, Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+	}
+	if err := c.join(); err != nil {
+		t.Fatalf("redistest: cluster: %v", err)
+	}
+	Eventually(t, 30*time.Second, "the nodes form a cluster", c.ok)
+	return c
+}
+
+func (c *ClusterServers) join() error {
+	n := len(c.Nodes)
+	for i, node := range c.Nodes {
+		// With epochs of their own the nodes need not settle whose view is newer.
+		err := node.control.Do(context.Background(), "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err()
+		if err == nil {
+			err = node.control.ClusterAddSlotsRange(context.Background(), i*slots/n, (i+1)*slots/n-1).Err()
+		}
+		if err == nil {
+			host, port, _ := net.SplitHostPort(c.Nodes[0].Addr())
+			err = node.control.ClusterMeet(context.Background(), host, port).Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", node.Addr(), err)
+		}
+	}
+	return nil
+}
+
+func (c *ClusterServers) ok() bool {
+	for _, node := range c.Nodes {
+		info := node.control.ClusterInfo(context.Background()).Val()
+		if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:3") {
+			return false
+		}
+	}
+	return true
+}
+
+// Client returns a client that knows all nodes, otherwise like that of
+// [Server.Client]. It is closed when t ends.
+func (c *ClusterServers) Client(t testing.TB, changes ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+	o := &redis.ClusterOptions{
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	for _, node := range c.Nodes {
+		o.Addrs = append(o.Addrs, node.Addr())
+	}
+	for _, change := range changes {
+		change(o)
+	}
+	client := redis.NewClusterClient(o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Owner returns the node that serves a key's slot.
+func (c *ClusterServers) Owner(key string) *Server {
+	ctx := context.Background()
+	slot := c.Nodes[0].control.ClusterKeySlot(ctx, key).Val()
+	view := c.Nodes[0].control.ClusterNodes(ctx).Val()
+	for _, node := range c.Nodes {
+		if serves(view, id(node), slot) {
+			return node
+		}
+	}
+	c.t.Errorf("redistest: cluster: nobody serves slot %d", slot)
+	return c.Nodes[0]
+}
+
+// Move moves the slot of a key, with all it holds, to another node. Clients find
+// out by being redirected.
+func (c *ClusterServers) Move(key string, to *Server) {
+	from, slot := c.Owner(key), c.Nodes[0].control.ClusterKeySlot(context.Background(), key).Val()
+	if from == to {
+		return
+	}
+	if err := migrate(from, to, slot); err != nil {
+		c.t.Errorf("redistest: cluster: moving slot %d: %v", slot, err)
+	}
+	for _, node := range []*Server{to, from} { // first to, so that the slot is never without an owner
+		c.do(node, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	}
+	Eventually(c.t, 20*time.Second, "all nodes know where the slot is", func() bool {
+		for _, node := range c.Nodes {
+			if view := node.control.ClusterNodes(context.Background()).Val(); !serves(view, id(to), slot) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// migrate copies the keys of a slot. Until it is done both nodes redirect the
+// clients to each other, with ASK.
+func migrate(from, to *Server, slot int64) error {
+	ctx := context.Background()
+	if err := to.control.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err(); err != nil {
+		return err
+	}
+	if err := from.control.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err(); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(to.Addr())
+	for {
+		keys, err := from.control.ClusterGetKeysInSlot(ctx, int(slot), 100).Result()
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		if err := from.control.Do(ctx, args...).Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// serves tells whether a line of CLUSTER NODES gives the slot to a node. After
+// eight fields it lists slots and ranges, such as 0-5460.
+func serves(view, id string, slot int64) bool {
+	for line := range strings.Lines(view) {
+		fields := strings.Fields(line)
+		if len(fields) < 9 || fields[0] != id {
+			continue
+		}
+		for _, part := range fields[8:] {
+			first, last, ok := strings.Cut(part, "-")
+			if !ok {
+				last = first
+			}
+			a, errA := strconv.ParseInt(first, 10, 64)
+			b, errB := strconv.ParseInt(last, 10, 64)
+			if errA == nil && errB == nil && a <= slot && slot <= b {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func id(node *Server) string { return node.control.ClusterMyID(context.Background()).Val() }
+
+func (c *ClusterServers) do(node *Server, args ...any) {
+	if err := node.control.Do(context.Background(), args...).Err(); err != nil {
+		c.t.Errorf("redistest: %v on %s: %v", args, node.Addr(), err)
+	}
+}

@@ -1,0 +1,46 @@
+package redistest
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func TestAClusterServesAllSlotsAndRefusesToMixThem(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	client, ctx := c.Client(t), t.Context()
+	owners := make(map[*Server]bool)
+	for i := range 50 {
+		key := "k" + strconv.Itoa(i)
+		mustSet(t, client, key, "v")
+		owners[c.Owner(key)] = true
+	}
+	if len(owners) != 3 {
+		t.Errorf("%d nodes own keys", len(owners))
+	}
+	err := redis.NewScript("return redis.call('GET', KEYS[2])").Run(ctx, client, []string{"k1", "k2"}).Err()
+	if err == nil || !strings.Contains(err.Error(), "same slot") {
+		t.Errorf("a script over two slots: %v", err)
+	}
+
+	// A key that moves is found by a client that does not know, and so is its
+	// node when it starts anew.
+	from := c.Owner("k7")
+	to := c.Nodes[0]
+	if to == from {
+		to = c.Nodes[1]
+	}
+	c.Move("k7", to)
+	if c.Owner("k7") != to || client.Get(ctx, "k7").Val() != "v" || client.Get(ctx, "k8").Val() != "v" {
+		t.Errorf("k7 is %q at %s", client.Get(ctx, "k7").Val(), c.Owner("k7").Addr())
+	}
+	to.Restart()
+	Eventually(t, 20*time.Second, "the cluster works again", c.ok)
+	if n, err := client.Exists(ctx, "k7").Result(); n != 0 || err != nil {
+		t.Errorf("got %d, %v from a node started anew", n, err)
+	}
+}

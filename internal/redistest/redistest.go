@@ -1,0 +1,77 @@
+// Package redistest runs Redis for the tests of the other packages, and breaks
+// it in the ways it breaks in production.
+//
+//   - Start runs a real redis-server that a test can freeze, kill and restart;
+//     Cluster and Sentinel run several.
+//   - Mini runs a server inside the test process, for testing/synctest bubbles,
+//     where an hour of TTL takes no time.
+//   - Proxy stands between a client and a server and spoils the connection:
+//     late, lost, exchanged or cut replies, links that swallow everything.
+//   - Main and Child run parts of a test as other operating-system processes,
+//     which can be stopped and killed at named points.
+//
+// Everything a test starts ends with the test, and what runs as a process of
+// its own ends even if the test process is killed.
+//
+// A real server is always wanted where a promise is checked: when redis-server
+// is not installed the test fails, it does not skip. "make redis" installs it;
+// the environment variable LEVEE_REDIS_SERVER names another binary, such as
+// another version or a valkey-server.
+//
+// # Long tests
+//
+// There is one switch: LEVEE_LONG=1, or a duration such as LEVEE_LONG=30m. A test
+// that is only worth its time now and then starts with [Long]; one that comes in
+// two sizes takes the size from [Pick]. Tests named TestChaos… and TestSoak… are
+// what "make chaos" and "make soak" run.
+package redistest
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// Long skips the test unless LEVEE_LONG is set. It returns how long a test that
+// could go on for ever should do so: LEVEE_LONG if that is a duration, else a minute.
+func Long(t testing.TB) time.Duration {
+	t.Helper()
+	if !long() {
+		t.Skip("a long test: set LEVEE_LONG=1, or use make long, make chaos or make soak")
+	}
+	if d, err := time.ParseDuration(os.Getenv("LEVEE_LONG")); err == nil {
+		return d
+	}
+	return time.Minute
+}
+
+// Pick returns the size or duration of a test: short in an ordinary run, long
+// when LEVEE_LONG is set.
+func Pick[T any](short, longer T) T {
+	if long() {
+		return longer
+	}
+	return short
+}
+
+func long() bool { return os.Getenv("LEVEE_LONG") != "" }
+
+// Eventually waits until cond holds and fails the test if it does not within
+// the given time. It asks every 2 ms; cond runs on the caller's goroutine.
+func Eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
+	t.Helper()
+	if !poll(within, cond) {
+		t.Fatalf("redistest: waited %v in vain: %s", within, what)
+	}
+}
+
+func poll(within time.Duration, cond func() bool) bool {
+	for end := time.Now().Add(within); ; time.Sleep(2 * time.Millisecond) {
+		if cond() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
