@@ -1,0 +1,315 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+)
+
+// With a window no longer than a call, as gobreaker allows, each result falls
+// into a window that is over and the breaker stays closed for ever: the very
+// outage it is there for. 64 callers on a database that hangs into the timeout.
+func TestASourceThatOnlyHangsOpensIt(t *testing.T) {
+	for _, o := range []breaker.Options{
+		{},
+		{Timeout: 600 * time.Millisecond, Window: 1200 * time.Millisecond},
+		{Timeout: 20 * time.Second},
+		{MaxConcurrent: 1},
+		{MaxConcurrent: 3, MinRequests: 50},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBreaker(t, o)
+			ctx, stop := context.WithCancel(t.Context())
+			var callers sync.WaitGroup
+			for range 64 {
+				callers.Go(func() {
+					for ctx.Err() == nil && b.State() == breaker.Closed {
+						if errors.Is(b.Do(ctx, obey), breaker.ErrLimited) {
+							time.Sleep(10 * time.Millisecond)
+						}
+					}
+				})
+			}
+			time.AfterFunc(10*time.Minute, stop)
+			callers.Wait()
+			if ctx.Err() != nil {
+				t.Errorf("%+v: still closed after 10 minutes without one success", o)
+			}
+			stop()
+		})
+	}
+}
+
+func TestItOpensByRatioOnly(t *testing.T) {
+	b := newBreaker(t, breaker.Options{FailureRatio: 0.5, MinRequests: 20})
+	for range 11 {
+		_ = b.Do(t.Context(), succeed)
+	}
+	for i := range 10 {
+		if b.Do(t.Context(), fail); b.State() != breaker.Closed {
+			t.Fatalf("open after 11 successes and %d failures in a row", i+1)
+		}
+	}
+	if b.Do(t.Context(), fail); b.State() != breaker.Open {
+		t.Error("closed after 11 successes and 11 failures, want open")
+	}
+}
+
+func TestItNeedsMinRequestsToOpen(t *testing.T) {
+	b := newBreaker(t, breaker.Options{MinRequests: 20})
+	for range 19 {
+		_ = b.Do(t.Context(), fail)
+	}
+	if b.State() != breaker.Closed {
+		t.Error("open after 19 calls")
+	}
+	if b.Do(t.Context(), fail); b.State() != breaker.Open {
+		t.Error("closed after 20 failures of 20")
+	}
+}
+
+func TestFailuresOutsideTheWindowAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{Window: 15 * time.Second})
+		for range 100 { // one failure a second is 15 in the window, below MinRequests
+			_ = b.Do(t.Context(), fail)
+			time.Sleep(time.Second)
+		}
+		if b.State() != breaker.Closed {
+			t.Error("open, although no window held 20 calls")
+		}
+	})
+}
+
+// A window that starts anew every 15 s sees half of these at a time.
+func TestTheWindowRolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{Window: 15 * time.Second})
+		time.Sleep(11 * time.Second)
+		for range 20 { // around the 15th second
+			_ = b.Do(t.Context(), fail)
+			time.Sleep(400 * time.Millisecond)
+		}
+		if b.State() != breaker.Open {
+			t.Error("closed after 20 failures within 8s")
+		}
+	})
+}
+
+// A breaker that counts failures in a row opens here, and one key that cannot be
+// loaded takes all others with it.
+func TestOneBadKeyDoesNotOpenIt(t *testing.T) {
+	b := newBreaker(t, breaker.Options{})
+	for i := range 10_000 {
+		load := succeed
+		if i%100 >= 60 { // the bad key comes in bursts of 40
+			load = fail
+		}
+		if err := b.Do(t.Context(), load); errors.Is(err, breaker.ErrOpen) {
+			t.Fatalf("refused at call %d", i)
+		}
+	}
+}
+
+func TestNotFoundIsASuccess(t *testing.T) {
+	errNotFound := errors.New("no rows")
+	b := newBreaker(t, breaker.Options{IsFailure: func(err error) bool { return !errors.Is(err, errNotFound) }})
+	for range 1000 {
+		if err := b.Do(t.Context(), func(context.Context) error { return errNotFound }); err != errNotFound {
+			t.Fatalf("got %v, want %v", err, errNotFound)
+		}
+	}
+	if s := b.Stats(); s.State != breaker.Closed || s.Successes != 1000 {
+		t.Errorf("got %+v, want closed and 1000 successes", s)
+	}
+}
+
+func TestANegativeRatioNeverOpens(t *testing.T) {
+	b := newBreaker(t, breaker.Options{FailureRatio: -1})
+	for range 1000 {
+		if err := b.Do(t.Context(), fail); err != errSource {
+			t.Fatalf("got %v, want %v", err, errSource)
+		}
+	}
+}
+
+func TestOpenRefusesHalfOpenTriesOneAndASuccessCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{Cooldown: 5 * time.Second})
+		trip(t, b)
+		time.Sleep(3900 * time.Millisecond)
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+			t.Errorf("after 3.9s: got %v, want ErrOpen", err)
+		}
+		time.Sleep(2200 * time.Millisecond)
+
+		inside, release := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = b.Do(t.Context(), func(context.Context) error { close(inside); <-release; return nil })
+		}()
+		<-inside
+		for range 10 {
+			if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+				t.Errorf("beside the call that tries: got %v, want ErrOpen", err)
+			}
+		}
+		if b.State() != breaker.HalfOpen {
+			t.Errorf("got %v, want half-open", b.State())
+		}
+		close(release)
+		synctest.Wait()
+		if b.State() != breaker.Closed {
+			t.Errorf("got %v, want closed", b.State())
+		}
+	})
+}
+
+// gobreaker alone stays half-open for ever after a Goexit or a hang of the call
+// that tries, and refuses everything (measured: 40 of 40 healthy calls). So it
+// does here if the verdict is left to the function's goroutine.
+func TestNothingThatTheTryingCallDoesWedgesIt(t *testing.T) {
+	for name, try := range map[string]func(context.Context) error{
+		"error":  fail,
+		"panic":  func(context.Context) error { panic("boom") },
+		"Goexit": func(context.Context) error { runtime.Goexit(); return nil },
+		"hang":   func(context.Context) error { select {} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "hang" { // for ever, in a bubble that could not end
+				try = func(context.Context) error { time.Sleep(time.Hour); return nil }
+			}
+			synctest.Test(t, func(t *testing.T) {
+				b := newBreaker(t, breaker.Options{})
+				trip(t, b)
+				time.Sleep(6 * time.Second)
+				_ = b.Do(t.Context(), try)
+				if b.State() != breaker.Open {
+					t.Fatalf("got %v, want open again", b.State())
+				}
+				time.Sleep(6 * time.Second)
+				if err := b.Do(t.Context(), succeed); err != nil {
+					t.Errorf("the next healthy call got %v, want nil", err)
+				}
+				if b.State() != breaker.Closed {
+					t.Errorf("got %v, want closed", b.State())
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
+// Counted as a success a leaving caller closes it onto a dead source; not
+// counted at all, its slot is never freed.
+func TestACallerThatLeavesWhileItTriesNeitherClosesNorWedgesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{})
+		trip(t, b)
+		time.Sleep(6 * time.Second)
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if err := b.Do(ctx, func(context.Context) error { time.Sleep(time.Second); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("got %v, want the deadline", err)
+			}
+			cancel()
+			if b.State() != breaker.HalfOpen {
+				t.Fatalf("got %v, want half-open", b.State())
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if err := b.Do(t.Context(), succeed); err != nil || b.State() != breaker.Closed {
+			t.Errorf("got %v and %v, want nil and closed", err, b.State())
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// A result of a call that began before the opening must not be told to gobreaker
+// during the cooldown: it would take itself for half-open. Nor may it decide the
+// half-open state.
+func TestLateResultsChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := make(chan breaker.State, 10)
+		b := newBreaker(t, breaker.Options{Timeout: -1, OnStateChange: func(_, to breaker.State) { changes <- to }})
+		for i := range 12 {
+			go func() {
+				_ = b.Do(t.Context(), func(context.Context) error { time.Sleep(time.Duration(i+1) * 550 * time.Millisecond); return nil })
+			}()
+		}
+		synctest.Wait()
+		trip(t, b)
+		if to := <-changes; to != breaker.Open {
+			t.Fatalf("got %v, want open", to)
+		}
+		time.Sleep(3900 * time.Millisecond)
+		if len(changes) > 0 {
+			t.Errorf("changed to %v during the cooldown", <-changes)
+		}
+		time.Sleep(2200 * time.Millisecond) // after the cooldown, two calls come late
+		if b.State() != breaker.HalfOpen {
+			t.Errorf("got %v, want half-open: a late success does not close it", b.State())
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
+// gobreaker's own cooldown is fixed: all instances that opened together would try
+// together, and again after each failure.
+func TestEachCooldownIsDrawnAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const openings, step = 400, 10 * time.Millisecond
+		b := newBreaker(t, breaker.Options{Cooldown: 5 * time.Second})
+		trip(t, b)
+		var fifths [5]int // of the 2 s around 5 s
+		for range openings {
+			begin := time.Now()
+			for errors.Is(b.Do(t.Context(), fail), breaker.ErrOpen) {
+				time.Sleep(step)
+			}
+			cooldown := time.Since(begin)
+			if cooldown < 4*time.Second || cooldown > 6*time.Second+step {
+				t.Fatalf("a cooldown of %v, want 4s to 6s", cooldown)
+			}
+			fifths[min(4, int((cooldown-4*time.Second)/(400*time.Millisecond)))]++
+		}
+		for i, n := range fifths { // 80 each, standard deviation 8
+			if n < 40 || n > 120 {
+				t.Errorf("%d of %d cooldowns in fifth %d of the range, want about %d: %v", n, openings, i, openings/5, fifths)
+			}
+		}
+	})
+}
+
+// A source that fails and recovers every second must not make the breaker flap.
+func TestAFlappingSourceCausesFewChangesAndNoCallsWhileOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes, calls := 0, 0
+		b := newBreaker(t, breaker.Options{OnStateChange: func(_, _ breaker.State) { changes++ }})
+		begin := time.Now()
+		for time.Since(begin) < time.Minute {
+			open := b.State() == breaker.Open
+			err := b.Do(t.Context(), func(context.Context) error {
+				calls++
+				if time.Since(begin)/time.Second%2 == 0 {
+					return errSource
+				}
+				return nil
+			})
+			if open && !errors.Is(err, breaker.ErrOpen) {
+				t.Fatal("a call passed while open")
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		synctest.Wait()
+		if changes > 60 {
+			t.Errorf("%d changes in a minute, want at most one a second", changes)
+		}
+		t.Logf("%d changes, %d calls", changes, calls)
+	})
+}

@@ -1,0 +1,281 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+)
+
+// occupy fills n places of b until release is closed.
+func occupy(b *breaker.Breaker, n int, release <-chan struct{}) {
+	for range n {
+		go func() {
+			_ = b.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		}()
+	}
+	synctest.Wait()
+}
+
+func TestTheQueueIsFirstInFirstOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Hour})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		var order []int
+		for i := range 10 {
+			go func() {
+				_ = b.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
+			}()
+			synctest.Wait()
+		}
+		if s := b.Stats(); s.Waiting != 10 || s.Running != 1 {
+			t.Errorf("got %+v, want 10 waiting", s)
+		}
+		close(release)
+		synctest.Wait()
+		for i, n := range order {
+			if i != n {
+				t.Fatalf("ran in the order %v", order)
+			}
+		}
+		conserved(t, b, 11)
+	})
+}
+
+func TestWaitingEndsAfterQueueTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		begin := time.Now()
+		err := b.Do(t.Context(), succeed)
+		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
+			t.Errorf("got %v after %v, want ErrLimited after 200ms", err, time.Since(begin))
+		}
+		close(release)
+		synctest.Wait()
+		conserved(t, b, 2)
+	})
+}
+
+func TestWaitingEndsWithTheCallersContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		err := b.Do(ctx, succeed)
+		if !errors.Is(err, breaker.ErrLimited) || !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 50*time.Millisecond {
+			t.Errorf("got %v after %v, want ErrLimited and the deadline after 50ms", err, time.Since(begin))
+		}
+		close(release)
+		synctest.Wait()
+		if s := b.Stats(); s.Left != 1 {
+			t.Errorf("got %+v, want one that left", s)
+		}
+		conserved(t, b, 2)
+	})
+}
+
+func TestANegativeQueueTimeoutDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		begin := time.Now()
+		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
+		}
+		close(release)
+	})
+}
+
+// Without a bound on its length, an outage fills memory with callers that are all
+// refused in the end.
+func TestAFullQueueRefusesTheNewestAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MaxQueue: 5, QueueTimeout: time.Hour})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		occupy(b, 5, release)
+		begin := time.Now()
+		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
+		}
+		if s := b.Stats(); s.Waiting != 5 {
+			t.Errorf("got %+v, want 5 waiting", s)
+		}
+		close(release)
+		synctest.Wait()
+		if s := b.Stats(); s.Successes != 6 || s.RefusedLimited != 1 {
+			t.Errorf("got %+v, want 6 successes and 1 refused", s)
+		}
+	})
+}
+
+// Those in the queue wait for a source that is known to be down. If only the
+// places woke them, they would hang on until QueueTimeout.
+func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 40, MinRequests: 20, Timeout: time.Second, QueueTimeout: time.Hour, MaxQueue: 2000})
+		release := make(chan struct{})
+		occupy(b, 40, release) // they do not obey: their places stay taken
+		begin := time.Now()
+		var waiters sync.WaitGroup
+		for i := range 1000 {
+			waiters.Go(func() {
+				do := b.Do
+				if i%2 == 0 {
+					do = b.DoDegraded
+				}
+				if err := do(t.Context(), succeed); err != breaker.ErrOpen {
+					t.Errorf("got %v, want ErrOpen", err)
+				}
+			})
+		}
+		waiters.Wait() // the 40 run into their timeouts
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("waited for %v, want 1s", took)
+		}
+		close(release)
+		synctest.Wait()
+		if s := b.Stats(); s.Running != 0 || s.Waiting != 0 {
+			t.Errorf("got %+v, want nothing running or waiting", s)
+		}
+		conserved(t, b, 1040)
+	})
+}
+
+// Asked only behind the queue, an open breaker lets its callers wait for nothing.
+func TestAnOpenBreakerRefusesBeforeTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 20})
+		release := make(chan struct{})
+		occupy(b, 20, release)
+		time.Sleep(5*time.Second + time.Millisecond) // all have failed and still run
+		begin := time.Now()
+		if err := b.Do(t.Context(), succeed); err != breaker.ErrOpen || time.Since(begin) != 0 {
+			t.Errorf("got %v after %v, want ErrOpen at once", err, time.Since(begin))
+		}
+		close(release)
+	})
+}
+
+// The place that comes free as the breaker opens must not let a call through: the
+// breaker is asked again behind the queue, and the verdict comes before the place.
+func TestNoCallPassesFromTheQueueAfterTheOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1, FailureRatio: 1, QueueTimeout: time.Hour})
+		release := make(chan struct{})
+		go func() {
+			_ = b.Do(context.Background(), func(context.Context) error { <-release; return errSource })
+		}()
+		synctest.Wait()
+		var waiters sync.WaitGroup
+		ran := 0 // by the one place it is guarded
+		for range 100 {
+			waiters.Go(func() {
+				_ = b.Do(context.Background(), func(context.Context) error { ran++; return errSource })
+			})
+		}
+		synctest.Wait()
+		close(release)
+		waiters.Wait()
+		if ran > 0 {
+			t.Errorf("%d calls passed after the failure that opened it", ran)
+		}
+		conserved(t, b, 101)
+	})
+}
+
+func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 8, MaxDegraded: 2, QueueTimeout: -1})
+		release := make(chan struct{})
+		hold := func(context.Context) error { <-release; return nil }
+		for range 2 {
+			go func() { _ = b.DoDegraded(context.Background(), hold) }()
+		}
+		synctest.Wait()
+		if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("third degraded call: got %v, want ErrLimited", err)
+		}
+		if err := b.Do(t.Context(), succeed); err != nil {
+			t.Errorf("normal call: got %v, want nil", err)
+		}
+		occupy(b, 6, release)
+		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("ninth call: got %v, want ErrLimited: degraded ones count in the whole", err)
+		}
+		close(release)
+		synctest.Wait()
+		for range 3 { // a refusal at the second limit must give back the first
+			if err := b.DoDegraded(t.Context(), succeed); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		}
+	})
+}
+
+func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: -1})
+		release := make(chan struct{})
+		occupy(b, 4, release)
+		for range 3 {
+			if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+				t.Errorf("got %v, want ErrLimited", err)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if err := b.DoDegraded(t.Context(), succeed); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
+func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 200 * time.Millisecond})
+		release := make(chan struct{})
+		go func() {
+			_ = b.DoDegraded(context.Background(), func(context.Context) error { time.Sleep(150 * time.Millisecond); return nil })
+		}()
+		occupy(b, 3, release)
+		time.AfterFunc(time.Millisecond, func() { // takes over the place in the whole that the first one leaves
+			_ = b.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		time.Sleep(2 * time.Millisecond)
+		begin := time.Now()
+		err := b.DoDegraded(t.Context(), succeed)
+		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
+			t.Errorf("got %v after %v, want ErrLimited after 200ms in all", err, time.Since(begin))
+		}
+		close(release)
+	})
+}
+
+func TestNegativeLimitsAreNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: -1, MaxDegraded: -1})
+		release := make(chan struct{})
+		for range 500 {
+			go func() {
+				_ = b.DoDegraded(context.Background(), func(context.Context) error { <-release; return nil })
+			}()
+		}
+		synctest.Wait()
+		if s := b.Stats(); s.Running != 500 {
+			t.Errorf("%d running, want 500", s.Running)
+		}
+		close(release)
+	})
+}

@@ -1,0 +1,113 @@
+package breaker_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+)
+
+// gobreaker calls back under its mutex: State, Stats or Do in there is a deadlock.
+func TestOnStateChangeMayUseTheBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b *breaker.Breaker
+		var seen []breaker.State
+		b = newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+			seen = append(seen, to)
+			_, _ = b.State(), b.Stats()
+			_ = b.Do(context.Background(), fail)
+			b.State()
+		}})
+		trip(t, b)
+		synctest.Wait()
+		time.Sleep(6 * time.Second)
+		_ = b.State()
+		synctest.Wait()
+		want := []breaker.State{breaker.Open, breaker.HalfOpen, breaker.Open} // the callback's own Do failed
+		if len(seen) != len(want) {
+			t.Fatalf("saw %v, want %v", seen, want)
+		}
+		for i := range want {
+			if seen[i] != want[i] {
+				t.Fatalf("saw %v, want %v", seen, want)
+			}
+		}
+	})
+}
+
+func TestASlowOnStateChangeDelaysNoCallAndHearsAllInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last, heard := breaker.Closed, 0
+		b := newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+			time.Sleep(time.Hour)
+			if from != last {
+				t.Errorf("change from %v after one to %v", from, last)
+			}
+			last, heard = to, heard+1
+		}})
+		for range 5 {
+			begin := time.Now()
+			trip(t, b)
+			if took := time.Since(begin); took != 0 {
+				t.Errorf("calls were delayed by %v", took)
+			}
+			time.Sleep(6 * time.Second)
+			if err := b.Do(t.Context(), succeed); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if heard != 15 || last != breaker.Closed {
+			t.Errorf("heard %d changes, the last to %v, want 15, to closed", heard, last)
+		}
+	})
+}
+
+// With a plain list of what is still to be told, a callback that hangs makes the
+// breaker of a flapping source grow for ever.
+func TestAHangingOnStateChangeCostsBoundedMemoryAndKeepsTheChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		last, heard := breaker.Closed, 0
+		b := newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+			<-release
+			if from != last {
+				t.Errorf("change from %v after one to %v", from, last)
+			}
+			last, heard = to, heard+1
+		}})
+		for range 100 {
+			trip(t, b)
+			time.Sleep(6 * time.Second)
+			_ = b.Do(t.Context(), succeed)
+		}
+		close(release)
+		synctest.Wait()
+		if heard > 66 || last != breaker.Closed {
+			t.Errorf("heard %d changes, the last to %v, want at most 66, to closed", heard, last)
+		}
+	})
+}
+
+func TestAPanicOfOnStateChangeIsContainedAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		b := newBreaker(t, breaker.Options{OnStateChange: func(_, _ breaker.State) {
+			if n++; n == 1 {
+				panic("boom")
+			}
+			runtime.Goexit()
+		}})
+		trip(t, b)
+		time.Sleep(6 * time.Second)
+		_ = b.Do(t.Context(), succeed)
+		synctest.Wait()
+		if s := b.Stats(); s.LostCallbacks != 3 {
+			t.Errorf("got %+v, want 3 lost callbacks", s)
+		}
+	})
+}

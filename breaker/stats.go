@@ -1,0 +1,67 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+)
+
+// Stats is a snapshot of a Breaker. The counters run from its making. Once no
+// call is inside, the calls of Do and DoDegraded are Successes + Failures +
+// Excluded + RefusedOpen + RefusedLimited + Left.
+type Stats struct {
+	State State
+
+	Running int // functions running now, each in a place of MaxConcurrent
+	Stuck   int // of these, those whose caller has gone
+	Waiting int // calls waiting for their turn
+
+	Successes      uint64
+	Failures       uint64
+	Timeouts       uint64 // of these failures, those by Timeout
+	Excluded       uint64 // the caller left while its function ran
+	RefusedOpen    uint64
+	RefusedLimited uint64
+	Left           uint64 // the caller left before its function ran
+
+	LostCallbacks uint64 // calls of OnStateChange that panicked
+}
+
+// Stats takes a snapshot. It does not wait.
+func (b *Breaker) Stats() Stats {
+	if b == nil {
+		return Stats{}
+	}
+	return Stats{
+		State:          b.circuit.state(),
+		Running:        int(b.tally.running.Load()),
+		Stuck:          int(b.tally.stuck.Load()),
+		Waiting:        b.normal.waitingNow() + b.degraded.waitingNow(),
+		Successes:      b.tally.successes.Load(),
+		Failures:       b.tally.failures.Load(),
+		Timeouts:       b.tally.timeouts.Load(),
+		Excluded:       b.tally.excluded.Load(),
+		RefusedOpen:    b.tally.open.Load(),
+		RefusedLimited: b.tally.limited.Load(),
+		Left:           b.tally.left.Load(),
+		LostCallbacks:  b.changes.failed.Load(),
+	}
+}
+
+type tally struct {
+	running, stuck                          atomic.Int64
+	successes, failures, timeouts, excluded atomic.Uint64
+	open, limited, left                     atomic.Uint64
+}
+
+// refused counts a call that did not get a place.
+func (t *tally) refused(err error) {
+	switch {
+	case errors.Is(err, ErrOpen):
+		t.open.Add(1)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // beside ErrLimited
+		t.left.Add(1)
+	default:
+		t.limited.Add(1)
+	}
+}
