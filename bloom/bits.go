@@ -1,0 +1,71 @@
+package bloom
+
+import (
+	"sync/atomic"
+)
+
+// counterBits is the width of a counter.
+const counterBits = 4
+
+// A table holds whether each of its positions is set: as one bit, or as a counter
+// of how often. It may be read and written concurrently, without a lock: readers
+// load whole words, writers change them by atomic operations. What was set before
+// a read began is seen by it.
+type table struct {
+	words    []uint64
+	counting bool
+}
+
+// newTable makes a table of positions, a multiple of 64.
+func newTable(positions uint64, counting bool) table {
+	words := positions / 64
+	if counting {
+		words *= counterBits
+	}
+	return table{make([]uint64, words), counting}
+}
+
+func (t *table) has(p uint64) bool {
+	if t.counting {
+		return atomic.LoadUint64(&t.words[p/16])>>(p%16*counterBits)&maxCount != 0
+	}
+	return atomic.LoadUint64(&t.words[p/64])&(1<<(p%64)) != 0
+}
+
+// set sets a position, or counts it once more, and tells whether it was clear.
+func (t *table) set(p uint64) bool {
+	if t.counting {
+		return t.count(p, +1)
+	}
+	word, bit := &t.words[p/64], uint64(1)<<(p%64)
+	if atomic.LoadUint64(word)&bit != 0 {
+		return false // most are; a load does not take the line away from readers
+	}
+	return atomic.OrUint64(word, bit)&bit == 0
+}
+
+// unset counts a position of a counting table once less and tells whether that
+// cleared it.
+func (t *table) unset(p uint64) bool { return t.count(p, -1) }
+
+// maxCount is where a counter stays for good: how often its position was set
+// beyond that is not known, and to count it down could clear it too early.
+const maxCount = 1<<counterBits - 1
+
+// count changes a counter by one and tells whether it left or reached zero.
+func (t *table) count(p uint64, by int) bool {
+	word, shift := &t.words[p/16], p%16*counterBits
+	for {
+		old := atomic.LoadUint64(word)
+		n := old >> shift & maxCount
+		if n == maxCount || n == 0 && by < 0 {
+			return false
+		}
+		changed := old + uint64(by)<<shift
+		if atomic.CompareAndSwapUint64(word, old, changed) {
+			return n == 0 || n == 1 && by < 0
+		}
+	}
+}
+
+func (t *table) bytes() uint64 { return uint64(len(t.words)) * 8 }

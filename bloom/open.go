@@ -1,0 +1,379 @@
+package bloom
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/hub"
+)
+
+// Open makes a Filter that all processes share that open one of the same Name in
+// the same Redis. See the package documentation for what it promises.
+//
+// It asks Redis for the filter's record, and makes it if there is none. A filter
+// stored with another Capacity, FalsePositiveRate or Secret is an error
+// (ErrParameters). That Redis does not answer is none: the filter abstains and goes
+// on trying, and so it does if the stored filter turns out to be another one only
+// then. Open does not wait until the filter is loaded.
+//
+// The Filter has goroutines of its own until Close.
+func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, error) {
+	o, err := o.withSharedDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, errors.New("bloom: Open needs a redis client, got nil")
+	}
+	s := &shared{
+		o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
+		kick: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
+		self: rand.Text(),
+	}
+	s.authority = newAuthority(rdb, o, s.self)
+	s.recent = recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	if _, err := s.incarnation(ctx); err != nil {
+		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
+			return nil, unavailable(ctx, "Open", err)
+		}
+		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
+	}
+	s.hub = hub.Open(rdb)
+	s.unsubscribe = s.hub.Subscribe(s.names.Channel(), hub.Subscriber{
+		Message: func(from string) {
+			if from != s.self {
+				wake(s.kick)
+			}
+		},
+		Gap: func() { wake(s.kick) },
+	})
+	s.running.Go(func() { s.follow(s.life) })
+	return &Filter{o: o, shared: s}, nil
+}
+
+func (o Options) withSharedDefaults() (Options, error) {
+	switch {
+	case o.Name == "":
+		return o, errors.New("bloom: Name must not be empty")
+	case o.Complete:
+		return o, errors.New("bloom: Complete is for New only: a Redis that lost its data looks like one that never had any; " +
+			"Rebuild a shared filter from no ids instead")
+	case o.Counting:
+		return o, errors.New("bloom: Counting is for New only")
+	}
+	o, err := o.withDefaults()
+	if err != nil {
+		return o, err
+	}
+	if o.MaxLag == 0 {
+		o.MaxLag = time.Second
+	}
+	if o.MaxLag < 20*time.Millisecond {
+		return o, fmt.Errorf("bloom: MaxLag must be at least 20ms, is %v", o.MaxLag)
+	}
+	if _, err := newKey(o.Secret); err != nil {
+		return o, err
+	}
+	o.Secret = slices.Clone(o.Secret)
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o, nil
+}
+
+// shared is a filter whose authority is Redis.
+type shared struct {
+	// answering is what MayContain asks, nil as long as the filter abstains.
+	answering atomic.Pointer[replica]
+	o         Options
+	quoted    string // the name, for logs
+
+	_ [64]byte // what Adds write stays off the line that every MayContain reads
+
+	*authority
+	self        string
+	hub         *hub.Hub
+	unsubscribe func()
+	life        context.Context // ends with Close
+	end         context.CancelCauseFunc
+	running     sync.WaitGroup
+	kick        chan struct{} // there may be news in the log
+	asked       chan struct{} // somebody waits for the next look into it
+
+	mu        sync.Mutex    // guards what follows, and is not held over a call to Redis
+	inc       *incarnation  // nil while it is not known
+	state     state         // newest that is known; a guess
+	replica   *replica      // follows the log; it answers unless it is nil
+	candidate *replica      // loaded, about to replace it
+	own       entry         // newest add of our own
+	ask       *ask          // of those who wait for the next look, or nil
+	changed   chan struct{} // closed when another replica answers
+	warned    string        // the generation that was said to be full
+
+	rebuilding int // Rebuilds that run here
+
+	recentOf key    // what those in recent were hashed with
+	recent   recent // adds of our own; it has a lock of its own
+
+	adds     atomic.Uint64
+	rebuilds atomic.Uint64
+	loads    atomic.Uint64
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (s *shared) mayContain(ctx context.Context, id string) bool {
+	if !s.denies(id) {
+		return true
+	}
+	return s.o.Confirm && !(s.confirm(ctx) && s.denies(id))
+}
+
+// add puts ids into the set, some at a time.
+func (s *shared) add(ctx context.Context, ids []string) error {
+	for chunk := range slices.Chunk(ids, addChunk) {
+		if s.life.Err() != nil {
+			return ErrClosed
+		}
+		if err := s.addChunk(ctx, chunk); err != nil {
+			return unavailable(ctx, "Add", err)
+		}
+		s.adds.Add(uint64(len(chunk)))
+	}
+	return nil
+}
+
+// attempts is how often a call is repeated because the filter has changed under it.
+const attempts = 8
+
+func (s *shared) addChunk(ctx context.Context, ids []string) error {
+	hashes := make([]hash, 0, addChunk)
+	for range attempts {
+		inc, err := s.incarnation(ctx)
+		if err != nil {
+			return err
+		}
+		hashes = hashes[:0]
+		for _, id := range ids {
+			hashes = append(hashes, inc.key.sum(id))
+		}
+		err = s.addHashes(ctx, inc, hashes)
+		if !errors.Is(err, errLost) {
+			return err
+		}
+		s.drop(inc) // the next attempt makes a record
+	}
+	return errLost
+}
+
+// addHashes adds in Redis, and then here: so when it returns, both say yes.
+func (s *shared) addHashes(ctx context.Context, inc *incarnation, hashes []hash) error {
+	for range attempts {
+		s.mu.Lock()
+		guess := s.state
+		s.mu.Unlock()
+		done, err := s.authority.add(ctx, inc, hashes, guess)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.inc != nil && *s.inc == *inc {
+			s.state = done.state
+		}
+		if !done.stale {
+			s.added(inc, hashes, done.entry)
+		}
+		s.mu.Unlock()
+		if !done.stale {
+			return nil
+		}
+	}
+	return errors.New("the generations keep changing")
+}
+
+// added takes over an add of our own ahead of the log. It is called with mu held.
+func (s *shared) added(inc *incarnation, hashes []hash, at entry) {
+	if s.recentOf != inc.key {
+		s.recentOf = inc.key
+		s.recent.drop()
+	}
+	s.recent.push(hashes)
+	if s.inc == nil || *s.inc != *inc {
+		return // nothing of inc answers; what will, begins later than this add
+	}
+	if s.own.before(at) {
+		s.own = at
+	}
+	for _, r := range []*replica{s.replica, s.candidate} {
+		if r == nil {
+			continue
+		}
+		for _, h := range hashes {
+			r.add(h)
+		}
+	}
+}
+
+// addAgain adds what was added here lately: a Redis that failed over to a replica may
+// have lost what it had acknowledged. After a flush it is of use only if the key is a
+// secret's.
+func (s *shared) addAgain(ctx context.Context, inc *incarnation) error {
+	s.mu.Lock()
+	same := s.recentOf == inc.key
+	s.mu.Unlock()
+	if !same {
+		return nil
+	}
+	hashes, _ := s.recent.take()
+	for chunk := range slices.Chunk(hashes, addChunk) {
+		if err := s.addHashes(ctx, inc, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// incarnation returns the filter that stands in Redis, as far as is known.
+func (s *shared) incarnation(ctx context.Context) (*incarnation, error) {
+	s.mu.Lock()
+	inc := s.inc
+	s.mu.Unlock()
+	if inc != nil {
+		return inc, nil
+	}
+	found, err := s.ensure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inc == nil {
+		s.inc = found
+	}
+	return s.inc, nil
+}
+
+// drop abstains: what was known of inc no longer holds, and Redis is asked again for
+// what there is.
+func (s *shared) drop(inc *incarnation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inc != inc {
+		return
+	}
+	s.inc = nil
+	s.replica, s.candidate, s.state, s.own = nil, nil, state{}, entry{}
+	s.answering.Store(nil)
+}
+
+// An ask is a look into the log that begins later.
+type ask struct {
+	done chan struct{} // closed when the look is over
+	ok   bool          // it has reached the end; to be read when it is over
+}
+
+func (a *ask) finish(ok bool) {
+	if a != nil {
+		a.ok = ok
+		close(a.done)
+	}
+}
+
+// confirm waits until everything is taken over that was added before the call, and
+// tells whether it is. All who wait share one look into the log.
+func (s *shared) confirm(ctx context.Context) bool {
+	s.mu.Lock()
+	if s.ask == nil {
+		s.ask = &ask{done: make(chan struct{})}
+	}
+	a := s.ask
+	s.mu.Unlock()
+	wake(s.asked)
+
+	timer := time.NewTimer(confirmTimeout)
+	defer timer.Stop()
+	select {
+	case <-a.done:
+		return a.ok
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.life.Done():
+	}
+	return false
+}
+
+// confirmTimeout is how long a no waits to be confirmed; then it is none.
+const confirmTimeout = 100 * time.Millisecond
+
+func (s *shared) takeAsk() *ask {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.ask
+	s.ask = nil
+	return a
+}
+
+func (s *shared) isAsked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ask != nil
+}
+
+// warnFull says once a generation that half of its positions are set, which is when
+// it holds as many ids as it is made for. It is called with mu held.
+func (s *shared) warnFull() {
+	if r := s.replica; r != nil && r.fill() > 0.5 && s.warned != r.name {
+		s.warned = r.name
+		s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
+			"capacity", s.o.Capacity, "ids", r.ids(), "false_positive_rate", r.rate())
+	}
+}
+
+func (s *shared) close() {
+	s.end(ErrClosed)
+	s.drop(s.known())
+	s.running.Wait()
+	s.recent.drop()
+	s.unsubscribe()
+	s.hub.Close()
+}
+
+func (s *shared) known() *incarnation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inc
+}
+
+func (s *shared) stats() Stats {
+	stats := Stats{Capacity: s.o.Capacity, Adds: s.adds.Load(), Rebuilds: s.rebuilds.Load(), Loads: s.loads.Load(), Abstaining: true}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats.Rebuilding = s.rebuilding > 0
+	r := s.answering.Load()
+	if r == nil {
+		return stats
+	}
+	left := time.Duration(r.until.Load() - now())
+	stats.Lag = s.o.MaxLag - left
+	stats.Complete, stats.Saturated = true, r.saturated.Load()
+	stats.Abstaining = stats.Saturated || left <= 0
+	stats.describe(r.generation)
+	return stats
+}

@@ -1,0 +1,117 @@
+package bloom
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// A hash is what the filter knows of an id: 128 bits that nobody without the key
+// can compute or choose.
+type hash struct{ a, b uint64 }
+
+// A key is the key of SipHash.
+type key struct{ k0, k1 uint64 }
+
+// newKey derives the key from a secret of any length, or makes a random one.
+func newKey(secret []byte) (key, error) {
+	if len(secret) == 0 {
+		var b [16]byte
+		_, _ = rand.Read(b[:]) // never fails
+		return keyOf(b[:]), nil
+	}
+	b, err := hkdf.Key(sha256.New, secret, nil, "levee/bloom: SipHash-2-4-128", 16)
+	if err != nil { // in FIPS mode, for secrets that it finds too short
+		return key{}, fmt.Errorf("bloom: Secret: %w", err)
+	}
+	return keyOf(b), nil
+}
+
+func keyOf(b []byte) key {
+	return key{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
+}
+
+// sum is SipHash-2-4 with 128 bits of output (Aumasson and Bernstein, "SipHash: a
+// fast short-input PRF", and its reference implementation). The standard library
+// has no keyed hash for a read path: maphash has a seed per process, and HMAC
+// takes five times as long.
+func (k key) sum(s string) hash {
+	v0 := k.k0 ^ 0x736f6d6570736575
+	v1 := k.k1 ^ 0x646f72616e646f6d ^ 0xee
+	v2 := k.k0 ^ 0x6c7967656e657261
+	v3 := k.k1 ^ 0x7465646279746573
+
+	last := uint64(len(s)) << 56
+	for ; len(s) >= 8; s = s[8:] {
+		m := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+		v3 ^= m
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+		v0 ^= m
+	}
+	for i := range len(s) {
+		last |= uint64(s[i]) << (8 * i)
+	}
+	v3 ^= last
+	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	v0 ^= last
+
+	v2 ^= 0xee
+	for range 4 {
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	}
+	a := v0 ^ v1 ^ v2 ^ v3
+	v1 ^= 0xdd
+	for range 4 {
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	}
+	return hash{a, v0 ^ v1 ^ v2 ^ v3}
+}
+
+func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
+	v0 += v1
+	v1 = bits.RotateLeft64(v1, 13) ^ v0
+	v0 = bits.RotateLeft64(v0, 32)
+	v2 += v3
+	v3 = bits.RotateLeft64(v3, 16) ^ v2
+	v0 += v3
+	v3 = bits.RotateLeft64(v3, 21) ^ v0
+	v2 += v1
+	v1 = bits.RotateLeft64(v1, 17) ^ v2
+	v2 = bits.RotateLeft64(v2, 32)
+	return v0, v1, v2, v3
+}
+
+// A spread lays hashes out over the positions of one generation. Each generation
+// has another one, so that an id found to pass by trying passes only until the
+// next Rebuild. Both factors are odd: a product then is a one-to-one map, and its
+// high bits depend on all bits of the hash.
+type spread struct {
+	a, b   uint64
+	size   uint64 // number of positions
+	hashes int    // positions of an id
+}
+
+func newSpread(k key, generation, size uint64, hashes int) spread {
+	h := k.sum("spread\x00" + string(binary.LittleEndian.AppendUint64(nil, generation)))
+	return spread{h.a | 1, h.b | 1, size, hashes}
+}
+
+// start and next give the positions of a hash by double hashing (Kirsch and
+// Mitzenmacher, "Less Hashing, Same Performance"): points at equal distance on a
+// circle of 2^64, scaled to size by multiplication, which takes the high bits and
+// is faster than a remainder.
+func (s *spread) start(h hash) walk { return walk{h.a * s.a, h.b * s.b} }
+
+type walk struct{ at, step uint64 }
+
+func (w *walk) next(s *spread) (position uint64) {
+	position, _ = bits.Mul64(w.at, s.size)
+	w.at += w.step
+	return position
+}

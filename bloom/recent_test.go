@@ -1,0 +1,77 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// More adds than are kept: without the wait, those lost would be denied.
+func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 3000
+		f, err := New(Options{Capacity: n, MaxTransaction: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.recent.room = 1000
+		ids := make([]string, n)
+		for i := range ids {
+			ids[i] = strconv.Itoa(i)
+		}
+		begin := time.Now()
+		_ = f.Add(t.Context(), ids[:n/2]...)
+		time.Sleep(10 * time.Second)
+		_ = f.Add(t.Context(), ids[n/2:]...)
+		time.Sleep(10 * time.Second)
+		if kept := len(f.recent.now.hashes) + len(f.recent.old.hashes); kept > 2000 {
+			t.Errorf("%d adds are kept, want at most 2000", kept)
+		}
+		var scanned time.Duration
+		err = f.Rebuild(t.Context(), func(yield func(string, error) bool) {
+			scanned = time.Since(begin)
+			for _, id := range ids[:n-500] { // the newest have not committed
+				yield(id, nil)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scanned != time.Minute {
+			t.Errorf("the scan began after %v, want when the lost ones are committed, after 1m", scanned)
+		}
+		if slices.ContainsFunc(ids, func(id string) bool { return !f.MayContain(t.Context(), id) }) {
+			t.Error("ids are denied")
+		}
+
+		_ = f.Add(t.Context(), ids...)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := f.Rebuild(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the deadline while it waits", err)
+		}
+		_ = f.Close()
+	})
+}
+
+func TestWhatIsKeptIsBoundedByItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := recent{span: time.Minute, room: maxBatch}
+		for i := range 630 { // one a second
+			r.push([]hash{{uint64(i), 0}})
+			time.Sleep(time.Second)
+		}
+		kept, wait := r.take()
+		if len(kept) < 60 || len(kept) > 120 || kept[len(kept)-1].a != 629 || wait > 0 {
+			t.Errorf("%d kept, the last %v, and a wait of %v, want 60 to 120 and none", len(kept), kept[len(kept)-1], wait)
+		}
+		time.Sleep(2 * time.Minute)
+		if kept, wait := r.take(); len(kept) > 0 || wait > 0 {
+			t.Errorf("%d kept and a wait of %v after two minutes, want none", len(kept), wait)
+		}
+	})
+}

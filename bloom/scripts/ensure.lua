@@ -1,0 +1,20 @@
+-- Makes the record of a filter and its log, where they are missing.
+-- KEYS  1 record, 2 log
+-- ARGV  1 header to begin with, 2 life in ms, 3 header that makes no sense ("" for
+--       none)
+-- Gives the header that stands. A record that is not a hash, or has no header or
+-- that one, makes place.
+local header = redis.pcall('HGET', KEYS[1], 'header')
+if type(header) ~= 'string' or header == ARGV[3] then
+  redis.call('DEL', KEYS[1], KEYS[2])
+  header = ARGV[1]
+  redis.call('HSET', KEYS[1], 'header', header, 'current', '', 'next', '', 'token', '')
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+local length = redis.pcall('XLEN', KEYS[2])
+if type(length) ~= 'number' or length == 0 then
+  redis.call('DEL', KEYS[2])
+  redis.call('XADD', KEYS[2], '*', 'begin', '') -- so that there always is a newest entry
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+end
+return header

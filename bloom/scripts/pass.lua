@@ -1,0 +1,10 @@
+-- Gives the turn to rebuild back, when nothing has come of it.
+-- KEYS  1 lease
+-- ARGV  1 token, 2 channel, 3 message
+-- Gives 1, or 0 if the lease is gone or another's.
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[2], ARGV[3])
+return 1

@@ -1,0 +1,88 @@
+package bloom_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// sharedOptions suit the tests: small, quick, and a Rebuild does not wait for the log
+// to grow old.
+func sharedOptions(changes ...func(*bloom.Options)) bloom.Options {
+	o := bloom.Options{
+		Name: "product", Capacity: 20_000, MaxLag: time.Second, MaxTransaction: -1,
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	return o
+}
+
+func open(t testing.TB, rdb redis.UniversalClient, changes ...func(*bloom.Options)) *bloom.Filter {
+	t.Helper()
+	f, err := bloom.Open(context.Background(), rdb, sharedOptions(changes...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func rebuild(t testing.TB, f *bloom.Filter, from, to int) {
+	t.Helper()
+	if err := f.Rebuild(context.Background(), numbered(from, to)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answers waits until f no longer abstains.
+func answers(t testing.TB, f *bloom.Filter) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, "the filter answers", func() bool { return !f.Stats().Abstaining })
+}
+
+// abstains waits until f says yes to what it never heard of.
+func abstains(t testing.TB, f *bloom.Filter) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, "the filter abstains", func() bool { return f.Stats().Abstaining })
+	if missing(f, 1e9, 1e9+1000) > 0 {
+		t.Error("the filter denies although it abstains")
+	}
+}
+
+func TestWhatOneProcessAddsOthersFind(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := open(t, s.Client(t)), open(t, s.Client(t))
+	if missing(a, 0, 1000) > 0 || !a.Stats().Abstaining {
+		t.Error("denies before the first Rebuild")
+	}
+	add(t, a, 0, 100) // before there is a generation: only into the log
+	rebuild(t, a, 1000, 20_000)
+	answers(t, b)
+	for _, f := range []*bloom.Filter{a, b} {
+		if n := missing(f, 1000, 20_000); n > 0 {
+			t.Errorf("%d scanned ids denied", n)
+		}
+		if rate := passing(f, 1e6, 1e6+50_000); rate > 0.015 {
+			t.Errorf("%.4f of absent ids pass, want 0.01", rate)
+		}
+	}
+	const fresh = 2e6
+	for i := range 300 {
+		add(t, a, fresh+i, fresh+i+1)
+		if missing(a, fresh+i, fresh+i+1) > 0 {
+			t.Fatal("an id is denied after its own Add")
+		}
+		redistest.Eventually(t, time.Second, "the other process finds it", func() bool { return missing(b, fresh+i, fresh+i+1) == 0 })
+	}
+	t.Logf("%+v", b.Stats())
+}
