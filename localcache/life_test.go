@@ -1,0 +1,101 @@
+package localcache_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/localcache"
+)
+
+// Catches a clock that is not ahead: the entry outlives its ttl by up to a tick.
+func TestAnEntryLivesForItsTTLAndNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open[int, int](t, localcache.Options{TTL: 10 * time.Second})
+		for key := range 300 {
+			time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond)))) // anywhere between two ticks
+			ttl := localcache.Lead + 1 + time.Duration(rand.Int64N(int64(15*time.Second)))
+			life := min(ttl, 10*time.Second)
+
+			if key%2 == 0 {
+				c.Fill(c.Mark("a"), key, 1, 8, ttl)
+			} else {
+				c.FillNull(c.Mark("a"), key, ttl)
+			}
+			c.Settle()
+			time.Sleep(life - localcache.Lead - 1)
+			if _, kind := c.Get(key); kind == miss {
+				t.Fatalf("ttl %v: gone %v before its end", ttl, localcache.Lead+1)
+			}
+			time.Sleep(localcache.Lead + 1)
+			if _, kind := c.Get(key); kind != miss {
+				t.Fatalf("ttl %v: there at its end", ttl)
+			}
+		}
+	})
+}
+
+func TestAnEntryWithoutALifeIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open[string, int](t, localcache.Options{})
+		for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, localcache.Lead} {
+			c.Put("a", "a", 1, 8, time.Minute)
+			c.Settle()
+			want(t, c, "a", 1, value)
+			if c.Fill(c.Mark("b"), "b", 1, 8, ttl) || c.FillNull(c.Mark("c"), "c", ttl) || c.Put("a", "a", 2, 8, ttl) {
+				t.Errorf("ttl %v was taken", ttl)
+			}
+			c.Settle()
+			want(t, c, "b", 0, miss)
+			want(t, c, "c", 0, miss)
+			want(t, c, "a", 0, miss) // the Put deleted it all the same
+		}
+	})
+}
+
+// Catches a Distrust that only caps the fills that come after it.
+func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open[string, int](t, localcache.Options{})
+		c.Fill(c.Mark("old"), "old", 1, 8, time.Minute)
+		c.FillNull(c.Mark("null"), "null", time.Minute)
+		c.Settle()
+		time.Sleep(600 * time.Millisecond)
+		c.Fill(c.Mark("new"), "new", 2, 8, time.Minute)
+		c.Settle()
+
+		c.Distrust(true)
+		want(t, c, "old", 1, value)
+		want(t, c, "null", 0, null)
+		time.Sleep(400 * time.Millisecond)
+		want(t, c, "old", 0, miss)
+		want(t, c, "null", 0, miss)
+		want(t, c, "new", 2, value)
+		time.Sleep(600 * time.Millisecond)
+		want(t, c, "new", 0, miss)
+		if !c.Stats().Distrusted {
+			t.Error("Stats does not say that the cache is distrusted")
+		}
+
+		c.Distrust(false)
+		want(t, c, "old", 1, value)
+		want(t, c, "null", 0, null)
+		want(t, c, "new", 2, value)
+	})
+}
+
+func TestDistrustCanMeanNothingCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open[string, int](t, localcache.Options{DistrustTTL: -1})
+		c.Fill(c.Mark("a"), "a", 1, 8, time.Minute)
+		c.Settle()
+		c.Distrust(true)
+		want(t, c, "a", 0, miss)
+		c.Fill(c.Mark("b"), "b", 1, 8, time.Minute)
+		c.Settle()
+		want(t, c, "b", 0, miss)
+		c.Distrust(false)
+		want(t, c, "a", 1, value)
+	})
+}
