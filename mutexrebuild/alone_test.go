@@ -1,0 +1,175 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// alone runs a test of a group without Redis, in a bubble.
+func alone(t *testing.T, o opts, behaviour func(r *rig, g *group)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, ctx: t.Context()}
+		g, err := mutexrebuild.New(nil, "p", framed, events{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.Close)
+		behaviour(r, g)
+	})
+}
+
+func TestWithoutRedisThereIsOneLoadForManyCallers(t *testing.T) {
+	alone(t, opts{}, func(r *rig, g *group) {
+		if g.Shared() || !g.Live() {
+			r.Errorf("shared %v, live %v", g.Shared(), g.Live())
+		}
+		db := newSource()
+		db.write("x", "v")
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				got := r.want(g, "x", "v", db.load("x", time.Second))
+				if got.Origin != mutexrebuild.Unshared || got.Held || got.Bytes != len(frame("x", "v")) {
+					r.Errorf("got %+v", got)
+				}
+			})
+		}
+		all.Wait()
+		if n := db.loaded("x"); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+	})
+}
+
+// The load under way may have read what was before; those who come after the write
+// do not take it, nor those who were there before.
+func TestWithoutRedisAWriteBeatsALoadUnderWay(t *testing.T) {
+	for name, write := range map[string]func(ctx context.Context, g *group) error{
+		"Invalidate": func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x") },
+		"Set":        func(ctx context.Context, g *group) error { _, err := g.Set(ctx, "x", "new"); return err },
+		"Hold": func(ctx context.Context, g *group) error {
+			end, err := g.Hold(ctx, "x")
+			return errors.Join(err, end(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alone(t, opts{}, func(r *rig, g *group) {
+				db, at := newSource(), newGate()
+				db.write("x", "old")
+				var a, b result
+				before := r.do(g, "x", db.gated("x", at), &a)
+				<-at.reached
+				db.write("x", "new")
+				r.must(write(r.ctx, g))
+				after := r.do(g, "x", db.gated("x", at), &b)
+				r.joined(g, "x", 2)
+				close(at.open)
+				before.mustBe(r, nil)
+				after.mustBe(r, nil)
+				if a.Value != "new" || b.Value != "new" {
+					r.Errorf("got %q and %q", a.Value, b.Value)
+				}
+				r.checkStats(g, "of one flight", func(s stats) bool { return s.Loads == 2 && s.Refused == 1 })
+			})
+		})
+	}
+}
+
+// Who joined before the last load began has asked before its value could be old;
+// who came later goes on to a flight of their own.
+func TestWithoutRedisALoadRefusedAgainAndAgainIsForThoseWhoWereThere(t *testing.T) {
+	alone(t, opts{}, func(r *rig, g *group) {
+		at, n := newGate(), 0
+		load := func(context.Context, bool) (string, error) {
+			n++
+			value := []string{"", "1", "2", "3", "4"}[n]
+			at.reached <- struct{}{}
+			<-at.open
+			return value, nil
+		}
+		var a, b result
+		first := r.do(g, "x", load, &a)
+		for i := range 3 {
+			<-at.reached
+			r.must(g.Invalidate(r.ctx, "x"))
+			if i < 2 {
+				at.open <- struct{}{}
+			}
+		}
+		late := r.do(g, "x", load, &b)
+		r.joined(g, "x", 2)
+		at.open <- struct{}{}
+		first.mustBe(r, nil)
+		at.open <- struct{}{}
+		late.mustBe(r, nil)
+		if a.Value != "3" || b.Value != "4" {
+			r.Errorf("the first got %q, who came after the last invalidation %q", a.Value, b.Value)
+		}
+	})
+}
+
+func TestWithoutRedisFailuresAreContainedAndHeld(t *testing.T) {
+	for name, load := range map[string]load{
+		"error":  fails(errSource),
+		"panic":  func(context.Context, bool) (string, error) { panic(errSource) },
+		"goexit": func(context.Context, bool) (string, error) { runtime.Goexit(); return "", nil },
+		"hang": func(ctx context.Context, _ bool) (string, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			return "", nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			alone(t, opts{LoadTimeout: time.Second}, func(r *rig, g *group) {
+				_, err := g.Do(r.ctx, "x", load)
+				want := map[string]error{"error": errSource, "panic": errSource,
+					"goexit": mutexrebuild.ErrGoexit, "hang": mutexrebuild.ErrLoadTimeout}[name]
+				if !errors.Is(err, want) {
+					r.Errorf("got %v", err)
+				}
+				if _, again := g.Do(r.ctx, "x", gives("v")); again != err {
+					r.Errorf("held: %v", again)
+				}
+				r.must(g.Invalidate(r.ctx, "x"))
+				r.want(g, "x", "v", gives("v"))
+			})
+		})
+	}
+}
+
+func TestWithoutRedisCallersComeAndGo(t *testing.T) {
+	alone(t, opts{}, func(r *rig, g *group) {
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+		defer cancel()
+		began := time.Now()
+		leaves := r.doWith(ctx, g, "x", db.gated("x", at), nil)
+		<-at.reached
+		stays := r.do(g, "x", db.gated("x", at), nil)
+		leaves.mustBe(r, context.DeadlineExceeded)
+		if took := time.Since(began); took != time.Second {
+			r.Errorf("it left after %v", took)
+		}
+		close(at.open)
+		stays.mustBe(r, nil)
+		_, err := g.Do(r.ctx, "y", func(ctx context.Context, _ bool) (string, error) {
+			got, err := g.Do(ctx, "y", gives("?"))
+			return got.Value, err
+		})
+		if !errors.Is(err, mutexrebuild.ErrReentrant) {
+			r.Errorf("got %v", err)
+		}
+		g.Close()
+		if _, err := g.Do(r.ctx, "x", gives("v")); !errors.Is(err, mutexrebuild.ErrClosed) {
+			r.Errorf("after Close: %v", err)
+		}
+	})
+}

@@ -1,0 +1,167 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A meter notes what goes over a client's connections, as the server sees it: each
+// write is a round trip. A hook would not do, since those of a client are lost to
+// its copies with other timeouts.
+type meter struct {
+	mu    sync.Mutex
+	trips []string // guarded by mu
+}
+
+type meteredConn struct {
+	net.Conn
+	m *meter
+}
+
+func (c meteredConn) Write(b []byte) (int, error) {
+	c.m.note(commands(b))
+	return c.Conn.Write(b)
+}
+
+// commands returns the names of the commands in a write.
+func commands(b []byte) (names []string) {
+	for rest := string(b); strings.HasPrefix(rest, "*"); {
+		head, after, _ := strings.Cut(rest, "\r\n")
+		words, _ := strconv.Atoi(head[1:])
+		for i := range words {
+			head, after, _ = strings.Cut(after, "\r\n")
+			size, _ := strconv.Atoi(head[1:])
+			if i == 0 {
+				names = append(names, strings.ToLower(after[:size]))
+			}
+			after = after[size+2:]
+		}
+		rest = after
+	}
+	return names
+}
+
+func (m *meter) note(names []string) {
+	switch names[0] {
+	case "hello", "publish", "subscribe", "unsubscribe":
+		return // the handshake, the heartbeat, the messages
+	}
+	trip := names[0]
+	if len(names) > 1 {
+		trip += fmt.Sprintf("×%d", len(names))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.trips = append(m.trips, trip)
+}
+
+func (m *meter) take() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	taken := strings.Join(m.trips, " ")
+	m.trips = nil
+	return taken
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// over makes a dialer whose connections are metered.
+func (m *meter) over(dial dialer) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return meteredConn{conn, m}, nil
+	}
+}
+
+// What each thing costs in round trips. A second read after the lease is won, or
+// an unlock of its own, fails here.
+func TestRoundTrips(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		var m meter
+		o := *r.client().Options()
+		o.Dialer = m.over(o.Dialer)
+		metered := redis.NewClient(&o)
+		defer metered.Close()
+		g := r.with(metered, events{}, opts{})
+		other := r.group(opts{})
+		r.eventually("messages arrive", g.Live)
+		r.want(other, "warm", "v", gives("v")) // the server knows the scripts
+		r.must(other.Invalidate(r.ctx, "warm"))
+		_, err := other.Set(r.ctx, "warm", "v")
+		r.must(err)
+		_, _ = other.Do(r.ctx, "cold", fails(errSource))
+		want := func(what, trips string) {
+			r.Helper()
+			if got := m.take(); got != trips {
+				r.Errorf("%s: %q, want %q", what, got, trips)
+			}
+		}
+		m.take()
+
+		r.want(g, "warm", "v", fails(errSource))
+		want("a hit", "get")
+		r.want(g, "x", "v", gives("v"))
+		want("a miss", "get evalsha evalsha")
+		_, _ = g.Do(r.ctx, "y", fails(errSource))
+		want("a failed load", "get evalsha evalsha")
+		_, _ = g.Do(r.ctx, "y", gives("v"))
+		want("a held error", "")
+
+		db, at := newSource(), newGate()
+		building := r.do(other, "z", db.gated("z", at), nil)
+		<-at.reached
+		waiting := r.do(g, "z", fails(errSource), nil)
+		r.waits(g)
+		close(at.open)
+		building.mustBe(r, nil)
+		waiting.mustBe(r, nil)
+		if polls := g.Stats().Polls; polls == 0 || r.mini != nil {
+			want("a waiter", "get evalsha evalsha")
+		} else {
+			r.Logf("the machine is slow: %d polls", polls)
+			m.take()
+		}
+
+		r.must(g.Invalidate(r.ctx, "x"))
+		want("an invalidation", "evalsha")
+		r.must(g.Invalidate(r.ctx, "x", "y", "z"))
+		want("three", "evalsha×3")
+		_, err = g.Set(r.ctx, "x", "v")
+		r.must(err)
+		want("a Set", "evalsha")
+		end, err := g.Hold(r.ctx, "x")
+		r.must(err)
+		want("a hold", "evalsha")
+		r.want(g, "x", "v", gives("v"))
+		want("a load beside a hold", "get evalsha evalsha") // it makes sure that the hold still stands
+		r.must(end(r.ctx))
+		want("the end of a hold", "evalsha")
+	})
+}
+
+// "No Lua on a hit", as the server sees it.
+func TestAHitIsOneGet(t *testing.T) {
+	r := onServer(t)
+	g := r.group(opts{})
+	r.want(g, "x", "v", gives("v"))
+	gets, scripts := r.server.Calls("get"), r.server.Calls("evalsha")+r.server.Calls("eval")
+	for range 100 {
+		r.want(g, "x", "v", fails(errSource))
+	}
+	if n := r.server.Calls("get") - gets; n != 100 {
+		r.Errorf("%d GETs for 100 hits", n)
+	}
+	if n := r.server.Calls("evalsha") + r.server.Calls("eval") - scripts; n != 0 {
+		r.Errorf("%d scripts for 100 hits", n)
+	}
+}

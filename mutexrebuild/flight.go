@@ -1,0 +1,173 @@
+package mutexrebuild
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/points"
+)
+
+// A flight is the shared effort of all callers who want one id at one time.
+type flight[T any] struct {
+	id   string
+	ctx  context.Context // the values of the caller who began it; never ends
+	load Load[T]
+	done chan struct{} // closed when what the last block below holds is final
+
+	// Guarded by Group.mu until done is closed.
+	joined int           // callers so far; each has its number, from 1
+	cut    int           // callers up to this number may take the result
+	void   bool          // invalidated since the load began; without Redis this is the lease
+	wake   chan struct{} // something happened to id in another process; made by rebuild
+
+	result Result[T]
+	err    error
+	next   *flight[T] // for the callers beyond the cut
+}
+
+// join puts the caller on the flight of id. If there is none it opens one, which
+// the caller has to start.
+func (g *Group[T]) join(ctx context.Context, id string, load Load[T]) (f *flight[T], number int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, 0, ErrClosed
+	}
+	f = g.flights[id]
+	switch {
+	case f == nil:
+		f = g.open(context.WithoutCancel(ctx), id, load)
+	case f.err != nil: // landed with an error that is held
+		g.counts.held.Add(1)
+		return f, 0, nil
+	}
+	f.joined++
+	return f, f.joined, nil
+}
+
+// open makes a flight that others can join. The caller holds g.mu.
+func (g *Group[T]) open(ctx context.Context, id string, load Load[T]) *flight[T] {
+	f := &flight[T]{id: id, ctx: ctx, load: load, done: make(chan struct{})}
+	g.flights[id] = f
+	g.active.Add(1)
+	return f
+}
+
+// start begins a flight on the goroutine of the caller who opened it. Most
+// flights end with the first read, and to hand that over to another goroutine
+// and back would take a good part of the time that Redis does. Where the read
+// could hold the caller beyond its context, and for all that follows the read,
+// the flight has a goroutine of its own.
+func (g *Group[T]) start(ctx context.Context, f *flight[T]) {
+	if g.store == nil || !g.store.prompt(ctx) {
+		go g.fly(f, g.answer)
+		return
+	}
+	handedOver := false
+	contain.Call(func() error {
+		g.prepare(f)
+		data, err := g.store.getHere(ctx, f.id)
+		next := g.unknown
+		if err == nil {
+			if value, ok := g.decode(f, data); ok {
+				f.result = g.result(f, value, Found, len(data))
+				return nil
+			}
+			next = func(f *flight[T]) (Result[T], error) { return g.rebuild(f, data) }
+		} else if ctx.Err() != nil { // that the caller left says nothing about Redis
+			next = g.answer
+		}
+		handedOver = true
+		go g.fly(f, next)
+		return nil
+	}, func(err error) { // also when the codec has panicked
+		if !handedOver {
+			g.land(f, err)
+		}
+	})
+}
+
+// fly takes a flight to its end by what answer finds.
+func (g *Group[T]) fly(f *flight[T], answer func(*flight[T]) (Result[T], error)) {
+	contain.Call(func() (err error) {
+		f.result, err = answer(f)
+		return err
+	}, func(err error) { g.land(f, err) })
+}
+
+// land ends a flight. Everybody takes an error; a value is only for those whom
+// the cut includes, and the others' flight begins at once with all of them on
+// board, so that no caller waits for more than two reads that find something.
+func (g *Group[T]) land(f *flight[T], err error) {
+	points.At("landing")
+	g.mu.Lock()
+	f.err = err
+	switch {
+	case err != nil:
+		f.cut = f.joined
+		if g.o.ErrorHold < 0 || g.closed {
+			delete(g.flights, f.id)
+			break
+		}
+		hold := time.Duration(float64(g.o.ErrorHold) * (0.8 + 0.4*rand.Float64()))
+		time.AfterFunc(hold, func() { g.drop(f) })
+	case f.joined > f.cut:
+		f.next = g.open(f.ctx, f.id, f.load)
+		f.next.joined = f.joined - f.cut
+		go g.fly(f.next, g.answer)
+	default:
+		delete(g.flights, f.id)
+	}
+	g.mu.Unlock()
+	close(f.done)
+	g.active.Done()
+}
+
+func (g *Group[T]) drop(f *flight[T]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.flights[f.id] == f {
+		delete(g.flights, f.id)
+	}
+}
+
+// void ends what this process alone knows about id: the held error, and without
+// Redis the right of a load that is under way.
+func (g *Group[T]) void(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f := g.flights[id]
+	if f == nil {
+		return
+	}
+	f.void = true
+	if f.err != nil {
+		delete(g.flights, id)
+	}
+}
+
+// note makes everybody who has joined so far a taker of what the next operation
+// decides.
+func (g *Group[T]) note(f *flight[T]) (number int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.cut = f.joined
+	return f.cut
+}
+
+// confirm is the commit of a group without Redis: it reports whether id has not
+// been invalidated since unvoid, and notes the callers in the same moment.
+func (g *Group[T]) confirm(f *flight[T]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.cut = f.joined
+	return !f.void
+}
+
+func (g *Group[T]) unvoid(f *flight[T]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.void = false
+}

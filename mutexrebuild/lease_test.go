@@ -1,0 +1,198 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// Without the renewal the lease ends while the load runs, and another loads too.
+func TestALeaseIsRenewedForAsLongAsTheLoadTakes(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		const lease = 300 * time.Millisecond
+		g, other := r.group(opts{Lease: lease}), r.group(opts{Lease: lease})
+		db := newSource()
+		db.write("x", "v")
+		slow := db.load("x", 5*lease)
+		a, b := r.do(g, "x", slow, nil), r.do(other, "x", slow, nil)
+		a.mustBe(r, nil)
+		b.mustBe(r, nil)
+		if n := db.loaded("x"); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+	})
+}
+
+// The holder is a lease that nobody renews. It costs the others what is left of
+// it; a waiter that looks only now and then would be late.
+func TestADeadHolderDelaysOthersByItsLeaseAtMost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{})
+		const left = 3 * time.Second
+		r.must(r.rdb.HSet(r.ctx, leaseKey("x"), "t", "the token of a dead process").Err())
+		r.must(r.rdb.PExpire(r.ctx, leaseKey("x"), left).Err())
+		began := time.Now()
+		got := r.want(g, "x", "v", gives("v"))
+		if took := time.Since(began); took < left || took > left+5*time.Millisecond {
+			r.Errorf("it took %v with %v left", took, left)
+		}
+		if got.Origin != mutexrebuild.Built {
+			r.Errorf("got %+v", got)
+		}
+	})
+}
+
+// The pushes that wake a waiter do not come from the dead: what a waiter does in
+// three seconds are a few looks, not a storm.
+func TestAWaiterLooksFarBetween(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{})
+		r.must(r.rdb.HSet(r.ctx, leaseKey("x"), "t", "the token of a dead process").Err())
+		r.must(r.rdb.PExpire(r.ctx, leaseKey("x"), 3*time.Second).Err())
+		r.want(g, "x", "v", gives("v"))
+		r.checkStats(g, "polls", func(s stats) bool { return s.Polls >= 10 && s.Polls <= 20 })
+	})
+}
+
+// What the holder has read may be old by now: it is not published, and the holder's
+// own callers do not get it either. To publish without asking for the lease leaves
+// the old value here.
+func TestAHolderThatLostItsLeaseDoesNotPublish(t *testing.T) {
+	for name, lose := range map[string]func(r *rig, other *group){
+		"by the end of its time": func(r *rig, _ *group) { r.must(r.rdb.Del(r.ctx, leaseKey("x")).Err()) },
+		"by an invalidation":     func(r *rig, other *group) { r.must(other.Invalidate(r.ctx, "x")) },
+		"with all of Redis":      func(r *rig, _ *group) { r.must(r.rdb.FlushAll(r.ctx).Err()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(r *rig) {
+				g, other := r.group(opts{}), r.group(opts{})
+				db, at := newSource(), newGate()
+				db.write("x", "old")
+				var got result
+				paused := r.do(g, "x", db.gated("x", at), &got)
+				<-at.reached
+				db.write("x", "new")
+				lose(r, other)
+				r.want(other, "x", "new", db.load("x", 0))
+				close(at.open)
+				paused.mustBe(r, nil)
+				if got.Value != "new" || r.stored("x") != "new" {
+					r.Errorf("the holder gives %q, Redis has %q", got.Value, r.stored("x"))
+				}
+				r.checkStats(g, "of the holder", func(s stats) bool { return s.Refused == 1 && s.Loads == 1 })
+			})
+		})
+	}
+}
+
+// A holder that died or was taken for dead must not end a lease that is no longer
+// its own. To delete without comparing fails here.
+func TestAFailedLoadGivesNobodyElsesLeaseBack(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		db, at, atOther := newSource(), newGate(), newGate()
+		db.write("x", "v")
+		failing := r.do(g, "x", func(ctx context.Context, degraded bool) (string, error) {
+			_, _ = db.gated("x", at)(ctx, degraded)
+			return "", errSource
+		}, nil)
+		<-at.reached
+		r.must(g.Invalidate(r.ctx, "x"))
+		built := r.do(other, "x", db.gated("x", atOther), nil)
+		<-atOther.reached
+		close(at.open)
+		failing.mustBe(r, errSource)
+		if n := r.rdb.Exists(r.ctx, leaseKey("x")).Val(); n != 1 {
+			r.Error("the other's lease is gone")
+		}
+		close(atOther.open)
+		built.mustBe(r, nil)
+		if r.stored("x") != "v" {
+			r.Error("the other's value was refused")
+		}
+	})
+}
+
+// On a key that is written faster than it can be loaded, a reader gets an answer
+// after three loads, and leaves nothing behind.
+func TestARebuildThatIsRefusedAgainAndAgainIsAnsweredUnshared(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		n := 0
+		got := r.want(g, "x", "3", func(context.Context, bool) (string, error) {
+			n++
+			r.must(other.Invalidate(r.ctx, "x"))
+			return []string{"", "1", "2", "3", "4"}[n], nil
+		})
+		if got.Origin != mutexrebuild.Unshared || !got.First {
+			r.Errorf("got %+v", got)
+		}
+		if r.stored("x") != "" {
+			r.Errorf("Redis has %q", r.stored("x"))
+		}
+		r.checkStats(g, "loads", func(s stats) bool { return s.Loads == 3 && s.Refused == 3 && s.LoadErrors == 0 })
+	})
+}
+
+// Somebody who holds the lease for longer than a load may take is not worth more
+// waiting. The load is then one of many, and is told so.
+func TestAWaiterLoadsByItselfWhenItsBudgetIsSpent(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{WaitBudget: 400 * time.Millisecond})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		built := r.do(g, "x", db.gated("x", at), nil)
+		<-at.reached
+		began := time.Now()
+		got := r.want(other, "x", "mine", func(_ context.Context, degraded bool) (string, error) {
+			if !degraded {
+				r.Error("it is not told that there is no lease")
+			}
+			return "mine", nil
+		})
+		r.took(began, 400*time.Millisecond, "the wait")
+		if got.Origin != mutexrebuild.Unshared || r.stored("x") != "" {
+			r.Errorf("got %+v, Redis has %q", got, r.stored("x"))
+		}
+		r.checkStats(other, "it gave up", func(s stats) bool { return s.GaveUp == 1 && s.Degraded == 1 })
+		close(at.open)
+		built.mustBe(r, nil)
+		if r.stored("x") != "v" {
+			r.Errorf("Redis has %q", r.stored("x"))
+		}
+	})
+}
+
+// A value that must not be stored, or cannot be, is a value all the same.
+func TestAValueThatCannotBeStoredIsAnswered(t *testing.T) {
+	for name, encode := range map[string]func(id, value string) ([]byte, time.Duration, error){
+		"no bytes":       func(string, string) ([]byte, time.Duration, error) { return nil, time.Minute, errSource },
+		"no TTL":         func(id, v string) ([]byte, time.Duration, error) { return []byte(frame(id, v)), 0, nil },
+		"a negative TTL": func(id, v string) ([]byte, time.Duration, error) { return []byte(frame(id, v)), -1, nil },
+		"a TTL below 1 ms": func(id, v string) ([]byte, time.Duration, error) {
+			return []byte(frame(id, v)), 999 * time.Microsecond, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(r *rig) {
+				g, err := mutexrebuild.New(r.client(), "p", format{encode, framed.Decode}, events{}, opts{RedisTimeout: 5 * time.Second})
+				if err != nil {
+					r.Fatal(err)
+				}
+				r.Cleanup(g.Close)
+				for range 2 {
+					got := r.want(g, "x", "v", gives("v"))
+					if got.Origin != mutexrebuild.Unshared {
+						r.Errorf("got %+v", got)
+					}
+				}
+				if keys := r.rdb.Keys(r.ctx, "*").Val(); len(keys) > 0 {
+					r.Errorf("Redis has %q", keys)
+				}
+				r.checkStats(g, "of what was not stored", func(s stats) bool { return s.Unpublished == 2 && s.Loads == 2 })
+			})
+		})
+	}
+}

@@ -1,0 +1,267 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// A lostRig is a group behind a proxy that loses replies. Its client either asks
+// again, as go-redis does by default, or not.
+type lostRig struct {
+	*rig
+	p     *redistest.FaultProxy
+	g     *group // behind the proxy
+	other *group // not behind it
+}
+
+func lost(t *testing.T, asksAgain bool, o opts) *lostRig {
+	r := onServer(t)
+	p := redistest.Proxy(t, r.server.Addr())
+	rdb := p.Client(t, func(o *redis.Options) {
+		o.ReadTimeout = 100 * time.Millisecond
+		if !asksAgain {
+			o.MaxRetries = -1
+		}
+	})
+	if o.RedisTimeout == 0 {
+		o.RedisTimeout = 3 * time.Second
+	}
+	l := &lostRig{rig: r, p: p, g: r.with(rdb, events{}, o), other: r.group(opts{})}
+	r.eventually("messages arrive", l.g.Live)
+	// The server knows the scripts, so that each operation is one command.
+	r.want(l.other, "warm", "v", gives("v"))
+	r.must(l.other.Invalidate(r.ctx, "warm"))
+	_, err := l.other.Set(r.ctx, "warm", "v")
+	r.must(err)
+	_, _ = l.other.Do(r.ctx, "cold", fails(errSource))
+	return l
+}
+
+// The lease was granted and nobody knows. With SET NX the client's second try
+// finds the lease taken, by itself, and waits until it ends.
+func TestALeaseWhoseReplyWasLostIsRecognizedAsOurs(t *testing.T) {
+	l := lost(t, true, opts{})
+	l.p.CutReplies(1, "EVALSHA")
+	began := time.Now()
+	got := l.want(l.g, "x", "v", gives("v"))
+	l.took(began, 100*time.Millisecond, "the rebuild")
+	if got.Origin != mutexrebuild.Built || l.stored("x") != "v" {
+		l.Errorf("got %+v, Redis has %q", got, l.stored("x"))
+	}
+	l.checkStats(l.g, "of the rebuild", func(s stats) bool { return s.Loads == 1 && s.Waits == 0 && s.Degraded == 0 })
+}
+
+// If the client does not ask again, the lease may be ours or not. It is given back
+// for whoever needs it next: left alone it would hold them up for three seconds.
+func TestALeaseThatMayBeOursIsGivenBack(t *testing.T) {
+	for name, lose := range map[string]func(p *redistest.FaultProxy){
+		"reset":  func(p *redistest.FaultProxy) { p.CutReplies(1, "EVALSHA") },
+		"silent": func(p *redistest.FaultProxy) { p.DropReplies(1, "EVALSHA") },
+		"nonsense": func(p *redistest.FaultProxy) {
+			p.RewriteReplies(1, "EVALSHA", func([]byte) []byte { return []byte("*1\r\n$5\r\nwhat?\r\n") })
+		},
+		"empty": func(p *redistest.FaultProxy) {
+			p.RewriteReplies(1, "EVALSHA", func([]byte) []byte { return []byte("*0\r\n") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lost(t, false, opts{RedisTimeout: 300 * time.Millisecond})
+			lose(l.p)
+			got := l.want(l.g, "x", "v", gives("v"))
+			if got.Origin != mutexrebuild.Unshared {
+				l.Errorf("got %+v", got)
+			}
+			l.checkStats(l.g, "it went on without an answer", func(s stats) bool { return s.Unknown == 1 && s.Degraded == 1 && s.Loads == 1 })
+			began := time.Now()
+			l.want(l.other, "x", "v", gives("v"))
+			l.took(began, 0, "the next load")
+		})
+	}
+}
+
+// A command that the server comes to only after its caller has left, and after the
+// lease was given back to be sure, grants it all the same. It is given back again.
+func TestALeaseThatIsGrantedTooLateIsGivenBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), events{}, opts{RedisTimeout: 50 * time.Millisecond})
+		r.eventually("messages arrive", g.Live)
+		r.want(g, "warm", "v", gives("v"))
+		var first atomic.Bool
+		r.mini.Before(func(command string, _ []string) {
+			if command == "EVALSHA" && first.CompareAndSwap(false, true) {
+				time.Sleep(200 * time.Millisecond)
+			}
+		})
+		began := time.Now()
+		r.want(g, "x", "v", gives("v"))
+		r.took(began, 50*time.Millisecond, "to go on without an answer")
+		time.Sleep(200 * time.Millisecond)
+		if r.rdb.Exists(r.ctx, leaseKey("x")).Val() > 0 {
+			r.Error("the lease stands and has no holder")
+		}
+	})
+}
+
+// Published or not, nobody knows: then those who asked before the load take its
+// value, and those who came meanwhile look for themselves.
+func TestAPublicationWhoseReplyWasLost(t *testing.T) {
+	t.Run("asked again", func(t *testing.T) {
+		l := lost(t, true, opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		var got result
+		first := l.do(l.g, "x", db.gated("x", at), &got)
+		<-at.reached
+		l.p.CutReplies(1, "EVALSHA")
+		close(at.open)
+		first.mustBe(l.rig, nil)
+		if got.Origin != mutexrebuild.Built || l.stored("x") != "v" {
+			l.Errorf("got %+v, Redis has %q", got, l.stored("x"))
+		}
+		l.checkStats(l.g, "it was confirmed", func(s stats) bool { return s.Unknown == 0 && s.Loads == 1 })
+	})
+	t.Run("not asked again", func(t *testing.T) {
+		l := lost(t, false, opts{RedisTimeout: 300 * time.Millisecond})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		var a, b result
+		first := l.do(l.g, "x", db.gated("x", at), &a)
+		<-at.reached
+		second := l.do(l.g, "x", db.gated("x", at), &b)
+		l.joined(l.g, "x", 2)
+		l.p.DropReplies(1, "EVALSHA")
+		close(at.open)
+		first.mustBe(l.rig, nil)
+		second.mustBe(l.rig, nil)
+		if a.Origin != mutexrebuild.Unshared || b.Origin != mutexrebuild.Found || a.Value+b.Value != "vv" {
+			l.Errorf("who began the load got %+v, who joined it %+v", a, b)
+		}
+		l.checkStats(l.g, "it was not confirmed", func(s stats) bool { return s.Unknown == 1 && s.Loads == 1 })
+	})
+	// The reply to a refusal is lost, and the client asks again: what it finds is
+	// not its own.
+	t.Run("of a refusal", func(t *testing.T) {
+		l := lost(t, true, opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "old")
+		var got result
+		first := l.do(l.g, "x", db.gated("x", at), &got)
+		<-at.reached
+		db.write("x", "new")
+		l.must(l.other.Invalidate(l.ctx, "x"))
+		l.p.CutReplies(1, "EVALSHA")
+		close(at.open)
+		first.mustBe(l.rig, nil)
+		if got.Value != "new" || l.stored("x") != "new" {
+			l.Errorf("got %+v, Redis has %q", got, l.stored("x"))
+		}
+	})
+	// Between the publication and its repetition somebody has invalidated the
+	// value: the repetition must not bring it back.
+	t.Run("and invalidated since", func(t *testing.T) {
+		l := lost(t, true, opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "old")
+		var got result
+		first := l.do(l.g, "x", db.gated("x", at), &got)
+		<-at.reached
+		held, release := l.p.HoldReply("EVALSHA")
+		close(at.open)
+		<-held
+		db.write("x", "new")
+		l.must(l.other.Invalidate(l.ctx, "x"))
+		l.p.Cut() // the held reply is lost with its connection
+		release()
+		first.mustBe(l.rig, nil)
+		if got.Value != "new" || l.stored("x") != "new" {
+			l.Errorf("got %+v, Redis has %q", got, l.stored("x"))
+		}
+	})
+}
+
+// A renewal may be lost, the next one comes through.
+func TestARenewalMayBeLost(t *testing.T) {
+	l := lost(t, false, opts{Lease: 600 * time.Millisecond, RedisTimeout: 100 * time.Millisecond})
+	db := newSource()
+	db.write("x", "v")
+	first := l.do(l.g, "x", db.load("x", 1300*time.Millisecond), nil)
+	l.eventually("the lease is taken", func() bool { return db.loaded("x") == 1 })
+	l.p.DropReplies(1, "EVALSHA")
+	second := l.do(l.other, "x", db.load("x", 0), nil)
+	first.mustBe(l.rig, nil)
+	second.mustBe(l.rig, nil)
+	if db.loaded("x") != 1 {
+		l.Errorf("%d loads", db.loaded("x"))
+	}
+}
+
+func TestAWriteWhoseReplyWasLost(t *testing.T) {
+	writes := map[string]func(ctx context.Context, g *group) error{
+		"Invalidate":         func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x") },
+		"Invalidate of many": func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x", "y") },
+		"Hold": func(ctx context.Context, g *group) error {
+			end, err := g.Hold(ctx, "x")
+			return errors.Join(err, end(ctx))
+		},
+		"Set": func(ctx context.Context, g *group) error { _, err := g.Set(ctx, "x", "new"); return err },
+	}
+	for name, write := range writes {
+		t.Run(name+", asked again", func(t *testing.T) {
+			l := lost(t, true, opts{})
+			l.want(l.other, "x", "old", gives("old"))
+			l.p.CutReplies(1, "EVALSHA")
+			l.must(write(l.ctx, l.g))
+			l.want(l.g, "x", "new", gives("new"))
+		})
+		// Nobody may be told that it is done: the command could have been lost, not
+		// the reply.
+		t.Run(name+", not asked again", func(t *testing.T) {
+			l := lost(t, false, opts{RedisTimeout: 300 * time.Millisecond})
+			l.want(l.other, "x", "old", gives("old"))
+			l.p.CutReplies(1, "EVALSHA")
+			if err := write(l.ctx, l.g); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+				l.Errorf("got %v, want ErrUnavailable", err)
+			}
+			l.must(write(l.ctx, l.g))
+			l.want(l.g, "x", "new", gives("new"))
+		})
+	}
+}
+
+// Without an answer to the read there may be a value or not: that is no miss, and
+// nothing is published.
+func TestAReadWithoutAnAnswerIsNotAMiss(t *testing.T) {
+	for name, lose := range map[string]func(p *redistest.FaultProxy){
+		"reset":  func(p *redistest.FaultProxy) { p.CutReplies(1, "GET p:x") },
+		"silent": func(p *redistest.FaultProxy) { p.DropReplies(1, "GET p:x") },
+		"error": func(p *redistest.FaultProxy) {
+			p.RewriteReplies(1, "GET p:x", func([]byte) []byte { return []byte("-READONLY no\r\n") })
+		},
+		"noise": func(p *redistest.FaultProxy) {
+			p.RewriteReplies(1, "GET p:x", func([]byte) []byte { return []byte("\x00\xff\r\n") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := lost(t, false, opts{RedisTimeout: 300 * time.Millisecond})
+			l.want(l.other, "x", "v", gives("v"))
+			lose(l.p)
+			got := l.want(l.g, "x", "w", func(_ context.Context, degraded bool) (string, error) {
+				if !degraded {
+					l.Error("it is not told that it has no lease")
+				}
+				return "w", nil
+			})
+			if got.Origin != mutexrebuild.Unshared || l.stored("x") != "v" {
+				l.Errorf("got %+v, Redis has %q", got, l.stored("x"))
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// Without the flight there is a load for each caller, without the lease one for
+// each group.
+func TestOneLoadForManyCallersInManyProcesses(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		db := newSource()
+		db.write("x", "v")
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		from := map[mutexrebuild.Origin]int{}
+		for range 5 {
+			g := r.group(opts{})
+			for range 40 {
+				all.Go(func() {
+					got := r.want(g, "x", "v", db.load("x", 50*time.Millisecond))
+					mu.Lock()
+					defer mu.Unlock()
+					from[got.Origin]++
+				})
+			}
+		}
+		all.Wait()
+		if n := db.loaded("x"); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+		if from[mutexrebuild.Built] == 0 || from[mutexrebuild.Found] == 0 || from[mutexrebuild.Unshared] != 0 {
+			r.Errorf("the results came from %v", from)
+		}
+		if got := r.stored("x"); got != "v" {
+			r.Errorf("Redis has %q", got)
+		}
+	})
+}
+
+// Without the message, or without the note in the lease that somebody waits, the
+// waiter is left to its polling.
+func TestAWaiterIsWokenByAMessage(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		builder, waiter := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		built := r.do(builder, "x", db.gated("x", at), nil)
+		<-at.reached
+		found := r.do(waiter, "x", fails(errors.New("a second load")), nil)
+		r.waits(waiter)
+		began := time.Now()
+		close(at.open)
+		found.mustBe(r, nil)
+		r.took(began, 0, "to be woken")
+		built.mustBe(r, nil)
+		r.checkStats(waiter, "it was not woken", func(s stats) bool {
+			polls := s.Polls == 0 || r.server != nil // a loaded machine may be slower than the first poll
+			return s.Wakes >= 1 && polls && s.Waits == s.Wakes+s.Polls
+		})
+	})
+}
+
+// Messages are lost with a link that fails. Without the safety net the waiter
+// would stay until its WaitBudget.
+func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
+	behaviour := func(r *rig, builder, waiter *group) {
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		built := r.do(builder, "x", db.gated("x", at), nil)
+		<-at.reached
+		found := r.do(waiter, "x", fails(errors.New("a second load")), nil)
+		r.eventually("it polls", func() bool { return waiter.Stats().Polls >= 5 })
+		began := time.Now()
+		close(at.open)
+		found.mustBe(r, nil)
+		r.took(began, 320*time.Millisecond, "to find the value")
+		built.mustBe(r, nil)
+		r.checkStats(waiter, "it was woken after all", func(s stats) bool { return s.Wakes == 0 })
+	}
+	t.Run("mini", func(t *testing.T) {
+		inBubble(t, func(r *rig) {
+			builder := r.group(opts{})
+			r.mini.Before(func(command string, _ []string) {
+				if command == "SUBSCRIBE" {
+					time.Sleep(time.Minute)
+				}
+			})
+			waiter := r.with(r.client(), events{}, opts{})
+			behaviour(r, builder, waiter)
+			if waiter.Live() {
+				t.Error("it takes itself for live")
+			}
+		})
+	})
+	t.Run("real", func(t *testing.T) {
+		r := onServer(t)
+		p := redistest.Proxy(t, r.server.Addr())
+		waiter := r.with(p.Client(t), events{}, opts{})
+		r.eventually("messages arrive", waiter.Live)
+		p.DropMessages(true)
+		behaviour(r, r.group(opts{}), waiter)
+	})
+}
+
+// With the load on the context of the caller who began it, its cancellation
+// would fail everybody.
+func TestACallersCancellationHarmsNobodyElse(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		ctx, cancel := context.WithCancel(r.ctx)
+		first := r.doWith(ctx, g, "x", db.gated("x", at), nil)
+		<-at.reached
+		second := r.do(g, "x", db.gated("x", at), nil)
+		third := r.do(other, "x", db.gated("x", at), nil)
+		r.waits(other)
+		cancel()
+		first.mustBe(r, context.Canceled)
+		close(at.open)
+		second.mustBe(r, nil)
+		third.mustBe(r, nil)
+		if n := db.loaded("x"); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+	})
+}
+
+// A load that nobody waits for any more fills the cache for those to come: if
+// callers are less patient than the source is slow, nothing else ever would.
+func TestALoadGoesOnWhenAllItsCallersHaveLeft(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		ctx, cancel := context.WithCancel(r.ctx)
+		first := r.doWith(ctx, g, "x", db.gated("x", at), nil)
+		<-at.reached
+		cancel()
+		first.mustBe(r, context.Canceled)
+		close(at.open)
+		r.eventually("the value is published", func() bool { return r.stored("x") == "v" })
+	})
+}
+
+func TestACallerLeavesAtItsDeadline(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		builder, waiter := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		built := r.do(builder, "x", db.gated("x", at), nil)
+		<-at.reached
+		for name, g := range map[string]*group{"the flight that loads": builder, "the flight that waits": waiter} {
+			began := time.Now()
+			ctx, cancel := context.WithTimeoutCause(r.ctx, 100*time.Millisecond, errSource)
+			_, err := g.Do(ctx, "x", gives("?"))
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errSource) {
+				r.Errorf("%s: %v, want the deadline with its cause", name, err)
+			}
+			r.took(began, 100*time.Millisecond, name)
+		}
+		close(at.open)
+		built.mustBe(r, nil)
+	})
+}
+
+func TestACallerWhoseContextHasEndedAsksNobody(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		if _, err := g.Do(ctx, "x", gives("v")); !errors.Is(err, context.Canceled) {
+			r.Errorf("got %v", err)
+		}
+		r.checkStats(g, "it was loaded", func(s stats) bool { return s.Loads == 0 })
+	})
+}
+
+type valueKeyOfContext struct{}
+
+func TestALoadSeesItsCallersValuesAndADeadlineOfItsOwn(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{LoadTimeout: 7 * time.Second})
+		ctx, cancel := context.WithTimeout(context.WithValue(r.ctx, valueKeyOfContext{}, "trace"), time.Minute)
+		defer cancel()
+		began := time.Now()
+		_, err := g.Do(ctx, "x", func(ctx context.Context, degraded bool) (string, error) {
+			if ctx.Value(valueKeyOfContext{}) != "trace" || degraded {
+				r.Errorf("value %v, degraded %v", ctx.Value(valueKeyOfContext{}), degraded)
+			}
+			deadline, ok := ctx.Deadline()
+			if left := deadline.Sub(began); !ok || left < 7*time.Second || left > 10*time.Second {
+				r.Errorf("the deadline is after %v", left)
+			}
+			return "v", nil
+		})
+		r.must(err)
+	})
+}
+
+// Mark is read before the operation that brings the value: what happens after
+// it must show as a change.
+func TestAResultTellsItsOriginSizeMarkAndFirst(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		mark := 0
+		g := r.with(r.client(), events{Mark: func(string) any { mark++; return mark }}, opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "v")
+		var a, b result
+		first := r.do(g, "x", db.gated("x", at), &a)
+		<-at.reached
+		second := r.do(g, "x", db.gated("x", at), &b)
+		r.joined(g, "x", 2)
+		before := mark
+		at.open <- struct{}{}
+		first.mustBe(r, nil)
+		second.mustBe(r, nil)
+		size := len(frame("x", "v"))
+		want := result{Value: "v", Origin: mutexrebuild.Built, Mark: before, Bytes: size, First: true}
+		if a != want {
+			r.Errorf("got %+v, want %+v", a, want)
+		}
+		want.First = false
+		if b != want {
+			r.Errorf("got %+v, want %+v", b, want)
+		}
+		got, err := g.Do(r.ctx, "x", gives("?"))
+		want = result{Value: "v", Origin: mutexrebuild.Found, Mark: mark, Bytes: size, First: true}
+		if err != nil || got != want {
+			r.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package mutexrebuild_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
+	for _, test := range []struct {
+		o    opts
+		want string // "": it is an option
+	}{
+		{opts{}, ""},
+		{opts{Schema: -1}, "Schema"},
+		{opts{Lease: -1}, "Lease"},
+		{opts{Lease: 99 * time.Millisecond}, "Lease"},
+		{opts{Lease: 100 * time.Millisecond}, ""},
+		{opts{LoadTimeout: -1}, "LoadTimeout"},
+		{opts{WaitBudget: -1}, "WaitBudget"},
+		{opts{LoadTimeout: time.Hour, WaitBudget: time.Nanosecond}, ""},
+		{opts{ErrorHold: -1}, ""},
+		{opts{Hold: -1}, "Hold"},
+		{opts{Hold: 999 * time.Microsecond}, "Hold"},
+		{opts{Hold: time.Millisecond}, ""},
+		{opts{ReplicaLag: -1}, "ReplicaLag"},
+		{opts{ReplicaLag: time.Nanosecond}, "ReplicaLag"},
+		{opts{ReplicaLag: time.Millisecond}, ""},
+		{opts{RedisTimeout: -1}, "RedisTimeout"},
+	} {
+		g, err := mutexrebuild.New(nil, "p", framed, events{}, test.o)
+		switch {
+		case err == nil && test.want == "":
+			g.Close()
+		case err == nil:
+			t.Errorf("%+v is taken", test.o)
+			g.Close()
+		case test.want == "" || !strings.HasPrefix(err.Error(), "mutexrebuild: "+test.want+" must"):
+			t.Errorf("%+v: %v", test.o, err)
+		}
+	}
+}
+
+func TestNamesAndFormatsAndClientsAreChecked(t *testing.T) {
+	for _, name := range []string{"", ":", "a:b", "{a}", "a{", "}"} {
+		if _, err := mutexrebuild.New(nil, name, framed, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "name") {
+			t.Errorf("the name %q: %v", name, err)
+		}
+	}
+	for _, f := range []format{{}, {Encode: framed.Encode}, {Decode: framed.Decode}} {
+		if _, err := mutexrebuild.New(nil, "p", f, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "Format") {
+			t.Errorf("half a format: %v", err)
+		}
+	}
+	for _, rdb := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
+		if _, err := mutexrebuild.New(rdb, "p", framed, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "nil *redis.") {
+			t.Errorf("a nil %T: %v", rdb, err)
+		}
+	}
+}
+
+// Schema is part of the keys: values of one are not those of another.
+func TestSchemasDoNotReadEachOthersValues(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		for schema, value := range []string{"a", "b", "c"} {
+			r.want(r.group(opts{Schema: schema}), "x", value, gives(value))
+		}
+		if got := r.rdb.Exists(r.ctx, "p:x", "p:v1:x", "p:v2:x").Val(); got != 3 {
+			r.Errorf("Redis has %q", r.rdb.Keys(r.ctx, "*").Val())
+		}
+	})
+}
+
+// A hold's life is what Options say, and a lease's.
+func TestDefaultsAreAsDocumented(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), events{}, opts{RedisTimeout: 0})
+		redistest.Eventually(t, time.Minute, "live", g.Live)
+		db, at := newSource(), newGate()
+		loading := r.do(g, "x", db.gated("x", at), nil)
+		<-at.reached
+		if ttl := r.rdb.PTTL(r.ctx, leaseKey("x")).Val(); ttl != 3*time.Second {
+			r.Errorf("a lease of %v", ttl)
+		}
+		began := time.Now()
+		loading.mustBe(r, mutexrebuild.ErrLoadTimeout)
+		if took := time.Since(began); took != 5*time.Second {
+			r.Errorf("the load timed out after %v", took)
+		}
+		close(at.open)
+		end, err := g.Hold(r.ctx, "x")
+		r.must(err)
+		if ttl := r.rdb.PTTL(r.ctx, leaseKey("x")).Val(); ttl != 30*time.Second {
+			r.Errorf("a hold of %v", ttl)
+		}
+		r.must(end(r.ctx))
+	})
+}

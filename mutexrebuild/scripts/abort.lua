@@ -1,0 +1,14 @@
+-- Gives a lease back without a value, so that the next one need not wait for
+-- its end.
+-- KEYS  1 lease
+-- ARGV  1 token, 2 channel, 3 wake-up message
+-- Gives 1, or 0 if the lease is gone or another's.
+if redis.pcall('HGET', KEYS[1], 't') ~= ARGV[1] then
+  return 0
+end
+local awaited = redis.call('HEXISTS', KEYS[1], 'w')
+redis.call('DEL', KEYS[1])
+if awaited == 1 then
+  redis.call('PUBLISH', ARGV[2], ARGV[3])
+end
+return 1

@@ -1,0 +1,40 @@
+-- Drops a value together with any right to publish one, and tells everybody.
+-- A hold keeps new rights from being granted: for the length of a write, or for
+-- as long as the source's replicas may lag. Holds of several writers stand side
+-- by side; each lifts its own.
+-- KEYS  1 value, 2 lease
+-- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 hold to lift ("" for
+--       none), 4 channel, 5 invalidation message
+-- Gives 1.
+local now, last, holds = 0, 0, {}
+local lease = redis.pcall('HGETALL', KEYS[2])
+if lease.err or redis.call('PTTL', KEYS[2]) == -1 then -- not a hash, or without an end: not ours
+  lease = {}
+end
+if #lease > 0 or ARGV[1] ~= '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+for i = 1, #lease, 2 do
+  local field, ends = lease[i], tonumber(lease[i + 1])
+  if field:sub(1, 2) == 'h:' and field ~= 'h:' .. ARGV[3] and ends and ends > now then
+    holds[field] = ends
+    last = math.max(last, ends)
+  end
+end
+-- The deletions come first: they need no memory, and once a script has written,
+-- a server that is out of memory lets it finish.
+redis.call('DEL', KEYS[1], KEYS[2])
+if ARGV[1] ~= '' then
+  local ends = now + tonumber(ARGV[2])
+  holds['h:' .. ARGV[1]] = ends
+  last = math.max(last, ends)
+end
+for field, ends in pairs(holds) do
+  redis.call('HSET', KEYS[2], field, string.format('%.0f', ends))
+end
+if last > now then
+  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - now))
+end
+redis.call('PUBLISH', ARGV[4], ARGV[5])
+return 1

@@ -1,0 +1,38 @@
+package mutexrebuild
+
+import "sync/atomic"
+
+// Stats counts what a group has done since it was made.
+type Stats struct {
+	Loads       uint64 // loaders run
+	LoadErrors  uint64 // of which ended in an error, a panic or a timeout
+	Held        uint64 // callers answered by a held error
+	HeldOff     uint64 // loads not published because a writer held the key
+	Refused     uint64 // publications refused because the key had been invalidated
+	Unpublished uint64 // values that could not be stored, by their size or TTL
+	Unfit       uint64 // bytes in Redis that were no value of their key
+	Unknown     uint64 // operations without an answer from Redis
+	Degraded    uint64 // loads without a lease
+	Waits       uint64 // waits for the lease of another process
+	Wakes       uint64 // of which ended by a message
+	Polls       uint64 // of which ended by the safety net
+	GaveUp      uint64 // of which ended with the wait budget
+}
+
+type counters struct {
+	loads, loadErrors, held, heldOff, refused, unpublished, unfit,
+	unknown, degraded, waits, wakes, polls, gaveUp atomic.Uint64
+}
+
+// Stats returns a snapshot of the counters. They are read one after another, so
+// they may be apart by what happens meanwhile.
+func (g *Group[T]) Stats() Stats {
+	c := &g.counts
+	return Stats{
+		Loads: c.loads.Load(), LoadErrors: c.loadErrors.Load(),
+		Held: c.held.Load(), HeldOff: c.heldOff.Load(),
+		Refused: c.refused.Load(), Unpublished: c.unpublished.Load(), Unfit: c.unfit.Load(),
+		Unknown: c.unknown.Load(), Degraded: c.degraded.Load(),
+		Waits: c.waits.Load(), Wakes: c.wakes.Load(), Polls: c.polls.Load(), GaveUp: c.gaveUp.Load(),
+	}
+}

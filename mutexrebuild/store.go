@@ -1,0 +1,314 @@
+package mutexrebuild
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/bounded"
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/points"
+)
+
+var (
+	//go:embed scripts/begin.lua
+	beginLua string
+	//go:embed scripts/renew.lua
+	renewLua string
+	//go:embed scripts/commit.lua
+	commitLua string
+	//go:embed scripts/abort.lua
+	abortLua string
+	//go:embed scripts/invalidate.lua
+	invalidateLua string
+	//go:embed scripts/set.lua
+	setLua string
+
+	beginScript      = redis.NewScript(beginLua)
+	renewScript      = redis.NewScript(renewLua)
+	commitScript     = redis.NewScript(commitLua)
+	abortScript      = redis.NewScript(abortLua)
+	invalidateScript = redis.NewScript(invalidateLua)
+	setScript        = redis.NewScript(setLua)
+)
+
+// limit is how many operations of one group may be without an answer. It is far
+// above what a healthy server leaves open, and bounds what a hung one holds.
+const limit = 4096
+
+// batch is how many keys are invalidated in one round trip.
+const batch = 128
+
+// A store speaks the lease protocol with Redis. Each method is at most one round
+// trip, two after the server has lost its scripts, and returns within the
+// operation's budget.
+type store struct {
+	rdb     redis.UniversalClient
+	run     *bounded.Runner
+	name    string
+	schema  int
+	lease   time.Duration
+	timeout time.Duration
+	direct  redis.Cmdable // see prompt
+	channel string
+	self    string // tells this process's messages from others'
+}
+
+func newStore(rdb redis.UniversalClient, name string, o Options) *store {
+	return &store{
+		rdb: rdb, run: bounded.NewRunner(o.RedisTimeout, limit),
+		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout,
+		direct:  direct(rdb, o.RedisTimeout),
+		channel: keys.Events(name), self: newToken(),
+	}
+}
+
+// newToken names one acquisition: 128 random bits, never used again.
+func newToken() string { return rand.Text() }
+
+func (s *store) value(id string) string { return keys.Value(s.name, s.schema, id) }
+
+// pair is the keys of most scripts.
+func (s *store) pair(id string) []string {
+	value := s.value(id)
+	return []string{value, keys.Lease(value)}
+}
+
+// get returns the bytes of id, nil if there are none, and leaves behind a read
+// that takes too long.
+func (s *store) get(ctx context.Context, id string) ([]byte, error) {
+	return bounded.Do(ctx, s.run, func(ctx context.Context) ([]byte, error) {
+		return read(ctx, s.rdb, s.value(id))
+	}, nil)
+}
+
+// prompt reports whether getHere comes back in time: the client keeps to its
+// timeouts, and ctx does not end before them. Between them the end of ctx by a
+// cancellation goes unnoticed, for a RedisTimeout at the longest.
+func (s *store) prompt(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return s.direct != nil && (!ok || time.Until(deadline) >= s.timeout)
+}
+
+// getHere is get on the caller's own goroutine.
+func (s *store) getHere(ctx context.Context, id string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return read(ctx, s.direct, s.value(id))
+}
+
+func read(ctx context.Context, rdb redis.Cmdable, key string) ([]byte, error) {
+	data, err := rdb.Get(ctx, key).Bytes()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, nil
+	case err != nil && redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return nil, nil // begin does not mind what is there, and commit replaces it
+	}
+	return data, err
+}
+
+// direct returns a client of the same connections that keeps to timeout and to a
+// context's deadline, nil if there is none. That takes both: with a limit on each
+// read alone, a caller that had to wait for a connection would then wait for the
+// read as long again. The options are the copy's own. A cluster client looks up
+// its nodes and commands first, and no option of it bounds that.
+func direct(rdb redis.UniversalClient, timeout time.Duration) redis.Cmdable {
+	client, ok := rdb.(*redis.Client)
+	switch {
+	case !ok:
+		return nil
+	case client.Options().ContextTimeoutEnabled:
+		return client // a copy would lose its hooks
+	}
+	client = client.WithTimeout(timeout)
+	client.Options().ContextTimeoutEnabled = true
+	return client
+}
+
+// A grant is the answer to a request for a lease.
+type grant struct {
+	verdict   verdict
+	data      []byte        // published: the value
+	remaining time.Duration // wait: of the other's lease
+}
+
+type verdict int
+
+const (
+	granted   verdict = iota // the lease is ours
+	published                // somebody has published a value
+	wait                     // somebody else has the lease
+	held                     // a writer holds the key
+)
+
+// begin asks for the lease of id. Seen is what the caller found at the key and
+// rejected.
+func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant, error) {
+	head := seen[:min(len(seen), 64)]
+	found, err := bounded.Do(ctx, s.run, func(ctx context.Context) (grant, error) {
+		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head).Slice()
+		if err != nil {
+			return grant{}, err
+		}
+		return parseGrant(reply)
+	}, func(grant, error) { s.giveUp(ctx, id, token, nil) })
+	if err != nil {
+		s.giveUp(ctx, id, token, err)
+	}
+	return found, err
+}
+
+func parseGrant(reply []any) (grant, error) {
+	if len(reply) == 0 {
+		return grant{}, errors.New("empty reply")
+	}
+	switch reply[0] {
+	case "granted":
+		return grant{verdict: granted}, nil
+	case "held":
+		return grant{verdict: held}, nil
+	case "wait":
+		if left, ok := reply[len(reply)-1].(int64); ok {
+			return grant{verdict: wait, remaining: time.Duration(left) * time.Millisecond}, nil
+		}
+	case "value":
+		if data, ok := reply[len(reply)-1].(string); ok {
+			return grant{verdict: published, data: []byte(data)}, nil
+		}
+	}
+	return grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+}
+
+// renew prolongs a lease. A failure needs no answer: the next renewal may come
+// through, and if none does, the commit is refused.
+func (s *store) renew(ctx context.Context, id, token string) {
+	_, _ = bounded.Do(ctx, s.run, func(ctx context.Context) (int, error) {
+		return renewScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.lease.Milliseconds()).Int()
+	}, nil)
+}
+
+// commit publishes data, if the lease still stands. After an error that is
+// unknown.
+func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl time.Duration) (bool, error) {
+	stored, err := bounded.Do(ctx, s.run, func(ctx context.Context) (bool, error) {
+		if points.PlainCommit {
+			defer s.abort(ctx, id, token)
+			return true, s.rdb.Set(ctx, s.value(id), data, ttl).Err()
+		}
+		return commitScript.Run(ctx, s.rdb, s.pair(id),
+			token, data, ttl.Milliseconds(), s.channel, s.message(wakeUp, id)).Bool()
+	}, nil)
+	if err != nil {
+		s.giveUp(ctx, id, token, err)
+	}
+	return stored, err
+}
+
+// abort gives a lease back unused.
+func (s *store) abort(ctx context.Context, id, token string) {
+	_, _ = bounded.Do(ctx, s.run, func(ctx context.Context) (int, error) {
+		return abortScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.channel, s.message(wakeUp, id)).Int()
+	}, nil)
+}
+
+// giveUp aborts a lease that may or may not have been granted, without holding
+// up the caller. Others would wait for its end. It spares a server that could not
+// even be reached.
+func (s *store) giveUp(ctx context.Context, id, token string, err error) {
+	var network *net.OpError
+	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) {
+		return
+	}
+	go s.abort(context.WithoutCancel(ctx), id, token)
+}
+
+// set publishes data whatever lease there is, and voids it.
+func (s *store) set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
+	stored, err := bounded.Do(ctx, s.run, func(ctx context.Context) (bool, error) {
+		return setScript.Run(ctx, s.rdb, s.pair(id),
+			data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)).Bool()
+	}, nil)
+	if err == nil && !stored {
+		err = errors.New("out of memory")
+	}
+	return unavailable(ctx, "set", err)
+}
+
+// holds says what an invalidation does about writers.
+type holds struct {
+	place string        // the hold to place
+	life  time.Duration // of the hold to place
+	lift  string        // the hold to lift
+	lag   time.Duration // keep the key closed this long
+}
+
+// invalidate drops the values of ids, in as few round trips as the nodes they
+// are on allow.
+func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
+	if h.lag > 0 {
+		h.place, h.life = newToken(), h.lag
+	}
+	for chunk := range slices.Chunk(ids, batch) {
+		_, err := bounded.Do(ctx, s.run, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.invalidateChunk(ctx, chunk, h)
+		}, nil)
+		if err != nil {
+			return unavailable(ctx, "invalidate", err)
+		}
+	}
+	return nil
+}
+
+func (s *store) invalidateChunk(ctx context.Context, ids []string, h holds) error {
+	args := func(id string) []any {
+		return []any{h.place, h.life.Milliseconds(), h.lift, s.channel, s.message(invalidated, id)}
+	}
+	if points.PlainCommit {
+		return s.rdb.Del(ctx, s.value(ids[0])).Err()
+	}
+	if len(ids) == 1 {
+		return invalidateScript.Run(ctx, s.rdb, s.pair(ids[0]), args(ids[0])...).Err()
+	}
+	// A pipeline has no fallback of its own for a server that lost its scripts.
+	replies, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, id := range ids {
+			invalidateScript.EvalSha(ctx, p, s.pair(id), args(id)...)
+		}
+		return nil
+	})
+	if err == nil || !anyNoScript(replies) {
+		return err
+	}
+	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, id := range ids {
+			invalidateScript.Eval(ctx, p, s.pair(id), args(id)...)
+		}
+		return nil
+	})
+	return err
+}
+
+func anyNoScript(replies []redis.Cmder) bool {
+	return slices.ContainsFunc(replies, func(reply redis.Cmder) bool {
+		return redis.HasErrorPrefix(reply.Err(), "NOSCRIPT")
+	})
+}
+
+// unavailable keeps go-redis' errors inside the package; the text stays.
+func unavailable(ctx context.Context, what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, ended(ctx))
+	}
+	return fmt.Errorf("%w: %s: %v", ErrUnavailable, what, err)
+}

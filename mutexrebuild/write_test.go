@@ -1,0 +1,353 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// A read that begins after Invalidate has returned never sees what was there
+// before, whoever is just loading it, in this process or another.
+func TestInvalidateBeatsARebuildUnderWay(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		for i, loading := range []*group{g, other} {
+			id := fmt.Sprint(i)
+			db, at := newSource(), newGate()
+			db.write(id, "old")
+			before := r.do(loading, id, db.gated(id, at), nil)
+			<-at.reached
+			db.write(id, "new")
+			r.must(g.Invalidate(r.ctx, id))
+			var got, elsewhere result
+			after := r.do(g, id, db.load(id, 0), &got)
+			afterElsewhere := r.do(other, id, db.load(id, 0), &elsewhere)
+			if loading == g {
+				r.joined(g, id, 2)
+			}
+			close(at.open)
+			before.mustBe(r, nil)
+			after.mustBe(r, nil)
+			afterElsewhere.mustBe(r, nil)
+			if got.Value != "new" || elsewhere.Value != "new" || r.stored(id) != "new" {
+				r.Errorf("got %q, elsewhere %q, Redis has %q", got.Value, elsewhere.Value, r.stored(id))
+			}
+		}
+	})
+}
+
+// Set is for a value that the source holds already. A rebuild from before it must
+// not overwrite it; to leave the lease standing fails here.
+func TestSetVoidsARebuildUnderWay(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "old")
+		var before, waited result
+		loading := r.do(g, "x", db.gated("x", at), &before)
+		<-at.reached
+		waiting := r.do(other, "x", fails(errSource), &waited)
+		r.waits(other)
+		db.write("x", "new")
+		began := time.Now()
+		n, err := other.Set(r.ctx, "x", "new")
+		if r.must(err); n != len(frame("x", "new")) {
+			r.Errorf("%d bytes", n)
+		}
+		waiting.mustBe(r, nil) // Set has woken it
+		r.took(began, 0, "to be woken")
+		close(at.open)
+		loading.mustBe(r, nil)
+		if before.Value != "new" || waited.Value != "new" || r.stored("x") != "new" {
+			r.Errorf("got %q and %q, Redis has %q", before.Value, waited.Value, r.stored("x"))
+		}
+		r.checkStats(g, "it was refused", func(s stats) bool { return s.Refused == 1 })
+	})
+}
+
+func TestSetOfWhatCannotBeStoredDropsTheOldValue(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		ttl := time.Minute
+		codec := format{Decode: framed.Decode, Encode: func(id, value string) ([]byte, time.Duration, error) {
+			if value == "bad" {
+				return nil, 0, errSource
+			}
+			return []byte(frame(id, value)), ttl, nil
+		}}
+		g, err := mutexrebuild.New(r.client(), "p", codec, events{}, opts{RedisTimeout: 5 * time.Second})
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.Cleanup(g.Close)
+		_, err = g.Set(r.ctx, "x", "v")
+		if r.must(err); r.stored("x") != "v" {
+			r.Errorf("Redis has %q", r.stored("x"))
+		}
+		if _, err := g.Set(r.ctx, "x", "bad"); !errors.Is(err, errSource) {
+			r.Errorf("got %v, want the codec's error", err)
+		}
+		ttl = 0
+		_, err = g.Set(r.ctx, "x", "w")
+		if r.must(err); r.stored("x") != "" {
+			r.Errorf("Redis has %q, want nothing: the value is old", r.stored("x"))
+		}
+	})
+}
+
+// While a write is under way its keys are closed: what is read from the source may
+// be from before or after it, and must not be kept.
+func TestUnderAHoldReadersLoadAndDoNotPublish(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		db.write("x", "old")
+		r.want(g, "x", "old", db.load("x", 0))
+		begun := r.do(g, "y", db.gated("y", at), nil) // its lease does not survive the hold
+		<-at.reached
+
+		end, err := other.Hold(r.ctx, "x", "y")
+		r.must(err)
+		for range 2 {
+			for _, g := range []*group{g, other} {
+				got := r.want(g, "x", "old", db.load("x", 0))
+				if !got.Held || got.Origin != mutexrebuild.Unshared || got.Bytes == 0 {
+					r.Errorf("got %+v", got)
+				}
+			}
+		}
+		close(at.open)
+		begun.mustBe(r, nil)
+		if r.stored("x")+r.stored("y") != "" {
+			r.Errorf("Redis has %q and %q", r.stored("x"), r.stored("y"))
+		}
+		db.write("x", "new")
+		r.must(end(r.ctx))
+		if got := r.want(g, "x", "new", db.load("x", 0)); got.Held || got.Origin != mutexrebuild.Built {
+			r.Errorf("after the hold: %+v", got)
+		}
+		r.want(other, "x", "new", fails(errSource))
+		r.checkStats(other, "loads beside the hold", func(s stats) bool { return s.HeldOff == 2 && s.Degraded == 0 })
+	})
+}
+
+// The end of one writer's hold, or somebody's invalidation, must not open a key
+// that another writer still holds. One hold per key, or holds that count, fail here.
+func TestHoldsOfSeveralWritersStandSideBySide(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		a, b := r.group(opts{}), r.group(opts{})
+		held := func(want bool, when string) {
+			r.Helper()
+			got, err := a.Do(r.ctx, "x", gives("v"))
+			if err != nil || got.Held != want {
+				r.Errorf("%s: held %v, %v", when, got.Held, err)
+			}
+		}
+		endA, errA := a.Hold(r.ctx, "x")
+		endB, errB := b.Hold(r.ctx, "x")
+		r.must(errors.Join(errA, errB))
+		held(true, "both hold")
+		r.must(b.Invalidate(r.ctx, "x"))
+		held(true, "after an invalidation")
+		r.must(endA(r.ctx))
+		r.must(endA(r.ctx)) // its end again is nothing to the other
+		held(true, "one holds")
+		_, err := b.Set(r.ctx, "x", "set")
+		r.must(err)
+		r.must(endB(r.ctx))
+		held(false, "none holds")
+		if r.stored("x") != "v" {
+			r.Errorf("Redis has %q", r.stored("x"))
+		}
+	})
+}
+
+func TestAHoldOfADeadWriterEndsByItself(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{Hold: 2 * time.Second})
+		_, err := g.Hold(r.ctx, "x")
+		r.must(err)
+		time.Sleep(1500 * time.Millisecond)
+		end, err := g.Hold(r.ctx, "x") // a second one neither prolongs nor shortens it
+		r.must(err)
+		r.must(end(r.ctx))
+		time.Sleep(499 * time.Millisecond)
+		if got := r.want(g, "x", "v", gives("v")); !got.Held {
+			r.Error("it ended early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if got := r.want(g, "x", "v", gives("v")); got.Held {
+			r.Error("it stands for longer than Options.Hold")
+		}
+		r.want(g, "x", "v", fails(errSource))
+	})
+}
+
+// A replica that lags gives the old value for a while after the write.
+func TestReplicaLagKeepsAKeyClosedAfterAWrite(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{ReplicaLag: time.Second})
+		for name, write := range map[string]func() error{
+			"Invalidate": func() error { return g.Invalidate(r.ctx, "x") },
+			"Hold": func() error {
+				end, err := g.Hold(r.ctx, "x")
+				return errors.Join(err, end(r.ctx))
+			},
+		} {
+			r.must(write())
+			time.Sleep(999 * time.Millisecond)
+			if got := r.want(g, "x", "old", gives("old")); !got.Held {
+				r.Errorf("%s: the key is open at once", name)
+			}
+			time.Sleep(2 * time.Millisecond)
+			if got := r.want(g, "x", "new", gives("new")); got.Held {
+				r.Errorf("%s: the key is still closed", name)
+			}
+		}
+	})
+}
+
+// More keys than fit one round trip, some of them loading.
+func TestManyKeysAreInvalidatedAtOnce(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		db, at := newSource(), newGate()
+		ids := make([]string, 300)
+		if r.mini != nil {
+			// A connection in memory takes no more while nobody reads the replies, and
+			// the text of the scripts is more.
+			ids = ids[:8]
+			r.must(other.Invalidate(r.ctx, "x"))
+		}
+		for i := range ids {
+			ids[i] = fmt.Sprint(i)
+			db.write(ids[i], "old")
+			if i > 0 {
+				r.want(g, ids[i], "old", db.load(ids[i], 0))
+			}
+		}
+		loading := r.do(g, "0", db.gated("0", at), nil)
+		<-at.reached
+		for _, id := range ids {
+			db.write(id, "new")
+		}
+		r.must(other.Invalidate(r.ctx, ids...))
+		r.must(other.Invalidate(r.ctx)) // none is no error
+		close(at.open)
+		loading.mustBe(r, nil)
+		for _, id := range ids {
+			r.want(g, id, "new", db.load(id, 0))
+		}
+	})
+}
+
+// What a group tells its owner about others. Its own writes it does not tell: to
+// handle them again would drop what has been filled since.
+func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		var mu sync.Mutex
+		var heard []string
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, what)
+		}
+		g := r.with(r.client(), events{
+			Invalidated: note,
+			Missed:      func() { note("(missed)") },
+			Health:      func(live bool) { note(fmt.Sprintf("(live %v)", live)) },
+		}, opts{})
+		all := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(heard)
+		}
+		// Before the subscription stands, anything may have been missed.
+		r.eventually("the link is live", func() bool { return slices.Contains(all(), "(live true)") })
+		r.eventually("a gap", func() bool { return slices.Contains(all(), "(missed)") })
+		time.Sleep(20 * time.Millisecond) // the channel may be subscribed twice at the start
+
+		other := r.group(opts{})
+		namesake, err := mutexrebuild.New(r.client(), "q", framed, events{}, opts{})
+		r.must(err)
+		r.Cleanup(namesake.Close)
+		mu.Lock()
+		heard = nil
+		mu.Unlock()
+
+		// Whatever else is on the channel is not for us.
+		for _, garbage := range []string{"", "i", "x", strings.Repeat("?", 26), "\x00\xff" + strings.Repeat("{", 1000)} {
+			r.must(r.rdb.Publish(r.ctx, keys.Events("p"), garbage).Err())
+		}
+		r.must(g.Invalidate(r.ctx, "own"))
+		_, err = g.Set(r.ctx, "own", "v")
+		r.must(err)
+		r.must(namesake.Invalidate(r.ctx, "of another name"))
+		r.must(other.Invalidate(r.ctx, "a", "b"))
+		_, err = other.Set(r.ctx, "c", "v")
+		r.must(err)
+		end, err := other.Hold(r.ctx, "d")
+		r.must(errors.Join(err, end(r.ctx)))
+		r.want(other, "e", "v", gives("v")) // publishing is no news
+		r.must(other.Invalidate(r.ctx, "the end"))
+		r.eventually("the last message", func() bool { return slices.Contains(all(), "the end") })
+		if got, want := all(), []string{"a", "b", "c", "d", "d", "the end"}; !slices.Equal(got, want) {
+			r.Errorf("heard %q, want %q", got, want)
+		}
+	})
+}
+
+// Only what was confirmed counts.
+func TestAWriteThatRedisDoesNotConfirmIsUnavailable(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		if r.server != nil {
+			r.server.Kill()
+			defer r.server.Restart()
+		} else {
+			r.mini.SetError("ERR out of order")
+			defer r.mini.SetError("")
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
+		defer cancel()
+		_, setErr := g.Set(ctx, "x", "v")
+		end, holdErr := g.Hold(ctx, "x")
+		for name, err := range map[string]error{
+			"Invalidate": g.Invalidate(ctx, "x"), "of many": g.Invalidate(ctx, "x", "y"),
+			"Set": setErr, "Hold": holdErr, "its end": end(ctx),
+		} {
+			if !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.HasPrefix(err.Error(), "mutexrebuild: ") {
+				r.Errorf("%s: %v", name, err)
+			}
+			var fromRedis redis.Error
+			var fromNetwork *net.OpError
+			if errors.As(err, &fromRedis) || errors.As(err, &fromNetwork) {
+				r.Errorf("%s: the error is somebody else's: %#v", name, err)
+			}
+		}
+	})
+}
+
+// Why a write was not confirmed, if its caller's context is the reason.
+func TestAWriteWhoseCallerLeavesSaysSo(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		ctx, cancel := context.WithCancelCause(r.ctx)
+		cancel(errSource)
+		for name, err := range map[string]error{"Invalidate": g.Invalidate(ctx, "x"), "of many": g.Invalidate(ctx, "x", "y")} {
+			if !errors.Is(err, mutexrebuild.ErrUnavailable) || !errors.Is(err, context.Canceled) || !errors.Is(err, errSource) {
+				r.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
