@@ -1,0 +1,52 @@
+// Package cache stands between a read-heavy service and its database, over Redis.
+//
+// A [Cache] is bound to the loader that reads its values, and then reads like a
+// map:
+//
+//	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product"})
+//	p, err := products.Get(ctx, 42)
+//
+// # The read path
+//
+//	Get ─▶ local? ─▶ filter? ─▶ redis? ─▶ rebuild ─▶ one flight per process ─▶ one lease per fleet ─▶ breaker ─▶ loader
+//
+// A hit in the local tier costs no allocation and no clock call, a hit in Redis one
+// GET. On a miss one caller of one process asks the source, under a lease in Redis
+// that is both the mutex of the rebuild and the right to publish its result; all
+// others wait for it. That a key does not exist is a result like any other, with a
+// TTL of its own.
+//
+// # What is promised
+//
+//   - One rebuild: while Redis works, at most one load of a key runs in the whole
+//     fleet, and in each process at most one whatever Redis does.
+//   - No stale fill: after [Cache.Invalidate] has returned nil, no Get that starts
+//     later gets from Redis, or from a rebuild under way anywhere, what was there
+//     before. Values in the local tier of another process follow with the message,
+//     normally within a few milliseconds. When messages stop, they count for at
+//     most a second from their fill, as soon as three heartbeats of a second each
+//     are missing; and never for longer than Local.TTL.
+//   - Independence: a caller leaves when its context ends, and takes nobody with
+//     it. A loader that panics or calls Goexit fails those who wait for it, and
+//     nothing else.
+//   - Bounded load: the source runs at most the breaker's number of loads at a
+//     time, also when Redis is down; the library never repeats a load.
+//   - Honest errors: an outage never looks like [ErrNotFound], and an error of
+//     Redis never comes out of Get.
+//   - Finite life: everything written to Redis has a TTL, shortened at random so
+//     that what was stored together does not expire together. It is never
+//     lengthened.
+//   - Binding: what is read from Redis is checked against its key, its schema and a
+//     checksum. Anything else is a miss and is overwritten.
+//
+// # What is not promised
+//
+// Freshness, if a writer does not call Invalidate, Write or Set. An invalidation
+// that Redis acknowledged and lost in a failover; then the TTL is the bound. Any
+// order between different keys. Mutual exclusion: a lease is lost when its process
+// stands still for longer than its life, and then two loads run; only one of them
+// can publish. Protection from those who can write to Redis themselves.
+//
+// A cancellation that is not a deadline is noticed at the latest after
+// Options.RedisTimeout while Redis is being read.
+package cache

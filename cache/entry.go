@@ -1,0 +1,56 @@
+package cache
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// An entry is a value, or the knowledge that there is none, and its times.
+type entry[V any] struct {
+	value   V
+	null    bool
+	created int64         // when it was read from the source, Unix milliseconds
+	expires int64         // when its TTL ends, Unix milliseconds
+	cost    time.Duration // what the load took
+	private bool          // not for Redis: the null of a key that is missed for the first time
+}
+
+// stamp sets the times of an entry that was read now. What remains of ttl beyond
+// whole milliseconds is left out: the difference of two rounded times could be
+// longer than ttl.
+func (e *entry[V]) stamp(now time.Time, ttl, cost time.Duration) {
+	e.created = now.UnixMilli()
+	e.expires = e.created + ttl.Milliseconds()
+	e.cost = cost
+}
+
+func (e *entry[V]) ttl() time.Duration {
+	return time.Duration(e.expires-e.created) * time.Millisecond
+}
+
+// left is what remains of the TTL. The times may come from a host whose clock is
+// off, so it is never less than nothing nor more than the TTL.
+func (e *entry[V]) left(now time.Time) time.Duration {
+	return min(max(time.UnixMilli(e.expires).Sub(now), 0), e.ttl())
+}
+
+// age is how long ago the value was read from the source, as far as the clocks
+// of the hosts agree.
+func (e *entry[V]) age(now time.Time) time.Duration {
+	if e == nil || e.created == 0 {
+		return 0
+	}
+	return max(now.Sub(time.UnixMilli(e.created)), 0)
+}
+
+// jittered takes a random part off ttl, at most the share jitter, so that what
+// was stored together does not expire together. It never adds: a TTL is a bound.
+func jittered(ttl time.Duration, jitter float64) time.Duration {
+	return shortened(ttl, jitter*rand.Float64())
+}
+
+// shortened is ttl less a share of it in [0, 1), but not less than a millisecond:
+// Redis stores for ever what has no TTL, and go-redis sends none for 0.
+func shortened(ttl time.Duration, share float64) time.Duration {
+	return max(ttl-time.Duration(share*float64(ttl)), time.Millisecond)
+}

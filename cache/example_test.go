@@ -1,0 +1,215 @@
+package cache_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+// A Product is a row of the shop's table.
+type Product struct {
+	ID   int64
+	Name string
+}
+
+// shop stands for a database.
+type shop struct {
+	mu   sync.Mutex
+	rows map[int64]string
+}
+
+func (s *shop) Product(_ context.Context, id int64) (Product, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, ok := s.rows[id]
+	if !ok {
+		return Product{}, sql.ErrNoRows
+	}
+	fmt.Println("  the database is asked for", id)
+	return Product{id, name}, nil
+}
+
+func (s *shop) Rename(_ context.Context, id int64, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rows[id] = name
+	return nil
+}
+
+// IDs gives what a filter is built from.
+func (s *shop) IDs(yield func(string, error) bool) {
+	s.mu.Lock()
+	ids := slices.Collect(maps.Keys(s.rows))
+	s.mu.Unlock()
+	for _, id := range ids {
+		if !yield(strconv.FormatInt(id, 10), nil) {
+			return
+		}
+	}
+}
+
+// connect starts a Redis in this process. A program has its own.
+func connect() (rdb *redis.Client, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		log.Fatal(err)
+	}
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+func Example() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{42: "lamp"}}
+
+	products, err := cache.New(rdb, store.Product, cache.Options{ // store.Product: func(ctx, int64) (Product, error)
+		Name:       "product",
+		TTL:        10 * time.Minute,
+		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+
+	p, err := products.Get(ctx, 42) // errors.Is(err, cache.ErrNotFound)
+	fmt.Println(p.Name, err)
+	p, err = products.Get(ctx, 42)
+	fmt.Println(p.Name, err)
+
+	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	fmt.Println("renamed", err)
+	p, err = products.Get(ctx, 42)
+	fmt.Println(p.Name, err)
+
+	_, err = products.Get(ctx, 404)
+	fmt.Println(errors.Is(err, cache.ErrNotFound))
+	// Output:
+	//   the database is asked for 42
+	// lamp <nil>
+	// lamp <nil>
+	// renamed <nil>
+	//   the database is asked for 42
+	// new <nil>
+	// true
+}
+
+// Write invalidates also if the transaction reports an error, because it may have
+// committed all the same.
+func ExampleCache_Write() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{1: "lamp", 2: "desk"}}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+	_, _ = products.Get(ctx, 1)
+
+	errTimeout := errors.New("no answer to COMMIT")
+	err = products.Write(ctx, []int64{1, 2}, func(ctx context.Context) error {
+		_ = store.Rename(ctx, 1, "floor lamp")
+		_ = store.Rename(ctx, 2, "standing desk")
+		return errTimeout
+	})
+	fmt.Println(errors.Is(err, errTimeout))
+	p, _ := products.Get(ctx, 1)
+	fmt.Println(p.Name)
+	// Output:
+	//   the database is asked for 1
+	// true
+	//   the database is asked for 1
+	// floor lamp
+}
+
+// A filter answers for keys that cannot exist, without Redis or the database.
+func Example_filter() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{42: "lamp"}}
+
+	exists, err := bloom.New(bloom.Options{Capacity: 100_000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer exists.Close()
+	if err := exists.Rebuild(ctx, store.IDs); err != nil { // until then it lets everything pass
+		log.Fatal(err)
+	}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+
+	got, err := products.Fetch(ctx, 7)
+	fmt.Println(got.Tier, err)
+
+	// Write, Set and Announce tell the filter of new keys.
+	err = products.Write(ctx, []int64{7}, func(ctx context.Context) error { return store.Rename(ctx, 7, "chair") })
+	fmt.Println("written", err)
+	got, err = products.Fetch(ctx, 7)
+	fmt.Println(got.Value.Name, got.Tier, err)
+	// Output:
+	// filter cache: not found
+	// written <nil>
+	//   the database is asked for 7
+	// chair source <nil>
+}
+
+// Caches of one database share a breaker, which bounds what it has to bear.
+func Example_sharedBreaker() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+
+	guard, err := breaker.New(breaker.Options{Name: "shop", MaxConcurrent: 32, MinRequests: 10, Timeout: 2 * time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	down := errors.New("connection refused")
+	products, err := cache.New(rdb, func(context.Context, int64) (Product, error) { return Product{}, down },
+		cache.Options{Name: "product", Breaker: guard})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+	prices, err := cache.New(rdb, func(context.Context, int64) (int, error) { return 0, down },
+		cache.Options{Name: "price", Breaker: guard})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close()
+
+	for id := range int64(10) {
+		_, err = products.Get(ctx, id)
+	}
+	fmt.Println(err)
+	_, err = prices.Get(ctx, 1) // does not reach the database any more
+	fmt.Println(err, errors.Is(err, cache.ErrOverloaded), errors.Is(err, breaker.ErrOpen))
+	// Output:
+	// connection refused
+	// cache: overloaded: breaker: open true true
+}

@@ -1,0 +1,215 @@
+package cache
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"hash/crc32"
+	"hash/fnv"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+// A Codec turns values into bytes and back. Unmarshal gets bytes of the size that
+// Marshal gave, at most Options.MaxValue, and a pointer to a zero value. It may keep
+// them. Both are called concurrently. A value that Marshal has an error for, or
+// panics on, is returned and not stored; bytes that Unmarshal does not take are a
+// miss.
+type Codec interface {
+	Marshal(v any) ([]byte, error)
+	Unmarshal(data []byte, v any) error
+}
+
+// What stands in Redis is a header of fixed size, then what the codec made of the
+// value; nothing behind the header of a null. Numbers are big-endian.
+//
+//	 0  2  magic "Lv"
+//	 2  1  version of this layout
+//	 3  1  kind
+//	 4  1  codec
+//	 5  3  zero
+//	 8  4  Options.Schema
+//	12  8  created, Unix milliseconds
+//	20  8  end of the TTL, Unix milliseconds
+//	28  4  cost of the load in milliseconds
+//	32  8  digest of the key, so that a value is never taken for another key's
+//	40  4  CRC-32C of everything else
+//
+// Bytes of which anything else is true are a miss.
+const (
+	headerSize = 44
+	magic      = "Lv"
+	version    = 1
+
+	kindValue = 1
+	kindNull  = 2
+
+	codecRaw    = 1 // []byte and string as they are
+	codecJSON   = 2
+	codecCustom = 3 // Options.Codec; a change of it is a change of Schema
+
+	offVersion = 2
+	offKind    = 3
+	offCodec   = 4
+	offSchema  = 8
+	offCreated = 12
+	offExpires = 20
+	offCost    = 28
+	offDigest  = 32
+	offSum     = 40
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A format knows how the values of one cache are stored.
+type format[V any] struct {
+	name   string
+	schema int
+	max    int
+	id     byte
+	codec  Codec
+	log    *slog.Logger
+}
+
+func newFormat[V any](o Options) format[V] {
+	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, log: o.Logger}
+	if f.codec != nil {
+		return f
+	}
+	switch any(*new(V)).(type) {
+	case string, []byte:
+		f.id, f.codec = codecRaw, raw{}
+	default:
+		f.id, f.codec = codecJSON, jsonCodec{}
+	}
+	return f
+}
+
+// encode gives the bytes of an entry and its TTL, or neither for one that is too
+// large to be stored.
+func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error) {
+	var payload []byte
+	kind := byte(kindNull)
+	if !e.null {
+		var err error
+		if payload, err = f.marshal(e.value); err != nil {
+			return nil, 0, err
+		}
+		if len(payload) > f.max {
+			return nil, 0, nil
+		}
+		kind = kindValue
+	}
+	data := make([]byte, headerSize, headerSize+len(payload))
+	copy(data, magic)
+	data[offVersion] = version
+	data[offKind] = kind
+	data[offCodec] = f.id
+	binary.BigEndian.PutUint32(data[offSchema:], uint32(f.schema))
+	binary.BigEndian.PutUint64(data[offCreated:], uint64(e.created))
+	binary.BigEndian.PutUint64(data[offExpires:], uint64(e.expires))
+	binary.BigEndian.PutUint32(data[offCost:], uint32(min(e.cost.Milliseconds(), 1<<32-1)))
+	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
+	data = append(data, payload...)
+	binary.BigEndian.PutUint32(data[offSum:], checksum(data))
+	if e.private {
+		return data, 0, nil
+	}
+	return data, e.ttl(), nil
+}
+
+// decode reads an entry back, ok only if the bytes are one of this id, whole and
+// of this cache's form. It allocates nothing before that is certain.
+func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
+	if len(data) < headerSize || len(data)-headerSize > f.max || string(data[:2]) != magic ||
+		data[offVersion] != version || data[offCodec] != f.id ||
+		data[5]|data[6]|data[7] != 0 ||
+		binary.BigEndian.Uint32(data[offSchema:]) != uint32(f.schema) ||
+		binary.BigEndian.Uint64(data[offDigest:]) != f.digest(id) ||
+		binary.BigEndian.Uint32(data[offSum:]) != checksum(data) {
+		return nil, false
+	}
+	e := &entry[V]{
+		created: int64(binary.BigEndian.Uint64(data[offCreated:])),
+		expires: int64(binary.BigEndian.Uint64(data[offExpires:])),
+		cost:    time.Duration(binary.BigEndian.Uint32(data[offCost:])) * time.Millisecond,
+	}
+	payload := data[headerSize:]
+	switch data[offKind] {
+	case kindNull:
+		e.null = true
+		return e, len(payload) == 0
+	case kindValue:
+		return e, f.unmarshal(payload, &e.value) == nil
+	}
+	return nil, false
+}
+
+// marshal and unmarshal make errors of a codec's panics. Let through, one would fail
+// the load and keep its lease until it ends; the other would fail everybody who
+// reads the key, and never let anything else be written over it.
+func (f format[V]) marshal(value V) (data []byte, err error) {
+	defer f.contain(&err)
+	return f.codec.Marshal(value)
+}
+
+func (f format[V]) unmarshal(data []byte, value *V) (err error) {
+	defer f.contain(&err)
+	return f.codec.Unmarshal(data, value)
+}
+
+func (f format[V]) contain(err *error) {
+	if v := recover(); v != nil {
+		*err = &PanicError{Value: v, Stack: debug.Stack()}
+		f.log.Warn("levee: the codec panicked", "cache", f.name, "error", *err)
+	}
+}
+
+// digest binds bytes to the key they were stored under. FNV-1a is enough against
+// accidents, such as a reply that reaches the wrong command; who can write to
+// Redis can forge it.
+func (f format[V]) digest(id string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(keys.Value(f.name, f.schema, id)))
+	return h.Sum64()
+}
+
+func checksum(data []byte) uint32 {
+	sum := crc32.Update(0, castagnoli, data[:offSum])
+	return crc32.Update(sum, castagnoli, data[headerSize:])
+}
+
+type jsonCodec struct{}
+
+func (jsonCodec) Marshal(v any) ([]byte, error)      { return json.Marshal(v) }
+func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
+
+// raw stores strings and bytes as they are.
+type raw struct{}
+
+var errNotRaw = errors.New("cache: neither string nor []byte")
+
+func (raw) Marshal(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case string:
+		return []byte(v), nil
+	case []byte:
+		return v, nil
+	}
+	return nil, errNotRaw
+}
+
+func (raw) Unmarshal(data []byte, v any) error {
+	switch v := v.(type) {
+	case *string:
+		*v = string(data)
+	case *[]byte:
+		*v = data
+	default:
+		return errNotRaw
+	}
+	return nil
+}

@@ -1,0 +1,297 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+// unheld lets each Get meet the loader anew after an error.
+func unheld(o *cache.Options) { o.Rebuild.ErrorHold = -1 }
+
+// A panic must reach everybody who waits, with the place where it happened, and
+// leave neither lease nor flight nor permit behind.
+func TestALoadersPanicFailsThoseWhoWaitAndNothingElse(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source, gate := newRows(r, 1, 2), newLatch()
+		source.slowly(func(ctx context.Context, key int64) error {
+			if key == 1 {
+				_ = gate.wait(ctx, key)
+				panic("bug in the loader")
+			}
+			return nil
+		})
+		c := open(r, source.source(), unheld)
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				_, err := c.Get(r.ctx, 1)
+				var panicked *cache.PanicError
+				if !errors.As(err, &panicked) || panicked.Value != "bug in the loader" || errors.Is(err, cache.ErrNotFound) {
+					r.Errorf("Get: %v", err)
+					return
+				}
+				if !strings.Contains(string(panicked.Stack), "loader_test.go") {
+					r.Errorf("the stack does not show the loader:\n%s", panicked.Stack)
+				}
+			})
+		}
+		r.eventually("all are in", func() bool { return c.Stats().Gets == 50 })
+		c.gives(r, 2, "v1")
+		close(gate.open)
+		wg.Wait()
+
+		began := time.Now()
+		source.slowly(nil)
+		c.gives(r, 1, "v1")
+		if took := time.Since(began); took > 2*time.Second { // a lease left behind lasts 3 s
+			r.Errorf("the next Get took %v", took)
+		}
+		if s := c.Stats(); s.Breaker.Running != 0 || s.Breaker.Failures == 0 && r.breaker {
+			r.Errorf("%+v", s.Breaker)
+		}
+	})
+}
+
+// As a t.FailNow in a test of the user's does, or a web framework's abort.
+func TestALoadersGoexitIsAnError(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source := newRows(r, 1)
+		source.slowly(func(context.Context, int64) error { runtime.Goexit(); return nil })
+		c := open(r, source.source(), unheld)
+		for range 3 {
+			if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrGoexit) {
+				r.Errorf("Get: %v", err)
+			}
+		}
+		source.slowly(nil)
+		c.gives(r, 1, "v1")
+	})
+}
+
+// A panic of what the loader's results go through is the loader's as well.
+func TestPanicsOfTheUsersFunctionsAreContained(t *testing.T) {
+	bug := func() { panic("bug") }
+	for name, test := range map[string]struct {
+		source  func(*cache.Source[int64, string])
+		options func(*cache.Options)
+	}{
+		"TTL": {source: func(s *cache.Source[int64, string]) {
+			s.TTL = func(int64, string) time.Duration { bug(); return 0 }
+		}},
+		"LoadMany": {source: func(s *cache.Source[int64, string]) {
+			s.Load, s.LoadMany = nil, func(context.Context, []int64) (map[int64]string, error) { bug(); return nil, nil }
+		}},
+		"IsNotFound": {
+			source: func(s *cache.Source[int64, string]) {
+				s.Load = func(context.Context, int64) (string, error) { return "", errors.New("?") }
+			},
+			options: func(o *cache.Options) { o.IsNotFound = func(error) bool { bug(); return false } },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, fewCells, func(r *rig) {
+				src := newRows(r, 1).source()
+				test.source(&src)
+				c := open(r, src, func(o *cache.Options) {
+					if test.options != nil {
+						test.options(o)
+					}
+				})
+				var panicked *cache.PanicError
+				if _, err := c.Get(r.ctx, 1); !errors.As(err, &panicked) || panicked.Value != "bug" {
+					r.Errorf("Get: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A loader that hangs costs its callers what they are willing to wait, and the
+// source one place until it comes back.
+func TestALoaderThatHangsIsLeftBehind(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source, stuck := newRows(r, 1, 2), make(chan struct{})
+		source.slowly(func(_ context.Context, key int64) error {
+			if key == 1 {
+				<-stuck // whatever its context says
+			}
+			return nil
+		})
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.Rebuild.LoadTimeout = 300 * time.Millisecond
+			o.Rebuild.WaitBudget = 10 * time.Second
+		})
+		r.Cleanup(func() { // before the cache closes
+			r.eventually("it comes back", func() bool { return c.Stats().Breaker.Running == 0 })
+		})
+		defer close(stuck)
+
+		ctx, cancel := context.WithTimeout(r.ctx, 20*time.Millisecond)
+		defer cancel()
+		if _, err := c.Get(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("a caller with little time gets %v", err)
+		}
+		began := time.Now()
+		if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrLoadTimeout) && !errors.Is(err, breaker.ErrTimeout) {
+			r.Errorf("a caller with time gets %v", err)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			r.Errorf("it took %v", took)
+		}
+		c.gives(r, 2, "v1")
+		if n := source.loads(1); n != 1 {
+			r.Errorf("%d loads of the stuck key", n)
+		}
+		if n := c.Stats().Breaker.Stuck; n != 1 {
+			r.Errorf("%d loads counted as stuck", n)
+		}
+	})
+}
+
+// A deadlock, were it not noticed: the load waits for itself.
+func TestALoaderThatAsksForItsOwnKeyIsTold(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		r.known(1, 2)
+		var c *probe[int64, string]
+		c = open(r, cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+			if key == 2 {
+				return "v1", nil
+			}
+			// Another key is fine, and so is this one by way of a batch or of a
+			// goroutine, as long as it has the context.
+			if other, err := c.Get(ctx, 2); err != nil || other != "v1" {
+				r.Errorf("Get of another key: %q, %v", other, err)
+			}
+			got := make(chan error, 1)
+			go func() {
+				_, err := c.Get(ctx, 1)
+				got <- err
+			}()
+			return "", <-got
+		}})
+		began := time.Now()
+		if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrReentrant) {
+			r.Errorf("Get: %v", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("it took %v", took)
+		}
+	})
+}
+
+// The load goes on without them, once, and is there for the next one.
+func TestCallersWhoLeaveTakeNobodyWithThem(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		source.slowly(gate.wait)
+		c := open(r, source.source())
+		var left, stayed sync.WaitGroup
+		leaving, leave := context.WithCancel(r.ctx)
+		left.Go(func() { // it began the load
+			if _, err := c.Get(leaving, 1); !errors.Is(err, context.Canceled) {
+				r.Errorf("who left gets %v", err)
+			}
+		})
+		gate.arrived(r)
+		for range 20 {
+			left.Go(func() { _, _ = c.Get(leaving, 1) })
+			stayed.Go(func() { c.gives(r, 1, "v1") })
+		}
+		r.eventually("all are in", func() bool { return c.Stats().Gets == 41 })
+		leave()
+		left.Wait()
+		close(gate.open)
+		stayed.Wait()
+		if n := source.atOnce(); n != 1 {
+			r.Errorf("%d loads at one time", n)
+		}
+		if n := source.loads(1); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+		if s := c.Stats().Breaker; s.Failures != 0 || s.Excluded != 0 {
+			r.Errorf("callers who left are held against the source: %+v", s)
+		}
+	})
+}
+
+// If loads ended with their callers, nobody would ever get an answer here.
+func TestALoadSlowerThanItsCallersIsFinishedAllTheSame(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		if !r.kept() {
+			return
+		}
+		source := newRows(r, 1)
+		source.slowly(func(ctx context.Context, _ int64) error {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		c := open(r, source.source())
+		r.eventually("somebody gets an answer", func() bool {
+			ctx, cancel := context.WithTimeout(r.ctx, 30*time.Millisecond)
+			defer cancel()
+			got, err := c.Get(ctx, 1)
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				r.Errorf("Get: %v", err)
+			}
+			return got == "v1"
+		})
+		if n := source.loads(1); r.rdb != nil && n != 1 {
+			r.Errorf("%d loads", n)
+		}
+	})
+}
+
+// The loader sees the values of the caller's context, for tracing and the like,
+// and a deadline of its own.
+func TestTheLoadersContext(t *testing.T) {
+	type key struct{}
+	inCells(t, everyCell(), func(r *rig) {
+		r.known(1)
+		c := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, _ int64) (string, error) {
+			if ctx.Value(key{}) != "trace" {
+				r.Error("the values are lost")
+			}
+			deadline, ok := ctx.Deadline()
+			if left := time.Until(deadline); !ok || left < 3*time.Second || left > 6*time.Second {
+				r.Errorf("the deadline is in %v, %v", left, ok)
+			}
+			return "v1", nil
+		}})
+		ctx, cancel := context.WithTimeout(context.WithValue(r.ctx, key{}, "trace"), 2*time.Second)
+		defer cancel()
+		if _, err := c.Get(ctx, 1); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
+// A load that takes longer than a lease is not begun a second time, because the
+// lease is renewed while it runs.
+func TestALoadLongerThanItsLeaseIsNotRepeated(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
+		source := newRows(r, 1)
+		source.slowly(func(context.Context, int64) error { time.Sleep(450 * time.Millisecond); return nil })
+		lease := func(o *cache.Options) { o.Rebuild.Lease = 150 * time.Millisecond }
+		var wg sync.WaitGroup
+		for range 3 {
+			c := open(r, source.source(), lease)
+			wg.Go(func() { c.gives(r, 1, "v1") })
+		}
+		wg.Wait()
+		if n := source.loads(1); n != 1 {
+			r.Errorf("%d loads", n)
+		}
+	})
+}

@@ -1,0 +1,11 @@
+package cache_test
+
+import (
+	"testing"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	redistest.Main(m, redistest.Roles{"reader": reader})
+}

@@ -1,0 +1,182 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+func TestGetManyLeavesOutWhatDoesNotExist(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source := newRows(r, 1, 2, 3)
+		r.known(404)
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		for range 3 {
+			got, err := c.GetMany(r.ctx, []int64{1, 2, 404, 3, 2, 405, 1})
+			if err != nil || len(got) != 3 || got[1] != "v1" || got[2] != "v1" || got[3] != "v1" {
+				r.Errorf("GetMany: %v, %v", got, err)
+			}
+		}
+		if r.rdb != nil && source.all() > 5+2 { // Redis takes a null at its second miss
+			r.Errorf("%d loads of 3 values and 2 nulls", source.all())
+		}
+		if got, err := c.GetMany(r.ctx, nil); err != nil || len(got) != 0 || got == nil {
+			r.Errorf("GetMany of nothing: %v, %v", got, err)
+		}
+	})
+}
+
+// One key's error must not take the others' values away, nor make it look absent.
+func TestGetManyTellsWhichKeysFailedAndWhy(t *testing.T) {
+	broken := errors.New("bad block")
+	inCells(t, everyCell(), func(r *rig) {
+		source := newRows(r, 1, 2, 3, 4)
+		source.slowly(func(_ context.Context, key int64) error {
+			switch key {
+			case 2:
+				return broken
+			case 3:
+				panic("bug in the loader")
+			}
+			return nil
+		})
+		c := open(r, source.source())
+		got, err := c.GetMany(r.ctx, []int64{1, 2, 3, 4, 404})
+		if len(got) != 2 || got[1] != "v1" || got[4] != "v1" {
+			r.Errorf("values: %v", got)
+		}
+		var batch *cache.BatchError
+		if !errors.As(err, &batch) || len(batch.Causes) != 2 {
+			r.Fatalf("error: %v", err)
+		}
+		var panicked *cache.PanicError
+		if !errors.Is(batch.Causes[int64(2)], broken) || !errors.As(batch.Causes[int64(3)], &panicked) {
+			r.Errorf("causes: %v", batch.Causes)
+		}
+		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "2 keys without an answer") {
+			r.Errorf("error: %v", err)
+		}
+	})
+}
+
+func TestGetManyGivesWhatItHasAtTheDeadline(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source, gate := newRows(r, 1, 2, 3), newLatch()
+		source.slowly(func(ctx context.Context, key int64) error {
+			if key == 2 {
+				return gate.wait(ctx, key)
+			}
+			return nil
+		})
+		c := open(r, source.source())
+		ctx, cancel := context.WithCancel(r.ctx)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			got, err := c.GetMany(ctx, []int64{1, 2, 3})
+			if len(got) != 2 || got[1] != "v1" || got[3] != "v1" {
+				r.Errorf("values: %v", got)
+			}
+			var batch *cache.BatchError
+			if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(2)], context.Canceled) {
+				r.Errorf("error: %v", err)
+			}
+		})
+		gate.arrived(r)
+		r.eventually("the others have their values", func() bool {
+			s := c.Stats()
+			return s.Loaded+s.Joined == 2
+		})
+		cancel()
+		wg.Wait()
+		close(gate.open) // the load goes on without its caller, and is kept
+		r.eventually("the load has ended", func() bool { return c.Stats().Breaker.Running == 0 })
+		source.slowly(nil)
+		c.gives(r, 2, "v1")
+	})
+}
+
+// On a goroutine of GetMany's own a panic would end the process.
+func TestAPanicInGetManyIsACause(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source := newRows(r, 1, 2)
+		src := source.source()
+		src.Clone = func(value string) string {
+			if value == "v2" {
+				panic("bug in Clone")
+			}
+			return value
+		}
+		source.put(2, "v2")
+		c := open(r, src)
+		got, err := c.GetMany(r.ctx, []int64{1, 2})
+		var panicked *cache.PanicError
+		if len(got) != 1 || got[1] != "v1" || !errors.As(err, &panicked) || panicked.Value != "bug in Clone" {
+			r.Errorf("GetMany: %v, %v", got, err)
+		}
+	})
+}
+
+// Single reads and batches share their flights.
+func TestGetManyJoinsTheLoadsOfOthers(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source, gate := newRows(r, 1, 2, 3), newLatch()
+		source.slowly(gate.wait)
+		c := open(r, source.source())
+		var wg sync.WaitGroup
+		wg.Go(func() { c.gives(r, 2, "v1") })
+		gate.arrived(r)
+		for range 3 {
+			wg.Go(func() {
+				got, err := c.GetMany(r.ctx, []int64{1, 2, 3})
+				if err != nil || len(got) != 3 {
+					r.Errorf("GetMany: %v, %v", got, err)
+				}
+			})
+		}
+		r.eventually("all are in", func() bool { return c.Stats().Gets == 10 })
+		time.Sleep(10 * time.Millisecond)
+		close(gate.open)
+		wg.Wait()
+		if n := source.all(); n != 3 {
+			r.Errorf("%d loads of 3 keys", n)
+		}
+	})
+}
+
+func TestASourceMayLoadManyAtOnce(t *testing.T) {
+	broken := errors.New("disk full")
+	inCells(t, everyCell(), func(r *rig) {
+		r.known(1, 2, 3, 404)
+		c := open(r, cache.Source[int64, string]{
+			LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
+				found := map[int64]string{77: "nobody asked for this"}
+				for _, key := range keys {
+					switch key {
+					case 3:
+						return found, broken // incomplete: what is missing may exist
+					case 404:
+					default:
+						found[key] = "v1"
+					}
+				}
+				return found, nil
+			},
+		})
+		c.gives(r, 1, "v1")
+		c.gives404(r, 404)
+		if _, err := c.Get(r.ctx, 3); !errors.Is(err, broken) || errors.Is(err, cache.ErrNotFound) {
+			r.Errorf("an incomplete batch gives %v", err)
+		}
+		got, err := c.GetMany(r.ctx, []int64{1, 2, 404})
+		if err != nil || len(got) != 2 || got[2] != "v1" {
+			r.Errorf("GetMany: %v, %v", got, err)
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package cache_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+func loadNothing[K comparable](context.Context, K) (string, error) { return "", cache.ErrNotFound }
+
+// Whoever reads the error has to know which line to change.
+func TestNewNamesTheOptionItCannotUse(t *testing.T) {
+	var negative time.Duration = -1
+	for _, test := range []struct {
+		names  string // what the error has to hold
+		change func(*cache.Options)
+	}{
+		{"Name", func(o *cache.Options) { o.Name = "" }},
+		{"Name", func(o *cache.Options) { o.Name = "a:b" }},
+		{"Name", func(o *cache.Options) { o.Name = "{a" }},
+		{"Name", func(o *cache.Options) { o.Name = "a}" }},
+		{"Schema", func(o *cache.Options) { o.Schema = -1 }},
+		{"Schema", func(o *cache.Options) { o.Schema = 1 << 31 }},
+		{"Jitter", func(o *cache.Options) { o.Jitter = 1 }},
+		{"Jitter", func(o *cache.Options) { o.Jitter = 2 }},
+		{"Jitter", func(o *cache.Options) { o.Jitter = math.NaN() }},
+		{"Jitter", func(o *cache.Options) { o.Jitter = math.Inf(1) }},
+		{"TTL", func(o *cache.Options) { o.TTL = negative }},
+		{"TTL", func(o *cache.Options) { o.TTL = -time.Hour }},
+		{"TTL", func(o *cache.Options) { o.TTL = time.Microsecond }},
+		{"NullTTL", func(o *cache.Options) { o.NullTTL = negative }},
+		{"RedisTimeout", func(o *cache.Options) { o.RedisTimeout = negative }},
+		{"ReplicaLag", func(o *cache.Options) { o.ReplicaLag = negative }},
+		{"MaxKey", func(o *cache.Options) { o.MaxKey = -1 }},
+		{"MaxValue", func(o *cache.Options) { o.MaxValue = -1 }},
+		{"Local: localcache: TTL", func(o *cache.Options) { o.Local.TTL = negative }},
+		{"Local: localcache: TTL", func(o *cache.Options) { o.Local.TTL = time.Millisecond }},
+		{"Local: localcache: MaxBytes", func(o *cache.Options) { o.Local.MaxBytes = 1 }},
+		{"Local: localcache: MaxNullBytes", func(o *cache.Options) { o.Local.MaxNullBytes = 1 }},
+		{"Local: localcache: DistrustTTL", func(o *cache.Options) { o.Local.DistrustTTL = 1 }},
+		{"Rebuild.Schema", func(o *cache.Options) { o.Rebuild.Schema = 1 }},
+		{"Rebuild.ReplicaLag", func(o *cache.Options) { o.Rebuild.ReplicaLag = 1 }},
+		{"Rebuild.RedisTimeout", func(o *cache.Options) { o.Rebuild.RedisTimeout = 1 }},
+		{"Rebuild.LoadTimeout", func(o *cache.Options) { o.Rebuild.LoadTimeout = negative }},
+		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = negative }},
+		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = time.Millisecond }},
+		{"WaitBudget", func(o *cache.Options) { o.Rebuild.WaitBudget = negative }},
+		{"Hold", func(o *cache.Options) { o.Rebuild.Hold = negative }},
+		{"Rebuild.LoadTimeout", func(o *cache.Options) { // the breaker would take its end for a caller's
+			o.Breaker = must(breaker.New(breaker.Options{Timeout: 2 * time.Second, QueueTimeout: time.Second}))
+			o.Rebuild.LoadTimeout = 3 * time.Second
+		}},
+		{"LoadTimeout", func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{Timeout: -1}))
+			o.Rebuild.LoadTimeout = negative
+		}},
+	} {
+		o := cache.Options{Name: "test"}
+		test.change(&o)
+		for _, rdb := range []redis.UniversalClient{nil, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})} {
+			c, err := cache.New(rdb, loadNothing[int64], o)
+			if err == nil || c != nil || !strings.HasPrefix(err.Error(), "cache: ") || !strings.Contains(err.Error(), test.names) {
+				t.Errorf("%s: %v with %+v", test.names, err, o)
+			}
+			if rdb != nil {
+				_ = rdb.Close()
+			}
+		}
+	}
+}
+
+func TestOptionsThatLookOddAndAreNot(t *testing.T) {
+	for name, change := range map[string]func(*cache.Options){
+		"nothing":                  func(*cache.Options) {},
+		"a name of any other text": func(o *cache.Options) { o.Name = "Käse% \x00\n" },
+		"largest schema":           func(o *cache.Options) { o.Schema = 1<<31 - 1 },
+		"no jitter":                func(o *cache.Options) { o.Jitter = math.Inf(-1) },
+		"nearly all jitter":        func(o *cache.Options) { o.Jitter = math.Nextafter(1, 0) },
+		"longest TTL":              func(o *cache.Options) { o.TTL = math.MaxInt64 },
+		"shortest TTL":             func(o *cache.Options) { o.TTL = time.Millisecond },
+		"no local tier":            func(o *cache.Options) { o.Local.MaxBytes = -1 },
+		"no local nulls":           func(o *cache.Options) { o.Local.MaxNullBytes = -1 },
+		"no error hold":            func(o *cache.Options) { o.Rebuild.ErrorHold = -1 },
+		"no limits": func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
+		},
+		"no limits but the rebuild's": func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{Timeout: -1}))
+			o.Rebuild.LoadTimeout = time.Second
+		},
+		"a rebuild longer than the breaker": func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{Timeout: time.Second}))
+			o.Rebuild.LoadTimeout = 2 * time.Second
+		},
+		"a load longer than any": func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Hour },
+		"a short load":           func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+				c := open(r, newRows(r, 1).source(), func(o *cache.Options) { o.Breaker = nil }, change)
+				c.gives(r, 1, "v1")
+				if err := c.Set(r.ctx, 1, "v1"); err != nil {
+					r.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// The defaults are a promise: the README has them in a table.
+func TestDefaults(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), func(o *cache.Options) { *o = cache.Options{Name: "test"} })
+		c.gives(r, 1, "v1")
+		c.gives404(r, 2)
+		_ = c.Invalidate(r.ctx, 2)
+		c.gives404(r, 2) // Redis takes a null at its second miss
+		for key, most := range map[string]time.Duration{"test:1": 10 * time.Minute, "test:2": 30 * time.Second} {
+			if left := r.rdb.PTTL(r.ctx, key).Val(); left > most || left < most*9/10-time.Second {
+				r.Errorf("%s stays for %v, with a default of %v less a tenth at most", key, left, most)
+			}
+		}
+		c.comesFrom(r, 1, cache.TierLocal)
+		time.Sleep(31 * time.Second)
+		if got, _ := c.Fetch(r.ctx, 1); got.Tier != cache.TierRedis {
+			r.Errorf("after 31 s it comes from %v", got.Tier)
+		}
+	})
+}
+
+func TestNewRefusesWhatItCannotLoadWith(t *testing.T) {
+	o := cache.Options{Name: "test"}
+	refused := func(what string, names string, err error) {
+		t.Helper()
+		if err == nil || !strings.HasPrefix(err.Error(), "cache: ") || !strings.Contains(err.Error(), names) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := cache.New[int64, string](nil, nil, o)
+	refused("a nil loader", "Load", err)
+	_, err = cache.NewSource(nil, cache.Source[int64, string]{}, o)
+	refused("an empty source", "Source.Load and Source.LoadMany", err)
+
+	_, err = cache.New((*redis.Client)(nil), loadNothing[int64], o)
+	refused("a nil client", "nil *redis.Client", err)
+	_, err = cache.New((*redis.ClusterClient)(nil), loadNothing[int64], o)
+	refused("a nil cluster client", "nil *redis.ClusterClient", err)
+
+	_, err = cache.New(nil, loadNothing[place], o)
+	refused("a struct as key", "Source.Key is needed for keys of type cache_test.place", err)
+	_, err = cache.New(nil, loadNothing[bool], o)
+	refused("a bool as key", "Source.Key", err)
+	_, err = cache.New(nil, loadNothing[float64], o)
+	refused("a float as key", "Source.Key", err)
+	_, err = cache.New(nil, loadNothing[[2]int], o)
+	refused("an array as key", "Source.Key", err)
+	_, err = cache.New(nil, loadNothing[any], o)
+	refused("anything as key", "Source.Key", err)
+	_, err = cache.New(nil, loadNothing[*int], o)
+	refused("a pointer as key", "Source.Key", err)
+}

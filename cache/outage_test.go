@@ -1,0 +1,300 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// An outage is a way for Redis to be of no use.
+type outage struct {
+	name       string
+	begin, end func(s *redistest.Server, p *redistest.FaultProxy)
+}
+
+var outages = []outage{
+	{"frozen", func(s *redistest.Server, _ *redistest.FaultProxy) { s.Stop() }, func(s *redistest.Server, _ *redistest.FaultProxy) { s.Cont() }},
+	{"gone", func(s *redistest.Server, p *redistest.FaultProxy) { s.Kill() }, func(s *redistest.Server, _ *redistest.FaultProxy) { s.Restart() }},
+	{"slow", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Delay(500 * time.Millisecond) }, heal},
+	{"black hole", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Blackhole(true) }, heal},
+	{"cut and refused", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Refuse(true); p.Cut() }, heal},
+	{"half replies", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Limit(3) }, heal},
+	{"dripping", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Slice(1, 20*time.Millisecond) }, heal},
+}
+
+func heal(_ *redistest.Server, p *redistest.FaultProxy) { p.Heal() }
+
+// clients are the user's settings that an outage has to be survived with.
+var clients = map[string]func(*redis.Options){
+	"client as it comes": func(*redis.Options) {},
+	"client as advised": func(o *redis.Options) {
+		o.ReadTimeout, o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = 500*time.Millisecond, 1, 1, true
+	},
+}
+
+func duringOutages(t *testing.T, test func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options))) {
+	for name, set := range clients {
+		for _, o := range outages {
+			if name != "client as advised" && o.name != "frozen" && o.name != "gone" && redistest.Pick(true, false) {
+				continue
+			}
+			t.Run(o.name+", "+name, func(t *testing.T) {
+				server := start(t)
+				proxy := redistest.Proxy(t, server.Addr())
+				test(onServer(t, server, cell{redis: "real", breaker: true}), server, proxy, o, set)
+			})
+		}
+	}
+}
+
+// While the source answers, so does Get: at the cost of a RedisTimeout or two, and
+// within the breaker's smaller limit, because every process may be loading.
+func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
+	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
+		source := newRows(r, 1, 2, 3)
+		c := openOn(r, proxy.Client(r, set), source.source())
+		c.gives(r, 1, "v1")
+
+		o.begin(server, proxy)
+		lag := measureLag(r)
+		var worst atomic.Int64
+		var wg sync.WaitGroup
+		for caller := range 8 {
+			wg.Go(func() {
+				for i := range 4 {
+					key := int64(1 + (caller+i)%4) // the last one does not exist
+					began := time.Now()
+					got, err := c.Get(r.ctx, key)
+					if took := int64(time.Since(began)); took > worst.Load() {
+						worst.Store(took)
+					}
+					if key == 4 && !errors.Is(err, cache.ErrNotFound) || key != 4 && (err != nil || got != "v1") {
+						r.Errorf("Get(%d): %q, %v", key, got, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		// One read, and on the worst day a begin and a commit.
+		if took, most := time.Duration(worst.Load()), lag.allow(350*time.Millisecond); took > most {
+			r.Errorf("a Get took %v, more than %v", took, most)
+		}
+		if n := source.atOnce(); n > 1 {
+			r.Errorf("%d loads of one key at one time in one process", n)
+		}
+
+		o.end(server, proxy)
+		r.eventually("Redis is used again", func() bool {
+			got, err := c.Fetch(r.ctx, 1)
+			if err != nil || got.Value != "v1" {
+				r.Errorf("after the outage: %+v, %v", got, err)
+			}
+			return got.Tier == cache.TierRedis
+		})
+	})
+}
+
+// When Redis is gone every process loads for itself, and the database gets all of
+// them at once: so each restrains itself to the smaller limit.
+func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r)
+	source.slowly(func(context.Context, int64) error { time.Sleep(10 * time.Millisecond); return nil })
+	c := open(r, source.source(), func(o *cache.Options) {
+		o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 32, MaxDegraded: 3, QueueTimeout: 20 * time.Second}))
+	})
+	all := func() int {
+		var wg sync.WaitGroup
+		for key := range int64(24) {
+			wg.Go(func() { c.gives404(r, key) })
+		}
+		wg.Wait()
+		return source.allAtOnce()
+	}
+	server.Kill()
+	if n := all(); n > 3 {
+		t.Errorf("%d loads at one time", n)
+	}
+	server.Restart()
+	r.eventually("Redis is used again", func() bool {
+		_ = c.Invalidate(r.ctx, 100)
+		unknown := c.Stats().Rebuild.Unknown
+		c.gives404(r, 100)
+		return c.Stats().Rebuild.Unknown == unknown
+	})
+	if n := all(); n <= 3 {
+		t.Errorf("with Redis no more than %d loads at one time", n)
+	}
+}
+
+// go-redis alone holds a caller for five seconds here.
+func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
+	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
+		source := newRows(r, 1, 2, 3)
+		source.slowly(func(ctx context.Context, _ int64) error { // the database is slow as well
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		c := openOn(r, proxy.Client(r, set), source.source())
+		o.begin(server, proxy)
+		lag := measureLag(r)
+		var worst atomic.Int64
+		var wg sync.WaitGroup
+		for caller := range 16 {
+			wg.Go(func() {
+				for range 3 {
+					ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+					began := time.Now()
+					_, err := c.Get(ctx, int64(1+caller%3))
+					took := int64(time.Since(began))
+					cancel()
+					if took > worst.Load() {
+						worst.Store(took)
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						r.Errorf("Get: %v", err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		took, most := time.Duration(worst.Load()), lag.allow(150*time.Millisecond)
+		if took > most {
+			r.Errorf("a Get with 100 ms took %v, more than %v", took, most)
+		}
+		r.Logf("the longest of 48 Gets with 100 ms took %v", took)
+		o.end(server, proxy)
+		r.eventually("Redis answers", func() bool { return r.rdb.Ping(r.ctx).Err() == nil })
+	})
+}
+
+// Whoever changes something has to know that Redis did not confirm it.
+func TestWritersLearnOfAnOutage(t *testing.T) {
+	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
+		source := newRows(r, 1)
+		c := openOn(r, proxy.Client(r, set), source.source(), quiet)
+		o.begin(server, proxy)
+		lag := measureLag(r)
+		ran := false
+		for op, call := range map[string]func() error{
+			"Invalidate": func() error { return c.Invalidate(r.ctx, 1) },
+			"Set":        func() error { return c.Set(r.ctx, 1, "v2") },
+			"Announce":   func() error { return c.Announce(r.ctx, 1) },
+			"Write": func() error {
+				return c.Write(r.ctx, []int64{1}, func(context.Context) error { ran = true; return nil })
+			},
+		} {
+			began := time.Now()
+			err := call()
+			if !errors.Is(err, cache.ErrUnavailable) || errors.Is(err, cache.ErrNotFound) {
+				r.Errorf("%s: %v", op, err)
+			}
+			if took, most := time.Since(began), lag.allow(250*time.Millisecond); took > most {
+				r.Errorf("%s took %v, more than %v", op, took, most)
+			}
+		}
+		if !ran {
+			r.Error("Redis kept the transaction from running")
+		}
+		o.end(server, proxy)
+		r.eventually("Redis confirms", func() bool { return c.Invalidate(r.ctx, 1) == nil })
+		c.gives(r, 1, "v1")
+	})
+}
+
+// The scripts are gone with the data, and so is everything we knew of others.
+func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	source := newRows(r, 1, 2)
+	c, other := open(r, source.source()), open(r, source.source())
+	for range 3 {
+		server.Restart()
+		r.eventually("everybody is connected again", func() bool { return c.Stats().Live && other.Stats().Live })
+		r.eventually("a value is published", func() bool {
+			_ = c.Invalidate(r.ctx, 2) // on a connection that is broken it may fail
+			_, err := c.Get(r.ctx, 2)
+			return err == nil && r.rdb.Exists(r.ctx, "test:2").Val() == 1
+		})
+		if got := other.comesFrom(r, 2, cache.TierLocal); got.Value != "v1" {
+			r.Errorf("%+v", got)
+		}
+	}
+}
+
+func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r, 1, 2, 3)
+	c := open(r, source.source())
+	for i := range 50 {
+		if err := r.rdb.ScriptFlush(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			if err := c.Invalidate(r.ctx, 1, 2, 3); err != nil { // these go in one pipeline, which has no fallback of its own
+				t.Error(err)
+			}
+		} else if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := r.rdb.ScriptFlush(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c.gives(r, 1, "v1")
+		if err := c.Set(r.ctx, 2, "v1"); err != nil {
+			t.Error(err)
+		}
+		c.comesFrom(r, 2, cache.TierRedis)
+	}
+	if s := c.Stats().Rebuild; s.Unknown != 0 || s.Degraded != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Invalidations free memory, so they must not be refused for the lack of it; fills
+// may be.
+func TestAFullRedisStillInvalidates(t *testing.T) {
+	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r, 1, 2)
+	c := open(r, source.source())
+	c.gives(r, 1, "v1")
+	block := strings.Repeat("x", 100_000)
+	for i := 0; ; i++ {
+		if err := r.rdb.Set(r.ctx, "foreign:"+strings.Repeat("i", i), block, time.Hour).Err(); err != nil {
+			break
+		}
+	}
+	c.gives(r, 1, "v1")
+	source.put(1, "v2")
+	if err := c.Invalidate(r.ctx, 1); err != nil {
+		t.Errorf("Invalidate: %v", err)
+	}
+	c.gives(r, 1, "v2")
+	source.put(1, "v3")
+	if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return nil }); err != nil {
+		t.Errorf("Write: %v", err)
+	}
+	c.gives(r, 1, "v3")
+	source.put(2, "v2")
+	c.gives(r, 2, "v2")
+	source.put(2, "v3")
+	if err := c.Set(r.ctx, 2, strings.Repeat("y", 100_000)); err != nil && !errors.Is(err, cache.ErrUnavailable) {
+		t.Errorf("Set: %v", err)
+	}
+}

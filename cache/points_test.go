@@ -1,0 +1,135 @@
+//go:build levee_points
+
+package cache_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// stopAt stops the first goroutine that comes to a point, until release.
+func stopAt(r *rig, name string) (reached <-chan struct{}, release func()) {
+	come, free := make(chan struct{}), make(chan struct{})
+	var passed atomic.Bool
+	points.Set(func(at string) {
+		if at == name && passed.CompareAndSwap(false, true) {
+			close(come)
+			<-free
+		}
+	})
+	r.Cleanup(func() { points.Set(nil) })
+	return come, sync.OnceFunc(func() { close(free) })
+}
+
+// What a reader has read may be overtaken before it comes to the local tier. The
+// mark, taken before the read, is what keeps it out: taken at the fill instead, v1
+// would stay for the local tier's 30 seconds.
+func TestAFillThatAnInvalidationHasOvertakenIsDropped(t *testing.T) {
+	for name, test := range map[string]struct {
+		cell      cell
+		published bool // the reader finds v1 in Redis, rather than load it
+		other     bool // another process invalidates, rather than the reader's own
+		null      bool // the reader learns that there is no row
+	}{
+		"found, other process":       {cell: cell{redis: "mini", local: true}, published: true, other: true},
+		"found, own process":         {cell: cell{redis: "mini", local: true}, published: true},
+		"loaded, other process":      {cell: cell{redis: "mini", local: true}, other: true},
+		"loaded, own process":        {cell: cell{redis: "mini", local: true}},
+		"null found, other process":  {cell: cell{redis: "mini", local: true}, published: true, other: true, null: true},
+		"null loaded, other process": {cell: cell{redis: "mini", local: true}, other: true, null: true},
+		"null loaded, own process":   {cell: cell{redis: "mini", local: true}, null: true},
+		"without Redis":              {cell: cell{redis: "none", local: true}},
+		"null without Redis":         {cell: cell{redis: "none", local: true}, null: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(r *rig) {
+				source := newRows(r)
+				if !test.null {
+					source.put(1, "v1")
+				}
+				reader, writer := open(r, source.source()), (*probe[int64, string])(nil)
+				if writer = reader; test.other {
+					writer = open(r, source.source())
+				}
+				if test.published {
+					_, _ = open(r, source.source()).Get(r.ctx, 1)
+				}
+				reached, release := stopAt(r, "keep")
+				var wg sync.WaitGroup
+				wg.Go(func() { _, _ = reader.Get(r.ctx, 1) })
+				<-reached
+
+				before := reader.Stats().LocalTier.Deletes
+				source.put(1, "v2")
+				if err := writer.Invalidate(r.ctx, 1); err != nil {
+					r.Fatal(err)
+				}
+				r.eventually("the reader has been told", func() bool { return reader.Stats().LocalTier.Deletes > before })
+				release()
+				wg.Wait()
+				for range 20 {
+					reader.gives(r, 1, "v2")
+					time.Sleep(time.Millisecond) // for what ristretto does later
+				}
+				if n := reader.Stats().LocalTier.Outdated; n != 1 {
+					r.Errorf("%d fills were dropped", n)
+				}
+			}
+			inCells(t, []cell{test.cell}, run)
+		})
+	}
+}
+
+// Readers of a key that a writer holds must not keep it, because the message of
+// the write's end may come before their fill.
+func TestAFillDuringAWriteIsDropped(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		reader, writer := open(r, source.source()), open(r, source.source())
+		err := writer.Write(r.ctx, []int64{1}, func(context.Context) error {
+			reader.gives(r, 1, "v1")
+			if n := reader.Stats().LocalTier.Filled; n != 0 {
+				r.Errorf("%d fills", n)
+			}
+			source.put(1, "v2")
+			return nil
+		})
+		if err != nil {
+			r.Error(err)
+		}
+		reader.gives(r, 1, "v2")
+	})
+}
+
+// The heartbeat may come while a cache is being made. If New had the last word
+// with what it saw before, the local tier would be distrusted until the link next
+// fails: entries would count for a second instead of thirty.
+func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	proxy := redistest.Proxy(t, server.Addr())
+	rdb := proxy.Client(t)
+	proxy.Blackhole(true)
+	reached, release := stopAt(r, "trust")
+	defer release()
+	made := make(chan *cache.Cache[int64, string])
+	go func() { made <- must(cache.New(rdb, newRows(r, 1).load, r.options(nil))) }()
+	<-reached
+	link := hub.Open(rdb) // the one that the cache has
+	defer link.Close()
+	proxy.Blackhole(false)
+	r.eventually("the link lives", link.Live)
+	time.Sleep(20 * time.Millisecond) // in which the news reach the cache, and may go wrong
+	release()
+	c := <-made
+	defer c.Close()
+	r.eventually("the local tier is trusted", func() bool { return !c.Stats().LocalTier.Distrusted })
+}

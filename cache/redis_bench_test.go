@@ -1,0 +1,97 @@
+package cache_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/localcache"
+)
+
+// BenchmarkRedisHit is a hit in Redis of one caller beside a bare GET of the same
+// bytes, by turns; "json" decodes them, on both sides. The allocations are those
+// of "bare" and "levee", each alone.
+//
+//	go test -run '^$' -bench RedisHit -count 10 ./cache
+func BenchmarkRedisHit(b *testing.B) {
+	server := redistest.Start(b)
+	rdb := server.Client(b)
+	ctx := b.Context()
+	lamp := product{7, "lamp", []string{"a", "b"}, nil, time.Unix(1e9, 0)}
+
+	text := strings.Repeat("x", 200)
+	raw := noLocal(b, rdb, "raw", text)
+	redisHit(b, "raw", func(int) bool {
+		got, err := rdb.Get(ctx, "raw:42").Result()
+		return err == nil && len(got) > 200
+	}, func(int) bool {
+		got, err := raw.Get(ctx, 42)
+		return err == nil && len(got) == 200
+	})
+
+	structs := noLocal(b, rdb, "json", lamp)
+	redisHit(b, "json", func(int) bool {
+		data, err := rdb.Get(ctx, "json:42").Bytes()
+		if err != nil {
+			return false
+		}
+		var p product
+		return json.Unmarshal(data[44:], &p) == nil && p.ID == 7 // behind our header
+	}, func(int) bool {
+		p, err := structs.Get(ctx, 42)
+		return err == nil && p.ID == 7
+	})
+}
+
+func redisHit(b *testing.B, name string, bare, ours func(int) bool) {
+	b.Run(name+"/beside", func(b *testing.B) { alternate(b, 64, bare, ours) })
+	for side, read := range map[string]func(int) bool{"bare": bare, "levee": ours} {
+		b.Run(name+"/"+side, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if !read(0) {
+					b.Fatal("a wrong answer")
+				}
+			}
+		})
+	}
+}
+
+// noLocal opens a cache without a local tier that has value in Redis under 42.
+func noLocal[V any](b *testing.B, rdb redis.UniversalClient, name string, value V) *cache.Cache[int64, V] {
+	b.Helper()
+	c := must(cache.New(rdb, func(context.Context, int64) (V, error) { return value, nil }, cache.Options{
+		Name: name, TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
+	}))
+	b.Cleanup(func() { _ = c.Close() })
+	if _, err := c.Get(b.Context(), 42); err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+// BenchmarkMiss is a key that is nowhere: three round trips and the loader.
+func BenchmarkMiss(b *testing.B) {
+	server := redistest.Start(b)
+	c := must(cache.New(server.Client(b), func(context.Context, int) (string, error) { return "v", nil }, cache.Options{
+		Name: "miss", Local: localcache.Options{MaxBytes: -1},
+	}))
+	defer c.Close()
+	key := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if key++; must(c.Get(b.Context(), key)) != "v" {
+			b.Fatal("a wrong answer")
+		}
+	}
+	if n := c.Stats().Rebuild.Loads; n != uint64(key) {
+		b.Fatal(fmt.Sprint(n, " loads"))
+	}
+}

@@ -1,0 +1,294 @@
+package cache_test
+
+import (
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// typeCells are for what depends on types alone.
+var typeCells = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}
+
+type (
+	customerID int32
+	sku        string
+	place      struct{ Warehouse, Shelf int }
+)
+
+// keyed checks that a key of type K reads what was stored for it, in Redis under
+// id, and that another key does not.
+func keyed[K comparable](t *testing.T, toText func(K) string, key, other K, id string) {
+	t.Helper()
+	t.Run(fmt.Sprintf("%T", key), func(t *testing.T) {
+		inCells(t, typeCells, func(r *rig) {
+			c := open(r, cache.Source[K, string]{
+				Load: func(_ context.Context, key K) (string, error) { return fmt.Sprint(key), nil },
+				Key:  toText,
+			})
+			for range 2 {
+				c.gives(r, key, fmt.Sprint(key))
+				c.gives(r, other, fmt.Sprint(other))
+				c.comesFrom(r, key, r.near())
+			}
+			if r.rdb != nil && r.rdb.Exists(r.ctx, "test:"+id).Val() != 1 {
+				r.Errorf("no key test:%s in Redis, but %q", id, r.rdb.Keys(r.ctx, "*").Val())
+			}
+			if err := c.Invalidate(r.ctx, key); err != nil {
+				r.Error(err)
+			}
+			if got, err := c.Fetch(r.ctx, key); err != nil || got.Tier != cache.TierSource {
+				r.Errorf("after Invalidate: %+v, %v", got, err)
+			}
+		})
+	})
+}
+
+func TestTypesOfKeys(t *testing.T) {
+	keyed(t, nil, "plain", "plain ", "plain")
+	keyed(t, nil, "", " ", "")
+	keyed(t, nil, "{}%\x00\r\n\xff", "{}%\x00\r\n", "%7B%7D%25\x00\r\n\xff")
+	keyed(t, nil, "v1:x", "x", "%761:x") // not what Schema 1 calls x
+	keyed(t, nil, sku("a-1"), sku("a-2"), "a-1")
+	keyed(t, nil, int64(-42), int64(42), "-42")
+	keyed(t, nil, 7, -7, "7")
+	keyed(t, nil, int8(-128), int8(127), "-128")
+	keyed(t, nil, uint64(1<<64-1), uint64(0), "18446744073709551615")
+	keyed(t, nil, uintptr(9), uintptr(8), "9")
+	keyed(t, nil, customerID(12), customerID(13), "12")
+	keyed(t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
+	keyed[encoding.TextMarshaler](t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
+	keyed(t, func(p place) string { return fmt.Sprintf("%d/%d", p.Warehouse, p.Shelf) }, place{1, 2}, place{2, 1}, "1/2")
+	keyed(t, func(ok bool) string { return fmt.Sprint(ok) }, true, false, "true")
+	keyed(t, func(key int64) string { return fmt.Sprintf("%x", key) }, int64(255), int64(254), "ff") // Key goes first
+}
+
+// unspeakable has no text if it is odd.
+type unspeakable int
+
+func (u unspeakable) MarshalText() ([]byte, error) {
+	if u%2 != 0 {
+		return nil, errOdd
+	}
+	return fmt.Appendf(nil, "u%d", u), nil
+}
+
+var errOdd = errors.New("odd")
+
+func TestAKeyWithoutTextIsInvalid(t *testing.T) {
+	inCells(t, typeCells, func(r *rig) {
+		c := open(r, cache.Source[unspeakable, string]{
+			Load: func(context.Context, unspeakable) (string, error) { return "v", nil },
+		})
+		c.gives(r, 2, "v")
+		if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrInvalidKey) || !errors.Is(err, errOdd) {
+			r.Errorf("Get: %v", err)
+		}
+	})
+	inCells(t, typeCells, func(r *rig) {
+		c := open(r, cache.Source[encoding.TextMarshaler, string]{
+			Load: func(context.Context, encoding.TextMarshaler) (string, error) { return "v", nil },
+		})
+		if _, err := c.Get(r.ctx, nil); !errors.Is(err, cache.ErrInvalidKey) {
+			r.Errorf("Get(nil): %v", err)
+		}
+	})
+}
+
+func TestTheLongestKey(t *testing.T) {
+	longest := strings.Repeat("{", 512) // which takes three times as much in Redis
+	inCells(t, typeCells, func(r *rig) {
+		c := open(r, cache.Source[string, string]{
+			Load: func(context.Context, string) (string, error) { return "v", nil },
+		})
+		c.gives(r, longest, "v")
+		c.comesFrom(r, longest, r.near())
+		if _, err := c.Get(r.ctx, longest+"x"); !errors.Is(err, cache.ErrInvalidKey) {
+			r.Errorf("one byte more: %v", err)
+		}
+	})
+	inCells(t, typeCells, func(r *rig) {
+		c := open(r, cache.Source[string, string]{
+			Load: func(context.Context, string) (string, error) { return "v", nil },
+		}, func(o *cache.Options) { o.MaxKey = 3 })
+		c.gives(r, "abc", "v")
+		if _, err := c.Get(r.ctx, "abcd"); !errors.Is(err, cache.ErrInvalidKey) {
+			r.Errorf("over MaxKey: %v", err)
+		}
+	})
+}
+
+type product struct {
+	ID    int64
+	Name  string
+	Tags  []string          `json:",omitempty"`
+	Notes map[string]string `json:",omitempty"`
+	Until time.Time
+}
+
+// valued checks that a value of type V survives the way through Redis and back.
+func valued[V any](t *testing.T, name string, value V) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		inCells(t, typeCells, func(r *rig) {
+			src := cache.Source[int64, V]{Load: func(context.Context, int64) (V, error) { return value, nil }}
+			processes := []*probe[int64, V]{open(r, src), open(r, src)}
+			for _, c := range append(processes, processes...) {
+				got, err := c.Get(r.ctx, 1)
+				if err != nil || !reflect.DeepEqual(got, value) {
+					r.Errorf("Get gives %#v, %v; want %#v", got, err, value)
+				}
+			}
+			if n := processes[0].Stats().Rebuild.Loads + processes[1].Stats().Rebuild.Loads; r.rdb != nil && n != 1 {
+				r.Errorf("%d loads", n)
+			}
+		})
+	})
+}
+
+func TestTypesOfValues(t *testing.T) {
+	lamp := product{7, "lamp\x00é", []string{"a", ""}, map[string]string{"k": "v"}, time.Unix(1e9, 5).UTC()}
+	valued(t, "string", "a\x00\xff b")
+	valued(t, "empty string", "")
+	valued(t, "bytes", []byte{0, 255, 'L', 'v'})
+	valued(t, "empty bytes", []byte{})
+	valued(t, "struct", lamp)
+	valued(t, "pointer", &lamp)
+	valued(t, "nil pointer", (*product)(nil)) // there is a row, and its value is nil
+	valued(t, "nil slice", []string(nil))
+	valued(t, "nil map", map[string]int(nil))
+	valued(t, "number", 1<<53+1)
+	valued(t, "bool", false)
+	valued(t, "named string", sku("a-1"))
+	valued(t, "nil interface", any(nil))
+	valued(t, "marshaler", netip.MustParseAddr("10.0.0.1"))
+	valued(t, "foreign magic", "Lv\x01\x02")
+}
+
+func TestANilPointerIsNotANull(t *testing.T) {
+	inCells(t, typeCells, func(r *rig) {
+		c := open(r, cache.Source[int64, *product]{
+			Load: func(context.Context, int64) (*product, error) { return nil, nil },
+		})
+		for range 3 {
+			if got, err := c.Get(r.ctx, 1); got != nil || err != nil {
+				r.Errorf("Get: %v, %v", got, err)
+			}
+		}
+		if s := c.Stats(); s.Null != 0 {
+			r.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestEachValueMayHaveATTLOfItsOwn(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 2, 3, 4)
+		src := source.source()
+		src.TTL = func(key int64, value string) time.Duration {
+			if value != "v1" {
+				r.Errorf("TTL is asked about %q", value)
+			}
+			return map[int64]time.Duration{1: time.Minute, 2: 0, 3: -time.Second, 4: 10 * time.Hour}[key]
+		}
+		c := open(r, src, func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 })
+		for key, want := range map[int64]time.Duration{1: time.Minute, 2: time.Hour, 3: time.Hour, 4: 10 * time.Hour} {
+			for path, store := range map[string]func(){
+				"Get": func() { c.gives(r, key, "v1") },
+				"Set": func() { _ = c.Set(r.ctx, key, "v1") },
+			} {
+				_ = c.Invalidate(r.ctx, key)
+				store()
+				if left := r.rdb.PTTL(r.ctx, fmt.Sprintf("test:%d", key)).Val(); left != want {
+					r.Errorf("%s: key %d stays for %v, want %v", path, key, left, want)
+				}
+			}
+		}
+		time.Sleep(time.Minute)
+		loads := source.loads(1)
+		c.gives(r, 1, "v1")
+		if source.loads(1) != loads+1 {
+			r.Error("key 1 has outlived its minute")
+		}
+	})
+}
+
+// Without Redis it is the local tier that has to know.
+func TestWithoutRedisValuesHaveATTLToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cell{redis: "none", local: true}, nil)
+		source := newRows(r, 1)
+		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Local.TTL = time.Minute, time.Hour })
+		for path, store := range map[string]func(){
+			"Get": func() { c.gives(r, 1, "v1") },
+			"Set": func() { _ = c.Set(r.ctx, 1, "v1") },
+		} {
+			source.put(1, "v1")
+			_ = c.Invalidate(r.ctx, 1)
+			store()
+			c.comesFrom(r, 1, cache.TierLocal)
+			source.put(1, "v2")
+			time.Sleep(50 * time.Second)
+			c.gives(r, 1, "v1")
+			time.Sleep(10 * time.Second)
+			if got, _ := c.Get(r.ctx, 1); got != "v2" {
+				r.Errorf("%s: v1 has outlived its minute", path)
+			}
+		}
+	})
+}
+
+// Taking the Clone out of any of the ways on which a value comes to a caller fails
+// this, under the race detector or by the value.
+func TestCloneKeepsCallersApart(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none"}, {redis: "none", local: true}}, func(r *rig) {
+		gate := newLatch()
+		c := open(r, cache.Source[int64, []string]{
+			Load: func(ctx context.Context, key int64) ([]string, error) {
+				return []string{"a", "b"}, gate.wait(ctx, key)
+			},
+			Clone: func(v []string) []string { return append([]string(nil), v...) },
+		})
+		check := func(got []string, err error) {
+			if err != nil || len(got) != 2 || got[0] != "a" || got[1] != "b" {
+				r.Errorf("got %v, %v", got, err)
+				return
+			}
+			got[0] = "changed" // as a caller may who has a copy of its own
+		}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() { check(c.Get(r.ctx, 1)) })
+		}
+		r.eventually("all are in", func() bool { return c.Stats().Gets == 20 })
+		close(gate.open)
+		wg.Wait()
+		for range 20 {
+			check(c.Get(r.ctx, 1))
+		}
+		if r.kept() {
+			c.comesFrom(r, 1, r.near())
+		}
+		check(c.Get(r.ctx, 1))
+		many, err := c.GetMany(r.ctx, []int64{1})
+		check(many[1], err)
+
+		mine := []string{"a", "b"}
+		if err := c.Set(r.ctx, 1, mine); err != nil {
+			r.Error(err)
+		}
+		mine[1] = "changed" // the writer goes on with what it has
+		for range 20 {
+			check(c.Get(r.ctx, 1))
+		}
+	})
+}

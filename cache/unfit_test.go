@@ -1,0 +1,181 @@
+package cache_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// Whatever somebody else has put under our keys is loaded over once, and read
+// from then on.
+func TestForeignBytesUnderAKeyAreReplaced(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "real", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 2)
+		writer := open(r, source.source())
+		writer.gives(r, 1, "v1")
+		writer.gives(r, 2, "v1")
+		ours := r.rdb.Get(r.ctx, "test:1").Val()
+		flipped := []byte(ours)
+		flipped[20] ^= 1
+
+		for name, foreign := range map[string]string{
+			"text": "hello", "another key's": r.rdb.Get(r.ctx, "test:2").Val(), "cut": ours[:len(ours)-1],
+			"header alone": ours[:44], "longer": ours + "x", "flipped": string(flipped),
+			"json": `{"ID":1}`, "zeros": strings.Repeat("\x00", 200), "large": strings.Repeat(ours, 30_000), // more than MaxValue
+		} {
+			if err := r.rdb.Set(r.ctx, "test:1", foreign, redis.KeepTTL).Err(); err != nil {
+				r.Fatal(err)
+			}
+			loads := source.loads(1)
+			c := open(r, source.source())
+			got, err := c.Fetch(r.ctx, 1)
+			if err != nil || got.Value != "v1" || got.Tier != cache.TierSource || source.loads(1) != loads+1 {
+				r.Errorf("%s: %+v, %v", name, got, err)
+			}
+			if n := c.Stats().Rebuild.Unfit; n != 1 {
+				r.Errorf("%s: %d counted", name, n)
+			}
+			if now := r.rdb.Get(r.ctx, "test:1").Val(); now == foreign || !strings.HasPrefix(now, "Lv") {
+				r.Errorf("%s: it still stands there", name)
+			}
+			c.comesFrom(r, 1, r.near())
+			if source.loads(1) != loads+1 {
+				r.Errorf("%s: %d loads", name, source.loads(1)-loads)
+			}
+		}
+	})
+}
+
+func TestAnotherTypeUnderAKeyIsReplaced(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "real", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		for name, put := range map[string]func(key string) error{
+			"list":   func(key string) error { return r.rdb.LPush(r.ctx, key, "x").Err() },
+			"hash":   func(key string) error { return r.rdb.HSet(r.ctx, key, "t", "x").Err() },
+			"set":    func(key string) error { return r.rdb.SAdd(r.ctx, key, "x").Err() },
+			"sorted": func(key string) error { return r.rdb.ZAdd(r.ctx, key, redis.Z{Member: "x"}).Err() },
+			"stream": func(key string) error {
+				return r.rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: key, Values: []string{"a", "b"}}).Err()
+			},
+		} {
+			for _, key := range []string{"test:1", "{test:1}:lock"} {
+				if key != "test:1" && name == "hash" {
+					continue // that is what a lease is
+				}
+				r.rdb.FlushDB(r.ctx)
+				if err := put(key); err != nil {
+					r.Fatal(err)
+				}
+				loads := source.loads(1)
+				c := open(r, source.source())
+				c.gives(r, 1, "v1")
+				c.comesFrom(r, 1, r.near())
+				if source.loads(1) != loads+1 || c.Stats().Rebuild.Unknown != 0 {
+					r.Errorf("a %s at %s: %d loads, %+v", name, key, source.loads(1)-loads, c.Stats().Rebuild)
+				}
+
+				r.rdb.Del(r.ctx, key)
+				if err := put(key); err != nil {
+					r.Fatal(err)
+				}
+				for op, err := range map[string]error{
+					"Invalidate": c.Invalidate(r.ctx, 1),
+					"Write": c.Write(r.ctx, []int64{1}, func(context.Context) error {
+						r.rdb.Del(r.ctx, key)
+						return put(key)
+					}),
+					"Set": c.Set(r.ctx, 1, "v1"),
+				} {
+					if err != nil {
+						r.Errorf("a %s at %s: %s: %v", name, key, op, err)
+					}
+				}
+				c.gives(r, 1, "v1")
+			}
+		}
+	})
+}
+
+// Two versions of a program, during a deployment. If they shared a key, each
+// would throw out what the other wrote.
+func TestTwoSchemasLiveSideBySide(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}}, func(r *rig) {
+		source := newRows(r, 1)
+		schema := func(n int) func(*cache.Options) { return func(o *cache.Options) { o.Schema = n } }
+		versions := []*probe[int64, string]{
+			open(r, source.source()), open(r, source.source(), schema(1)), open(r, source.source(), schema(2)),
+		}
+		for range 20 {
+			for _, c := range versions {
+				c.gives(r, 1, "v1")
+			}
+		}
+		if n := source.loads(1); n != len(versions) {
+			r.Errorf("%d loads for %d schemas", n, len(versions))
+		}
+		for _, c := range versions {
+			if n := c.Stats().Rebuild.Unfit; n != 0 {
+				r.Errorf("%d values were unfit", n)
+			}
+		}
+	})
+}
+
+// Replies that reach the wrong command are what cost others their data before. The
+// digest is what this tests: without it the wrong values come out.
+func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	proxy := redistest.Proxy(t, server.Addr())
+	var keys []int64
+	for key := range int64(64) {
+		keys = append(keys, key)
+	}
+	source := newRows(r, keys...)
+	for _, key := range keys {
+		source.put(key, fmt.Sprint("value of ", key))
+	}
+	c := openOn(r, proxy.Client(t), source.source())
+	for _, key := range keys {
+		c.gives(r, key, fmt.Sprint("value of ", key))
+	}
+	swaps := redistest.Pick(200, 10_000)
+	proxy.SwapReplies(swaps, "GET")
+	for range redistest.Pick(20, 1000) {
+		got, err := c.GetMany(r.ctx, keys)
+		if err != nil {
+			r.Fatal(err)
+		}
+		for _, key := range keys {
+			if got[key] != fmt.Sprint("value of ", key) {
+				r.Errorf("key %d is %q", key, got[key])
+			}
+		}
+	}
+	if n := c.Stats().Rebuild.Unfit; n < uint64(swaps)/2 {
+		r.Errorf("only %d of %d swapped replies were noticed", n, 2*swaps)
+	}
+}
+
+// A foreign value of any size costs what it takes to read it, not to decode it.
+func TestAHugeForeignValueIsAMiss(t *testing.T) {
+	r := onServer(t, start(t), cell{redis: "real"})
+	source := newRows(r, 1)
+	c := open(r, source.source(), func(o *cache.Options) { o.RedisTimeout = 5 * time.Second })
+	huge := bytes.Repeat([]byte("Lv\x01\x01\x01\x00\x00\x00"), 2<<20)
+	if err := r.rdb.SetEx(r.ctx, "test:1", huge, time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.gives(r, 1, "v1")
+	if got := c.comesFrom(r, 1, cache.TierRedis); got.Value != "v1" {
+		t.Errorf("%+v", got)
+	}
+}
