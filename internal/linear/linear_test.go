@@ -1,0 +1,73 @@
+package linear
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// After an Invalidate has returned, no Get that starts later may see what was
+// there before, wherever it runs; and what one has seen, later ones see too. Every
+// cache of two processes reads and writes the same few keys, with values that
+// expire all the time and pauses wherever two parties can get between each other's
+// steps.
+func TestReadsAndWritesAreLinearizable(t *testing.T) {
+	target := redistest.Pick(100_000, 1_000_000)
+	s := redistest.Start(t)
+	total := 0
+	for total < target {
+		history := record(t, s.Addr(), calm, redistest.Pick(4*time.Second, 10*time.Second), "")
+		if !linearizable(t, history) {
+			t.Fatalf("not linearizable, after %d good operations", total)
+		}
+		total += len(history)
+		s.Client(t).FlushAll(t.Context())
+	}
+	t.Logf("%d operations by %d caches in %d processes, in order", total, processes*groups, processes)
+}
+
+// The same with a network that loses replies and connections, and a server that
+// forgets its scripts. Reads without an answer from Redis go to the database, and
+// so may see a write before those that still find the value from before it in
+// Redis. But after a write has been confirmed, nobody sees what was before it.
+func TestNoReadIsStaleWhateverIsLost(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		control := s.Client(t)
+		for ctx.Err() == nil {
+			switch rand.IntN(12) {
+			case 0:
+				p.Cut()
+			case 1:
+				control.ScriptFlush(ctx)
+			case 2:
+				control.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub")
+			case 3:
+				p.DropReplies(1, "EVALSHA")
+			case 4, 5:
+				p.CutReplies(1, "GET")
+			default:
+				p.CutReplies(1, "EVALSHA")
+			}
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	total := 0
+	for end := time.Now().Add(redistest.Pick(4*time.Second, 10*time.Minute)); time.Now().Before(end); {
+		history := record(t, p.Addr(), nervous, redistest.Pick(4*time.Second, 20*time.Second), "")
+		if bad := stale(history); len(bad) > 0 {
+			t.Fatalf("%d of %d operations read what was before a confirmed write, as client %d at %d", len(bad), len(history), bad[0].Client, bad[0].Call)
+		}
+		total += len(history)
+		s.Client(t).FlushAll(t.Context())
+	}
+	t.Logf("%d operations over %d connections", total, p.Opened())
+}
