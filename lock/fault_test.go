@@ -1,0 +1,304 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// quick is a client that notices a lost reply soon, and then asks again.
+func quick(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }
+
+// The context is counted from before the command was sent and by what the clocks
+// may differ. Counting from the answer, or waiting for a renewal to fail, fails here.
+func TestAPartitionedHolderKnowsBeforeTheLockIsGivenAway(t *testing.T) {
+	s := redistest.Start(t)
+	const lease = 300 * time.Millisecond
+	other := open(t, s.Client(t), Options{Lease: lease})
+	for phase := range redistest.Pick(9, 45) {
+		p := redistest.Proxy(t, s.Addr())
+		l, err := New(p.Client(t), Options{Lease: lease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := l.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan time.Time, 1)
+		go func() {
+			next, err := other.Lock(context.Background(), "a")
+			got <- time.Now()
+			if err == nil {
+				_ = next.Unlock(context.Background())
+			}
+		}()
+		time.Sleep(time.Duration(phase%9) * lease / 8) // over a lease and its renewals
+		cut := time.Now()
+		p.Blackhole(true)
+		<-held.Context().Done()
+		ended := time.Now()
+		at := <-got
+		if !ended.Before(at) {
+			t.Errorf("phase %d: the context ended %v after another had the lock", phase, ended.Sub(at))
+		}
+		if took := at.Sub(cut); took > lease+100*time.Millisecond {
+			t.Errorf("phase %d: the lock was free %v after the cut", phase, took)
+		}
+		if err := held.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, ErrExpired) {
+			t.Errorf("phase %d: %v", phase, err)
+		}
+		p.Heal()
+		if err := held.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("phase %d: Unlock %v", phase, err)
+		}
+		_ = l.Close()
+	}
+}
+
+// Every script may be repeated by the client. Without the owner's answer to a
+// repeated acquire the lock is held by nobody here; without "again" and "past" a
+// repeated release reports a loss that was none.
+func TestALostReplyLosesNothing(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l := open(t, p.Client(t, quick), Options{Lease: 2 * time.Second})
+	other := open(t, s.Client(t), Options{Lease: 2 * time.Second})
+	scripts := map[string]*redis.Script{"acquire": acquireScript, "release": releaseScript, "renew": renewScript, "leave": leaveScript}
+	for _, warm := range []*Locker{l, other} {
+		lease, err := warm.Lock(t.Context(), "warm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = lease.Unlock(t.Context())
+	}
+	var last int64
+	for name, script := range scripts {
+		for round := range redistest.Pick(6, 300) {
+			lose := func() { p.DropReplies(1, "EVALSHA "+script.Hash()) }
+			if round%2 == 1 {
+				lose = func() { p.CutReplies(1, "EVALSHA "+script.Hash()) }
+			}
+			lose()
+			begin := time.Now()
+			lease, err := l.Lock(t.Context(), "a")
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if took := time.Since(begin); took > time.Second { // its own first bid stood in its way
+				t.Errorf("%s: Lock took %v", name, took)
+			}
+			// With somebody behind, the release is followed by another grant before it is repeated.
+			turn := make(chan struct{})
+			go func() {
+				defer close(turn)
+				if next, err := other.Lock(context.Background(), "a"); err == nil {
+					_ = next.Unlock(context.Background())
+				}
+			}()
+			if name == "renew" {
+				if err := lease.Check(t.Context()); err != nil {
+					t.Errorf("%s: Check: %v", name, err)
+				}
+			}
+			if lease.Fence() <= last {
+				t.Errorf("%s: fence %d after %d", name, lease.Fence(), last)
+			}
+			last = lease.Fence()
+			if err := lease.Unlock(t.Context()); err != nil {
+				t.Errorf("%s: Unlock: %v", name, err)
+			}
+			<-turn
+			begin = time.Now()
+			lease, err = other.Lock(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begin); took > 100*time.Millisecond {
+				t.Errorf("%s: an orphan for %v", name, took)
+			}
+			_ = lease.Unlock(t.Context())
+		}
+		p.Heal()
+	}
+}
+
+// A caller that gives up while Redis is granting it the lock must not keep it.
+func TestALockGrantedToNobodyIsGivenBack(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l := open(t, p.Client(t, quick), Options{})
+	other := open(t, s.Client(t), Options{})
+	warm, err := l.Lock(t.Context(), "warm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = warm.Unlock(t.Context())
+	for range redistest.Pick(10, 200) {
+		ctx, cancel := context.WithCancel(t.Context())
+		held, release := p.HoldReply("EVALSHA " + acquireScript.Hash())
+		go func() { <-held; cancel() }()
+		if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNotAcquired) {
+			t.Fatalf("got %v", err)
+		}
+		begin := time.Now()
+		redistest.Eventually(t, time.Second, "the lock is free", func() bool {
+			lease, err := other.TryLock(t.Context(), "a")
+			if err == nil {
+				_ = lease.Unlock(t.Context())
+			}
+			return err == nil
+		})
+		if took := time.Since(begin); took > 100*time.Millisecond {
+			t.Errorf("an orphan for %v", took)
+		}
+		release()
+	}
+}
+
+// The poll finds a grant whose news was lost.
+func TestALostWakeUpCostsASecondAtMost(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l := open(t, p.Client(t), Options{})
+	other := open(t, s.Client(t), Options{})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	for range redistest.Pick(2, 20) {
+		gate, err := other.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.DropMessages(true)
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if err := l.Do(t.Context(), "a", func(context.Context, *Lease) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		redistest.Eventually(t, time.Second, "they wait", func() bool {
+			info, _ := other.Inspect(t.Context(), "a")
+			return info.Waiting == 1
+		})
+		begin := time.Now()
+		_ = gate.Unlock(t.Context())
+		all.Wait()
+		if took := time.Since(begin); took > 2300*time.Millisecond {
+			t.Errorf("two waiters took %v", took)
+		}
+		p.DropMessages(false)
+	}
+}
+
+// Without a subscription a waiter polls, and is served.
+func TestWithoutPubSubWaitersPoll(t *testing.T) {
+	s := redistest.Start(t)
+	ctl := s.Client(t)
+	if err := ctl.Do(t.Context(), "ACL", "SETUSER", "default", "-subscribe", "-publish", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ctl.Do(t.Context(), "ACL", "SETUSER", "default", "+publish", "&*").Err(); err != nil {
+		t.Fatal(err)
+	}
+	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	gate, err := a.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		got <- b.Do(context.Background(), "a", func(context.Context, *Lease) error { return nil })
+	}()
+	redistest.Eventually(t, time.Second, "it waits", func() bool {
+		info, _ := a.Inspect(t.Context(), "a")
+		return info.Waiting == 1
+	})
+	begin := time.Now()
+	_ = gate.Unlock(t.Context())
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 400*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// Redis has forgotten everything: holders learn it as soon as the link is back,
+// and fences still grow.
+func TestARestartedRedisEndsTheLeasesItForgot(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{Lease: time.Minute})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	held, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Restart()
+	select {
+	case <-held.Context().Done():
+	case <-time.After(1500 * time.Millisecond):
+		t.Fatal("the holder does not know")
+	}
+	if err := held.Err(); !errors.Is(err, ErrLost) || !errors.Is(err, ErrStateLost) {
+		t.Errorf("got %v", err)
+	}
+	next, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.Fence() <= held.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+	}
+	if err := held.Unlock(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+	if err := next.Check(t.Context()); err != nil {
+		t.Errorf("the later holder: %v", err)
+	}
+	_ = next.Unlock(t.Context())
+}
+
+func TestARedisThatIsDownFailsTheCallerAndHoldsNobody(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	s.Stop()
+	defer s.Cont()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := l.Lock(ctx, "a"); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(begin); took > 150*time.Millisecond {
+		t.Errorf("hung: held for %v", took)
+	}
+	s.Cont()
+	s.Kill()
+	if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	s.Restart()
+}
+
+// A bid that was refused may arrive after its refusal, over another connection.
+func TestALateCopyOfARefusedBidGetsNothing(t *testing.T) {
+	s := redistest.Start(t)
+	st := newStore(s.Client(t), "p")
+	tgt := newTarget("", keys.Mutex, "a", exclusive)
+	b := bid{owners: []string{"p:1"}, lease: time.Minute}
+	if _, err := st.release(t.Context(), &tgt, "p:1", 0, 0, true, 0); err != nil { // before it was carried out
+		t.Fatal(err)
+	}
+	if r, err := st.acquire(t.Context(), &tgt, b, nil); err != nil || r.what != "gone" {
+		t.Errorf("%v, %v", r, err)
+	}
+	everyKeyEnds(t, s.Client(t))
+}

@@ -1,0 +1,157 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// Each waiter that tried by itself would cost a script for each release; each
+// process that did, one for each process.
+func TestAHandOffIsTwoScriptsHoweverManyWait(t *testing.T) {
+	s := redistest.Start(t)
+	clients, waiters := 10, redistest.Pick(1000, 10_000)
+	var lockers []*Locker
+	for range clients {
+		lockers = append(lockers, open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 10 }), Options{}))
+	}
+	for _, l := range lockers {
+		redistest.Eventually(t, 5*time.Second, "the subscriptions stand", l.c.push)
+	}
+	gate, err := lockers[0].Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	var last time.Time
+	var gap time.Duration
+	for i := range waiters {
+		all.Go(func() {
+			err := lockers[i%clients].Do(t.Context(), "a", func(context.Context, *Lease) error {
+				now := time.Now()
+				if !last.IsZero() {
+					gap = max(gap, now.Sub(last))
+				}
+				last = now
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	redistest.Eventually(t, 30*time.Second, "all wait", func() bool {
+		n := 0
+		for _, l := range lockers {
+			l.c.mu.Lock()
+			for _, rm := range l.c.rooms {
+				n += rm.line.Len()
+			}
+			l.c.mu.Unlock()
+		}
+		info, _ := lockers[0].Inspect(t.Context(), "a")
+		return n == waiters && info.Waiting == clients
+	})
+	subscriptions, connections := s.Calls("subscribe"), s.Stat("connected_clients")
+	before, begin := s.Calls("evalsha"), time.Now()
+	if err := gate.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	took := time.Since(begin)
+	each := float64(s.Calls("evalsha")-before) / float64(waiters)
+	t.Logf("%d waiters, %d clients: %.3f scripts each, %.0f hand-offs/s, longest gap %v, %d connections",
+		waiters, clients, each, float64(waiters)/took.Seconds(), gap, connections)
+	if each > 2.1 {
+		t.Errorf("%.2f scripts for each acquisition", each)
+	}
+	if subscriptions > int64(2*clients) { // one with the heartbeat, one more for the channel
+		t.Errorf("%d subscriptions for %d clients", subscriptions, clients)
+	}
+	if connections > int64(11*clients+2) {
+		t.Errorf("%d connections", connections)
+	}
+}
+
+// Processes take turns: none that asks again at once can shut out another.
+func TestProcessesTakeTurns(t *testing.T) {
+	s := redistest.Start(t)
+	clients, each := 4, 20
+	grants := make([]int, clients)
+	var lockers []*Locker
+	for range clients {
+		lockers = append(lockers, open(t, s.Client(t), Options{}))
+	}
+	for _, l := range lockers {
+		redistest.Eventually(t, 5*time.Second, "the subscriptions stand", l.c.push)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), redistest.Pick(1500*time.Millisecond, 10*time.Second))
+	defer cancel()
+	var all sync.WaitGroup
+	for i, l := range lockers {
+		for range each {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					_ = l.Do(ctx, "a", func(context.Context, *Lease) error { grants[i]++; return nil })
+				}
+			})
+		}
+	}
+	all.Wait()
+	total := 0
+	for _, n := range grants {
+		total += n
+	}
+	t.Logf("%d acquisitions, by process %v", total, grants)
+	for i, n := range grants {
+		if mean := float64(total) / float64(clients); float64(n) < 0.9*mean || float64(n) > 1.1*mean {
+			t.Errorf("process %d got %d of %d", i, n, total)
+		}
+	}
+}
+
+// In strict order a waiter is served by when it came, wherever it runs.
+func TestStrictOrderIsThatOfArrival(t *testing.T) {
+	s := redistest.Start(t)
+	var lockers []*Locker
+	for range 3 {
+		lockers = append(lockers, open(t, s.Client(t), Options{StrictFIFO: true}))
+	}
+	gate, err := lockers[0].Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	var order []string
+	const n = 30
+	for i := range n {
+		all.Go(func() {
+			_ = lockers[i*i%3].Do(t.Context(), "a", func(context.Context, *Lease) error {
+				order = append(order, fmt.Sprint(i))
+				return nil
+			})
+		})
+		redistest.Eventually(t, 5*time.Second, "it stands in the queue", func() bool {
+			info, _ := lockers[0].Inspect(t.Context(), "a")
+			return info.Waiting == i+1
+		})
+	}
+	if err := gate.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	for i, got := range order {
+		if got != fmt.Sprint(i) {
+			t.Fatalf("order %v", order)
+		}
+	}
+	if len(order) != n {
+		t.Errorf("%d of %d", len(order), n)
+	}
+}

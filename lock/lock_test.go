@@ -1,0 +1,192 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	ctx := t.Context()
+	pair := func() {
+		lease, err := l.Lock(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Unlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair() // loads the scripts
+	before := s.Calls("evalsha")
+	const n = 50
+	for range n {
+		pair()
+	}
+	if got := s.Calls("evalsha") - before; got != 2*n {
+		t.Errorf("%d scripts for %d pairs", got, n)
+	}
+	if s.Calls("eval") != 2 {
+		t.Errorf("%d EVAL, want one for each script", s.Calls("eval"))
+	}
+}
+
+func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	lockers := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{}), open(t, rdb, Options{StrictFIFO: true})}
+	var inside atomic.Int32
+	var last int64
+	var total int
+	var all sync.WaitGroup
+	const each, rounds = 8, 15
+	for _, l := range lockers {
+		for range each {
+			all.Go(func() {
+				for range rounds {
+					err := l.Do(t.Context(), "a", func(_ context.Context, lease *Lease) error {
+						if inside.Add(1) != 1 {
+							t.Error("two holders")
+						}
+						if lease.Fence() <= last {
+							t.Errorf("fence %d after %d", lease.Fence(), last)
+						}
+						last = lease.Fence()
+						total++
+						inside.Add(-1)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if total != len(lockers)*each*rounds {
+		t.Errorf("%d acquisitions", total)
+	}
+	t.Logf("%d acquisitions, %d scripts", total, s.Calls("evalsha"))
+}
+
+func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{Lease: 2 * time.Second})
+	lease, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.TryLock(t.Context(), "a")
+	var held *HeldError
+	if !errors.As(err, &held) || !errors.Is(err, ErrNotAcquired) {
+		t.Fatalf("got %v", err)
+	}
+	if held.Name != "a" || held.Remaining <= time.Second || held.Remaining > 2*time.Second || held.Waiting != 0 {
+		t.Errorf("got %+v", held)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if lease, err = l.TryLock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	_ = lease.Unlock(t.Context())
+}
+
+func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	mine := errors.New("mine")
+	for name, fn := range map[string]func(){
+		"error":  func() {},
+		"panic":  func() { panic("fn") },
+		"goexit": runtime.Goexit,
+	} {
+		done := make(chan error, 1)
+		go func() {
+			defer func() { _ = recover(); close(done) }()
+			done <- l.Do(t.Context(), name, func(context.Context, *Lease) error { fn(); return mine })
+		}()
+		if err := <-done; name == "error" && !errors.Is(err, mine) {
+			t.Errorf("got %v", err)
+		}
+		if info, err := l.Inspect(t.Context(), name); err != nil || info.Held {
+			t.Errorf("%s: %+v, %v", name, info, err)
+		}
+	}
+}
+
+func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	for _, o := range []Options{
+		{Lease: 30}, {Lease: -1}, {Lease: 99 * time.Millisecond}, {MaxHold: time.Second}, {MaxHold: -1},
+		{Replicas: -1}, {ReplicaTimeout: time.Hour}, {Prefix: "a{b}"}, {Label: strings.Repeat("x", 257)},
+	} {
+		if _, err := New(rdb, o); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := New(nil, Options{}); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+	l := open(t, rdb, Options{})
+	for _, name := range []string{"", strings.Repeat("x", 1025)} {
+		_, err1 := l.Lock(ctx, name)
+		_, err2 := l.TryLock(ctx, name)
+		_, err3 := l.Inspect(ctx, name)
+		_, err4 := l.With(Options{Lease: time.Nanosecond}).Lock(ctx, "a")
+		for _, err := range []error{err1, err2, err3, err4} {
+			if !errors.Is(err, ErrConfig) {
+				t.Errorf("%.10q: %v", name, err)
+			}
+		}
+	}
+	if n := rdb.DBSize(ctx).Val(); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	lease, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err = l.Lock(ctx, "a")
+	if !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(begin); took > 80*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	redistest.Eventually(t, time.Second, "the queue is empty", func() bool {
+		info, _ := l.Inspect(t.Context(), "a")
+		return info.Waiting == 0
+	})
+	if err := lease.Unlock(ctx); err != nil { // with a context that has ended
+		t.Error(err)
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("second Unlock: %v", err)
+	}
+	if lease, err = l.TryLock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	_ = lease.Unlock(t.Context())
+}

@@ -1,0 +1,152 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	redistest.Main(m, redistest.Roles{"holder": holder, "worker": worker, "seller": seller})
+}
+
+// open makes a Locker that is closed with the test.
+func open(t testing.TB, rdb redis.UniversalClient, o Options) *Locker {
+	t.Helper()
+	l, err := New(rdb, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// child makes what a child process works with.
+func child(addr string, lease time.Duration) (*redis.Client, *Locker, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, DisableIdentity: true})
+	l, err := New(rdb, Options{Lease: lease})
+	return rdb, l, err
+}
+
+// holder takes a lock, with so many waiters behind, says so and stays.
+func holder(p *redistest.Parent, args []string) error {
+	lease, _ := time.ParseDuration(args[1])
+	waiters, _ := strconv.Atoi(args[2])
+	rdb, l, err := child(args[0], lease)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	defer l.Close()
+	for range waiters {
+		go func() { _ = l.Do(context.Background(), "a", func(context.Context, *Lease) error { return nil }) }()
+	}
+	if waiters == 0 {
+		held, err := l.Lock(context.Background(), "a")
+		if err != nil {
+			return err
+		}
+		p.Pause("held")
+		return held.Unlock(context.Background())
+	}
+	p.Pause("waiting")
+	return nil
+}
+
+// worker writes its fence to a register under the lock, for as long as it may: it
+// tests its context before each write, as careful code does. The register refuses
+// an older fence, and counts what it refused; "stale" counts what a register
+// without fences would have taken.
+func worker(p *redistest.Parent, args []string) error {
+	lease, _ := time.ParseDuration(args[1])
+	rdb, l, err := child(args[0], lease)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	defer l.Close()
+	ctx := context.Background()
+	p.Say("ready")
+	for stop := false; !stop; {
+		err := l.Do(ctx, "a", func(held context.Context, s *Lease) error {
+			for range 20 {
+				if held.Err() != nil {
+					return nil
+				}
+				// A pause strikes between the look and the write.
+				time.Sleep(2 * time.Millisecond)
+				if err := register.Run(ctx, rdb, []string{"register"}, s.Fence()).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			p.Say("error %v", err)
+		}
+		stop = rdb.Exists(ctx, "stop").Val() == 1
+	}
+	return nil
+}
+
+var register = redis.NewScript(`
+local last = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
+local fence = tonumber(ARGV[1])
+redis.call('HINCRBY', KEYS[1], 'writes', 1)
+if fence < last then
+  redis.call('HINCRBY', KEYS[1], 'refused', 1)
+  return 0
+end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1])
+return 1`)
+
+// seller sells until nothing is left: reads, checks, writes back.
+func seller(p *redistest.Parent, args []string) error {
+	rdb, l, err := child(args[0], 2*time.Second)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	defer l.Close()
+	ctx := context.Background()
+	sell := func(context.Context, *Lease) error {
+		n, err := rdb.Get(ctx, "stock").Int()
+		if err != nil || n <= 0 {
+			return err
+		}
+		rdb.Set(ctx, "stock", n-1, 0)
+		rdb.Incr(ctx, "sold")
+		return nil
+	}
+	done := make(chan error)
+	const buyers = 25
+	p.Pause("ready")
+	for range buyers {
+		go func() {
+			var err error
+			for err == nil {
+				if args[1] == "naive" { // lease and owner forgotten: the mutex of one process
+					err = sell(ctx, nil)
+				} else {
+					err = l.Do(ctx, "stock", sell)
+				}
+				if n, _ := rdb.Get(ctx, "stock").Int(); n <= 0 {
+					break
+				}
+			}
+			done <- err
+		}()
+	}
+	for range buyers {
+		if err := <-done; err != nil {
+			return fmt.Errorf("seller: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
+	s := redistest.Start(t)
+	const lease = 400 * time.Millisecond
+	l := open(t, s.Client(t), Options{Lease: lease})
+	var worst time.Duration
+	for range redistest.Pick(4, 50) {
+		c := redistest.Child(t, "holder", s.Addr(), lease.String(), "0")
+		c.Expect("at:held")
+		got := make(chan time.Time)
+		go func() {
+			next, err := l.Lock(context.Background(), "a")
+			if err == nil {
+				defer next.Unlock(context.Background())
+			}
+			got <- time.Now()
+		}()
+		redistest.Eventually(t, time.Second, "it waits", func() bool {
+			info, _ := l.Inspect(t.Context(), "a")
+			return info.Waiting == 1
+		})
+		c.Kill()
+		begin := time.Now()
+		worst = max(worst, (<-got).Sub(begin))
+		everyKeyEnds(t, s.Client(t))
+	}
+	t.Logf("at the worst %v with a lease of %v", worst, lease)
+	if worst > lease+100*time.Millisecond {
+		t.Errorf("it took %v", worst)
+	}
+}
+
+// A process with a thousand waiters that dies costs its claim window once.
+func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	gate, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const processes = 2
+	var children []*redistest.ChildProcess
+	for i := range processes {
+		c := redistest.Child(t, "holder", s.Addr(), "10s", "1000")
+		c.Expect("at:waiting")
+		redistest.Eventually(t, 5*time.Second, "it stands in the queue", func() bool {
+			info, _ := l.Inspect(t.Context(), "a")
+			return info.Waiting == i+1
+		})
+		children = append(children, c)
+	}
+	got := make(chan time.Time)
+	go func() {
+		_ = l.Do(context.Background(), "a", func(context.Context, *Lease) error { got <- time.Now(); return nil })
+	}()
+	redistest.Eventually(t, 5*time.Second, "ours is last", func() bool {
+		info, _ := l.Inspect(t.Context(), "a")
+		return info.Waiting == processes+1
+	})
+	for _, c := range children {
+		c.Kill()
+	}
+	begin := time.Now()
+	_ = gate.Unlock(t.Context())
+	took := (<-got).Sub(begin)
+	t.Logf("%d dead processes with 1000 waiters each cost %v", processes, took)
+	if took > 2*2*time.Second+200*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// What no lock can prevent, a paused holder that goes on, the fence stops at the
+// resource. The control is the same register without the look at the fence: had it
+// nothing to refuse, the test would prove nothing.
+func TestAPausedHolderIsStoppedByItsFence(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const lease = 100 * time.Millisecond
+	var workers []*redistest.ChildProcess
+	for range 3 {
+		c := redistest.Child(t, "worker", s.Addr(), lease.String())
+		c.Expect("ready")
+		workers = append(workers, c)
+	}
+	refused := 0
+	for i := 0; i < redistest.Pick(12, 200) || refused == 0 && i < 100; i++ {
+		refused, _ = rdb.HGet(t.Context(), "register", "refused").Int()
+		c := workers[i%len(workers)]
+		time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond)
+		c.Stop()
+		time.Sleep(2 * lease)
+		c.Cont()
+	}
+	rdb.Set(t.Context(), "stop", 1, 0)
+	for _, c := range workers {
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	refused, _ = rdb.HGet(t.Context(), "register", "refused").Int()
+	writes, _ := rdb.HGet(t.Context(), "register", "writes").Int()
+	t.Logf("%d writes, %d refused, which a register without fences would have taken", writes, refused)
+	if writes < 50 {
+		t.Errorf("only %d writes", writes)
+	}
+	if refused == 0 {
+		t.Error("the control has no stale write: the pauses did not strike")
+	}
+}
+
+func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
+	for _, how := range []string{"naive", "lock"} {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		rdb.Set(t.Context(), "stock", 100, 0)
+		var sellers []*redistest.ChildProcess
+		for range 2 {
+			c := redistest.Child(t, "seller", s.Addr(), how)
+			c.Expect("at:ready")
+			sellers = append(sellers, c)
+		}
+		for _, c := range sellers {
+			c.Go("ready")
+		}
+		for _, c := range sellers {
+			if err := c.Wait(); err != nil {
+				t.Error(err)
+			}
+		}
+		sold, _ := rdb.Get(t.Context(), "sold").Int()
+		t.Logf("%s: %d of 100 sold", how, sold)
+		if how == "lock" && sold != 100 {
+			t.Errorf("sold %d of 100", sold)
+		}
+		if how == "naive" && sold <= 100 {
+			t.Errorf("the control sold %d: the test has no teeth", sold)
+		}
+	}
+}
+
+// The recipe of the old manuals: delete the expired lock, then take it. Two who see
+// the same expired lock both get it. Ours has one winner.
+func TestAnExpiredLockHasOneWinner(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	const contenders = 16
+	race := func(try func(i int) bool) (winners int) {
+		start, won := make(chan struct{}), make(chan bool)
+		for i := range contenders {
+			go func() { <-start; won <- try(i) }()
+		}
+		close(start)
+		for range contenders {
+			if <-won {
+				winners++
+			}
+		}
+		return winners
+	}
+	doubles := 0
+	for round := range 50 {
+		key := fmt.Sprint("naive", round)
+		rdb.Set(ctx, key, time.Now().Add(-time.Second).UnixMilli(), 0)
+		if race(func(int) bool {
+			if ends, err := rdb.Get(ctx, key).Int64(); err == redis.Nil || err == nil && ends < time.Now().UnixMilli() {
+				rdb.Del(ctx, key)
+				return rdb.SetNX(ctx, key, time.Now().Add(time.Minute).UnixMilli(), 0).Val()
+			}
+			return false
+		}) > 1 {
+			doubles++
+		}
+	}
+	if doubles == 0 {
+		t.Error("the control had one winner each time: the test has no teeth")
+	}
+	var lockers []*Locker
+	for range 4 {
+		lockers = append(lockers, open(t, s.Client(t), Options{}))
+	}
+	dead := open(t, s.Client(t), Options{Lease: minLease, NoRenewal: true})
+	for round := range redistest.Pick(5, 1000) {
+		name := fmt.Sprint(round)
+		if _, err := dead.Lock(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(minLease)
+		if winners := race(func(i int) bool {
+			_, err := lockers[i%len(lockers)].TryLock(ctx, name)
+			return err == nil
+		}); winners != 1 {
+			t.Errorf("%d winners", winners)
+		}
+	}
+}

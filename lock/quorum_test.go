@@ -1,0 +1,174 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+type servers []*redistest.Server
+
+func (s servers) quorum(t *testing.T, o Options) *Quorum {
+	t.Helper()
+	var nodes []redis.UniversalClient
+	for _, server := range s {
+		nodes = append(nodes, server.Client(t, func(o *redis.Options) { o.DialerRetries = 1 }))
+	}
+	q, err := NewQuorum(nodes, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	return q
+}
+
+func startServers(t *testing.T, n int) (all servers) {
+	for range n {
+		all = append(all, redistest.Start(t))
+	}
+	return all
+}
+
+// Any two of five servers may hang, die and forget: there is one holder, and
+// fences grow. A quorum that took the highest fence of its own majority without
+// putting it on the others would repeat one here.
+func TestAQuorumSurvivesAnyMinority(t *testing.T) {
+	nodes := startServers(t, 5)
+	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
+	var inside atomic.Int32
+	var last, total int64
+	stop := make(chan struct{})
+	var all, chaos sync.WaitGroup
+	chaos.Go(func() {
+		for i := 0; ; i++ {
+			one, two := nodes[i%5], nodes[(i+2)%5]
+			select {
+			case <-stop:
+				return
+			case <-time.After(30 * time.Millisecond):
+			}
+			one.Stop()
+			two.Kill()
+			time.Sleep(50 * time.Millisecond)
+			one.Cont()
+			two.Restart()
+			// What it forgot must not meet what another forgets before the leases in
+			// between have been given back: two at a time are a minority, four are not.
+			time.Sleep(150 * time.Millisecond)
+		}
+	})
+	for _, q := range qs {
+		all.Go(func() {
+			for range redistest.Pick(100, 3000) {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				lease, err := q.Lock(ctx, "a")
+				for errors.Is(err, ErrUnavailable) { // while the servers change places
+					lease, err = q.Lock(ctx, "a")
+				}
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two holders")
+				}
+				if lease.Fence() <= last {
+					t.Errorf("fence %d after %d", lease.Fence(), last)
+				}
+				last = lease.Fence()
+				total++
+				inside.Add(-1)
+				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, ErrUnavailable) {
+					t.Errorf("Unlock: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	chaos.Wait()
+	t.Logf("%d acquisitions", total)
+}
+
+func TestAQuorumNeedsAMajority(t *testing.T) {
+	nodes := startServers(t, 3)
+	q := nodes.quorum(t, Options{Lease: 600 * time.Millisecond})
+	ctx := t.Context()
+	lease := must(t)(q.Lock(ctx, "a"))
+	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+		t.Error(err)
+	}
+	if _, err := q.Lock(lease.Context(), "a"); !errors.Is(err, ErrDeadlock) {
+		t.Error(err)
+	}
+	if _, err := lease.Detach(ctx, time.Second); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+	nodes[0].Kill()
+	time.Sleep(time.Second) // it is renewed by the two others
+	if err := errors.Join(lease.Err(), lease.Check(ctx)); err != nil {
+		t.Error(err)
+	}
+	nodes[1].Stop()
+	select {
+	case <-lease.Context().Done():
+	case <-time.After(time.Second):
+		t.Error("a minority renews the lease")
+	}
+	begin := time.Now()
+	if _, err := q.Lock(ctx, "b"); !errors.Is(err, ErrUnavailable) {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	nodes[1].Cont()
+	if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	for _, o := range []Options{{Replicas: 1}, {StrictFIFO: true}, {Lease: 1}} {
+		if _, err := NewQuorum(q.l.c.store.(*quorum).clients(), o); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := NewQuorum(nil, Options{}); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+}
+
+func (q *quorum) clients() (all []redis.UniversalClient) {
+	for _, n := range q.nodes {
+		all = append(all, n.rdb)
+	}
+	return all
+}
+
+// One server's clock is an hour ahead. When it is gone the next fence must still be
+// larger, which it is only if the first one was put on the others too.
+func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
+	nodes := startServers(t, 3)
+	q := nodes.quorum(t, Options{})
+	ctx := t.Context()
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	nodes[0].Client(t).HSet(ctx, keys.Lock("", keys.Quorum, "a")[0], "f", ahead, "b", 1, "o", "")
+	first := must(t)(q.Lock(ctx, "a"))
+	if first.Fence() <= ahead {
+		t.Fatalf("fence %d after %d", first.Fence(), ahead)
+	}
+	unlock(t, first)
+	nodes[0].Kill()
+	next := must(t)(q.Lock(ctx, "a"))
+	if next.Fence() <= first.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), first.Fence())
+	}
+	unlock(t, next)
+}

@@ -1,0 +1,22 @@
+-- Takes an entry out of the queue, and passes on what it has been granted.
+-- ARGV  1 entry, 2 places, 3 channel prefix
+-- Gives 1 if it was there, else 0.
+local entry = ARGV[1]
+local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
+if not known then
+  return 0
+end
+-- include queue.lua
+check()
+local mode, was = string.sub(entry, 1, 1), redis.call('ZREM', queue, entry)
+if owner == 'g:' .. entry then
+  redis.call('PEXPIRE', record, RETAIN)
+  redis.call('HSET', record, 'o', '')
+  owner, was = '', 1
+elseif redis.call('ZREM', shares, 'g:' .. entry) == 1 then
+  was = 1
+end
+expire(mode)
+advance()
+retain()
+return was

@@ -1,0 +1,76 @@
+-- Gives a lock back, and grants it to whoever is next.
+-- ARGV  1 mode, 2 places, 3 channel prefix, 4 owner, 5 its fence, 6 the end of its
+--       lease as it knows it (ms), 7 "1" to refuse it also a lock it asked for and
+--       may still get, 8 how long its work counts as done (ms, 0: not at all)
+-- Gives "ok"       it had the lock, now it has not
+--       "expired"  its lease had ended, but nobody has had the lock since
+--       "again"    it had released before, and nobody else has since
+--       "past"     it had released before: its lease has not ended and is not there
+--       "taken"    its lease had ended and somebody else has had the lock
+--       "lost"     the record is not the one it had the lock in
+local mode, me = ARGV[1], ARGV[4]
+local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
+
+if not known then
+  if ARGV[7] == '1' then
+    redis.call('HSET', record, 'o', '', 'f', text(micros), 'b', text(micros), 'lr', me)
+    redis.call('PEXPIRE', record, RETAIN)
+  end
+  return 'lost'
+end
+
+-- The deadline is written first: it needs no memory, and once a script has
+-- written, a server that is out of memory lets it finish.
+if owner == me and ends > now and not queued and mode == 'm' then
+  redis.call('PEXPIRE', record, RETAIN)
+  redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
+  return 'ok'
+end
+
+-- include queue.lua
+check()
+local life
+if exclusive(mode) then
+  life = owner == me and ends
+else
+  life = tonumber(redis.call('ZSCORE', shares, me) or nil)
+end
+if not life then
+  if ARGV[7] == '1' then
+    redis.call('PEXPIRE', record, text(math.max(length, done - now, 0) + RETAIN))
+    redis.call('HSET', record, 'lr', me)
+    if ARGV[5] == '0' then
+      return 'past'
+    end
+  end
+  if released == me and owner == '' then
+    return 'again'
+  elseif born > tonumber(ARGV[5]) then
+    return 'lost'
+  elseif tonumber(ARGV[6]) > now then
+    return 'past'
+  end
+  return 'taken'
+end
+
+redis.call('PEXPIRE', record, text(math.max(length, done - now, 0) + RETAIN))
+if exclusive(mode) then
+  redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
+  owner = ''
+else
+  redis.call('ZREM', shares, me)
+  redis.call('HSET', record, 'lr', me)
+end
+local answer = life > now and 'ok' or 'expired'
+if answer == 'ok' and ARGV[8] ~= '0' then -- everybody who waits shall look
+  done = now + tonumber(ARGV[8])
+  redis.call('HSET', record, 'd', text(done))
+  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    redis.call('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
+  end
+  redis.call('DEL', queue)
+end
+expire(mode)
+advance()
+retain()
+return answer

@@ -1,0 +1,49 @@
+package lock
+
+import (
+	"context"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+const maxPermits = 1 << 20
+
+// A Semaphore is held by up to n at a time, each with a lease of his own, so that
+// the permits of a process that dies come back.
+type Semaphore struct {
+	l    *Locker
+	name string
+	n    int
+}
+
+// Semaphore returns the semaphore name with n permits. Each caller counts against
+// its own n: while two sizes are in use, those with the smaller one wait longer.
+// If n is not from 1 to 1,048,576, its methods fail with ErrConfig.
+func (l *Locker) Semaphore(name string, n int) *Semaphore { return &Semaphore{l, name, n} }
+
+// Acquire takes a permit, after those who asked before; otherwise it is like
+// [Locker.Lock]. Nobody keeps a caller from taking several and waiting for himself.
+func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take(ctx, true) }
+
+// TryAcquire takes a permit if there is one and nobody waits for it.
+func (s *Semaphore) TryAcquire(ctx context.Context) (*Lease, error) { return s.take(ctx, false) }
+
+func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
+	if s.n < 1 || s.n > maxPermits {
+		return nil, badConfig("a semaphore must have 1 to %d permits, got %d", maxPermits, s.n)
+	}
+	if err := checkName(s.name); err != nil {
+		return nil, err
+	}
+	o, err := s.l.options()
+	if err != nil {
+		return nil, err
+	}
+	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
+	t.places = s.n
+	h, err := s.l.c.take(ctx, &t, &o, wait)
+	if err != nil {
+		return nil, err
+	}
+	return s.l.c.lease(ctx, h), nil
+}

@@ -1,0 +1,263 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// dump is everything in the server, but for how long it lives.
+func dump(t *testing.T, rdb *redis.Client) string {
+	t.Helper()
+	var all string
+	names, err := rdb.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		all += fmt.Sprintf("%s=%q\n", name, rdb.Dump(t.Context(), name).Val())
+	}
+	return all
+}
+
+// A script that wrote before it had looked at all its keys would leave half of its
+// work here: Lua is not rolled back.
+func TestAForeignValueIsLeftAsItIs(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	for i := range 4 {
+		for name, put := range map[string]func(key string){
+			"string": func(key string) { rdb.Set(ctx, key, "10086", 0) },
+			"list":   func(key string) { rdb.RPush(ctx, key, "x") },
+			"hash":   func(key string) { rdb.HSet(ctx, key, "field", "x") },
+		} {
+			rdb.FlushAll(ctx)
+			key := keys.Lock("", keys.Mutex, "a")[i]
+			if i == 0 { // nothing of ours can stand before it
+				put(key)
+				before := dump(t, rdb)
+				for _, call := range []func() error{
+					func() error { _, err := l.Lock(ctx, "a"); return err },
+					func() error { _, err := l.TryLock(ctx, "a"); return err },
+				} {
+					if err := call(); !errors.Is(err, ErrConflict) {
+						t.Errorf("%s at %s: %v", name, key, err)
+					}
+				}
+				if after := dump(t, rdb); after != before {
+					t.Errorf("%s at %s: %s became %s", name, key, before, after)
+				}
+				continue
+			}
+			held, err := l.Lock(ctx, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(key)
+			before := dump(t, rdb)
+			if _, err := other.Lock(ctx, "a"); !errors.Is(err, ErrConflict) {
+				t.Errorf("%s at %s: %v", name, key, err)
+			}
+			if after := dump(t, rdb); after != before {
+				t.Errorf("%s at %s: %s became %s", name, key, before, after)
+			}
+			if err := held.Unlock(ctx); err != nil {
+				t.Errorf("%s at %s: Unlock: %v", name, key, err)
+			}
+		}
+	}
+}
+
+func TestTheUsersOwnKeyOfTheSameNameIsNotTouched(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	rdb.Set(t.Context(), "stock:10086", "100", 0)
+	l := open(t, s.Client(t), Options{})
+	for range 100 {
+		if err := l.Do(t.Context(), "stock:10086", func(context.Context, *Lease) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := rdb.Get(t.Context(), "stock:10086").Val(); got != "100" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWhatHappensToTheRecordIsReported(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	record := keys.Lock("", keys.Mutex, "a")[0]
+	l := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond})
+	var last int64
+	for name, test := range map[string]struct {
+		do   func()
+		want error
+	}{
+		"flush":   {func() { rdb.FlushAll(ctx) }, ErrStateLost},
+		"delete":  {func() { rdb.Del(ctx, record) }, ErrStateLost},
+		"type":    {func() { rdb.Set(ctx, record, "x", 0) }, ErrExpired},
+		"taken":   {func() { rdb.HSet(ctx, record, "o", "somebody:1") }, ErrTakenOver},
+		"ended":   {func() { rdb.HSet(ctx, record, "x", "1") }, ErrExpired},
+		"scripts": {func() { rdb.ScriptFlush(ctx) }, nil},
+	} {
+		rdb.Del(ctx, record)
+		lease, err := l.Lock(ctx, "a")
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if lease.Fence() <= last {
+			t.Errorf("%s: fence %d after %d", name, lease.Fence(), last)
+		}
+		last = lease.Fence()
+		test.do()
+		if test.want == nil {
+			time.Sleep(400 * time.Millisecond) // for two renewals: nothing may happen
+			if err := errors.Join(lease.Err(), lease.Check(ctx), lease.Unlock(ctx)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		select {
+		case <-lease.Context().Done():
+		case <-time.After(time.Second):
+			t.Fatalf("%s: not reported", name)
+		}
+		if err := context.Cause(lease.Context()); !errors.Is(err, ErrLost) || !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+			t.Errorf("%s: Unlock: %v", name, err)
+		}
+	}
+}
+
+// The lease is in the record, so that a key that lost its TTL is still freed.
+func TestAPersistedRecordStillEnds(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	dead, err := New(s.Client(t), Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	if _, err := dead.Lock(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	rdb.Persist(t.Context(), keys.Lock("", keys.Mutex, "a")[0])
+	l := open(t, s.Client(t), Options{})
+	begin := time.Now()
+	lease, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 300*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	_ = lease.Unlock(t.Context())
+	everyKeyEnds(t, rdb)
+}
+
+func everyKeyEnds(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	for _, key := range rdb.Keys(t.Context(), "*").Val() {
+		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl < 0 {
+			t.Errorf("%s has no TTL", key)
+		}
+	}
+}
+
+// The naive DEL of an expired holder would free the lock of the next one.
+func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	a := open(t, s.Client(t), Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	b := open(t, s.Client(t), Options{})
+	late, err := a.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := b.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Err(); !errors.Is(err, ErrExpired) {
+		t.Errorf("the first: %v", err)
+	}
+	if err := late.Unlock(ctx); !errors.Is(err, ErrLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+	if err := next.Check(ctx); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+	if _, err := a.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("a third: %v", err)
+	}
+	_ = next.Unlock(ctx)
+}
+
+// A server that evicts or has no memory left: no half-written state, and what is
+// held can be given back.
+func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
+	held, err := l.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.ConfigSet(ctx, "maxmemory", "1mb").Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := dump(t, rdb)
+	if _, err := other.TryLock(ctx, "b"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if after := dump(t, rdb); after != before {
+		t.Errorf("%s became %s", before, after)
+	}
+	if err := held.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := held.Unlock(ctx); err != nil {
+		t.Error(err)
+	}
+	if info, err := l.Inspect(ctx, "a"); err != nil || info.Held {
+		t.Errorf("%+v, %v", info, err)
+	}
+	rdb.ConfigSet(ctx, "maxmemory", "0")
+}
+
+// When the server's clock steps back, ends of leases written before lie further
+// ahead than any lease is long. A dead holder would block the others for the step.
+func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
+	l := open(t, s.Client(t), Options{})
+	hour := float64(time.Now().Add(time.Hour).UnixMilli())
+
+	must(t)(dead.Lock(ctx, "a"))
+	rdb.HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", int64(hour))
+	begin := time.Now()
+	unlock(t, must(t)(l.Lock(ctx, "a")))
+	must(t)(dead.RW("a").RLock(ctx))
+	shares := keys.Lock("", keys.ReadWrite, "a")[3]
+	rdb.ZAdd(ctx, shares, redis.Z{Score: hour, Member: rdb.ZRange(ctx, shares, 0, 0).Val()[0]})
+	unlock(t, must(t)(l.RW("a").Lock(ctx)))
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
