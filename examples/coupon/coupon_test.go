@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/examples/internal/stage"
+	"github.com/levee-go/levee/examples/internal/stagetest"
+)
+
+// smallScale is large enough for every recipe to show what it is there for, also under the race detector.
+var smallScale = scale{
+	Coupons: 20, Users: 40, Customers: 8, Work: 2 * time.Millisecond,
+	Slow: 800 * time.Millisecond, SlowEvery: 100, Lease: 500 * time.Millisecond, Patience: 2 * time.Second,
+}
+
+func TestMain(m *testing.M) {
+	stage.ChildMain(play(smallScale))
+	goleak.VerifyTestMain(m)
+}
+
+func TestEveryUserGetsOneCouponAtTheMostAndAllAreGiven(t *testing.T) {
+	stagetest.Check(t, play(smallScale))
+}

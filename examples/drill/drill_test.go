@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// smallScale is large enough to overwhelm its database, and small enough for the race detector.
+var smallScale = scale{
+	processes: 3, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 6}, patience: 10 * time.Second,
+	flood: 500 * time.Millisecond, scrapes: 300, visits: 60, deadLinks: 5,
+	hotReaders: 60, hotFor: 1600 * time.Millisecond, hotTTL: 500 * time.Millisecond,
+	avalanche: 400, before: 500 * time.Millisecond, after: 500 * time.Millisecond, reads: 900,
+	raceFor: time.Second, rows: 4, writers: 4, raceReaders: 16,
+}
+
+// runScene runs a scene on the small scale and returns the plain cache's result and those of levee.
+func runScene(t *testing.T, number int) (plain row, levee []row) {
+	t.Helper()
+	s := settings{rows: 2000, seed: 1, size: smallScale}
+	var out bytes.Buffer
+	r := &report{out: &out, progress: io.Discard, began: time.Now()}
+	around, err := s.open(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := around.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	results, err := s.scene(t.Context(), r, around, number-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", out.String())
+	for _, result := range results[1:] {
+		if result.wrong != 0 {
+			t.Errorf("%s: %d wrong answers", result.step, result.wrong)
+		}
+	}
+	return results[0], results[1:]
+}
+
+// Taking the filter out of the last steps makes this fail: their scrapers then reach the database like the others.
+func TestScrapersStopAtTheFilter(t *testing.T) {
+	plain, levee := runScene(t, 1)
+	if want := int64(smallScale.scrapes) * 9 / 10; plain.absent < want {
+		t.Errorf("the plain cache let %d of %d scrapes through: that is no flood", plain.absent, smallScale.scrapes)
+	}
+	if nulls := levee[1]; nulls.absent > plain.absent*2/3 {
+		t.Errorf("%s: %d queries for absent products; every other one was for a dead link", nulls.step, nulls.absent)
+	}
+	for _, m := range levee[2:] {
+		// The filter lets one in a hundred through: 3 of 300, and hardly ever five times as many.
+		if m.absent > int64(smallScale.scrapes)/20 {
+			t.Errorf("%s: %d queries for absent products", m.step, m.absent)
+		}
+		if m.errors > 0 {
+			t.Errorf("%s: %d errors, the first: %s", m.step, m.errors, m.firstError)
+		}
+	}
+}
+
+// Without the flight each process loads many times at once, without the lease each of the three loads.
+func TestAHotProductIsLoadedOncePerExpiry(t *testing.T) {
+	plain, levee := runScene(t, 2)
+	if most := slicesMax(plain.bursts); most < 3 {
+		t.Errorf("the plain cache loaded %d times per expiry: that is no stampede", most)
+	}
+	for _, m := range levee {
+		if len(m.bursts) < 2 {
+			t.Errorf("%s: the product was loaded %v times: it has not expired", m.step, m.bursts)
+		}
+		if slicesMax(m.bursts) != 1 {
+			t.Errorf("%s: loads per expiry: %v, want 1 each", m.step, m.bursts)
+		}
+		if m.errors > 0 {
+			t.Errorf("%s: %d errors, the first: %s", m.step, m.errors, m.firstError)
+		}
+	}
+}
+
+func TestAnAvalancheKeepsToTheLimit(t *testing.T) {
+	plain, levee := runScene(t, 3)
+	connections := int64(smallScale.database.connections)
+	if plain.peak <= 2*connections {
+		t.Errorf("the plain cache asked for %d connections of %d at once: that is no avalanche", plain.peak, connections)
+	}
+	if last := levee[len(levee)-1]; last.peak > connections {
+		t.Errorf("%s: %d queries at once, with %d connections", last.step, last.peak, connections)
+	}
+}
+
+func TestNoReadIsOlderThanAnAcknowledgedWrite(t *testing.T) {
+	plain, levee := runScene(t, 4)
+	if plain.stale == 0 {
+		t.Error("the plain cache gave no stale answer: that is no race")
+	}
+	for i, m := range levee {
+		if i == 0 && m.stale > 0 {
+			t.Errorf("%s: %d stale answers without a local tier", m.step, m.stale)
+		}
+		// With local tiers the other processes hear of a write a moment after it.
+		if m.old > 0 {
+			t.Errorf("%s: %d answers still stale %v after the write", m.step, m.old, staleGrace)
+		}
+		if m.errors > 0 {
+			t.Errorf("%s: %d errors, the first: %s", m.step, m.errors, m.firstError)
+		}
+	}
+}
+
+func slicesMax(sizes []int) (most int) {
+	for _, n := range sizes {
+		most = max(most, n)
+	}
+	return most
+}
+
+func TestMistakesInTheFlagsAreToldInOneLine(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"-rows 5", "drill: -rows must be from 20,000 to 10,000,000, not 5"},
+		{"-rows many", `drill: invalid value "many" for flag -rows`},
+		{"-scene 5", "drill: -scene must be 1 to 4, or 0 for all, not 5"},
+		{"-scene -1", "drill: -scene must be 1 to 4"},
+		{"-speed 3", "drill: flag provided but not defined: -speed"},
+		{"scene", `drill: unexpected argument "scene"`},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), strings.Fields(test.args), &out, &errs); code != 2 {
+			t.Errorf("%s: exit code %d, want 2", test.args, code)
+		}
+		if got := errs.String(); !strings.HasPrefix(got, test.want) || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s: %q", test.args, got)
+		}
+		if out.Len() > 0 {
+			t.Errorf("%s: printed %q", test.args, out.String())
+		}
+	}
+}
+
+func TestHelpListsTheFlags(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"-h"}, &out, &errs); code != 0 || !strings.Contains(errs.String(), "-postgres DSN") {
+		t.Errorf("exit code %d, %q", code, errs.String())
+	}
+}
+
+func TestAServerThatDoesNotAnswerIsToldInOneLine(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := closed.Addr().String()
+	closed.Close()
+	for _, args := range [][]string{
+		{"-redis", addr},
+		{"-redis", "redis://" + addr + "/0"},
+		{"-postgres", "postgres://nobody@" + addr + "/shop"},
+		{"-postgres", "://"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), args, &out, &errs); code != 1 {
+			t.Errorf("%v: exit code %d, want 1", args, code)
+		}
+		last := errs.String()[strings.Index(errs.String(), "drill:"):]
+		if strings.Count(last, "\n") != 1 {
+			t.Errorf("%v: %q", args, last)
+		}
+		t.Logf("%v: %s", args, last)
+	}
+}
+
+// On a Redis that others use, the drill leaves nothing behind and takes nothing away.
+func TestARealRedisIsLeftAsItWas(t *testing.T) {
+	m := miniredis.RunT(t)
+	if err := m.Set("shop:1", "theirs"); err != nil {
+		t.Fatal(err)
+	}
+	size := smallScale
+	size.flood, size.scrapes, size.visits = 50*time.Millisecond, 20, 20
+	s := settings{redis: m.Addr(), rows: 200, seed: 1, only: 1, size: size}
+	if err := s.drill(t.Context(), &report{out: io.Discard, progress: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	if keys := m.Keys(); len(keys) != 1 || keys[0] != "shop:1" {
+		t.Errorf("keys afterwards: %q", keys)
+	}
+}
+
+// DRILL_POSTGRES=postgres://user@127.0.0.1/shop go test -run Postgres ./drill
+func TestAPostgresIsLeftAsItWas(t *testing.T) {
+	dsn := os.Getenv("DRILL_POSTGRES")
+	if dsn == "" {
+		t.Skip("DRILL_POSTGRES names no server")
+	}
+	db, err := sql.Open("pgx", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	schemas := func() (n int) {
+		if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'levee%'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := schemas()
+	s := settings{postgres: dsn, rows: 200, seed: 1, only: 4, size: smallScale}
+	var out bytes.Buffer
+	if err := s.drill(t.Context(), &report{out: &out, progress: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", out.String())
+	if after := schemas(); after != before {
+		t.Errorf("%d schemas of drills before, %d after", before, after)
+	}
+}
+
+func TestAnInterruptEndsTheDrillAndCleansUp(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	ctx, interrupt := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, interrupt)
+	var out, errs bytes.Buffer
+	began := time.Now()
+	if code := run(ctx, []string{"-rows", "20000"}, &out, &errs); code != 1 || !strings.HasSuffix(errs.String(), "drill: interrupted\n") {
+		t.Errorf("exit code %d, %q", code, errs.String())
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "levee_drill_*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}

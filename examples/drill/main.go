@@ -1,0 +1,135 @@
+// Drill shows what the three floods do to a database behind a plain cache-aside, and what is left of them behind levee.
+//
+//	go run ./drill
+//
+// It needs no server: it embeds a Redis, and makes a SQLite catalogue of 100,000 products on the spot, which it slows down to the pace of a
+// loaded database. Against real servers:
+//
+//	go run ./drill -redis 127.0.0.1:6379 -postgres postgres://user@127.0.0.1/shop
+//
+// On these it works only under a key prefix and in a schema of its own, and removes both at the end.
+//
+// To read it as a lesson: catalogue.go is the database, plain.go the cache that everybody writes, protected.go what levee adds to it,
+// floods.go what happens to both.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/examples/internal/servers"
+)
+
+func main() {
+	redis.SetLogger(servers.Silence{}) // what fails stands in the table; a log would run into the live line
+	debug.SetGCPercent(400)            // the embedded Redis makes garbage as fast as it works; its collection should not be what is measured
+	ctx, cancel := context.WithCancel(context.Background())
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)   // a second signal ends it at once
+	signal.Ignore(syscall.SIGPIPE) // a reader who has seen enough (| head) must not keep it from cleaning up either
+	os.Exit(run(ctx, os.Args[1:], &output{os.Stdout, cancel}, os.Stderr))
+}
+
+// An output ends the drill when nobody reads it any more.
+type output struct {
+	io.Writer
+	end func()
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	if n, err = o.Writer.Write(p); err != nil {
+		o.end()
+	}
+	return n, err
+}
+
+// run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "drill: %v (drill -h lists the flags)\n", err)
+		return 2
+	}
+	err = s.drill(ctx, &report{out: stdout, progress: stderr, markdown: s.markdown, began: time.Now()})
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "drill: %s\n", strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
+		return 1
+	}
+	return 0
+}
+
+// settings are what the flags say.
+type settings struct {
+	redis, postgres string
+	rows, only      int
+	seed            uint64
+	markdown        bool
+	size            scale
+}
+
+func parse(args []string, stderr io.Writer) (settings, error) {
+	s := settings{size: fullScale}
+	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // its errors are printed once, by run
+	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
+	flags.StringVar(&s.postgres, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
+	flags.IntVar(&s.rows, "rows", 100_000, "products in the catalogue, from 20,000 to 10,000,000")
+	flags.IntVar(&s.only, "scene", 0, "run only this scene, 1 to 4 (default all)")
+	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
+	flags.BoolVar(&s.markdown, "markdown", false, "print the tables as Markdown")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(stderr, "Drill runs three floods and an update race against a plain cache-aside and against levee.")
+		flags.SetOutput(stderr)
+		flags.PrintDefaults()
+		return s, err
+	case err != nil:
+		return s, err
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case s.rows < s.size.avalanche || s.rows > 10_000_000:
+		return s, fmt.Errorf("-rows must be from %s to 10,000,000, not %d", count(int64(s.size.avalanche)), s.rows)
+	case s.only < 0 || s.only > 4:
+		return s, fmt.Errorf("-scene must be 1 to 4, or 0 for all, not %d", s.only)
+	}
+	return s, nil
+}
+
+// drill runs the scenes asked for and prints their tables.
+func (s settings) drill(ctx context.Context, r *report) (err error) {
+	around, err := s.open(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, around.close()) }()
+
+	r.opening(around.store.name, around.redis.Name, s.size)
+	for i := range scenes {
+		if s.only != 0 && s.only != i+1 {
+			continue
+		}
+		if _, err := s.scene(ctx, r, around, i); err != nil {
+			return fmt.Errorf("scene %d, %w", i+1, err)
+		}
+	}
+	r.closing()
+	return nil
+}

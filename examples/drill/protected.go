@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/localcache"
+	"github.com/redis/go-redis/v9"
+)
+
+// cached is how one process reads and changes products: through a plain cache, or through a *cache.Cache[int64, Product].
+type cached interface {
+	Get(ctx context.Context, id int64) (Product, error)
+	Set(ctx context.Context, id int64, p Product) error
+	Write(ctx context.Context, ids []int64, tx func(context.Context) error) error
+	Close() error
+}
+
+// A process is what a step finds in each of the processes it opens a cache in.
+type process struct {
+	rdb         redis.UniversalClient
+	store       *Catalogue
+	rows        int
+	connections int    // its share of those of the database
+	name        string // for the cache: the same in all processes of a step, and of its own for each step
+	ttl         *expiry
+	jitter      float64 // for the step that switches it on
+}
+
+// A step is one way of reading products.
+type step struct {
+	name string
+	open func(ctx context.Context, p process) (cached, error)
+}
+
+func openPlain(_ context.Context, p process) (cached, error) {
+	return &plain{rdb: p.rdb, load: p.store.Product, prefix: p.name, ttl: p.ttl.ttl}, nil
+}
+
+// A protection is one thing that levee adds, by an option of the cache.
+type protection struct {
+	name string
+	add  func(ctx context.Context, p process, o *cache.Options) error
+}
+
+var (
+	// One load of a key at a time, in the process and over all of them, and nothing published that a write has overtaken. It is what every
+	// cache of levee does, so there is nothing to switch on.
+	leases = protection{"levee: flight and lease", func(context.Context, process, *cache.Options) error { return nil }}
+
+	// That a product does not exist is remembered too.
+	nulls = protection{"+ null values", func(_ context.Context, _ process, o *cache.Options) error {
+		o.NullTTL = 0
+		return nil
+	}}
+
+	// Most products that do not exist are told from a bitmap in memory.
+	filter = protection{"+ filter", func(ctx context.Context, p process, o *cache.Options) error {
+		f, err := bloom.New(bloom.Options{Name: p.name, Capacity: uint64(p.rows)})
+		if err != nil {
+			return err
+		}
+		o.Filter = f
+		return f.Rebuild(ctx, p.store.IDs(ctx))
+	}}
+
+	// Keys written together do not expire together.
+	jitter = protection{"+ jitter", func(_ context.Context, p process, o *cache.Options) error {
+		o.Jitter = p.jitter
+		return nil
+	}}
+
+	// No more loads at a time than this process may have connections.
+	limit = protection{"+ limit and breaker", func(_ context.Context, p process, o *cache.Options) (err error) {
+		o.Breaker, err = breaker.New(breaker.Options{MaxConcurrent: p.connections, MaxDegraded: p.connections, IsFailure: isFailure})
+		return err
+	}}
+
+	// What this process has read it need not ask Redis for again.
+	local = protection{"+ local tier", func(_ context.Context, _ process, o *cache.Options) error {
+		o.Local = localcache.Options{}
+		return nil
+	}}
+)
+
+// protect returns the steps of a scene: the plain cache, then levee with one protection after the other.
+func protect(protections ...protection) []step {
+	steps := []step{{"plain cache-aside", openPlain}}
+	for i := range protections {
+		steps = append(steps, step{protections[i].name, func(ctx context.Context, p process) (cached, error) {
+			return openLevee(ctx, p, protections[:i+1])
+		}})
+	}
+	return steps
+}
+
+func openLevee(ctx context.Context, p process, protections []protection) (cached, error) {
+	off, err := breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1})
+	if err != nil {
+		return nil, err
+	}
+	o := cache.Options{
+		Name:       p.name,
+		TTL:        p.ttl.usual,
+		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
+		// The embedded Redis has to share the processors with hundreds of readers: a slow answer does not mean that it is in trouble.
+		RedisTimeout: time.Second,
+
+		// Everything is off until its turn comes; a null that lives for a millisecond is as good as none.
+		NullTTL: time.Millisecond, Jitter: -1, Local: localcache.Options{MaxBytes: -1}, Breaker: off,
+	}
+	for _, protection := range protections {
+		if err := protection.add(ctx, p, &o); err != nil {
+			return nil, fmt.Errorf("%s: %w", protection.name, err)
+		}
+	}
+	return cache.NewSource(p.rdb, cache.Source[int64, Product]{
+		Load: p.store.Product,
+		TTL:  func(int64, Product) time.Duration { return p.ttl.ttl() },
+	}, o)
+}
+
+// isFailure: that there is no such row says nothing against the database.
+func isFailure(err error) bool { return !errors.Is(err, sql.ErrNoRows) }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A report prints the table row by row as the steps end, and in between shows on another stream that the drill is alive.
+type report struct {
+	out      io.Writer
+	progress io.Writer
+	markdown bool
+	began    time.Time
+}
+
+var columns = []string{"queries", "at once", "p50", "p99", "wrong", "stale", "errors"}
+
+const stepWidth = 34
+
+// opening says what is being measured, and what the columns mean.
+func (r *report) opening(database, redis string, s scale) {
+	r.began = time.Now()
+	fmt.Fprintf(r.out, "levee drill: %s with %d connections and %v a query, %s, %d processes\n",
+		database, s.database.connections, s.database.queryTime, redis, s.processes)
+	fmt.Fprint(r.out, "queries: asked of the database; at once: the most that ran or waited for a connection; p50, p99: what readers waited;\n"+
+		"wrong: answers for another product, or none for one that exists; stale: older than a write acknowledged before the read began\n")
+}
+
+// scene begins a scene's table.
+func (r *report) scene(title string) {
+	if r.markdown {
+		fmt.Fprintf(r.out, "\n**%s**\n\n| step | %s |\n|---|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
+		return
+	}
+	fmt.Fprintf(r.out, "\n%s\n%-*s", title, stepWidth, "")
+	for _, c := range columns {
+		fmt.Fprintf(r.out, "%9s", c)
+	}
+	fmt.Fprintln(r.out)
+}
+
+// A row is what one step measured.
+type row struct {
+	step                 string
+	queries, peak        int64
+	p50, p99             time.Duration
+	wrong, stale, errors int
+	note                 string // what the columns do not tell
+	firstError           string // the first of the errors
+	absent               int64  // queries for rows that do not exist
+	old                  int    // stale answers still given staleGrace after the write
+	bursts               []int  // queries for the hot product, expiry by expiry
+	importTook           time.Duration
+}
+
+// row prints the result of a step.
+func (r *report) row(m row) {
+	cells := []string{
+		count(m.queries), count(m.peak), millis(m.p50), millis(m.p99),
+		count(int64(m.wrong)), count(int64(m.stale)), count(int64(m.errors)),
+	}
+	if r.markdown {
+		fmt.Fprintf(r.out, "| %s | %s |\n", m.step, strings.Join(cells, " | "))
+		return
+	}
+	fmt.Fprintf(r.out, "%-*s", stepWidth, m.step)
+	for _, c := range cells {
+		fmt.Fprintf(r.out, "%9s", c)
+	}
+	fmt.Fprintln(r.out)
+	if m.note != "" {
+		fmt.Fprintf(r.out, "    %s\n", m.note)
+	}
+	if m.errors > 0 {
+		fmt.Fprintf(r.out, "    the first error: %s\n", m.firstError)
+	}
+}
+
+// closing says how long it took.
+func (r *report) closing() {
+	fmt.Fprintf(r.out, "\nmeasured in %.0f s\n", time.Since(r.began).Seconds())
+}
+
+// during shows what is going on until the function it returns is called: as a live line on a terminal, else as one line.
+func (r *report) during(what string, state func() string) (done func()) {
+	if !isTerminal(r.progress) {
+		fmt.Fprintf(r.progress, "%4.0fs  %s\n", time.Since(r.began).Seconds(), what)
+		return func() {}
+	}
+	end := make(chan struct{})
+	var live sync.WaitGroup
+	live.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			fmt.Fprintf(r.progress, "\r\x1b[K%4.0fs  %s  %s", time.Since(r.began).Seconds(), what, state())
+			select {
+			case <-tick.C:
+			case <-end:
+				fmt.Fprint(r.progress, "\r\x1b[K")
+				return
+			}
+		}
+	})
+	return func() {
+		close(end)
+		live.Wait()
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// count writes a number with its thousands apart.
+func count(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func millis(d time.Duration) string {
+	ms := float64(d) / float64(time.Millisecond)
+	if ms < 10 {
+		return fmt.Sprintf("%.1f ms", ms)
+	}
+	return fmt.Sprintf("%.0f ms", ms)
+}

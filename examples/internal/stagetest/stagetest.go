@@ -1,0 +1,77 @@
+// Package stagetest tests the examples that package stage performs.
+package stagetest
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/levee-go/levee/examples/internal/stage"
+)
+
+// Check is the test of every example: its naive recipes go wrong, the others do not and fail nobody, and nothing is left behind.
+func Check[S any](t *testing.T, play stage.Play[S]) []stage.Result {
+	t.Helper()
+	t.Setenv("TMPDIR", t.TempDir())
+	var out bytes.Buffer
+	results, err := play.Perform(t.Context(), "", os.Getenv("LEVEE_POSTGRES"), &out)
+	t.Logf("%s", out.String())
+	if err != nil {
+		t.Error(err)
+	}
+	for i, result := range results {
+		if result.Naive && result.Wrong == "" {
+			t.Errorf("%s: nothing went wrong; then the others prove nothing", result.Recipe)
+		}
+		if !result.Naive && result.Tally.Failed > 0 {
+			t.Errorf("%s: %d failures, the first: %s", result.Recipe, result.Tally.Failed, result.Tally.FirstFailure)
+		}
+		if result.Tally.Served == 0 && !play.Recipes[i].Deadly {
+			t.Errorf("%s: nobody was served", result.Recipe)
+		}
+	}
+	if len(results) != len(play.Recipes) {
+		t.Errorf("%d rows for %d recipes", len(results), len(play.Recipes))
+	}
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "levee*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	checkMistakes(t, play)
+	return results
+}
+
+// checkMistakes looks whether mistakes in the flags and servers that do not answer are told in one line.
+func checkMistakes[S any](t *testing.T, play stage.Play[S]) {
+	t.Helper()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := closed.Addr().String()
+	closed.Close()
+	for _, test := range []struct {
+		args, want string
+		code       int
+	}{
+		{"-speed 3", "flag provided but not defined: -speed", 2},
+		{"now", `unexpected argument "now"`, 2},
+		{"-redis " + addr, "no Redis at " + addr, 1},
+		{"-redis redis://" + addr + "/0", "no Redis at " + addr, 1},
+		{"-postgres postgres://nobody@" + addr + "/shop", "making a schema in PostgreSQL", 1},
+		{"-postgres ://", "the DSN of PostgreSQL", 1},
+	} {
+		var out, errs bytes.Buffer
+		if code := play.Run(t.Context(), strings.Fields(test.args), &out, &errs); code != test.code {
+			t.Errorf("%s: exit code %d, want %d", test.args, code, test.code)
+		}
+		if got := errs.String(); !strings.HasPrefix(got, play.Name+": "+test.want) || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s: %q", test.args, got)
+		}
+		if out.Len() > 0 {
+			t.Errorf("%s: printed %q", test.args, out.String())
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An attack is one run: a scraper and honest users at the same processes for the same time.
+type attack struct {
+	site
+	shops []*shop
+	seed  uint64
+	seen  tally
+	fresh newcomers
+
+	scraped  atomic.Int64 // ids that the scraper got its answer for
+	odd      atomic.Int64 // other answers to the scraper than "no such product"
+	made     int          // products that were to be made
+	rebuilds int          // of the filter
+}
+
+// run lets everybody loose and returns when the last of them has got an answer.
+func (a *attack) run(ctx context.Context) error {
+	// Nobody is cut off at the end of the attack, but nobody hangs for ever either.
+	ctx, cancel := context.WithTimeout(ctx, a.size.lasts+2*a.size.patience)
+	defer cancel()
+	end := time.Now().Add(a.size.lasts)
+	users, scraper := httpClient(a.size.patience), httpClient(a.size.patience)
+	defer users.CloseIdleConnections()
+	defer scraper.CloseIdleConnections()
+
+	var all sync.WaitGroup
+	all.Go(func() { a.visit(ctx, users) })
+	all.Go(func() { a.announce(ctx, users, end) })
+	all.Go(func() { a.scrape(ctx, end, a.size.callers, a.size.calls, a.call) })
+	all.Go(func() {
+		a.scrape(ctx, end, a.size.clients, a.size.requests, func(ctx context.Context, h *shop) func(int64) (int, error) {
+			return func(id int64) (int, error) { return get(ctx, scraper, h, id, nil) }
+		})
+	})
+	all.Go(func() { a.rebuild(ctx, end) })
+	all.Wait()
+	return ctx.Err()
+}
+
+// httpClient keeps its connections, however many there are.
+func httpClient(patience time.Duration) *http.Client {
+	return &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
+}
+
+// get asks a process for a product over HTTP. It returns the status, and decodes the product if there is one and it is wanted.
+func get(ctx context.Context, client *http.Client, h *shop, id int64, p *Product) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+strconv.FormatInt(id, 10), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK && p != nil {
+		err = json.NewDecoder(resp.Body).Decode(p)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body) // so that the connection can be used again
+	return resp.StatusCode, err
+}
+
+// scrape sends some goroutines of the scraper out, which together ask for up to perSecond ids a second. open gives each of them a way to
+// ask one process. An id is not asked for if all of them are waiting for answers, nor later if there was no processor to ask for it in
+// time: on a machine that cannot keep up, the scraper gets fewer answers, but the users do not stand in line behind its own work.
+func (a *attack) scrape(ctx context.Context, end time.Time, goroutines, perSecond int, open func(context.Context, *shop) func(int64) (int, error)) {
+	rounds := min(perSecond, 1000) // a second; a timer is good to a millisecond or so
+	round := make(chan struct{})
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(a.seed, uint64(perSecond+g)))
+			ask := open(ctx, a.shops[g%len(a.shops)])
+			for range round {
+				for i := 0; i < perSecond/rounds && time.Now().Before(end); i++ {
+					// The ids are up to 2^62, where nothing exists: hardly any is asked for twice.
+					a.count(ask(1<<32 + rng.Int64N(1<<62)))
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second / time.Duration(rounds))
+	for ; time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
+		select {
+		case round <- struct{}{}:
+		default:
+		}
+	}
+	tick.Stop()
+	close(round)
+	all.Wait()
+}
+
+func (a *attack) count(status int, err error) {
+	switch {
+	case err != nil: // nobody minds if the scraper gets no answer
+	case status == http.StatusNotFound:
+		a.scraped.Add(1)
+	default:
+		a.odd.Add(1)
+	}
+}
+
+// call asks the handler of a process without a connection in between, so that millions of ids fit into a few seconds.
+func (a *attack) call(ctx context.Context, h *shop) func(int64) (int, error) {
+	w := &reply{header: make(http.Header)}
+	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{}, Header: make(http.Header)}).WithContext(ctx)
+	return func(id int64) (int, error) {
+		r.URL.Path = "/product/" + strconv.FormatInt(id, 10)
+		w.status = http.StatusOK
+		h.handler.ServeHTTP(w, r)
+		return w.status, ctx.Err()
+	}
+}
+
+// A reply keeps the status of an answer.
+type reply struct {
+	header http.Header
+	status int
+}
+
+func (w *reply) Header() http.Header         { return w.header }
+func (w *reply) Write(b []byte) (int, error) { return len(b), nil }
+func (w *reply) WriteHeader(status int)      { w.status = status }
+
+// visit sends the honest users: evenly over the attack, each on its own and whether or not the earlier ones have been answered. A few
+// products are popular; every tenth visit is for one that is new.
+func (a *attack) visit(ctx context.Context, client *http.Client) {
+	rng := rand.New(rand.NewPCG(a.seed, 0))
+	popular := rand.NewZipf(rng, 1.2, 10, uint64(a.rows-1))
+	start := time.Now()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for i := range a.size.visits {
+		due := start.Add(a.size.lasts * time.Duration(i) / time.Duration(a.size.visits))
+		if sleep(ctx, time.Until(due)) != nil {
+			return
+		}
+		id, at := 1+int64(popular.Uint64()), i%len(a.shops)
+		if i%10 == 0 {
+			if n, ok := a.fresh.random(rng); ok {
+				id = n.id
+				if time.Since(n.since) < 2*a.size.maxLag { // other processes may not have heard of it
+					at = n.home
+				}
+			}
+		}
+		all.Go(func() { a.seen.visit(ctx, client, a.shops[at], id, due) })
+	}
+}
+
+// announce makes new products while the attack is on. Users have asked for each of them before it was there, in every process.
+func (a *attack) announce(ctx context.Context, client *http.Client, end time.Time) {
+	for ; time.Now().Before(end); a.made++ {
+		id, home := int64(a.rows+a.made+1), a.made%len(a.shops)
+		for _, h := range a.shops {
+			if status, err := get(ctx, client, h, id, nil); err == nil && status != http.StatusNotFound {
+				a.seen.failed(fmt.Errorf("status %d for a product to come", status))
+			}
+		}
+		err := a.shops[home].products.Write(ctx, []int64{id}, func(ctx context.Context) error { return a.catalogue.Insert(ctx, id) })
+		if err != nil {
+			a.seen.failed(fmt.Errorf("making a product: %w", err))
+		} else {
+			a.fresh.add(newcomer{id, home, time.Now()})
+		}
+		if sleep(ctx, a.size.newEvery) != nil {
+			return
+		}
+	}
+}
+
+// rebuild builds the filter anew, from all processes in turn, as long as the attack lasts.
+func (a *attack) rebuild(ctx context.Context, end time.Time) {
+	if a.way < rebuilt {
+		return
+	}
+	for i := 0; time.Now().Before(end); i++ {
+		if err := a.shops[i%len(a.shops)].filter.Rebuild(ctx, a.catalogue.IDs(ctx)); err != nil {
+			a.seen.failed(err)
+			return
+		}
+		a.rebuilds++
+		if sleep(ctx, a.size.rebuildEvery) != nil {
+			return
+		}
+	}
+}
+
+// A newcomer is a product made during the attack, by the process home.
+type newcomer struct {
+	id    int64
+	home  int
+	since time.Time
+}
+
+type newcomers struct {
+	mu  sync.Mutex
+	all []newcomer
+}
+
+func (n *newcomers) add(c newcomer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, c)
+}
+
+func (n *newcomers) random(rng *rand.Rand) (c newcomer, ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.all) == 0 {
+		return c, false
+	}
+	return n.all[rng.IntN(len(n.all))], true
+}
+
+// visit asks for a product that exists and judges the answer.
+func (t *tally) visit(ctx context.Context, client *http.Client, h *shop, id int64, due time.Time) {
+	var p Product
+	status, err := get(ctx, client, h, id, &p)
+	took := time.Since(due) // the user has been waiting since the visit was due
+	switch {
+	case err != nil:
+	case status == http.StatusNotFound:
+		t.missed(took)
+		return
+	case status != http.StatusOK:
+		err = fmt.Errorf("status %d", status)
+	case p.ID != id || p.Name != nameOf(id):
+		err = errors.New("the answer is another product")
+	}
+	t.answered(took, err)
+}

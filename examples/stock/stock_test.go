@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/examples/internal/stage"
+	"github.com/levee-go/levee/examples/internal/stagetest"
+)
+
+// smallScale is large enough for every recipe to show what it is there for, also under the race detector.
+var smallScale = scale{
+	Stock: 40, Segments: 5, Buyers: 40, Customers: 12, Work: 5 * time.Millisecond,
+	Slow: 800 * time.Millisecond, Lease: 500 * time.Millisecond,
+}
+
+func TestMain(m *testing.M) {
+	stage.ChildMain(play(smallScale))
+	goleak.VerifyTestMain(m)
+}
+
+func TestAllIsSoldAndNoMore(t *testing.T) {
+	stagetest.Check(t, play(smallScale))
+}
