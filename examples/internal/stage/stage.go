@@ -39,7 +39,7 @@ type Recipe[S any] struct {
 	Naive  bool                                                                    // it is there to fail
 	Reset  func(scale S) []string                                                  // statements that set the scene
 	Serve  func(ctx context.Context, p *Process, scale S) (tally Tally, err error) // what each of the two processes does
-	Deadly bool                                                                    // the first process dies on the way
+	Deadly bool                                                                    // the first process dies on the way, and leaves the rest to the second
 }
 
 // A Result is one row of the table.
