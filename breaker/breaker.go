@@ -92,6 +92,7 @@ type Breaker struct {
 	circuit  *circuit
 	normal   *limiter
 	degraded *limiter
+	idle     *limiter // for calls in the background
 	changes  notifier
 	tally    tally
 }
@@ -107,6 +108,7 @@ func New(o Options) (*Breaker, error) {
 		timedOut: fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
 		normal:   newLimiter(o.MaxConcurrent, o.MaxQueue),
 		degraded: newLimiter(o.MaxDegraded, o.MaxQueue),
+		idle:     newLimiter(o.MaxBackground, 0),
 		changes:  notifier{tell: o.OnStateChange},
 	}
 	if o.Name != "" {
@@ -134,7 +136,7 @@ func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) er
 	if b == nil {
 		b = none
 	}
-	return b.do(ctx, fn, nil)
+	return b.do(ctx, fn, nil, b.o.QueueTimeout)
 }
 
 // DoDegraded is Do within a smaller limit, for calls that a better-protected path
@@ -144,7 +146,19 @@ func (b *Breaker) DoDegraded(ctx context.Context, fn func(ctx context.Context) e
 	if b == nil {
 		b = none
 	}
-	return b.do(ctx, fn, b.degraded)
+	return b.do(ctx, fn, b.degraded, b.o.QueueTimeout)
+}
+
+// DoBackground is Do for calls that nobody waits for, such as refreshing what is
+// still good enough. At most MaxBackground of them run at a time, and they count
+// within MaxConcurrent too. They do not wait for a place, so they never stand
+// before a call that somebody waits for: while one of those queues, they are
+// refused with ErrLimited.
+func (b *Breaker) DoBackground(ctx context.Context, fn func(ctx context.Context) error) error {
+	if b == nil {
+		b = none
+	}
+	return b.do(ctx, fn, b.idle, -1)
 }
 
 // State tells what a call would meet now. It does not wait.
@@ -167,12 +181,14 @@ func (b *Breaker) MaxDuration() time.Duration {
 	return b.o.Timeout + max(0, b.o.QueueTimeout)
 }
 
-func (b *Breaker) do(ctx context.Context, fn func(context.Context) error, extra *limiter) error {
+// do is all of them: extra is a limit beside that of all calls, budget how long
+// to wait for a place, negative not at all.
+func (b *Breaker) do(ctx context.Context, fn func(context.Context) error, extra *limiter, budget time.Duration) error {
 	if ctx.Err() != nil {
 		b.tally.left.Add(1)
 		return ended(ctx)
 	}
-	if err := b.enter(ctx, extra); err != nil {
+	if err := b.enter(ctx, extra, budget); err != nil {
 		b.tally.refused(err)
 		return err
 	}
@@ -186,9 +202,9 @@ func (b *Breaker) do(ctx context.Context, fn func(context.Context) error, extra 
 }
 
 // enter takes a place in each limit. It gives up when the breaker opens.
-func (b *Breaker) enter(ctx context.Context, extra *limiter) error {
+func (b *Breaker) enter(ctx context.Context, extra *limiter, budget time.Duration) error {
 	// The era first: if the breaker opens after the look at it, this era ends.
-	w := waiting{ctx: ctx, era: b.circuit.era(), budget: b.o.QueueTimeout}
+	w := waiting{ctx: ctx, era: b.circuit.era(), budget: budget}
 	if b.circuit.refuses() {
 		return ErrOpen
 	}

@@ -279,3 +279,40 @@ func TestNegativeLimitsAreNone(t *testing.T) {
 		close(release)
 	})
 }
+
+// With a queue for background calls, or with places that they may all take, those
+// somebody waits for stand behind them.
+func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
+		release := make(chan struct{})
+		hold := func(context.Context) error { <-release; return nil }
+		for range 2 {
+			go func() { _ = b.DoBackground(context.Background(), hold) }()
+		}
+		synctest.Wait()
+		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("third of four in the background: got %v, want ErrLimited", err)
+		}
+		occupy(b, 2, release)
+		var waited error
+		var waiter sync.WaitGroup
+		waiter.Go(func() { waited = b.Do(context.Background(), succeed) })
+		synctest.Wait()
+		began := time.Now()
+		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(began) > 0 {
+			t.Errorf("with all places taken: got %v after %v, want ErrLimited at once", err, time.Since(began))
+		}
+		close(release)
+		waiter.Wait()
+		if waited != nil {
+			t.Errorf("the one that queued: %v", waited)
+		}
+		synctest.Wait()
+		for range 3 {
+			if err := b.DoBackground(t.Context(), succeed); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		}
+	})
+}

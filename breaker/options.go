@@ -35,6 +35,10 @@ type Options struct {
 	// MaxDegraded is how many of them may come from DoDegraded. Zero means 16;
 	// negative means no limit but MaxConcurrent.
 	MaxDegraded int
+	// MaxBackground is how many of them may come from DoBackground. Zero means
+	// half of MaxConcurrent, at least 1, and 16 if that has no limit; negative means
+	// no limit but MaxConcurrent.
+	MaxBackground int
 	// QueueTimeout is how long a call waits for its turn. Zero means 200 ms;
 	// negative means that it does not wait.
 	QueueTimeout time.Duration
@@ -80,6 +84,7 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.Cooldown, 5*time.Second)
 	setDefault(&o.MaxConcurrent, 64)
 	setDefault(&o.MaxDegraded, 16)
+	setDefault(&o.MaxBackground, max(1, half(o.MaxConcurrent)))
 	setDefault(&o.QueueTimeout, 200*time.Millisecond)
 	setDefault(&o.MaxQueue, 1024)
 	setDefault(&o.Timeout, 5*time.Second)
@@ -87,6 +92,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("breaker: Timeout %v and QueueTimeout %v must be under 73 years; negative turns them off", o.Timeout, o.QueueTimeout)
 	}
 	return o.withWindow()
+}
+
+// half of a limit; 16 of none.
+func half(limit int) int {
+	if limit < 0 {
+		return 16
+	}
+	return limit / 2
 }
 
 func setDefault[T comparable](field *T, value T) {
