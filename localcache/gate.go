@@ -19,6 +19,8 @@ const (
 	filled
 	outdated
 	refused
+	// of a Kept
+	kept
 
 	outcomes
 )

@@ -99,3 +99,39 @@ func TestDistrustCanMeanNothingCounts(t *testing.T) {
 		want(t, c, "a", 1, value)
 	})
 }
+
+// What is over may still be asked for. What has been deleted, or is known not to
+// exist by now, may not: that would bring an old value back.
+func TestAnEntryPastItsLifeIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := open[string, int](t, localcache.Options{TTL: time.Second})
+		keeps := func(key string, want bool) {
+			t.Helper()
+			if v, ok := c.Kept(key); ok != want || ok && v != 7 {
+				t.Errorf("%s: %d, %v", key, v, ok)
+			}
+		}
+		for _, key := range []string{"over", "deleted", "null"} {
+			c.Fill(c.Mark(key), key, 7, 8, time.Hour)
+		}
+		c.Settle()
+		keeps("over", true)
+		time.Sleep(time.Hour)
+		want(t, c, "over", 0, miss)
+		c.Delete("deleted")
+		c.FillNull(c.Mark("null"), "null", time.Second)
+		c.Settle()
+		time.Sleep(time.Minute)
+		keeps("over", true)
+		keeps("deleted", false)
+		keeps("null", false)
+		keeps("never", false)
+		c.Flush()
+		keeps("over", false)
+		c.Fill(c.Mark("over"), "over", 7, 8, time.Hour)
+		c.Settle()
+		c.Close()
+		keeps("over", false)
+		keeps("never", false)
+	})
+}

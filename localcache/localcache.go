@@ -151,11 +151,36 @@ func (c *Cache[K, V]) Get(key K) (V, Kind) {
 	return none, Miss
 }
 
+// Kept returns the value of key even if its life is over, for a caller who finds
+// nothing better: as long as there was room for it, unless the id has been deleted
+// or a null was filled since. It may be far older than Options.TTL; how old is for
+// the value to know.
+func (c *Cache[K, V]) Kept(key K) (V, bool) {
+	var none V
+	if c == nil {
+		return none, false
+	}
+	hash := c.hash.sum(key)
+	lane := c.gate.lane()
+	if !lane.enter() {
+		return none, false
+	}
+	e, null := c.values.get(hash, key), c.nulls.get(hash, key)
+	lane.leave(kept)
+	if e == nil || !c.current(&e.stamp) || null != nil && c.current(&null.stamp) && null.filled >= e.filled {
+		return none, false
+	}
+	return e.value, true
+}
+
 // counts reports whether an entry is neither overtaken nor too old.
 func (c *Cache[K, V]) counts(s *stamp) bool {
 	age := c.clock.soon.Load() - s.filled
-	return age < s.life && age < c.maxAge.Load() && s.generation == c.generations.now(s.stripe)
+	return age < s.life && age < c.maxAge.Load() && c.current(s)
 }
+
+// current reports whether an entry is not overtaken by a deletion.
+func (c *Cache[K, V]) current(s *stamp) bool { return s.generation == c.generations.now(s.stripe) }
 
 // Mark returns the present moment of id. Take it before the read from Redis or
 // the database that a fill is to be made of: only then does a deletion that the
