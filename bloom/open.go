@@ -139,117 +139,6 @@ func wake(c chan struct{}) {
 	}
 }
 
-func (s *shared) mayContain(ctx context.Context, id string) bool {
-	if !s.denies(id) {
-		return true
-	}
-	return s.o.Confirm && !(s.confirm(ctx) && s.denies(id))
-}
-
-// add puts ids into the set, some at a time.
-func (s *shared) add(ctx context.Context, ids []string) error {
-	for chunk := range slices.Chunk(ids, addChunk) {
-		if s.life.Err() != nil {
-			return ErrClosed
-		}
-		if err := s.addChunk(ctx, chunk); err != nil {
-			return unavailable(ctx, "Add", err)
-		}
-		s.adds.Add(uint64(len(chunk)))
-	}
-	return nil
-}
-
-// attempts is how often a call is repeated because the filter has changed under it.
-const attempts = 8
-
-func (s *shared) addChunk(ctx context.Context, ids []string) error {
-	hashes := make([]hash, 0, addChunk)
-	for range attempts {
-		inc, err := s.incarnation(ctx)
-		if err != nil {
-			return err
-		}
-		hashes = hashes[:0]
-		for _, id := range ids {
-			hashes = append(hashes, inc.key.sum(id))
-		}
-		err = s.addHashes(ctx, inc, hashes)
-		if !errors.Is(err, errLost) {
-			return err
-		}
-		s.drop(inc) // the next attempt makes a record
-	}
-	return errLost
-}
-
-// addHashes adds in Redis, and then here: so when it returns, both say yes.
-func (s *shared) addHashes(ctx context.Context, inc *incarnation, hashes []hash) error {
-	for range attempts {
-		s.mu.Lock()
-		guess := s.state
-		s.mu.Unlock()
-		done, err := s.authority.add(ctx, inc, hashes, guess)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		if s.inc != nil && *s.inc == *inc {
-			s.state = done.state
-		}
-		if !done.stale {
-			s.added(inc, hashes, done.entry)
-		}
-		s.mu.Unlock()
-		if !done.stale {
-			return nil
-		}
-	}
-	return errors.New("the generations keep changing")
-}
-
-// added takes over an add of our own ahead of the log. It is called with mu held.
-func (s *shared) added(inc *incarnation, hashes []hash, at entry) {
-	if s.recentOf != inc.key {
-		s.recentOf = inc.key
-		s.recent.drop()
-	}
-	s.recent.push(hashes)
-	if s.inc == nil || *s.inc != *inc {
-		return // nothing of inc answers; what will, begins later than this add
-	}
-	if s.own.before(at) {
-		s.own = at
-	}
-	for _, r := range []*replica{s.replica, s.candidate} {
-		if r == nil {
-			continue
-		}
-		for _, h := range hashes {
-			r.add(h)
-		}
-	}
-}
-
-// addAgain adds what was added here lately: a Redis that failed over to a replica may
-// have lost what it had acknowledged. After a flush it is of use only if the key is a
-// secret's.
-func (s *shared) addAgain(ctx context.Context, inc *incarnation) error {
-	s.mu.Lock()
-	same := s.recentOf == inc.key
-	s.mu.Unlock()
-	if !same {
-		return nil
-	}
-	hashes, _ := s.recent.take()
-	for chunk := range slices.Chunk(hashes, addChunk) {
-		if err := s.addHashes(ctx, inc, chunk); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // incarnation returns the filter that stands in Redis, as far as is known.
 func (s *shared) incarnation(ctx context.Context) (*incarnation, error) {
 	s.mu.Lock()
@@ -283,63 +172,13 @@ func (s *shared) drop(inc *incarnation) {
 	s.answering.Store(nil)
 }
 
-// An ask is a look into the log that begins later.
-type ask struct {
-	done chan struct{} // closed when the look is over
-	ok   bool          // it has reached the end; to be read when it is over
-}
-
-func (a *ask) finish(ok bool) {
-	if a != nil {
-		a.ok = ok
-		close(a.done)
-	}
-}
-
-// confirm waits until everything is taken over that was added before the call, and
-// tells whether it is. All who wait share one look into the log.
-func (s *shared) confirm(ctx context.Context) bool {
-	s.mu.Lock()
-	if s.ask == nil {
-		s.ask = &ask{done: make(chan struct{})}
-	}
-	a := s.ask
-	s.mu.Unlock()
-	wake(s.asked)
-
-	timer := time.NewTimer(confirmTimeout)
-	defer timer.Stop()
-	select {
-	case <-a.done:
-		return a.ok
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-s.life.Done():
-	}
-	return false
-}
-
-// confirmTimeout is how long a no waits to be confirmed; then it is none.
-const confirmTimeout = 100 * time.Millisecond
-
-func (s *shared) takeAsk() *ask {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := s.ask
-	s.ask = nil
-	return a
-}
-
-func (s *shared) isAsked() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ask != nil
-}
-
-// warnFull says once a generation that half of its positions are set, which is when
-// it holds as many ids as it is made for. It is called with mu held.
+// warnFull says once of a generation that it holds more ids than the Capacity. What
+// tells so is an estimate, off by a percent or two in small filters: hence the room,
+// without which half of those that hold just their Capacity would be reported. It is
+// called with mu held.
 func (s *shared) warnFull() {
-	if r := s.replica; r != nil && r.fill() > 0.5 && s.warned != r.name {
+	room := s.o.Capacity/20 + 10
+	if r := s.replica; r != nil && s.warned != r.name && r.ids() > s.o.Capacity+room {
 		s.warned = r.name
 		s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
 			"capacity", s.o.Capacity, "ids", r.ids(), "false_positive_rate", r.rate())

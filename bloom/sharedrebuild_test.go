@@ -324,7 +324,7 @@ func TestASharedFilterSaysThatItIsFullAndAbstains(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond)
 	_ = a.Close()
-	if n := strings.Count(log.String(), "more ids than its Capacity"); n != 1 && n != 2 { // 2 if just 1000 are above a half
+	if n := strings.Count(log.String(), "more ids than its Capacity"); n != 1 { // not of the generations that hold just 1000
 		t.Errorf("said %d times that it is full:\n%s", n, log.String())
 	}
 }

@@ -1,0 +1,111 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// add puts ids into the set, some at a time.
+func (s *shared) add(ctx context.Context, ids []string) error {
+	for chunk := range slices.Chunk(ids, addChunk) {
+		if s.life.Err() != nil {
+			return ErrClosed
+		}
+		if err := s.addChunk(ctx, chunk); err != nil {
+			return unavailable(ctx, "Add", err)
+		}
+		s.adds.Add(uint64(len(chunk)))
+	}
+	return nil
+}
+
+// attempts is how often a call is repeated because the filter has changed under it.
+const attempts = 8
+
+func (s *shared) addChunk(ctx context.Context, ids []string) error {
+	hashes := make([]hash, 0, addChunk)
+	for range attempts {
+		inc, err := s.incarnation(ctx)
+		if err != nil {
+			return err
+		}
+		hashes = hashes[:0]
+		for _, id := range ids {
+			hashes = append(hashes, inc.key.sum(id))
+		}
+		err = s.addHashes(ctx, inc, hashes)
+		if !errors.Is(err, errLost) {
+			return err
+		}
+		s.drop(inc) // the next attempt makes a record
+	}
+	return errLost
+}
+
+// addHashes adds in Redis, and then here: so when it returns, both say yes.
+func (s *shared) addHashes(ctx context.Context, inc *incarnation, hashes []hash) error {
+	for range attempts {
+		s.mu.Lock()
+		guess := s.state
+		s.mu.Unlock()
+		done, err := s.authority.add(ctx, inc, hashes, guess)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.inc != nil && *s.inc == *inc {
+			s.state = done.state
+		}
+		if !done.stale {
+			s.added(inc, hashes, done.entry)
+		}
+		s.mu.Unlock()
+		if !done.stale {
+			return nil
+		}
+	}
+	return errors.New("the generations keep changing")
+}
+
+// added takes over an add of our own ahead of the log. It is called with mu held.
+func (s *shared) added(inc *incarnation, hashes []hash, at entry) {
+	if s.recentOf != inc.key {
+		s.recentOf = inc.key
+		s.recent.drop()
+	}
+	s.recent.push(hashes)
+	if s.inc == nil || *s.inc != *inc {
+		return // nothing of inc answers; what will, begins later than this add
+	}
+	if s.own.before(at) {
+		s.own = at
+	}
+	for _, r := range []*replica{s.replica, s.candidate} {
+		if r == nil {
+			continue
+		}
+		for _, h := range hashes {
+			r.add(h)
+		}
+	}
+}
+
+// addAgain adds what was added here lately: a Redis that failed over to a replica may
+// have lost what it had acknowledged. After a flush it is of use only if the key is a
+// secret's.
+func (s *shared) addAgain(ctx context.Context, inc *incarnation) error {
+	s.mu.Lock()
+	same := s.recentOf == inc.key
+	s.mu.Unlock()
+	if !same {
+		return nil
+	}
+	hashes, _ := s.recent.take()
+	for chunk := range slices.Chunk(hashes, addChunk) {
+		if err := s.addHashes(ctx, inc, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
