@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"crypto/rand"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,9 +22,11 @@ type core struct {
 	count   atomic.Int64
 	store   server
 	keeper  *keeper
+	journal *journal
 	hub     *hub.Hub // nil for a Quorum, which does not wait in a queue
 	unsub   func()
 	hooks   Hooks // those of New, for what concerns all
+	log     *slog.Logger
 	ctx     context.Context
 	cancel  context.CancelFunc
 	closed  chan struct{}
@@ -54,8 +57,9 @@ func newCore(rdb redis.UniversalClient, o Options) *core {
 // bareCore makes a core that hears of nothing.
 func bareCore(process string, s server, o Options) *core {
 	ctx, cancel := context.WithCancel(context.Background())
+	j := &journal{}
 	return &core{
-		process: process, store: s, keeper: newKeeper(s), hooks: o.Hooks,
+		process: process, store: s, keeper: newKeeper(s, j), journal: j, hooks: o.Hooks, log: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
 		rooms: map[roomKey]*room{}, entries: map[string]*room{}, attaching: map[Token]bool{},
 	}
@@ -112,6 +116,9 @@ func (c *core) health() {
 	changed := live != c.pushing
 	c.pushing = live
 	c.mu.Unlock()
+	if changed && !live && !c.isClosed() {
+		c.noteDeaf(c.log)
+	}
 	if changed && c.hooks.Push != nil {
 		c.hooks.Push(live)
 	}

@@ -18,8 +18,9 @@
 //     to another, also when Redis is silent or the machine was asleep.
 //   - A lease outlives its length only by the life of its process: the lock of one
 //     that dies is free after the rest of its lease at the latest.
-//   - A later lease has a larger fence, also when Redis has lost its memory, as long
-//     as the server's clock does not go back past the last fence.
+//   - A later lease has a larger fence: while Redis remembers the lock, whatever its
+//     clock does, and also when it has lost its memory, if its clock is past the last
+//     fence.
 //   - Unlock frees a lock of its own lease and never that of a later one, and tells
 //     when the lease was lost. It works with a context that has ended.
 //   - Every operation may be repeated by the client when a reply was lost: nothing is
@@ -32,7 +33,8 @@
 //     many wait. Waiting costs one script a second for each process and lock.
 //   - No call holds its caller longer than its context lives (Unlock: a tenth of a
 //     second more), whatever Redis does and the client's options are.
-//   - Time is the server's: the clocks of the clients do not matter.
+//   - Time is the server's: what clock a client has does not matter. One that is set
+//     while it holds a lock can end its lease early, never late.
 //
 // # What it does not promise
 //
@@ -43,8 +45,9 @@
 //     granted, and grant it again. Options.Replicas makes that less likely, not
 //     impossible. A restart without persistence forgets all locks; holders learn it
 //     when the connection is back.
-//   - Fences grow as long as Redis keeps a lock's record, 10 minutes beyond its lease,
-//     or its clock does not step back.
+//   - A fence may come again if Redis loses a lock's record and its clock was set
+//     back. It keeps the record for 10 minutes beyond the lease, and when its clock
+//     is set back by up to a day until that is past the fence again.
 //   - A server's clock that jumps forward shortens leases by as much.
 //   - Do not keep locks in a Redis that evicts keys (maxmemory-policy other than
 //     noeviction), such as a cache's: an evicted lock is lost.

@@ -155,6 +155,9 @@ func (c *core) take(ctx context.Context, t *target, o *Options, wait bool) (*hol
 	} else {
 		h, err = c.try(ctx, t, o)
 	}
+	if err == nil || errors.Is(err, ErrNotReplicated) {
+		c.advise(o)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -193,13 +193,17 @@ func TestAnExpiredLockHasOneWinner(t *testing.T) {
 	for range 4 {
 		lockers = append(lockers, open(t, s.Client(t), Options{}))
 	}
-	dead := open(t, s.Client(t), Options{Lease: minLease, NoRenewal: true})
-	for round := range redistest.Pick(5, 1000) {
-		name := fmt.Sprint(round)
-		if _, err := dead.Lock(ctx, name); err != nil {
+	const lease = 500 * time.Millisecond
+	dead := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true})
+	rounds := redistest.Pick(50, 1000)
+	for round := range rounds {
+		if _, err := dead.Lock(ctx, fmt.Sprint(round)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(minLease)
+	}
+	time.Sleep(lease)
+	for round := range rounds {
+		name := fmt.Sprint(round)
 		if winners := race(func(i int) bool {
 			_, err := lockers[i%len(lockers)].TryLock(ctx, name)
 			return err == nil

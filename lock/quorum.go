@@ -257,6 +257,13 @@ func (q *quorum) renewMany(ctx context.Context, due []*hold, terms []time.Durati
 	return outcomes
 }
 
+func (q *quorum) info(ctx context.Context, section string) (all []map[string]string) {
+	for _, node := range q.nodes {
+		all = append(all, node.info(ctx, section)...)
+	}
+	return all
+}
+
 // Nobody waits in a queue of a quorum, and nobody looks at one of its locks.
 func (q *quorum) leave(context.Context, *target, string) error   { return nil }
 func (q *quorum) inspect(context.Context, *target) (Info, error) { return Info{}, nil }

@@ -45,8 +45,22 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
 	var inside atomic.Int32
 	var last, total int64
+	rounds := make([]atomic.Int32, len(qs))
 	stop := make(chan struct{})
 	var all, chaos sync.WaitGroup
+	// What one server forgot must not meet what another forgets before the leases in
+	// between have been given back: two at a time are a minority, four are not.
+	settled := func() {
+		for i := range rounds {
+			for begin := rounds[i].Load(); rounds[i].Load() < begin+2; {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		}
+	}
 	chaos.Go(func() {
 		for i := 0; ; i++ {
 			one, two := nodes[i%5], nodes[(i+2)%5]
@@ -60,13 +74,12 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			one.Cont()
 			two.Restart()
-			// What it forgot must not meet what another forgets before the leases in
-			// between have been given back: two at a time are a minority, four are not.
-			time.Sleep(150 * time.Millisecond)
+			settled()
 		}
 	})
-	for _, q := range qs {
+	for i, q := range qs {
 		all.Go(func() {
+			defer rounds[i].Store(1 << 30) // it is done
 			for range redistest.Pick(100, 3000) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				lease, err := q.Lock(ctx, "a")
@@ -90,6 +103,7 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, ErrUnavailable) {
 					t.Errorf("Unlock: %v", err)
 				}
+				rounds[i].Add(1)
 			}
 		})
 	}

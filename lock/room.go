@@ -64,6 +64,7 @@ const (
 	maxReaders  = 256 // that one bid is for
 	fastestPoll = 20 * time.Millisecond
 	slowestPoll = 250 * time.Millisecond
+	deaf        = 8 // so many polls without a push are no accident any more
 )
 
 func (rm *room) call() {
@@ -124,6 +125,9 @@ func (c *core) drive(ctx context.Context, rm *room, w *waiter, o *Options) (h *h
 		c.mu.Unlock()
 		if queued {
 			contended = true
+			if polls == deaf && !c.push() {
+				c.noteDeaf(o.Logger)
+			}
 			called, err := c.doze(ctx, rm, pause, polls)
 			if err != nil {
 				c.exit(rm, w)

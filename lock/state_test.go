@@ -238,26 +238,3 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	}
 	rdb.ConfigSet(ctx, "maxmemory", "0")
 }
-
-// When the server's clock steps back, ends of leases written before lie further
-// ahead than any lease is long. A dead holder would block the others for the step.
-func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	ctx := t.Context()
-	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
-	l := open(t, s.Client(t), Options{})
-	hour := float64(time.Now().Add(time.Hour).UnixMilli())
-
-	must(t)(dead.Lock(ctx, "a"))
-	rdb.HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", int64(hour))
-	begin := time.Now()
-	unlock(t, must(t)(l.Lock(ctx, "a")))
-	must(t)(dead.RW("a").RLock(ctx))
-	shares := keys.Lock("", keys.ReadWrite, "a")[3]
-	rdb.ZAdd(ctx, shares, redis.Z{Score: hour, Member: rdb.ZRange(ctx, shares, 0, 0).Val()[0]})
-	unlock(t, must(t)(l.RW("a").Lock(ctx)))
-	if took := time.Since(begin); took > time.Second {
-		t.Errorf("it took %v", took)
-	}
-}

@@ -30,7 +30,7 @@ if simple and not queued and ARGV[7] ~= '1' and (owner == '' or (ends <= now and
   else
     redis.call('HSET', record, 'o', me, 'x', text(now + lease), 'l', ARGV[8], 'f', text(fence), 'm', ARGV[9], 'b', text(fence))
   end
-  redis.call('PEXPIRE', record, text(lease + RETAIN))
+  redis.call('PEXPIRE', record, life(lease))
   return {'granted', fence, now + lease, 0}
 end
 

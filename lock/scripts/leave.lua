@@ -10,7 +10,7 @@ end
 check()
 local mode, was = string.sub(entry, 1, 1), redis.call('ZREM', queue, entry)
 if owner == 'g:' .. entry then
-  redis.call('PEXPIRE', record, RETAIN)
+  redis.call('PEXPIRE', record, life(0))
   redis.call('HSET', record, 'o', '')
   owner, was = '', 1
 elseif redis.call('ZREM', shares, 'g:' .. entry) == 1 then

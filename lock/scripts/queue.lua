@@ -66,8 +66,8 @@ local function head()
     elseif entry == mine then
       return entry
     end
-    local life = redis.call('ZSCORE', alive, process(entry) or '')
-    if life and tonumber(life) > now then
+    local seen = redis.call('ZSCORE', alive, process(entry) or '')
+    if seen and tonumber(seen) > now then
       return entry
     end
     redis.call('ZREM', queue, entry)
@@ -101,10 +101,10 @@ end
 
 -- Gives every key its time to live.
 local function retain()
-  local life = text(math.max(length, done - now, 0) + RETAIN)
-  redis.call('PEXPIRE', record, life)
-  redis.call('PEXPIRE', shares, life)
-  redis.call('PEXPIRE', queue, life)
-  redis.call('PEXPIRE', alive, life)
+  local ttl = life(math.max(length, done - now, 0))
+  redis.call('PEXPIRE', record, ttl)
+  redis.call('PEXPIRE', shares, ttl)
+  redis.call('PEXPIRE', queue, ttl)
+  redis.call('PEXPIRE', alive, ttl)
 end
 

@@ -22,22 +22,22 @@ end
 -- The deadline is written first: it needs no memory, and once a script has
 -- written, a server that is out of memory lets it finish.
 if owner == me and ends > now and not queued and mode == 'm' then
-  redis.call('PEXPIRE', record, RETAIN)
+  redis.call('PEXPIRE', record, life(0))
   redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
   return 'ok'
 end
 
 -- include queue.lua
 check()
-local life
+local expires
 if exclusive(mode) then
-  life = owner == me and ends
+  expires = owner == me and ends
 else
-  life = tonumber(redis.call('ZSCORE', shares, me) or nil)
+  expires = tonumber(redis.call('ZSCORE', shares, me) or nil)
 end
-if not life then
+if not expires then
   if ARGV[7] == '1' then
-    redis.call('PEXPIRE', record, text(math.max(length, done - now, 0) + RETAIN))
+    redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
     redis.call('HSET', record, 'lr', me)
     if ARGV[5] == '0' then
       return 'past'
@@ -53,7 +53,7 @@ if not life then
   return 'taken'
 end
 
-redis.call('PEXPIRE', record, text(math.max(length, done - now, 0) + RETAIN))
+redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
 if exclusive(mode) then
   redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
   owner = ''
@@ -61,7 +61,7 @@ else
   redis.call('ZREM', shares, me)
   redis.call('HSET', record, 'lr', me)
 end
-local answer = life > now and 'ok' or 'expired'
+local answer = expires > now and 'ok' or 'expired'
 if answer == 'ok' and ARGV[8] ~= '0' then -- everybody who waits shall look
   done = now + tonumber(ARGV[8])
   redis.call('HSET', record, 'd', text(done))

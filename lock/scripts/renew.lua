@@ -8,7 +8,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function text(n) return string.format('%.0f', n) end
-local RETAIN = 600000
+local micros, RETAIN, DAY = time[1] * 1000000 + time[2], 600000, 86400000 -- as in state.lua
 
 local found = redis.call('HMGET', KEYS[1], 'o', 'x', 'l', 'f', 'b', 'lr')
 local length, fence = tonumber(found[3] or 0), tonumber(found[4] or 0)
@@ -51,13 +51,14 @@ end
 ends = now + lease
 fence = math.max(fence, tonumber(ARGV[5]))
 length = shared and math.max(length, lease) or lease
-redis.call('PEXPIRE', KEYS[1], text(length + RETAIN)) -- first, since it needs no memory
+local ttl = text(length + RETAIN + math.min(math.max(fence - micros, 0) / 1000, DAY))
+redis.call('PEXPIRE', KEYS[1], ttl) -- first, since it needs no memory
 if shared then
   if heir ~= '' then
     redis.call('ZREM', KEYS[4], me)
     me = heir
   end
-  redis.call('PEXPIRE', KEYS[4], text(length + RETAIN))
+  redis.call('PEXPIRE', KEYS[4], ttl)
   redis.call('ZADD', KEYS[4], text(ends), me)
   redis.call('HSET', KEYS[1], 'l', text(length), 'f', text(fence))
 else

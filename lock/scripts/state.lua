@@ -17,6 +17,7 @@
 local record, queue, alive, shares = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local CLAIM = 2000    -- a grant nobody claims for this long goes to the next
 local RETAIN = 600000 -- how long after a lease its fence is remembered
+local DAY = 86400000  -- and at the most, if the clock has stepped back, until it is past the fence again
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -32,6 +33,11 @@ local queued, released, done = found[6], found[7], tonumber(found[8] or 0)
 local known = found[4]
 if not (ends and length and fence and born and done) or (not known and redis.call('EXISTS', record) == 1) then
   return redis.error_reply('WRONGTYPE not a record of a lock')
+end
+
+-- Tells how long a key is to live, from how long it is needed.
+local function life(ms)
+  return text(ms + RETAIN + math.min(math.max(fence - micros, 0) / 1000, DAY))
 end
 
 -- A step back of the server's clock must not make a lease longer than it was.

@@ -1,0 +1,229 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// shiftedServer starts a server whose clock can be set. It needs Linux and a C
+// compiler, as the race detector does.
+func shiftedServer(t *testing.T) (s *redistest.Server, shift func(time.Duration)) {
+	t.Helper()
+	dir := t.TempDir()
+	library, wrapper, file := filepath.Join(dir, "clock.so"), filepath.Join(dir, "redis-server"), filepath.Join(dir, "shift")
+	if said, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
+		t.Skipf("no C compiler for the clock: %v %s", err, said)
+	}
+	server := os.Getenv("LEVEE_REDIS_SERVER")
+	if server == "" {
+		server = "redis-server"
+	}
+	script := fmt.Sprintf("#!/bin/sh\nCLOCK_SHIFT='%s' LD_PRELOAD='%s' exec '%s' \"$@\"\n", file, library, server)
+	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	shift = func(d time.Duration) {
+		text := fmt.Sprintf("%-20d", d.Microseconds()) // all of it in one write, over what stood there
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(text)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	shift(0)
+	t.Setenv("LEVEE_REDIS_SERVER", wrapper)
+	s = redistest.Start(t)
+	shift(time.Hour)
+	if now := s.Client(t).Time(t.Context()).Val(); time.Until(now) < 59*time.Minute {
+		t.Skipf("the server's clock cannot be set: it says %v", now) // linked statically, or not on Linux
+	}
+	shift(0)
+	return s, shift
+}
+
+// Fences grow whatever the server's clock does: a fence that was its time alone
+// would fall with it.
+func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
+	s, shift := shiftedServer(t)
+	l := open(t, s.Client(t), Options{})
+	var last int64
+	for _, step := range []time.Duration{0, 20 * time.Second, -20 * time.Second, time.Hour, 0, -time.Hour, 5 * time.Minute, -time.Minute} {
+		shift(step)
+		for range 3 {
+			lease := must(t)(l.Lock(t.Context(), "a"))
+			if lease.Fence() <= last {
+				t.Errorf("clock at %v: fence %d after %d", step, lease.Fence(), last)
+			}
+			last = lease.Fence()
+			unlock(t, lease)
+		}
+	}
+}
+
+// The end of a dead holder's lease is on the server's clock. Set back by an hour it
+// would keep the others out for an hour, as a native TTL does, were it not
+// bounded by the lease's length.
+func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
+	s, shift := shiftedServer(t)
+	const lease = 300 * time.Millisecond
+	dead := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true})
+	alive := open(t, s.Client(t), Options{Lease: lease})
+	next := open(t, s.Client(t), Options{})
+	for _, step := range []time.Duration{-20 * time.Second, -time.Hour} {
+		shift(0)
+		must(t)(dead.Lock(t.Context(), "a"))
+		living := must(t)(alive.Lock(t.Context(), "b"))
+		begin := time.Now()
+		shift(step)
+		unlock(t, must(t)(next.Lock(t.Context(), "a")))
+		took := time.Since(begin)
+		t.Logf("clock set to %v: free after %v, with a lease of %v", step, took, lease)
+		if took > lease+200*time.Millisecond {
+			t.Errorf("clock set to %v: it took %v", step, took)
+		}
+		time.Sleep(lease) // renewals go on
+		if err := errors.Join(living.Err(), living.Check(t.Context())); err != nil {
+			t.Errorf("clock set to %v: the living holder: %v", step, err)
+		}
+		unlock(t, living)
+	}
+}
+
+// A step forward ends leases on the server early, and nothing can prevent it. The
+// holder hears of it with its next renewal, and the next holder's fence is larger.
+func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
+	s, shift := shiftedServer(t)
+	const lease = 1500 * time.Millisecond
+	l, other := open(t, s.Client(t), Options{Lease: lease}), open(t, s.Client(t), Options{})
+	held := must(t)(l.Lock(t.Context(), "a"))
+	begin := time.Now()
+	shift(20 * time.Second)
+	<-held.Context().Done()
+	if took := time.Since(begin); took > lease/3+200*time.Millisecond {
+		t.Errorf("reported after %v", took)
+	}
+	if err := held.Err(); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	next := must(t)(other.Lock(t.Context(), "a"))
+	if next.Fence() <= held.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+	}
+	unlock(t, next)
+}
+
+// A server's clock that runs a tenth fast shortens each lease by a tenth, which
+// its renewals bear.
+func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
+	s, shift := shiftedServer(t)
+	l := open(t, s.Client(t), Options{Lease: 600 * time.Millisecond})
+	held := must(t)(l.Lock(t.Context(), "a"))
+	for begin := time.Now(); time.Since(begin) < 1500*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+		shift(time.Since(begin) / 10)
+	}
+	if err := errors.Join(held.Err(), held.Check(t.Context())); err != nil {
+		t.Error(err)
+	}
+	unlock(t, held)
+}
+
+// setBack makes a time what it would be, had the wall clock been set forward by d
+// since, or back by -d. There is no other way to a time.Time whose two clocks disagree.
+func setBack(t *testing.T, at time.Time, d time.Duration) time.Time {
+	t.Helper()
+	moved := at
+	*(*uint64)(unsafe.Pointer(&moved)) -= uint64(d/time.Second) << 30 // its seconds, when it has both clocks
+	if moved.Sub(at) != 0 || at.Round(0).Sub(moved.Round(0)) != d {
+		t.Skip("time.Time is laid out in another way")
+	}
+	return moved
+}
+
+// A holder that counted on its wall clock alone would believe for an hour longer
+// that it has the lock when that is set back; one that counted on the monotonic
+// clock alone would believe so after its machine was suspended.
+func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
+	s := redistest.Start(t)
+	const lease = 300 * time.Millisecond
+	l, other := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), Options{})
+	for _, step := range []time.Duration{0, -time.Hour, time.Hour} {
+		held := must(t)(l.Lock(t.Context(), "a"))
+		h := held.g.holds[0]
+		l.c.keeper.mu.Lock()
+		h.deadline, h.next = setBack(t, h.deadline, step), setBack(t, h.next, step)
+		l.c.keeper.mu.Unlock()
+		if remaining := held.Remaining(); remaining > lease || step > 0 && remaining != 0 {
+			t.Errorf("clock set by %v: %v remain", step, remaining)
+		}
+		ended := make(chan time.Time, 1)
+		go func() { <-held.Context().Done(); ended <- time.Now() }()
+		next := must(t)(other.Lock(t.Context(), "a"))
+		if now := time.Now(); !(<-ended).Before(now) {
+			t.Errorf("clock set by %v: the context ended after another had the lock", step)
+		}
+		if err := held.Err(); !errors.Is(err, ErrExpired) {
+			t.Errorf("clock set by %v: %v", step, err)
+		}
+		unlock(t, next)
+	}
+}
+
+// A jump of the wall clock has the keeper look at all leases, not only at the one
+// that is due next: otherwise they live on after a suspension until their turn.
+func TestAJumpOfTheHoldersClockIsNoticedForAllLeases(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{Lease: time.Minute})
+	first, second := must(t)(l.Lock(t.Context(), "a")), must(t)(l.Lock(t.Context(), "b"))
+	now := time.Now()
+	after := setBack(t, now, -time.Hour) // an hour later, by the wall clock
+	if !jumped(now, after) || jumped(now, now.Add(time.Hour)) {
+		t.Error("a jump is not told from time that passes")
+	}
+	l.c.keeper.look(after, true)
+	for _, lease := range []*Lease{first, second} {
+		if err := lease.Context().Err(); err == nil {
+			t.Error("the lease stands")
+		}
+		if err := lease.Unlock(t.Context()); !errors.Is(err, ErrExpired) {
+			t.Error(err)
+		}
+	}
+}
+
+// When the server's clock steps back, ends of leases written before lie further
+// ahead than any lease is long. A dead holder would block the others for the step.
+func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
+	l := open(t, s.Client(t), Options{})
+	hour := time.Now().Add(time.Hour).UnixMilli()
+
+	must(t)(dead.Lock(ctx, "a"))
+	rdb.HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", strconv.FormatInt(hour, 10))
+	begin := time.Now()
+	unlock(t, must(t)(l.Lock(ctx, "a")))
+	must(t)(dead.RW("a").RLock(ctx))
+	shares := keys.Lock("", keys.ReadWrite, "a")[3]
+	rdb.ZAdd(ctx, shares, redis.Z{Score: float64(hour), Member: rdb.ZRange(ctx, shares, 0, 0).Val()[0]})
+	unlock(t, must(t)(l.RW("a").Lock(ctx)))
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -1,0 +1,150 @@
+package lock
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A protocol is what was logged.
+type protocol struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (p *protocol) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *protocol) count(what string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Count(p.text.String(), what)
+}
+
+func (p *protocol) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+func (p *protocol) logger() *slog.Logger { return slog.New(slog.NewTextHandler(p, nil)) }
+
+// logged waits until something is logged.
+func (p *protocol) logged(t *testing.T, what string) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, "it is logged: "+what, func() bool { return p.count(what) > 0 })
+}
+
+// An operator learns what was survived, once and not a thousand times, with the
+// name as it can be printed and without what would let somebody give back a lock.
+func TestWhatWasSurvivedIsLogged(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	var log protocol
+	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), Options{Lease: 3 * time.Second, Logger: log.logger()})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	long := "bad\nname" + strings.Repeat("x", 500)
+	leases := []*Lease{must(t)(l.Lock(t.Context(), long))}
+	for i := range 50 {
+		leases = append(leases, must(t)(l.Lock(t.Context(), fmt.Sprint(i))))
+	}
+	p.Blackhole(true)
+	for _, lease := range leases {
+		<-lease.Context().Done()
+	}
+	for _, what := range []string{"a lease was lost", "a renewal failed", "no messages from Redis"} {
+		log.logged(t, what)
+		if n := log.count(what); n != 1 {
+			t.Errorf("%q was logged %d times", what, n)
+		}
+	}
+	p.Heal()
+	text := log.String()
+	if strings.Contains(text, l.c.process) {
+		t.Errorf("an owner's name is in the log: %s", text)
+	}
+	for line := range strings.Lines(text) {
+		if len(line) > 500 {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+	}
+}
+
+// What is not logged is counted.
+func TestTheJournalCountsWhatItDoesNotLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log protocol
+		var j journal
+		for range 7 {
+			j.note(log.logger(), slog.LevelWarn, "this")
+		}
+		j.note(log.logger(), slog.LevelWarn, "that")
+		time.Sleep(logEvery)
+		j.note(log.logger(), slog.LevelWarn, "this")
+		time.Sleep(time.Millisecond)
+		if text := log.String(); log.count("this") != 2 || log.count("that") != 1 || log.count("unlogged=6") != 1 {
+			t.Errorf("got %s", text)
+		}
+	})
+}
+
+func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		o    Options
+		want string
+	}{
+		"it evicts":       {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, Options{}, "may evict"},
+		"it cannot evict": {[]string{"--maxmemory-policy", "allkeys-lru"}, Options{}, ""},
+		"it is full":      {[]string{"--maxmemory", "100mb"}, Options{}, ""},
+		"no replicas":     {nil, Options{Replicas: 1, ReplicaTimeout: time.Millisecond}, "no replicas"},
+	} {
+		s := redistest.Start(t, test.args...)
+		var log protocol
+		test.o.Logger = log.logger()
+		l := open(t, s.Client(t), test.o)
+		for range 3 {
+			if lease, err := l.Lock(t.Context(), "a"); err == nil {
+				unlock(t, lease)
+			}
+		}
+		if test.want != "" {
+			log.logged(t, test.want)
+		}
+		_ = l.Close() // waits for what runs in the background
+		time.Sleep(time.Millisecond)
+		if n := log.count("\n"); test.want == "" && n != 0 || test.want != "" && n != 1 {
+			t.Errorf("%s: %s", name, log.String())
+		}
+	}
+}
+
+// Who may not ask for the settings hears nothing, and gets his lock as fast.
+func TestAnAdviceThatIsForbiddenIsNotMissed(t *testing.T) {
+	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	if err := s.Client(t).Do(t.Context(), "ACL", "SETUSER", "plain", "on", ">x", "~*", "&*", "+@all", "-info", "-config").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var log protocol
+	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "plain", "x" }), Options{Logger: log.logger()})
+	if err := l.Do(t.Context(), "a", func(context.Context, *Lease) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	_ = l.Close()
+	if text := log.String(); text != "" {
+		t.Errorf("got %s", text)
+	}
+}

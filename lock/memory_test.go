@@ -1,0 +1,208 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// kept is how much a Locker remembers: it should be nothing when nothing is held.
+func (c *core) kept() (n int) {
+	c.mu.Lock()
+	n = len(c.rooms) + len(c.entries) + len(c.attaching)
+	c.mu.Unlock()
+	c.keeper.mu.Lock()
+	defer c.keeper.mu.Unlock()
+	return n + len(c.keeper.heap)
+}
+
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A map with an entry for each name that was ever locked would grow for ever.
+func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
+	s := redistest.Start(t)
+	names := redistest.Pick(5_000, 200_000)
+	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	use := func(from, to int) {
+		var all sync.WaitGroup
+		const workers = 4
+		for w := range workers {
+			all.Go(func() {
+				for i := from; i < to; i++ {
+					if i%10 > 0 && i%workers != w {
+						continue // only each tenth is wanted by all, at about the same time
+					}
+					err := ls[w%2].Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *Lease) error { return nil })
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	use(0, 500) // buffers and connections have their size
+	before, bytes := heapInUse(), s.Stat("used_memory")
+	use(500, names)
+	for _, l := range ls {
+		redistest.Eventually(t, 5*time.Second, "nothing is kept", func() bool { return l.c.kept() == 0 })
+	}
+	growth, inRedis := (heapInUse()-before)/int64(names), (s.Stat("used_memory")-bytes)/int64(names)
+	t.Logf("%d names: the heap grew by %d bytes for each, Redis by %d", names, growth, inRedis)
+	if growth > 64 { // the smallest entry of a map, with its name, is more
+		t.Errorf("the heap grew by %d bytes for each name", growth)
+	}
+	everyKeyEnds(t, s.Client(t))
+}
+
+// After the time for which a fence is remembered, the last key is gone: from all
+// kinds of locks, given back or not.
+func TestNothingIsLeftInRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.Mini(t)
+		ctx := t.Context()
+		a, b := open(t, m.Client(t), Options{}), open(t, m.Client(t), Options{StrictFIFO: true})
+		dead := open(t, m.Client(t), Options{NoRenewal: true})
+		for i := range 50 {
+			name := fmt.Sprint(i)
+			held := must(t)(a.Lock(ctx, name))
+			waits, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			_, err := b.Lock(waits, name) // leaves its queue
+			cancel()
+			if !errors.Is(err, ErrNotAcquired) {
+				t.Error(err)
+			}
+			unlock(t, held, must(t)(a.RW(name).RLock(ctx)), must(t)(a.RW(name+"w").Lock(ctx)), must(t)(a.Semaphore(name, 2).Acquire(ctx)))
+			must(t)(dead.Lock(ctx, name))
+			must(t)(dead.RW(name).RLock(ctx))
+			must(t)(dead.Semaphore(name, 2).Acquire(ctx))
+			if _, err := a.Once(ctx, name, time.Minute, func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+			if _, err := must(t)(a.Lock(ctx, "d"+name)).Detach(ctx, time.Minute); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := m.Client(t).DBSize(ctx).Val(); n < 250 {
+			t.Errorf("only %d keys: the control", n)
+		}
+		time.Sleep(12 * time.Minute)
+		if left := m.Client(t).Keys(ctx, "*").Val(); len(left) > 0 {
+			t.Errorf("%d keys are left, such as %q", len(left), left[0])
+		}
+		for _, l := range []*Locker{a, b, dead} {
+			if n := l.c.kept(); n != 0 {
+				t.Errorf("a Locker remembers %d things", n)
+			}
+		}
+	})
+}
+
+// A Redis that evicts forgets locks, which no lock can prevent: but the holder
+// learns it with its next renewal, the next fence is larger, and a late Unlock
+// leaves the next holder alone.
+func TestAnEvictedLockIsReported(t *testing.T) {
+	for _, policy := range []string{"allkeys-lru", "allkeys-random", "volatile-ttl"} {
+		s := redistest.Start(t, "--maxmemory-policy", policy, "--maxmemory-samples", "10")
+		rdb := s.Client(t)
+		ctx := t.Context()
+		var lostOnes atomic.Int32
+		l := open(t, s.Client(t), Options{Lease: 600 * time.Millisecond, Hooks: Hooks{
+			Lost: func(string, error) { lostOnes.Add(1) },
+		}})
+		other := open(t, s.Client(t), Options{})
+		leases := make([]*Lease, 100)
+		for i := range leases {
+			leases[i] = must(t)(l.Lock(ctx, fmt.Sprint(i)))
+		}
+		if err := rdb.ConfigSet(ctx, "maxmemory", fmt.Sprint(s.Stat("used_memory")+200_000)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		filler := make([]byte, 1000)
+		for i := 0; lostOnes.Load() == 0 && i < 300_000; i++ {
+			if err := rdb.Set(ctx, fmt.Sprint("filler", i), filler, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rdb.ConfigSet(ctx, "maxmemory", "0") // it is enough
+		if s.Stat("evicted_keys") == 0 || lostOnes.Load() == 0 {
+			t.Errorf("%s: %d keys were evicted, %d leases lost", policy, s.Stat("evicted_keys"), lostOnes.Load())
+		}
+		gone := 0
+		for i, lease := range leases {
+			name := fmt.Sprint(i)
+			exists := rdb.Exists(ctx, keys.Lock("", keys.Mutex, name)[0]).Val() == 1
+			err := lease.Err()
+			if !exists && err == nil {
+				redistest.Eventually(t, 5*time.Second, "it is reported", func() bool { err = lease.Err(); return err != nil })
+			}
+			if err == nil {
+				unlock(t, lease)
+				continue
+			}
+			gone++
+			if !errors.Is(err, ErrLost) || !errors.Is(err, ErrStateLost) {
+				t.Errorf("%s: %v", policy, err)
+			}
+			next := must(t)(other.TryLock(ctx, name))
+			if next.Fence() <= lease.Fence() {
+				t.Errorf("%s: fence %d after %d", policy, next.Fence(), lease.Fence())
+			}
+			if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+				t.Errorf("%s: Unlock: %v", policy, err)
+			}
+			if err := next.Check(ctx); err != nil {
+				t.Errorf("%s: the next: %v", policy, err)
+			}
+			unlock(t, next)
+		}
+		t.Logf("%s: %d of %d locks were lost", policy, gone, len(leases))
+	}
+}
+
+// Each key of a lock may be evicted by itself while somebody waits. Whoever waits
+// is served all the same, and his fence is larger: what is missing is put back
+// when he asks again.
+func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	redistest.Eventually(t, 5*time.Second, "the subscription stands", b.c.push)
+	for i, key := range keys.Lock("", keys.Mutex, "a") {
+		held := must(t)(a.Lock(ctx, "a"))
+		got := make(chan *Lease, 1)
+		go func() { got <- must(t)(b.Lock(context.Background(), "a")) }()
+		waiting(t, a, keys.Mutex, "a", 1)
+		rdb.Del(ctx, key)
+		err := held.Unlock(ctx)
+		if i == 0 != errors.Is(err, ErrStateLost) {
+			t.Errorf("%s: Unlock: %v", key, err)
+		}
+		select {
+		case next := <-got:
+			if next.Fence() <= held.Fence() {
+				t.Errorf("%s: fence %d after %d", key, next.Fence(), held.Fence())
+			}
+			unlock(t, next)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the waiter is stuck", key)
+		}
+	}
+	everyKeyEnds(t, rdb)
+}
