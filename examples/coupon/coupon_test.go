@@ -13,7 +13,8 @@ import (
 // smallScale is large enough for every recipe to show what it is there for, also under the race detector.
 var smallScale = scale{
 	Coupons: 20, Users: 40, Customers: 8, Work: 2 * time.Millisecond,
-	Slow: 800 * time.Millisecond, SlowEvery: 100, Lease: 500 * time.Millisecond, Patience: 2 * time.Second,
+	Slow: 2300 * time.Millisecond, SlowEvery: 100, Lease: 2 * time.Second, // no machine is too busy to renew that in time
+	Patience: 2 * time.Second,
 }
 
 func TestMain(m *testing.M) {

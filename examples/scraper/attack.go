@@ -22,11 +22,12 @@ type attack struct {
 	seed  uint64
 	seen  tally
 	fresh newcomers
+	end   time.Time // when it is over, if all is done that is wanted at the least
 
 	scraped  atomic.Int64 // ids that the scraper got its answer for
 	odd      atomic.Int64 // other answers to the scraper than "no such product"
 	made     int          // products that were to be made
-	rebuilds int          // of the filter
+	rebuilds atomic.Int64 // of the filter
 }
 
 // run lets everybody loose and returns when the last of them has got an answer.
@@ -34,23 +35,32 @@ func (a *attack) run(ctx context.Context) error {
 	// Nobody is cut off at the end of the attack, but nobody hangs for ever either.
 	ctx, cancel := context.WithTimeout(ctx, a.size.lasts+2*a.size.patience)
 	defer cancel()
-	end := time.Now().Add(a.size.lasts)
+	a.end = time.Now().Add(a.size.lasts)
 	users, scraper := httpClient(a.size.patience), httpClient(a.size.patience)
 	defer users.CloseIdleConnections()
 	defer scraper.CloseIdleConnections()
 
 	var all sync.WaitGroup
 	all.Go(func() { a.visit(ctx, users) })
-	all.Go(func() { a.announce(ctx, users, end) })
-	all.Go(func() { a.scrape(ctx, end, a.size.callers, a.size.calls, a.call) })
+	all.Go(func() { a.announce(ctx, users) })
+	all.Go(func() { a.scrape(ctx, a.size.callers, a.size.calls, a.call) })
 	all.Go(func() {
-		a.scrape(ctx, end, a.size.clients, a.size.requests, func(ctx context.Context, h *shop) func(int64) (int, error) {
+		a.scrape(ctx, a.size.clients, a.size.requests, func(ctx context.Context, h *shop) func(int64) (int, error) {
 			return func(id int64) (int, error) { return get(ctx, scraper, h, id, nil) }
 		})
 	})
-	all.Go(func() { a.rebuild(ctx, end) })
+	all.Go(func() { a.rebuild(ctx) })
 	all.Wait()
 	return ctx.Err()
+}
+
+// over tells whether it is time to stop: a machine that cannot keep up gets more of it.
+func (a *attack) over(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	least := a.size.least[min(a.way/filtered, 1)]
+	return time.Now().After(a.end) && a.scraped.Load() >= int64(least) && (a.way < rebuilt || a.rebuilds.Load() > 0)
 }
 
 // httpClient keeps its connections, however many there are.
@@ -79,7 +89,7 @@ func get(ctx context.Context, client *http.Client, h *shop, id int64, p *Product
 // scrape sends some goroutines of the scraper out, which together ask for up to perSecond ids a second. open gives each of them a way to
 // ask one process. An id is not asked for if all of them are waiting for answers, nor later if there was no processor to ask for it in
 // time: on a machine that cannot keep up, the scraper gets fewer answers, but the users do not stand in line behind its own work.
-func (a *attack) scrape(ctx context.Context, end time.Time, goroutines, perSecond int, open func(context.Context, *shop) func(int64) (int, error)) {
+func (a *attack) scrape(ctx context.Context, goroutines, perSecond int, open func(context.Context, *shop) func(int64) (int, error)) {
 	rounds := min(perSecond, 1000) // a second; a timer is good to a millisecond or so
 	round := make(chan struct{})
 	var all sync.WaitGroup
@@ -88,7 +98,7 @@ func (a *attack) scrape(ctx context.Context, end time.Time, goroutines, perSecon
 			rng := rand.New(rand.NewPCG(a.seed, uint64(perSecond+g)))
 			ask := open(ctx, a.shops[g%len(a.shops)])
 			for range round {
-				for i := 0; i < perSecond/rounds && time.Now().Before(end); i++ {
+				for i := 0; i < perSecond/rounds && !a.over(ctx); i++ {
 					// The ids are up to 2^62, where nothing exists: hardly any is asked for twice.
 					a.count(ask(1<<32 + rng.Int64N(1<<62)))
 				}
@@ -96,7 +106,7 @@ func (a *attack) scrape(ctx context.Context, end time.Time, goroutines, perSecon
 		})
 	}
 	tick := time.NewTicker(time.Second / time.Duration(rounds))
-	for ; time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
+	for ; !a.over(ctx); <-tick.C {
 		select {
 		case round <- struct{}{}:
 		default:
@@ -166,8 +176,8 @@ func (a *attack) visit(ctx context.Context, client *http.Client) {
 }
 
 // announce makes new products while the attack is on. Users have asked for each of them before it was there, in every process.
-func (a *attack) announce(ctx context.Context, client *http.Client, end time.Time) {
-	for ; time.Now().Before(end); a.made++ {
+func (a *attack) announce(ctx context.Context, client *http.Client) {
+	for ; !a.over(ctx); a.made++ {
 		id, home := int64(a.rows+a.made+1), a.made%len(a.shops)
 		for _, h := range a.shops {
 			if status, err := get(ctx, client, h, id, nil); err == nil && status != http.StatusNotFound {
@@ -187,16 +197,16 @@ func (a *attack) announce(ctx context.Context, client *http.Client, end time.Tim
 }
 
 // rebuild builds the filter anew, from all processes in turn, as long as the attack lasts.
-func (a *attack) rebuild(ctx context.Context, end time.Time) {
+func (a *attack) rebuild(ctx context.Context) {
 	if a.way < rebuilt {
 		return
 	}
-	for i := 0; time.Now().Before(end); i++ {
+	for i := 0; !a.over(ctx); i++ {
 		if err := a.shops[i%len(a.shops)].filter.Rebuild(ctx, a.catalogue.IDs(ctx)); err != nil {
 			a.seen.failed(err)
 			return
 		}
-		a.rebuilds++
+		a.rebuilds.Add(1)
 		if sleep(ctx, a.size.rebuildEvery) != nil {
 			return
 		}

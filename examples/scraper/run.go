@@ -18,7 +18,10 @@ type scale struct {
 	connections int           // to it, for all
 	rate        float64       // of the filter's false positives
 	maxLag      time.Duration // of the filter, of one process behind another
+	transaction time.Duration // within which a new product is committed after it was announced
+	redis       time.Duration // after which a cache does without Redis
 	lasts       time.Duration // each attack
+	least       [2]int        // ids that the scraper is answered at the least, without a filter and with one, however long that takes
 	patience    time.Duration // how long a user waits for an answer
 
 	visits            int           // of honest users, in the whole attack
@@ -32,6 +35,8 @@ type scale struct {
 // hundred: 200,000 ids a second would leave the database 2,000 queries, twice what it is good for.
 var fullScale = scale{
 	processes: 2, queryTime: 20 * time.Millisecond, connections: 20, rate: 0.001, maxLag: time.Second,
+	// The embedded Redis has to share the processors with the scraper: a slow answer does not mean that it is in trouble.
+	transaction: 500 * time.Millisecond, redis: time.Second,
 	lasts: 6 * time.Second, patience: 2 * time.Second,
 	visits: 2400, newEvery: 100 * time.Millisecond, rebuildEvery: 500 * time.Millisecond,
 	clients: 64, requests: 1000, callers: 128, calls: 200_000,
@@ -141,7 +146,7 @@ func heap() int64 {
 // result sums up what was measured between two looks.
 func (a *attack) result(before, after look) result {
 	m := result{
-		way: a.way, scraped: a.scraped.Load(), odd: a.odd.Load(), rebuilds: a.rebuilds, made: a.made,
+		way: a.way, scraped: a.scraped.Load(), odd: a.odd.Load(), rebuilds: int(a.rebuilds.Load()), made: a.made,
 		queries: after.queries - before.queries, absent: after.absent - before.absent,
 		commands: after.commands - before.commands, keys: after.keys, heap: after.heap - a.heap, atFirst: before.heap - a.heap,
 		p50: a.seen.percentile(50), p99: a.seen.percentile(99),

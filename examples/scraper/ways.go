@@ -63,11 +63,10 @@ func (s site) open(ctx context.Context, rdb *redis.Client) (p products, f *bloom
 		return nil, nil, err
 	}
 	o := cache.Options{
-		Name:       s.name,
-		Breaker:    off,
-		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
-		// The embedded Redis has to share the processors with the scraper: a slow answer does not mean that it is in trouble.
-		RedisTimeout: time.Second,
+		Name:         s.name,
+		Breaker:      off,
+		IsNotFound:   func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
+		RedisTimeout: s.size.redis,
 		Logger:       quiet,
 	}
 	if s.way >= filtered {
@@ -90,9 +89,8 @@ func (s site) openFilter(ctx context.Context, rdb *redis.Client) (*bloom.Filter,
 		Capacity:          uint64(s.rows + s.rows/10), // room to grow
 		FalsePositiveRate: s.size.rate,
 		MaxLag:            s.size.maxLag,
-		// New products are committed well within this time after they were announced.
-		MaxTransaction: 500 * time.Millisecond,
-		Logger:         quiet,
+		MaxTransaction:    s.size.transaction,
+		Logger:            quiet,
 	})
 }
 

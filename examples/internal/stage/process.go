@@ -118,7 +118,7 @@ func begin() (context.Context, error) {
 // perform runs a part in two processes at the same time, and adds up what they say. If it is deadly, the first of them dies, and the second
 // comes after that: else, on a busy machine, it could be done before there is a death to suffer from.
 func perform(ctx context.Context, part part, deadly bool) (sum Tally, took time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var children []*child
 	defer func() {
