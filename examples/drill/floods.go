@@ -160,9 +160,29 @@ func updateRace(ctx context.Context, t *trial) error {
 		})
 	})
 	both.Wait()
+	t.afterwards(ctx, writes)
 	t.note = fmt.Sprintf("%s updates; stale for more than %v after the write: %s of %s reads",
-		count(updates.Load()), staleGrace, count(int64(t.seen.old)), count(t.seen.reads.Load()))
+		count(updates.Load()), t.size.grace, count(int64(t.seen.old)), count(t.seen.reads.Load()))
 	return nil
+}
+
+// afterwards has every process read every product until it has heard of the last write, for as long as that may take.
+func (t *trial) afterwards(ctx context.Context, writes *ledger) {
+	end := time.Now().Add(t.size.grace)
+	for _, c := range t.fleet {
+		for id := int64(1); id <= int64(t.size.rows); id++ {
+			for {
+				p, err := c.Get(ctx, id)
+				if err != nil || writes.overdue(id, p.Version, time.Now()) == 0 {
+					break
+				}
+				if sleep(ctx, time.Millisecond) != nil || time.Now().After(end) {
+					t.seen.behind()
+					break
+				}
+			}
+		}
+	}
 }
 
 // reprice changes one product through the cache, and enters the new version in the ledger once the cache has acknowledged the write.

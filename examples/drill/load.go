@@ -50,19 +50,17 @@ func closedLoad(ctx context.Context, seed uint64, n int, d, pause time.Duration,
 // A tally collects what the readers of one step saw. Its methods may be called concurrently.
 type tally struct {
 	patience time.Duration // how long a user waits for an answer
+	grace    time.Duration // how long after a write another process may take to hear of it
 	reads    atomic.Int64
 
 	mu     sync.Mutex // guards the fields below
 	took   []time.Duration
 	wrong  int   // answers that belong to another product, or "no such product" for one that exists
 	stale  int   // answers older than a version acknowledged before the read began
-	old    int   // of those, the ones that were still given staleGrace after the acknowledgement
+	old    int   // of those, the ones that were still given grace after the acknowledgement
 	errors int   // reads without an answer
 	first  error // the first of their errors
 }
-
-// staleGrace is how long after a write another process may take to hear of it.
-const staleGrace = 50 * time.Millisecond
 
 // read asks for a product that exists and judges the answer.
 func (t *tally) read(ctx context.Context, c cached, id int64, due time.Time, writes *ledger) {
@@ -86,7 +84,7 @@ func (t *tally) read(ctx context.Context, c cached, id int64, due time.Time, wri
 		t.wrong++
 	case overdue > 0:
 		t.stale++
-		if overdue > staleGrace {
+		if overdue > t.grace {
 			t.old++
 		}
 	}
@@ -108,6 +106,13 @@ func (t *tally) failed(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fail(err)
+}
+
+// behind counts an answer that is still old when all writes have been over for long.
+func (t *tally) behind() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.old++
 }
 
 func (t *tally) fail(err error) {

@@ -53,7 +53,7 @@ type row struct {
 	note                 string // what the columns do not tell
 	firstError           string // the first of the errors
 	absent               int64  // queries for rows that do not exist
-	old                  int    // stale answers still given staleGrace after the write
+	old                  int    // stale answers still given the scale's grace after the write
 	bursts               []int  // queries for the hot product, expiry by expiry
 	importTook           time.Duration
 }

@@ -76,6 +76,7 @@ type scale struct {
 	before, after              time.Duration // how long the avalanche is watched before and after that
 	reads                      int           // in that time
 	raceFor                    time.Duration // how long writers and readers race
+	grace                      time.Duration // how long after a write another process may take to hear of it
 	rows, writers, raceReaders int           // products they race for, and how many of each there are
 }
 
@@ -85,7 +86,7 @@ var fullScale = scale{
 	flood: time.Second, scrapes: 1500, visits: 400, deadLinks: 50,
 	hotReaders: 500, hotFor: 1600 * time.Millisecond, hotTTL: 500 * time.Millisecond,
 	avalanche: 20_000, before: 800 * time.Millisecond, after: 800 * time.Millisecond, reads: 4800,
-	raceFor: time.Second, rows: 16, writers: 8, raceReaders: 64,
+	raceFor: time.Second, grace: 50 * time.Millisecond, rows: 16, writers: 8, raceReaders: 64,
 }
 
 // jitter returns how much of its TTL a key may lose if the first to expire, which are the first that an import as long as the last one
@@ -118,7 +119,7 @@ func (s settings) scene(ctx context.Context, r *report, around surroundings, num
 // step runs one step of a scene in a fleet of processes.
 func (s settings) step(ctx context.Context, r *report, server *servers.Redis, scene scene, step step, p process) (result row, err error) {
 	t := &trial{store: p.store, size: s.size, seed: s.seed, rng: rand.New(rand.NewPCG(s.seed, 0)), rows: s.rows, ttl: p.ttl}
-	t.seen.patience = s.size.patience
+	t.seen.patience, t.seen.grace = s.size.patience, s.size.grace
 	defer r.during(step.name, func() string {
 		return fmt.Sprintf("%s reads, %s queries", count(t.seen.reads.Load()), count(p.store.queries.Load()))
 	})()
