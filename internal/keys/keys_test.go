@@ -1,6 +1,7 @@
 package keys_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -50,6 +51,37 @@ func TestAValueAndItsLeaseShareASlot(t *testing.T) {
 		value := keys.Value("n", rapid.IntRange(0, 3).Draw(t, "schema"), rapid.String().Draw(t, "id"))
 		sameSlot(t, value)
 	})
+}
+
+// Ids with braces, which would choose a slot if they stood in the key as they are,
+// spread over the slots like others: a sixteenth of them has about its share. With
+// the escape taken out all of them are in one.
+func TestBracesInAnIDDoNotChooseItsSlot(t *testing.T) {
+	const ids, shares = 100_000, 16
+	var found [shares]int
+	for i := range ids {
+		key := keys.Value("product", 0, "{x}"+strconv.Itoa(i))
+		found[int(slot(hashTag(key)))*shares/16384]++
+	}
+	for i, n := range found {
+		if n > ids/shares*6/5 || n < ids/shares*4/5 {
+			t.Errorf("share %d of the slots has %d of %d keys", i, n, ids)
+		}
+	}
+}
+
+// slot is the CRC16 that Redis Cluster uses, modulo the number of slots.
+func slot(tag string) (crc uint16) {
+	for _, b := range []byte(tag) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			if crc <<= 1; carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return crc % 16384
 }
 
 func FuzzKeys(f *testing.F) {

@@ -1,0 +1,250 @@
+package security
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A user of Redis, as a line of SECURITY.md has it.
+type user struct {
+	name, password string
+	commands       []string // granted ones, without the +
+	rules          []string
+}
+
+// users gives those of SECURITY.md that may do something.
+func users(t *testing.T) map[string]user {
+	t.Helper()
+	all := map[string]user{}
+	for _, line := range block(t, "acl") {
+		u := user{rules: strings.Fields(line)}
+		if len(u.rules) < 4 || u.rules[0] != "user" {
+			continue
+		}
+		u.name, u.rules = u.rules[1], u.rules[2:]
+		for _, rule := range u.rules {
+			if secret, ok := strings.CutPrefix(rule, ">"); ok {
+				u.password = secret
+			}
+			if command, ok := strings.CutPrefix(rule, "+"); ok {
+				u.commands = append(u.commands, command)
+			}
+		}
+		all[u.name] = u
+	}
+	return all
+}
+
+// A guarded server has the users of SECURITY.md, and one to look after it.
+type guarded struct {
+	*redistest.Server
+	admin *redis.Client
+}
+
+func startGuarded(t *testing.T) guarded {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "users.acl")
+	rules := strings.Join(append(block(t, "acl"), "user admin on nopass ~* &* +@all"), "\n")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := redistest.Start(t, "--aclfile", file)
+	return guarded{s, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "admin", "any" })}
+}
+
+// as gives what opens a client of a process of that user.
+func (s guarded) as(t *testing.T, u user) func() redis.UniversalClient {
+	return func() redis.UniversalClient {
+		return s.Client(t, func(o *redis.Options) { o.Username, o.Password = u.name, u.password })
+	}
+}
+
+// denied lists what Redis has refused since the last call.
+func denied(t *testing.T, admin *redis.Client) (refusals []string) {
+	t.Helper()
+	entries, err := admin.ACLLog(t.Context(), 100).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		refusals = append(refusals, fmt.Sprintf("%s: %s %q of %s", e.Context, e.Reason, e.Object, e.Username))
+	}
+	if err := admin.ACLLogReset(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return refusals
+}
+
+// executed lists the commands that the server has executed, by name in lower case.
+func executed(t *testing.T, admin *redis.Client) map[string]bool {
+	t.Helper()
+	info, err := admin.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := map[string]bool{}
+	for _, m := range regexp.MustCompile(`cmdstat_([a-z|]+):calls=[1-9]`).FindAllStringSubmatch(info, -1) {
+		done[m[1]] = true
+	}
+	return done
+}
+
+// A job is what a package does with Redis, by the user that SECURITY.md has for it.
+type job struct {
+	user, scripts string
+	work          func(t *testing.T, open func() redis.UniversalClient) // open opens the client of a process
+	direct        []string                                              // commands beside those of its scripts
+}
+
+var jobs = []job{
+	{"product-cache", "mutexrebuild", useCache, []string{"eval", "evalsha", "get", "publish", "subscribe", "unsubscribe"}},
+	{"product-cache", "mutexrebuild", useMutexRebuild, []string{"eval", "evalsha", "get", "publish", "subscribe", "unsubscribe"}},
+	{"order-locks", "lock", useLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
+	{"product-filter", "bloom", useBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
+}
+
+// The rules of SECURITY.md suffice: nothing is refused, neither to a caller nor in a
+// script that goes on without it. And they are the least: each command that they
+// grant is used.
+func TestTheDocumentedRulesAreEnoughAndTheLeast(t *testing.T) {
+	used := map[string]map[string]bool{}
+	for _, j := range jobs {
+		t.Run(j.scripts+" as "+j.user, func(t *testing.T) {
+			s := startGuarded(t)
+			j.work(t, s.as(t, users(t)[j.user]))
+			for _, refusal := range denied(t, s.admin) {
+				t.Error(refusal)
+			}
+			if used[j.user] == nil {
+				used[j.user] = map[string]bool{}
+			}
+			for command := range executed(t, s.admin) {
+				used[j.user][command] = true
+			}
+		})
+	}
+	for name, u := range users(t) {
+		for _, command := range u.commands {
+			if !used[name][command] {
+				t.Errorf("%s may %q, which it does not need", name, command)
+			}
+		}
+	}
+}
+
+// The same from the other side: what stands in the scripts, whether or not a test
+// comes by there, is granted, and nothing else.
+func TestTheDocumentedRulesAreThoseOfTheScripts(t *testing.T) {
+	call := regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
+	for _, j := range jobs {
+		want := slices.Clone(j.direct)
+		for _, text := range scriptsOf(t, j.scripts) {
+			for _, m := range call.FindAllStringSubmatch(text, -1) {
+				want = append(want, strings.ToLower(m[1]))
+			}
+		}
+		slices.Sort(want)
+		want = slices.Compact(want)
+		got := slices.Sorted(slices.Values(users(t)[j.user].commands))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s may\n%q, its scripts need\n%q", j.user, got, want)
+		}
+	}
+}
+
+// A refusal does not stay hidden: with any one command taken away, that is in the
+// log. So the empty log of the other test means something.
+func TestWithACommandTakenAwayItShows(t *testing.T) {
+	s := startGuarded(t)
+	u := users(t)["product-cache"]
+	for _, command := range []string{"get", "evalsha", "set", "publish"} {
+		if err := s.admin.ACLSetUser(t.Context(), u.name, "-"+command).Err(); err != nil {
+			t.Fatal(err)
+		}
+		readOnce(t, s.as(t, u)())
+		if got := denied(t, s.admin); !slices.ContainsFunc(got, func(refusal string) bool { return strings.Contains(refusal, `"`+command+`"`) }) {
+			t.Errorf("without %s: %q", command, got)
+		}
+		if err := s.admin.ACLSetUser(t.Context(), u.name, "+"+command).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What is not in the patterns stays out of reach.
+func TestTheDocumentedRulesReachNothingElse(t *testing.T) {
+	s := startGuarded(t)
+	ctx := t.Context()
+	for name, u := range users(t) {
+		rdb := s.as(t, u)()
+		for what, err := range map[string]error{
+			"another's key":     rdb.Eval(ctx, "return redis.call('PEXPIRE', KEYS[1], 1)", []string{"orders:1"}).Err(),
+			"a key not named":   rdb.Eval(ctx, "return redis.call('PEXPIRE', 'orders:1', 1)", nil).Err(),
+			"all keys":          rdb.FlushAll(ctx).Err(),
+			"another's channel": rdb.Publish(ctx, "orders", "").Err(),
+			"the configuration": rdb.ConfigGet(ctx, "*").Err(),
+		} {
+			if err == nil {
+				t.Errorf("%s reaches %s", name, what)
+			}
+		}
+	}
+	if len(denied(t, s.admin)) == 0 {
+		t.Error("nothing is in the log")
+	}
+}
+
+// On a cluster the client asks where the slots are, beside what the package does.
+func TestTheDocumentedRulesAreEnoughOnACluster(t *testing.T) {
+	nodes := redistest.Cluster(t)
+	u := users(t)["product-cache"]
+	rules := append(slices.Clone(u.rules), strings.Fields(strings.Join(block(t, "acl-cluster"), " "))...)
+	for _, node := range nodes.Nodes {
+		if err := node.Client(t).ACLSetUser(t.Context(), u.name, rules...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() redis.UniversalClient {
+		return nodes.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = u.name, u.password })
+	}
+	useCache(t, open)
+	onTheMove(t, nodes, "product:gone", func() {
+		if err := open().Get(t.Context(), "product:gone").Err(); err != redis.Nil {
+			t.Error(err)
+		}
+	})
+	for _, node := range nodes.Nodes {
+		for _, refusal := range denied(t, node.Client(t)) {
+			t.Error(refusal)
+		}
+	}
+}
+
+// onTheMove runs do while the slot of a key, which is not there, goes to another node:
+// whoever asks the old one is told to ask the new one.
+func onTheMove(t *testing.T, nodes *redistest.ClusterServers, key string, do func()) {
+	t.Helper()
+	ctx := t.Context()
+	from := nodes.Owner(key)
+	to := nodes.Nodes[(slices.Index(nodes.Nodes, from)+1)%len(nodes.Nodes)]
+	slot := from.Client(t).ClusterKeySlot(ctx, key).Val()
+	for _, step := range []struct {
+		node, peer *redistest.Server
+		state      string
+	}{{to, from, "IMPORTING"}, {from, to, "MIGRATING"}} {
+		id := step.peer.Client(t).ClusterMyID(ctx).Val()
+		if err := step.node.Client(t).Do(ctx, "CLUSTER", "SETSLOT", slot, step.state, id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do()
+}
