@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,6 +37,8 @@ type rebuilding struct {
 	token string
 	name  string // of the generation
 	next  *generation
+
+	finished atomic.Bool // whatever still takes the turn takes it for nobody
 
 	mu     sync.Mutex // guards what follows; held while the log is read
 	at     entry      // where in the log

@@ -50,9 +50,10 @@ func (s *shared) rebuild(ctx context.Context, ids iter.Seq2[string, error]) erro
 	defer s.count(-1)
 	r, mine, err := s.takeTurn(ctx)
 	if err == nil && mine {
-		if err = r.run(ctx, ids); err != nil {
-			r.pass()
-		}
+		err = r.run(ctx, ids)
+	}
+	if r != nil {
+		r.finish(mine)
 	}
 	switch {
 	case err == nil:
@@ -107,9 +108,7 @@ func (r *rebuilding) wait(ctx context.Context) (mine bool, err error) {
 		switch {
 		case current != before && current != "":
 			r.name = current
-			if mine {
-				r.pass()
-			}
+			r.finish(mine)
 			return false, nil
 		case mine:
 			return true, nil
@@ -120,10 +119,17 @@ func (r *rebuilding) wait(ctx context.Context) (mine bool, err error) {
 	}
 }
 
-// take takes or keeps the turn.
+// take takes or keeps the turn. A command that was left behind may come to the server
+// after the turn was given back, and take it again for nobody: it is given back again.
 func (r *rebuilding) take(ctx context.Context) (mine bool, current string, err error) {
-	reply, err := r.call(ctx, r.authority.run, turnScript, []string{r.names.Record(), r.names.Rebuild()},
-		r.inc.header, r.token, turnLife.Milliseconds())
+	reply, err := bounded.Do(ctx, r.authority.run, func(ctx context.Context) ([]any, error) {
+		return turnScript.Run(ctx, r.rdb, []string{r.names.Record(), r.names.Rebuild()},
+			r.inc.header, r.token, turnLife.Milliseconds()).Slice()
+	}, func([]any, error) {
+		if r.finished.Load() {
+			r.pass()
+		}
+	})
 	if err != nil {
 		return false, "", err
 	}
@@ -140,8 +146,16 @@ func (s *shared) guess() state {
 	return s.state
 }
 
-// pass gives the turn back when nothing has come of it. Should that fail, others wait
-// until it ends by itself.
+// finish ends the turn, if it is ours. Also after a success, which has ended it: tend
+// may have renewed it once more since.
+func (r *rebuilding) finish(mine bool) {
+	r.finished.Store(true)
+	if mine {
+		r.pass()
+	}
+}
+
+// pass gives the turn back. Should that fail, others wait until it ends by itself.
 func (r *rebuilding) pass() {
 	_, _ = bounded.Do(context.Background(), r.authority.run, func(ctx context.Context) (int, error) {
 		return passScript.Run(ctx, r.rdb, []string{r.names.Rebuild()}, r.token, r.names.Channel(), r.token).Int()

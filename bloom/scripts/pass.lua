@@ -1,4 +1,4 @@
--- Gives the turn to rebuild back, when nothing has come of it.
+-- Gives the turn to rebuild back.
 -- KEYS  1 lease
 -- ARGV  1 token, 2 channel, 3 message
 -- Gives 1, or 0 if the lease is gone or another's.
