@@ -48,6 +48,7 @@ type Cache[K comparable, V any] struct {
 	o       Options
 	source  Source[K, V]
 	format  format[V]
+	windows windows
 	id      func(K) (string, error)
 	local   *localcache.Cache[K, *entry[V]]
 	rebuild *mutexrebuild.Group[*entry[V]]
@@ -81,8 +82,9 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if src.Load == nil {
 		src.Load = one(src.LoadMany)
 	}
-	c := &Cache[K, V]{o: o, source: src, breaker: o.Breaker, log: o.Logger, nothing: &entry[V]{null: true},
-		door: newDoorkeeper(2 * o.NullTTL)} // a null in the local tier lives that long too
+	c := &Cache[K, V]{o: o, source: src, breaker: o.Breaker, log: o.Logger, nothing: &entry[V]{life: life{null: true}},
+		windows: o.windows(),
+		door:    newDoorkeeper(2 * o.NullTTL)} // a null in the local tier lives that long too
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
@@ -93,7 +95,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	c.trusting.Lock() // for news that come before there is a c.rebuild
 	c.rebuild, err = mutexrebuild.New(rdb, o.Name, mutexrebuild.Format[*entry[V]]{
 		Encode: c.format.encode,
-		Decode: c.format.decode,
+		Decode: c.decode,
 	}, c.events(), o.Rebuild)
 	c.trusting.Unlock()
 	if err != nil {
@@ -154,7 +156,8 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	if kind != localcache.Value {
 		e, tier, err = c.beyond(ctx, key, kind)
 	}
-	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(time.Now())}, err
+	now := time.Now()
+	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(now), Stale: err == nil && e.past(now)}, err
 }
 
 // beyond is the read path of what is no value in the local tier, in the order in
@@ -174,15 +177,26 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 	if !c.mayContain(ctx, id) {
 		return c.answer(c.nothing, TierFilter, &c.counts.filter)
 	}
+	if !c.rebuild.Reachable() {
+		if e := c.keptWhileAway(ctx, key, id); e != nil {
+			return c.answer(e, TierLocal, &c.counts.stale)
+		}
+	}
 	// Redis, and on a miss the rebuild: one flight, one lease, the loader.
 	got, err := c.rebuild.Do(ctx, id, func(ctx context.Context, degraded bool) (*entry[V], error) {
 		return c.load(ctx, key, id, degraded)
 	})
 	if err != nil {
+		if e := c.keptInstead(key, err); e != nil {
+			return c.answer(e, TierLocal, &c.counts.stale)
+		}
 		return c.fail(err)
 	}
 	c.keep(key, got)
-	return c.answer(got.Value, tierOf(got), c.counts.of(got.Value.null, got.First, got.Origin))
+	if got.Condition == mutexrebuild.Aging && got.First {
+		c.refresh(ctx, key, id, got)
+	}
+	return c.answer(got.Value, tierOf(got), c.counts.of(got.Value.null, got.Value.past(time.Now()), got.First, got.Origin))
 }
 
 // answer is the one place where a read beyond the local tier ends well. It counts,
@@ -228,12 +242,16 @@ func (c *Cache[K, V]) mayContain(ctx context.Context, id string) bool {
 	return c.o.Filter == nil || c.o.Filter.MayContain(ctx, id)
 }
 
-// load asks the source, within the breaker's limits.
+// load asks the source for somebody who waits, within the breaker's limits.
 func (c *Cache[K, V]) load(ctx context.Context, key K, id string, degraded bool) (*entry[V], error) {
-	do := c.breaker.Do
 	if degraded {
-		do = c.breaker.DoDegraded
+		return c.ask(ctx, key, id, c.breaker.DoDegraded)
 	}
+	return c.ask(ctx, key, id, c.breaker.Do)
+}
+
+// ask asks the source by way of do, one of the breaker's.
+func (c *Cache[K, V]) ask(ctx context.Context, key K, id string, do func(context.Context, func(context.Context) error) error) (*entry[V], error) {
 	began := time.Now()
 	var value V
 	var null bool
@@ -253,7 +271,7 @@ func (c *Cache[K, V]) load(ctx context.Context, key K, id string, degraded bool)
 		if c.o.Filter != nil {
 			c.counts.filterFalse.Add(1)
 		}
-		e := &entry[V]{null: true, private: !c.door.admits(id, began)}
+		e := &entry[V]{life: life{null: true}, private: !c.door.admits(id, began)}
 		e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), time.Since(began))
 		return e, nil
 	}
@@ -275,22 +293,6 @@ func (c *Cache[K, V]) fresh(key K, value V, cost time.Duration) *entry[V] {
 	e := &entry[V]{value: value}
 	e.stamp(time.Now(), jittered(ttl, c.o.Jitter), cost)
 	return e
-}
-
-// keep puts what a flight brought into the local tier, once per flight. The mark
-// is older than the read that brought it, so an invalidation in between drops it.
-func (c *Cache[K, V]) keep(key K, got mutexrebuild.Result[*entry[V]]) {
-	mark, ok := got.Mark.(localcache.Mark)
-	if !ok || !got.First || got.Held || got.Bytes == 0 {
-		return
-	}
-	points.At("keep")
-	life := jittered(min(got.Value.left(time.Now()), c.o.Local.TTL), c.o.Jitter)
-	if got.Value.null {
-		c.local.FillNull(mark, key, life)
-		return
-	}
-	c.local.Fill(mark, key, got.Value, got.Bytes, life)
 }
 
 // Close ends the cache: whoever waits gets ErrClosed, as does every later call.

@@ -7,30 +7,35 @@ import (
 
 // An entry is a value, or the knowledge that there is none, and its times.
 type entry[V any] struct {
-	value   V
+	value V
+	life
+	private bool // not for Redis: the null of a key that is missed for the first time
+}
+
+// A life is what is known of an entry beside its value.
+type life struct {
 	null    bool
 	created int64         // when it was read from the source, Unix milliseconds
 	expires int64         // when its TTL ends, Unix milliseconds
 	cost    time.Duration // what the load took
-	private bool          // not for Redis: the null of a key that is missed for the first time
 }
 
 // stamp sets the times of an entry that was read now. What remains of ttl beyond
 // whole milliseconds is left out: the difference of two rounded times could be
 // longer than ttl.
-func (e *entry[V]) stamp(now time.Time, ttl, cost time.Duration) {
+func (e *life) stamp(now time.Time, ttl, cost time.Duration) {
 	e.created = now.UnixMilli()
 	e.expires = e.created + ttl.Milliseconds()
 	e.cost = cost
 }
 
-func (e *entry[V]) ttl() time.Duration {
+func (e *life) ttl() time.Duration {
 	return time.Duration(e.expires-e.created) * time.Millisecond
 }
 
 // left is what remains of the TTL. The times may come from a host whose clock is
 // off, so it is never less than nothing nor more than the TTL.
-func (e *entry[V]) left(now time.Time) time.Duration {
+func (e *life) left(now time.Time) time.Duration {
 	return min(max(time.UnixMilli(e.expires).Sub(now), 0), e.ttl())
 }
 
@@ -41,6 +46,11 @@ func (e *entry[V]) age(now time.Time) time.Duration {
 		return 0
 	}
 	return max(now.Sub(time.UnixMilli(e.created)), 0)
+}
+
+// past reports whether the TTL has ended.
+func (e *entry[V]) past(now time.Time) bool {
+	return e != nil && e.created != 0 && !now.Before(time.UnixMilli(e.expires))
 }
 
 // jittered takes a random part off ttl, at most the share jitter, so that what

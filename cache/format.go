@@ -71,11 +71,12 @@ type format[V any] struct {
 	max    int
 	id     byte
 	codec  Codec
+	after  windows
 	log    *slog.Logger
 }
 
 func newFormat[V any](o Options) format[V] {
-	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, log: o.Logger}
+	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: o.Logger}
 	if f.codec != nil {
 		return f
 	}
@@ -88,8 +89,8 @@ func newFormat[V any](o Options) format[V] {
 	return f
 }
 
-// encode gives the bytes of an entry and its TTL, or neither for one that is too
-// large to be stored.
+// encode gives the bytes of an entry and how long Redis keeps them, or neither for
+// one that is too large to be stored.
 func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error) {
 	var payload []byte
 	kind := byte(kindNull)
@@ -115,10 +116,13 @@ func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error)
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
 	data = append(data, payload...)
 	binary.BigEndian.PutUint32(data[offSum:], checksum(data))
-	if e.private {
+	switch {
+	case e.private:
 		return data, 0, nil
+	case e.null:
+		return data, e.ttl(), nil
 	}
-	return data, e.ttl(), nil
+	return data, f.after.stored(e.ttl()), nil
 }
 
 // decode reads an entry back, ok only if the bytes are one of this id, whole and
@@ -132,11 +136,11 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 		binary.BigEndian.Uint32(data[offSum:]) != checksum(data) {
 		return nil, false
 	}
-	e := &entry[V]{
+	e := &entry[V]{life: life{
 		created: int64(binary.BigEndian.Uint64(data[offCreated:])),
 		expires: int64(binary.BigEndian.Uint64(data[offExpires:])),
 		cost:    time.Duration(binary.BigEndian.Uint32(data[offCost:])) * time.Millisecond,
-	}
+	}}
 	payload := data[headerSize:]
 	switch data[offKind] {
 	case kindNull:

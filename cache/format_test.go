@@ -52,7 +52,7 @@ func goldenOf[V any](name string, value V, null bool, o Options) golden {
 	o.Name, o.MaxValue = "product", 1<<20
 	return golden{name, func(t *testing.T, file string) {
 		f := newFormat[V](o)
-		e := &entry[V]{value: value, null: null, created: goldenCreated, expires: goldenCreated + goldenTTL, cost: goldenCost}
+		e := &entry[V]{value: value, life: life{null, goldenCreated, goldenCreated + goldenTTL, goldenCost}}
 		data, ttl, err := f.encode(goldenID, e)
 		if err != nil || ttl != goldenTTL*time.Millisecond {
 			t.Fatalf("encode: TTL %v, %v", ttl, err)
@@ -132,7 +132,7 @@ func read(t testing.TB, file string) []byte {
 func stored(t testing.TB) (format[string], []byte) {
 	t.Helper()
 	f := newFormat[string](Options{Name: "product", MaxValue: 1000})
-	data, _, err := f.encode("42", &entry[string]{value: "lamp", created: goldenCreated, expires: goldenCreated + goldenTTL})
+	data, _, err := f.encode("42", &entry[string]{value: "lamp", life: life{created: goldenCreated, expires: goldenCreated + goldenTTL}})
 	if err != nil {
 		t.Fatal(err)
 	}

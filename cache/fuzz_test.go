@@ -86,11 +86,12 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, other, text string, number int64, null bool, created, expires, cost int64, schema int) {
 		o := Options{Name: "p", Schema: schema & (1<<31 - 1), MaxValue: 1 << 20}
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
-		roundTrip(t, newFormat[string](o), id, other, entry[string]{text, null, created, expires, time.Duration(cost) * time.Millisecond, false})
-		roundTrip(t, newFormat[[]byte](o), id, other, entry[[]byte]{[]byte(text), null, created, expires, time.Duration(cost) * time.Millisecond, false})
+		times := life{null, created, expires, time.Duration(cost) * time.Millisecond}
+		roundTrip(t, newFormat[string](o), id, other, entry[string]{text, times, false})
+		roundTrip(t, newFormat[[]byte](o), id, other, entry[[]byte]{[]byte(text), times, false})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, newFormat[*goldenProduct](o), id, other, entry[*goldenProduct]{p, null, created, expires, time.Duration(cost) * time.Millisecond, false})
+		roundTrip(t, newFormat[*goldenProduct](o), id, other, entry[*goldenProduct]{p, times, false})
 	})
 }
 
@@ -160,7 +161,7 @@ func FuzzTimesFromRedis(f *testing.F) {
 	f.Add(int64(math.MaxInt64), int64(math.MinInt64), int64(0))
 	f.Add(int64(0), int64(1<<62), int64(1<<40))
 	f.Fuzz(func(t *testing.T, created, expires, now int64) {
-		e := entry[string]{created: created, expires: expires}
+		e := entry[string]{life: life{created: created, expires: expires, cost: time.Hour}}
 		at := time.UnixMilli(now)
 		most := 30 * time.Second
 		if life := jittered(min(e.left(at), most), 0.1); life <= 0 || life > most {
@@ -168,6 +169,18 @@ func FuzzTimesFromRedis(f *testing.F) {
 		}
 		if age := e.age(at); age < 0 {
 			t.Errorf("it is %v old", age)
+		}
+		// Nor does a value come back to life.
+		var last state
+		for _, w := range []windows{{}, {stale: time.Minute}, {spare: time.Hour, early: 1}, {time.Minute, math.MaxInt64, 1e300}} {
+			last = fresh
+			for _, later := range []time.Duration{0, time.Second, time.Minute, time.Hour, math.MaxInt64} {
+				s := w.of(e.life, at.Add(later), 0.5)
+				if s < last || s > dead {
+					t.Errorf("%+v: %v later it is %v, after %v", w, later, s, last)
+				}
+				last = s
+			}
 		}
 	})
 }
@@ -205,7 +218,7 @@ func FuzzOptions(f *testing.F) {
 		longest := max(c.o.TTL, time.Duration(own))
 		for _, e := range []*entry[string]{c.fresh("k", "v", 0), c.fresh("k", "", time.Hour), nullOf(c)} {
 			data, ttl, err := c.format.encode("k", e)
-			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(longest, c.o.NullTTL)) {
+			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.windows.stored(longest), c.o.NullTTL)) {
 				t.Errorf("%+v is stored for %v, %v", e, ttl, err)
 			}
 		}
@@ -218,7 +231,7 @@ func FuzzOptions(f *testing.F) {
 }
 
 func nullOf[V any](c *Cache[string, V]) *entry[V] {
-	e := &entry[V]{null: true}
+	e := &entry[V]{life: life{null: true}}
 	e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), 0)
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -39,6 +40,18 @@ type Options struct {
 	// Jitter is the largest part by which a TTL is shortened at random, below 1.
 	// 0: 0.1; negative: none.
 	Jitter float64
+
+	// StaleWhileRevalidate is how long after its TTL a value still answers at once,
+	// while it is refreshed in the background. 0: 30 s; negative: not at all.
+	StaleWhileRevalidate time.Duration
+	// StaleIfError is how long after its TTL a value still answers when the source
+	// does not: when its load fails, is shed, or takes longer than the caller can
+	// wait. Redis keeps values as long. 0: 1 hour; negative: not at all.
+	StaleIfError time.Duration
+	// EarlyRefresh scales how long before the end of its TTL a value that is read
+	// often is refreshed in the background, in units of what its load takes. 0: 1;
+	// negative: not at all.
+	EarlyRefresh float64
 
 	// Local adjusts the tier in this process; a negative MaxBytes switches it
 	// off. Its TTL bounds how long an entry lives there, whatever its own TTL.
@@ -89,11 +102,22 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("cache: Schema must be from 0 to 2147483647, got %d", o.Schema)
 	case !(o.Jitter < 1): // also NaN
 		return o, fmt.Errorf("cache: Jitter must be below 1, got %v", o.Jitter)
+	case math.IsNaN(o.EarlyRefresh) || math.IsInf(o.EarlyRefresh, 1):
+		return o, fmt.Errorf("cache: EarlyRefresh must be a number, got %v", o.EarlyRefresh)
 	}
 	if o.Jitter == 0 {
 		o.Jitter = 0.1
 	}
 	o.Jitter = max(o.Jitter, 0)
+	if o.StaleWhileRevalidate == 0 {
+		o.StaleWhileRevalidate = 30 * time.Second
+	}
+	if o.StaleIfError == 0 {
+		o.StaleIfError = time.Hour
+	}
+	if o.EarlyRefresh == 0 {
+		o.EarlyRefresh = 1
+	}
 	err := errors.Join(
 		orDefault("TTL", &o.TTL, 10*time.Minute, time.Millisecond),
 		orDefault("NullTTL", &o.NullTTL, 30*time.Second, time.Millisecond),
@@ -116,6 +140,11 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout = o.Schema, o.ReplicaLag, o.RedisTimeout
 	return o.withBreaker()
+}
+
+// windows are what the options say of the life of values.
+func (o Options) windows() windows {
+	return windows{stale: max(o.StaleWhileRevalidate, 0), spare: max(o.StaleIfError, 0), early: max(o.EarlyRefresh, 0)}
 }
 
 // slack is what a rebuild gets beyond the breaker's own bounds. The breaker has

@@ -36,6 +36,8 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"TTL", func(o *cache.Options) { o.TTL = -time.Hour }},
 		{"TTL", func(o *cache.Options) { o.TTL = time.Microsecond }},
 		{"NullTTL", func(o *cache.Options) { o.NullTTL = negative }},
+		{"EarlyRefresh", func(o *cache.Options) { o.EarlyRefresh = math.NaN() }},
+		{"EarlyRefresh", func(o *cache.Options) { o.EarlyRefresh = math.Inf(1) }},
 		{"RedisTimeout", func(o *cache.Options) { o.RedisTimeout = negative }},
 		{"ReplicaLag", func(o *cache.Options) { o.ReplicaLag = negative }},
 		{"MaxKey", func(o *cache.Options) { o.MaxKey = -1 }},
@@ -123,9 +125,10 @@ func TestDefaults(t *testing.T) {
 		c.gives404(r, 2)
 		_ = c.Invalidate(r.ctx, 2)
 		c.gives404(r, 2) // Redis takes a null at its second miss
-		for key, most := range map[string]time.Duration{"test:1": 10 * time.Minute, "test:2": 30 * time.Second} {
-			if left := r.rdb.PTTL(r.ctx, key).Val(); left > most || left < most*9/10-time.Second {
-				r.Errorf("%s stays for %v, with a default of %v less a tenth at most", key, left, most)
+		for key, want := range map[string]struct{ ttl, after time.Duration }{"test:1": {10 * time.Minute, time.Hour}, "test:2": {30 * time.Second, 0}} {
+			left := r.rdb.PTTL(r.ctx, key).Val() - want.after
+			if left > want.ttl || left < want.ttl*9/10-time.Second {
+				r.Errorf("%s stays for %v and %v, with a default of %v less a tenth at most", key, left, want.after, want.ttl)
 			}
 		}
 		c.comesFrom(r, 1, cache.TierLocal)

@@ -132,7 +132,7 @@ func TestTheEndOfTheTTLIsTheEndOfTheValue(t *testing.T) {
 			rounds = 20
 		}
 		source := newRows(r, 1)
-		c := open(r, source.source(), ttl(life))
+		c := open(r, source.source(), ttl(life), hard)
 		for round := range rounds {
 			old, next := fmt.Sprintf("v%d", round+1), fmt.Sprintf("v%d", round+2)
 			r.eventually("the new value is loaded", func() bool {
@@ -168,7 +168,7 @@ func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
 	const n, whole = 200, time.Hour
 	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
 		source := newRows(r)
-		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.NullTTL, o.Jitter = whole, whole, 0.5 })
+		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.NullTTL, o.Jitter = whole, whole, 0.5 }, hard)
 		for key := range int64(n) {
 			source.put(key, "v1")
 			c.gives(r, key, "v1")
@@ -195,7 +195,7 @@ func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
 func TestNegativeJitterIsNone(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 })
+		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 }, hard)
 		c.gives(r, 1, "v1")
 		if left := r.rdb.PTTL(r.ctx, "test:1").Val(); left != time.Hour {
 			r.Errorf("%v left of an hour", left)

@@ -235,7 +235,7 @@ func openOn[K comparable, V any](r *rig, rdb redis.UniversalClient, src cache.So
 func (p *probe[K, V]) conserved(t testing.TB) {
 	t.Helper()
 	s := p.Stats()
-	sum := s.Local + s.Redis + s.Null + s.Filter + s.Loaded + s.Joined + s.Errors
+	sum := s.Local + s.Redis + s.Null + s.Filter + s.Loaded + s.Joined + s.Stale + s.Errors
 	if asked := p.asked.Load(); s.Gets != asked || sum != asked {
 		t.Errorf("%d Gets, of which the cache counted %d and accounts for %d: %+v", asked, s.Gets, sum, s)
 	}
@@ -313,5 +313,8 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// hard ends values with their TTL.
+func hard(o *cache.Options) { o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = -1, -1, -1 }
 
 func ttl(d time.Duration) func(*cache.Options) { return func(o *cache.Options) { o.TTL = d } }

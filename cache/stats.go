@@ -49,7 +49,7 @@ type Result[V any] struct {
 }
 
 // Stats counts what a cache has done since it was made. Every Get ends as one of
-// Local, Redis, Null, Filter, Loaded, Joined and Errors.
+// Local, Redis, Null, Filter, Loaded, Joined, Stale and Errors.
 type Stats struct {
 	Gets   uint64 // those that ended, and those under way
 	Local  uint64 // values from the local tier
@@ -58,6 +58,7 @@ type Stats struct {
 	Filter uint64 // refused by the filter
 	Loaded uint64 // values and nulls from the source
 	Joined uint64 // shared the flight of another caller
+	Stale  uint64 // values past their TTL, or kept by this process while Redis was out of reach
 	Errors uint64
 
 	// FilterFalse counts keys that the filter let pass and the source did not have.
@@ -74,14 +75,16 @@ type counter = atomic.Uint64
 
 // counters counts outcomes. Hits of values in the local tier are counted there.
 type counters struct {
-	asked                                       counter
-	null, filter, redis, loaded, joined, errors counter
-	filterFalse                                 counter
+	asked                                              counter
+	null, filter, redis, loaded, joined, stale, errors counter
+	filterFalse                                        counter
 }
 
 // of picks the outcome of a read that a flight answered.
-func (c *counters) of(null, first bool, origin mutexrebuild.Origin) *counter {
+func (c *counters) of(null, past, first bool, origin mutexrebuild.Origin) *counter {
 	switch {
+	case past:
+		return &c.stale
 	case !first:
 		return &c.joined
 	case origin != mutexrebuild.Found:
@@ -100,7 +103,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Gets:  local.Hits + c.counts.asked.Load(),
 		Local: local.Hits, Redis: c.counts.redis.Load(), Null: c.counts.null.Load(),
 		Filter: c.counts.filter.Load(), Loaded: c.counts.loaded.Load(),
-		Joined: c.counts.joined.Load(), Errors: c.counts.errors.Load(),
+		Joined: c.counts.joined.Load(), Stale: c.counts.stale.Load(), Errors: c.counts.errors.Load(),
 		FilterFalse: c.counts.filterFalse.Load(),
 		Live:        c.rebuild.Live(),
 		LocalTier:   local, Rebuild: c.rebuild.Stats(), Breaker: c.breaker.Stats(),

@@ -200,7 +200,7 @@ func TestEachValueMayHaveATTLOfItsOwn(t *testing.T) {
 			}
 			return map[int64]time.Duration{1: time.Minute, 2: 0, 3: -time.Second, 4: 10 * time.Hour}[key]
 		}
-		c := open(r, src, func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 })
+		c := open(r, src, func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 }, hard)
 		for key, want := range map[int64]time.Duration{1: time.Minute, 2: time.Hour, 3: time.Hour, 4: 10 * time.Hour} {
 			for path, store := range map[string]func(){
 				"Get": func() { c.gives(r, key, "v1") },
@@ -227,7 +227,7 @@ func TestWithoutRedisValuesHaveATTLToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cell{redis: "none", local: true}, nil)
 		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Local.TTL = time.Minute, time.Hour })
+		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Local.TTL = time.Minute, time.Hour }, hard)
 		for path, store := range map[string]func(){
 			"Get": func() { c.gives(r, 1, "v1") },
 			"Set": func() { _ = c.Set(r.ctx, 1, "v1") },

@@ -9,3 +9,10 @@ func (g *Group[T]) Joined(id string) int {
 	}
 	return 0
 }
+
+// Running returns how many refreshes are under way.
+func (g *Group[T]) Running() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.renewal.running
+}

@@ -93,7 +93,7 @@ func TestAPanicOfTheCodecIsContainedAndReleasesTheLease(t *testing.T) {
 			}
 			return framed.Encode(id, value)
 		}
-		codec.Decode = func(id string, data []byte) (string, bool) {
+		codec.Decode = func(id string, data []byte) (string, mutexrebuild.Condition) {
 			if broken {
 				panic("decode")
 			}

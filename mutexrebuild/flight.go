@@ -22,6 +22,9 @@ type flight[T any] struct {
 	void   bool          // invalidated since the load began; without Redis this is the lease
 	wake   chan struct{} // something happened to id in another process; made by rebuild
 
+	spare    *Result[T] // what answers if no load does
+	spareCut int        // callers up to this number may take it
+
 	result Result[T]
 	err    error
 	next   *flight[T] // for the callers beyond the cut
@@ -49,10 +52,14 @@ func (g *Group[T]) join(ctx context.Context, id string, load Load[T]) (f *flight
 
 // open makes a flight that others can join. The caller holds g.mu.
 func (g *Group[T]) open(ctx context.Context, id string, load Load[T]) *flight[T] {
-	f := &flight[T]{id: id, ctx: ctx, load: load, done: make(chan struct{})}
+	f := newFlight(ctx, id, load)
 	g.flights[id] = f
 	g.active.Add(1)
 	return f
+}
+
+func newFlight[T any](ctx context.Context, id string, load Load[T]) *flight[T] {
+	return &flight[T]{id: id, ctx: ctx, load: load, done: make(chan struct{})}
 }
 
 // start begins a flight on the goroutine of the caller who opened it. Most
@@ -71,8 +78,8 @@ func (g *Group[T]) start(ctx context.Context, f *flight[T]) {
 		data, err := g.store.getHere(ctx, f.id)
 		next := g.unknown
 		if err == nil {
-			if value, ok := g.decode(f, data); ok {
-				f.result = g.result(f, value, Found, len(data))
+			var ok bool
+			if f.result, ok = g.decode(f, data); ok {
 				return nil
 			}
 			next = func(f *flight[T]) (Result[T], error) { return g.rebuild(f, data) }
@@ -103,6 +110,10 @@ func (g *Group[T]) fly(f *flight[T], answer func(*flight[T]) (Result[T], error))
 func (g *Group[T]) land(f *flight[T], err error) {
 	points.At("landing")
 	g.mu.Lock()
+	if err != nil && f.spare != nil && !g.closed {
+		g.spare(f.id, err)
+		f.result, f.cut, err = *f.spare, f.spareCut, nil
+	}
 	f.err = err
 	switch {
 	case err != nil:
@@ -111,8 +122,7 @@ func (g *Group[T]) land(f *flight[T], err error) {
 			delete(g.flights, f.id)
 			break
 		}
-		hold := time.Duration(float64(g.o.ErrorHold) * (0.8 + 0.4*rand.Float64()))
-		time.AfterFunc(hold, func() { g.drop(f) })
+		time.AfterFunc(g.errorHold(), func() { g.drop(f) })
 	case f.joined > f.cut:
 		f.next = g.open(f.ctx, f.id, f.load)
 		f.next.joined = f.joined - f.cut
@@ -123,6 +133,12 @@ func (g *Group[T]) land(f *flight[T], err error) {
 	g.mu.Unlock()
 	close(f.done)
 	g.active.Done()
+}
+
+// errorHold is for how long an error is held. It varies, so that what failed
+// together is not tried again together.
+func (g *Group[T]) errorHold() time.Duration {
+	return time.Duration(float64(g.o.ErrorHold) * (0.8 + 0.4*rand.Float64()))
 }
 
 func (g *Group[T]) drop(f *flight[T]) {
@@ -138,6 +154,10 @@ func (g *Group[T]) drop(f *flight[T]) {
 func (g *Group[T]) void(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	delete(g.spared, id)
+	if f := g.renewal.byID[id]; f != nil {
+		f.void = true
+	}
 	f := g.flights[id]
 	if f == nil {
 		return
@@ -146,6 +166,61 @@ func (g *Group[T]) void(id string) {
 	if f.err != nil {
 		delete(g.flights, id)
 	}
+}
+
+// setAside keeps a Spare, for those who had joined before it was read.
+func (g *Group[T]) setAside(f *flight[T], spare *Result[T]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.spare, f.spareCut = spare, f.cut
+}
+
+// spareFor is what a caller takes who can wait no longer, nil if there is nothing.
+func (g *Group[T]) spareFor(f *flight[T], number int) *Result[T] {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f.spare == nil || number > f.spareCut {
+		return nil
+	}
+	g.counts.spared.Add(1)
+	spare := *f.spare
+	spare.First = number == 1
+	return &spare
+}
+
+// A failure is the error of a load in whose place a Spare has answered.
+type failure struct{ err error }
+
+// spare holds the error of a load as a flight without a Spare holds its own: who
+// comes next does not load, but looks into Redis, so that an invalidation ends the
+// Spare at once. The caller holds g.mu.
+func (g *Group[T]) spare(id string, err error) {
+	g.counts.spared.Add(1)
+	if g.spared[id] != nil || g.o.ErrorHold < 0 {
+		return
+	}
+	held := &failure{err}
+	g.spared[id] = held
+	time.AfterFunc(g.errorHold(), func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.spared[id] == held {
+			delete(g.spared, id)
+		}
+	})
+}
+
+// heldBack is the error that a flight with a Spare takes as that of its load.
+func (g *Group[T]) heldBack(f *flight[T]) error {
+	if f.spare == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if held := g.spared[f.id]; held != nil {
+		return held.err
+	}
+	return nil
 }
 
 // note makes everybody who has joined so far a taker of what the next operation

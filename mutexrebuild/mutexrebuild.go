@@ -81,15 +81,25 @@ type Format[T any] struct {
 	// They are not published when that is under a millisecond or err is not nil;
 	// the value goes to those who wait for it all the same.
 	Encode func(id string, value T) (data []byte, ttl time.Duration, err error)
-	// Decode reads them back. Bytes that are not a value of id, ok false, are a
-	// miss and are overwritten.
-	Decode func(id string, data []byte) (value T, ok bool)
+	// Decode reads them back, and says what the value is good for.
+	Decode func(id string, data []byte) (T, Condition)
 }
+
+// A Condition says what a stored value is good for.
+type Condition int
+
+const (
+	Unfit Condition = iota // nothing; bytes that are no value of the id are a miss and are overwritten
+	Fresh                  // it is an answer
+	Aging                  // it is an answer, and it is time to Refresh it
+	Spare                  // it is an answer only if no load brings a better one
+)
 
 // A Result is what a flight brought.
 type Result[T any] struct {
-	Value  T
-	Origin Origin
+	Value     T
+	Origin    Origin
+	Condition Condition
 	// Mark is what Events.Mark gave before the operation that brought the value.
 	Mark any
 	// Bytes is the size of the encoded value, 0 if it was not encoded.
@@ -100,6 +110,8 @@ type Result[T any] struct {
 	// First is true for one caller of a flight and false for those who shared
 	// its result.
 	First bool
+
+	head string // of what stands in Redis, if it is Aging
 }
 
 // Origin says where a result came from.
@@ -141,6 +153,8 @@ type Group[T any] struct {
 
 	mu      sync.Mutex            // guards what follows and the flights' own state
 	flights map[string]*flight[T] // by id; a failed one stays for Options.ErrorHold
+	spared  map[string]*failure   // by id: loads that failed where a Spare could answer; they stay as long
+	renewal renewals[T]
 	closed  bool
 }
 
@@ -159,7 +173,7 @@ func New[T any](rdb redis.UniversalClient, name string, f Format[T], e Events, o
 	if rdb != nil && isNil(rdb) {
 		return nil, fmt.Errorf("mutexrebuild: the client is a nil %T; pass an untyped nil to work without Redis", rdb)
 	}
-	g := &Group[T]{o: o, format: f, events: e, flights: map[string]*flight[T]{}}
+	g := &Group[T]{o: o, format: f, events: e, flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
 	g.closing, g.close = context.WithCancel(context.Background())
 	if rdb != nil {
 		g.store = newStore(rdb, name, o)
@@ -180,6 +194,11 @@ func isNil(rdb redis.UniversalClient) bool {
 // ctx. An error of load goes to all who wait and to those who come within
 // Options.ErrorHold, so that they do not retry one after another.
 //
+// Where Redis holds a Spare, Do answers with that instead of the error of load,
+// ErrLoadTimeout or the end of ctx, and after the first two it does not load again
+// within Options.ErrorHold. It does not Refresh what is Aging: that is for the
+// caller.
+//
 // Do never returns an error of Redis: with Redis out of reach it loads.
 func (g *Group[T]) Do(ctx context.Context, id string, load Load[T]) (Result[T], error) {
 	if ctx.Err() != nil {
@@ -199,6 +218,9 @@ func (g *Group[T]) Do(ctx context.Context, id string, load Load[T]) (Result[T], 
 		select {
 		case <-f.done:
 		case <-ctx.Done():
+			if spare := g.spareFor(f, number); spare != nil {
+				return *spare, nil
+			}
 			return Result[T]{}, ended(ctx)
 		}
 		if number <= f.cut || points.JoinAny {
@@ -305,6 +327,9 @@ func ended(ctx context.Context) error {
 
 // Closed reports whether Close has been called.
 func (g *Group[T]) Closed() bool { return g.closing.Err() != nil }
+
+// Reachable reports whether Redis is there to be asked. Without one it is not.
+func (g *Group[T]) Reachable() bool { return g.store != nil }
 
 // Shared reports whether the group has a Redis, and so works with those of other
 // processes.

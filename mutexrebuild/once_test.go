@@ -223,7 +223,7 @@ func TestAResultTellsItsOriginSizeMarkAndFirst(t *testing.T) {
 		first.mustBe(r, nil)
 		second.mustBe(r, nil)
 		size := len(frame("x", "v"))
-		want := result{Value: "v", Origin: mutexrebuild.Built, Mark: before, Bytes: size, First: true}
+		want := result{Value: "v", Origin: mutexrebuild.Built, Condition: mutexrebuild.Fresh, Mark: before, Bytes: size, First: true}
 		if a != want {
 			r.Errorf("got %+v, want %+v", a, want)
 		}
@@ -232,7 +232,7 @@ func TestAResultTellsItsOriginSizeMarkAndFirst(t *testing.T) {
 			r.Errorf("got %+v, want %+v", b, want)
 		}
 		got, err := g.Do(r.ctx, "x", gives("?"))
-		want = result{Value: "v", Origin: mutexrebuild.Found, Mark: mark, Bytes: size, First: true}
+		want = result{Value: "v", Origin: mutexrebuild.Found, Condition: mutexrebuild.Fresh, Mark: mark, Bytes: size, First: true}
 		if err != nil || got != want {
 			r.Errorf("got %+v, %v, want %+v", got, err, want)
 		}

@@ -26,6 +26,8 @@ type Options struct {
 	// ErrorHold is how long the error of a load answers for the key, give or take
 	// a fifth. 0: 250 ms; negative: not at all.
 	ErrorHold time.Duration
+	// Refreshes is how many Refresh may run at a time. 0: 16; negative: none.
+	Refreshes int
 	// Hold is how long a key stays closed to publication when the process that
 	// holds it for a write has died. 0: 30 s; at least 1 ms.
 	Hold time.Duration
@@ -66,6 +68,9 @@ func (o Options) withDefaults(name string) (Options, error) {
 	}
 	if o.WaitBudget == 0 {
 		o.WaitBudget = o.LoadTimeout
+	}
+	if o.Refreshes == 0 {
+		o.Refreshes = 16
 	}
 	if o.ErrorHold == 0 {
 		o.ErrorHold = 250 * time.Millisecond

@@ -24,8 +24,8 @@ func (g *Group[T]) answer(f *flight[T]) (Result[T], error) {
 	if err != nil {
 		return g.unknown(f)
 	}
-	if value, ok := g.decode(f, data); ok {
-		return g.result(f, value, Found, len(data)), nil
+	if result, ok := g.decode(f, data); ok {
+		return result, nil
 	}
 	return g.rebuild(f, data)
 }
@@ -38,8 +38,11 @@ func (g *Group[T]) unknown(f *flight[T]) (Result[T], error) {
 }
 
 // rebuild takes the lease of a key, loads and publishes. Seen is what stands in
-// Redis and is no value of ours.
+// Redis and is no answer.
 func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
+	if err := g.heldBack(f); err != nil {
+		return Result[T]{}, err
+	}
 	patience := time.NewTimer(g.o.WaitBudget)
 	defer patience.Stop()
 	wake := g.listen(f)
@@ -57,8 +60,8 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 		}
 		switch grant.verdict {
 		case published:
-			if value, ok := g.decode(f, grant.data); ok {
-				return g.result(f, value, Found, len(grant.data)), nil
+			if result, ok := g.decode(f, grant.data); ok {
+				return result, nil
 			}
 			seen = grant.data
 		case held:
@@ -82,7 +85,7 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 			}
 		case granted:
 			points.At("granted")
-			result, published, err := g.loadLeased(f, token)
+			result, published, err := g.loadLeased(f, token, seen)
 			if published || err != nil || points.KeepRefused {
 				return result, err
 			}
@@ -96,8 +99,8 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 
 // loadLeased loads under the lease that token stands for, and publishes. Without
 // an error and not published, the result is good for those who had joined when
-// the load began, and the key wants another try.
-func (g *Group[T]) loadLeased(f *flight[T], token string) (result Result[T], published bool, err error) {
+// the load began, and the key wants another try. Seen is what stands in Redis.
+func (g *Group[T]) loadLeased(f *flight[T], token string, seen []byte) (result Result[T], published bool, err error) {
 	began := g.note(f)
 	mark := f.result.Mark
 	leased := true
@@ -111,9 +114,13 @@ func (g *Group[T]) loadLeased(f *flight[T], token string) (result Result[T], pub
 		return result, false, err
 	}
 	data, ttl, err := g.format.Encode(f.id, value)
-	result = Result[T]{Value: value, Origin: Unshared, Mark: mark, Bytes: len(data)}
+	result = Result[T]{Value: value, Origin: Unshared, Condition: Fresh, Mark: mark, Bytes: len(data)}
 	if err != nil || ttl < time.Millisecond {
 		g.counts.unpublished.Add(1)
+		if len(seen) > 0 { // what this value has overtaken must not go on to answer
+			leased = false
+			_, _ = g.store.commit(f.ctx, f.id, token, nil, 0)
+		}
 		g.backTo(f, began)
 		return result, true, nil // there is nothing to try again
 	}
@@ -247,7 +254,7 @@ func (g *Group[T]) backTo(f *flight[T], cut int) {
 }
 
 func (g *Group[T]) result(f *flight[T], value T, from Origin, size int) Result[T] {
-	return Result[T]{Value: value, Origin: from, Mark: f.result.Mark, Bytes: size}
+	return Result[T]{Value: value, Origin: from, Condition: Fresh, Mark: f.result.Mark, Bytes: size}
 }
 
 // size encodes a value only to know how large it is.
@@ -259,15 +266,27 @@ func (g *Group[T]) size(id string, value T) int {
 	return len(data)
 }
 
-func (g *Group[T]) decode(f *flight[T], data []byte) (value T, ok bool) {
+// decode reads what stands in Redis, and reports whether it is an answer. A Spare
+// is set aside, for those who had joined before it was read.
+func (g *Group[T]) decode(f *flight[T], data []byte) (result Result[T], answer bool) {
 	if len(data) == 0 {
-		return value, false
+		return result, false
 	}
-	value, ok = g.format.Decode(f.id, data)
-	if !ok {
+	value, condition := g.format.Decode(f.id, data)
+	result = g.result(f, value, Found, len(data))
+	result.Condition = condition
+	switch condition {
+	case Fresh:
+		return result, true
+	case Aging:
+		result.head = string(head(data))
+		return result, true
+	case Spare:
+		g.setAside(f, &result)
+	default:
 		g.counts.unfit.Add(1)
 	}
-	return value, ok
+	return result, false
 }
 
 // await waits until something may have happened to the key: a message says so,

@@ -123,8 +123,8 @@ func (r *rig) stored(id string) string {
 	if errors.Is(err, redis.Nil) {
 		return ""
 	}
-	value, ok := framed.Decode(id, data)
-	if err != nil || !ok {
+	value, condition := framed.Decode(id, data)
+	if err != nil || condition == mutexrebuild.Unfit {
 		r.Errorf("at %q stands %q, %v", valueKey(id), data, err)
 	}
 	return value
@@ -152,17 +152,26 @@ func everyKeyEnds(t testing.TB, rdb redis.UniversalClient) {
 }
 
 // framed stores a value between its id and an end, so that what belongs to another
-// key or lacks a part is told from a value.
+// key or lacks a part is told from a value. A value says itself if it is old.
 var framed = format{
 	Encode: func(id, value string) ([]byte, time.Duration, error) {
 		return []byte(frame(id, value)), time.Minute, nil
 	},
-	Decode: func(id string, data []byte) (string, bool) {
+	Decode: func(id string, data []byte) (string, mutexrebuild.Condition) {
 		value, ok := strings.CutPrefix(string(data), id+"=")
 		if !ok {
-			return "", false
+			return "", mutexrebuild.Unfit
 		}
-		return strings.CutSuffix(value, ";")
+		value, ok = strings.CutSuffix(value, ";")
+		switch {
+		case !ok:
+			return "", mutexrebuild.Unfit
+		case strings.HasPrefix(value, "aging"):
+			return value, mutexrebuild.Aging
+		case strings.HasPrefix(value, "spare"):
+			return value, mutexrebuild.Spare
+		}
+		return value, mutexrebuild.Fresh
 	},
 }
 

@@ -17,11 +17,15 @@ type Stats struct {
 	Wakes       uint64 // of which ended by a message
 	Polls       uint64 // of which ended by the safety net
 	GaveUp      uint64 // of which ended with the wait budget
+	Spared      uint64 // flights whose load failed, and callers who left, with a Spare
+	Refreshes   uint64 // begun
+	Refreshed   uint64 // of which brought a new value
 }
 
 type counters struct {
 	loads, loadErrors, held, heldOff, refused, unpublished, unfit,
-	unknown, degraded, waits, wakes, polls, gaveUp atomic.Uint64
+	unknown, degraded, waits, wakes, polls, gaveUp,
+	spared, refreshes, refreshed atomic.Uint64
 }
 
 // Stats returns a snapshot of the counters. They are read one after another, so
@@ -34,5 +38,6 @@ func (g *Group[T]) Stats() Stats {
 		Refused: c.refused.Load(), Unpublished: c.unpublished.Load(), Unfit: c.unfit.Load(),
 		Unknown: c.unknown.Load(), Degraded: c.degraded.Load(),
 		Waits: c.waits.Load(), Wakes: c.wakes.Load(), Polls: c.polls.Load(), GaveUp: c.gaveUp.Load(),
+		Spared: c.spared.Load(), Refreshes: c.refreshes.Load(), Refreshed: c.refreshed.Load(),
 	}
 }

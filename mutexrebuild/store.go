@@ -152,9 +152,8 @@ const (
 // begin asks for the lease of id. Seen is what the caller found at the key and
 // rejected.
 func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant, error) {
-	head := seen[:min(len(seen), 64)]
 	found, err := bounded.Do(ctx, s.run, func(ctx context.Context) (grant, error) {
-		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head).Slice()
+		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen)).Slice()
 		if err != nil {
 			return grant{}, err
 		}
@@ -165,6 +164,9 @@ func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant
 	}
 	return found, err
 }
+
+// head is as much of a value as begin.lua looks at to know it again.
+func head(data []byte) []byte { return data[:min(len(data), 64)] }
 
 func parseGrant(reply []any) (grant, error) {
 	if len(reply) == 0 {

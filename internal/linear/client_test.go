@@ -140,10 +140,13 @@ var versions = mutexrebuild.Format[int64]{
 		pause()
 		return strconv.AppendInt(nil, v, 10), valueTTL, nil
 	},
-	Decode: func(_ string, data []byte) (int64, bool) {
+	Decode: func(_ string, data []byte) (int64, mutexrebuild.Condition) {
 		pause()
 		v, err := strconv.ParseInt(string(data), 10, 64)
-		return v, err == nil
+		if err != nil {
+			return 0, mutexrebuild.Unfit
+		}
+		return v, mutexrebuild.Fresh
 	},
 }
 

@@ -1,17 +1,22 @@
 -- Publishes a value, if the lease it was built under still stands.
 -- KEYS  1 value, 2 lease
--- ARGV  1 token, 2 bytes, 3 life of the value in ms, 4 channel, 5 wake-up message
+-- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms,
+--       4 channel, 5 wake-up message
 -- Gives 1 if the value is published, 0 if it must not be: something happened to
 --       the key since the lease was granted.
 -- Asked again, it finds its own bytes and gives 1 again.
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
-  if redis.pcall('GET', KEYS[1]) == ARGV[2] then
+  if (redis.pcall('GET', KEYS[1]) or '') == ARGV[2] then
     return 1
   end
   return 0
 end
 local awaited = redis.call('HEXISTS', KEYS[2], 'w')
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
 redis.call('DEL', KEYS[2])
 if awaited == 1 then
   redis.call('PUBLISH', ARGV[4], ARGV[5])
