@@ -176,7 +176,7 @@ func New[T any](rdb redis.UniversalClient, name string, f Format[T], e Events, o
 	g := &Group[T]{o: o, format: f, events: e, flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
 	g.closing, g.close = context.WithCancel(context.Background())
 	if rdb != nil {
-		g.store = newStore(rdb, name, o)
+		g.store = newStore(g.closing, rdb, name, o)
 		g.hub = g.subscribe(rdb)
 	}
 	return g, nil
@@ -300,6 +300,7 @@ func (g *Group[T]) Close() {
 	g.waitForLoads()
 	if first && g.store != nil {
 		g.hub.end()
+		g.store.gate.leave()
 	}
 }
 
@@ -328,8 +329,9 @@ func ended(ctx context.Context) error {
 // Closed reports whether Close has been called.
 func (g *Group[T]) Closed() bool { return g.closing.Err() != nil }
 
-// Reachable reports whether Redis is there to be asked. Without one it is not.
-func (g *Group[T]) Reachable() bool { return g.store != nil }
+// Reachable reports whether Redis is there to be asked. Without one it is not, nor
+// while it does not answer.
+func (g *Group[T]) Reachable() bool { return g.store != nil && !g.store.gate.shut() }
 
 // Shared reports whether the group has a Redis, and so works with those of other
 // processes.

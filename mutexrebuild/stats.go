@@ -11,7 +11,7 @@ type Stats struct {
 	Refused     uint64 // publications refused because the key had been invalidated
 	Unpublished uint64 // values that could not be stored, by their size or TTL
 	Unfit       uint64 // bytes in Redis that were no value of their key
-	Unknown     uint64 // operations without an answer from Redis
+	Unknown     uint64 // operations without an answer from Redis, or not begun
 	Degraded    uint64 // loads without a lease
 	Waits       uint64 // waits for the lease of another process
 	Wakes       uint64 // of which ended by a message
@@ -20,6 +20,9 @@ type Stats struct {
 	Spared      uint64 // flights whose load failed, and callers who left, with a Spare
 	Refreshes   uint64 // begun
 	Refreshed   uint64 // of which brought a new value
+
+	Outages uint64 // how often Redis was given up, until it answered again
+	Outage  bool   // it is given up now: nothing but one read at a time asks it
 }
 
 type counters struct {
@@ -32,7 +35,7 @@ type counters struct {
 // they may be apart by what happens meanwhile.
 func (g *Group[T]) Stats() Stats {
 	c := &g.counts
-	return Stats{
+	s := Stats{
 		Loads: c.loads.Load(), LoadErrors: c.loadErrors.Load(),
 		Held: c.held.Load(), HeldOff: c.heldOff.Load(),
 		Refused: c.refused.Load(), Unpublished: c.unpublished.Load(), Unfit: c.unfit.Load(),
@@ -40,4 +43,8 @@ func (g *Group[T]) Stats() Stats {
 		Waits: c.waits.Load(), Wakes: c.wakes.Load(), Polls: c.polls.Load(), GaveUp: c.gaveUp.Load(),
 		Spared: c.spared.Load(), Refreshes: c.refreshes.Load(), Refreshed: c.refreshed.Load(),
 	}
+	if g.store != nil {
+		s.Outages, s.Outage = g.store.gate.outages.Load(), g.store.gate.shut()
+	}
+	return s
 }

@@ -48,26 +48,36 @@ const batch = 128
 
 // A store speaks the lease protocol with Redis. Each method is at most one round
 // trip, two after the server has lost its scripts, and returns within the
-// operation's budget.
+// operation's budget; at once while the gate is shut.
 type store struct {
 	rdb     redis.UniversalClient
+	gate    *gate
 	run     *bounded.Runner
 	name    string
 	schema  int
 	lease   time.Duration
 	timeout time.Duration
-	direct  redis.Cmdable // see prompt
+	closing context.Context // ends with the group
 	channel string
 	self    string // tells this process's messages from others'
 }
 
-func newStore(rdb redis.UniversalClient, name string, o Options) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options) *store {
 	return &store{
-		rdb: rdb, run: bounded.NewRunner(o.RedisTimeout, limit),
+		rdb: rdb, gate: openGate(rdb, o.RedisTimeout), run: bounded.NewRunner(o.RedisTimeout, limit),
 		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout,
-		direct:  direct(rdb, o.RedisTimeout),
-		channel: keys.Events(name), self: newToken(),
+		closing: closing, channel: keys.Events(name), self: newToken(),
 	}
+}
+
+// ask runs one operation of Redis within its budget, unless the gate is shut. An
+// op that was left behind ends in late.
+func ask[R any](ctx context.Context, s *store, op func(context.Context) (R, error), late func(R, error)) (R, error) {
+	if s.gate.shut() {
+		var none R
+		return none, errShut
+	}
+	return bounded.Do(ctx, s.run, op, late)
 }
 
 // newToken names one acquisition: 128 random bits, never used again.
@@ -84,24 +94,53 @@ func (s *store) pair(id string) []string {
 // get returns the bytes of id, nil if there are none, and leaves behind a read
 // that takes too long.
 func (s *store) get(ctx context.Context, id string) ([]byte, error) {
-	return bounded.Do(ctx, s.run, func(ctx context.Context) ([]byte, error) {
-		return read(ctx, s.rdb, s.value(id))
+	key := s.value(id)
+	data, err := ask(ctx, s, func(ctx context.Context) ([]byte, error) {
+		return read(ctx, s.rdb, key)
 	}, nil)
+	s.tell(ctx, key, err)
+	return data, err
 }
 
-// prompt reports whether getHere comes back in time: the client keeps to its
-// timeouts, and ctx does not end before them. Between them the end of ctx by a
+// prompt reports whether to read on the caller's own goroutine, with getHere: that
+// comes back in time, because the client keeps to its timeouts and ctx does not
+// end before them, and reads do not time out just now. The end of ctx by a
 // cancellation goes unnoticed, for a RedisTimeout at the longest.
 func (s *store) prompt(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
-	return s.direct != nil && (!ok || time.Until(deadline) >= s.timeout)
+	return s.gate.direct != nil && (!ok || time.Until(deadline) >= s.timeout) && s.gate.easy()
 }
 
-// getHere is get on the caller's own goroutine.
-func (s *store) getHere(ctx context.Context, id string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+// getHere is get on the caller's own goroutine. A read that times out there costs
+// its connection, which could still bring the reply to somebody else.
+func (s *store) getHere(caller context.Context, id string) ([]byte, error) {
+	if s.gate.shut() {
+		return nil, errShut
+	}
+	if !s.run.Enter() {
+		return nil, bounded.ErrBusy
+	}
+	defer s.run.Leave()
+	ctx, cancel := context.WithTimeout(caller, s.timeout)
 	defer cancel()
-	return read(ctx, s.direct, s.value(id))
+	key := s.value(id)
+	data, err := read(ctx, s.gate.direct, key)
+	if ctx.Err() != nil {
+		s.gate.uneasy()
+	}
+	s.tell(caller, key, err)
+	return data, err
+}
+
+// tell lets the gate know how a read ended. One that was not begun, or that its
+// caller did not wait for, says nothing about Redis.
+func (s *store) tell(caller context.Context, key string, err error) {
+	switch {
+	case err == nil:
+		s.gate.answered()
+	case caller.Err() == nil && !errors.Is(err, errShut) && !errors.Is(err, bounded.ErrBusy):
+		s.gate.unanswered(keys.Lease(key))
+	}
 }
 
 func read(ctx context.Context, rdb redis.Cmdable, key string) ([]byte, error) {
@@ -152,7 +191,7 @@ const (
 // begin asks for the lease of id. Seen is what the caller found at the key and
 // rejected.
 func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant, error) {
-	found, err := bounded.Do(ctx, s.run, func(ctx context.Context) (grant, error) {
+	found, err := ask(ctx, s, func(ctx context.Context) (grant, error) {
 		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen)).Slice()
 		if err != nil {
 			return grant{}, err
@@ -192,7 +231,7 @@ func parseGrant(reply []any) (grant, error) {
 // renew prolongs a lease. A failure needs no answer: the next renewal may come
 // through, and if none does, the commit is refused.
 func (s *store) renew(ctx context.Context, id, token string) {
-	_, _ = bounded.Do(ctx, s.run, func(ctx context.Context) (int, error) {
+	_, _ = ask(ctx, s, func(ctx context.Context) (int, error) {
 		return renewScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.lease.Milliseconds()).Int()
 	}, nil)
 }
@@ -200,7 +239,7 @@ func (s *store) renew(ctx context.Context, id, token string) {
 // commit publishes data, if the lease still stands. After an error that is
 // unknown.
 func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl time.Duration) (bool, error) {
-	stored, err := bounded.Do(ctx, s.run, func(ctx context.Context) (bool, error) {
+	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
 		if points.PlainCommit {
 			defer s.abort(ctx, id, token)
 			return true, s.rdb.Set(ctx, s.value(id), data, ttl).Err()
@@ -216,25 +255,30 @@ func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl t
 
 // abort gives a lease back unused.
 func (s *store) abort(ctx context.Context, id, token string) {
-	_, _ = bounded.Do(ctx, s.run, func(ctx context.Context) (int, error) {
+	_, _ = ask(ctx, s, func(ctx context.Context) (int, error) {
 		return abortScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.channel, s.message(wakeUp, id)).Int()
 	}, nil)
 }
 
 // giveUp aborts a lease that may or may not have been granted, without holding
 // up the caller. Others would wait for its end. It spares a server that could not
-// even be reached.
+// even be reached, and waits for one that is not asked just now, as long as the
+// lease may last.
 func (s *store) giveUp(ctx context.Context, id, token string, err error) {
 	var network *net.OpError
-	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) {
+	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) || errors.Is(err, errShut) {
 		return
 	}
-	go s.abort(context.WithoutCancel(ctx), id, token)
+	go func() {
+		if s.gate.waitOpen(s.closing, s.lease) {
+			s.abort(context.WithoutCancel(ctx), id, token)
+		}
+	}()
 }
 
 // set publishes data whatever lease there is, and voids it.
 func (s *store) set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
-	stored, err := bounded.Do(ctx, s.run, func(ctx context.Context) (bool, error) {
+	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
 		return setScript.Run(ctx, s.rdb, s.pair(id),
 			data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)).Bool()
 	}, nil)
@@ -259,7 +303,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 		h.place, h.life = newToken(), h.lag
 	}
 	for chunk := range slices.Chunk(ids, batch) {
-		_, err := bounded.Do(ctx, s.run, func(ctx context.Context) (struct{}, error) {
+		_, err := ask(ctx, s, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, s.invalidateChunk(ctx, chunk, h)
 		}, nil)
 		if err != nil {

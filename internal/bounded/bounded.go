@@ -38,6 +38,21 @@ func NewRunner(timeout time.Duration, limit int) *Runner {
 	return &Runner{timeout: timeout, slots: make(chan struct{}, limit)}
 }
 
+// Enter takes a place among the operations, for one that its caller runs itself
+// and that comes back in time. It reports false when there is none left; else
+// Leave gives it back.
+func (r *Runner) Enter() bool {
+	select {
+	case r.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Leave gives back a place that Enter took.
+func (r *Runner) Leave() { <-r.slots }
+
 // Do runs op and returns its result, or an error as soon as ctx ends or the
 // budget is spent, whatever op does; the context given to op ends at the same
 // moment. What an op that was left behind comes to in the end goes to late,
@@ -47,9 +62,7 @@ func Do[T any](ctx context.Context, r *Runner, op func(context.Context) (T, erro
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}
-	select {
-	case r.slots <- struct{}{}:
-	default:
+	if !r.Enter() {
 		return none, ErrBusy
 	}
 	opCtx, cancel := context.WithTimeoutCause(ctx, r.timeout, ErrTimeout)
@@ -60,7 +73,7 @@ func Do[T any](ctx context.Context, r *Runner, op func(context.Context) (T, erro
 		defer func() {
 			settled.Store(true) // after a panic too: the end of opCtx is no reason then
 			cancel()
-			<-r.slots
+			r.Leave()
 		}()
 		result, err := op(opCtx)
 		if settled.CompareAndSwap(false, true) {

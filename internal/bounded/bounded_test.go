@@ -57,6 +57,25 @@ func TestDoLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
 	})
 }
 
+// An operation on its caller's own goroutine is one of those that are counted.
+func TestAnOperationThatTheCallerRunsTakesAPlaceToo(t *testing.T) {
+	r := bounded.NewRunner(time.Second, 1)
+	nothing := func(context.Context) (int, error) { return 0, nil }
+	if !r.Enter() {
+		t.Fatal("there is no place")
+	}
+	if r.Enter() {
+		t.Error("there is a second place")
+	}
+	if _, err := bounded.Do(t.Context(), r, nothing, nil); !errors.Is(err, bounded.ErrBusy) {
+		t.Errorf("got %v, want ErrBusy", err)
+	}
+	r.Leave()
+	if _, err := bounded.Do(t.Context(), r, nothing, nil); err != nil {
+		t.Errorf("the place was not given back: %v", err)
+	}
+}
+
 // An operation runs the user's hooks too. That it panicked must not be taken for a
 // cancellation, which is what the end of its context looks like.
 func TestAPanicIsTheOperationsError(t *testing.T) {

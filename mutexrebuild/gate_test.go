@@ -1,0 +1,313 @@
+package mutexrebuild_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// hang keeps a server in a bubble from answering GETs of the keys that concern it,
+// until heal is called. Asked counts them.
+func (r *rig) hang(concerns func(key string) bool) (asked *atomic.Int32, heal func()) {
+	asked = new(atomic.Int32)
+	over := make(chan struct{})
+	r.mini.Before(func(command string, args []string) {
+		if command == "GET" && concerns(args[0]) {
+			asked.Add(1)
+			<-over
+		}
+	})
+	heal = sync.OnceFunc(func() { close(over) })
+	r.Cleanup(heal) // before the groups and clients, which come first
+	return asked, heal
+}
+
+func anyKey(string) bool { return true }
+
+// Without the gate each of these callers loses a timeout, for as long as Redis
+// hangs.
+func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const timeout = 100 * time.Millisecond
+		g := r.with(r.client(), events{}, opts{RedisTimeout: timeout})
+		r.eventually("messages arrive", g.Live)
+		r.want(g, "hot", "v", gives("v"))
+		asked, heal := r.hang(anyKey)
+
+		lost := 0
+		for i := range 100 {
+			began := time.Now()
+			if got := r.want(g, fmt.Sprint(i), "v", gives("v")); got.Origin != mutexrebuild.Unshared {
+				r.Errorf("got %+v", got)
+			}
+			switch took := time.Since(began); took {
+			case timeout:
+				lost++
+			case 0:
+			default:
+				r.Errorf("a Do took %v", took)
+			}
+		}
+		if lost != 3 {
+			r.Errorf("%d callers lost a timeout, want 3", lost)
+		}
+		r.checkStats(g, "of the outage", func(s stats) bool { return s.Outage && s.Outages == 1 && s.Unknown == 100 })
+
+		before := asked.Load()
+		time.Sleep(10 * time.Second)
+		if n := asked.Load() - before; n < 10 || n > 30 { // every 0.5 s to 0.7 s, once the pauses have grown
+			r.Errorf("Redis was asked %d times in 10 s", n)
+		}
+
+		heal()
+		healed := time.Now()
+		r.eventually("Redis is used again", func() bool {
+			return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found
+		})
+		if took := time.Since(healed); took > 700*time.Millisecond {
+			r.Errorf("that took %v", took)
+		}
+		r.checkStats(g, "of the outage", func(s stats) bool { return !s.Outage && s.Outages == 1 })
+	})
+}
+
+// A pause of the process or of the network is over when the gate is shut: nobody is
+// to load without a lease for longer than it takes to ask once.
+func TestAHiccupShutsTheGateForOneQuestion(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const timeout = 100 * time.Millisecond
+		g := r.with(r.client(), events{}, opts{RedisTimeout: timeout})
+		r.eventually("messages arrive", g.Live)
+		_, heal := r.hang(anyKey)
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() { r.want(g, fmt.Sprint(i), "v", gives("v")) })
+		}
+		time.Sleep(timeout - time.Millisecond)
+		began := time.Now()
+		time.AfterFunc(2*time.Millisecond, heal)
+		all.Wait()
+		r.eventually("Redis is used again", func() bool { return g.Stats().Outages == 1 && !g.Stats().Outage })
+		if took := time.Since(began); took > 10*time.Millisecond {
+			r.Errorf("it was left alone for %v", took)
+		}
+	})
+}
+
+// Answers that take about as long as the timeout: the one who knocks gets one,
+// everybody else does not. A gate that knocks at once each time would swing ten
+// times a second, and cost as many crowds of callers a timeout.
+func TestTheGateDoesNotSwing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		r.eventually("messages arrive", g.Live)
+		r.hang(func(key string) bool { return !strings.HasSuffix(key, ":lock") })
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				for n := range 2000 {
+					r.want(g, fmt.Sprint(i, "-", n), "v", gives("v"))
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		began := time.Now()
+		all.Wait()
+		took := time.Since(began)
+		if n := g.Stats().Outages; n < 20 || time.Duration(n) > took/(400*time.Millisecond) {
+			r.Errorf("the gate was shut %d times in %v", n, took)
+		}
+	})
+}
+
+// Groups of one client find out together, and groups of another for themselves.
+func TestTheGroupsOfAClientShareTheGate(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		o := opts{RedisTimeout: 100 * time.Millisecond}
+		rdb := r.client()
+		one, two, apart := r.with(rdb, events{}, o), r.with(rdb, events{}, o), r.with(r.client(), events{}, o)
+		_, heal := r.hang(anyKey)
+		for i := range 3 {
+			r.want(one, fmt.Sprint(i), "v", gives("v"))
+		}
+		if !two.Stats().Outage || apart.Stats().Outage {
+			r.Error("they do not share what they know, or share it with too many")
+		}
+		one.Close() // and the other goes on knocking
+		heal()
+		r.eventually("Redis is used again", func() bool { return !two.Stats().Outage })
+	})
+}
+
+// A server that answers reads is alive, whatever it says to the rest. One that
+// does not is of no use, however fast it says so.
+func TestWhatShutsTheGate(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(r *rig, p *redistest.FaultProxy)
+		shut  bool
+	}{
+		"read only": {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.SlaveOf(r.ctx, "127.0.0.1", "1").Err()) }, false},
+		"full":      {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err()) }, false},
+		"no replicas": {func(r *rig, _ *redistest.FaultProxy) {
+			r.must(r.rdb.ConfigSet(r.ctx, "min-replicas-to-write", "1").Err())
+		}, false},
+		"no scripts": {func(_ *rig, p *redistest.FaultProxy) { replies(p, "EVALSHA", "-NOPERM this user has no permissions") }, false},
+		"foreign keys": {func(r *rig, _ *redistest.FaultProxy) {
+			for i := range 30 {
+				r.must(r.rdb.LPush(r.ctx, valueKey(fmt.Sprint(i)), "a").Err())
+				r.must(r.rdb.Expire(r.ctx, valueKey(fmt.Sprint(i)), time.Minute).Err())
+			}
+		}, false},
+		"loading": {func(_ *rig, p *redistest.FaultProxy) {
+			replies(p, "GET", "-LOADING Redis is loading the dataset in memory")
+		}, true},
+		"busy":     {func(_ *rig, p *redistest.FaultProxy) { replies(p, "GET", "-BUSY Redis is busy running a script") }, true},
+		"no right": {func(_ *rig, p *redistest.FaultProxy) { replies(p, "GET", "-NOPERM this user has no permissions") }, true},
+		"refuses":  {func(r *rig, p *redistest.FaultProxy) { p.Refuse(true); p.Cut() }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t)}
+			r.rdb = r.client()
+			p := redistest.Proxy(t, r.server.Addr())
+			g := r.with(p.Client(t), events{}, opts{RedisTimeout: 200 * time.Millisecond, ErrorHold: -1})
+			r.eventually("messages arrive", g.Live)
+			r.eventually("the scripts are known", func() bool { // to a busy machine 200 ms may be short
+				return r.want(g, "warm", "v", gives("v")).Origin == mutexrebuild.Found
+			})
+			outages := g.Stats().Outages
+			c.spoil(r, p)
+			var all sync.WaitGroup
+			for i := range 30 {
+				all.Go(func() { r.want(g, fmt.Sprint(i), "v", gives("v")) })
+			}
+			all.Wait()
+			if !c.shut {
+				if n := g.Stats().Outages; n != outages {
+					t.Errorf("Redis was given up %d times", n-outages)
+				}
+				return
+			}
+			if g.Stats().Outages == outages {
+				t.Error("Redis was not given up")
+			}
+			p.Heal()
+			r.eventually("Redis is used again", func() bool { return !g.Stats().Outage })
+		})
+	}
+}
+
+func replies(p *redistest.FaultProxy, command, with string) {
+	p.RewriteReplies(1_000_000, command, func([]byte) []byte { return []byte(with + "\r\n") })
+}
+
+// A caller that gives up on a read closes the connection, and the next one opens
+// another: 64 impatient callers of a slow Redis make 583 new connections a second
+// with go-redis alone.
+func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
+	lasts := redistest.Pick(3*time.Second, 20*time.Second)
+	for name, c := range map[string]struct {
+		patience time.Duration
+		obeys    bool // contexts, as go-redis does not by default
+	}{
+		"100 ms to live":                 {patience: 100 * time.Millisecond},
+		"no deadline":                    {},
+		"100 ms to live, obeys contexts": {patience: 100 * time.Millisecond, obeys: true},
+	} {
+		for what, strike := range map[string]func(s *redistest.Server, p *redistest.FaultProxy) (end func()){
+			"slow": func(_ *redistest.Server, p *redistest.FaultProxy) func() {
+				p.Delay(500 * time.Millisecond)
+				return p.Heal
+			},
+			"frozen": func(s *redistest.Server, _ *redistest.FaultProxy) func() { s.Stop(); return s.Cont },
+		} {
+			t.Run(what+", "+name, func(t *testing.T) {
+				t.Parallel()
+				r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t)}
+				p := redistest.Proxy(t, r.server.Addr())
+				rdb := p.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = c.obeys })
+				g := r.with(rdb, events{}, opts{RedisTimeout: 100 * time.Millisecond})
+				r.eventually("messages arrive", g.Live)
+				r.eventually("a hit", func() bool { return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found })
+				before := p.Opened()
+				end := strike(r.server, p)
+				began, worst := time.Now(), new(atomic.Int64)
+				many(64, func(caller int) {
+					for n := 0; time.Since(began) < lasts; n++ {
+						ctx, cancel := r.ctx, context.CancelFunc(func() {})
+						if c.patience > 0 {
+							ctx, cancel = context.WithTimeout(ctx, c.patience)
+						}
+						asked := time.Now()
+						_, _ = g.Do(ctx, fmt.Sprint(caller, "-", n), func(context.Context, bool) (string, error) {
+							time.Sleep(time.Millisecond)
+							return "v", nil
+						})
+						for took := int64(time.Since(asked)); ; {
+							if old := worst.Load(); took <= old || worst.CompareAndSwap(old, took) {
+								break
+							}
+						}
+						cancel()
+					}
+				})
+				opened := p.Opened() - before
+				t.Logf("%d new connections in %v, a Do took at most %v, %+v", opened, lasts, time.Duration(worst.Load()), g.Stats())
+				if most := int(20 * time.Since(began).Seconds()); opened > most {
+					t.Errorf("%d new connections, want at most %d", opened, most)
+				}
+				end()
+				healed := time.Now()
+				r.eventually("Redis is used again", func() bool { return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found })
+				t.Logf("used again after %v", time.Since(healed))
+			})
+		}
+	}
+}
+
+// Where only some reads are slow the gate stays open. If each of them closed its
+// connection, this would open fifty a second.
+func TestReadsThatAreSlowNowAndThenDoNotCostAConnectionEach(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		r.eventually("messages arrive", g.Live)
+		r.want(g, "quick", "v", gives("v"))
+		r.mini.Before(func(command string, args []string) {
+			if command == "GET" && args[0] != valueKey("quick") {
+				time.Sleep(500 * time.Millisecond)
+			}
+		})
+		before, began := r.mini.TotalConnectionCount(), time.Now()
+		const lasts = 10 * time.Second
+		many(6, func(caller int) {
+			time.Sleep(time.Duration(caller) * 10 * time.Millisecond) // so that there is an answer between any two slow ones
+			for caller == 0 && time.Since(began) < lasts+time.Second {
+				r.want(g, "quick", "v", gives("v"))
+				time.Sleep(time.Millisecond)
+			}
+			for time.Since(began) < lasts {
+				r.want(g, fmt.Sprint(caller), "v", gives("v"))
+			}
+		})
+		if n := float64(r.mini.TotalConnectionCount() - before); n > 20*lasts.Seconds() || g.Stats().Outages != 0 {
+			r.Errorf("%v new connections in %v, %+v", n, lasts, g.Stats())
+		}
+	})
+}
+
+func many(n int, do func(caller int)) {
+	var all sync.WaitGroup
+	for caller := range n {
+		all.Go(func() { do(caller) })
+	}
+	all.Wait()
+}
