@@ -2,9 +2,11 @@ package bloom
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,6 +23,10 @@ var (
 	addLua string
 	//go:embed scripts/tail.lua
 	tailLua string
+	//go:embed scripts/ticket.lua
+	ticketLua string
+	//go:embed scripts/remove.lua
+	removeLua string
 	//go:embed scripts/range.lua
 	rangeLua string
 	//go:embed scripts/touch.lua
@@ -29,6 +35,8 @@ var (
 	ensureScript = redis.NewScript(ensureLua)
 	addScript    = redis.NewScript(addLua)
 	tailScript   = redis.NewScript(tailLua)
+	ticketScript = redis.NewScript(ticketLua)
+	removeScript = redis.NewScript(removeLua)
 	rangeScript  = redis.NewScript(rangeLua)
 	touchScript  = redis.NewScript(touchLua)
 )
@@ -53,9 +61,12 @@ const (
 	// callTimeout bounds what Redis may take for one call, whatever the client's own
 	// options are.
 	callTimeout = time.Second
-	// addChunk is how many ids go into one call: it keeps others waiting for less
-	// than a millisecond.
+	// addChunk is how many ids go at most into one call: it keeps others waiting for
+	// less than a millisecond.
 	addChunk = 64
+	// ticketLife is much longer than callTimeout: so who finds that a ticket of its own
+	// is gone knows that it has spent it itself.
+	ticketLife = time.Minute
 	// tailChunk is how many entries of the log are read at a time.
 	tailChunk = 512
 )
@@ -107,24 +118,31 @@ func (a *authority) call(ctx context.Context, r *bounded.Runner, script *redis.S
 	}, nil)
 }
 
-// ensure returns the filter that stands in Redis, which it makes if there is none.
-func (a *authority) ensure(ctx context.Context) (*incarnation, error) {
+// ensure returns the filter that stands in Redis, which it makes if there is none:
+// with a generation that holds nothing if it is complete, else without one.
+func (a *authority) ensure(ctx context.Context, complete bool) (*incarnation, error) {
 	proposal, _, err := newHeader(a.o)
 	if err != nil {
 		return nil, err
 	}
-	corrupt := ""
+	begin, args := "", []any{proposal.encode(), life.Milliseconds(), ""}
+	if complete {
+		begin = rand.Text()
+		args = append(append(args, begin), encodeSums(make([]sum, pieces(proposal.size)))...)
+	} else {
+		args = append(args, "")
+	}
 	for {
 		stands, err := bounded.Do(ctx, a.run, func(ctx context.Context) (string, error) {
-			return ensureScript.Run(ctx, a.rdb, []string{a.names.Record(), a.names.Log()},
-				proposal.encode(), life.Milliseconds(), corrupt).Text()
+			return ensureScript.Run(ctx, a.rdb, []string{a.names.Record(), a.names.Log(), a.names.Sums(begin)}, args...).Text()
 		}, nil)
 		if err != nil {
 			return nil, err
 		}
 		h, err := decodeHeader(stands)
-		if errors.Is(err, errHeader) && corrupt != stands {
-			corrupt = stands // replace it, unless somebody else has by now
+		if errors.Is(err, errHeader) && args[2] != stands {
+			args = slices.Clone(args) // the call may still be at it
+			args[2] = stands          // replace it, unless somebody else has by now
 			continue
 		}
 		if err != nil {
@@ -138,66 +156,6 @@ func (a *authority) ensure(ctx context.Context) (*incarnation, error) {
 // state says which generations there are: the one in use and the one that a rebuild
 // is about to switch to, "" for none.
 type state struct{ current, next string }
-
-// added is the answer to an add.
-type added struct {
-	state
-	entry entry // the last one in the log
-	stale bool  // nothing was done: state names a generation that was not given
-}
-
-// add puts hashes into the log and into the generations of s, which must be all there
-// are, or nothing is done.
-func (a *authority) add(ctx context.Context, inc *incarnation, hashes []hash, s state) (added, error) {
-	names := []string{a.names.Record(), a.names.Log(), a.names.Rebuild()}
-	args := []any{inc.header, encodeHashes(hashes), keepLog, life.Milliseconds(), orphanLife.Milliseconds(), a.names.Channel(), a.self}
-	for _, generation := range []string{s.current, s.next} {
-		if generation != "" {
-			names, args = a.appendPositions(names, args, inc, generation, hashes)
-		}
-	}
-	reply, err := a.call(ctx, a.run, addScript, names, args...)
-	if err != nil {
-		return added{}, err
-	}
-	return parseAdded(reply)
-}
-
-// appendPositions appends the positions of hashes in a generation, by piece.
-func (a *authority) appendPositions(names []string, args []any, inc *incarnation, generation string, hashes []hash) ([]string, []any) {
-	spread, touched := a.spread(inc, generation), map[uint64][]uint64{}
-	for _, h := range hashes {
-		w := spread.start(h)
-		for range spread.hashes {
-			p := w.next(&spread)
-			touched[p/pieceBits] = append(touched[p/pieceBits], p%pieceBits)
-		}
-	}
-	names = append(names, a.names.Sums(generation))
-	args = append(args, generation, len(touched))
-	for piece, positions := range touched {
-		names = append(names, a.names.Piece(generation, int(piece)))
-		args = append(args, piece, len(positions))
-		for _, p := range positions {
-			args = append(args, p)
-		}
-	}
-	return names, args
-}
-
-func parseAdded(reply []any) (added, error) {
-	s, rest, err := parseReply(reply, 2, 3)
-	switch {
-	case err != nil:
-		return added{}, err
-	case s == "stale":
-		return added{state: state{rest[0], rest[1]}, stale: true}, nil
-	case s != "ok" || len(rest) < 3:
-		return added{}, fmt.Errorf("unexpected reply %.20q", s)
-	}
-	e, err := decodeEntry(rest[0])
-	return added{state: state{rest[1], rest[2]}, entry: e}, err
-}
 
 // parseReply splits a reply into its kind and least to most texts.
 func parseReply(reply []any, least, most int) (kind string, texts []string, err error) {
@@ -217,63 +175,6 @@ func parseReply(reply []any, least, most int) (kind string, texts []string, err 
 	return texts[0], texts[1:], nil
 }
 
-// news is what the log has told.
-type news struct {
-	state
-	last   entry // newest entry read
-	hashes []hash
-	more   bool     // there are newer ones
-	sums   []string // fields and values
-}
-
-// tail reads the log behind from, or only where it ends if from is zero, together
-// with the sums of generation: all of them, or their total.
-func (a *authority) tail(ctx context.Context, inc *incarnation, from entry, generation string, all bool) (news, error) {
-	which := ""
-	if all {
-		which = "all"
-	}
-	reply, err := a.call(ctx, a.poll, tailScript,
-		[]string{a.names.Record(), a.names.Log(), a.names.Sums(generation)},
-		inc.header, from.String(), tailChunk, which)
-	if err != nil {
-		return news{}, err
-	}
-	return parseNews(reply)
-}
-
-func parseNews(reply []any) (news, error) {
-	kind, rest, err := parseReply(reply, 2, 4)
-	if err != nil {
-		return news{}, err
-	}
-	n := news{state: state{rest[0], rest[1]}}
-	if kind == "gap" {
-		return n, errGap
-	}
-	if kind != "ok" || len(rest) < 4 || len(reply) != 7 {
-		return n, fmt.Errorf("unexpected reply %.20q", kind)
-	}
-	if n.last, err = decodeEntry(rest[2]); err != nil {
-		return n, err
-	}
-	if n.hashes, err = decodeHashes(rest[3]); err != nil {
-		return n, err
-	}
-	more, ok1 := reply[5].(int64)
-	sums, ok2 := reply[6].([]any)
-	for _, field := range sums {
-		text, ok := field.(string)
-		ok2 = ok2 && ok
-		n.sums = append(n.sums, text)
-	}
-	if !ok1 || !ok2 {
-		return n, errors.New("unexpected types in a reply")
-	}
-	n.more = more != 0
-	return n, nil
-}
-
 // readRange reads a part of a piece.
 func (a *authority) readRange(ctx context.Context, generation string, piece, first, length int) (string, error) {
 	return bounded.Do(ctx, a.run, func(ctx context.Context) (string, error) {
@@ -291,11 +192,14 @@ func (a *authority) touch(ctx context.Context, generation string, n int) error {
 	return err
 }
 
-// keysOf names the sums and the n pieces of a generation.
+// keysOf names the sums and the n pieces of a generation, and their counters.
 func (a *authority) keysOf(generation string, n int) []string {
 	names := []string{a.names.Sums(generation)}
 	for i := range n {
 		names = append(names, a.names.Piece(generation, i))
+		if a.o.Counting {
+			names = append(names, a.names.Counters(generation, i))
+		}
 	}
 	return names
 }

@@ -44,6 +44,27 @@ func (t *table) set(p uint64) bool {
 	return atomic.OrUint64(word, bit)&bit == 0
 }
 
+// clear clears a position of a table of bits and tells whether it was set.
+func (t *table) clear(p uint64) bool {
+	bit := uint64(1) << (p % 64)
+	return atomic.AndUint64(&t.words[p/64], ^bit)&bit != 0
+}
+
+// bits returns which positions of a table are set, as a table of bits. That of a table
+// of bits is itself; that of a counting one is made while nothing is set or unset.
+func (t *table) bits() table {
+	if !t.counting {
+		return *t
+	}
+	bits := newTable(uint64(len(t.words))*64/counterBits, false)
+	for p := range uint64(len(bits.words)) * 64 {
+		if t.has(p) {
+			bits.words[p/64] |= 1 << (p % 64)
+		}
+	}
+	return bits
+}
+
 // unset counts a position of a counting table once less and tells whether that
 // cleared it.
 func (t *table) unset(p uint64) bool { return t.count(p, -1) }

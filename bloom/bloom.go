@@ -34,7 +34,12 @@
 // filter that Redis has lost, or that is corrupt there, needs a Rebuild. So call
 // Rebuild now and then; one process that does it is enough for all.
 //
-// Everything in Redis ends by itself a week after the last process that used it. A
+// A counting filter counts in Redis alone; the copies hold what is set. So they are no
+// larger, and what a process has not heard of is a maybe there for as long as that
+// takes.
+//
+// Everything in Redis is named levee:b1:{Name}, or begins with that and a colon, and
+// ends by itself a week after the last process that used it. A
 // filter of 10 M ids at 1 % takes 12 MB in Redis, as much again for a minute after a
 // Rebuild, and up to 5 MB for the log.
 //
@@ -42,16 +47,20 @@
 // add, others may deny the id until the process that added it has noticed and added
 // it again, which it can for what it added within the last minute, or MaxTransaction;
 // if that process is gone, until the next Rebuild. And that Redis has evicted a part,
-// or somebody else has written into it, is noticed only when a copy is made.
+// or somebody else has written into it, is noticed only when a copy is made; what
+// somebody else has written into the counters, only where it contradicts the bits.
 //
 // # What it does not
 //
 // Without Counting, what is deleted stays in until the next Rebuild. A counting
 // filter counts: an id added twice must be removed twice, and one that both a
-// Rebuild and an Add near it put in is counted twice. That errs to yes. To Remove
-// an id that was never added is an error of the caller that can make the filter
-// say no to other ids: most such calls find that the id is not there and do
-// nothing, but about FalsePositiveRate of them take away what others stand on.
+// Rebuild and an Add near it put in is counted twice, as is one whose Add Redis was
+// sent twice. That errs to yes. A Rebuild counts anew: each id as often as its ids
+// yield it, whatever it was before. To Remove an id that is not in is an error of the
+// caller that can make the filter say no to other ids: most such calls find that the
+// id is not there and do nothing, but about FalsePositiveRate of them take away what
+// others stand on. A position that was set fifteen times or more has lost count; it
+// stays set until the next Rebuild.
 //
 // It does not hide what exists from somebody who measures how long answers take.
 //
@@ -74,6 +83,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/levee-go/levee/internal/contain"
 )
@@ -111,6 +121,7 @@ type Filter struct {
 	current *generation // nil after Close
 	next    *generation // the one that a Rebuild is filling, or nil
 	turn    *turn       // of the Rebuild that runs, or nil
+	settled time.Time   // before that nothing is taken out of current
 	number  uint64      // of the newest generation; belongs to whose turn it is
 
 	recent   recent
@@ -198,28 +209,42 @@ func (f *Filter) hash(to []hash, ids []string) []hash {
 }
 
 // Remove takes ids out of a counting filter, each as often as it is given; other
-// filters return ErrNotCounting. After Close it returns ErrClosed. It does not use
-// ctx. Give it only what was added, no more often than it was added.
+// filters return ErrNotCounting. After Close it returns ErrClosed. Give it only what
+// was added, no more often than it was added, and within MaxTransaction of the time
+// at which the row's deletion has committed.
 //
-// The result of a Rebuild that is running keeps the ids: it cannot be known
-// whether the scan has put them in already, and to take out of it what is not in
-// would break its promise to others.
-func (f *Filter) Remove(_ context.Context, ids ...string) error {
+// The result of a Rebuild that is running keeps the ids, and so does that of one that
+// has ended less than MaxTransaction ago: it cannot be known whether the scan has seen
+// their rows, and to take out of the result what is not in would break its promise to
+// others. They stay until the next Rebuild.
+//
+// In one process it does not use ctx. On a shared filter Remove waits for Redis like
+// Add, for two calls. Other processes may go on to say yes for MaxLag, and so may this
+// one. When it has failed with ErrUnavailable, some of the ids may be out and some not:
+// do not repeat it, since what is taken out twice takes others with it. What is still
+// in stays until the next Rebuild.
+func (f *Filter) Remove(ctx context.Context, ids ...string) error {
 	if f == nil {
 		return nil
 	}
-	if !f.o.Counting { // nor does a shared filter
+	if !f.o.Counting {
 		return ErrNotCounting
+	}
+	if f.shared != nil {
+		return f.shared.remove(ctx, slices.Clone(ids))
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if f.current == nil {
 		return ErrClosed
 	}
+	f.removes.Add(uint64(len(ids)))
+	if time.Now().Before(f.settled) {
+		return nil
+	}
 	for _, id := range ids {
 		f.current.remove(f.key.sum(id))
 	}
-	f.removes.Add(uint64(len(ids)))
 	return nil
 }
 

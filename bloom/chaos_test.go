@@ -17,10 +17,16 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// chaosOptions: both processes must agree on them.
-func chaosOptions(o *bloom.Options) {
-	o.Name, o.Capacity = "chaos", 200_000
-	o.MaxLag, o.MaxTransaction = 500*time.Millisecond, time.Second
+// chaosOptions: both processes must agree on them. A counting filter is so crowded that
+// most positions are needed by several ids.
+func chaosOptions(counting bool) func(o *bloom.Options) {
+	return func(o *bloom.Options) {
+		o.Name, o.Capacity = "chaos", 200_000
+		o.MaxLag, o.MaxTransaction = 500*time.Millisecond, time.Second
+		if counting {
+			o.Counting, o.Capacity, o.FalsePositiveRate = true, 20_000, 0.05
+		}
+	}
 }
 
 // A checker asks for all ids that it was given, over and over.
@@ -59,19 +65,41 @@ func (c *checker) run(ctx context.Context, say func(id string)) {
 	}
 }
 
+// come adds ids that are never rows, and removes them again, each once, whatever comes of
+// that: their positions are those of others. It begins no Remove later than it may.
+func come(ctx context.Context, f *bloom.Filter, who string, within time.Duration) (removed int) {
+	for i := 0; ctx.Err() == nil; i++ {
+		ids, begun := make([]string, 1+i%5), time.Now()
+		for j := range ids {
+			ids[j] = fmt.Sprintf("%s:%d:%d", who, i, j)
+		}
+		if f.Add(ctx, ids...) == nil && time.Since(begun) < within && f.Remove(ctx, ids...) == nil {
+			removed += len(ids)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return removed
+}
+
 // Two processes add and ask while the filter is rebuilt, flushed, cut off, silenced
 // and corrupted. An id may be denied neither by who added it, from then on, nor by
 // the other from MaxLag after, once its row is committed.
-func TestChaosNoProcessDeniesWhatIsThere(t *testing.T) {
+func TestChaosNoProcessDeniesWhatIsThere(t *testing.T) { chaos(t, false) }
+
+// The same while both also remove what they have added, some of it sent twice: a
+// position counted down twice is cleared under others.
+func TestChaosNoProcessDeniesWhatIsThereBesideRemoves(t *testing.T) { chaos(t, true) }
+
+func chaos(t *testing.T, counting bool) {
 	t.Parallel()
 	s := redistest.Start(t)
 	mine, theirs := redistest.Proxy(t, s.Addr()), redistest.Proxy(t, s.Addr())
-	f := open(t, mine.Client(t), chaosOptions)
-	child := redistest.Child(t, "chaotic", theirs.Addr())
+	f := open(t, mine.Client(t), chaosOptions(counting))
+	child := redistest.Child(t, "chaotic", theirs.Addr(), strconv.FormatBool(counting))
 	child.Expect("open")
 
 	var o bloom.Options
-	chaosOptions(&o)
+	chaosOptions(counting)(&o)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var running sync.WaitGroup
@@ -98,6 +126,9 @@ func TestChaosNoProcessDeniesWhatIsThere(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
+	if counting {
+		running.Go(func() { t.Logf("%d ids came and went here", come(ctx, f, "gone here", o.MaxTransaction)) })
+	}
 	var summary string
 	var reading sync.WaitGroup
 	reading.Go(func() { // adds of the other process
@@ -142,7 +173,7 @@ func TestChaosNoProcessDeniesWhatIsThere(t *testing.T) {
 		}
 	}
 	rebuild()
-	count := faults(t, s, mine, theirs, rebuild)
+	count := faults(t, s, counting, mine, theirs, rebuild)
 	cancel()
 	running.Wait()
 	time.Sleep(o.MaxLag) // for the last of what AfterFunc sends
@@ -155,7 +186,7 @@ func TestChaosNoProcessDeniesWhatIsThere(t *testing.T) {
 }
 
 // faults does one after the other, in random order.
-func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProxy, rebuild func()) (n int) {
+func faults(t *testing.T, s *redistest.Server, counting bool, mine, theirs *redistest.FaultProxy, rebuild func()) (n int) {
 	ctx := context.Background()
 	rdb := s.Client(t)
 	pick := func() *redistest.FaultProxy { return []*redistest.FaultProxy{mine, theirs}[rand.IntN(2)] }
@@ -171,7 +202,9 @@ func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProx
 		func() { p := pick(); p.Delay(50 * time.Millisecond); time.Sleep(time.Second); p.Delay(0) },
 		func() {
 			for _, key := range rdb.Keys(ctx, "*:g:*").Val() {
-				if rdb.Type(ctx, key).Val() == "string" {
+				if strings.Contains(key, ":c") {
+					rdb.Del(ctx, key) // nobody could tell that a counter is another one
+				} else if rdb.Type(ctx, key).Val() == "string" {
 					rdb.SetBit(ctx, key, rand.Int64N(200_000), rand.IntN(2))
 					rdb.SetRange(ctx, key, rand.Int64N(20_000), "corrupt")
 				}
@@ -183,6 +216,14 @@ func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProx
 		func() { rdb.Del(ctx, rdb.Keys(ctx, "*:log").Val()...) },
 		func() { rdb.Del(ctx, rdb.Keys(ctx, "*:g:*").Val()...); time.Sleep(600 * time.Millisecond); rebuild() },
 		func() { s.Kill(); time.Sleep(300 * time.Millisecond); s.Restart(); rebuild() },
+		func() {
+			if counting {
+				for range 50 {
+					pick().CutReplies(1, "EVALSHA")
+					time.Sleep(rand.N(20 * time.Millisecond))
+				}
+			}
+		},
 		func() { s.Stop(); time.Sleep(800 * time.Millisecond); s.Cont() },
 	}
 	for end := time.Now().Add(redistest.Pick(15*time.Second, 2*time.Minute)); time.Now().Before(end) && !t.Failed(); {
@@ -202,7 +243,7 @@ func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProx
 func chaotic(p *redistest.Parent, args []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
 	defer rdb.Close()
-	f, err := bloom.Open(context.Background(), rdb, sharedOptions(chaosOptions))
+	f, err := bloom.Open(context.Background(), rdb, sharedOptions(chaosOptions(args[1] == "true")))
 	if err != nil {
 		return err
 	}
@@ -213,6 +254,10 @@ func chaotic(p *redistest.Parent, args []string) error {
 	var running sync.WaitGroup
 	c := &checker{f: f}
 	running.Go(func() { c.run(ctx, func(id string) { p.Say("denied %s", id) }) })
+	removed := 0
+	if args[1] == "true" {
+		running.Go(func() { removed = come(ctx, f, "gone there", time.Second) })
+	}
 	running.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			id, begun := "there:"+strconv.Itoa(i), time.Now()
@@ -230,6 +275,6 @@ func chaotic(p *redistest.Parent, args []string) error {
 	}
 	cancel()
 	running.Wait()
-	p.Say("%d ids asked for, absent ones denied: %d", c.asked.Load(), c.denied.Load())
+	p.Say("%d ids asked for, %d came and went, absent ones denied: %d", c.asked.Load(), removed, c.denied.Load())
 	return nil
 }

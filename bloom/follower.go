@@ -145,7 +145,8 @@ func (f *follower) read(ctx context.Context, l *loading) (news, error) {
 	}
 }
 
-// apply takes over a part of the log.
+// apply takes over a part of the log. What is cleared waits until there is no add of
+// our own ahead of it, which may need it.
 func (f *follower) apply(n news) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,18 +154,18 @@ func (f *follower) apply(n news) {
 		if r == nil {
 			continue
 		}
-		for _, h := range n.hashes {
-			r.add(h)
+		n.each(r.name, r.add, r.forget)
+		if !n.last.before(f.own) {
+			r.settle()
 		}
 	}
-	if f.loading != nil {
-		for _, h := range n.hashes {
-			f.loading.add(h)
-		}
+	if l := f.loading; l != nil {
+		n.each(l.name, l.add, l.forget)
+		l.settle()
 	}
 	f.at = n.last
 	if f.shared.inc == f.inc {
-		f.state = n.state
+		f.state, f.applied = n.state, n.last
 	}
 }
 

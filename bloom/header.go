@@ -22,13 +22,14 @@ var errHeader = errors.New("bloom: the stored header is corrupt")
 //	 4  1, the version
 //	 5  1 if the key comes from the salt, 0 if from a secret
 //	 6  positions of an id
-//	 7  0
+//	 7  1 if positions are counted, 0 if not
 //	 8  size, the number of positions of the table
 //	16  salt, random; also tells apart two records of one name
 //	32  fingerprint of the key
 //	48  CRC-32C of all before
 type header struct {
 	salted      bool
+	counting    bool
 	hashes      int
 	size        uint64
 	salt        [16]byte
@@ -46,7 +47,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // newHeader makes a header with a salt of its own, and the key that belongs to it.
 func newHeader(o Options) (header, key, error) {
-	h := header{salted: len(o.Secret) == 0}
+	h := header{salted: len(o.Secret) == 0, counting: o.Counting}
 	h.size, h.hashes = o.size()
 	_, _ = rand.Read(h.salt[:]) // never fails
 	k, err := h.key(o.Secret)
@@ -81,6 +82,9 @@ func (h *header) encode() string {
 	if h.salted {
 		b[5] = 1
 	}
+	if h.counting {
+		b[7] = 1
+	}
 	b = binary.LittleEndian.AppendUint64(b, h.size)
 	b = append(b, h.salt[:]...)
 	b = append(b, h.fingerprint[:]...)
@@ -96,13 +100,14 @@ func decodeHeader(s string) (header, error) {
 	if len(s) != headerLen || crc32.Checksum(b[:headerLen-4], castagnoli) != binary.LittleEndian.Uint32(b[headerLen-4:]) {
 		return h, errHeader
 	}
-	if string(b[:4]) != headerMagic || b[7] != 0 || b[5] > 1 {
+	if string(b[:4]) != headerMagic || b[7] > 1 || b[5] > 1 {
 		return h, errHeader
 	}
 	if b[4] != headerVersion {
 		return h, fmt.Errorf("%w: version %d of the format, this is %d", ErrParameters, b[4], headerVersion)
 	}
-	h.salted, h.hashes, h.size = b[5] == 1, int(b[6]), binary.LittleEndian.Uint64(b[8:])
+	h.salted, h.counting = b[5] == 1, b[7] == 1
+	h.hashes, h.size = int(b[6]), binary.LittleEndian.Uint64(b[8:])
 	copy(h.salt[:], b[16:])
 	copy(h.fingerprint[:], b[32:])
 	if h.hashes == 0 || h.hashes > maxHashes || h.size == 0 || h.size%64 != 0 || h.size > maxBytes*8 {
@@ -117,6 +122,9 @@ func (h *header) accept(o Options) (key, error) {
 	if h.size != size || h.hashes != hashes {
 		return key{}, fmt.Errorf("%w: %q has %d positions and %d of an id, these options give %d and %d",
 			ErrParameters, o.Name, h.size, h.hashes, size, hashes)
+	}
+	if h.counting != o.Counting {
+		return key{}, fmt.Errorf("%w: %q was made with Counting or without, and is opened the other way", ErrParameters, o.Name)
 	}
 	if h.salted != (len(o.Secret) == 0) {
 		return key{}, fmt.Errorf("%w: %q was made with a Secret or without, and is opened the other way", ErrParameters, o.Name)

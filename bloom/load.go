@@ -17,12 +17,24 @@ type loading struct {
 // add sets the positions that are there. The others come with their range, which
 // is read from Redis after the hash went into it.
 func (l *loading) add(h hash) {
+	l.keep(h)
 	w := l.spread.start(h)
 	for range l.spread.hashes {
 		if p := w.next(&l.spread); p < l.loaded && l.table.set(p) {
 			l.sums[p/pieceBits].addBit(p % pieceBits)
 		}
 	}
+}
+
+// settle clears what the log said. Nobody asks a loading: it does not wait for adds
+// of our own.
+func (l *loading) settle() {
+	for p := range l.cleared {
+		if p < l.loaded && l.table.clear(p) {
+			l.sums[p/pieceBits].dropBit(p % pieceBits)
+		}
+	}
+	clear(l.cleared)
 }
 
 // take puts the next range in its place.

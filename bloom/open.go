@@ -44,7 +44,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 	s.authority = newAuthority(rdb, o, s.self)
 	s.recent = recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	if _, err := s.incarnation(ctx); err != nil {
+	if _, err := s.find(ctx, o.Complete); err != nil {
 		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
 			return nil, unavailable(ctx, "Open", err)
 		}
@@ -64,14 +64,8 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 }
 
 func (o Options) withSharedDefaults() (Options, error) {
-	switch {
-	case o.Name == "":
+	if o.Name == "" {
 		return o, errors.New("bloom: Name must not be empty")
-	case o.Complete:
-		return o, errors.New("bloom: Complete is for New only: a Redis that lost its data looks like one that never had any; " +
-			"Rebuild a shared filter from no ids instead")
-	case o.Counting:
-		return o, errors.New("bloom: Counting is for New only")
 	}
 	o, err := o.withDefaults()
 	if err != nil {
@@ -118,6 +112,7 @@ type shared struct {
 	replica   *replica      // follows the log; it answers unless it is nil
 	candidate *replica      // loaded, about to replace it
 	own       entry         // newest add of our own
+	applied   entry         // how far the replicas have followed the log
 	ask       *ask          // of those who wait for the next look, or nil
 	changed   chan struct{} // closed when another replica answers
 	warned    string        // the generation that was said to be full
@@ -128,6 +123,7 @@ type shared struct {
 	recent   recent // adds of our own; it has a lock of its own
 
 	adds     atomic.Uint64
+	removes  atomic.Uint64
 	rebuilds atomic.Uint64
 	loads    atomic.Uint64
 }
@@ -147,7 +143,13 @@ func (s *shared) incarnation(ctx context.Context) (*incarnation, error) {
 	if inc != nil {
 		return inc, nil
 	}
-	found, err := s.ensure(ctx)
+	return s.find(ctx, false)
+}
+
+// find asks Redis for the filter that stands there, and makes one if there is none:
+// a complete one that holds nothing, or one that abstains.
+func (s *shared) find(ctx context.Context, complete bool) (*incarnation, error) {
+	found, err := s.ensure(ctx, complete)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +170,7 @@ func (s *shared) drop(inc *incarnation) {
 		return
 	}
 	s.inc = nil
-	s.replica, s.candidate, s.state, s.own = nil, nil, state{}, entry{}
+	s.replica, s.candidate, s.state, s.own, s.applied = nil, nil, state{}, entry{}, entry{}
 	s.answering.Store(nil)
 }
 
@@ -201,7 +203,10 @@ func (s *shared) known() *incarnation {
 }
 
 func (s *shared) stats() Stats {
-	stats := Stats{Capacity: s.o.Capacity, Adds: s.adds.Load(), Rebuilds: s.rebuilds.Load(), Loads: s.loads.Load(), Abstaining: true}
+	stats := Stats{
+		Capacity: s.o.Capacity, Abstaining: true,
+		Adds: s.adds.Load(), Removes: s.removes.Load(), Rebuilds: s.rebuilds.Load(), Loads: s.loads.Load(),
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats.Rebuilding = s.rebuilding > 0

@@ -38,12 +38,19 @@ type Options struct {
 	// share a filter need the same. Empty means a random one; that of a shared filter
 	// is stored beside it, for those to see who can read from Redis.
 	Secret []byte
-	// Counting makes a filter that can Remove, for four times the memory. Open does
-	// not know it.
+	// Counting makes a filter that can Remove, for four times the memory. A shared one
+	// takes five times in Redis, and no more than another in each process, but for the
+	// one that rebuilds it.
 	Counting bool
 	// Complete says that nothing exists but what Add is told: the filter answers
-	// at once. Otherwise it abstains until its first Rebuild has completed. Open
-	// refuses it: a Redis that has lost its data looks like one that is new.
+	// at once. Otherwise it abstains until its first Rebuild has completed.
+	//
+	// It is about the moment at which New or Open is called. Open uses it only where
+	// it is the one to make the filter in Redis: one that is there already is taken as
+	// it is, and if Redis does not answer Open, or loses the filter later, it takes a
+	// Rebuild. But a Redis that has lost its data looks to Open like one that never had
+	// any. So set it where a service is put up for the first time and not where it is
+	// started again: what exists would be denied until a Rebuild.
 	Complete bool
 
 	// Confirm makes a shared filter look into Redis before each no, so that what any
@@ -108,6 +115,15 @@ func (o Options) checkSize() error {
 		return fmt.Errorf("bloom: Capacity %d at FalsePositiveRate %v takes %.3g GiB, more than %d", o.Capacity, o.FalsePositiveRate, bytes/(1<<30), maxBytes>>30)
 	}
 	return nil
+}
+
+// chunk is how many ids go into one call to Redis. It keeps others waiting for less
+// than a millisecond.
+func (o Options) chunk() int {
+	if o.Counting {
+		return addChunk / 4
+	}
+	return addChunk
 }
 
 // size is the number of positions of the table, in whole words, and how many of

@@ -55,6 +55,31 @@ func decodeWords(words []uint64, from string) error {
 	return nil
 }
 
+// The counters of a piece lie beside it: 16 MB, which only adds, Removes and Rebuilds
+// touch. Processes that ask need the bits alone.
+
+// counters returns the words with the counters of the i-th piece of a counting table.
+func (t *table) counters(i int) []uint64 {
+	first := i * pieceWords * counterBits
+	return t.words[first:min(first+pieceWords*counterBits, len(t.words))]
+}
+
+// encodeCounters appends what Redis shall store for words of counters: two to a byte,
+// the even one in its high half.
+func encodeCounters(to []byte, words []uint64) []byte {
+	const even = 0x0f0f_0f0f_0f0f_0f0f
+	for _, w := range words {
+		to = binary.LittleEndian.AppendUint64(to, w>>counterBits&even|w&even<<counterBits)
+	}
+	return to
+}
+
+// counterBytes is how much the counters of the i-th piece take, of a table of size
+// positions.
+func counterBytes(size uint64, i int) uint64 {
+	return min(pieceBits, size-uint64(i)*pieceBits) * counterBits / 8
+}
+
 // A sum is what a piece adds up to: how many bits are set, and the sum of its bytes
 // each times its place, counted from one. Whatever happens to a single byte changes
 // the second; a piece that lost a part of its bits hardly has both right. Adds keep
@@ -79,6 +104,12 @@ func (s *sum) add(words []uint64, from int) {
 func (s *sum) addBit(p uint64) {
 	s.set++
 	s.weight += 1 << (7 - p%8) * (p/8 + 1)
+}
+
+// dropBit takes one bit away again.
+func (s *sum) dropBit(p uint64) {
+	s.set--
+	s.weight -= 1 << (7 - p%8) * (p/8 + 1)
 }
 
 // sumsOf adds up all pieces of a table.

@@ -106,7 +106,7 @@ func (f *Filter) rebuild(ctx context.Context, ids iter.Seq2[string, error]) erro
 	if f.current == nil {
 		return ErrClosed
 	}
-	f.current = next
+	f.current, f.settled = next, time.Now().Add(f.o.MaxTransaction)
 	f.answering.Store(next)
 	f.rebuilds.Add(1)
 	return nil

@@ -37,6 +37,7 @@ type rebuilding struct {
 	token string
 	name  string // of the generation
 	next  *generation
+	bits  table // which of its positions are set; from freeze on
 
 	finished atomic.Bool // whatever still takes the turn takes it for nobody
 
@@ -179,29 +180,40 @@ func (r *rebuilding) freeze(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.frozen = true
+	r.frozen, r.bits = true, r.next.table.bits()
 	return nil
 }
 
 func (r *rebuilding) upload(ctx context.Context) error {
-	buffer := make([]byte, 0, rangeBytes)
 	for piece := range pieces(r.next.spread.size) {
-		at := 0
-		for words := range slices.Chunk(r.next.table.piece(piece), rangeBytes/8) {
-			buffer = encodeWords(buffer[:0], words)
-			err := r.mine(ctx, uploadScript, []string{r.names.Rebuild(), r.names.Piece(r.name, piece)},
-				r.token, at, slices.Clone(buffer), orphanLife.Milliseconds())
-			if err != nil {
-				return err
-			}
-			at += len(words) * 8
+		if err := r.uploadWords(ctx, r.names.Piece(r.name, piece), r.bits.piece(piece), encodeWords); err != nil {
+			return err
+		}
+		if !r.o.Counting {
+			continue
+		}
+		if err := r.uploadWords(ctx, r.names.Counters(r.name, piece), r.next.table.counters(piece), encodeCounters); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+func (r *rebuilding) uploadWords(ctx context.Context, name string, words []uint64, encode func([]byte, []uint64) []byte) error {
+	buffer, at := make([]byte, 0, rangeBytes), 0
+	for part := range slices.Chunk(words, rangeBytes/8) {
+		buffer = encode(buffer[:0], part)
+		err := r.mine(ctx, uploadScript, []string{r.names.Rebuild(), name}, r.token, at, slices.Clone(buffer), orphanLife.Milliseconds())
+		if err != nil {
+			return err
+		}
+		at += len(buffer)
+	}
+	return nil
+}
+
 func (r *rebuilding) join(ctx context.Context) error {
-	args := append([]any{r.inc.header, r.token, r.name, orphanLife.Milliseconds()}, encodeSums(sumsOf(&r.next.table))...)
+	args := append([]any{r.inc.header, r.token, r.name, orphanLife.Milliseconds()}, encodeSums(sumsOf(&r.bits))...)
 	return r.mine(ctx, joinScript, []string{r.names.Record(), r.names.Rebuild(), r.names.Sums(r.name)}, args...)
 }
 
@@ -223,7 +235,7 @@ func (r *rebuilding) addAgain(ctx context.Context) error {
 	defer r.mu.Unlock()
 	var found []hash
 	err := r.read(ctx, func(hashes []hash) { found = append(found, hashes...) })
-	for chunk := range slices.Chunk(found, addChunk) {
+	for chunk := range slices.Chunk(found, r.o.chunk()) {
 		if err == nil {
 			err = r.addHashes(ctx, r.inc, chunk)
 		}
@@ -233,14 +245,15 @@ func (r *rebuilding) addAgain(ctx context.Context) error {
 
 func (r *rebuilding) switchTo(ctx context.Context) error {
 	s := r.guess()
+	n := pieces(r.next.spread.size)
+	next := r.keysOf(r.name, n)
 	for range attempts {
 		old := []string(nil)
-		n := pieces(r.next.spread.size)
 		if s.current != "" {
 			old = r.keysOf(s.current, n)
 		}
-		names := slices.Concat([]string{r.names.Record(), r.names.Log(), r.names.Rebuild()}, r.keysOf(r.name, n), old)
-		reply, err := r.call(ctx, r.authority.run, switchScript, names, r.inc.header, r.token, r.name, s.current, n+1,
+		names := slices.Concat([]string{r.names.Record(), r.names.Log(), r.names.Rebuild()}, next, old)
+		reply, err := r.call(ctx, r.authority.run, switchScript, names, r.inc.header, r.token, r.name, s.current, len(next),
 			life.Milliseconds(), grace.Milliseconds(), r.names.Channel(), r.token)
 		if err != nil {
 			return err

@@ -68,10 +68,17 @@ func TestEveryValueOfEveryByteHasASumOfItsOwn(t *testing.T) {
 }
 
 func TestEveryChangedByteOfAHeaderIsFound(t *testing.T) {
-	h, _, err := newHeader(Options{Capacity: 1000, FalsePositiveRate: 0.01})
-	if err != nil {
-		t.Fatal(err)
+	for _, counting := range []bool{false, true} {
+		h, _, err := newHeader(Options{Capacity: 1000, FalsePositiveRate: 0.01, Counting: counting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		everyChangeIsFound(t, h)
 	}
+}
+
+func everyChangeIsFound(t *testing.T, h header) {
+	t.Helper()
 	good := h.encode()
 	if back, err := decodeHeader(good); err != nil || back != h {
 		t.Fatalf("%+v comes back as %+v, %v", h, back, err)
@@ -93,22 +100,30 @@ func TestEveryChangedByteOfAHeaderIsFound(t *testing.T) {
 	}
 }
 
-// The first bytes of what is stored, as this release writes it. A change needs a
-// new version.
+// All bytes of the stored headers, as this release writes them. A change needs a new
+// version.
 func TestTheStoredHeaderIsWhatItWas(t *testing.T) {
-	h := header{salted: true, hashes: 7, size: 9600}
-	copy(h.salt[:], "0123456789abcdef")
-	k, err := h.key(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.fingerprint = k.fingerprint()
-	const golden = "4c56424601010700802500000000000030313233343536373839616263646566"
-	if got := hexOf(h.encode()); !strings.HasPrefix(got, golden) || len(got) != 2*headerLen {
-		t.Errorf("got  %s\nwant %s…", got, golden)
-	}
-	if back, err := decodeHeader(h.encode()); err != nil || back != h {
-		t.Errorf("comes back as %+v, %v", back, err)
+	for _, c := range []struct {
+		h      header
+		secret string
+		golden string
+	}{
+		{header{salted: true, hashes: 7, size: 9600}, "", "4c564246010107008025000000000000303132333435363738396162636465660231bba6a41a0bf22beb460cfe9ffed8f09dfc3e"},
+		{header{counting: true, hashes: 3, size: 1 << 33}, "a secret of 16 b", "4c564246010003010000000002000000303132333435363738396162636465668950eb0a7de40cd188ce11616a7757b145c01856"},
+	} {
+		h := c.h
+		copy(h.salt[:], "0123456789abcdef")
+		k, err := h.key([]byte(c.secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.fingerprint = k.fingerprint()
+		if got := hexOf(h.encode()); got != c.golden {
+			t.Errorf("got  %s\nwant %s", got, c.golden)
+		}
+		if back, err := decodeHeader(h.encode()); err != nil || back != h {
+			t.Errorf("comes back as %+v, %v", back, err)
+		}
 	}
 }
 
@@ -171,7 +186,7 @@ func testAuthority(t *testing.T) (*redistest.Server, *authority, *incarnation) {
 		t.Fatal(err)
 	}
 	a := newAuthority(s.Client(t), o, "self")
-	inc, err := a.ensure(t.Context())
+	inc, err := a.ensure(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +342,7 @@ func TestNothingIsDoneToAnotherIncarnation(t *testing.T) {
 	s, a, inc := testAuthority(t)
 	rdb, ctx := s.Client(t), t.Context()
 	rdb.FlushAll(ctx)
-	if _, err := a.ensure(ctx); err != nil {
+	if _, err := a.ensure(ctx, false); err != nil {
 		t.Fatal(err)
 	}
 	before := rdb.XLen(ctx, a.names.Log()).Val()
@@ -411,16 +426,25 @@ func FuzzWords(f *testing.F) {
 
 // FuzzReplies gives the parsers of scripts' replies what a server could send.
 func FuzzReplies(f *testing.F) {
-	f.Add("ok", "a", "b", "1-1", "0123456789abcdef", int64(0), "n", "1")
-	f.Add("gap", "a", "b", "", "", int64(0), "", "")
-	f.Add("stale", "a", "", "9223372036854775808-1", "x", int64(1), "", "")
-	f.Add("lost", "", "", "-", "", int64(-1), "", "")
-	f.Fuzz(func(t *testing.T, kind, current, next, entry, hashes string, number int64, field, value string) {
-		full := []any{kind, current, next, entry, hashes, number, []any{field, value}}
+	f.Add("ok", "a", "b", "1-1", "0123456789abcdef", int64(0), "n", "1", "1", "7 8")
+	f.Add("gap", "a", "b", "", "", int64(0), "", "", "", "")
+	f.Add("stale", "a", "", "9223372036854775808-1", "x", int64(1), "", "", "-1", "18446744073709551615")
+	f.Add("lost", "", "", "-", "", int64(-1), "", "", "2", "x")
+	f.Fuzz(func(t *testing.T, kind, current, next, entry, hashes string, number int64, field, value, after, cleared string) {
+		full := []any{kind, current, next, entry, hashes, number, []any{field, value}, []any{after, current, cleared}}
 		for n := range len(full) + 1 {
 			if got, err := parseNews(full[:n]); err == nil {
 				if got.last.String() != entry || !bytes.Equal(encodeHashes(got.hashes), []byte(hashes)) || n != len(full) {
 					t.Errorf("%q is understood as %+v", full[:n], got)
+				}
+				seen := 0
+				got.each(current, func(hash) { seen++ }, func(p []uint64) {
+					if len(p) != len(strings.Fields(cleared)) || seen != got.clears[0].after {
+						t.Errorf("%q is understood as %+v", full[:n], got)
+					}
+				})
+				if seen != len(got.hashes) {
+					t.Errorf("%d hashes of %d", seen, len(got.hashes))
 				}
 			}
 			if got, err := parseAdded(full[:n]); err == nil && !got.stale && got.entry.String() != current {

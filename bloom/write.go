@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 )
 
 // add puts ids into the set, some at a time.
 func (s *shared) add(ctx context.Context, ids []string) error {
-	for chunk := range slices.Chunk(ids, addChunk) {
+	for chunk := range slices.Chunk(ids, s.o.chunk()) {
 		if s.life.Err() != nil {
 			return ErrClosed
 		}
@@ -19,6 +20,8 @@ func (s *shared) add(ctx context.Context, ids []string) error {
 	}
 	return nil
 }
+
+var errChanging = errors.New("the generations keep changing")
 
 // attempts is how often a call is repeated because the filter has changed under it.
 const attempts = 8
@@ -65,7 +68,7 @@ func (s *shared) addHashes(ctx context.Context, inc *incarnation, hashes []hash)
 			return nil
 		}
 	}
-	return errors.New("the generations keep changing")
+	return errChanging
 }
 
 // added takes over an add of our own ahead of the log. It is called with mu held.
@@ -80,6 +83,9 @@ func (s *shared) added(inc *incarnation, hashes []hash, at entry) {
 	}
 	if s.own.before(at) {
 		s.own = at
+	}
+	if !s.applied.before(at) {
+		return // the log has brought it, and perhaps its Remove
 	}
 	for _, r := range []*replica{s.replica, s.candidate} {
 		if r == nil {
@@ -102,10 +108,81 @@ func (s *shared) addAgain(ctx context.Context, inc *incarnation) error {
 		return nil
 	}
 	hashes, _ := s.recent.take()
-	for chunk := range slices.Chunk(hashes, addChunk) {
+	for chunk := range slices.Chunk(hashes, s.o.chunk()) {
 		if err := s.addHashes(ctx, inc, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// remove takes ids out of the set, some at a time.
+func (s *shared) remove(ctx context.Context, ids []string) error {
+	begun := time.Now()
+	for chunk := range slices.Chunk(ids, s.o.chunk()) {
+		if s.life.Err() != nil {
+			return ErrClosed
+		}
+		if err := s.removeChunk(ctx, begun, chunk); err != nil {
+			return unavailable(ctx, "Remove", err)
+		}
+		s.removes.Add(uint64(len(chunk)))
+	}
+	return nil
+}
+
+func (s *shared) removeChunk(ctx context.Context, begun time.Time, ids []string) error {
+	for range attempts {
+		inc, err := s.incarnation(ctx)
+		if err != nil {
+			return err
+		}
+		hashes := make([]hash, 0, len(ids))
+		for _, id := range ids {
+			hashes = append(hashes, inc.key.sum(id))
+		}
+		err = s.removeHashes(ctx, inc, begun, hashes)
+		if !errors.Is(err, errLost) {
+			return err
+		}
+		s.drop(inc) // and nothing was removed
+	}
+	return errLost
+}
+
+// removeHashes removes in Redis. Here it comes with the log: an add of our own that is
+// not in there yet may need the same positions.
+//
+// A row that was deleted before the scan of a Rebuild is not in its result. The Remove
+// begins within MaxTransaction of that, and the ticket is not older than the Remove by
+// more than what has passed meanwhile: so the generation must be older than the ticket
+// by both. However late the script then runs, it looks at the ticket.
+func (s *shared) removeHashes(ctx context.Context, inc *incarnation, begun time.Time, hashes []hash) error {
+	ticket, err := s.ticket(ctx, inc)
+	if err != nil {
+		return err
+	}
+	quiet := s.o.MaxTransaction
+	if quiet >= 0 {
+		quiet += time.Since(begun)
+	}
+	for range attempts {
+		s.mu.Lock()
+		guess := s.state
+		s.mu.Unlock()
+		done, err := s.authority.remove(ctx, inc, ticket, hashes, guess, quiet)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if s.inc != nil && *s.inc == *inc {
+			s.state = done.state
+		}
+		s.mu.Unlock()
+		if !done.stale {
+			wake(s.kick)
+			return nil
+		}
+	}
+	return errChanging
 }

@@ -1,17 +1,20 @@
 -- Puts ids into the generation in use, into the one that a rebuild is about to
 -- switch to, and into the log.
 -- KEYS  1 record, 2 log, 3 lease of the rebuild, then for each generation that the
---       caller knows: its sums, and its pieces that are touched
+--       caller knows: its sums, and its pieces that are touched, each followed by its
+--       counters if it has some
 -- ARGV  1 header, 2 hashes of the ids (16 bytes each), 3 entries to keep in the log,
 --       4 life in ms, 5 life of what belongs to the next generation in ms,
 --       6 channel, 7 message,
 --       then for each generation: its name, the number of pieces touched, and for
---       each of those: its index, the number of positions, the positions in it
+--       each of those: its index, the bytes of its counters (0 if it has none), the
+--       number of positions, the positions in it
 -- Gives {"ok", entry in the log, current, next}
 --       {"stale", current, next}  there is a generation the caller has not given
 --       {"lost"}                  the record is gone, or another
--- Asked again, it sets the same bits and logs the ids once more. It does not fail
--- for what is corrupt: a generation that it finds so is given up, and a broken log
+-- Asked again, it sets the same bits, counts them twice, and logs the ids once more:
+-- what is counted twice stays longer, which is no harm. It does not fail for what is
+-- corrupt: a generation that it finds so is given up, and a broken log
 -- begins anew, which everybody who follows it notices.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return {'lost'}
@@ -28,22 +31,47 @@ local starts, key, arg = {}, 4, 8
 while arg <= #ARGV do
   starts[ARGV[arg]] = {key, arg}
   local pieces = tonumber(ARGV[arg + 1])
-  key, arg = key + 1 + pieces, arg + 2
+  key, arg = key + 1, arg + 2
   for _ = 1, pieces do
-    arg = arg + 2 + tonumber(ARGV[arg + 1])
+    key = key + (ARGV[arg + 1] == '0' and 1 or 2)
+    arg = arg + 3 + tonumber(ARGV[arg + 2])
   end
 end
 if (current ~= '' and not starts[current]) or (nxt ~= '' and not starts[nxt]) then
   return {'stale', current, nxt}
 end
 
+-- Counts a position once more, unless its counter is full, and gives how often it
+-- was set: two to a byte, the even one in its high half.
+local function count(counters, position)
+  local at = math.floor(position / 2)
+  local byte = redis.call('GETRANGE', counters, at, at):byte()
+  local unit = position % 2 == 0 and 16 or 1
+  local n = math.floor(byte / unit) % 16
+  if n < 15 then
+    redis.call('SETRANGE', counters, at, string.char(byte + unit))
+  end
+  return n
+end
+
+-- Counters that are not as long as they were made have been lost; but those of a piece
+-- in which nothing is set need not be there yet.
+local function ready(counters, bytes, sums, index)
+  local length = redis.pcall('STRLEN', counters)
+  if length == 0 and redis.pcall('HGET', sums, 'n' .. index) == '0' then
+    redis.call('SETRANGE', counters, bytes - 1, '\0')
+    return true
+  end
+  return length == bytes
+end
+
 -- Sets the positions of one piece and keeps its sums: how many bits are set, and
 -- the sum of all bytes, each times its place. Gives the number of fresh ones.
-local function set(sums, piece, index, first, last)
+local function set(sums, piece, counters, index, first, last)
   local fresh, weight = 0, 0
   for i = first, last do
     local old = redis.pcall('SETBIT', piece, ARGV[i], 1)
-    if type(old) ~= 'number' then
+    if type(old) ~= 'number' or counters and (count(counters, tonumber(ARGV[i])) > 0) ~= (old == 1) then
       return nil
     end
     if old == 0 then
@@ -68,14 +96,21 @@ local function fill(start, life)
   if type(redis.pcall('HGET', sums, 'n')) ~= 'string' then
     return false
   end
-  for i = 1, tonumber(ARGV[start[2] + 1]) do
-    local count = tonumber(ARGV[arg + 1])
-    local fresh = set(sums, KEYS[key + i], ARGV[arg], arg + 2, arg + 1 + count)
+  for _ = 1, tonumber(ARGV[start[2] + 1]) do
+    local index, bytes, last = ARGV[arg], tonumber(ARGV[arg + 1]), arg + 2 + tonumber(ARGV[arg + 2])
+    local piece, counters = KEYS[key + 1], bytes > 0 and KEYS[key + 2]
+    if counters and not ready(counters, bytes, sums, index) then
+      return false
+    end
+    local fresh = set(sums, piece, counters, index, arg + 3, last)
     if not fresh then
       return false
     end
-    redis.call('PEXPIRE', KEYS[key + i], life)
-    total, arg = total + fresh, arg + 2 + count
+    redis.call('PEXPIRE', piece, life)
+    if counters then
+      redis.call('PEXPIRE', counters, life)
+    end
+    total, arg, key = total + fresh, last + 1, key + (counters and 2 or 1)
   end
   redis.call('PEXPIRE', sums, life)
   return type(redis.pcall('HINCRBY', sums, 'n', total)) == 'number'

@@ -21,7 +21,9 @@ end
 if record[1] ~= ARGV[4] then
   return {'stale', record[1] or ''}
 end
-redis.call('HSET', KEYS[1], 'current', ARGV[3], 'next', '', 'token', '')
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('HSET', KEYS[1], 'current', ARGV[3], 'next', '', 'token', '', 'since', now)
 if #KEYS > 3 + tonumber(ARGV[5]) then
   redis.pcall('HSET', KEYS[4 + tonumber(ARGV[5])], 'n', '') -- no longer to be loaded
 end

@@ -10,6 +10,8 @@ import "strconv"
 //	levee:b1:{name}:rebuild      the lease of the process that rebuilds it
 //	levee:b1:{name}:g:<gen>      what the pieces of a generation add up to
 //	levee:b1:{name}:g:<gen>:<i>  its i-th piece, a bitmap
+//	levee:b1:{name}:g:<gen>:c<i> the counters of that piece, if the filter counts
+//	levee:b1:{name}:tickets      what Removes have still to be done
 //	levee:bloom:1:name           the channel on which adds are announced
 //
 // The b1 is the version of the layout.
@@ -39,6 +41,14 @@ func (f Filter) Sums(generation string) string { return f.record + ":g:" + gener
 func (f Filter) Piece(generation string, i int) string {
 	return f.Sums(generation) + ":" + strconv.Itoa(i)
 }
+
+// Counters names the counters of the i-th piece.
+func (f Filter) Counters(generation string, i int) string {
+	return f.Sums(generation) + ":c" + strconv.Itoa(i)
+}
+
+// Tickets names the set of the tickets for Removes that are not spent.
+func (f Filter) Tickets() string { return f.record + ":tickets" }
 
 // Channel names the channel on which adds are announced.
 func (f Filter) Channel() string { return f.channel }
