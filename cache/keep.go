@@ -30,10 +30,23 @@ func (c *Cache[K, V]) keep(key K, got mutexrebuild.Result[*entry[V]]) {
 	}
 	life := jittered(min(left, c.o.Local.TTL), c.o.Jitter)
 	if e.null {
-		c.local.FillNull(mark, key, life)
+		if taken := c.local.FillNull(mark, key, life); !taken {
+			c.dropKept(key)
+		}
 		return
 	}
 	c.local.Fill(mark, key, e, got.Bytes, life)
+}
+
+// dropKept ends a value that is known not to exist any more, and that no null
+// stands before.
+func (c *Cache[K, V]) dropKept(key K) {
+	if _, ok := c.local.Kept(key); !ok {
+		return
+	}
+	if id, err := c.id(key); err == nil {
+		c.local.Delete(id)
+	}
 }
 
 // refresh renews a value in the background, at most once in all processes, while

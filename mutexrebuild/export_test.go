@@ -16,3 +16,13 @@ func (g *Group[T]) Running() int {
 	defer g.mu.Unlock()
 	return g.renewal.running
 }
+
+// SpareFor returns how many callers of the flight of id may take its Spare.
+func (g *Group[T]) SpareFor(id string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f := g.flights[id]; f != nil && f.spare != nil {
+		return f.spareCut
+	}
+	return 0
+}

@@ -22,8 +22,9 @@ type flight[T any] struct {
 	void   bool          // invalidated since the load began; without Redis this is the lease
 	wake   chan struct{} // something happened to id in another process; made by rebuild
 
-	spare    *Result[T] // what answers if no load does
-	spareCut int        // callers up to this number may take it
+	spare    *Result[T]    // what answers if no load does
+	spareCut int           // callers up to this number may take it
+	late     chan struct{} // somebody beyond that has joined; made with the spare
 
 	result Result[T]
 	err    error
@@ -47,6 +48,7 @@ func (g *Group[T]) join(ctx context.Context, id string, load Load[T]) (f *flight
 		return f, 0, nil
 	}
 	f.joined++
+	f.tellLate()
 	return f, f.joined, nil
 }
 
@@ -169,10 +171,45 @@ func (g *Group[T]) void(id string) {
 }
 
 // setAside keeps a Spare, for those who had joined before it was read.
-func (g *Group[T]) setAside(f *flight[T], spare *Result[T]) {
+func (g *Group[T]) setAside(f *flight[T], spare *Result[T], cut int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f.spare, f.spareCut = spare, f.cut
+	f.spare, f.spareCut = spare, cut
+	if f.late == nil {
+		f.late = make(chan struct{}, 1)
+	}
+	if f.joined > cut {
+		f.tellLate()
+	}
+}
+
+// tellLate makes the flight look whether its Spare is good for the latest too. The
+// caller holds Group.mu.
+func (f *flight[T]) tellLate() {
+	select {
+	case f.late <- struct{}{}:
+	default: // there is no spare, or it will look anyhow
+	}
+}
+
+// lookAgain reads the Spare of a flight again, for those who have joined since: by
+// what was read before they came they could miss an invalidation.
+func (g *Group[T]) lookAgain(f *flight[T]) {
+	g.mu.Lock()
+	cut := f.joined
+	g.mu.Unlock()
+	spare := *f.spare
+	if g.events.Mark != nil {
+		spare.Mark = g.events.Mark(f.id)
+	}
+	data, err := g.store.get(f.ctx, f.id)
+	if err != nil || len(data) == 0 {
+		return
+	}
+	spare.Value, spare.Condition = g.format.Decode(f.id, data)
+	if spare.Bytes = len(data); spare.Condition != Unfit {
+		g.setAside(f, &spare, cut)
+	}
 }
 
 // spareFor is what a caller takes who can wait no longer, nil if there is nothing.

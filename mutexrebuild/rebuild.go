@@ -79,7 +79,7 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 			beside.Held, loadedBeside, cut = true, true, f.cut
 			continue
 		case wait:
-			if !g.await(wake, poll.next(grant.remaining, g.hub.hub.Live()), patience.C) {
+			if !g.await(f, wake, poll.next(grant.remaining, g.hub.hub.Live()), patience.C) {
 				g.counts.gaveUp.Add(1)
 				return g.loadUnshared(f, true)
 			}
@@ -215,6 +215,8 @@ func (g *Group[T]) load(f *flight[T], degraded bool, renew func()) (T, error) {
 		case <-ctx.Done():
 			g.counts.loadErrors.Add(1)
 			return none, g.loadError(ctx, nil)
+		case <-f.late:
+			g.lookAgain(f)
 		case <-ticker.C:
 			if renew != nil {
 				renew()
@@ -282,7 +284,7 @@ func (g *Group[T]) decode(f *flight[T], data []byte) (result Result[T], answer b
 		result.head = string(head(data))
 		return result, true
 	case Spare:
-		g.setAside(f, &result)
+		g.setAside(f, &result, f.cut)
 	default:
 		g.counts.unfit.Add(1)
 	}
@@ -292,7 +294,7 @@ func (g *Group[T]) decode(f *flight[T], data []byte) (result Result[T], answer b
 // await waits until something may have happened to the key: a message says so,
 // or it is time to look without one. It reports false when the flight has waited
 // enough.
-func (g *Group[T]) await(wake <-chan struct{}, poll time.Duration, patience <-chan time.Time) bool {
+func (g *Group[T]) await(f *flight[T], wake <-chan struct{}, poll time.Duration, patience <-chan time.Time) bool {
 	g.counts.waits.Add(1)
 	timer := time.NewTimer(poll)
 	defer timer.Stop()
@@ -301,6 +303,8 @@ func (g *Group[T]) await(wake <-chan struct{}, poll time.Duration, patience <-ch
 		g.counts.wakes.Add(1)
 	case <-timer.C:
 		g.counts.polls.Add(1)
+	case <-f.late:
+		g.lookAgain(f)
 	case <-g.closing.Done(): // there will be no load
 		return false
 	case <-patience:
