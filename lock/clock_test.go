@@ -168,13 +168,11 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 		h.deadline, h.next = setBack(t, h.deadline, step), setBack(t, h.next, step)
 		l.c.keeper.mu.Unlock()
 		if remaining := held.Remaining(); remaining > lease || step > 0 && remaining != 0 {
-			t.Errorf("clock set by %v: %v remain", step, remaining)
+			t.Fatalf("clock set by %v: %v remain", step, remaining)
 		}
-		ended := make(chan time.Time, 1)
-		go func() { <-held.Context().Done(); ended <- time.Now() }()
 		next := must(t)(other.Lock(t.Context(), "a"))
-		if now := time.Now(); !(<-ended).Before(now) {
-			t.Errorf("clock set by %v: the context ended after another had the lock", step)
+		if held.Context().Err() == nil {
+			t.Errorf("clock set by %v: another has the lock and the context stands", step)
 		}
 		if err := held.Err(); !errors.Is(err, ErrExpired) {
 			t.Errorf("clock set by %v: %v", step, err)

@@ -15,8 +15,13 @@ import (
 // Each waiter that tried by itself would cost a script for each release; each
 // process that did, one for each process.
 func TestAHandOffIsTwoScriptsHoweverManyWait(t *testing.T) {
+	for _, clients := range redistest.Pick([]int{10}, []int{10, 100}) {
+		handOffs(t, clients, redistest.Pick(1000, 10_000))
+	}
+}
+
+func handOffs(t *testing.T, clients, waiters int) {
 	s := redistest.Start(t)
-	clients, waiters := 10, redistest.Pick(1000, 10_000)
 	var lockers []*Locker
 	for range clients {
 		lockers = append(lockers, open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 10 }), Options{}))

@@ -85,8 +85,13 @@ func history(t *testing.T, clients, rounds int, take taker) porcupine.CheckResul
 }
 
 func TestHistoriesAreThoseOfAMutexWithFences(t *testing.T) {
+	histories(t, 4, 30)
+}
+
+// histories checks so many histories of 8 clients with faults, and their rounds.
+func histories(t *testing.T, n, rounds int) {
 	s := redistest.Start(t)
-	for h := range redistest.Pick(4, 200) {
+	for h := range n {
 		p := redistest.Proxy(t, s.Addr())
 		p.Delay(time.Duration(rand.IntN(3)) * 200 * time.Microsecond)
 		lockers := []*Locker{
@@ -116,7 +121,7 @@ func TestHistoriesAreThoseOfAMutexWithFences(t *testing.T) {
 				}
 			}
 		})
-		result := history(t, 8, redistest.Pick(30, 600), func(ctx context.Context, who int) (int64, func() error, error) {
+		result := history(t, 8, rounds, func(ctx context.Context, who int) (int64, func() error, error) {
 			lease, err := lockers[who%len(lockers)].Lock(ctx, fmt.Sprint("lock", h))
 			if err != nil {
 				return 0, nil, err

@@ -21,8 +21,14 @@ func TestARenewedLeaseOutlivesItsLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.Mini(t)
 		l := open(t, m.Client(t), Options{})
+		shares := []*Lease{must(t)(l.RW("a").RLock(t.Context())), must(t)(l.Semaphore("a", 2).Acquire(t.Context()))}
 		err := l.Do(t.Context(), "a", func(ctx context.Context, lease *Lease) error {
 			time.Sleep(time.Hour)
+			for _, share := range shares { // their key ends by itself too
+				if err := errors.Join(share.Err(), share.Check(ctx), share.Unlock(ctx)); err != nil {
+					t.Error(err)
+				}
+			}
 			if got := lease.Remaining(); got < 6*time.Second || got > 10*time.Second {
 				t.Errorf("%v remain", got)
 			}

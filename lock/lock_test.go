@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -77,6 +79,30 @@ func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 		t.Errorf("%d acquisitions", total)
 	}
 	t.Logf("%d acquisitions, %d scripts", total, s.Calls("evalsha"))
+}
+
+// A script that waited for a connection while it held another would hang here.
+func TestOneConnectionIsEnough(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), Options{Lease: 2 * time.Second})
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			for range 5 {
+				err := l.Do(t.Context(), "a", func(ctx context.Context, _ *Lease) error {
+					lease, err := l.RW("b").RLock(ctx)
+					if err != nil {
+						return err
+					}
+					return lease.Unlock(ctx)
+				})
+				if err != nil {
+					t.Errorf("goroutine %d: %v", i, err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {

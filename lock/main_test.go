@@ -2,7 +2,9 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"testing"
 	"time"
@@ -13,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Roles{"holder": holder, "worker": worker, "seller": seller})
+	redistest.Main(m, redistest.Roles{"holder": holder, "worker": worker, "seller": seller, "permits": permits})
 }
 
 // open makes a Locker that is closed with the test.
@@ -28,9 +30,10 @@ func open(t testing.TB, rdb redis.UniversalClient, o Options) *Locker {
 }
 
 // child makes what a child process works with.
-func child(addr string, lease time.Duration) (*redis.Client, *Locker, error) {
+func child(addr string, o Options) (*redis.Client, *Locker, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, DisableIdentity: true})
-	l, err := New(rdb, Options{Lease: lease})
+	o.Logger = slog.New(slog.DiscardHandler) // they lose leases by design
+	l, err := New(rdb, o)
 	return rdb, l, err
 }
 
@@ -38,7 +41,7 @@ func child(addr string, lease time.Duration) (*redis.Client, *Locker, error) {
 func holder(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
 	waiters, _ := strconv.Atoi(args[2])
-	rdb, l, err := child(args[0], lease)
+	rdb, l, err := child(args[0], Options{Lease: lease})
 	if err != nil {
 		return err
 	}
@@ -59,13 +62,32 @@ func holder(p *redistest.Parent, args []string) error {
 	return nil
 }
 
+// permits takes so many permits of a semaphore of 4, says so and waits.
+func permits(p *redistest.Parent, args []string) error {
+	lease, _ := time.ParseDuration(args[1])
+	n, _ := strconv.Atoi(args[2])
+	rdb, l, err := child(args[0], Options{Lease: lease})
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	defer l.Close() // gives them back
+	for range n {
+		if _, err := l.Semaphore("a", 4).Acquire(context.Background()); err != nil {
+			return err
+		}
+	}
+	p.Pause("held")
+	return nil
+}
+
 // worker writes its fence to a register under the lock, for as long as it may: it
 // tests its context before each write, as careful code does. The register refuses
 // an older fence, and counts what it refused; "stale" counts what a register
 // without fences would have taken.
 func worker(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
-	rdb, l, err := child(args[0], lease)
+	rdb, l, err := child(args[0], Options{Lease: lease, Label: args[2]})
 	if err != nil {
 		return err
 	}
@@ -81,12 +103,19 @@ func worker(p *redistest.Parent, args []string) error {
 				}
 				// A pause strikes between the look and the write.
 				time.Sleep(2 * time.Millisecond)
-				if err := register.Run(ctx, rdb, []string{"register"}, s.Fence()).Err(); err != nil {
+				taken, err := register.Run(ctx, rdb, []string{"register"}, s.Fence()).Int()
+				if err != nil {
 					return err
+				}
+				if taken == 0 && s.Err() == nil {
+					return errOverlap
 				}
 			}
 			return nil
 		})
+		if errors.Is(err, errOverlap) {
+			return err
+		}
 		if err != nil {
 			p.Say("error %v", err)
 		}
@@ -94,6 +123,8 @@ func worker(p *redistest.Parent, args []string) error {
 	}
 	return nil
 }
+
+var errOverlap = errors.New("it believes to hold what a later holder has written under")
 
 var register = redis.NewScript(`
 local last = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
@@ -108,7 +139,7 @@ return 1`)
 
 // seller sells until nothing is left: reads, checks, writes back.
 func seller(p *redistest.Parent, args []string) error {
-	rdb, l, err := child(args[0], 2*time.Second)
+	rdb, l, err := child(args[0], Options{Lease: 2 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -177,7 +177,7 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 
 // Each key of a lock may be evicted by itself while somebody waits. Whoever waits
 // is served all the same, and his fence is larger: what is missing is put back
-// when he asks again.
+// when he asks again, and of what is left over nothing stays in the queue.
 func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

@@ -115,7 +115,8 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 
 func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
-	q := nodes.quorum(t, Options{Lease: 600 * time.Millisecond})
+	const length = 2 * time.Second
+	q := nodes.quorum(t, Options{Lease: length})
 	ctx := t.Context()
 	lease := must(t)(q.Lock(ctx, "a"))
 	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
@@ -128,14 +129,14 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 		t.Error(err)
 	}
 	nodes[0].Kill()
-	time.Sleep(time.Second) // it is renewed by the two others
+	time.Sleep(length + length/4) // it is renewed by the two others
 	if err := errors.Join(lease.Err(), lease.Check(ctx)); err != nil {
 		t.Error(err)
 	}
 	nodes[1].Stop()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(time.Second):
+	case <-time.After(2 * length):
 		t.Error("a minority renews the lease")
 	}
 	begin := time.Now()
@@ -185,4 +186,38 @@ func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
 		t.Errorf("fence %d after %d", next.Fence(), first.Fence())
 	}
 	unlock(t, next)
+}
+
+// A grant whose fence a majority did not take must not stand: the next one could be
+// made by those who did not, with the same fence. Here two of three lose their answer.
+func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
+	var links []*redistest.FaultProxy
+	var nodes []redis.UniversalClient
+	for _, s := range startServers(t, 3) {
+		p := redistest.Proxy(t, s.Addr())
+		links, nodes = append(links, p), append(nodes, p.Client(t, quick))
+	}
+	q, err := NewQuorum(nodes, Options{Lease: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	ctx := t.Context()
+	warm := must(t)(q.Lock(ctx, "a"))
+	if err := warm.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	unlock(t, warm)
+	for _, p := range links[:2] {
+		p.DropReplies(100, "EVALSHA "+renewScript.Hash())
+	}
+	if lease, err := q.TryLock(ctx, "a"); err == nil {
+		t.Fatalf("fence %d is on one server of three", lease.Fence())
+	} else if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotAcquired) {
+		t.Error(err)
+	}
+	for _, p := range links {
+		p.Heal()
+	}
+	unlock(t, must(t)(q.Lock(ctx, "a"))) // and nothing is left of it
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,12 +212,25 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	var renewed atomic.Int32
+	l := open(t, s.Client(t), Options{Lease: 2 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+		if err == nil {
+			renewed.Add(1)
+		}
+	}}})
+	other := open(t, s.Client(t), Options{})
 	redistest.Eventually(t, 5*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
 	held, err := l.Lock(ctx, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
+	shared := must(t)(l.RW("a").RLock(ctx))
+	queued := must(t)(l.Lock(ctx, "q")) // with somebody behind: the long way
+	waits, leave := context.WithCancel(ctx)
+	defer leave()
+	behind := make(chan error, 1)
+	go func() { behind <- other.Do(waits, "q", func(context.Context, *Lease) error { return nil }) }()
+	waiting(t, l, keys.Mutex, "q", 1)
 	if err := rdb.ConfigSet(ctx, "maxmemory", "1mb").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -227,14 +241,23 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	if after := dump(t, rdb); after != before {
 		t.Errorf("%s became %s", before, after)
 	}
+	so := renewed.Load()
+	redistest.Eventually(t, 5*time.Second, "what is held is renewed", func() bool { return renewed.Load() > so })
 	if err := held.Check(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := held.Unlock(ctx); err != nil {
-		t.Error(err)
+	for _, lease := range []*Lease{held, shared, queued} {
+		if err := lease.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
 	}
-	if info, err := l.Inspect(ctx, "a"); err != nil || info.Held {
-		t.Errorf("%+v, %v", info, err)
+	for _, name := range []string{"a", "q"} {
+		if info, err := l.Inspect(ctx, name); err != nil || name == "a" && info.Held {
+			t.Errorf("%s: %+v, %v", name, info, err)
+		}
 	}
 	rdb.ConfigSet(ctx, "maxmemory", "0")
+	if err := <-behind; err != nil && !errors.Is(err, ErrUnavailable) {
+		t.Error(err)
+	}
 }

@@ -22,8 +22,9 @@ elseif mode == 'o' and done > now then
   return {'done'}
 end
 
--- The short way: nobody has it, nobody waits.
-if simple and not queued and ARGV[7] ~= '1' and (owner == '' or (ends <= now and string.sub(owner, 1, 2) ~= 'g:')) then
+-- The short way: nobody has it, nobody waits. One who did wait goes the long way:
+-- when the record was evicted under it, its entry is still in the queue.
+if simple and not queued and ARGV[6] == '0' and ARGV[7] ~= '1' and (owner == '' or (ends <= now and string.sub(owner, 1, 2) ~= 'g:')) then
   fence = math.max(fence + 1, micros)
   if known then
     redis.call('HSET', record, 'o', me, 'x', text(now + lease), 'l', ARGV[8], 'f', text(fence), 'm', ARGV[9])
