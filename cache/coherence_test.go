@@ -76,6 +76,7 @@ func (s *sightings) watch(ctx context.Context, keys int64, get func(context.Cont
 func openShared(rdb redis.UniversalClient, db database) (*cache.Cache[int64, int64], error) {
 	return cache.New(rdb, db.load, cache.Options{
 		Name: "shared", TTL: time.Hour, Local: localcache.Options{TTL: time.Hour},
+		RedisTimeout: 5 * time.Second, // a busy machine is no outage
 	})
 }
 
