@@ -136,7 +136,8 @@ func (c *Cache[K, V]) trust() {
 // source, which at most one of all the callers in all processes asks. It returns
 // when the value is there or ctx ends.
 //
-// The error matches ErrNotFound if the source has no such key, ErrOverloaded if
+// A value past its TTL may be the answer, see the package's documentation; Fetch
+// tells. The error matches ErrNotFound if the source has no such key, ErrOverloaded if
 // the source could not be asked, ErrInvalidKey, ErrClosed, or the error of ctx or
 // of the loader. It is never one of Redis: when Redis is out of reach, the source
 // answers.

@@ -16,6 +16,17 @@
 // others wait for it. That a key does not exist is a result like any other, with a
 // TTL of its own.
 //
+// # Beyond the TTL
+//
+// A value past its TTL still answers: for Options.StaleWhileRevalidate at once,
+// while one process of the fleet refreshes it in the background, and for
+// Options.StaleIfError in place of an error of the source, or when the caller cannot
+// wait for the source. [Result] marks it. A value that is read often is refreshed
+// before its TTL ends. While Redis is out of reach, what the process has kept in its
+// local tier answers in the same way, and is refreshed in the background. An
+// invalidation ends a value in any of these states, and nulls never live longer than
+// Options.NullTTL.
+//
 // # What is promised
 //
 //   - One rebuild: while Redis works, at most one load of a key runs in the whole

@@ -86,7 +86,7 @@ func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
 
 // The longest of the windows is how long a whole fleet lives without its database.
 func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
-	for _, c := range []cell{{redis: "real", breaker: true}, {redis: "real", local: true, breaker: true}} {
+	for _, c := range []cell{{redis: "real"}, {redis: "real", local: true}} {
 		t.Run(c.String(), func(t *testing.T) {
 			const keys = 50
 			r := onServer(t, start(t), c)
@@ -120,5 +120,4 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 // shortLived values are spares after 50 ms.
 func shortLived(o *cache.Options) {
 	o.TTL, o.StaleWhileRevalidate, o.EarlyRefresh = 50*time.Millisecond, -1, -1
-	o.Breaker = nil
 }
