@@ -44,11 +44,12 @@ func (c *checker) give(id string) {
 	c.ids = append(c.ids, id)
 }
 
-// run says which ids are denied, until ctx ends.
+// run says which ids are denied, until ctx ends. It leaves the processor to the others:
+// what is wrong is denied for longer than it rests.
 func (c *checker) run(ctx context.Context, say func(id string)) {
-	for absent := 0; ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
+	for absent := 0; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		c.mu.Lock()
-		ids := c.ids[max(0, len(c.ids)-5000):]
+		ids := c.ids[max(0, len(c.ids)-2000):]
 		c.mu.Unlock()
 		for _, id := range ids {
 			if !c.f.MayContain(ctx, id) {

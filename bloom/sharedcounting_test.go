@@ -213,7 +213,7 @@ func TestCountersThatAreLostOrContradictTheBitsAreGivenUp(t *testing.T) {
 			t.Run(c.name+", found by "+by, func(t *testing.T) {
 				rdb.FlushAll(ctx)
 				a := open(t, s.Client(t), counting, quick)
-				rebuild(t, a, 0, 10_000)
+				rebuild(t, a, 0, 3_000)
 				piece, sums := pieceOf(t, rdb)
 				c.corrupt(piece, sums+":c0")
 				if by == "Add" {
@@ -224,13 +224,13 @@ func TestCountersThatAreLostOrContradictTheBitsAreGivenUp(t *testing.T) {
 					t.Error("it is still in use")
 				}
 				b := open(t, s.Client(t), counting, quick)
-				if n := missing(a, 500, 10_000) + missing(b, 500, 10_000); n > 0 {
+				if n := missing(a, 500, 3_000) + missing(b, 500, 3_000); n > 0 {
 					t.Errorf("%d ids denied", n)
 				}
-				rebuild(t, b, 0, 10_000)
+				rebuild(t, b, 0, 3_000)
 				remove(t, a, 0, 500)
 				gone(t, b, 0, 500)
-				if n := missing(a, 500, 10_000) + missing(b, 500, 10_000); n > 0 {
+				if n := missing(a, 500, 3_000) + missing(b, 500, 3_000); n > 0 {
 					t.Errorf("%d ids denied after the Rebuild", n)
 				}
 			})
