@@ -114,7 +114,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group[string] {
 		g, err := mutexrebuild.New(rdb, "product", mutexrebuild.Format[string]{
 			Encode: func(_, v string) ([]byte, time.Duration, error) { return []byte(v), time.Minute, nil },
-			Decode: func(_ string, data []byte) (string, bool) { return string(data), true },
+			Decode: func(_ string, data []byte) (string, mutexrebuild.Condition) { return string(data), mutexrebuild.Fresh },
 		}, mutexrebuild.Events{}, mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1, RedisTimeout: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
