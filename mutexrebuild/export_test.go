@@ -26,3 +26,6 @@ func (g *Group[T]) SpareFor(id string) int {
 	}
 	return 0
 }
+
+// Writes are the names, for EVALSHA, of the scripts that invalidate.
+func Writes() []string { return []string{invalidateScript.Hash(), setScript.Hash()} }

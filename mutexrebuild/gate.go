@@ -141,19 +141,23 @@ func (g *gate) leave() {
 // shut reports whether Redis is not to be asked.
 func (g *gate) shut() bool { return g.closed.Load() }
 
+// open returns a channel that is closed when Redis may be asked.
+func (g *gate) open() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.way
+}
+
 // waitOpen waits until Redis may be asked, for at most patience or until ctx
 // ends, and reports whether it may.
 func (g *gate) waitOpen(ctx context.Context, patience time.Duration) bool {
 	if !g.shut() {
 		return true
 	}
-	g.mu.Lock()
-	way := g.way
-	g.mu.Unlock()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case <-way:
+	case <-g.open():
 		return true
 	case <-timer.C:
 	case <-ctx.Done():

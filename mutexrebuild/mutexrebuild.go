@@ -29,11 +29,25 @@
 // but go on, together, to the next flight. This way a Get that starts after an
 // Invalidate has returned never sees what was there before.
 //
+// # Without Redis
+//
+// A Redis that does not answer is given up after three reads in a row, for all the
+// groups of its client, and asked with one read at a time until it answers. Until
+// then every process loads for itself.
+//
+// An invalidation that Redis did not confirm is an error, and is tried again until
+// Redis confirms it. Meanwhile this process neither reads the id from Redis nor
+// publishes it there. It keeps 10,000 of them; where there are more, it leaves
+// Redis alone for every id until those are confirmed.
+//
 // # What is not promised
 //
 // An invalidation that Redis acknowledged and then lost in a failover leaves the
-// old value until its TTL. A writer that never invalidates is never noticed. And
-// a lease does not exclude two loads: it only lets the later one publish.
+// old value until its TTL, unless Options.WaitReplicas is set. So does one that
+// Redis did not confirm and that was dropped, because the process ended, or there
+// was no room for it; and until it is confirmed, other processes may find the old
+// value. A writer that never invalidates is never noticed. And a lease does not
+// exclude two loads: it only lets the later one publish.
 package mutexrebuild
 
 import (
@@ -173,6 +187,9 @@ func New[T any](rdb redis.UniversalClient, name string, f Format[T], e Events, o
 	if rdb != nil && isNil(rdb) {
 		return nil, fmt.Errorf("mutexrebuild: the client is a nil %T; pass an untyped nil to work without Redis", rdb)
 	}
+	if _, ok := rdb.(*redis.Client); rdb != nil && o.WaitReplicas > 0 && !ok {
+		return nil, fmt.Errorf("mutexrebuild: WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
+	}
 	g := &Group[T]{o: o, format: f, events: e, flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
 	g.closing, g.close = context.WithCancel(context.Background())
 	if rdb != nil {
@@ -234,7 +251,8 @@ func (g *Group[T]) Do(ctx context.Context, id string, load Load[T]) (Result[T], 
 }
 
 // Set publishes a value that the source already holds, and voids every rebuild
-// of id that is under way. It returns ErrUnavailable if Redis did not confirm.
+// of id that is under way. It returns ErrUnavailable if Redis did not confirm;
+// then the id is invalidated as soon as that can be done.
 func (g *Group[T]) Set(ctx context.Context, id string, value T) (bytes int, err error) {
 	data, ttl, err := g.format.Encode(id, value)
 	if err != nil {
@@ -253,20 +271,22 @@ func (g *Group[T]) Set(ctx context.Context, id string, value T) (bytes int, err 
 // Invalidate drops the values of ids and voids every rebuild of them that is
 // under way, in all processes. When it returns nil, nobody who asks afterwards
 // gets what was there before. It returns ErrUnavailable if Redis did not confirm
-// all of them.
+// all of them. Those it goes on to invalidate in the background until Redis does,
+// and until then nobody who asks in this process gets what was there before.
 func (g *Group[T]) Invalidate(ctx context.Context, ids ...string) error {
-	return g.invalidate(ctx, ids, holds{lag: g.o.ReplicaLag})
+	return g.invalidate(ctx, ids, holds{})
 }
 
 // Hold drops the values of ids and keeps anybody from publishing new ones until
 // the returned function is called, which invalidates them again. A process that
 // dies in between leaves a hold that ends after Options.Hold. The end is safe to
-// call with a context that is not cancelled by the caller's.
+// call with a context that is not cancelled by the caller's. If Redis does not
+// confirm it, it is ErrUnavailable and goes on as Invalidate does.
 func (g *Group[T]) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
 	token := newToken()
 	err = g.invalidate(ctx, ids, holds{place: token, life: g.o.Hold})
 	return func(ctx context.Context) error {
-		return g.invalidate(ctx, ids, holds{lift: token, lag: g.o.ReplicaLag})
+		return g.invalidate(ctx, ids, holds{lift: token})
 	}, err
 }
 
@@ -290,7 +310,8 @@ func (g *Group[T]) Live() bool { return g.store == nil || g.hub.hub.Live() }
 
 // Close ends the flights: those who wait get ErrClosed. It waits until the loads
 // have ended, but not longer than Options.LoadTimeout for a load that ignores its
-// context. Close may be called more than once.
+// context. What Redis has not confirmed is tried once more, for about a second if
+// it answers, and then dropped. Close may be called more than once.
 func (g *Group[T]) Close() {
 	g.mu.Lock()
 	first := !g.closed
@@ -300,7 +321,7 @@ func (g *Group[T]) Close() {
 	g.waitForLoads()
 	if first && g.store != nil {
 		g.hub.end()
-		g.store.gate.leave()
+		g.store.close()
 	}
 }
 

@@ -35,6 +35,11 @@ type Options struct {
 	// publication, because the source is read from replicas that may lag this
 	// much. 0: not at all; else at least 1 ms.
 	ReplicaLag time.Duration
+	// WaitReplicas is how many replicas have to acknowledge an invalidation, a Set
+	// and the ends of a Hold, so that a failover does not bring the old value back.
+	// They have RedisTimeout for it, after which fewer of them are ErrUnavailable.
+	// It needs a *redis.Client, alone or with Sentinel. 0: none.
+	WaitReplicas int
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. 0: 100 ms.
 	RedisTimeout time.Duration
@@ -46,6 +51,9 @@ func (o Options) withDefaults(name string) (Options, error) {
 	}
 	if o.Schema < 0 {
 		return o, fmt.Errorf("mutexrebuild: Schema must not be negative, got %d", o.Schema)
+	}
+	if o.WaitReplicas < 0 {
+		return o, fmt.Errorf("mutexrebuild: WaitReplicas must not be negative, got %d", o.WaitReplicas)
 	}
 	for _, field := range []struct {
 		name  string

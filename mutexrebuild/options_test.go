@@ -31,6 +31,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 		{opts{ReplicaLag: -1}, "ReplicaLag"},
 		{opts{ReplicaLag: time.Nanosecond}, "ReplicaLag"},
 		{opts{ReplicaLag: time.Millisecond}, ""},
+		{opts{WaitReplicas: -1}, "WaitReplicas"},
 		{opts{RedisTimeout: -1}, "RedisTimeout"},
 	} {
 		g, err := mutexrebuild.New(nil, "p", framed, events{}, test.o)

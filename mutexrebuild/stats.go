@@ -23,6 +23,11 @@ type Stats struct {
 
 	Outages uint64 // how often Redis was given up, until it answered again
 	Outage  bool   // it is given up now: nothing but one read at a time asks it
+
+	Unconfirmed int    // invalidations that wait for Redis to confirm them
+	Queued      uint64 // invalidations that Redis did not confirm at once
+	Retried     uint64 // of which it confirmed later, unasked
+	Dropped     uint64 // invalidations given up, for lack of room or by Close
 }
 
 type counters struct {
@@ -45,6 +50,9 @@ func (g *Group[T]) Stats() Stats {
 	}
 	if g.store != nil {
 		s.Outages, s.Outage = g.store.gate.outages.Load(), g.store.gate.shut()
+		q := g.store.queue
+		s.Unconfirmed = q.length()
+		s.Queued, s.Retried, s.Dropped = q.queued.Load(), q.retried.Load(), q.dropped.Load()
 	}
 	return s
 }

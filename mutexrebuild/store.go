@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,9 +42,6 @@ var (
 // above what a healthy server leaves open, and bounds what a hung one holds.
 const limit = 4096
 
-// batch is how many keys are invalidated in one round trip.
-const batch = 128
-
 // A store speaks the lease protocol with Redis. Each method is at most one round
 // trip, two after the server has lost its scripts, and returns within the
 // operation's budget; at once while the gate is shut.
@@ -57,17 +53,47 @@ type store struct {
 	schema  int
 	lease   time.Duration
 	timeout time.Duration
+	lag     time.Duration   // see Options.ReplicaLag
+	waitFor int             // see Options.WaitReplicas
+	writes  *bounded.Runner // for what waits for replicas too
+	queue   *queue          // what Redis has not confirmed
 	closing context.Context // ends with the group
 	channel string
 	self    string // tells this process's messages from others'
 }
 
 func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options) *store {
-	return &store{
+	s := &store{
 		rdb: rdb, gate: openGate(rdb, o.RedisTimeout), run: bounded.NewRunner(o.RedisTimeout, limit),
-		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout,
+		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
 		closing: closing, channel: keys.Events(name), self: newToken(),
 	}
+	s.writes = s.run
+	if s.waitFor > 0 {
+		s.writes = bounded.NewRunner(2*o.RedisTimeout, limit) // the replicas' answer has a time of its own
+	}
+	s.queue = newQueue(closing, s.gate, func(ctx context.Context, targets []target) error {
+		return s.drop(ctx, targets, s.lagging(holds{}))
+	})
+	return s
+}
+
+// close ends what works for the store. It waits for invalidations that Redis has
+// not confirmed, not much longer than a second.
+func (s *store) close() {
+	s.queue.close()
+	s.gate.leave()
+}
+
+// barred says why Redis must not be asked for id, nil if it may.
+func (s *store) barred(id string) error {
+	switch {
+	case s.gate.shut():
+		return errShut
+	case s.queue.blocks(id):
+		return errUnconfirmed
+	}
+	return nil
 }
 
 // ask runs one operation of Redis within its budget, unless the gate is shut. An
@@ -94,6 +120,9 @@ func (s *store) pair(id string) []string {
 // get returns the bytes of id, nil if there are none, and leaves behind a read
 // that takes too long.
 func (s *store) get(ctx context.Context, id string) ([]byte, error) {
+	if err := s.barred(id); err != nil {
+		return nil, err
+	}
 	key := s.value(id)
 	data, err := ask(ctx, s, func(ctx context.Context) ([]byte, error) {
 		return read(ctx, s.rdb, key)
@@ -114,8 +143,8 @@ func (s *store) prompt(ctx context.Context) bool {
 // getHere is get on the caller's own goroutine. A read that times out there costs
 // its connection, which could still bring the reply to somebody else.
 func (s *store) getHere(caller context.Context, id string) ([]byte, error) {
-	if s.gate.shut() {
-		return nil, errShut
+	if err := s.barred(id); err != nil {
+		return nil, err
 	}
 	if !s.run.Enter() {
 		return nil, bounded.ErrBusy
@@ -191,6 +220,9 @@ const (
 // begin asks for the lease of id. Seen is what the caller found at the key and
 // rejected.
 func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant, error) {
+	if err := s.barred(id); err != nil {
+		return grant{}, err
+	}
 	found, err := ask(ctx, s, func(ctx context.Context) (grant, error) {
 		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen)).Slice()
 		if err != nil {
@@ -239,6 +271,10 @@ func (s *store) renew(ctx context.Context, id, token string) {
 // commit publishes data, if the lease still stands. After an error that is
 // unknown.
 func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl time.Duration) (bool, error) {
+	if s.queue.blocks(id) { // the lease may stand and should not
+		s.giveUp(ctx, id, token, errUnconfirmed)
+		return false, errUnconfirmed
+	}
 	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
 		if points.PlainCommit {
 			defer s.abort(ctx, id, token)
@@ -266,7 +302,7 @@ func (s *store) abort(ctx context.Context, id, token string) {
 // lease may last.
 func (s *store) giveUp(ctx context.Context, id, token string, err error) {
 	var network *net.OpError
-	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) || errors.Is(err, errShut) {
+	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) {
 		return
 	}
 	go func() {
@@ -274,87 +310,4 @@ func (s *store) giveUp(ctx context.Context, id, token string, err error) {
 			s.abort(context.WithoutCancel(ctx), id, token)
 		}
 	}()
-}
-
-// set publishes data whatever lease there is, and voids it.
-func (s *store) set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
-	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
-		return setScript.Run(ctx, s.rdb, s.pair(id),
-			data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)).Bool()
-	}, nil)
-	if err == nil && !stored {
-		err = errors.New("out of memory")
-	}
-	return unavailable(ctx, "set", err)
-}
-
-// holds says what an invalidation does about writers.
-type holds struct {
-	place string        // the hold to place
-	life  time.Duration // of the hold to place
-	lift  string        // the hold to lift
-	lag   time.Duration // keep the key closed this long
-}
-
-// invalidate drops the values of ids, in as few round trips as the nodes they
-// are on allow.
-func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
-	if h.lag > 0 {
-		h.place, h.life = newToken(), h.lag
-	}
-	for chunk := range slices.Chunk(ids, batch) {
-		_, err := ask(ctx, s, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, s.invalidateChunk(ctx, chunk, h)
-		}, nil)
-		if err != nil {
-			return unavailable(ctx, "invalidate", err)
-		}
-	}
-	return nil
-}
-
-func (s *store) invalidateChunk(ctx context.Context, ids []string, h holds) error {
-	args := func(id string) []any {
-		return []any{h.place, h.life.Milliseconds(), h.lift, s.channel, s.message(invalidated, id)}
-	}
-	if points.PlainCommit {
-		return s.rdb.Del(ctx, s.value(ids[0])).Err()
-	}
-	if len(ids) == 1 {
-		return invalidateScript.Run(ctx, s.rdb, s.pair(ids[0]), args(ids[0])...).Err()
-	}
-	// A pipeline has no fallback of its own for a server that lost its scripts.
-	replies, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, id := range ids {
-			invalidateScript.EvalSha(ctx, p, s.pair(id), args(id)...)
-		}
-		return nil
-	})
-	if err == nil || !anyNoScript(replies) {
-		return err
-	}
-	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, id := range ids {
-			invalidateScript.Eval(ctx, p, s.pair(id), args(id)...)
-		}
-		return nil
-	})
-	return err
-}
-
-func anyNoScript(replies []redis.Cmder) bool {
-	return slices.ContainsFunc(replies, func(reply redis.Cmder) bool {
-		return redis.HasErrorPrefix(reply.Err(), "NOSCRIPT")
-	})
-}
-
-// unavailable keeps go-redis' errors inside the package; the text stays.
-func unavailable(ctx context.Context, what string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, ended(ctx))
-	}
-	return fmt.Errorf("%w: %s: %v", ErrUnavailable, what, err)
 }

@@ -1,0 +1,228 @@
+package mutexrebuild
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A queueRig is a queue before a Redis that is a function.
+type queueRig struct {
+	*testing.T
+	*queue
+	drop  atomic.Pointer[func([]target) error]
+	close context.CancelFunc
+}
+
+func withQueue(t *testing.T, test func(r *queueRig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &queueRig{T: t}
+		g := &gate{way: make(chan struct{})}
+		close(g.way)
+		var ctx context.Context
+		ctx, r.close = context.WithCancel(t.Context())
+		r.queue = newQueue(ctx, g, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
+		r.redis(func([]target) error { return nil })
+		test(r)
+		r.close()
+		r.queue.close()
+	})
+}
+
+func (r *queueRig) redis(drop func([]target) error) { r.drop.Store(&drop) }
+
+var errDown = errors.New("down")
+
+func targets(from, to int) (all []target) {
+	for i := from; i < to; i++ {
+		all = append(all, target{id: strconv.Itoa(i)})
+	}
+	return all
+}
+
+// The attempt may have come before the write that was to be invalidated meanwhile.
+// If its success were taken for that, the value that was published in between would
+// answer.
+func TestAConfirmationDoesNotCoverWhatWasAskedForMeanwhile(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		x := []target{{id: "x"}}
+		var attempts atomic.Int32
+		r.redis(func([]target) error {
+			if attempts.Add(1) == 1 {
+				r.add(x, errDown) // by a writer, while the attempt is under way
+			}
+			time.Sleep(time.Second)
+			return nil
+		})
+		r.add(x, errDown)
+		began := r.now()
+		r.add(x, errDown)
+		r.settle(x, began, nil)
+		if !r.blocks("x") {
+			r.Error("a writer's confirmation covered another's, which was asked for later")
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if n := attempts.Load(); n != 2 || !r.blocks("x") {
+			r.Errorf("after the first of %d attempts the id is used again", n)
+		}
+		time.Sleep(time.Second)
+		if n := attempts.Load(); n != 2 || r.blocks("x") || r.length() != 0 {
+			r.Errorf("after the second of %d attempts the id is not used again", n)
+		}
+	})
+}
+
+func TestWhatIsAskedForTwiceWaitsOnce(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		r.redis(func([]target) error { return errDown })
+		for range 100 {
+			r.add([]target{{id: "x"}, {id: "y"}, {id: "x", lift: "a"}}, errDown)
+		}
+		if r.length() != 3 {
+			r.Errorf("%d wait, want 3", r.length())
+		}
+		// To lift the hold was an invalidation as well; the other id is none of it.
+		r.settle([]target{{id: "x", lift: "a"}}, r.now(), nil)
+		if r.blocks("x") || !r.blocks("y") || r.length() != 1 {
+			r.Errorf("%d wait", r.length())
+		}
+	})
+}
+
+// A hold that nobody lifts keeps its key closed: an invalidation alone does not end
+// the wait.
+func TestAnInvalidationDoesNotStandForALift(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		r.redis(func([]target) error { return errDown })
+		r.add([]target{{id: "x", lift: "a"}}, errDown)
+		r.settle([]target{{id: "x"}}, r.now(), nil)
+		if r.length() != 1 || !r.blocks("x") {
+			r.Error("the hold is forgotten")
+		}
+	})
+}
+
+// Nobody knows any more who found no room, so it may be anybody.
+func TestAFullQueueKeepsTheWholeGroupFromRedis(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		r.redis(func([]target) error { return errDown })
+		r.limit = 1000
+		r.add(targets(0, 1000), errDown)
+		if r.blocks("other") {
+			r.Error("with room for all, others are blocked")
+		}
+		r.add(targets(500, 1500), errDown) // half of them wait already
+		if r.length() != 1000 || r.dropped.Load() != 500 || !r.blocks("1400") || !r.blocks("other") {
+			r.Errorf("%d wait, %d were dropped, others are blocked: %v", r.length(), r.dropped.Load(), r.blocks("other"))
+		}
+		r.redis(func([]target) error { return nil })
+		time.Sleep(2 * time.Second)
+		if r.blocks("0") || r.blocks("other") || r.length() != 0 || r.retried.Load() != 1000 {
+			r.Errorf("%d wait, %d were confirmed", r.length(), r.retried.Load())
+		}
+	})
+}
+
+// An invalidation that fails is tried alone and ever more seldom: its like would
+// fail as well, and each of them may drop what has been published since.
+func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		var sizes []int
+		down := func(targets []target) error { sizes = append(sizes, len(targets)); return errDown }
+		up := func(targets []target) error { sizes = append(sizes, len(targets)); return nil }
+		went := func() (was []int) {
+			synctest.Wait()
+			was, sizes = sizes, nil
+			return was
+		}
+		r.redis(down)
+		r.add(targets(0, 1000), errDown)
+		time.Sleep(time.Minute)
+		if got := went(); len(got) < 45 || len(got) > 90 || slices.Max(got) != 1 {
+			r.Errorf("attempts of %v in a minute", got)
+		}
+		left := 5
+		r.redis(func(targets []target) error {
+			if left--; left >= 0 {
+				return up(targets)
+			}
+			return down(targets)
+		})
+		time.Sleep(time.Minute)
+		if got := went(); fmt.Sprint(got[:6]) != "[1 2 4 8 16 32]" || slices.Max(got[6:]) != 1 {
+			r.Errorf("attempts of %v", got)
+		}
+		r.redis(up)
+		time.Sleep(1300 * time.Millisecond)
+		if got := fmt.Sprint(went()); got != "[1 2 4 8 16 32 64 128 128 128 128 128 128 74]" {
+			r.Errorf("attempts of %v", got)
+		}
+	})
+}
+
+// What the master has dropped is gone for whoever asks it. Only a failover could
+// bring it back.
+func TestMissingReplicasDoNotKeepReadersFromRedis(t *testing.T) {
+	withQueue(t, func(r *queueRig) {
+		r.redis(func([]target) error { return errDown })
+		tooFew := fmt.Errorf("%w: 0 of 1", errTooFew)
+		r.add([]target{{id: "x"}}, tooFew)
+		r.add([]target{{id: "y"}}, errDown)
+		if r.blocks("x") || !r.blocks("y") || r.length() != 2 {
+			r.Errorf("blocks x: %v, y: %v", r.blocks("x"), r.blocks("y"))
+		}
+		r.add([]target{{id: "x"}}, errDown)
+		if !r.blocks("x") {
+			r.Error("the second time the master may not have done it either")
+		}
+		r.redis(func([]target) error { return tooFew })
+		time.Sleep(10 * time.Second)
+		if r.blocks("x") || r.blocks("y") || r.length() != 2 {
+			r.Errorf("the master has done it: blocks x: %v, y: %v, %d wait", r.blocks("x"), r.blocks("y"), r.length())
+		}
+		r.redis(func([]target) error { return nil })
+		time.Sleep(2 * time.Second)
+		if r.length() != 0 {
+			r.Errorf("%d wait", r.length())
+		}
+	})
+}
+
+func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		takes   time.Duration
+		err     error
+		within  time.Duration
+		dropped uint64
+	}{
+		"refused":  {0, errDown, 0, 1000},
+		"hanging":  {100 * time.Millisecond, errDown, 100 * time.Millisecond, 1000},
+		"back":     {time.Millisecond, nil, 14 * time.Millisecond, 0},
+		"too slow": {400 * time.Millisecond, nil, 1200 * time.Millisecond, 1000 - 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withQueue(t, func(r *queueRig) {
+				r.redis(func([]target) error { return errDown })
+				r.add(targets(0, 1000), errDown)
+				time.Sleep(10 * time.Second)
+				r.redis(func([]target) error { time.Sleep(c.takes); return c.err })
+				r.close()
+				began := time.Now()
+				r.queue.close()
+				if took := time.Since(began); took > c.within || r.dropped.Load() != c.dropped {
+					r.Errorf("it took %v and dropped %d", took, r.dropped.Load())
+				}
+				r.add(targets(0, 1), errDown)
+				if r.length() != 0 || r.dropped.Load() != c.dropped+1 {
+					r.Error("after Close something waits that nobody will try")
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package mutexrebuild_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// refuseWrites makes a server in a bubble refuse invalidations and nothing else.
+func (r *rig) refuseWrites() (allow func()) {
+	writes := mutexrebuild.Writes()
+	r.mini.Server().SetPreHook(func(p *server.Peer, command string, args ...string) bool {
+		if command != "EVALSHA" || !slices.Contains(writes, args[0]) {
+			return false
+		}
+		p.WriteError("NOREPLICAS Not enough good replicas to write.")
+		return true
+	})
+	return func() { r.mini.Server().SetPreHook(nil) }
+}
+
+// writers are all who invalidate an id. Each begins with Redis at work and gives
+// what is left to be done without it.
+var writers = map[string]func(r *rig, g *group) (end func() error){
+	"Invalidate": func(r *rig, g *group) func() error {
+		return func() error { return g.Invalidate(r.ctx, "x") }
+	},
+	"Set": func(r *rig, g *group) func() error {
+		return func() error { _, err := g.Set(r.ctx, "x", "new"); return err }
+	},
+	"Hold": func(r *rig, g *group) func() error {
+		end, err := g.Hold(r.ctx, "x")
+		r.must(err)
+		other := frame("x", "old") // as if somebody else had Set it meanwhile
+		r.must(r.rdb.Set(r.ctx, valueKey("x"), other, time.Minute).Err())
+		return func() error { return end(r.ctx) }
+	},
+}
+
+// The old value stands in Redis, and this process knows that it must not. Others
+// do not, but learn of it within seconds, though nobody asks again.
+func TestWhatRedisDidNotConfirmIsNotReadAndTriedAgain(t *testing.T) {
+	for name, writer := range writers {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				db := newSource()
+				g, other := r.group(opts{}), r.group(opts{})
+				db.write("x", "old")
+				r.want(g, "x", "old", db.load("x", 0))
+				end := writer(r, g)
+
+				allow := r.refuseWrites()
+				db.write("x", "new")
+				if err := end(); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+					r.Fatalf("got %v", err)
+				}
+				for range 100 {
+					if got := r.want(g, "x", "new", db.load("x", 0)); got.Origin != mutexrebuild.Unshared {
+						r.Errorf("got %+v", got)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				r.want(other, "x", "old", db.load("x", 0))
+				r.checkStats(g, "while Redis refuses", func(s stats) bool {
+					return s.Unconfirmed == 1 && s.Queued == 1 && s.Retried == 0 && !s.Outage
+				})
+
+				allow()
+				time.Sleep(1300 * time.Millisecond)
+				if got := r.want(other, "x", "new", db.load("x", 0)); got.Origin != mutexrebuild.Built {
+					r.Errorf("another process gets %+v", got) // under a hold it would be Unshared
+				}
+				if got := r.want(g, "x", "new", db.load("x", 0)); got.Origin != mutexrebuild.Found {
+					r.Errorf("this process gets %+v", got)
+				}
+				r.checkStats(g, "afterwards", func(s stats) bool { return s.Unconfirmed == 0 && s.Retried == 1 && s.Dropped == 0 })
+			})
+		})
+	}
+}
+
+// The lease stands as well. The load that has it began before the write.
+func TestWhatRedisDidNotConfirmIsNotPublished(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		db, at := newSource(), newGate()
+		g := r.group(opts{})
+		db.write("x", "old")
+		loading := r.do(g, "x", db.gated("x", at), nil)
+		<-at.reached
+		allow := r.refuseWrites()
+		db.write("x", "new")
+		if err := g.Invalidate(r.ctx, "x"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+			r.Fatalf("got %v", err)
+		}
+		close(at.open)
+		loading.mustBe(r, nil)
+		if got := r.stored("x"); got != "" {
+			r.Errorf("%q has been published", got)
+		}
+		r.want(g, "x", "new", db.load("x", 0))
+		allow()
+	})
+}
+
+// Whoever invalidates the id again, with success, ends the wait at once.
+func TestALaterInvalidationStandsForTheEarlierOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{})
+		allow := r.refuseWrites()
+		for range 10 {
+			if err := g.Invalidate(r.ctx, "x", "y"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+				r.Fatalf("got %v", err)
+			}
+		}
+		allow()
+		r.must(g.Invalidate(r.ctx, "x"))
+		r.checkStats(g, "after one", func(s stats) bool { return s.Unconfirmed == 1 && s.Queued == 20 })
+		_, err := g.Set(r.ctx, "y", "v")
+		r.must(err)
+		r.checkStats(g, "after both", func(s stats) bool { return s.Unconfirmed == 0 && s.Retried == 0 })
+		if got := r.want(g, "y", "v", gives("other")); got.Origin != mutexrebuild.Found {
+			r.Errorf("got %+v", got)
+		}
+	})
+}
+
+// With the gate shut an invalidation costs no time, and is done when the gate opens.
+func TestAnInvalidationWithTheGateShut(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		r.eventually("messages arrive", g.Live)
+		r.want(g, "x", "old", gives("old"))
+		_, heal := r.hang(anyKey)
+		for i := range 3 {
+			r.want(g, fmt.Sprint(i), "v", gives("v"))
+		}
+		began := time.Now()
+		if err := g.Invalidate(r.ctx, "x"); !errors.Is(err, mutexrebuild.ErrUnavailable) || time.Since(began) != 0 {
+			r.Errorf("got %v after %v", err, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		heal()
+		opened := time.Now()
+		r.eventually("it is confirmed", func() bool { return g.Stats().Unconfirmed == 0 })
+		if took := time.Since(opened); took > 710*time.Millisecond || r.stored("x") != "" {
+			r.Errorf("after %v Redis has %q", took, r.stored("x"))
+		}
+	})
+}
+
+// The whole story on a real server: one process cannot reach it, another can.
+func TestAnOutageDoesNotLeaveAnOldValueBehind(t *testing.T) {
+	for name, strike := range map[string]func(p *redistest.FaultProxy){
+		"refused":    func(p *redistest.FaultProxy) { p.Refuse(true); p.Cut() },
+		"black hole": func(p *redistest.FaultProxy) { p.Blackhole(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t)}
+			r.rdb = r.client()
+			p := redistest.Proxy(t, r.server.Addr())
+			g, other := r.with(p.Client(t), events{}, opts{RedisTimeout: 200 * time.Millisecond}), r.group(opts{})
+			r.eventually("messages arrive", g.Live)
+			db := newSource()
+			ids := make([]string, 300) // more than go into one round trip
+			for i := range ids {
+				ids[i] = fmt.Sprint("id ", i)
+				db.write(ids[i], "old")
+				r.want(other, ids[i], "old", db.load(ids[i], 0))
+			}
+			strike(p)
+			for _, id := range ids {
+				db.write(id, "new")
+			}
+			if err := g.Invalidate(r.ctx, ids...); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+				t.Fatalf("got %v", err)
+			}
+			var enough atomic.Bool
+			var reader sync.WaitGroup
+			reader.Go(func() { // it never sees what is in Redis still
+				for i := 0; !enough.Load(); i++ {
+					id := ids[i%10]
+					r.want(g, id, "new", db.load(id, 0))
+				}
+			})
+			defer reader.Wait()
+			defer enough.Store(true)
+			if r.stored(ids[0]) != "old" {
+				t.Error("the old value is gone already")
+			}
+			began := time.Now()
+			p.Heal()
+			r.eventually("the others see what is new", func() bool {
+				return !slices.ContainsFunc(ids, func(id string) bool {
+					got, err := other.Do(r.ctx, id, db.load(id, 0))
+					return err != nil || got.Value != "new"
+				})
+			})
+			t.Logf("after %v", time.Since(began))
+			r.eventually("nothing waits", func() bool { return g.Stats().Unconfirmed == 0 })
+			r.want(g, ids[0], "new", fails(errSource))
+		})
+	}
+}
+
+// replicated is a master and a replica whose link goes through a proxy.
+func replicated(t *testing.T) (r *rig, link *redistest.FaultProxy) {
+	r = &rig{T: t, ctx: t.Context(), server: redistest.Start(t, "--repl-diskless-sync-delay", "0")}
+	r.rdb = r.client()
+	link = redistest.Proxy(t, r.server.Addr())
+	host, port, _ := net.SplitHostPort(link.Addr())
+	redistest.Start(t, "--repl-diskless-sync-delay", "0", "--replicaof", host+" "+port)
+	r.eventually("the replica follows", func() bool { return r.rdb.Wait(r.ctx, 1, time.Second).Val() == 1 })
+	return r, link
+}
+
+// An invalidation that only the master knows of is undone by a failover. Without
+// the replica's word it is none.
+func TestAnInvalidationWaitsForReplicas(t *testing.T) {
+	t.Parallel()
+	r, link := replicated(t)
+	g := r.with(r.client(), events{}, opts{WaitReplicas: 1, RedisTimeout: 500 * time.Millisecond})
+	two := r.with(r.client(), events{}, opts{WaitReplicas: 2, RedisTimeout: 500 * time.Millisecond})
+	r.eventually("messages arrive", g.Live)
+	calls := map[string]func(g *group) error{
+		"Invalidate": func(g *group) error { return g.Invalidate(r.ctx, "x") },
+		"of many":    func(g *group) error { return g.Invalidate(r.ctx, "x", "y", "z") },
+		"Set":        func(g *group) error { _, err := g.Set(r.ctx, "x", "v"); return err },
+		"Hold": func(g *group) error {
+			end, err := g.Hold(r.ctx, "x")
+			return errors.Join(err, end(r.ctx))
+		},
+	}
+	each := func(g *group, check func(what string, err error)) {
+		for what, call := range calls {
+			check(what, call(g))
+		}
+	}
+	r.must(r.rdb.ScriptFlush(r.ctx).Err())
+	each(g, func(what string, err error) {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	})
+	each(two, func(what string, err error) {
+		if !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), "1 of 2") {
+			t.Errorf("%s with one replica of two: %v", what, err)
+		}
+	})
+	two.Close()
+
+	link.Blackhole(true)
+	each(g, func(what string, err error) {
+		if !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), "0 of 1") {
+			t.Errorf("%s with the link cut: %v", what, err)
+		}
+	})
+	// The master has done it, and readers go on.
+	if got := r.want(g, "apart", "v", gives("v")); got.Origin != mutexrebuild.Built {
+		t.Errorf("got %+v", got)
+	}
+	if s := g.Stats(); s.Unconfirmed == 0 || s.Outages != 0 || s.Degraded != 0 {
+		t.Errorf("got %+v", s)
+	}
+	link.Blackhole(false)
+	r.eventually("the replica knows", func() bool { return g.Stats().Unconfirmed == 0 })
+}
+
+// WAIT asks the node that it is sent to, and has no key to be sent by.
+func TestWaitReplicasNeedsOneMaster(t *testing.T) {
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer cluster.Close()
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	for _, rdb := range []redis.UniversalClient{cluster, ring} {
+		g, err := mutexrebuild.New(rdb, "p", framed, events{}, opts{WaitReplicas: 1})
+		if err == nil {
+			g.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "WaitReplicas") {
+			t.Errorf("%T: %v", rdb, err)
+		}
+	}
+}
