@@ -53,7 +53,8 @@
 // # What is not promised
 //
 // Freshness, if a writer does not call Invalidate, Write or Set. An invalidation
-// that Redis acknowledged and lost in a failover; then the TTL is the bound. Any
+// that Redis acknowledged and lost in a failover, unless Options.Rebuild.WaitReplicas
+// is set, or did not confirm before the process ended; then the TTL is the bound. Any
 // order between different keys. Mutual exclusion: a lease is lost when its process
 // stands still for longer than its life, and then two loads run; only one of them
 // can publish. Protection from those who can write to Redis themselves.

@@ -19,8 +19,9 @@ var (
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
 	// ErrUnavailable reports that Redis did not confirm a Set, an Invalidate or
-	// the end of a Write. Whether it took effect is unknown: others may see the
-	// old value until its TTL ends.
+	// the end of a Write. Whether it took effect is unknown. It is tried again until
+	// it has: then others no longer see the old value, and this process does not see
+	// it meanwhile.
 	ErrUnavailable = mutexrebuild.ErrUnavailable
 	// ErrReentrant reports that a loader asked the cache for the key it loads.
 	ErrReentrant = mutexrebuild.ErrReentrant

@@ -45,8 +45,10 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 // Get that starts afterwards, in any process, takes from Redis or from a rebuild
 // under way what was there before; local tiers of other processes follow as soon
 // as the message arrives. An error matches ErrInvalidKey, ErrClosed or the error of
-// a ctx that had ended already, and then nothing was done, or ErrUnavailable. As the
-// write has committed, ctx should not be one that ends when the client hangs up.
+// a ctx that had ended already, and then nothing was done, or ErrUnavailable. What is
+// not confirmed is tried again in the background until it is; until then this process
+// takes the keys neither from Redis nor puts them there. As the write has committed,
+// ctx should not be one that ends when the client hangs up.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	ids, err := c.check(ctx, keys...)
 	if err != nil {

@@ -213,16 +213,17 @@ func (q *queue) wait(pause time.Duration) bool {
 	return q.closing.Err() == nil
 }
 
-// next returns up to size of what waits, and the moment. If there is nothing, the
-// goroutine ends.
+// next returns up to size of what waits, first of all what keeps readers from
+// Redis, and the moment. If there is nothing, the goroutine ends.
 func (q *queue) next(size int) (targets []target, now uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for t := range q.waiting {
-		if len(targets) == size {
-			break
+	for _, doubt := range []bool{true, false} {
+		for t, a := range q.waiting {
+			if a.doubt == doubt && len(targets) < size {
+				targets = append(targets, t)
+			}
 		}
-		targets = append(targets, t)
 	}
 	q.running = len(targets) > 0
 	return targets, q.clock
