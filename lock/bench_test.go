@@ -42,3 +42,22 @@ func BenchmarkTwoBareScripts(b *testing.B) {
 		}
 	}
 }
+
+// What go-redis alone takes for two scripts with as many keys and arguments as ours.
+func BenchmarkTwoScriptsOfThisShape(b *testing.B) {
+	s := redistest.Start(b)
+	rdb := s.Client(b)
+	ctx := context.Background()
+	take, give := redis.NewScript(`return {'granted', 1795271044637463, 1795271054637, 0}`), redis.NewScript(`return 'ok'`)
+	names := []string{"{a}", "{a}:q", "{a}:w", "{a}:s"}
+	owner, entry := "4UEBU6WFLUJ3IFEM4KSB27YEGE:1", "m:4UEBU6WFLUJ3IFEM4KSB27YEGE:1"
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := take.Run(ctx, rdb, names, "m", 1, "levee:l1:c:", owner, entry, 0, "0", 10000, "", owner).Err(); err != nil {
+			b.Fatal(err)
+		}
+		if err := give.Run(ctx, rdb, names, "m", 1, "levee:l1:c:", owner, int64(1795271044637463), int64(1795271054637), "0", 0).Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -18,6 +18,7 @@ type Lease struct {
 // A grip is what the handles of one acquisition share: one hold, or several of LockAll.
 type grip struct {
 	k      *keeper
+	values values
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	holds  []*hold
@@ -27,21 +28,33 @@ type grip struct {
 	err  error // why it was lost; guarded by keeper.mu
 }
 
-// held marks the context of a lease, so that it is noticed when somebody would
-// wait for himself.
-type held struct {
+// values is what the context of a lease has of the one it was taken with: not its
+// end. It also is the mark by which it is noticed when somebody would wait for
+// himself.
+type values struct {
+	context.Context
 	g     *grip
-	outer *held
+	outer *values
 }
 
 type heldKey struct{}
 
+func (v *values) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (v *values) Done() <-chan struct{}                   { return nil }
+func (v *values) Err() error                              { return nil }
+func (v *values) Value(key any) any {
+	if key == (heldKey{}) {
+		return v
+	}
+	return context.WithoutCancel(v.Context).Value(key)
+}
+
 // lease makes the handle of holds that the keeper has.
 func (c *core) lease(ctx context.Context, holds ...*hold) *Lease {
 	g := &grip{k: c.keeper, holds: holds, refs: 1}
-	outer, _ := ctx.Value(heldKey{}).(*held)
-	values := context.WithValue(context.WithoutCancel(ctx), heldKey{}, &held{g, outer})
-	g.ctx, g.cancel = context.WithCancelCause(values)
+	outer, _ := ctx.Value(heldKey{}).(*values)
+	g.values = values{ctx, g, outer}
+	g.ctx, g.cancel = context.WithCancelCause(&g.values)
 	c.keeper.mu.Lock()
 	defer c.keeper.mu.Unlock()
 	for _, h := range holds {
@@ -56,7 +69,7 @@ func (c *core) lease(ctx context.Context, holds ...*hold) *Lease {
 
 // holds tells whether ctx is that of a lease on a lock.
 func (k *keeper) holds(ctx context.Context, record string) bool {
-	mark, _ := ctx.Value(heldKey{}).(*held)
+	mark, _ := ctx.Value(heldKey{}).(*values)
 	for ; mark != nil; mark = mark.outer {
 		for _, h := range mark.g.holds {
 			if h.record() == record && mark.g.alive() {
@@ -170,19 +183,23 @@ func (s *Lease) unlock(ctx context.Context, keep time.Duration) error {
 		return err
 	}
 	s.g.cancel(nil)
-	results := make([]error, len(s.g.holds))
+	if result := s.giveBack(ctx, keep); err == nil {
+		err = result
+	}
+	return err
+}
+
+// giveBack releases the holds.
+func (s *Lease) giveBack(ctx context.Context, keep time.Duration) error {
 	if len(s.g.holds) == 1 {
-		results[0] = s.c.giveBack(ctx, s.g.holds[0], keep)
-	} else {
-		var all sync.WaitGroup
-		for i, h := range s.g.holds {
-			all.Go(func() { results[i] = s.c.giveBack(ctx, h, keep) })
-		}
-		all.Wait()
+		return s.c.giveBack(ctx, s.g.holds[0], keep)
 	}
-	if err != nil {
-		return err
+	results := make([]error, len(s.g.holds))
+	var all sync.WaitGroup
+	for i, h := range s.g.holds {
+		all.Go(func() { results[i] = s.c.giveBack(ctx, h, keep) })
 	}
+	all.Wait()
 	return errors.Join(results...)
 }
 

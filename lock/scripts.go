@@ -51,6 +51,29 @@ const (
 	permit    mode = "p"
 )
 
+// arg is the mode as an argument, which costs no allocation as a constant.
+func (m mode) arg() any {
+	switch m {
+	case exclusive:
+		return "m"
+	case once:
+		return "o"
+	case write:
+		return "w"
+	case read:
+		return "r"
+	}
+	return "p"
+}
+
+// flag is a condition as an argument.
+func flag(on bool) any {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
 // A target is a lock and the way to take it.
 type target struct {
 	name   string

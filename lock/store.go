@@ -25,7 +25,7 @@ type store struct {
 	rdb     redis.UniversalClient
 	direct  *redis.Client // rdb's connections with prompt as their timeout; nil if it has none
 	run     *bounded.Runner
-	process string
+	process any // a string
 }
 
 func newStore(rdb redis.UniversalClient, process string) *store {
@@ -37,12 +37,8 @@ func newStore(rdb redis.UniversalClient, process string) *store {
 }
 
 func (s *store) acquire(ctx context.Context, t *target, b bid, late func(reply, error)) (reply, error) {
-	more := "0"
-	if b.more {
-		more = "1"
-	}
 	args := make([]any, 0, 9+len(b.owners))
-	args = append(args, string(t.mode), t.places, keys.LockChannels, s.process, b.entry, b.turn, more,
+	args = append(args, t.mode.arg(), t.places, keys.LockChannels, s.process, b.entry, b.turn, flag(b.more),
 		b.lease.Milliseconds(), b.label)
 	for _, owner := range b.owners {
 		args = append(args, owner)
@@ -53,11 +49,7 @@ func (s *store) acquire(ctx context.Context, t *target, b bid, late func(reply, 
 // release gives a lock back. fence 0 and abandon refuse the owner a lock it may
 // still get by a command that is under way.
 func (s *store) release(ctx context.Context, t *target, owner string, fence, ends int64, abandon bool, keep time.Duration) (string, error) {
-	flag := "0"
-	if abandon {
-		flag = "1"
-	}
-	args := []any{string(t.mode), t.places, keys.LockChannels, owner, fence, ends, flag, keep.Milliseconds()}
+	args := []any{t.mode.arg(), t.places, keys.LockChannels, owner, fence, ends, flag(abandon), keep.Milliseconds()}
 	r, err := s.eval(ctx, releaseScript, t.keys, args, 0, 0, nil)
 	return r.what, err
 }
@@ -96,7 +88,7 @@ func (s *store) info(ctx context.Context, section string) []map[string]string {
 
 // renewArgs are the arguments of the renewal of a lease, and of what is like it.
 func renewArgs(h *hold, lease time.Duration, raise int64, heir string) []any {
-	return []any{string(h.mode), h.owner, h.fence, lease.Milliseconds(), raise, heir}
+	return []any{h.mode.arg(), h.owner, h.fence, lease.Milliseconds(), raise, heir}
 }
 
 func (s *store) renew(ctx context.Context, h *hold, lease time.Duration, raise int64, heir string) (reply, error) {
@@ -155,15 +147,14 @@ func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, a
 	if replicas == 0 && s.prompt(ctx) {
 		r := reply{sent: sent}
 		value, err := s.evalHere(ctx, script, keys, args)
-		var answer redis.Error
 		if err == nil {
 			err = r.parse(value)
 		}
-		if err == nil || errors.As(err, &answer) {
-			if err != nil {
-				err = refine(ctx, err)
-			}
-			return r, err
+		if err == nil {
+			return r, nil
+		}
+		if answered(err) {
+			return r, refine(ctx, err)
 		}
 		// No answer. The script is one that can be repeated, so that a slow server
 		// gets the time it needs, and the caller can leave.
@@ -186,6 +177,12 @@ func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, a
 		return r, refine(ctx, err)
 	}
 	return r, nil
+}
+
+// answered tells whether an error is Redis' own answer.
+func answered(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
 }
 
 // prompt tells whether evalHere comes back in time: the end of ctx by a

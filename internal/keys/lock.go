@@ -42,7 +42,8 @@ func Lock(prefix string, kind LockKind, name string) []string {
 
 // LockOf names the keys of the lock that has this record.
 func LockOf(record string) []string {
-	return []string{record, record + ":q", record + ":w", record + ":s"}
+	all, n := record+":q"+record+":w"+record+":s", len(record) // one string for all
+	return []string{all[:n], all[:n+2], all[n+2 : 2*n+4], all[2*n+4:]}
 }
 
 // StripeName names the i-th stripe of a striped lock.
