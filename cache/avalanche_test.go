@@ -1,0 +1,80 @@
+package cache_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// What was stored together must not come back to the source together. Without the
+// bound on refreshes, or with values that end with their TTL, one of the tenths of a
+// second sees thousands of loads.
+func TestKeysThatEndTogetherDoNotReachTheSourceTogether(t *testing.T) {
+	const keys, readers = 5000, 64
+	length := redistest.Pick(3*time.Second, 8*time.Second)
+	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})
+	all := make([]int64, keys)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	source := newRows(r, all...)
+	var mu sync.Mutex
+	var loaded []time.Time // guarded by mu
+	source.slowly(func(context.Context, int64) error {
+		mu.Lock()
+		loaded = append(loaded, time.Now())
+		mu.Unlock()
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	})
+	c := open(r, source.source(), ttl(2*time.Second), func(o *cache.Options) {
+		o.RedisTimeout = 5 * time.Second // a busy machine is no outage
+	})
+	for _, key := range all {
+		if err := c.Set(r.ctx, key, "v1"); err != nil {
+			r.Fatal(err)
+		}
+	}
+	took := make([][]time.Duration, readers)
+	end := time.Now().Add(length)
+	var wg sync.WaitGroup
+	for reader := range readers {
+		wg.Go(func() {
+			for began := time.Now(); began.Before(end); {
+				if got, err := c.Get(r.ctx, rand.Int64N(keys)); err != nil || got != "v1" {
+					r.Errorf("Get: %q, %v", got, err)
+				}
+				now := time.Now()
+				took[reader] = append(took[reader], now.Sub(began))
+				began = now
+			}
+		})
+	}
+	wg.Wait()
+	worst := 0
+	mu.Lock()
+	defer mu.Unlock()
+	for i, j := 0, 0; j < len(loaded); j++ {
+		for loaded[j].Sub(loaded[i]) > 100*time.Millisecond {
+			i++
+		}
+		worst = max(worst, j-i+1)
+	}
+	// 16 at a time of 5 ms each are 320 in a tenth of a second.
+	if worst > 400 {
+		r.Errorf("%d loads within a tenth of a second", worst)
+	}
+	if most := int(length/(2*time.Second)) * keys; len(loaded) > most {
+		r.Errorf("%d loads, more than each key once in each TTL", len(loaded))
+	}
+	waits := slices.Concat(took...)
+	slices.Sort(waits)
+	r.Logf("%d loads, %d within a tenth of a second at the most; %d reads, p99 %v, p99.9 %v; stats %+v",
+		len(loaded), worst, len(waits), waits[len(waits)*99/100], waits[len(waits)*999/1000], c.Stats())
+}
