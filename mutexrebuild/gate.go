@@ -31,6 +31,11 @@ import (
 // refuses until the time is up, so that it looks like a script without an answer.
 // As every rebuild begins with a read, a server that hangs is found out by those.
 //
+// A cluster of which one node hangs still answers for most keys, and yet three
+// reads in a row may well be for that node. There the gate is shut only when
+// nothing was answered for the length of a timeout. Where it stays open, the keys
+// of that node cost their readers a timeout each, as long as the cluster keeps it.
+//
 // A Redis whose answers take about as long as the timeout would have the gate
 // swing. So a gate that was opened a short while ago and shuts again goes on with
 // the pause it had come to.
@@ -50,6 +55,7 @@ var errShut = errors.New("levee: redis does not answer and is not asked")
 
 // A gate is shared by the groups of one client with one timeout.
 type gate struct {
+	span   time.Duration                               // for which nothing is answered before it is shut
 	direct redis.Cmdable                               // see direct; nil if there is none
 	knock  func(ctx context.Context, key string) error // a read of key
 	ctx    context.Context                             // ends with the last user
@@ -63,6 +69,7 @@ type gate struct {
 
 	mu     sync.Mutex    // guards what follows
 	way    chan struct{} // closed when the gate is open
+	since  time.Time     // the first of the reads that missed counts
 	opened time.Time     // when it was opened last
 	pace   time.Duration // the pause before the next knock
 
@@ -107,6 +114,9 @@ func newGate(at place) *gate {
 	g := &gate{direct: direct(at.rdb, at.timeout), way: make(chan struct{})}
 	close(g.way)
 	g.ctx, g.end = context.WithCancel(context.Background())
+	if _, one := at.rdb.(*redis.Client); !one {
+		g.span = at.timeout
+	}
 	knocks := bounded.NewRunner(at.timeout, hanging)
 	// Where the client keeps to its timeouts a knock that times out costs its
 	// connection, and so clears the pool of those that a firewall has forgotten.
@@ -194,12 +204,13 @@ func (g *gate) answered() {
 // unanswered counts a read that was not. Key is what to knock with: it should be
 // in the same slot, so that the same node of a cluster is asked, and short.
 func (g *gate) unanswered(key string) {
-	if g.missed.Add(1) < tolerance {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed.Load() || g.ctx.Err() != nil {
+	n := g.missed.Add(1)
+	if n == 1 {
+		g.since = time.Now()
+	}
+	if n < tolerance || time.Since(g.since) < g.span || g.closed.Load() || g.ctx.Err() != nil {
 		return
 	}
 	if time.Since(g.opened) > unsettled {
