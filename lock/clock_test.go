@@ -87,7 +87,7 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 		Renewed: func(_ string, _ time.Duration, err error) { renewed <- err },
 	}})
 	next := open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 5*time.Second, "the subscription stands, and nothing is checked again", alive.c.push)
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", alive.c.push)
 	for _, step := range []time.Duration{-20 * time.Second, -time.Hour} {
 		shift(0)
 		must(t)(dead.Lock(t.Context(), "a"))
@@ -113,10 +113,11 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 	s, shift := shiftedServer(t)
 	const lease = 3 * time.Second
 	l, other := open(t, s.Client(t), Options{Lease: lease}), open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 5*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
 	held := must(t)(l.Lock(t.Context(), "a"))
 	begin := time.Now()
 	shift(20 * time.Second)
+	l.c.keeper.renewAll()
 	<-held.Context().Done()
 	if took := time.Since(begin); took > lease/2 {
 		t.Errorf("reported after %v", took)
@@ -165,6 +166,7 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = 300 * time.Millisecond
 	l, other := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), Options{})
+	lag := redistest.MeasureLag(t)
 	for _, step := range []time.Duration{0, -time.Hour, time.Hour} {
 		held := must(t)(l.Lock(t.Context(), "a"))
 		h := held.g.holds[0]
@@ -175,7 +177,9 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 			t.Fatalf("clock set by %v: %v remain", step, remaining)
 		}
 		next := must(t)(other.Lock(t.Context(), "a"))
-		if held.Context().Err() == nil {
+		select {
+		case <-held.Context().Done():
+		case <-time.After(lag.Allow(0)):
 			t.Errorf("clock set by %v: another has the lock and the context stands", step)
 		}
 		if err := held.Err(); !errors.Is(err, ErrExpired) {
@@ -225,7 +229,7 @@ func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
 	shares := keys.Lock("", keys.ReadWrite, "a")[3]
 	rdb.ZAdd(ctx, shares, redis.Z{Score: float64(hour), Member: rdb.ZRange(ctx, shares, 0, 0).Val()[0]})
 	unlock(t, must(t)(l.RW("a").Lock(ctx)))
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > slack {
 		t.Errorf("it took %v", took)
 	}
 }

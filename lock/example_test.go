@@ -59,9 +59,17 @@ func ExampleLease_Fence() {
 		seen = lease.Fence()
 		return true
 	}
-	short := locker.With(lock.Options{Lease: 100 * time.Millisecond, NoRenewal: true})
-	paused, _ := short.Lock(ctx, "account:7") // and it sleeps for too long
-	next, _ := locker.Lock(ctx, "account:7")
+	short := locker.With(lock.Options{Lease: time.Second, NoRenewal: true})
+	paused, err := short.Lock(ctx, "account:7") // and it sleeps for too long
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	next, err := locker.Lock(ctx, "account:7")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	fmt.Println("the next holder writes:", write(next))
 	fmt.Println("the paused one wakes and writes:", write(paused))
 	fmt.Println("it has lost the lock:", errors.Is(paused.Unlock(ctx), lock.ErrLost))

@@ -38,7 +38,7 @@ func unlock(t testing.TB, leases ...*Lease) {
 func waiting(t *testing.T, l *Locker, kind keys.LockKind, name string, n int) {
 	t.Helper()
 	tgt := newTarget("", kind, name, exclusive)
-	redistest.Eventually(t, 5*time.Second, fmt.Sprint(n, " wait"), func() bool {
+	redistest.Eventually(t, 30*time.Second, fmt.Sprint(n, " wait"), func() bool {
 		info, err := l.c.store.inspect(context.Background(), &tgt)
 		return err == nil && info.Waiting == n
 	})
@@ -128,7 +128,7 @@ func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
 		select {
 		case l := <-reads:
 			leases = append(leases, l)
-		case <-time.After(3 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%d of 20 readers", len(leases))
 		}
 	}
@@ -148,7 +148,7 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
 	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
-	alive := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond})
+	alive := open(t, s.Client(t), Options{})
 	lost := must(t)(dead.RW("a").RLock(ctx))
 	living := must(t)(alive.RW("a").RLock(ctx))
 	<-lost.Context().Done()
@@ -200,7 +200,7 @@ func TestASemaphoreHasNPermits(t *testing.T) {
 func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	dead := open(t, s.Client(t), Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	dead := open(t, s.Client(t), Options{Lease: 2 * time.Second, NoRenewal: true})
 	l := open(t, s.Client(t), Options{})
 	for range 3 {
 		must(t)(dead.Semaphore("a", 3).Acquire(ctx))
@@ -214,7 +214,7 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 	for range 2 {
 		back = append(back, must(t)(l.Semaphore("a", 3).Acquire(ctx)))
 	}
-	if took := time.Since(begin); took > 300*time.Millisecond {
+	if took := time.Since(begin); took > 2*time.Second+slack {
 		t.Errorf("it took %v", took)
 	}
 	unlock(t, append(back, fourth)...)
@@ -235,7 +235,7 @@ func TestLockAllTakesAllOrNone(t *testing.T) {
 	if _, err := l.LockAll(short, "a", "b", "c"); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	redistest.Eventually(t, time.Second, "the others are free", func() bool {
+	redistest.Eventually(t, 20*time.Second, "the others are free", func() bool {
 		info, _ := l.Inspect(ctx, "a")
 		return !info.Held
 	})
@@ -300,12 +300,13 @@ func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
 func TestTheLossOfOneEndsAll(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	l := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond})
+	l := open(t, s.Client(t), Options{Lease: time.Minute})
 	lease := must(t)(l.LockAll(t.Context(), "a", "b"))
 	rdb.Del(t.Context(), keys.Lock("", keys.Mutex, "b")[0])
+	l.c.keeper.renewAll()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(time.Second):
+	case <-time.After(15 * time.Second):
 		t.Fatal("not noticed")
 	}
 	if err := lease.Unlock(t.Context()); !errors.Is(err, ErrStateLost) {
@@ -439,13 +440,14 @@ func TestADetachedLockEndsByItself(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), Options{})
-	token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, 200*time.Millisecond)
+	lease := must(t)(l.Lock(ctx, "a"))
+	begin := time.Now()
+	token, err := lease.Detach(ctx, 200*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
 	next := must(t)(l.Lock(ctx, "a"))
-	if took := time.Since(begin); took < 150*time.Millisecond || took > 350*time.Millisecond {
+	if took := time.Since(begin); took < 198*time.Millisecond || took > slack {
 		t.Errorf("it took %v", took)
 	}
 	if _, err := l.Attach(ctx, token); !errors.Is(err, ErrNotHeld) {
@@ -562,7 +564,7 @@ func TestOnceRunsOnce(t *testing.T) {
 	if ran, err := ls[0].Once(t.Context(), "a", time.Minute, nil); ran || err != nil {
 		t.Error(ran, err)
 	}
-	if took := time.Since(begin); took > 100*time.Millisecond {
+	if took := time.Since(begin); took > slack {
 		t.Errorf("it took %v", took)
 	}
 	for range 2 { // what was done counts for as long as was asked
@@ -615,9 +617,9 @@ func TestInspectAndLabels(t *testing.T) {
 	if info, err := l.Inspect(ctx, "a"); err != nil || info != (Info{}) {
 		t.Errorf("%+v, %v", info, err)
 	}
-	lease := must(t)(l.With(Options{Label: "host 7", Lease: 5 * time.Second}).Lock(ctx, "a"))
+	lease := must(t)(l.With(Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
 	info, err := l.Inspect(ctx, "a")
-	if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 5*time.Second || info.Remaining < 4*time.Second {
+	if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second {
 		t.Errorf("%+v, %v", info, err)
 	}
 	unlock(t, lease)

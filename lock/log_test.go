@@ -55,7 +55,7 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	p := redistest.Proxy(t, s.Addr())
 	var log protocol
 	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), Options{Lease: 3 * time.Second, Logger: log.logger()})
-	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
 	long := "bad\nname" + strings.Repeat("x", 500)
 	leases := []*Lease{must(t)(l.Lock(t.Context(), long))}
 	for i := range 50 {

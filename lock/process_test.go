@@ -15,8 +15,9 @@ import (
 
 func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 	s := redistest.Start(t)
-	const lease = 400 * time.Millisecond
+	const lease = time.Second
 	l := open(t, s.Client(t), Options{Lease: lease})
+	lag := redistest.MeasureLag(t)
 	var worst time.Duration
 	for range redistest.Pick(4, 50) {
 		c := redistest.Child(t, "holder", s.Addr(), lease.String(), "0")
@@ -29,7 +30,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 			}
 			got <- time.Now()
 		}()
-		redistest.Eventually(t, time.Second, "it waits", func() bool {
+		redistest.Eventually(t, 20*time.Second, "it waits", func() bool {
 			info, _ := l.Inspect(t.Context(), "a")
 			return info.Waiting == 1
 		})
@@ -39,7 +40,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 		everyKeyEnds(t, s.Client(t))
 	}
 	t.Logf("at the worst %v with a lease of %v", worst, lease)
-	if worst > lease+100*time.Millisecond {
+	if worst > lag.Allow(lease+100*time.Millisecond) {
 		t.Errorf("it took %v", worst)
 	}
 }
@@ -48,7 +49,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
 	gate, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +59,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	for i := range processes {
 		c := redistest.Child(t, "holder", s.Addr(), "10s", "1000")
 		c.Expect("at:waiting")
-		redistest.Eventually(t, 5*time.Second, "it stands in the queue", func() bool {
+		redistest.Eventually(t, 30*time.Second, "it stands in the queue", func() bool {
 			info, _ := l.Inspect(t.Context(), "a")
 			return info.Waiting == i+1
 		})
@@ -68,7 +69,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	go func() {
 		_ = l.Do(context.Background(), "a", func(context.Context, *Lease) error { got <- time.Now(); return nil })
 	}()
-	redistest.Eventually(t, 5*time.Second, "ours is last", func() bool {
+	redistest.Eventually(t, 30*time.Second, "ours is last", func() bool {
 		info, _ := l.Inspect(t.Context(), "a")
 		return info.Waiting == processes+1
 	})
@@ -80,7 +81,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	took := (<-got).Sub(begin)
 	t.Logf("%d dead processes with 1000 waiters each cost %v", processes, took)
 	// Two windows at the most, and ours looks 50 ms later for each that stood before it.
-	if took > 2*(2*time.Second+time.Duration(processes)*50*time.Millisecond)+500*time.Millisecond {
+	if took > 2*(2*time.Second+time.Duration(processes)*50*time.Millisecond)+slack { // a window for each waiter would be more than an hour
 		t.Errorf("it took %v", took)
 	}
 }
@@ -99,12 +100,19 @@ func TestAPausedHolderIsStoppedByItsFence(t *testing.T) {
 		workers = append(workers, c)
 	}
 	refused := 0
-	for i := 0; i < redistest.Pick(12, 200) || refused == 0 && i < 100; i++ {
+	for i := 0; i < redistest.Pick(6, 200) || refused == 0 && i < 100; i++ {
 		refused, _ = rdb.HGet(t.Context(), "register", "refused").Int()
 		c := workers[i%len(workers)]
 		time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond)
 		c.Stop()
-		time.Sleep(2 * lease)
+		// Of two fences that are written now the second at the least is later than that
+		// of who is stopped, if he is the holder.
+		for range 2 {
+			fence := rdb.HGet(t.Context(), "register", "fence").Val()
+			redistest.Eventually(t, 30*time.Second, "another holder writes", func() bool {
+				return rdb.HGet(t.Context(), "register", "fence").Val() != fence
+			})
+		}
 		c.Cont()
 	}
 	rdb.Set(t.Context(), "stop", 1, 0)
@@ -157,7 +165,7 @@ func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
 // A semaphore that counted its holders would be short of the killed ones' permits.
 func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
 	s := redistest.Start(t)
-	const lease = 400 * time.Millisecond
+	const lease = 2 * time.Second
 	l := open(t, s.Client(t), Options{})
 	sem := l.Semaphore("a", 4)
 	for range redistest.Pick(2, 20) {
@@ -173,7 +181,7 @@ func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
 		children[0].Kill()
 		begin := time.Now()
 		back := []*Lease{must(t)(sem.Acquire(t.Context())), must(t)(sem.Acquire(t.Context()))}
-		if took := time.Since(begin); took > lease+300*time.Millisecond {
+		if took := time.Since(begin); took > lease+slack {
 			t.Errorf("it took %v", took)
 		}
 		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, ErrNotAcquired) {

@@ -115,8 +115,12 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 
 func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
-	const length = 2 * time.Second
-	q := nodes.quorum(t, Options{Lease: length})
+	var renewed atomic.Int32
+	q := nodes.quorum(t, Options{Lease: 2 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+		if err == nil {
+			renewed.Add(1)
+		}
+	}}})
 	ctx := t.Context()
 	lease := must(t)(q.Lock(ctx, "a"))
 	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
@@ -129,14 +133,15 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 		t.Error(err)
 	}
 	nodes[0].Kill()
-	time.Sleep(length + length/4) // it is renewed by the two others
+	before := renewed.Load()
+	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return renewed.Load() >= before+2 })
 	if err := errors.Join(lease.Err(), lease.Check(ctx)); err != nil {
 		t.Error(err)
 	}
 	nodes[1].Stop()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(2 * length):
+	case <-time.After(20 * time.Second):
 		t.Error("a minority renews the lease")
 	}
 	begin := time.Now()

@@ -59,12 +59,17 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 	if ran, err := ls[0].Once(ctx, "a", time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
 		t.Error(ran, err)
 	}
-	many := ls[0].With(Options{Lease: 500 * time.Millisecond}) // renewed in one pipeline for each node
+	var renewed atomic.Int32
+	many := ls[0].With(Options{Lease: 3 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+		if err == nil {
+			renewed.Add(1)
+		}
+	}}}) // renewed in one pipeline for each node
 	var leases []*Lease
 	for i := range 20 {
 		leases = append(leases, must(t)(many.Lock(ctx, fmt.Sprint("many", i))))
 	}
-	time.Sleep(time.Second)
+	redistest.Eventually(t, 20*time.Second, "they are renewed", func() bool { return int(renewed.Load()) >= 2*len(leases) })
 	unlock(t, leases...)
 	_, err := ls[0].With(Options{Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}).Lock(ctx, "r") // there are none
 	if !errors.Is(err, ErrNotReplicated) {
@@ -83,8 +88,15 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 		ctl.Set(ctx, "x", "y", 0)
 		return ctl.Wait(ctx, 1, 50*time.Millisecond).Val() == 1
 	})
-	l := open(t, s.Client(t), Options{Replicas: 1, ReplicaTimeout: 300 * time.Millisecond, Lease: 1500 * time.Millisecond})
-	redistest.Eventually(t, 5*time.Second, "the subscription stands", l.c.push)
+	var renewed atomic.Int32
+	l := open(t, s.Client(t), Options{Replicas: 1, ReplicaTimeout: time.Second, Lease: 4 * time.Second, Hooks: Hooks{
+		Renewed: func(_ string, _ time.Duration, err error) {
+			if err == nil {
+				renewed.Add(1)
+			}
+		},
+	}})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
 	unlock(t, must(t)(l.Lock(ctx, "a")))
 	waits := s.Calls("wait")
 	lease := must(t)(l.Lock(ctx, "a"))
@@ -94,7 +106,7 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 	if got := replica.Client(t).HGet(ctx, keys.Lock("", keys.Mutex, "a")[0], "f").Val(); got != fmt.Sprint(lease.Fence()) {
 		t.Errorf("the replica has the fence %s", got)
 	}
-	time.Sleep(1600 * time.Millisecond) // it is renewed, and that confirmed
+	redistest.Eventually(t, 20*time.Second, "it is renewed, and that confirmed", func() bool { return renewed.Load() > 0 })
 	if err := lease.Err(); err != nil {
 		t.Error(err)
 	}
@@ -107,7 +119,7 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 	}
 	select { // renewals that are not confirmed do not count
 	case <-lease.Context().Done():
-	case <-time.After(3 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the lease goes on without its replica")
 	}
 	replica.Cont()
