@@ -110,6 +110,7 @@ var jobs = []job{
 	{"product-cache", "mutexrebuild", useMutexRebuild, []string{"eval", "evalsha", "get", "publish", "subscribe", "unsubscribe"}},
 	{"order-locks", "lock", useLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
 	{"product-filter", "bloom", useBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
+	{"product-filter", "bloom", useCountingBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
 }
 
 // The rules of SECURITY.md suffice: nothing is refused, neither to a caller nor in a

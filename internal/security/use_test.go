@@ -257,13 +257,16 @@ func useLock(t *testing.T, open func() redis.UniversalClient) {
 	must(t, "Close", a.Close())
 }
 
-// useBloom does with two processes what a service does with its filter.
-func useBloom(t *testing.T, open func() redis.UniversalClient) {
+func useBloom(t *testing.T, open func() redis.UniversalClient)         { useFilter(t, open, false) }
+func useCountingBloom(t *testing.T, open func() redis.UniversalClient) { useFilter(t, open, true) }
+
+// useFilter does with two processes what a service does with its filter.
+func useFilter(t *testing.T, open func() redis.UniversalClient, counting bool) {
 	ctx := t.Context()
 	rdb := open()
 	newFilter := func(rdb redis.UniversalClient, confirm bool) *bloom.Filter {
 		f, err := bloom.Open(ctx, rdb, bloom.Options{
-			Name: "product", Capacity: 1000, Confirm: confirm, MaxTransaction: -1, Logger: quiet,
+			Name: "product", Capacity: 1000, Confirm: confirm, Counting: counting, MaxTransaction: -1, Logger: quiet,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -291,6 +294,9 @@ func useBloom(t *testing.T, open func() redis.UniversalClient) {
 	}
 	must(t, "Add", b.Add(ctx, "4"))
 	redistest.Eventually(t, patience, "the other process hears of it", func() bool { return a.MayContain(ctx, "4") })
+	if counting {
+		must(t, "Remove", a.Remove(ctx, "4"))
+	}
 	passed := slices.DeleteFunc([]string{"1", "5", "6", "7", "8", "9"}, func(id string) bool { return !b.MayContain(ctx, id) })
 	if len(passed) > 2 {
 		t.Errorf("%q pass", passed)
