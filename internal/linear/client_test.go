@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Roles{"client": client})
+	redistest.Main(m, redistest.Roles{"client": client, "member": member})
 }
 
 const (

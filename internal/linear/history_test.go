@@ -45,13 +45,17 @@ var register = porcupine.Model{
 // To rule one out can take long, the longer the worse the history is: so each key
 // has its time, and one without an order decides for all.
 func check(history []op, perKey time.Duration) porcupine.CheckResult {
+	return checkModel(register, history, perKey)
+}
+
+func checkModel(model porcupine.Model, history []op, perKey time.Duration) porcupine.CheckResult {
 	byKey := map[int64][]porcupine.Operation{}
 	for _, o := range history {
 		byKey[o.Key] = append(byKey[o.Key], porcupine.Operation{ClientId: int(o.Client), Input: o, Call: o.Call, Return: o.Return})
 	}
 	all := porcupine.Ok
 	for _, operations := range byKey {
-		switch porcupine.CheckOperationsTimeout(register, operations, perKey) {
+		switch porcupine.CheckOperationsTimeout(model, operations, perKey) {
 		case porcupine.Illegal:
 			return porcupine.Illegal
 		case porcupine.Unknown:
