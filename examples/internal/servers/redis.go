@@ -30,6 +30,20 @@ func OpenRedis(ctx context.Context, address, prefix string) (*Redis, error) {
 
 // EmbeddedRedis starts a Redis inside this process, on a free port of the loopback address.
 func EmbeddedRedis(prefix string) (*Redis, error) {
+	m, err := startMini()
+	if err != nil {
+		return nil, err
+	}
+	return &Redis{Address: m.Addr(), Prefix: prefix, Name: "embedded Redis", stop: m.stop}, nil
+}
+
+// A mini is a miniredis whose TTLs run.
+type mini struct {
+	*miniredis.Miniredis
+	stop func()
+}
+
+func startMini() (*mini, error) {
 	m := miniredis.NewMiniRedis()
 	if err := m.StartAddr("127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("starting the embedded Redis: %w", err)
@@ -37,12 +51,11 @@ func EmbeddedRedis(prefix string) (*Redis, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var clock sync.WaitGroup
 	clock.Go(func() { runClock(ctx, m) })
-	stop := func() {
+	return &mini{m, func() {
 		cancel()
 		clock.Wait()
 		m.Close()
-	}
-	return &Redis{Address: m.Addr(), Prefix: prefix, Name: "embedded Redis", stop: stop}, nil
+	}}, nil
 }
 
 // runClock makes TTLs run. miniredis could do that itself (ClockTTL), but then it sorts all its keys on every command: with 20,000 keys a

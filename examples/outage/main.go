@@ -1,0 +1,103 @@
+// Outage puts a service under load and then takes its Redis away, its database, and both. It shows second by second what the users of two
+// such services see, which read the same products at the same time: one through a plain cache-aside, one through levee.
+//
+//	go run ./outage
+//
+// It needs no server: it embeds a Redis, which it can hang and lose, and makes two SQLite catalogues on the spot, one for each service, so
+// that the flood of one does not drown the other. With a real server, which it starts itself, stops, kills and starts again:
+//
+//	go run ./outage -redis-server redis-server
+//
+// To read it as a lesson: script.go is what happens, catalogue.go the database, services.go the two services, load.go what their users do.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/levee-go/levee/examples/internal/servers"
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	redis.SetLogger(servers.Silence{}) // what fails stands in the table
+	ctx, cancel := context.WithCancel(context.Background())
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)   // a second signal ends it at once
+	signal.Ignore(syscall.SIGPIPE) // a reader who has seen enough (| head) must not keep it from cleaning up either
+	os.Exit(run(ctx, os.Args[1:], &output{os.Stdout, cancel}, os.Stderr))
+}
+
+// An output ends the program when nobody reads it any more.
+type output struct {
+	io.Writer
+	end func()
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	if n, err = o.Writer.Write(p); err != nil {
+		o.end()
+	}
+	return n, err
+}
+
+// run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	s, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "outage: %v (outage -h lists the flags)\n", err)
+		return 2
+	}
+	_, err = s.play(ctx, &report{out: stdout, markdown: s.markdown})
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "outage: %s\n", strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
+		return 1
+	}
+	return 0
+}
+
+// settings are what the flags say.
+type settings struct {
+	redisServer string
+	seed        uint64
+	markdown    bool
+	size        scale
+}
+
+func parse(args []string, stderr io.Writer) (settings, error) {
+	s := settings{size: fullScale}
+	flags := flag.NewFlagSet("outage", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // its errors are printed once, by run
+	flags.StringVar(&s.redisServer, "redis-server", "", "start, stop and kill this `program`, a path or a name in PATH, instead of an embedded Redis")
+	flags.IntVar(&s.size.reads, "reads", fullScale.reads, "reads of each service in a second, from 10 to 5,000")
+	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
+	flags.BoolVar(&s.markdown, "markdown", false, "print the summary as Markdown")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(stderr, "Outage takes the Redis and the database of a service away, and shows what its users see of that.")
+		flags.SetOutput(stderr)
+		flags.PrintDefaults()
+		return s, err
+	case err != nil:
+		return s, err
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case s.size.reads < 10 || s.size.reads > 5000:
+		return s, fmt.Errorf("-reads must be from 10 to 5,000, not %d", s.size.reads)
+	}
+	return s, nil
+}
