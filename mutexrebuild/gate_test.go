@@ -155,7 +155,7 @@ func TestWhatShutsTheGate(t *testing.T) {
 		spoil func(r *rig, p *redistest.FaultProxy)
 		shut  bool
 	}{
-		"read only": {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.SlaveOf(r.ctx, "127.0.0.1", "1").Err()) }, false},
+		"read only": {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.ReplicaOf(r.ctx, "127.0.0.1", "1").Err()) }, false},
 		"full":      {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err()) }, false},
 		"no replicas": {func(r *rig, _ *redistest.FaultProxy) {
 			r.must(r.rdb.ConfigSet(r.ctx, "min-replicas-to-write", "1").Err())

@@ -29,29 +29,29 @@ var ErrBusy = errors.New("levee: too many redis operations without an answer")
 // concurrently.
 type Runner struct {
 	timeout time.Duration
-	slots   chan struct{}
+	limit   int64
+	running atomic.Int64
 }
 
 // NewRunner makes a Runner for operations of at most timeout, of which at most
 // limit run at a time.
 func NewRunner(timeout time.Duration, limit int) *Runner {
-	return &Runner{timeout: timeout, slots: make(chan struct{}, limit)}
+	return &Runner{timeout: timeout, limit: int64(limit)}
 }
 
 // Enter takes a place among the operations, for one that its caller runs itself
 // and that comes back in time. It reports false when there is none left; else
 // Leave gives it back.
 func (r *Runner) Enter() bool {
-	select {
-	case r.slots <- struct{}{}:
-		return true
-	default:
+	if r.running.Add(1) > r.limit {
+		r.running.Add(-1)
 		return false
 	}
+	return true
 }
 
 // Leave gives back a place that Enter took.
-func (r *Runner) Leave() { <-r.slots }
+func (r *Runner) Leave() { r.running.Add(-1) }
 
 // Do runs op and returns its result, or an error as soon as ctx ends or the
 // budget is spent, whatever op does; the context given to op ends at the same
