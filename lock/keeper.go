@@ -23,7 +23,8 @@ type keeper struct {
 
 	mu    sync.Mutex // guards what follows, and all holds and grips
 	heap  holdHeap
-	sleep time.Time // until when the keeper sleeps
+	sleep time.Time // until when the keeper sleeps; zero: until it is woken
+	idle  bool      // there was nothing to do when it was awake last
 }
 
 const (
@@ -153,11 +154,17 @@ func (k *keeper) look(now time.Time, jumped bool) (due []*hold, next time.Durati
 			due = append(due, h)
 		}
 	}
-	if len(k.heap) == 0 {
+	switch {
+	case len(k.heap) > 0:
+		k.idle, next = false, min(k.heap[0].at().Sub(now), wallCheck)
+	case !k.idle:
+		// Where a lock is taken and given back all the time, the next one shall not
+		// have to wake us.
+		k.idle, next = true, wallCheck
+	default:
 		k.sleep = time.Time{}
 		return due, math.MaxInt64
 	}
-	next = min(k.heap[0].at().Sub(now), wallCheck)
 	k.sleep = now.Add(next)
 	return due, next
 }
