@@ -304,7 +304,7 @@ func TestLostScriptsAndConnectionsDoNotShow(t *testing.T) {
 			rdb.ClientKillByFilter(t.Context(), "SKIPME", "yes")
 		}
 		add(t, a, 1000+i, 1001+i)
-		redistest.Eventually(t, 5*time.Second, "the other finds it", func() bool { return missing(b, 1000+i, 1001+i) == 0 })
+		redistest.Eventually(t, 30*time.Second, "the other finds it", func() bool { return missing(b, 1000+i, 1001+i) == 0 })
 	}
 	if a.Stats().Abstaining || b.Stats().Abstaining {
 		t.Error("abstains")
@@ -362,7 +362,7 @@ func TestAConfirmedNoKnowsEveryAddBeforeTheQuestion(t *testing.T) {
 	if missing(sure, 1e6, 1e6+3) > 0 {
 		t.Error("denied without a confirmation")
 	}
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > 5*time.Second { // the client itself goes on for longer
 		t.Errorf("3 questions took %v", took)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -397,7 +397,7 @@ func TestAddsThatRedisLostAreAddedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, b, 2000, 2001) // the other history goes on
-	redistest.Eventually(t, 5*time.Second, "both have noticed", func() bool {
+	redistest.Eventually(t, 30*time.Second, "both have noticed", func() bool {
 		return a.Stats().Loads > 1 && b.Stats().Loads > 1 && missing(b, 1000, 1100) == 0
 	})
 	if n := missing(a, 1000, 1100) + missing(b, 0, 1100) + missing(a, 2000, 2001); n > 0 {

@@ -52,13 +52,13 @@ func rebuild(t testing.TB, f *bloom.Filter, from, to int) {
 // answers waits until f no longer abstains.
 func answers(t testing.TB, f *bloom.Filter) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "the filter answers", func() bool { return !f.Stats().Abstaining })
+	redistest.Eventually(t, 30*time.Second, "the filter answers", func() bool { return !f.Stats().Abstaining })
 }
 
 // abstains waits until f says yes to what it never heard of.
 func abstains(t testing.TB, f *bloom.Filter) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "the filter abstains", func() bool { return f.Stats().Abstaining })
+	redistest.Eventually(t, 30*time.Second, "the filter abstains", func() bool { return f.Stats().Abstaining })
 	if missing(f, 1e9, 1e9+1000) > 0 {
 		t.Error("the filter denies although it abstains")
 	}

@@ -20,7 +20,7 @@ func counting(o *bloom.Options) { o.Counting = true }
 // pass by chance.
 func gone(t testing.TB, f *bloom.Filter, from, to int) {
 	t.Helper()
-	redistest.Eventually(t, 5*time.Second, "removed ids are denied", func() bool { return passing(f, from, to) < 0.02 })
+	redistest.Eventually(t, 30*time.Second, "removed ids are denied", func() bool { return passing(f, from, to) < 0.02 })
 }
 
 func TestWhatOneProcessRemovesOthersDeny(t *testing.T) {
@@ -96,7 +96,7 @@ func sees(t testing.TB, a, b *bloom.Filter) {
 	for _, f := range []*bloom.Filter{a, b} {
 		i := mark + rand.IntN(1e8)
 		add(t, f, i, i+1)
-		redistest.Eventually(t, 5*time.Second, "the other follows", func() bool { return missing(a, i, i+1)+missing(b, i, i+1) == 0 })
+		redistest.Eventually(t, 30*time.Second, "the other follows", func() bool { return missing(a, i, i+1)+missing(b, i, i+1) == 0 })
 	}
 }
 
@@ -182,7 +182,7 @@ func TestSharedRemovesThatAreLateForARebuildBreakNoPromise(t *testing.T) {
 	if d := missing(a, 0, n) + missing(slow, 0, n); d > 0 || a.Stats().Fill < fill {
 		t.Errorf("%d of %d ids denied", d, n)
 	}
-	redistest.Eventually(t, 10*time.Second, "Removes are done again", func() bool {
+	redistest.Eventually(t, 30*time.Second, "Removes are done again", func() bool {
 		remove(t, fast, 0, 100)
 		return passing(a, 0, 100) < 0.5
 	})
@@ -256,7 +256,7 @@ func TestACompleteSharedFilterAnswersAtOnce(t *testing.T) {
 		if missing(a, 0, 1000) > 0 {
 			t.Error("denied after Add")
 		}
-		redistest.Eventually(t, 5*time.Second, "the other finds them", func() bool { return missing(b, 0, 1000) == 0 })
+		redistest.Eventually(t, 30*time.Second, "the other finds them", func() bool { return missing(b, 0, 1000) == 0 })
 		c := open(t, s.Client(t), change, quick, complete) // as after a restart
 		answers(t, c)
 		if missing(c, 0, 1000) > 0 {
@@ -273,7 +273,7 @@ func TestACompleteSharedFilterAnswersAtOnce(t *testing.T) {
 		for _, f := range []*bloom.Filter{a, b, c} {
 			abstains(t, f)
 		}
-		redistest.Eventually(t, 5*time.Second, "they have made a record", func() bool { return rdb.Exists(context.Background(), names.Record()).Val() == 1 })
+		redistest.Eventually(t, 30*time.Second, "they have made a record", func() bool { return rdb.Exists(context.Background(), names.Record()).Val() == 1 })
 		d := open(t, s.Client(t), change, quick, complete) // there is a filter, which knows nothing
 		add(t, d, 0, 10)
 		abstains(t, d)
@@ -300,7 +300,7 @@ func TestCompleteIsNotAssumedWhenRedisDoesNotAnswerOpen(t *testing.T) {
 	p.Refuse(true)
 	f := open(t, p.Client(t), quick, func(o *bloom.Options) { o.Complete = true })
 	p.Refuse(false)
-	redistest.Eventually(t, 5*time.Second, "the filter is there", func() bool { return s.Client(t).Exists(t.Context(), names.Record()).Val() == 1 })
+	redistest.Eventually(t, 30*time.Second, "the filter is there", func() bool { return s.Client(t).Exists(t.Context(), names.Record()).Val() == 1 })
 	add(t, f, 0, 1)
 	abstains(t, f)
 }

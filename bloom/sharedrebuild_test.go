@@ -80,7 +80,7 @@ func TestAddsDuringSharedRebuildsAreKept(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		redistest.Eventually(t, 5*time.Second, "the other follows", func() bool { return b.Stats().Loads > uint64(rebuilds+1) })
+		redistest.Eventually(t, 30*time.Second, "the other follows", func() bool { return b.Stats().Loads > uint64(rebuilds+1) })
 		if n := denied(b); n > 0 {
 			t.Errorf("%d ids denied after Rebuild %d", n, rebuilds)
 		}
@@ -88,7 +88,7 @@ func TestAddsDuringSharedRebuildsAreKept(t *testing.T) {
 	close(stop)
 	adders.Wait()
 	t.Logf("%d and %d adds, %d rebuilds", added[0].Load(), added[1].Load(), rebuilds)
-	redistest.Eventually(t, 2*time.Second, "the rebuilder has them all", func() bool { return denied(a) == 0 })
+	redistest.Eventually(t, 30*time.Second, "the rebuilder has them all", func() bool { return denied(a) == 0 })
 }
 
 // A row may be added before the scan begins and be committed behind it.
@@ -101,20 +101,20 @@ func TestASharedRebuildTakesOverWhatMayNotBeCommitted(t *testing.T) {
 	for _, c := range []struct {
 		transaction time.Duration
 		kept        bool
-	}{{600 * time.Millisecond, true}, {-1, false}} {
+	}{{2 * time.Second, true}, {-1, false}} {
 		change := func(o *bloom.Options) { o.MaxTransaction = c.transaction; o.Name = c.transaction.String() }
 		a, b := open(change), open(change)
 		begun := time.Now()
 		rebuild(t, a, 0, 1000) // waits for a log that is old enough
-		if took := time.Since(begun); c.kept && took < 500*time.Millisecond {
+		if took := time.Since(begun); c.kept && took < 1500*time.Millisecond {
 			t.Errorf("the first Rebuild took %v: it did not wait", took)
 		}
 		answers(t, b)
-		time.Sleep(600 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 		add(t, b, 5_000, 5_100)
 		begun = time.Now()
 		rebuild(t, a, 0, 1000)
-		if took := time.Since(begun); took > 500*time.Millisecond {
+		if took := time.Since(begun); took > 1500*time.Millisecond {
 			t.Errorf("the second Rebuild took %v: it waited", took)
 		}
 		if kept := missing(a, 5_000, 5_100) == 0; kept != c.kept {
@@ -170,11 +170,11 @@ func TestAProcessGoesOnAnsweringWhileItLoadsTheNextGeneration(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
-	large := func(o *bloom.Options) { o.Capacity, o.MaxLag = 4_000_000, 400*time.Millisecond }
+	large := func(o *bloom.Options) { o.Capacity, o.MaxLag = 4_000_000, 1500*time.Millisecond }
 	a, b := open(t, s.Client(t), large), open(t, p.Client(t), large)
 	rebuild(t, a, 0, 1000)
 	answers(t, b)
-	p.Delay(40 * time.Millisecond) // of each of 20 ranges
+	p.Delay(150 * time.Millisecond) // of each of 20 ranges
 	rebuild(t, a, 0, 1000)
 	for i, begun := 1000, time.Now(); b.Stats().Loads < 2; i++ {
 		if b.Stats().Abstaining {
@@ -183,7 +183,7 @@ func TestAProcessGoesOnAnsweringWhileItLoadsTheNextGeneration(t *testing.T) {
 		add(t, a, i, i+1)
 		time.Sleep(10 * time.Millisecond)
 	}
-	redistest.Eventually(t, time.Second, "it has them all", func() bool { return missing(b, 0, 1010) == 0 })
+	redistest.Eventually(t, 30*time.Second, "it has them all", func() bool { return missing(b, 0, 1010) == 0 })
 }
 
 // One that fails hands its turn on at once, and changes nothing.
@@ -311,7 +311,7 @@ func TestASharedFilterSaysThatItIsFullAndAbstains(t *testing.T) {
 		t.Errorf("%.3f pass", rate)
 	}
 	add(t, a, 1000, 8000)
-	redistest.Eventually(t, 5*time.Second, "both abstain", func() bool {
+	redistest.Eventually(t, 30*time.Second, "both abstain", func() bool {
 		return a.Stats().Saturated && a.Stats().Abstaining && b.Stats().Saturated && b.Stats().Abstaining
 	})
 	if n := missing(b, 1e6, 1e6+10_000); n > 0 {
@@ -339,7 +339,7 @@ func TestASharedFilterWorksOnACluster(t *testing.T) {
 	answers(t, b)
 	for i := range 100 {
 		add(t, a, 20_000+i, 20_001+i)
-		redistest.Eventually(t, 2*time.Second, "the other finds it", func() bool { return missing(b, 20_000+i, 20_001+i) == 0 })
+		redistest.Eventually(t, 30*time.Second, "the other finds it", func() bool { return missing(b, 20_000+i, 20_001+i) == 0 })
 	}
 	owner := c.Owner(names.Record())
 	for _, node := range c.Nodes {
@@ -349,7 +349,7 @@ func TestASharedFilterWorksOnACluster(t *testing.T) {
 		}
 	}
 	add(t, b, 30_000, 30_010)
-	redistest.Eventually(t, 5*time.Second, "they follow the slot", func() bool {
+	redistest.Eventually(t, 30*time.Second, "they follow the slot", func() bool {
 		return missing(a, 30_000, 30_010) == 0 && !a.Stats().Abstaining && !b.Stats().Abstaining
 	})
 	rebuild(t, b, 0, 10_000)

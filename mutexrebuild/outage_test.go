@@ -80,7 +80,7 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 				}
 				all.Wait()
 				t.Logf("a Do took at most %v", worst)
-				if worst > timeout+time.Second { // a loaded machine is slow
+				if worst > timeout+3*time.Second { // a loaded machine is slow
 					t.Errorf("a Do took %v", worst)
 				}
 
@@ -91,12 +91,12 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 					return "v", nil
 				})
 				cancel()
-				if took := time.Since(began); err != nil && !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+				if took := time.Since(began); err != nil && !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second {
 					t.Errorf("with 30 ms to live: %v after %v", err, took)
 				}
 				began = time.Now()
 				err = warm.Invalidate(r.ctx, "x")
-				if took := time.Since(began); !errors.Is(err, mutexrebuild.ErrUnavailable) || took > timeout+time.Second {
+				if took := time.Since(began); !errors.Is(err, mutexrebuild.ErrUnavailable) || took > timeout+3*time.Second {
 					t.Errorf("Invalidate: %v after %v", err, took)
 				}
 
@@ -127,7 +127,7 @@ func TestTheWaitForAConnectionCountsToo(t *testing.T) {
 	r.server.Stop()
 	defer r.server.Cont()
 	var all sync.WaitGroup
-	took := make(chan time.Duration, 12*10)
+	took, lag := make(chan time.Duration, 12*10), redistest.MeasureLag(t)
 	for i := range 12 {
 		all.Go(func() {
 			time.Sleep(time.Duration(i) * timeout / 12) // so that one waits while another gives up
@@ -141,7 +141,7 @@ func TestTheWaitForAConnectionCountsToo(t *testing.T) {
 	all.Wait()
 	late := 0
 	for range cap(took) {
-		if <-took >= 3*timeout/2 {
+		if <-took >= lag.Allow(3*timeout/2) {
 			late++
 		}
 	}
@@ -173,7 +173,7 @@ func TestAnOutageOfAClusterCostsACallerOneTimeoutAndNoError(t *testing.T) {
 			for i := range 10 {
 				began := time.Now()
 				r.want(g, fmt.Sprint(i), "v", gives("v"))
-				if took := time.Since(began); took > timeout+time.Second {
+				if took := time.Since(began); took > timeout+3*time.Second {
 					t.Errorf("%s, %s: a Do took %v", name, client, took)
 				}
 			}
@@ -261,7 +261,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, "live", g.Live)
+	redistest.Eventually(t, 30*time.Second, "live", g.Live)
 	s.Stop()
 	defer s.Cont()
 	for i := range 50 {

@@ -106,13 +106,13 @@ func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
 	const lease = time.Second
 	f := startFleet(t, 3, s.Addr(), 10, 10*time.Millisecond)
 	kills := redistest.Pick(3, 100)
-	worst := time.Duration(0)
+	worst, lag := time.Duration(0), redistest.MeasureLag(t)
 	for range kills {
 		rdb.Del(t.Context(), valueKey("x"))
 		b := redistest.Child(t, "builder", s.Addr(), lease.String(), "never")
 		b.Expect("at:loading")
 		f.send("x")
-		redistest.Eventually(t, 10*time.Second, "somebody waits", func() bool {
+		redistest.Eventually(t, 30*time.Second, "somebody waits", func() bool {
 			return rdb.HExists(t.Context(), leaseKey("x"), "w").Val()
 		})
 		time.Sleep(lease / 2) // over a renewal
@@ -123,7 +123,7 @@ func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
 	}
 	loads, _ := f.end()
 	t.Logf("%d kills: at most %v with a lease of %v", kills, worst, lease)
-	if worst > lease+200*time.Millisecond+500*time.Millisecond { // the last for a loaded machine
+	if worst > lag.Allow(lease+700*time.Millisecond) {
 		t.Errorf("it took %v", worst)
 	}
 	if loads["x"] != kills {
@@ -143,9 +143,10 @@ func TestAHolderThatWasPausedPastItsLeasePublishesNothingOld(t *testing.T) {
 			g := r.group(opts{})
 			for range redistest.Pick(1, 50) {
 				r.must(r.rdb.Del(r.ctx, valueKey("x")).Err())
-				b := redistest.Child(t, "builder", r.server.Addr(), "200ms", "old", "new")
+				b := redistest.Child(t, "builder", r.server.Addr(), "30s", "old", "new")
 				b.Expect("at:loading")
 				b.Stop()
+				r.must(r.rdb.PExpire(r.ctx, leaseKey("x"), time.Millisecond).Err()) // as if it was stopped for longer
 				r.eventually("its lease has ended", func() bool { return r.rdb.Exists(r.ctx, leaseKey("x")).Val() == 0 })
 				if write {
 					r.must(g.Invalidate(r.ctx, "x"))

@@ -90,17 +90,17 @@ func TestAFailedRefreshRestsForAMoment(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.group(opts{ErrorHold: time.Second})
 		r.put("x", "aging 1")
-		loads := 0
-		broken := func(context.Context, bool) (string, error) { loads++; panic("ouch") }
+		var loads atomic.Int64
+		broken := func(context.Context, bool) (string, error) { loads.Add(1); panic("ouch") }
 		for range 40 {
 			got := r.want(g, "x", "aging 1", fails(errSource))
 			g.Refresh(r.ctx, "x", got, broken, func(result) { r.Error("done was called") })
 			time.Sleep(100 * time.Millisecond)
 		}
-		if loads < 3 || loads > 6 {
-			r.Errorf("%d loads in 4 s, want about one a second", loads)
+		if n := loads.Load(); n < 3 || n > 6 {
+			r.Errorf("%d loads in 4 s, want about one a second", n)
 		}
-		r.checkStats(g, "of failed refreshes", func(s stats) bool { return s.Refreshes == uint64(loads) && s.Refreshed == 0 })
+		r.checkStats(g, "of failed refreshes", func(s stats) bool { return s.Refreshes == uint64(loads.Load()) && s.Refreshed == 0 })
 	})
 }
 
