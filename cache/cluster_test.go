@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +31,7 @@ func TestOnAClusterNothingCrossesSlots(t *testing.T) {
 			value := "v1"
 			c := openOn(r, redis.UniversalClient(rdb), cache.Source[string, string]{
 				Load: func(_ context.Context, key string) (string, error) { return value + key, nil },
-			}, func(o *cache.Options) { o.Name = fmt.Sprint("test", local) })
+			}, func(o *cache.Options) { o.Name, o.RedisTimeout = fmt.Sprint("test", local), 10*time.Second })
 			for _, key := range keys {
 				c.gives(r, key, "v1"+key)
 			}

@@ -19,6 +19,8 @@ func TestCloseLetsCallersFinish(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
 		rounds = 50
+	} else if raceDetector {
+		rounds = 250 // without the gate it takes a few
 	}
 	for range rounds {
 		c, err := localcache.New[int, int](localcache.Options{MaxBytes: 64 << 10, MaxNullBytes: 64 << 10})

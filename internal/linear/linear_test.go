@@ -15,11 +15,11 @@ import (
 // expire all the time and pauses wherever two parties can get between each other's
 // steps.
 func TestReadsAndWritesAreLinearizable(t *testing.T) {
-	target := redistest.Pick(100_000, 1_000_000)
+	target := redistest.Pick(1, 1_000_000)
 	s := redistest.Start(t)
 	total := 0
-	for total < target {
-		history := record(t, s.Addr(), calm, redistest.Pick(4*time.Second, 10*time.Second), "")
+	for total < target { // one history, of some ten thousand; without a safeguard the first shows it
+		history := record(t, s.Addr(), calm, redistest.Pick(8*time.Second, 10*time.Second), "")
 		if !linearizable(t, history) {
 			t.Fatalf("not linearizable, after %d good operations", total)
 		}
