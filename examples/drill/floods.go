@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // scraperFlood: scrapers ask for products that do not exist, honest readers for ones that do.
@@ -32,7 +34,7 @@ func scraperFlood(ctx context.Context, t *trial) error {
 		openLoad(ctx, len(visited), t.size.flood, func(i int, due time.Time) { t.seen.read(ctx, t.process(i), visited[i], due, nil) })
 	})
 	both.Wait()
-	t.note = fmt.Sprintf("queries for absent products: %s", count(t.store.absent.Load()))
+	t.note = fmt.Sprintf("queries for absent products: %s", console.Count(t.store.absent.Load()))
 	return nil
 }
 
@@ -162,7 +164,7 @@ func updateRace(ctx context.Context, t *trial) error {
 	both.Wait()
 	t.afterwards(ctx, writes)
 	t.note = fmt.Sprintf("%s updates; stale for more than %v after the write: %s of %s reads",
-		count(updates.Load()), t.size.grace, count(int64(t.seen.old)), count(t.seen.reads.Load()))
+		console.Count(updates.Load()), t.size.grace, console.Count(int64(t.seen.old)), console.Count(t.seen.reads.Load()))
 	return nil
 }
 

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // A report prints the table row by row as the steps end, and in between shows on another stream that the drill is alive.
@@ -61,8 +62,8 @@ type row struct {
 // row prints the result of a step.
 func (r *report) row(m row) {
 	cells := []string{
-		count(m.queries), count(m.peak), millis(m.p50), millis(m.p99),
-		count(int64(m.wrong)), count(int64(m.stale)), count(int64(m.errors)),
+		console.Count(m.queries), console.Count(m.peak), console.Millis(m.p50), console.Millis(m.p99),
+		console.Count(int64(m.wrong)), console.Count(int64(m.stale)), console.Count(int64(m.errors)),
 	}
 	if r.markdown {
 		fmt.Fprintf(r.out, "| %s | %s |\n", m.step, strings.Join(cells, " | "))
@@ -120,21 +121,4 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// count writes a number with its thousands apart.
-func count(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-func millis(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms < 10 {
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.0f ms", ms)
 }

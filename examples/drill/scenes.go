@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
 )
 
@@ -27,7 +28,7 @@ type scene struct {
 var scenes = []scene{
 	{
 		title: func(s scale) string {
-			return fmt.Sprintf("1. Scraper flood: %s requests for absent products beside %s honest reads", count(int64(s.scrapes)), count(int64(s.visits)))
+			return fmt.Sprintf("1. Scraper flood: %s requests for absent products beside %s honest reads", console.Count(int64(s.scrapes)), console.Count(int64(s.visits)))
 		},
 		ttl:   func(scale) time.Duration { return time.Minute },
 		steps: protect(leases, nulls, filter),
@@ -35,7 +36,7 @@ var scenes = []scene{
 	},
 	{
 		title: func(s scale) string {
-			return fmt.Sprintf("2. Hot product: it expires every %v under %s concurrent readers", s.hotTTL, count(int64(s.hotReaders)))
+			return fmt.Sprintf("2. Hot product: it expires every %v under %s concurrent readers", s.hotTTL, console.Count(int64(s.hotReaders)))
 		},
 		ttl:   func(s scale) time.Duration { return s.hotTTL },
 		steps: protect(leases, local),
@@ -43,7 +44,7 @@ var scenes = []scene{
 	},
 	{
 		title: func(s scale) string {
-			return fmt.Sprintf("3. Avalanche: %s keys expire together under %s reads a second", count(int64(s.avalanche)), count(int64(float64(s.reads)/(s.before+s.after).Seconds())))
+			return fmt.Sprintf("3. Avalanche: %s keys expire together under %s reads a second", console.Count(int64(s.avalanche)), console.Count(int64(float64(s.reads)/(s.before+s.after).Seconds())))
 		},
 		ttl:   func(scale) time.Duration { return time.Minute },
 		steps: protect(leases, jitter, limit),
@@ -121,7 +122,7 @@ func (s settings) step(ctx context.Context, r *report, server *servers.Redis, sc
 	t := &trial{store: p.store, size: s.size, seed: s.seed, rng: rand.New(rand.NewPCG(s.seed, 0)), rows: s.rows, ttl: p.ttl}
 	t.seen.patience, t.seen.grace = s.size.patience, s.size.grace
 	defer r.during(step.name, func() string {
-		return fmt.Sprintf("%s reads, %s queries", count(t.seen.reads.Load()), count(p.store.queries.Load()))
+		return fmt.Sprintf("%s reads, %s queries", console.Count(t.seen.reads.Load()), console.Count(p.store.queries.Load()))
 	})()
 	// The next step must not find what this one left.
 	defer func() { err = errors.Join(err, server.Clean(context.WithoutCancel(ctx))) }()

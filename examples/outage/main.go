@@ -17,35 +17,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
+	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/redis/go-redis/v9"
 )
 
 func main() {
 	redis.SetLogger(servers.Silence{}) // what fails stands in the table
-	ctx, cancel := context.WithCancel(context.Background())
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)   // a second signal ends it at once
-	signal.Ignore(syscall.SIGPIPE) // a reader who has seen enough (| head) must not keep it from cleaning up either
-	os.Exit(run(ctx, os.Args[1:], &output{os.Stdout, cancel}, os.Stderr))
-}
-
-// An output ends the program when nobody reads it any more.
-type output struct {
-	io.Writer
-	end func()
-}
-
-func (o *output) Write(p []byte) (n int, err error) {
-	if n, err = o.Writer.Write(p); err != nil {
-		o.end()
-	}
-	return n, err
+	console.Main(run)
 }
 
 // run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.

@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // A report prints the timeline as it happens, and the summary.
@@ -20,7 +21,7 @@ func (r *report) opening(s *stage) {
 	z := s.size
 	fmt.Fprintf(r.out, "levee outage: %s; two services of %d processes, each with %s of %d products, %d connections and %v a query;\n"+
 		"%s reads a second each, the same products at the same moments, which live for %v; a user waits for %v at the most\n",
-		s.redis.Name, z.processes, s.sides[0].store.db.Name, z.rows, z.connections, z.queryTime, count(z.reads), z.ttl, z.patience)
+		s.redis.Name, z.processes, s.sides[0].store.db.Name, z.rows, z.connections, z.queryTime, console.Count(z.reads), z.ttl, z.patience)
 	fmt.Fprint(r.out, "fresh, stale, errors: what users got; p99: what they waited; queries: asked of the database; at once: the most that ran or\n"+
 		"waited for a connection; breakers: those open in each process, R to Redis, D to the database, d if it is half open\n\n")
 	fmt.Fprintf(r.out, "%4s  %-*s |%s |%s\n", "", sceneWidth, "", centred(s.sides[0].name, 41), centred(s.sides[1].name, 48))
@@ -37,8 +38,8 @@ func centred(text string, width int) string {
 func (r *report) line(beat int, length time.Duration, s scene, plain, levee figures) {
 	fmt.Fprintf(r.out, "%3.0fs  %-*s |%7d%8d%10s%9d%8d |%7d%7d%8d%10s%9d%8d  %s\n",
 		(time.Duration(beat) * length).Seconds(), sceneWidth, s.name,
-		plain.fresh, plain.errors, millis(plain.percentile(99)), plain.queries, plain.peak,
-		levee.fresh, levee.stale, levee.errors, millis(levee.percentile(99)), levee.queries, levee.peak, levee.breakers)
+		plain.fresh, plain.errors, console.Millis(plain.percentile(99)), plain.queries, plain.peak,
+		levee.fresh, levee.stale, levee.errors, console.Millis(levee.percentile(99)), levee.queries, levee.peak, levee.breakers)
 }
 
 // summary sets the two services side by side, scene by scene.
@@ -55,9 +56,9 @@ func (r *report) summary(scores []score) {
 	fmt.Fprint(r.out, header)
 	for _, s := range scores {
 		p, l := s.plain, s.levee
-		fmt.Fprintf(r.out, form, s.scene.name, count(p.asked()),
-			count(p.errors), millis(p.percentile(99)), count(int(p.queries)), count(int(p.peak)),
-			count(l.errors), count(l.stale), millis(l.percentile(99)), count(int(l.queries)), count(int(l.peak)))
+		fmt.Fprintf(r.out, form, s.scene.name, console.Count(p.asked()),
+			console.Count(p.errors), console.Millis(p.percentile(99)), console.Count(int(p.queries)), console.Count(int(p.peak)),
+			console.Count(l.errors), console.Count(l.stale), console.Millis(l.percentile(99)), console.Count(int(l.queries)), console.Count(int(l.peak)))
 	}
 	for _, s := range scores {
 		if err := s.levee.firstError; err != nil {
@@ -65,21 +66,4 @@ func (r *report) summary(scores []score) {
 			return
 		}
 	}
-}
-
-// count writes a number with its thousands apart.
-func count(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-func millis(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms < 10 {
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.0f ms", ms)
 }

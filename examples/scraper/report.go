@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // A report prints the table row by row as the runs end, and in between shows on another stream that the program is alive.
@@ -45,10 +46,10 @@ const wayWidth = 30
 func (r *report) opening(server *redisServer, catalogue *Catalogue, s settings) {
 	size := s.size
 	fmt.Fprintf(r.out, "levee scraper: %s with %s products, %d connections and %v a query; %s; %d processes; filter: one id in %.0f passes\n",
-		catalogue.db.Name, count(int64(s.rows)), size.connections, size.queryTime, server.Name, size.processes, 1/size.rate)
+		catalogue.db.Name, console.Count(int64(s.rows)), size.connections, size.queryTime, server.Name, size.processes, 1/size.rate)
 	fmt.Fprintf(r.out, "For %v each: %s visits of honest users over HTTP, a new product every %v, and a scraper that asks for random ids,\n"+
 		"at most %s a second over %d HTTP connections and %s a second by %d calls of the handler in process.\n",
-		size.lasts, count(int64(size.visits)), size.newEvery, count(int64(size.requests)), size.clients, count(int64(size.calls)), size.callers)
+		size.lasts, console.Count(int64(size.visits)), size.newEvery, console.Count(int64(size.requests)), size.clients, console.Count(int64(size.calls)), size.callers)
 	commands := "that Redis executed, those in scripts and of others included"
 	if server.embedded {
 		commands = "sent to Redis"
@@ -81,8 +82,8 @@ func (r *report) heading() {
 // row prints the result of a run.
 func (r *report) row(m result) {
 	cells := []string{
-		count(m.scraped), count(m.queries), count(m.commands), count(m.keys), megabytes(m.heap),
-		millis(m.p50), millis(m.p99), count(int64(m.missed)), count(int64(m.errors)),
+		console.Count(m.scraped), console.Count(m.queries), console.Count(m.commands), console.Count(m.keys), megabytes(m.heap),
+		console.Millis(m.p50), console.Millis(m.p99), console.Count(int64(m.missed)), console.Count(int64(m.errors)),
 	}
 	if r.markdown {
 		fmt.Fprintf(r.out, "| %v | %s |\n", m.way, strings.Join(cells, " | "))
@@ -101,12 +102,12 @@ func (r *report) row(m result) {
 // note tells what the columns do not.
 func (m result) note() string {
 	note := fmt.Sprintf("queries for absent products: %s, %.3g %% of the ids scraped; heap before the attack: %s; %d products made",
-		count(m.absent), 100*float64(m.absent)/float64(max(m.scraped, 1)), megabytes(m.atFirst), m.made)
+		console.Count(m.absent), 100*float64(m.absent)/float64(max(m.scraped, 1)), megabytes(m.atFirst), m.made)
 	if m.rebuilds > 0 {
 		note += fmt.Sprintf("; %d rebuilds of the filter", m.rebuilds)
 	}
 	if m.odd > 0 {
-		note += fmt.Sprintf("; %s other answers to the scraper", count(m.odd))
+		note += fmt.Sprintf("; %s other answers to the scraper", console.Count(m.odd))
 	}
 	return note
 }
@@ -117,7 +118,7 @@ func (r *report) closing(results []result) {
 	for _, m := range results {
 		scraped += m.scraped
 	}
-	fmt.Fprintf(r.out, "\n%s random ids in all; measured in %.0f s\n", count(scraped), time.Since(r.began).Seconds())
+	fmt.Fprintf(r.out, "\n%s random ids in all; measured in %.0f s\n", console.Count(scraped), time.Since(r.began).Seconds())
 }
 
 // during shows what is going on until the function it returns is called: as a live line on a terminal, else as one line.
@@ -156,21 +157,4 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// count writes a number with its thousands apart.
-func count(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-
-func millis(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms < 10 {
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.0f ms", ms)
-}

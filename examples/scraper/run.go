@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // A scale says how large the attack is.
@@ -87,7 +89,7 @@ func (s settings) attack(ctx context.Context, r *report, site site) (m result, m
 	a := &attack{site: site, seed: s.seed}
 	defer r.during(site.way.String(), func() string {
 		return fmt.Sprintf("%s ids scraped, %s visits, %s queries",
-			count(a.scraped.Load()), count(int64(a.seen.visits())), count(site.catalogue.queries.Load()))
+			console.Count(a.scraped.Load()), console.Count(int64(a.seen.visits())), console.Count(site.catalogue.queries.Load()))
 	})()
 	// The next run must not find what this one left.
 	defer func() { err = errors.Join(err, site.redis.clean(context.WithoutCancel(ctx))) }()

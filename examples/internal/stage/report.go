@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/console"
 )
 
 // A report prints the table row by row, as the recipes end.
@@ -31,7 +33,7 @@ func (r *report) row(result Result) {
 	}
 	t := result.Tally
 	fmt.Fprintf(r.out, "%9s%9s%9d%8s%9d%7.2fs%7.2fs\n",
-		millis(Percentile(t.Waits, 0.5)), millis(Percentile(t.Waits, 0.99)), t.Refused, millis(Percentile(t.WaitsRefused, 0.5)), t.Failed, t.LastServed.Seconds(), result.Took.Seconds())
+		console.Millis(Percentile(t.Waits, 0.5)), console.Millis(Percentile(t.Waits, 0.99)), t.Refused, console.Millis(Percentile(t.WaitsRefused, 0.5)), t.Failed, t.LastServed.Seconds(), result.Took.Seconds())
 	switch {
 	case result.Wrong != "":
 		fmt.Fprintf(r.out, "    WRONG: %s\n", result.Wrong)
@@ -49,12 +51,4 @@ p50, p99: what those waited who were served; refused: turned down, as it should 
 last: when the last was served; all: when the last was answered
 measured in %.0f s
 `, took.Seconds())
-}
-
-func millis(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms < 10 {
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.0f ms", ms)
 }

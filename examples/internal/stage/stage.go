@@ -10,14 +10,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
 )
 
@@ -55,26 +53,7 @@ type Result struct {
 // Main is the main function of an example. It does not return.
 func Main[S any](play Play[S]) {
 	ChildMain(play)
-	ctx, cancel := context.WithCancel(context.Background())
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)   // a second signal ends it at once
-	signal.Ignore(syscall.SIGPIPE) // a reader who has seen enough (| head) must not keep it from cleaning up either
-	code := play.Run(ctx, os.Args[1:], &output{os.Stdout, cancel}, os.Stderr)
-	cancel()
-	os.Exit(code)
-}
-
-// An output ends the example when nobody reads it any more.
-type output struct {
-	io.Writer
-	end func()
-}
-
-func (o *output) Write(p []byte) (n int, err error) {
-	if n, err = o.Writer.Write(p); err != nil {
-		o.end()
-	}
-	return n, err
+	console.Main(play.Run)
 }
 
 // Run is Main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure, which includes that
