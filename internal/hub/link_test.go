@@ -21,23 +21,23 @@ func TestEveryNewLinkReportsAGap(t *testing.T) {
 	s := redistest.Start(t)
 	control := s.Client(t)
 	l, _ := listen(t, open(t, s.Client(t)), "news")
-	l.await(5*time.Second, 1, "live")
-	began := time.Now()
+	l.await(30*time.Second, 1, "live")
+	lag, began := redistest.MeasureLag(t), time.Now()
 	for i := range 5 {
 		gaps := len(l.heard("gap"))
 		if err := control.Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
 			t.Fatal(err)
 		}
-		l.await(5*time.Second, gaps+1, "gap")
+		l.await(30*time.Second, gaps+1, "gap")
 		message := strconv.Itoa(i)
 		publish(t, control, "news", message)
-		l.await(5*time.Second, 1, message)
-		l.await(5*time.Second, i+2, "live")
+		l.await(30*time.Second, 1, message)
+		l.await(30*time.Second, i+2, "live")
 		if lost := len(l.heard("dead")); lost != i+1 {
 			t.Errorf("the loss of the link was told %d times, want %d", lost, i+1)
 		}
 	}
-	if took := time.Since(began); took > 2500*time.Millisecond {
+	if took := time.Since(began); took > lag.Allow(2500*time.Millisecond) {
 		t.Errorf("five new links were live after %v", took)
 	}
 }
@@ -51,22 +51,22 @@ func TestASilentLinkIsNoticedAndReplaced(t *testing.T) {
 	p := redistest.Proxy(t, s.Addr())
 	h := open(t, p.Client(t))
 	l, _ := listen(t, h, "news")
-	l.await(5*time.Second, 1, "live")
+	l.await(30*time.Second, 1, "live")
 	gaps := len(l.heard("gap"))
 
 	p.BlackholeOld()
 	began := time.Now()
-	l.await(10*time.Second, 1, "dead")
+	l.await(30*time.Second, 1, "dead")
 	if took := l.last("dead").Sub(began); took > 4*time.Second {
 		t.Errorf("the silence was noticed after %v", took)
 	}
-	l.await(10*time.Second, gaps+1, "gap")
+	l.await(30*time.Second, gaps+1, "gap")
 	if took := l.last("gap").Sub(began); took > 5*time.Second {
 		t.Errorf("the channel was subscribed again after %v", took)
 	}
 	publish(t, s.Client(t), "news", "x")
 	l.await(time.Second, 1, "x")
-	l.await(10*time.Second, 2, "live")
+	l.await(30*time.Second, 2, "live")
 	t.Logf("noticed after %v, subscribed again after %v, live after %v",
 		l.last("dead").Sub(began), l.last("gap").Sub(began), l.last("live").Sub(began))
 	if took := l.last("live").Sub(began); took > 8*time.Second {
@@ -85,11 +85,11 @@ func TestAHeartbeatThatHangsForGoodDoesNotEndTheHeartbeats(t *testing.T) {
 	p := redistest.Proxy(t, s.Addr())
 	rdb := p.Client(t, func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 })
 	l, _ := listen(t, open(t, rdb), "news")
-	l.await(5*time.Second, 1, "live")
+	l.await(30*time.Second, 1, "live")
 	p.BlackholeOld()
 	began := time.Now()
-	l.await(10*time.Second, 1, "dead")
-	l.await(10*time.Second, 2, "live")
+	l.await(30*time.Second, 1, "dead")
+	l.await(30*time.Second, 2, "live")
 	t.Logf("live after %v", l.last("live").Sub(began))
 }
 
@@ -113,7 +113,7 @@ func TestMessagesDoNotStandInForHeartbeats(t *testing.T) {
 		began := time.Now()
 		time.Sleep(2 * time.Second)
 		publish(t, other, "news", "x")
-		l.await(10*time.Second, 1, "dead")
+		l.await(30*time.Second, 1, "dead")
 		if silent := l.last("dead").Sub(began); silent > 3*time.Second {
 			t.Errorf("it was live for %v without a heartbeat", silent)
 		}
@@ -131,33 +131,33 @@ func TestSubscriptionsChangeWhileTheLinkIsDown(t *testing.T) {
 	h := open(t, p.Client(t))
 	kept, _ := listen(t, h, "kept")
 	_, endOld := listen(t, h, "old")
-	kept.await(5*time.Second, 1, "live")
+	kept.await(30*time.Second, 1, "live")
 
 	p.Refuse(true)
 	p.Cut()
-	kept.await(5*time.Second, 1, "dead")
+	kept.await(30*time.Second, 1, "dead")
 	kept.forget()
-	began := time.Now()
+	lag, began := redistest.MeasureLag(t), time.Now()
 	fresh, _ := listen(t, h, "fresh")
 	endOld()
 	short, endShort := listen(t, h, "short")
 	endShort()
-	if took := time.Since(began); took > 100*time.Millisecond {
+	if took := time.Since(began); took > lag.Allow(100*time.Millisecond) {
 		t.Errorf("to subscribe without a link took %v", took)
 	}
 	time.Sleep(50 * time.Millisecond) // some attempts to connect
 
 	p.Refuse(false)
-	kept.await(5*time.Second, 1, "gap")
-	fresh.await(5*time.Second, 1, "gap")
-	kept.await(5*time.Second, 1, "live")
+	kept.await(30*time.Second, 1, "gap")
+	fresh.await(30*time.Second, 1, "gap")
+	kept.await(30*time.Second, 1, "live")
 	for channel, want := range map[string]int64{"kept": 1, "fresh": 1, "old": 0, "short": 0} {
 		if n := publish(t, control, channel, "x"); n != want {
 			t.Errorf("%q has %d subscribers, want %d", channel, n, want)
 		}
 	}
-	kept.await(5*time.Second, 1, "x")
-	fresh.await(5*time.Second, 1, "x")
+	kept.await(30*time.Second, 1, "x")
+	fresh.await(30*time.Second, 1, "x")
 	if short.heard("gap", "x") != nil {
 		t.Errorf("who left heard %q", short.heard("gap", "x"))
 	}
@@ -169,14 +169,14 @@ func TestAServerThatIsAwayIsTriedWithPatience(t *testing.T) {
 	leavesNothing(t)
 	s := redistest.Start(t)
 	l, _ := listen(t, open(t, s.Client(t)), "news")
-	l.await(5*time.Second, 1, "live")
+	l.await(30*time.Second, 1, "live")
 	s.Kill()
-	l.await(5*time.Second, 1, "dead")
+	l.await(30*time.Second, 1, "dead")
 	time.Sleep(time.Second)
 	s.Restart()
-	began := time.Now()
-	l.await(10*time.Second, 2, "live")
-	if took := time.Since(began); took > 4*time.Second {
+	lag, began := redistest.MeasureLag(t), time.Now()
+	l.await(30*time.Second, 2, "live")
+	if took := time.Since(began); took > lag.Allow(4*time.Second) {
 		t.Errorf("it took %v", took)
 	}
 }
@@ -194,16 +194,16 @@ func TestCloseEndsEverything(t *testing.T) {
 			defer rdb.Close()
 			h := hub.Open(rdb)
 			l, _ := listen(t, h, "news")
-			l.await(5*time.Second, 1, "live")
+			l.await(30*time.Second, 1, "live")
 			second := hub.Open(rdb)
 			h.Close()
 			if damage(s); name == "healthy" {
 				publish(t, rdb, "news", "x")
-				l.await(5*time.Second, 1, "x") // the other user's share stands
+				l.await(30*time.Second, 1, "x") // the other user's share stands
 			}
 			began := time.Now()
 			second.Close()
-			if took := time.Since(began); took > 5*time.Second {
+			if took := time.Since(began); took > 15*time.Second {
 				t.Errorf("Close took %v", took)
 			}
 			if name == "frozen" {
