@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -32,6 +33,35 @@ func open(t testing.TB, rdb redis.UniversalClient, o Options) *Locker {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	return l
+}
+
+func must(t testing.TB) func(*Lease, error) *Lease {
+	return func(l *Lease, err error) *Lease {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+}
+
+func unlock(t testing.TB, leases ...*Lease) {
+	t.Helper()
+	for _, l := range leases {
+		if err := l.Unlock(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// waiting waits until so many entries stand in the queue of a lock.
+func waiting(t *testing.T, l *Locker, kind keys.LockKind, name string, n int) {
+	t.Helper()
+	tgt := newTarget("", kind, name, exclusive)
+	redistest.Eventually(t, 30*time.Second, fmt.Sprint(n, " wait"), func() bool {
+		info, err := l.c.store.inspect(context.Background(), &tgt)
+		return err == nil && info.Waiting == n
+	})
 }
 
 // child makes what a child process works with.

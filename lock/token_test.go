@@ -1,0 +1,264 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestATokenHandsALockOver(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	for name, take := range map[string]func() (*Lease, error){
+		"mutex":  func() (*Lease, error) { return a.Lock(ctx, "a") },
+		"all":    func() (*Lease, error) { return a.LockAll(ctx, "x", "y{}", "z\xff") },
+		"write":  func() (*Lease, error) { return a.RW("a").Lock(ctx) },
+		"read":   func() (*Lease, error) { return a.RW("a").RLock(ctx) },
+		"permit": func() (*Lease, error) { return a.Semaphore("a", 1).Acquire(ctx) },
+	} {
+		lease := must(t)(take())
+		token, err := lease.Detach(ctx, time.Minute)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if lease.Err() == nil || lease.Context().Err() == nil || !errors.Is(lease.Unlock(ctx), ErrNotHeld) {
+			t.Errorf("%s: the old lease stands", name)
+		}
+		if strings.Trim(string(token), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
+			t.Errorf("%s: token %q", name, token)
+		}
+		taken := must(t)(b.Attach(ctx, token))
+		if taken.Fence() != lease.Fence() {
+			t.Errorf("%s: fence %d became %d", name, lease.Fence(), taken.Fence())
+		}
+		if err := taken.Check(ctx); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, l := range []*Locker{a, b} {
+			if _, err := l.Attach(ctx, token); !errors.Is(err, ErrNotHeld) {
+				t.Errorf("%s: attached twice: %v", name, err)
+			}
+		}
+		if err := a.Release(ctx, token); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("%s: released what was attached: %v", name, err)
+		}
+		token, err = taken.Detach(ctx, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time nobody has had it since
+			if err := a.Release(ctx, token); err != nil {
+				t.Errorf("%s: Release: %v", name, err)
+			}
+		}
+		next := must(t)(take())
+		if err := a.Release(ctx, token); !errors.Is(err, ErrNotHeld) && name != "read" && name != "permit" {
+			t.Errorf("%s: an old token: %v", name, err)
+		}
+		if err := next.Check(ctx); err != nil {
+			t.Errorf("%s: an old token took the next one's lock: %v", name, err)
+		}
+		unlock(t, next)
+	}
+}
+
+func TestADetachedLockEndsByItself(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	l := open(t, s.Client(t), Options{})
+	lease := must(t)(l.Lock(ctx, "a"))
+	begin := time.Now()
+	token, err := lease.Detach(ctx, 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := must(t)(l.Lock(ctx, "a"))
+	if took := time.Since(begin); took < 198*time.Millisecond || took > slack {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := l.Attach(ctx, token); !errors.Is(err, ErrNotHeld) {
+		t.Error(err)
+	}
+	unlock(t, next)
+	if _, err := must(t)(l.Lock(ctx, "b")).Detach(ctx, time.Millisecond); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+}
+
+func TestABadTokenIsRefused(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	l := open(t, rdb, Options{})
+	token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := dump(t, rdb)
+	good := string(token)
+	for _, bad := range []string{"", "x", "l1.", "l0." + good[3:], "l2." + good[3:], good + "A", good[:len(good)-1], good[:20] + "A" + good[21:]} {
+		_, err1 := l.Attach(ctx, Token(bad))
+		for _, err := range []error{err1, l.Release(ctx, Token(bad))} {
+			if !errors.Is(err, ErrBadToken) {
+				t.Errorf("%q: %v", bad, err)
+			}
+		}
+	}
+	if after := dump(t, rdb); after != before {
+		t.Errorf("%s became %s", before, after)
+	}
+}
+
+func FuzzToken(f *testing.F) {
+	f.Add("l1.W10")
+	f.Add(string(makeToken([]part{{[]byte("a"), []byte("levee:l1:m:{a}"), "m", 1, "x:1", 1}})))
+	f.Fuzz(func(t *testing.T, text string) {
+		parts, err := Token(text).parts()
+		if err != nil {
+			if !errors.Is(err, ErrBadToken) {
+				t.Error(err)
+			}
+			return
+		}
+		again, err := makeToken(parts).parts()
+		if err != nil || fmt.Sprint(again) != fmt.Sprint(parts) {
+			t.Errorf("%v became %v, %v", parts, again, err)
+		}
+	})
+}
+
+func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	l := open(t, s.Client(t), Options{})
+	lease := must(t)(l.Lock(ctx, "a"))
+	if _, err := l.Lock(lease.Context(), "a"); !errors.Is(err, ErrDeadlock) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := l.TryLock(lease.Context(), "a"); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("got %v", err)
+	}
+	inner := must(t)(lease.Reenter())
+	unlock(t, lease)
+	if err := inner.Err(); err != nil {
+		t.Error(err)
+	}
+	if err := inner.Context().Err(); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+		t.Errorf("got %v", err)
+	}
+	unlock(t, inner)
+	unlock(t, must(t)(l.Lock(context.WithoutCancel(lease.Context()), "a"))) // no deadlock any more
+	if _, err := lease.Reenter(); !errors.Is(err, ErrNotHeld) {
+		t.Errorf("got %v", err)
+	}
+	w := must(t)(l.RW("a").Lock(ctx))
+	if _, err := l.RW("a").RLock(w.Context()); !errors.Is(err, ErrDeadlock) {
+		t.Errorf("got %v", err)
+	}
+	unlock(t, w)
+}
+
+func TestOnceRunsOnce(t *testing.T) {
+	s := redistest.Start(t)
+	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	var runs, tried atomic.Int32
+	var all sync.WaitGroup
+	mine := errors.New("mine")
+	for i := range 100 {
+		all.Go(func() {
+			ran, err := ls[i%2].Once(t.Context(), "a", time.Minute, func(context.Context) error {
+				if tried.Add(1) == 1 {
+					return mine
+				}
+				runs.Add(1)
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			})
+			if err != nil && !(ran && errors.Is(err, mine)) {
+				t.Error(ran, err)
+			}
+		})
+	}
+	all.Wait()
+	if runs.Load() != 1 || tried.Load() != 2 {
+		t.Errorf("%d runs of %d", runs.Load(), tried.Load())
+	}
+	begin := time.Now()
+	if ran, err := ls[0].Once(t.Context(), "a", time.Minute, nil); ran || err != nil {
+		t.Error(ran, err)
+	}
+	if took := time.Since(begin); took > slack {
+		t.Errorf("it took %v", took)
+	}
+	for range 2 { // what was done counts for as long as was asked
+		ran, err := ls[0].Once(t.Context(), "b", 50*time.Millisecond, func(context.Context) error { return nil })
+		if !ran || err != nil {
+			t.Error(ran, err)
+		}
+		time.Sleep(60 * time.Millisecond)
+	}
+	if _, err := ls[0].Once(t.Context(), "a", 0, nil); !errors.Is(err, ErrConfig) {
+		t.Error(err)
+	}
+	everyKeyEnds(t, s.Client(t))
+}
+
+func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	lease := must(t)(l.Lock(ctx, "a"))
+	b := must(t)(other.Lock(ctx, "b"))
+	waits := make(chan error)
+	for range 3 {
+		go func() { _, err := l.Lock(context.Background(), "b"); waits <- err }()
+	}
+	waiting(t, other, keys.Mutex, "b", 1)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := <-waits; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+	if lease.Context().Err() == nil || !errors.Is(lease.Err(), ErrClosed) {
+		t.Errorf("the lease: %v", lease.Err())
+	}
+	unlock(t, must(t)(other.TryLock(ctx, "a")), b)
+	unlock(t, must(t)(other.TryLock(ctx, "b")))
+	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	_ = l.Close()
+}
+
+func TestInspectAndLabels(t *testing.T) {
+	s := redistest.Start(t)
+	ctx := t.Context()
+	l := open(t, s.Client(t), Options{})
+	if info, err := l.Inspect(ctx, "a"); err != nil || info != (Info{}) {
+		t.Errorf("%+v, %v", info, err)
+	}
+	lease := must(t)(l.With(Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
+	info, err := l.Inspect(ctx, "a")
+	if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second {
+		t.Errorf("%+v, %v", info, err)
+	}
+	unlock(t, lease)
+	if info, _ := l.Inspect(ctx, "a"); info.Held || info.Label != "" || info.Fence != lease.Fence() {
+		t.Errorf("%+v", info)
+	}
+}
