@@ -39,8 +39,8 @@
 // takes.
 //
 // Everything in Redis is named levee:b1:{Name}, or begins with that and a colon, and
-// ends by itself a week after the last process that used it. A
-// filter of 10 M ids at 1 % takes 12 MB in Redis, as much again for a minute after a
+// ends by itself a week after the last process that used it. A filter of 10 M ids at
+// 1 % takes 12 MB in Redis, 60 MB if it counts, as much again for a minute after a
 // Rebuild, and up to 5 MB for the log.
 //
 // Two things are not promised. If Redis fails over to a replica that has not seen an
