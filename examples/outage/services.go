@@ -126,7 +126,7 @@ func openLevee(rdb *redis.Client, store *Catalogue, name string, size scale) (pr
 	b, err := breaker.New(breaker.Options{
 		MaxConcurrent: share, MaxDegraded: share, QueueTimeout: size.queue,
 		// As everything here these are a tenth of what they would be: a database that fails for a second is left alone for another.
-		Timeout: 2 * size.queryPatience, MinRequests: 2 * share, Window: max(2*time.Second, 6*size.queryPatience), Cooldown: time.Second,
+		Timeout: size.loadTimeout, MinRequests: 2 * share, Window: 3 * size.loadTimeout, Cooldown: time.Second,
 		IsFailure: func(err error) bool { return !isNotFound(err) },
 	})
 	if err != nil {

@@ -1,0 +1,230 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+const (
+	callers  = 8    // in each process
+	products = 2000 // that exist
+	patience = 2 * time.Second
+	// stuck is how much longer than its patience a call may take on a busy machine.
+	stuck = 8 * time.Second
+	// bound is how old an answer of the local tier may be after an invalidation that
+	// its process could not hear of: three missed heartbeats, a second of distrust, and
+	// one for a busy machine.
+	bound = 5 * time.Second
+)
+
+// A report is what a process has seen so far.
+type report struct {
+	Reads, Writes, Absent int64 // asked for
+	Errors, Unconfirmed   int64 // reads without an answer; writes whose invalidation Redis did not confirm
+	Marked                int64 // answers marked as stale
+	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
+	Oldest                time.Duration
+	Wrong, Stuck          int64 // answers that are not the key's; calls that did not end in time
+	Goroutines            int
+	Heap                  uint64
+	Stats                 cache.Stats
+}
+
+// A service is one process: a cache on a Redis that is broken now and then, and a
+// database on one that never is.
+type service struct {
+	db    *redis.Client
+	cache *cache.Cache[int64, product]
+
+	mu   sync.Mutex // guards seen
+	seen report
+}
+
+// serve is the process. Its arguments are the addresses of Redis and of the database.
+func serve(p *redistest.Parent, args []string) error {
+	redis.SetLogger(silence{}) // what fails is counted
+	rdb, db := redis.NewClient(&redis.Options{Addr: args[0]}), redis.NewClient(&redis.Options{Addr: args[1]})
+	defer rdb.Close()
+	defer db.Close()
+	s := &service{db: db}
+	c, err := cache.New(rdb, s.load, cache.Options{
+		Name: "product", TTL: 20 * time.Second, NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
+	})
+	if err != nil {
+		return err
+	}
+	s.cache = c
+	defer c.Close()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				s.call()
+				time.Sleep(rand.N(4 * time.Millisecond))
+			}
+		})
+	}
+	for p.Next() == "report" {
+		text, err := json.Marshal(s.report())
+		if err != nil {
+			return err
+		}
+		p.Say("report %s", text)
+	}
+	cancel()
+	all.Wait()
+	return s.conserved()
+}
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+// conserved checks that every Get came to one end.
+func (s *service) conserved() error {
+	n := s.cache.Stats()
+	if ends := n.Local + n.Redis + n.Null + n.Filter + n.Loaded + n.Joined + n.Stale + n.Errors; ends != n.Gets {
+		return fmt.Errorf("%d of %d Gets came to an end: %+v", ends, n.Gets, n)
+	}
+	return nil
+}
+
+func (s *service) report() report {
+	var memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&memory)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.Heap, s.seen.Goroutines, s.seen.Stats = memory.HeapAlloc, runtime.NumGoroutine(), s.cache.Stats()
+	return s.seen
+}
+
+func (s *service) note(change func(*report)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.seen)
+}
+
+// A product counts its writes.
+type product struct{ ID, Version int64 }
+
+// load reads a product from the database. What is not there does not exist.
+func (s *service) load(ctx context.Context, id int64) (product, error) {
+	version, err := s.db.Get(ctx, row(id)).Int64()
+	if errors.Is(err, redis.Nil) {
+		return product{}, cache.ErrNotFound
+	}
+	return product{id, version}, err
+}
+
+func row(id int64) string { return "row:" + strconv.FormatInt(id, 10) }
+
+// call is one of: a write, a scraper's question, a read. It is counted if it hangs.
+func (s *service) call() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	began, over := time.Now(), atomic.Bool{}
+	watch := time.AfterFunc(patience+stuck, func() {
+		if !over.Load() {
+			s.note(func(r *report) { r.Stuck++ })
+		}
+	})
+	defer watch.Stop()
+	defer over.Store(true)
+	id := int64(products * rand.Float64() * rand.Float64()) // the first ones are popular
+	switch n := rand.IntN(100); {
+	case n == 0:
+		s.write(ctx, id)
+	case n <= 5:
+		_, err := s.cache.Get(ctx, 1<<32+rand.Int64N(1<<40))
+		s.note(func(r *report) {
+			r.Absent++
+			if err == nil {
+				r.Wrong++
+			}
+		})
+	default:
+		s.read(ctx, id, began)
+	}
+}
+
+// write is a transaction and its invalidation. Once that is confirmed the database
+// notes the version, and since when nobody may read an older one.
+func (s *service) write(ctx context.Context, id int64) {
+	var version int64
+	err := s.cache.Write(ctx, []int64{id}, func(ctx context.Context) (err error) {
+		version, err = s.db.Incr(ctx, row(id)).Result()
+		return err
+	})
+	s.note(func(r *report) {
+		r.Writes++
+		if err != nil {
+			r.Unconfirmed++
+		}
+	})
+	if err != nil {
+		return
+	}
+	confirm.Run(context.Background(), s.db, []string{"confirmed:" + row(id)}, version, time.Now().UnixMicro())
+}
+
+// confirm keeps the newest version only: of two writers the later one may come first.
+var confirm = redis.NewScript(`
+local last = redis.call('HGET', KEYS[1], 'version')
+if not last or tonumber(last) < tonumber(ARGV[1]) then
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'since', ARGV[2])
+end
+return 1`)
+
+// read compares an answer with what had been confirmed before it was asked for.
+func (s *service) read(ctx context.Context, id int64, began time.Time) {
+	confirmed, err := s.db.HMGet(ctx, "confirmed:"+row(id), "version", "since").Result()
+	if err != nil {
+		return // a machine too busy for its own database says nothing about the cache
+	}
+	asked := time.Now()
+	got, err := s.cache.Fetch(ctx, id)
+	s.note(func(r *report) {
+		r.Reads++
+		version, since := number(confirmed[0]), time.UnixMicro(number(confirmed[1]))
+		switch late := asked.Sub(since); {
+		case errors.Is(err, cache.ErrNotFound), err == nil && got.Value.ID != id:
+			r.Wrong++
+		case err != nil:
+			r.Errors++
+		case got.Stale:
+			r.Marked++
+		case got.Value.Version < version:
+			r.Oldest = max(r.Oldest, late)
+			if late > bound {
+				r.TooLate++
+			} else if late > 50*time.Millisecond {
+				r.Late++
+			}
+		}
+	})
+}
+
+func number(v any) int64 {
+	text, _ := v.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}

@@ -1,0 +1,240 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m, redistest.Roles{"service": serve}) }
+
+const processes = 4
+
+// A fleet is the processes, each with a connection to Redis that can be spoiled for
+// it alone.
+type fleet struct {
+	redis, db *redistest.Server
+	proxies   []*redistest.FaultProxy
+	children  []*redistest.ChildProcess
+	admin     *redis.Client
+}
+
+func start(t *testing.T) *fleet {
+	f := &fleet{redis: redistest.Start(t), db: redistest.Start(t)}
+	f.admin = f.redis.Client(t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
+	rows := f.db.Client(t).Pipeline()
+	for id := range int64(products) {
+		rows.Set(t.Context(), row(id), 1, 0)
+	}
+	if _, err := rows.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range processes {
+		p := redistest.Proxy(t, f.redis.Addr())
+		f.proxies = append(f.proxies, p)
+		f.children = append(f.children, redistest.Child(t, "service", p.Addr(), f.db.Addr()))
+	}
+	return f
+}
+
+// A fault breaks something, and returns what heals it after a while.
+type fault struct {
+	name string
+	do   func(ctx context.Context, f *fleet, one *redistest.FaultProxy) (heal func())
+}
+
+func atOnce() {}
+
+var faults = []fault{
+	{"Redis stopped", func(_ context.Context, f *fleet, _ *redistest.FaultProxy) func() { f.redis.Stop(); return f.redis.Cont }},
+	{"Redis killed", func(_ context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		f.redis.Kill()
+		return f.redis.Restart
+	}},
+	{"FLUSHALL", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		f.admin.FlushAll(ctx)
+		return atOnce
+	}},
+	{"SCRIPT FLUSH", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		f.admin.ScriptFlush(ctx)
+		return atOnce
+	}},
+	{"subscriptions killed", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		f.admin.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub")
+		return atOnce
+	}},
+	{"connections killed", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		f.admin.Do(ctx, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		return atOnce
+	}},
+	{"one process cut off", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
+		one.Refuse(true)
+		one.Cut()
+		return func() { one.Refuse(false) }
+	}},
+	{"one process delayed", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
+		one.Delay(500 * time.Millisecond)
+		return func() { one.Delay(0) }
+	}},
+	{"one process in a black hole", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
+		one.Blackhole(true)
+		return func() { one.Blackhole(false) }
+	}},
+	{"old connections forgotten", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() { one.BlackholeOld(); return atOnce }},
+	{"replies lost", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
+		one.CutReplies(20, "EVALSHA")
+		return atOnce
+	}},
+}
+
+// Four processes read, write 1 % and are scraped by 5 %, while every 20 to 60 seconds
+// (more often in a run of minutes) something is broken for up to eight seconds. All
+// the time: no answer is older than a confirmed write by more than the bound, nor
+// another key's; every call ends; nothing in Redis lives for ever; goroutines,
+// connections and heap do not grow; and at the end every Get has been counted once and
+// no goroutine is left.
+func TestSoak(t *testing.T) {
+	length := redistest.Long(t)
+	f := start(t)
+	began := time.Now()
+	next, after := began.Add(10*time.Second), func() {}
+	var heal time.Time
+	var history []sum
+	for tick := began; time.Since(began) < length; {
+		time.Sleep(50 * time.Millisecond)
+		now := time.Now()
+		switch {
+		case !heal.IsZero() && now.After(heal):
+			after()
+			heal, next = time.Time{}, now.Add(pause(length))
+		case heal.IsZero() && now.After(next):
+			one := faults[rand.IntN(len(faults))]
+			t.Logf("%5.0fs  %s", now.Sub(began).Seconds(), one.name)
+			after = one.do(t.Context(), f, f.proxies[rand.IntN(processes)])
+			heal = now.Add(time.Second + rand.N(7*time.Second))
+		}
+		if now.Sub(tick) >= 10*time.Second {
+			tick = now
+			s := f.look(t)
+			history = append(history, s)
+			t.Logf("%5.0fs  %v", now.Sub(began).Seconds(), s)
+			s.check(t)
+		}
+	}
+	after()
+	for _, c := range f.children {
+		c.Send("stop")
+	}
+	for _, c := range f.children {
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	steady(t, history)
+}
+
+// pause is the time between two faults.
+func pause(length time.Duration) time.Duration {
+	least := min(20*time.Second, max(2*time.Second, length/60))
+	return least + rand.N(2*least)
+}
+
+// A sum is what all processes and Redis say at one moment.
+type sum struct {
+	report
+	clients, immortal int64  // of Redis: its connections, its keys without an end
+	asked             bool   // whether Redis could be asked
+	outages           uint64 // how often a process gave Redis up
+}
+
+func (f *fleet) look(t *testing.T) (s sum) {
+	t.Helper()
+	for _, c := range f.children {
+		c.Send("report")
+	}
+	for _, c := range f.children {
+		var r report
+		if err := json.Unmarshal([]byte(c.Expect("report ")), &r); err != nil {
+			t.Fatal(err)
+		}
+		s.Reads, s.Writes, s.Absent = s.Reads+r.Reads, s.Writes+r.Writes, s.Absent+r.Absent
+		s.Errors, s.Unconfirmed, s.Marked = s.Errors+r.Errors, s.Unconfirmed+r.Unconfirmed, s.Marked+r.Marked
+		s.Late, s.TooLate, s.Oldest = s.Late+r.Late, s.TooLate+r.TooLate, max(s.Oldest, r.Oldest)
+		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
+		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
+		s.outages += r.Stats.Rebuild.Outages
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	s.asked = f.admin.Ping(ctx).Err() == nil
+	if !s.asked {
+		return s // it is broken just now
+	}
+	// One script sees all keys at one moment; KEYS is what no service may do.
+	n, err := f.admin.Eval(ctx, `local n = 0
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			if redis.call('PTTL', key) == -1 then n = n + 1 end
+		end
+		return n`, nil).Int64()
+	if s.asked = err == nil; s.asked {
+		s.immortal, s.clients = n, f.redis.Stat("connected_clients")
+	}
+	return s
+}
+
+func (s sum) String() string {
+	text := fmt.Sprintf("%d reads, %d writes, %d scraped; %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
+		s.Reads, s.Writes, s.Absent, s.Errors, s.Marked, s.Unconfirmed, s.Late, s.TooLate, s.Oldest.Round(time.Millisecond), s.Wrong, s.Stuck, s.outages, s.Goroutines, float64(s.Heap)/1e6)
+	if s.asked {
+		text += fmt.Sprintf("; Redis: %d connections, %d keys without end", s.clients, s.immortal)
+	}
+	return text
+}
+
+// check fails the test for what must never be.
+func (s sum) check(t *testing.T) {
+	t.Helper()
+	if s.TooLate+s.Wrong+s.Stuck+s.immortal > 0 {
+		t.Errorf("too late %d (the oldest %v), wrong %d, stuck %d, keys without end %d", s.TooLate, s.Oldest, s.Wrong, s.Stuck, s.immortal)
+	}
+}
+
+// steady compares the last quarter of the run with the second one: the first warms up.
+func steady(t *testing.T, history []sum) {
+	t.Helper()
+	if len(history) < 8 {
+		return // too short to tell
+	}
+	quarter := len(history) / 4
+	middle := func(part []sum, of func(sum) int64) int64 {
+		var all []int64
+		for _, s := range part {
+			all = append(all, of(s))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	for _, watched := range []struct {
+		name  string
+		of    func(sum) int64
+		slack int64
+	}{
+		{"goroutines", func(s sum) int64 { return int64(s.Goroutines) }, 30},
+		{"bytes of heap", func(s sum) int64 { return int64(s.Heap) }, 8 << 20},
+		{"connections", func(s sum) int64 { return s.clients }, 40},
+	} {
+		before, now := middle(history[quarter:2*quarter], watched.of), middle(history[len(history)-quarter:], watched.of)
+		t.Logf("%s: %d, at the end %d", watched.name, before, now)
+		if now > before+before/10+watched.slack {
+			t.Errorf("%s grow from %d to %d", watched.name, before, now)
+		}
+	}
+}
