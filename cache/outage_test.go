@@ -239,6 +239,7 @@ func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1, 2, 3)
 	c := open(r, source.source())
 	for i := range 50 {
@@ -271,6 +272,7 @@ func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 func TestAFullRedisStillInvalidates(t *testing.T) {
 	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1, 2)
 	c := open(r, source.source())
 	c.gives(r, 1, "v1")

@@ -68,7 +68,9 @@ func inCells(t *testing.T, cells []cell, behaviour func(r *rig)) {
 					server = redistest.Start(outer)
 				}
 				leavesNothing(t)
-				behaviour(onServer(t, server, c))
+				r := onServer(t, server, c)
+				r.patient = true
+				behaviour(r)
 			case "none":
 				leavesNothing(t)
 				behaviour(newRig(t, c, nil))
@@ -117,11 +119,12 @@ func leavesNothing(t *testing.T) {
 type rig struct {
 	*testing.T
 	cell
-	ctx    context.Context
-	client func() redis.UniversalClient // makes the client of another "process"; nil: no Redis
-	rdb    redis.UniversalClient        // the test's own client; nil: no Redis
-	exists *bloom.Filter                // nil: no filter
-	deaf   bool                         // caches do not hear their heartbeats, so do not wait for them
+	ctx     context.Context
+	client  func() redis.UniversalClient // makes the client of another "process"; nil: no Redis
+	rdb     redis.UniversalClient        // the test's own client; nil: no Redis
+	exists  *bloom.Filter                // nil: no filter
+	patient bool                         // nothing is done to Redis: a busy machine must not be taken for an outage
+	deaf    bool                         // caches do not hear their heartbeats, so do not wait for them
 }
 
 func newRig(t *testing.T, c cell, client func() redis.UniversalClient) *rig {
@@ -144,6 +147,9 @@ func newRig(t *testing.T, c cell, client func() redis.UniversalClient) *rig {
 // options are those of the cell.
 func (r *rig) options(changes []func(*cache.Options)) cache.Options {
 	o := cache.Options{Name: "test"}
+	if r.patient {
+		o.RedisTimeout = 5 * time.Second
+	}
 	if !r.local {
 		o.Local.MaxBytes = -1
 	}
