@@ -96,6 +96,14 @@ func (s *rows) all() (n int) {
 	return n
 }
 
+// forget begins to count anew.
+func (s *rows) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.counts)
+	s.most, s.mostAll = 0, 0
+}
+
 // atOnce is the most loads of one key that ran at one time.
 func (s *rows) atOnce() int {
 	s.mu.Lock()

@@ -272,7 +272,9 @@ func (g *Group[T]) Set(ctx context.Context, id string, value T) (bytes int, err 
 // under way, in all processes. When it returns nil, nobody who asks afterwards
 // gets what was there before. It returns ErrUnavailable if Redis did not confirm
 // all of them. Those it goes on to invalidate in the background until Redis does,
-// and until then nobody who asks in this process gets what was there before.
+// and until then nobody who asks in this process gets what was there before. If only
+// replicas are missing (Options.WaitReplicas), it is Redis that answers; a failover at
+// this time may bring the old value back for the second or so until the next attempt.
 func (g *Group[T]) Invalidate(ctx context.Context, ids ...string) error {
 	return g.invalidate(ctx, ids, holds{})
 }

@@ -2,7 +2,10 @@ package linear
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +30,40 @@ func TestReadsAndWritesAreLinearizable(t *testing.T) {
 		s.Client(t).FlushAll(t.Context())
 	}
 	t.Logf("%d operations by %d caches in %d processes, in order", total, processes*groups, processes)
+}
+
+// The same with a server that throws out whatever it likes, leases and holds as well
+// as values, because it is full. A lease that is gone lets nobody publish.
+func TestNoReadIsStaleWhateverIsEvicted(t *testing.T) {
+	s := redistest.Start(t, "--maxmemory-policy", "allkeys-random")
+	control := s.Client(t)
+	full := strconv.FormatInt(s.Stat("used_memory")+8<<20, 10)
+	if err := control.ConfigSet(t.Context(), "maxmemory", full).Err(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 0; ctx.Err() == nil; n++ { // large values of others, which come and go
+			control.Set(ctx, fmt.Sprint("other:", n%10_000), strings.Repeat("x", 1000+rand.IntN(9000)), time.Minute)
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	total := 0
+	for end := time.Now().Add(redistest.Pick(4*time.Second, 2*time.Minute)); time.Now().Before(end); {
+		history := record(t, s.Addr(), calm, redistest.Pick(4*time.Second, 20*time.Second), "")
+		if bad := stale(history); len(bad) > 0 {
+			t.Fatalf("%d of %d operations read what was before a confirmed write, as client %d at %d", len(bad), len(history), bad[0].Client, bad[0].Call)
+		}
+		total += len(history)
+		control.FlushAll(t.Context())
+	}
+	evicted := s.Stat("evicted_keys")
+	t.Logf("%d operations over %d evictions", total, evicted)
+	if evicted == 0 {
+		t.Error("nothing was evicted: this tests nothing")
+	}
 }
 
 // The same with a network that loses replies and connections, and a server that

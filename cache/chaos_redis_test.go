@@ -1,0 +1,308 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// further outages are those that need a server of their own to go wrong in.
+var further = []outage{
+	{"busy with a script", func(s *redistest.Server, _ *redistest.FaultProxy) { busy(s) }, func(s *redistest.Server, _ *redistest.FaultProxy) { idle(s) }},
+	{"loading", func(_ *redistest.Server, p *redistest.FaultProxy) {
+		says(p, "GET", "-LOADING Redis is loading the dataset in memory")
+		says(p, "EVALSHA", "-LOADING Redis is loading the dataset in memory")
+	}, heal},
+	{"a replica without its master", orphan("no"), adopt},
+	{"a replica that reads", orphan("yes"), adopt},
+	{"full", func(s *redistest.Server, _ *redistest.FaultProxy) { order(s, "CONFIG", "SET", "maxmemory", "1") },
+		func(s *redistest.Server, _ *redistest.FaultProxy) { order(s, "CONFIG", "SET", "maxmemory", "0") }},
+	{"no right to anything", func(s *redistest.Server, _ *redistest.FaultProxy) {
+		order(s, "ACL", "SETUSER", "default", "-@all", "+acl", "+hello", "+auth", "+info", "+ping")
+	}, func(s *redistest.Server, _ *redistest.FaultProxy) { order(s, "ACL", "SETUSER", "default", "+@all") }},
+}
+
+func says(p *redistest.FaultProxy, command, what string) {
+	p.RewriteReplies(1<<30, command, func([]byte) []byte { return []byte(what + "\r\n") })
+}
+
+// order sends a server a command on a connection of its own.
+func order(s *redistest.Server, args ...any) {
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: -1})
+	defer rdb.Close()
+	if err := rdb.Do(context.Background(), args...).Err(); err != nil {
+		panic(fmt.Sprint(args, ": ", err))
+	}
+}
+
+// busy lets a script run for ever. After 20 ms the server says so to everybody; the
+// script writes nothing, so it can be ended.
+func busy(s *redistest.Server) {
+	order(s, "CONFIG", "SET", "lua-time-limit", "20")
+	go func() {
+		rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: -1, MaxRetries: -1})
+		defer rdb.Close()
+		rdb.Eval(context.Background(), "while true do end", nil)
+	}()
+}
+
+func idle(s *redistest.Server) { order(s, "SCRIPT", "KILL") }
+
+func orphan(serves string) func(*redistest.Server, *redistest.FaultProxy) {
+	return func(s *redistest.Server, _ *redistest.FaultProxy) {
+		order(s, "CONFIG", "SET", "replica-serve-stale-data", serves)
+		order(s, "REPLICAOF", "127.0.0.1", "1")
+	}
+}
+
+func adopt(s *redistest.Server, _ *redistest.FaultProxy) { order(s, "REPLICAOF", "NO", "ONE") }
+
+// Four processes under load while Redis is of no use, with a client as it comes: no
+// error, no caller beyond its deadline, no storm of connections, and the source gets
+// no more than each process allows. What go-redis itself does here is to hold a
+// caller for five seconds, and 583 new connections a second.
+func TestChaosRedisIsOfNoUseUnderLoad(t *testing.T) {
+	for _, o := range append(outages, further...) {
+		if redistest.Pick(true, false) && o.name != "frozen" {
+			continue
+		}
+		t.Run(o.name, func(t *testing.T) { underLoad(t, o, func(*redis.Options) {}) })
+	}
+	if redistest.Pick(true, false) {
+		return
+	}
+	t.Run("two connections", func(t *testing.T) {
+		crowded := outage{"two connections", func(_ *redistest.Server, p *redistest.FaultProxy) { p.Delay(20 * time.Millisecond) }, heal}
+		underLoad(t, crowded, func(o *redis.Options) { o.PoolSize = 2 })
+	})
+}
+
+func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
+	const processes, keys, atMost = 4, 500, 8
+	length := redistest.Pick(1200*time.Millisecond, 10*time.Second)
+	server := start(t)
+	proxy := redistest.Proxy(t, server.Addr())
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r)
+	source.slowly(func(context.Context, int64) error { time.Sleep(2 * time.Millisecond); return nil })
+	var caches []*probe[int64, string]
+	for range processes {
+		caches = append(caches, openOn(r, proxy.Client(t, set), source.source(), func(o *cache.Options) {
+			o.RedisTimeout = 50 * time.Millisecond
+			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 2 * atMost, MaxDegraded: atMost, QueueTimeout: time.Second}))
+		}))
+	}
+	for key := range int64(keys) {
+		source.put(key, "v1")
+		caches[key%processes].gives(r, key, "v1")
+	}
+	pick := func() int64 { return rand.Int64N(keys) }
+	patient := crowd{caches: caches, callers: 8, pause: 16 * time.Millisecond, patience: time.Second, pick: pick}
+	hurried := crowd{caches: caches, callers: 16, pause: 32 * time.Millisecond, patience: 100 * time.Millisecond, pick: pick}
+
+	opened, goroutines := proxy.Opened(), 0
+	lag := measureLag(t)
+	began := time.Now()
+	o.begin(server, proxy)
+	patientHome, hurriedHome := patient.gather(r), hurried.gather(r)
+	for time.Since(began) < length {
+		goroutines = max(goroutines, runtime.NumGoroutine())
+		time.Sleep(10 * time.Millisecond)
+	}
+	calm, haste := patientHome(), hurriedHome()
+	opened = proxy.Opened() - opened
+	seconds := time.Since(began).Seconds()
+	o.end(server, proxy)
+	ended := time.Now()
+	r.eventually("Redis is used again", func() bool {
+		if caches[0].Invalidate(r.ctx, 1) != nil {
+			return false
+		}
+		_, _ = caches[1].Get(r.ctx, 1)
+		got, err := caches[2].Fetch(r.ctx, 1)
+		return err == nil && got.Tier == cache.TierRedis
+	})
+	again := time.Since(ended)
+
+	t.Logf("with a second: %v; after the first second p99 %v", calm, calm.between(began.Add(time.Second), began.Add(length)).took(0.99))
+	t.Logf("with 100 ms: %v", haste)
+	t.Logf("%d new connections in %.1f s by %d processes; at most %d loads at one time, %d of one key; at most %d goroutines; used again after %v; lag %v",
+		opened, seconds, processes, source.allAtOnce(), source.atOnce(), goroutines, again, time.Duration(lag.worst.Load()))
+	if bad := calm.failed(); len(bad) > 0 {
+		t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
+	}
+	if bad := haste.failed(context.DeadlineExceeded); len(bad) > 0 {
+		t.Errorf("%d Gets failed otherwise than by their deadline, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
+	}
+	if took, most := haste.took(1), lag.allow(150*time.Millisecond); took > most {
+		t.Errorf("a Get with 100 ms took %v, more than %v", took, most)
+	}
+	// Those who were in a read when it began lose their connections at once.
+	if most := int(processes * (20 + 20*seconds)); opened > most {
+		t.Errorf("%d new connections, more than %d", opened, most)
+	}
+	if n := source.allAtOnce(); n > processes*2*atMost || source.atOnce() > processes {
+		t.Errorf("%d loads at one time, %d of one key", n, source.atOnce())
+	}
+}
+
+// A server that forgets its scripts a hundred times a second costs a round trip now
+// and then, and nobody an error.
+func TestChaosScriptsAreForgottenUnderLoad(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r)
+	var caches []*probe[int64, string]
+	for range 4 {
+		caches = append(caches, open(r, source.source(), calmly))
+	}
+	const keys = 50
+	for key := range int64(keys) {
+		source.put(key, "v1")
+	}
+	ctx, stop := context.WithTimeout(r.ctx, redistest.Pick(500*time.Millisecond, 10*time.Second))
+	defer stop()
+	home := crowd{caches: caches, callers: 4, pause: time.Millisecond, patience: 20 * time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
+	var wg sync.WaitGroup
+	writes, flushes := 0, 0
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			key := rand.Int64N(keys)
+			if err := caches[0].Invalidate(r.ctx, key, (key+1)%keys, (key+2)%keys); err != nil {
+				t.Errorf("Invalidate: %v", err)
+			}
+			if err := caches[1].Set(r.ctx, key, "v1"); err != nil {
+				t.Errorf("Set: %v", err)
+			}
+			writes++
+		}
+	})
+	for ; ctx.Err() == nil; flushes++ {
+		if err := r.rdb.ScriptFlush(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	wg.Wait()
+	got := home()
+	t.Logf("%d flushes, %d writes; %v", flushes, writes, got)
+	if bad := got.failed(); len(bad) > 0 {
+		t.Errorf("%d Gets failed, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
+	}
+	for _, c := range caches {
+		if s := c.Stats().Rebuild; s.Unknown != 0 || s.Degraded != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// calmly is for tests that are not about a slow Redis: a busy machine is no outage.
+func calmly(o *cache.Options) { o.RedisTimeout = 5 * time.Second }
+
+// A Redis that was killed comes back empty while four processes read. Each key is
+// built anew once, though everybody wants the popular ones at the same time; beyond that
+// there are only the loads without a lease of the moment in which Redis was away.
+func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
+	const keys = 10_000
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r)
+	var caches []*probe[int64, string]
+	for range 4 {
+		caches = append(caches, open(r, source.source(), func(o *cache.Options) {
+			o.RedisTimeout = 100 * time.Millisecond
+			o.Breaker = must(breaker.New(breaker.Options{QueueTimeout: time.Second}))
+		}))
+	}
+	for key := range int64(keys) {
+		source.put(key, "v1")
+	}
+	var mu sync.Mutex
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, keys-1) // guarded by mu
+	readers := crowd{caches: caches, callers: 16, pause: 30 * time.Millisecond, patience: time.Second, pick: func() int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return int64(zipf.Uint64())
+	}}
+	home := readers.gather(r)
+	time.Sleep(redistest.Pick(500*time.Millisecond, 5*time.Second)) // it warms up
+	alone := func() (loads int) {                                   // those without a lease
+		for _, c := range caches {
+			loads += int(c.Stats().Rebuild.Degraded + c.Stats().Rebuild.Refused)
+		}
+		return loads
+	}
+	before := alone()
+	source.forget()
+	died := time.Now()
+	server.Restart()
+	time.Sleep(redistest.Pick(time.Second, 20*time.Second))
+	got := home()
+	keysRead := map[int64]bool{}
+	for _, v := range got.between(died.Add(-time.Second), time.Now()) {
+		keysRead[v.key] = true
+	}
+	extra := alone() - before
+	t.Logf("%v; 99 %% answered after %v; %d loads of %d keys, %d of them while it was away, at most %d of one key at one time",
+		got, got.recovered(died), source.all(), len(keysRead), extra, source.atOnce())
+	if n := source.all(); n > len(keysRead)*102/100+extra {
+		t.Errorf("%d loads of %d keys, and %d while it was away", n, len(keysRead), extra)
+	}
+	if n := source.atOnce(); n > len(caches) {
+		t.Errorf("%d loads of one key at one time", n)
+	}
+	if bad := got.failed(); len(bad) > 0 {
+		t.Errorf("%d Gets failed, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
+	}
+}
+
+// What cannot be written is told to the writer, tried again, and in place soon after
+// the server takes writes again: also in the processes that did not write.
+func TestChaosWritesWhileRedisTakesNone(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r)
+	writer, other := open(r, source.source(), quiet), open(r, source.source(), calmly)
+	const keys = 500
+	for key := range int64(keys) {
+		source.put(key, "v1")
+		writer.gives(r, key, "v1")
+	}
+	orphan("yes")(server, nil)
+	began := time.Now()
+	for first := 0; first < keys || time.Since(began) < redistest.Pick(time.Second, 5*time.Second); first += 50 {
+		var some []int64
+		for i := range 50 {
+			some = append(some, int64((first+i)%keys))
+			source.put(some[i], "v2")
+		}
+		if err := writer.Invalidate(r.ctx, some...); !errors.Is(err, cache.ErrUnavailable) {
+			t.Fatalf("Invalidate: %v", err)
+		}
+		for _, key := range some {
+			writer.gives(r, key, "v2") // in its own process it holds at once
+		}
+	}
+	adopt(server, nil)
+	ended := time.Now()
+	r.eventually("everything is confirmed", func() bool { return writer.Stats().Rebuild.Unconfirmed == 0 })
+	took := time.Since(ended)
+	for key := range int64(keys) {
+		other.gives(r, key, "v2")
+	}
+	t.Logf("%d invalidations that Redis refused were in place %v after it took them again", keys, took)
+	if took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
