@@ -138,7 +138,7 @@ func TestRoundTrips(t *testing.T) {
 		want("three", "evalsha×3")
 		_, err = g.Set(r.ctx, "x", "v")
 		r.must(err)
-		want("a Set", "evalsha")
+		want("a Set", "evalsha evalsha")
 		end, err := g.Hold(r.ctx, "x")
 		r.must(err)
 		want("a hold", "evalsha")

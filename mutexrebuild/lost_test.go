@@ -28,7 +28,7 @@ func lost(t *testing.T, asksAgain bool, o opts) *lostRig {
 	rdb := p.Client(t, func(o *redis.Options) {
 		o.ReadTimeout = 100 * time.Millisecond
 		if !asksAgain {
-			o.MaxRetries = -1
+			o.MaxRetries, o.ReadTimeout = -1, 5*time.Second
 		}
 	})
 	if o.RedisTimeout == 0 {
@@ -224,7 +224,7 @@ func TestAWriteWhoseReplyWasLost(t *testing.T) {
 		// Nobody may be told that it is done: the command could have been lost, not
 		// the reply.
 		t.Run(name+", not asked again", func(t *testing.T) {
-			l := lost(t, false, opts{RedisTimeout: 300 * time.Millisecond})
+			l := lost(t, false, opts{RedisTimeout: 5 * time.Second})
 			l.want(l.other, "x", "old", gives("old"))
 			l.p.CutReplies(1, "EVALSHA")
 			if err := write(l.ctx, l.g); !errors.Is(err, mutexrebuild.ErrUnavailable) {

@@ -27,6 +27,8 @@ var (
 	abortLua string
 	//go:embed scripts/invalidate.lua
 	invalidateLua string
+	//go:embed scripts/claim.lua
+	claimLua string
 	//go:embed scripts/set.lua
 	setLua string
 
@@ -35,6 +37,7 @@ var (
 	commitScript     = redis.NewScript(commitLua)
 	abortScript      = redis.NewScript(abortLua)
 	invalidateScript = redis.NewScript(invalidateLua)
+	claimScript      = redis.NewScript(claimLua)
 	setScript        = redis.NewScript(setLua)
 )
 

@@ -16,27 +16,45 @@ import (
 // batch is how many keys are invalidated in one round trip.
 const batch = 128
 
-// set publishes data whatever lease there is, and voids it. A value that Redis did
-// not confirm is dropped, as soon as that can be done.
+// noMemory is what the script of a Set gives when there is none. That it has been
+// overtaken is no error: the other writer came a moment later.
+const noMemory = 0
+
+// set publishes data whatever lease there is, and voids it. It takes two steps:
+// what is left behind at a timeout may reach the server at any time, and a value
+// that does must not be published over a later invalidation. One that Redis did not
+// confirm is dropped, as soon as that can be done.
 func (s *store) set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
 	targets, began := []target{{id: id}}, s.queue.now()
-	stored, err := confirm(ctx, s, func(ctx context.Context) (bool, error) {
-		replies, err := s.eval(ctx, setScript, []call{{s.pair(id),
-			[]any{data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)}}})
-		if err != nil {
-			return false, err
-		}
-		return replies[0].(*redis.Cmd).Bool()
-	})
+	outcome, err := s.claimAndSet(ctx, id, data, ttl)
 	if err != nil {
 		s.queue.add(targets, err)
 		return unavailable(ctx, "set", err)
 	}
 	s.queue.settle(targets, began, nil)
-	if !stored {
+	if outcome == noMemory {
 		return unavailable(ctx, "set", errors.New("out of memory"))
 	}
 	return nil
+}
+
+func (s *store) claimAndSet(ctx context.Context, id string, data []byte, ttl time.Duration) (outcome int, err error) {
+	token := newToken()
+	_, err = confirm(ctx, s, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, claimScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds()).Err()
+	})
+	if err != nil {
+		return 0, err
+	}
+	points.At("claimed")
+	return confirm(ctx, s, func(ctx context.Context) (int, error) {
+		replies, err := s.eval(ctx, setScript, []call{{s.pair(id),
+			[]any{token, data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)}}})
+		if err != nil {
+			return 0, err
+		}
+		return replies[0].(*redis.Cmd).Int()
+	})
 }
 
 // holds says what an invalidation does about writers.

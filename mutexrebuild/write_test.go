@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -348,6 +349,41 @@ func TestAWriteWhoseCallerLeavesSaysSo(t *testing.T) {
 			if !errors.Is(err, mutexrebuild.ErrUnavailable) || !errors.Is(err, context.Canceled) || !errors.Is(err, errSource) {
 				r.Errorf("%s: %v", name, err)
 			}
+		}
+	})
+}
+
+// A Set that the network holds back has failed, and its writer knows. When it
+// reaches the server after all, somebody may have invalidated the key meanwhile, and
+// its value is an old one. Published without a look at its claim, it would answer
+// until its TTL ends.
+func TestASetThatComesLateDoesNotPublish(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(func(o *redis.Options) { o.MaxRetries = -1 }), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		r.want(g, "x", "v0", gives("v0")) // the server knows the scripts
+		_, err := g.Set(r.ctx, "x", "v1")
+		r.must(err)
+		for late := 1; late <= 2; late++ { // the claim, and what publishes
+			var scripts atomic.Int64
+			r.mini.Before(func(command string, _ []string) {
+				if command != "EVALSHA" {
+					return
+				}
+				if scripts.Add(1) == int64(late) {
+					time.Sleep(time.Second)
+				}
+			})
+			if _, err := g.Set(r.ctx, "x", "old"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+				r.Errorf("got %v, want ErrUnavailable", err)
+			}
+			r.must(g.Invalidate(r.ctx, "x"))
+			r.want(g, "x", "new", gives("new"))
+			time.Sleep(time.Minute / 2)
+			r.want(g, "x", "new", gives("new"))
+			if got := r.stored("x"); got == "old" {
+				r.Errorf("late by step %d, Redis has %q", late, got)
+			}
+			r.mini.Before(nil)
 		}
 	})
 }

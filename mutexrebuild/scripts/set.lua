@@ -1,16 +1,27 @@
--- Publishes a value that its writer knows to be the newest. A rebuild begun
--- before loses its lease, so it cannot overwrite the value; holds stay.
+-- Ends a Set: publishes its value, unless something happened to the key since it
+-- was claimed. So a Set that reaches the server late, after its writer has been
+-- told that it failed and somebody has invalidated the key, does no harm.
 -- KEYS  1 value, 2 lease
--- ARGV  1 bytes, 2 life in ms, 3 channel, 4 invalidation message
--- Gives 1, or 0 if the server has no memory for the value: then it is dropped.
-local stored = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-local full = type(stored) == 'table' and stored.err
-if full then
-  redis.call('DEL', KEYS[1])
+-- ARGV  1 token, 2 bytes, 3 life in ms, 4 channel, 5 invalidation message
+-- Gives 1 if the value is published, 0 if the server has no memory for it, 2 if it
+--       has been overtaken.
+-- Asked again, it finds its own bytes and gives 1 again.
+if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
+  redis.call('PUBLISH', ARGV[4], ARGV[5])
+  if redis.pcall('GET', KEYS[1]) == ARGV[2] then
+    return 1
+  end
+  return 2
 end
-local dropped = redis.pcall('HDEL', KEYS[2], 't', 'w')
-if type(dropped) == 'table' and dropped.err or redis.call('PTTL', KEYS[2]) == -1 then -- not a hash, or without an end: not ours
-  redis.call('DEL', KEYS[2])
+local stored = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('HDEL', KEYS[2], 't', 'w')
+local time, holds, last = redis.call('TIME'), redis.call('HGETALL', KEYS[2]), 0
+for i = 2, #holds, 2 do
+  last = math.max(last, tonumber(holds[i]) or 0)
 end
-redis.call('PUBLISH', ARGV[3], ARGV[4])
-return full and 0 or 1
+redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
+redis.call('PUBLISH', ARGV[4], ARGV[5])
+if type(stored) == 'table' and stored.err then
+  return 0
+end
+return 1
