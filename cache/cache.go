@@ -157,8 +157,8 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	if kind != localcache.Value {
 		e, tier, err = c.beyond(ctx, key, kind)
 	}
-	now := time.Now()
-	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(now), Stale: err == nil && e.past(now)}, err
+	now, kept := time.Now(), kind != localcache.Value && tier == TierLocal
+	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(now), Stale: err == nil && (kept || e.past(now))}, err
 }
 
 // beyond is the read path of what is no value in the local tier, in the order in
@@ -297,9 +297,8 @@ func (c *Cache[K, V]) fresh(key K, value V, cost time.Duration) *entry[V] {
 }
 
 // Close ends the cache: whoever waits gets ErrClosed, as does every later call.
-// It waits until the loads have ended, but not longer than the load timeout for
-// one that ignores its context. The client and Options.Breaker stay as they are.
-// Close may be called more than once.
+// It ends the contexts of the loads and waits for those that heed them. The client
+// and Options.Breaker stay as they are. Close may be called more than once.
 func (c *Cache[K, V]) Close() error {
 	c.rebuild.Close()
 	c.local.Close()

@@ -44,7 +44,9 @@ type Result[V any] struct {
 	// Age is how long ago the value was read from the source, as far as the
 	// clocks of the hosts agree.
 	Age time.Duration
-	// Stale says that the value was past its TTL.
+	// Stale says that the value was past its TTL, or one that this process had kept
+	// and that answers because Redis or the source is out of reach: its invalidation
+	// may not have been heard.
 	Stale bool
 }
 
