@@ -13,7 +13,7 @@ import (
 func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 	const keys = 200
 	server := start(t)
-	r := onServer(t, server, cell{redis: "real", local: true, breaker: true})
+	r := onServer(t, server, cell{redis: "real", local: true})
 	all := make([]int64, keys)
 	for i := range all {
 		all[i] = int64(i)
@@ -58,7 +58,7 @@ func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 // goes on to answer, and is read anew in the background about once a second.
 func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
 	server := start(t)
-	r := onServer(t, server, cell{redis: "real", local: true, breaker: true})
+	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source(), func(o *cache.Options) { o.Local.TTL = 200 * time.Millisecond })
 	c.gives(r, 1, "v1")
