@@ -167,3 +167,54 @@ func TestChaosKeysComeIntoBeing(t *testing.T) {
 		t.Errorf("another process said \"not there\" until %v after the write", took)
 	}
 }
+
+// A hundred thousand keys that were stored together end together, and come back to the
+// source over a time instead of at once.
+func TestChaosManyKeysEndTogether(t *testing.T) {
+	redistest.Long(t)
+	const keys, life, length = 100_000, 30 * time.Second, 75 * time.Second
+	r := onServer(t, start(t), cell{redis: "real", local: true})
+	source := newRows(r)
+	var mu sync.Mutex
+	var loaded []time.Time // guarded by mu
+	source.slowly(func(context.Context, int64) error {
+		mu.Lock()
+		loaded = append(loaded, time.Now())
+		mu.Unlock()
+		time.Sleep(2 * time.Millisecond)
+		return nil
+	})
+	c := open(r, source.source(), calmly, ttl(life))
+	var wg sync.WaitGroup
+	for worker := range 32 {
+		wg.Go(func() {
+			for key := int64(worker); key < keys; key += 32 {
+				source.put(key, "v1")
+				if err := c.Set(r.ctx, key, "v1"); err != nil {
+					r.Errorf("Set: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	home := crowd{caches: []*probe[int64, string]{c}, callers: 64, pause: 3 * time.Millisecond, patience: time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
+	time.Sleep(length)
+	got := home()
+	mu.Lock()
+	defer mu.Unlock()
+	worst := 0
+	for i, j := 0, 0; j < len(loaded); j++ {
+		for loaded[j].Sub(loaded[i]) > time.Second {
+			i++
+		}
+		worst = max(worst, j-i+1)
+	}
+	even := keys / life.Seconds() // each key once in each TTL, one after the other
+	t.Logf("%v; %d loads, %d in one second at the most, where even ones were %.0f; %d at one time", got, len(loaded), worst, even, source.allAtOnce())
+	if float64(worst) > 2*even {
+		t.Errorf("%d loads in one second", worst)
+	}
+	if bad := got.failed(); len(bad) > 0 {
+		t.Errorf("%d Gets failed, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
+	}
+}

@@ -225,7 +225,7 @@ func (c *caller) write(key int) (version int64, err error) {
 func id(key int) string { return fmt.Sprint(key) }
 
 func insist(do func() error) (err error) {
-	for range 100 {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if err = do(); err == nil {
 			return nil
 		}
