@@ -28,4 +28,6 @@ func (g *Group[T]) SpareFor(id string) int {
 }
 
 // Writes are the names, for EVALSHA, of the scripts that invalidate.
-func Writes() []string { return []string{invalidateScript.Hash(), claimScript.Hash(), setScript.Hash()} }
+func Writes() []string {
+	return []string{invalidateScript.Hash(), claimScript.Hash(), setScript.Hash()}
+}
