@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +29,7 @@ import (
 // confirmed; every error has a name; the outcomes add up; and what is left in Redis
 // has an end.
 func FuzzAnything(f *testing.F) {
-	for seed := range uint64(redistest.Pick(60, 1500)) {
+	for seed := range uint64(redistest.Pick(25, 1500)) {
 		random := rand.New(rand.NewPCG(seed, 11))
 		script := make([]byte, 300)
 		for i := range script {
@@ -65,9 +66,11 @@ type drama struct {
 	c    *probe[int64, string]
 	o    cache.Options
 	mini *redistest.MiniServer // nil: no Redis
+	ends bool                  // the cache is closed
+
+	mu   sync.Mutex // guards what follows, which loads in the background read
 	keys [3]scriptedKey
 	mood string // of the source
-	ends bool   // the cache is closed
 }
 
 // A scriptedKey is the history of a row: its versions, "" where there was no row,
@@ -75,8 +78,7 @@ type drama struct {
 type scriptedKey struct {
 	versions []string
 	replaced []time.Time
-	first    int       // the oldest version that a Get may still give
-	unsure   time.Time // until then nulls from before may answer too
+	first    int // the oldest version that a Get may still give
 }
 
 func playScript(t *testing.T, d *dice) {
@@ -118,7 +120,10 @@ func playScript(t *testing.T, d *dice) {
 }
 
 func (s *drama) load(ctx context.Context, key int64) (string, error) {
-	switch s.mood {
+	s.mu.Lock()
+	mood := s.mood
+	s.mu.Unlock()
+	switch mood {
 	case "fails":
 		return "", errBroken
 	case "panics":
@@ -131,20 +136,25 @@ func (s *drama) load(ctx context.Context, key int64) (string, error) {
 	case "is slow":
 		time.Sleep(300 * time.Millisecond)
 	}
-	if row := s.keys[key].now(); row != "" {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	versions := s.keys[key].versions
+	if row := versions[len(versions)-1]; row != "" {
 		return row, nil
 	}
 	return "", cache.ErrNotFound
 }
 
-func (k *scriptedKey) now() string { return k.versions[len(k.versions)-1] }
-
-// replace makes a new version. Confirmed says that those before may not be seen.
-func (k *scriptedKey) replace(version string) {
+// replace makes a new version of a row.
+func (s *drama) replace(k *scriptedKey, version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	k.replaced = append(k.replaced, time.Now())
 	k.versions = append(k.versions, version)
 }
 
+// confirm says that versions before the last may not be seen any more, if a write
+// was confirmed.
 func (k *scriptedKey) confirm(err error) {
 	if err == nil {
 		k.first = len(k.versions) - 1
@@ -158,23 +168,26 @@ func (s *drama) step(key int64) {
 	version := fmt.Sprintf("%d.%d", key, len(k.versions))
 	switch s.dice.roll(16) {
 	case 0:
-		k.replace(version) // and nobody says so
+		s.replace(k, version) // and nobody says so
 	case 1:
-		k.replace("")
+		s.replace(k, "")
 		s.written(k, s.c.Invalidate(ctx, key))
 	case 2:
-		k.replace(version)
+		s.replace(k, version)
 		s.written(k, s.c.Invalidate(ctx, key))
 	case 3:
-		k.replace(version)
+		s.replace(k, version)
 		s.written(k, s.c.Set(ctx, key, version))
 	case 4:
 		s.written(k, s.c.Write(ctx, []int64{key}, func(context.Context) error {
-			k.replace(version)
+			s.replace(k, version)
 			return nil
 		}))
 	case 5:
-		s.mood = pick(s.dice, "answers", "fails", "panics", "exits", "hangs", "is slow", "answers")
+		mood := pick(s.dice, "answers", "fails", "panics", "exits", "hangs", "is slow", "answers")
+		s.mu.Lock()
+		s.mood = mood
+		s.mu.Unlock()
 	case 6:
 		s.breakRedis()
 	case 7:
