@@ -42,12 +42,12 @@ help: ## This list
 redis: ## Install redis-server if it is missing (apt-get or brew)
 	@bash .ci/install-redis
 
-# One package at a time (-p 1): most start servers and processes of their own and
-# hold them to times, and two of them would take each other's processors. What can
-# be compiled side by side is compiled before.
+# Two packages at a time, whatever the machine: most start servers and processes of
+# their own and wait for them more than they compute; more of them at a time would
+# take each other's processors.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(call each,go vet ./... && go build -race ./... && go test -race -p 1 ./...)
+	@$(call each,go vet ./... && go build -race ./... && go test -race -p 2 ./...)
 	@echo "-- with points: $(sort $(dir $(POINTS)))"
 	@go vet -tags levee_points ./... && $(points)
 
