@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
@@ -87,9 +88,10 @@ func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
 	t.Run("mini", func(t *testing.T) {
 		inBubble(t, func(r *rig) {
 			builder := r.group(opts{})
+			silent := make(chan struct{})
 			r.mini.Before(func(command string, _ []string) {
 				if command == "SUBSCRIBE" {
-					time.Sleep(time.Minute)
+					<-silent
 				}
 			})
 			waiter := r.with(r.client(), events{}, opts{})
@@ -97,6 +99,10 @@ func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
 			if waiter.Live() {
 				t.Error("it takes itself for live")
 			}
+			// go-redis writes to a subscription with a mutex held. If the server did not
+			// read now, Close would wait for that, and with it the bubble's time.
+			close(silent)
+			synctest.Wait()
 		})
 	})
 	t.Run("real", func(t *testing.T) {
