@@ -81,7 +81,7 @@ type scale struct {
 	rows, writers, raceReaders int           // products they race for, and how many of each there are
 }
 
-// fullScale fits four scenes into well under 40 seconds on two cores. It presses time together: a TTL of 500 ms stands for minutes.
+// fullScale fits four scenes into less than a minute on two cores. It presses time together: a TTL of 500 ms stands for minutes.
 var fullScale = scale{
 	processes: 4, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 20}, patience: 2 * time.Second,
 	flood: time.Second, scrapes: 1500, visits: 400, deadLinks: 50,
