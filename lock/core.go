@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/keys"
 )
 
@@ -22,11 +23,13 @@ type core struct {
 	count   atomic.Int64
 	store   server
 	keeper  *keeper
-	journal *journal
+	journal *journal.Journal
 	hub     *hub.Hub // nil for a Quorum, which does not wait in a queue
 	unsub   func()
 	hooks   Hooks // those of New, for what concerns all
 	log     *slog.Logger
+	looked  atomic.Bool // at the server's settings
+	copies  atomic.Bool // looked at its replicas
 	ctx     context.Context
 	cancel  context.CancelFunc
 	closed  chan struct{}
@@ -57,7 +60,7 @@ func newCore(rdb redis.UniversalClient, o Options) *core {
 // bareCore makes a core that hears of nothing.
 func bareCore(process string, s server, o Options) *core {
 	ctx, cancel := context.WithCancel(context.Background())
-	j := &journal{}
+	j := journal.New(o.Logger, "lock: ")
 	return &core{
 		process: process, store: s, keeper: newKeeper(s, j), journal: j, hooks: o.Hooks, log: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/journal"
 )
 
 // A keeper renews the leases of a Locker and ends the contexts of those that are
@@ -15,7 +16,7 @@ import (
 // trips under way, each for many leases.
 type keeper struct {
 	store   server
-	journal *journal
+	journal *journal.Journal
 	kick    chan struct{}
 	ctx     context.Context
 	end     context.CancelFunc
@@ -32,7 +33,7 @@ const (
 	maxRenewed = 256                    // leases in one round trip
 )
 
-func newKeeper(s server, j *journal) *keeper {
+func newKeeper(s server, j *journal.Journal) *keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{store: s, journal: j, kick: make(chan struct{}, 1), ctx: ctx, end: cancel}
 	k.done.Go(k.run)

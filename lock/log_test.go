@@ -1,14 +1,10 @@
 package lock
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,45 +12,13 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A protocol is what was logged.
-type protocol struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (p *protocol) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
-
-func (p *protocol) count(what string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Count(p.text.String(), what)
-}
-
-func (p *protocol) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
-}
-
-func (p *protocol) logger() *slog.Logger { return slog.New(slog.NewTextHandler(p, nil)) }
-
-// logged waits until something is logged.
-func (p *protocol) logged(t *testing.T, what string) {
-	t.Helper()
-	redistest.Eventually(t, 10*time.Second, "it is logged: "+what, func() bool { return p.count(what) > 0 })
-}
-
 // An operator learns what was survived, once and not a thousand times, with the
 // name as it can be printed and without what would let somebody give back a lock.
 func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
-	var log protocol
-	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), Options{Lease: 3 * time.Second, Logger: log.logger()})
+	var log redistest.Log
+	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), Options{Lease: 3 * time.Second, Logger: log.Logger()})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
 	long := "bad\nname" + strings.Repeat("x", 500)
 	leases := []*Lease{must(t)(l.Lock(t.Context(), long))}
@@ -66,8 +30,8 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 		<-lease.Context().Done()
 	}
 	for _, what := range []string{"a lease was lost", "a renewal failed", "no messages from Redis"} {
-		log.logged(t, what)
-		if n := log.count(what); n != 1 {
+		log.Await(t, what)
+		if n := log.Count(what); n != 1 {
 			t.Errorf("%q was logged %d times", what, n)
 		}
 	}
@@ -83,24 +47,6 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	}
 }
 
-// What is not logged is counted.
-func TestTheJournalCountsWhatItDoesNotLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log protocol
-		var j journal
-		for range 7 {
-			j.note(log.logger(), slog.LevelWarn, "this")
-		}
-		j.note(log.logger(), slog.LevelWarn, "that")
-		time.Sleep(logEvery)
-		j.note(log.logger(), slog.LevelWarn, "this")
-		time.Sleep(time.Millisecond)
-		if text := log.String(); log.count("this") != 2 || log.count("that") != 1 || log.count("unlogged=6") != 1 {
-			t.Errorf("got %s", text)
-		}
-	})
-}
-
 func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -113,8 +59,8 @@ func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
 		"no replicas":     {nil, Options{Replicas: 1, ReplicaTimeout: time.Millisecond}, "no replicas"},
 	} {
 		s := redistest.Start(t, test.args...)
-		var log protocol
-		test.o.Logger = log.logger()
+		var log redistest.Log
+		test.o.Logger = log.Logger()
 		l := open(t, s.Client(t), test.o)
 		for range 3 {
 			if lease, err := l.Lock(t.Context(), "a"); err == nil {
@@ -122,11 +68,11 @@ func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
 			}
 		}
 		if test.want != "" {
-			log.logged(t, test.want)
+			log.Await(t, test.want)
 		}
 		_ = l.Close() // waits for what runs in the background
 		time.Sleep(time.Millisecond)
-		if n := log.count("\n"); test.want == "" && n != 0 || test.want != "" && n != 1 {
+		if n := log.Count("\n"); test.want == "" && n != 0 || test.want != "" && n != 1 {
 			t.Errorf("%s: %s", name, log.String())
 		}
 	}
@@ -138,8 +84,8 @@ func TestAnAdviceThatIsForbiddenIsNotMissed(t *testing.T) {
 	if err := s.Client(t).Do(t.Context(), "ACL", "SETUSER", "plain", "on", ">x", "~*", "&*", "+@all", "-info", "-config").Err(); err != nil {
 		t.Fatal(err)
 	}
-	var log protocol
-	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "plain", "x" }), Options{Logger: log.logger()})
+	var log redistest.Log
+	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "plain", "x" }), Options{Logger: log.Logger()})
 	if err := l.Do(t.Context(), "a", func(context.Context, *Lease) error { return nil }); err != nil {
 		t.Error(err)
 	}

@@ -45,7 +45,7 @@ type Options struct {
 	// Hooks are told what happens.
 	Hooks Hooks
 	// Logger gets what was survived and may interest an operator, each kind of event
-	// every ten seconds at the most: a lease that was lost, renewals that fail,
+	// once a minute at the most: a lease that was lost, renewals that fail,
 	// messages that do not come; and once, after the first lock, that the server may
 	// evict keys or has no replicas though Replicas asks for some. nil: slog.Default().
 	Logger *slog.Logger

@@ -1,0 +1,88 @@
+// Package journal logs what the library survives and nobody else would be told of.
+// A Redis that is gone fails ten thousand operations a second; an operator wants
+// to read of it once.
+package journal
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Every is how often an event of one kind is logged at the most.
+const Every = time.Minute
+
+// A Journal logs events to a logger, and counts those that it does not log for
+// the next of their kind, as "unlogged". It may be used concurrently, and with any
+// mutex held: it leaves the work to a goroutine.
+type Journal struct {
+	log    *slog.Logger
+	prefix string
+	seen   *seen
+}
+
+// seen is what happened lately, by kind of event.
+type seen struct {
+	mu    sync.Mutex // guards what follows
+	kinds map[string]*kind
+}
+
+type kind struct {
+	again  time.Time // when it may be logged next
+	silent int       // how many were not logged since the last
+}
+
+// New makes a journal whose messages begin with prefix. A nil log is slog.Default().
+func New(log *slog.Logger, prefix string) *Journal {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Journal{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
+}
+
+// To is the same journal with another logger.
+func (j *Journal) To(log *slog.Logger) *Journal {
+	return &Journal{log: log, prefix: j.prefix, seen: j.seen}
+}
+
+// Info, Warn and Error log an event, whose kind is what. Args are those of slog.
+func (j *Journal) Info(what string, args ...any)  { j.note(slog.LevelInfo, what, args) }
+func (j *Journal) Warn(what string, args ...any)  { j.note(slog.LevelWarn, what, args) }
+func (j *Journal) Error(what string, args ...any) { j.note(slog.LevelError, what, args) }
+
+func (j *Journal) note(level slog.Level, what string, args []any) {
+	silent, ok := j.seen.count(what)
+	if !ok {
+		return
+	}
+	if silent > 0 {
+		args = append(args, "unlogged", silent)
+	}
+	go j.log.Log(context.Background(), level, j.prefix+what, args...)
+}
+
+// count counts an event, and tells whether to log it and how many were not since
+// the last.
+func (s *seen) count(what string) (silent int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.kinds[what]
+	if k == nil {
+		k = &kind{}
+		s.kinds[what] = k
+	}
+	now := time.Now()
+	if now.Before(k.again) {
+		k.silent++
+		return 0, false
+	}
+	silent = k.silent
+	*k = kind{again: now.Add(Every)}
+	return silent, true
+}
+
+// Name is a name or key as it stands in a log: it may have come from anywhere, and
+// be of any length.
+func Name(what, name string) slog.Attr { return slog.String(what, fmt.Sprintf("%.100q", name)) }

@@ -1,0 +1,54 @@
+package journal_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A log that gets a line for every failure of an outage is of no use to anybody.
+func TestEachKindIsLoggedOnceAMinuteAndTheRestCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log redistest.Log
+		j := journal.New(log.Logger(), "levee: ")
+		for range 7 {
+			j.Warn("this", "cache", "a")
+		}
+		j.Error("that")
+		time.Sleep(journal.Every)
+		j.Warn("this", "cache", "b")
+		synctest.Wait()
+		for what, want := range map[string]int{
+			`level=WARN msg="levee: this"`: 2, `level=ERROR msg="levee: that"`: 1, "cache=b unlogged=6": 1, "unlogged": 1,
+		} {
+			if n := log.Count(what); n != want {
+				t.Errorf("%q is there %d times, want %d:\n%s", what, n, want, &log)
+			}
+		}
+	})
+}
+
+// Loggers of one journal share what is logged and what is not.
+func TestAnotherLoggerOfAJournalRepeatsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var one, other redistest.Log
+		j := journal.New(one.Logger(), "")
+		j.Info("this")
+		j.To(other.Logger()).Info("this")
+		j.To(other.Logger()).Info("that")
+		synctest.Wait()
+		if one.Count("this") != 1 || other.Count("this") != 0 || other.Count("that") != 1 {
+			t.Errorf("one: %s other: %s", &one, &other)
+		}
+	})
+}
+
+func TestNamesAreQuotedAndCut(t *testing.T) {
+	if got := journal.Name("key", "a\nb"+strings.Repeat("x", 1000)).String(); len(got) > 120 || strings.Contains(got, "\n") {
+		t.Errorf("got %s", got)
+	}
+}
