@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,102 +17,261 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// The real scripts do what the model does, on random ways.
-func TestTheScriptsDoWhatTheModelDoes(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	ctx := context.Background()
+// A driver takes the model and the real scripts on the same random ways, and sees
+// where they part.
+type driver struct {
+	rdb    *redis.Client
+	random *rand.Rand
+	stores [processes]*store
+}
+
+func newDriver(rdb *redis.Client, seed uint64) *driver {
+	d := &driver{rdb: rdb, random: rand.New(rand.NewPCG(seed, 1))}
+	for i := range d.stores {
+		d.stores[i] = newStore(rdb, fmt.Sprintf("p%d", i))
+	}
+	return d
+}
+
+// A way is one lock and what has happened to it so far.
+type way struct {
+	*driver
+	t      target
+	w      *world
+	log    []string
+	turns  [processes]int64
+	owners [processes]string // granted, of late
+	fences [processes]int64  // theirs
+	last   int64             // fence
+}
+
+// difference goes one way, on a lock of its own, and returns where it parts from the
+// model's, or "".
+func (d *driver) difference(ctx context.Context, name string) string {
+	y := &way{driver: d, t: newTarget("", keys.Mutex, name, exclusive), w: &world{m: &model{}}}
 	all := steps()
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1))
-	ways := redistest.Pick(150, 5000)
-	for way := range ways {
-		tgt := newTarget("", keys.Mutex, fmt.Sprint(way), exclusive)
-		w := &world{m: &model{}}
-		var log []string
-		var turns [processes]int64
-		var stores [processes]*store
-		var last int64
-		for i := range stores {
-			stores[i] = newStore(rdb, fmt.Sprintf("p%d", i))
+	for len(y.log) < 25 {
+		s := all[d.random.IntN(len(all))]
+		before := y.w.clone()
+		taken, wrong := y.w.do(s)
+		if !taken && wrong == "" {
+			continue
 		}
-		for len(log) < 25 {
-			s := all[random.IntN(len(all))]
-			before := w.clone()
-			taken, wrong := w.do(s)
-			if wrong != "" {
-				t.Fatal(wrong)
-			}
-			if !taken {
-				continue
-			}
-			log = append(log, fmt.Sprint(s))
-			owner := w.clients[s.p].owner
-			switch s.name {
-			case "lock", "lock more", "try", "poll":
-				b := bid{owners: []string{owner}, lease: time.Hour, more: s.name == "lock more", turn: turns[s.p]}
-				if s.name != "try" {
-					b.entry = entryOf(s.p)
-				}
-				r, err := stores[s.p].acquire(ctx, &tgt, b, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				again, err := stores[s.p].acquire(ctx, &tgt, b, nil) // as a client does that got no reply
-				if err != nil || r.what != again.what || r.what == "granted" && r.n[0] != again.n[0] {
-					t.Fatalf("seed %d, %v: %v, asked again %v, %v", seed, log, r, again, err)
-				}
-				want := "busy"
-				if w.clients[s.p].holds {
-					want = "granted"
-				}
-				if r.what == "granted" && r.n[0] <= last {
-					t.Fatalf("%v: fence %d after %d", log, r.n[0], last)
-				}
-				if r.what == "granted" {
-					last = r.n[0]
-					// The short way does not note that a holder lives, which says nothing
-					// until it stands in the queue again.
-					if w.m.alive[s.p] {
-						rdb.ZAdd(ctx, tgt.keys[2], redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1e15})
-						rdb.PExpire(ctx, tgt.keys[2], time.Hour)
-					}
-				}
-				if r.what != want && (r.what != "gone" || w.m.released != owner) {
-					t.Fatalf("seed %d, %v: %s, want %s", seed, log, r.what, want)
-				}
-				if r.what == "granted" || r.what == "busy" && s.name != "try" {
-					turns[s.p] = r.n[2]
-				}
-			case "leave":
-				if err := stores[s.p].leave(ctx, &tgt, entryOf(s.p)); err != nil {
-					t.Fatal(err)
-				}
-				turns[s.p] = 0
-			case "unlock":
-				what, err := stores[s.p].release(ctx, &tgt, owner, last, 0, false, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if before.clients[s.p].holds && what != "ok" {
-					t.Fatalf("seed %d, %v: %s", seed, log, what)
-				}
-			case "end":
-				rdb.HSet(ctx, tgt.record(), "x", 1)
-			case "dead":
-				rdb.ZAdd(ctx, tgt.keys[2], redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1})
-			}
-			for p, alive := range w.m.alive {
-				if score := rdb.ZScore(ctx, tgt.keys[2], fmt.Sprintf("p%d", p)).Val(); score > 1 != alive {
-					t.Fatalf("seed %d, %v: the life of p%d is %v, the model's %v", seed, log, p, score, alive)
-				}
-			}
-			gotOwner := rdb.HGet(ctx, tgt.record(), "o").Val()
-			gotQueue := rdb.ZRange(ctx, tgt.keys[1], 0, -1).Val()
-			if gotOwner != w.m.owner || !slices.Equal(gotQueue, w.m.queue) && len(gotQueue)+len(w.m.queue) > 0 {
-				t.Fatalf("seed %d, %v: the script has %q, %v, the model %q, %v", seed, log, gotOwner, gotQueue, w.m.owner, w.m.queue)
+		y.log = append(y.log, fmt.Sprint(s))
+		for _, check := range []func() string{
+			func() string { return wrong },
+			func() string { return y.take(ctx, before, s) },
+			func() string { return y.renew(ctx, s.p) },
+			func() string { return y.compare(ctx) },
+		} {
+			if wrong := check(); wrong != "" {
+				return fmt.Sprintf("%v: %s", y.log, wrong)
 			}
 		}
 	}
-	everyKeyEnds(t, rdb)
+	d.rdb.Unlink(ctx, y.t.keys...)
+	return ""
+}
+
+// take takes the step that the model has taken.
+func (y *way) take(ctx context.Context, before *world, s step) string {
+	alive := y.t.keys[2]
+	switch s.name {
+	case "lock", "lock more", "try", "poll":
+		return y.acquire(ctx, s)
+	case "leave":
+		y.turns[s.p] = 0
+		if err := y.stores[s.p].leave(ctx, &y.t, entryOf(s.p)); err != nil {
+			return err.Error()
+		}
+	case "unlock":
+		return y.release(ctx, before, s.p)
+	case "end":
+		y.rdb.HSet(ctx, y.t.record(), "x", 1)
+	case "dead":
+		y.rdb.ZAdd(ctx, alive, redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1})
+	}
+	return ""
+}
+
+func (y *way) acquire(ctx context.Context, s step) string {
+	c := y.w.clients[s.p]
+	b := bid{owners: []string{c.owner}, lease: time.Hour, more: s.name == "lock more", turn: y.turns[s.p]}
+	if s.name != "try" {
+		b.entry = entryOf(s.p)
+	}
+	r, err := y.stores[s.p].acquire(ctx, &y.t, b, nil)
+	if err != nil {
+		return err.Error()
+	}
+	again, err := y.stores[s.p].acquire(ctx, &y.t, b, nil) // as a client does that got no reply
+	if err != nil || r.what != again.what || r.n[2] != again.n[2] || r.what == "granted" && r.n[0] != again.n[0] {
+		return fmt.Sprintf("%v, asked again %v, %v", r, again, err)
+	}
+	want := "busy"
+	if c.holds {
+		want = "granted"
+	}
+	if r.what != want && (r.what != "gone" || y.w.m.released != c.owner) {
+		return fmt.Sprintf("it says %s, the model %s", r.what, want)
+	}
+	if r.what == "granted" {
+		if r.n[0] <= y.last {
+			return fmt.Sprintf("fence %d after %d", r.n[0], y.last)
+		}
+		y.last, y.fences[s.p], y.owners[s.p] = r.n[0], r.n[0], c.owner
+		// The short way does not note that a holder lives, which says nothing until
+		// it stands in the queue again.
+		if y.w.m.alive[s.p] {
+			y.rdb.ZAdd(ctx, y.t.keys[2], redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1e15})
+			y.rdb.PExpire(ctx, y.t.keys[2], time.Hour)
+		}
+	}
+	if r.what == "granted" || r.what == "busy" && s.name != "try" {
+		y.turns[s.p] = r.n[2]
+	}
+	return ""
+}
+
+// release gives back, and once more as a client does that got no reply.
+func (y *way) release(ctx context.Context, before *world, p int) string {
+	m := before.m.clone()
+	for range 2 {
+		want := m.release(y.owners[p])
+		what, err := y.stores[p].release(ctx, &y.t, y.owners[p], y.fences[p], 0, false, 0)
+		if err != nil {
+			return err.Error()
+		}
+		if what != want && (what != "taken" || want != "not mine") {
+			return fmt.Sprintf("a release says %s, the model %s", what, want)
+		}
+	}
+	return ""
+}
+
+// renew renews what a process had of late: it must never get the lock by that.
+func (y *way) renew(ctx context.Context, p int) string {
+	owner, m := y.owners[p], y.w.m
+	if owner == "" {
+		return ""
+	}
+	want := "taken"
+	switch {
+	case m.owner == owner && m.ended:
+		want = "expired"
+	case m.owner == owner:
+		want = "ok"
+	case m.released == owner:
+		want = "released"
+	}
+	r, err := y.stores[p].renew(ctx, &hold{target: y.t, owner: owner, fence: y.fences[p]}, time.Hour, 0, "")
+	if err != nil || r.what != want {
+		return fmt.Sprintf("a renewal says %v, %v, the model %s", r, err, want)
+	}
+	return ""
+}
+
+// compare looks at what is in Redis.
+func (y *way) compare(ctx context.Context) string {
+	p, m := y.rdb.Pipeline(), y.w.m
+	owner, queue := p.HGet(ctx, y.t.record(), "o"), p.ZRange(ctx, y.t.keys[1], 0, -1)
+	var lives [processes]*redis.FloatCmd
+	for i := range lives {
+		lives[i] = p.ZScore(ctx, y.t.keys[2], fmt.Sprintf("p%d", i))
+	}
+	var ttls []*redis.DurationCmd
+	for _, key := range y.t.keys {
+		ttls = append(ttls, p.PTTL(ctx, key))
+	}
+	_, _ = p.Exec(ctx)
+	if owner.Val() != m.owner || !slices.Equal(queue.Val(), m.queue) && len(queue.Val())+len(m.queue) > 0 {
+		return fmt.Sprintf("it has %q, %v, the model %q, %v", owner.Val(), queue.Val(), m.owner, m.queue)
+	}
+	for i, alive := range m.alive {
+		if lives[i].Val() > 1 != alive {
+			return fmt.Sprintf("the life of p%d is %v, the model's %v", i, lives[i].Val(), alive)
+		}
+	}
+	for i, ttl := range ttls {
+		if ttl.Val() == -1 {
+			return y.t.keys[i] + " has no TTL"
+		}
+	}
+	return ""
+}
+
+// The real scripts do what the model does, on random ways.
+func TestTheScriptsDoWhatTheModelDoes(t *testing.T) {
+	s := redistest.Start(t)
+	ways, seed := redistest.Pick(150, 100_000), uint64(time.Now().UnixNano())
+	var all sync.WaitGroup
+	var gone atomic.Int64
+	for worker := range 3 {
+		d := newDriver(s.Client(t), seed+uint64(worker))
+		all.Go(func() {
+			for n := gone.Add(1); n <= int64(ways) && !t.Failed(); n = gone.Add(1) {
+				if wrong := d.difference(t.Context(), fmt.Sprint("way", n)); wrong != "" {
+					t.Errorf("seed %d, way %d: %s", seed+uint64(worker), n, wrong)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d ways, %d scripts", ways, s.Calls("evalsha"))
+}
+
+// What is taken out of the real scripts, a line at a time, shows on those ways: the
+// model has teeth, and each of these lines has a test that fails without it.
+func TestTheModelSeesWhatIsTakenOutOfTheScripts(t *testing.T) {
+	s := redistest.Start(t)
+	for name, cut := range map[string]struct {
+		script   *string
+		from, to string
+	}{
+		"the owner check of a release":       {&releaseLua, "if owner == me and ends > now and not queued", "if ends > now and not queued"},
+		"the same with a queue":              {&releaseLua, "expires = owner == me and ends", "expires = owner ~= '' and ends"},
+		"the owner check of a renewal":       {&renewLua, "ends = found[1] == who and tonumber(found[2])", "ends = tonumber(found[2])"},
+		"the end of what is renewed":         {&renewLua, "if ends <= now then", "if false then"},
+		"the claim":                          {&acquireLua, "if mine ~= '' and exclusive(mode) and owner == 'g:' .. mine then", "if false then"},
+		"the end of a grant":                 {&queueLua, "if owner ~= '' and ends <= now then", "if owner ~= '' and ends <= now and string.sub(owner, 1, 2) ~= 'g:' then"},
+		"the doubt about who does not claim": {&queueLua, "if string.sub(holder, 1, 2) == 'g:' then", "if false then"},
+		"the answer to a repeated bid":       {&acquireLua, "if owner == me and ends > now then", "if false then"},
+		"the refusal of a late bid":          {&acquireLua, "elseif released == me then", "elseif false then"},
+		"the last who released":              {&releaseLua, "if released == me and owner == '' then", "if false then"},
+		"its name":                           {&releaseLua, "'o', '', 'lr', me, 'm', '')\n  return 'ok'", "'o', '', 'm', '')\n  return 'ok'"},
+		"the liveness check":                 {&queueLua, "if seen and tonumber(seen) > now then", "if true then"},
+		"the hand-off":                       {&releaseLua, "expire(mode)\nadvance()", "expire(mode)"},
+		"the order of the queue":             {&acquireLua, "turn = math.max(micros, tonumber(last or 0) + 1)", "turn = 1"},
+		"the way back into the queue":        {&acquireLua, "enqueue(turn, 3000) -- it had been passed over", "-- it had been passed over"},
+		"the growth of fences":               {&acquireLua, "fence = math.max(fence + 1, micros)\n  if known", "if known"},
+		"the same with a queue in front":     {&acquireLua, "fence = math.max(fence + 1, micros)\n  end", "end"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cutOut(t, cut.script, cut.from, cut.to)
+			d, ctx := newDriver(s.Client(t), 1), t.Context() // always the same ways
+			for n := range 5000 {
+				if wrong := d.difference(ctx, fmt.Sprint(name, n)); wrong != "" {
+					t.Logf("way %d: %s", n+1, wrong)
+					return
+				}
+			}
+			t.Error("not seen")
+		})
+	}
+}
+
+// cutOut replaces a part of a script's text, until the test ends.
+func cutOut(t *testing.T, text *string, from, to string) {
+	t.Helper()
+	if n := strings.Count(*text, from); n != 1 {
+		t.Fatalf("%q stands %d times in the script", from, n)
+	}
+	whole := *text
+	load := func() {
+		acquireScript, releaseScript, leaveScript = compose(acquireLua), compose(releaseLua), compose(leaveLua)
+		renewScript = redis.NewScript(renewLua)
+	}
+	t.Cleanup(func() { *text = whole; load() })
+	*text = strings.Replace(whole, from, to, 1)
+	load()
 }
