@@ -6,163 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 )
-
-// A crowd contends for one lock for as long as its test wants, and sees to it that
-// there is one holder at a time and that fences grow.
-type crowd struct {
-	inside   atomic.Int32
-	mu       sync.Mutex
-	last     int64 // fence
-	served   int
-	since    time.Time // of the last service
-	gap      time.Duration
-	failures int
-}
-
-// join has n goroutines contend until ctx ends.
-func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *Locker, n int) {
-	for range n {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				err := l.Do(ctx, "crowd", func(held context.Context, s *Lease) error {
-					c.enter(t, s)
-					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
-					c.inside.Add(-1)
-					return nil
-				})
-				if err != nil && ctx.Err() == nil {
-					c.fail(t, err)
-				}
-			}
-		})
-	}
-}
-
-func (c *crowd) enter(t *testing.T, s *Lease) {
-	if n := c.inside.Add(1); n != 1 {
-		t.Errorf("%d holders at a time", n)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s.Fence() <= c.last {
-		t.Errorf("fence %d after %d", s.Fence(), c.last)
-	}
-	now := time.Now()
-	if !c.since.IsZero() {
-		c.gap = max(c.gap, now.Sub(c.since))
-	}
-	c.last, c.since = s.Fence(), now
-	c.served++
-}
-
-// fail takes an error of the lock: a server that is not there may be told of, a
-// lease that was lost may not.
-func (c *crowd) fail(t *testing.T, err error) {
-	if errors.Is(err, ErrLost) || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotReplicated) {
-		t.Errorf("the crowd: %v", err)
-	}
-	c.mu.Lock()
-	c.failures++
-	c.mu.Unlock()
-	time.Sleep(10 * time.Millisecond)
-}
-
-// progress waits until the crowd has been served so many times more.
-func (c *crowd) progress(t *testing.T, n int) {
-	t.Helper()
-	count := func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.served }
-	from := count()
-	redistest.Eventually(t, 30*time.Second, "the crowd is served", func() bool { return count() >= from+n })
-}
-
-// Locks that a replica has confirmed survive a failover, the others may not; fences
-// grow across it, and everybody who waits comes through.
-func TestChaosSentinelFailovers(t *testing.T) {
-	end := time.Now().Add(redistest.Long(t))
-	set := redistest.Sentinel(t)
-	client := func() *redis.Client {
-		return set.Client(t, func(o *redis.FailoverOptions) { o.MaxRetries = 2; o.DialTimeout = 500 * time.Millisecond })
-	}
-	ctx := t.Context()
-	opts := Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond, Lease: 30 * time.Second}
-	a, b := open(t, client(), opts), open(t, client(), opts)
-	alone := b.With(Options{Lease: 30 * time.Second}) // while there is one server no confirmation can come
-	var worst time.Duration
-	rounds, forgotten := 0, 0
-	for ; rounds == 0 || time.Now().Before(end); rounds++ {
-		var held []*Lease
-		for i := range 20 {
-			held = append(held, must(t)(a.Lock(ctx, fmt.Sprint("held", i))))
-		}
-		loose := must(t)(alone.Lock(ctx, "loose"))
-		granted := make(chan *Lease, 1)
-		go func() {
-			lease, err := alone.Lock(context.Background(), "held0")
-			for errors.Is(err, ErrUnavailable) {
-				lease, err = alone.Lock(context.Background(), "held0")
-			}
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- lease
-		}()
-		waiting(t, b, keys.Mutex, "held0", 1)
-		old := set.KillMaster()
-		now := set.Promoted(old)
-		for i, lease := range held {
-			var err error
-			redistest.Eventually(t, 20*time.Second, "the new master answers", func() bool {
-				err = lease.Check(ctx)
-				return err == nil || errors.Is(err, ErrLost)
-			})
-			if err != nil {
-				t.Errorf("round %d: confirmed lock %d: %v", rounds, i, err)
-			}
-		}
-		freed := time.Now()
-		unlock(t, held...)
-		select {
-		case next := <-granted:
-			if next.Fence() <= held[0].Fence() {
-				t.Errorf("round %d: fence %d after %d", rounds, next.Fence(), held[0].Fence())
-			}
-			worst = max(worst, time.Since(freed))
-			unlock(t, next)
-		case <-time.After(20 * time.Second):
-			t.Fatal("the waiter is stuck")
-		}
-		if err := loose.Unlock(ctx); err != nil {
-			forgotten++
-		}
-		rejoin(t, old, now)
-	}
-	t.Logf("%d failovers, 20 confirmed locks each: none lost; of unconfirmed ones %d; a waiter had its lock %v after it was free", rounds, forgotten, worst)
-}
-
-// rejoin brings a server back as a replica, without waiting for the sentinels to
-// notice that it should be one.
-func rejoin(t *testing.T, old, master *redistest.Server) {
-	t.Helper()
-	old.Restart()
-	rdb := old.Client(t)
-	port := master.Addr()[strings.LastIndexByte(master.Addr(), ':')+1:]
-	rdb.Do(t.Context(), "REPLICAOF", "127.0.0.1", port)
-	redistest.Eventually(t, 30*time.Second, "the replica follows", func() bool {
-		return strings.Contains(rdb.Info(t.Context(), "replication").Val(), "master_link_status:up")
-	})
-	time.Sleep(10 * time.Second) // sentinels do not fail over twice within this time
-}
 
 // With an append-only file that is written before each answer, a crash of the
 // server loses no lock: a holder keeps his, and nobody gets one twice.
@@ -340,12 +190,26 @@ func TestChaosLostWakeUps(t *testing.T) {
 	t.Logf("%d subscriptions killed, %d links broken: %d hand-offs, %d calls failed, the longest gap was %v", kills, blips, c.served, c.failures, c.gap)
 }
 
-// More and longer histories than TestHistoriesAreThoseOfAMutexWithFences has.
+// More and longer histories than TestHistoriesAreThoseOfAMutexWithFences has, four at
+// a time, since they wait more than they work.
 func TestChaosHistories(t *testing.T) {
-	end := time.Now().Add(redistest.Long(t))
-	n := 0
-	for ; n == 0 || time.Now().Before(end); n++ {
-		histories(t, 1, 300)
+	rounds := make(chan int)
+	var n, total atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for round := range rounds {
+				t.Run(fmt.Sprint(round), func(t *testing.T) {
+					total.Add(int64(histories(t, 1, 350)))
+					n.Add(1)
+				})
+			}
+		})
 	}
-	t.Logf("%d histories of %d operations", n, 8*300*2)
+	for round := range redistest.Rounds(t, 200) {
+		rounds <- round
+	}
+	close(rounds)
+	all.Wait()
+	t.Logf("%d histories of %d operations in all", n.Load(), total.Load())
 }

@@ -21,7 +21,7 @@ type op struct {
 	unlock bool
 }
 
-// held is what a mutex with fences is: who has it, and the last fence.
+// A mutexState is what a mutex with fences is: who has it, and the last fence.
 type mutexState struct {
 	who   int // -1: nobody
 	fence int64
@@ -32,7 +32,7 @@ var mutexModel = porcupine.Model{
 	Step: func(state, input, output any) (bool, any) {
 		s, o, fence := state.(mutexState), input.(op), output.(int64)
 		if o.unlock {
-			return s.who == o.who, mutexState{-1, s.fence}
+			return s.who == o.who && s.fence == fence, mutexState{-1, s.fence}
 		}
 		return s.who == -1 && fence > s.fence, mutexState{o.who, fence}
 	},
@@ -43,7 +43,10 @@ var mutexModel = porcupine.Model{
 // A mutex is what its history says. taker is how a client takes and gives back.
 type taker func(ctx context.Context, who int) (fence int64, unlock func() error, err error)
 
-func history(t *testing.T, clients, rounds int, take taker) porcupine.CheckResult {
+// errDied is what the unlock of a client says that is no more: its lease ends some time.
+var errDied = errors.New("it died")
+
+func history(t *testing.T, clients, rounds int, take taker) (result porcupine.CheckResult, n int) {
 	var mu sync.Mutex
 	var ops []porcupine.Operation
 	begin := time.Now()
@@ -70,8 +73,8 @@ func history(t *testing.T, clients, rounds int, take taker) porcupine.CheckResul
 				record(op{who, false}, call, time.Since(begin), fence)
 				call = time.Since(begin)
 				end := time.Duration(0)
-				if err := unlock(); errors.Is(err, ErrUnavailable) {
-					end = time.Hour // it goes on in the background
+				if err := unlock(); errors.Is(err, ErrUnavailable) || errors.Is(err, errDied) {
+					end = time.Hour // it goes on in the background, or waits for its end
 				} else if err != nil {
 					t.Errorf("Unlock: %v", err)
 				}
@@ -80,16 +83,17 @@ func history(t *testing.T, clients, rounds int, take taker) porcupine.CheckResul
 		})
 	}
 	all.Wait()
-	result, _ := porcupine.CheckOperationsVerbose(mutexModel, ops, 20*time.Second)
-	return result
+	result, _ = porcupine.CheckOperationsVerbose(mutexModel, ops, time.Minute)
+	return result, len(ops)
 }
 
 func TestHistoriesAreThoseOfAMutexWithFences(t *testing.T) {
 	histories(t, 4, 30)
 }
 
-// histories checks so many histories of 8 clients with faults, and their rounds.
-func histories(t *testing.T, n, rounds int) {
+// histories checks so many histories of 8 clients with faults, and their rounds. It
+// returns how many operations they had.
+func histories(t *testing.T, n, rounds int) (total int) {
 	s := redistest.Start(t)
 	for h := range n {
 		p := redistest.Proxy(t, s.Addr())
@@ -98,6 +102,7 @@ func histories(t *testing.T, n, rounds int) {
 			open(t, p.Client(t, quick), Options{}), open(t, p.Client(t, quick), Options{}),
 			open(t, s.Client(t, quick), Options{}), open(t, s.Client(t, quick), Options{StrictFIFO: true}),
 		}
+		mortal := open(t, s.Client(t, quick), Options{Lease: minLease, NoRenewal: true})
 		stop := make(chan struct{})
 		var chaos sync.WaitGroup
 		chaos.Go(func() {
@@ -105,7 +110,7 @@ func histories(t *testing.T, n, rounds int) {
 				select {
 				case <-stop:
 					return
-				case <-time.After(time.Duration(rand.IntN(60)) * time.Millisecond):
+				case <-time.After(time.Duration(rand.IntN(120)) * time.Millisecond):
 				}
 				switch rand.IntN(4) {
 				case 0:
@@ -121,10 +126,18 @@ func histories(t *testing.T, n, rounds int) {
 				}
 			}
 		})
-		result := history(t, 8, rounds, func(ctx context.Context, who int) (int64, func() error, error) {
-			lease, err := lockers[who%len(lockers)].Lock(ctx, fmt.Sprint("lock", h))
+		result, ops := history(t, 8, rounds, func(ctx context.Context, who int) (int64, func() error, error) {
+			l := lockers[who%len(lockers)]
+			dies := rand.IntN(200) == 0
+			if dies {
+				l = mortal
+			}
+			lease, err := l.Lock(ctx, fmt.Sprint("lock", h))
 			if err != nil {
 				return 0, nil, err
+			}
+			if dies {
+				return lease.Fence(), func() error { return errDied }, nil
 			}
 			return lease.Fence(), func() error { return lease.Unlock(context.Background()) }, nil
 		})
@@ -133,17 +146,19 @@ func histories(t *testing.T, n, rounds int) {
 		if result != porcupine.Ok {
 			t.Fatalf("history %d is %v", h, result)
 		}
-		for _, l := range lockers {
+		total += ops
+		for _, l := range append(lockers, mortal) {
 			_ = l.Close()
 		}
 	}
+	return total
 }
 
 // The recipe with SETNX and a plain DEL, and fences from INCR: the check sees it.
 func TestAHistoryOfTheNaiveRecipeIsNotThatOfAMutex(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	result := history(t, 8, 60, func(ctx context.Context, _ int) (int64, func() error, error) {
+	result, _ := history(t, 8, 60, func(ctx context.Context, _ int) (int64, func() error, error) {
 		for ctx.Err() == nil {
 			if rdb.SetNX(ctx, "naive", "locked", 2*time.Millisecond).Val() {
 				fence := rdb.Incr(ctx, "fence").Val()

@@ -92,7 +92,11 @@ func renewArgs(h *hold, lease time.Duration, raise int64, heir string) []any {
 }
 
 func (s *store) renew(ctx context.Context, h *hold, lease time.Duration, raise int64, heir string) (reply, error) {
-	return s.eval(ctx, renewScript, h.keys, renewArgs(h, lease, raise, heir), h.replicas, h.replicaTimeout, nil)
+	replicas := h.replicas
+	if lease == 0 && raise == 0 { // it only looks, and there is nothing to confirm
+		replicas = 0
+	}
+	return s.eval(ctx, renewScript, h.keys, renewArgs(h, lease, raise, heir), replicas, h.replicaTimeout, nil)
 }
 
 // renewMany renews in one pipeline for each node.

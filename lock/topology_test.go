@@ -110,6 +110,15 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 	if err := lease.Err(); err != nil {
 		t.Error(err)
 	}
+	waits = s.Calls("wait") // only to look needs no replica
+	for range 20 {
+		if err := lease.Check(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.Calls("wait") - waits; got >= 20 { // a renewal may come in between
+		t.Errorf("%d WAIT for 20 looks", got)
+	}
 	replica.Stop()
 	if _, err := l.Lock(ctx, "b"); !errors.Is(err, ErrNotReplicated) {
 		t.Errorf("got %v", err)

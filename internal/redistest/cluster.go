@@ -13,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClusterServers is a Redis Cluster of three masters without replicas, each with
-// a third of the slots.
+// ClusterServers is a Redis Cluster of three masters, each with a third of the
+// slots, and of their replicas after a call of Replicate.
 type ClusterServers struct {
-	t     testing.TB
-	Nodes []*Server
+	t        testing.TB
+	Nodes    []*Server // the first masters
+	Replicas []*Server // that begin as such
 }
 
 // slots is the number of hash slots of every Redis Cluster.
@@ -88,21 +89,23 @@ func (c *ClusterServers) Client(t testing.TB, changes ...func(*redis.ClusterOpti
 // Owner returns the node that serves a key's slot.
 func (c *ClusterServers) Owner(key string) *Server {
 	ctx := context.Background()
-	slot := c.Nodes[0].control.ClusterKeySlot(ctx, key).Val()
-	view := c.Nodes[0].control.ClusterNodes(ctx).Val()
-	for _, node := range c.Nodes {
+	one := c.alive()[0]
+	slot := one.control.ClusterKeySlot(ctx, key).Val()
+	view := one.control.ClusterNodes(ctx).Val()
+	for _, node := range c.alive() {
 		if serves(view, id(node), slot) {
 			return node
 		}
 	}
 	c.t.Errorf("redistest: cluster: nobody serves slot %d", slot)
-	return c.Nodes[0]
+	return one
 }
 
 // Move moves the slot of a key, with all it holds, to another node. Clients find
 // out by being redirected.
 func (c *ClusterServers) Move(key string, to *Server) {
-	from, slot := c.Owner(key), c.Nodes[0].control.ClusterKeySlot(context.Background(), key).Val()
+	from := c.Owner(key)
+	slot := from.control.ClusterKeySlot(context.Background(), key).Val()
 	if from == to {
 		return
 	}
@@ -113,7 +116,7 @@ func (c *ClusterServers) Move(key string, to *Server) {
 		c.do(node, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
 	}
 	Eventually(c.t, 20*time.Second, "all nodes know where the slot is", func() bool {
-		for _, node := range c.Nodes {
+		for _, node := range c.alive() {
 			if view := node.control.ClusterNodes(context.Background()).Val(); !serves(view, id(to), slot) {
 				return false
 			}

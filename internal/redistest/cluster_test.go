@@ -44,3 +44,31 @@ func TestAClusterServesAllSlotsAndRefusesToMixThem(t *testing.T) {
 		t.Errorf("got %d, %v from a node started anew", n, err)
 	}
 }
+
+func TestAReplicaTakesOverInACluster(t *testing.T) {
+	Long(t) // ten seconds, of which it waits most
+	t.Parallel()
+	c := Cluster(t)
+	c.Replicate()
+	rdb := c.Client(t)
+	if err := rdb.Set(t.Context(), "a", "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	old := c.Owner("a")
+	if n := old.Client(t).Wait(t.Context(), 1, 10*time.Second).Val(); n != 1 {
+		t.Errorf("%d replicas", n)
+	}
+	c.FailOver("a")
+	if c.Owner("a") == old || len(c.Masters()) != 3 {
+		t.Error("the dead master serves the slot")
+	}
+	Eventually(t, 20*time.Second, "the value is there", func() bool { return rdb.Get(t.Context(), "a").Val() == "x" })
+	other := c.Masters()[0]
+	if other == c.Owner("a") {
+		other = c.Masters()[1]
+	}
+	c.Move("a", other)
+	if c.Owner("a") != other || rdb.Get(t.Context(), "a").Val() != "x" {
+		t.Error("the slot has not moved with its value")
+	}
+}

@@ -27,6 +27,7 @@
 package redistest
 
 import (
+	"iter"
 	"os"
 	"testing"
 	"time"
@@ -43,6 +44,27 @@ func Long(t testing.TB) time.Duration {
 		return d
 	}
 	return time.Minute
+}
+
+// Rounds skips the test unless LEVEE_LONG is set. It is for a test whose figure is a
+// number of rounds: there are n or, if LEVEE_LONG is a duration, as many as begin
+// within that time, and one at least.
+func Rounds(t testing.TB, n int) iter.Seq[int] {
+	t.Helper()
+	timed, end := lasts(), time.Now().Add(Long(t))
+	return func(yield func(int) bool) {
+		for i := 0; timed && (i == 0 || time.Now().Before(end)) || !timed && i < n; i++ {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// lasts tells whether LEVEE_LONG says how long.
+func lasts() bool {
+	_, err := time.ParseDuration(os.Getenv("LEVEE_LONG"))
+	return err == nil
 }
 
 // Pick returns the size or duration of a test: short in an ordinary run, long

@@ -26,3 +26,19 @@ func TestLongTestsAreSwitchedByOneVariable(t *testing.T) {
 		}
 	}
 }
+
+func TestRoundsAreCountedOrTimed(t *testing.T) {
+	for value, want := range map[string]int{"1": 7, "1ns": 1} {
+		t.Setenv("LEVEE_LONG", value)
+		n := 0
+		for i := range Rounds(t, 7) {
+			if i != n {
+				t.Errorf("LEVEE_LONG=%s: round %d is number %d", value, n, i)
+			}
+			n++
+		}
+		if n != want {
+			t.Errorf("LEVEE_LONG=%s: %d rounds, want %d", value, n, want)
+		}
+	}
+}
