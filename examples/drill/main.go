@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,23 +36,9 @@ func main() {
 
 // run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "drill: %v (drill -h lists the flags)\n", err)
-		return 2
-	}
-	err = s.drill(ctx, &report{out: stdout, progress: stderr, markdown: s.markdown, began: time.Now()})
-	if ctx.Err() != nil {
-		err = errors.New("interrupted")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "drill: %s\n", strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
-		return 1
-	}
-	return 0
+	return console.Run(ctx, "drill", args, stderr, parse, func(s settings) error {
+		return s.drill(ctx, &report{out: stdout, progress: stderr, markdown: s.markdown, began: time.Now()})
+	})
 }
 
 // settings are what the flags say.
@@ -68,24 +53,16 @@ type settings struct {
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{size: fullScale}
 	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // its errors are printed once, by run
 	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
 	flags.StringVar(&s.postgres, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
 	flags.IntVar(&s.rows, "rows", 100_000, "products in the catalogue, from 20,000 to 10,000,000")
 	flags.IntVar(&s.only, "scene", 0, "run only this scene, 1 to 4 (default all)")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the tables as Markdown")
-	err := flags.Parse(args)
+	err := console.Parse(flags, args, "Drill runs three floods and an update race against a plain cache-aside and against levee.", stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(stderr, "Drill runs three floods and an update race against a plain cache-aside and against levee.")
-		flags.SetOutput(stderr)
-		flags.PrintDefaults()
-		return s, err
 	case err != nil:
 		return s, err
-	case flags.NArg() > 0:
-		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.rows < s.size.avalanche || s.rows > 10_000_000:
 		return s, fmt.Errorf("-rows must be from %s to 10,000,000, not %d", console.Count(int64(s.size.avalanche)), s.rows)
 	case s.only < 0 || s.only > 4:

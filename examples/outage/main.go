@@ -13,11 +13,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
@@ -31,23 +29,10 @@ func main() {
 
 // run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "outage: %v (outage -h lists the flags)\n", err)
-		return 2
-	}
-	_, err = s.play(ctx, &report{out: stdout, markdown: s.markdown})
-	if ctx.Err() != nil {
-		err = errors.New("interrupted")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "outage: %s\n", strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
-		return 1
-	}
-	return 0
+	return console.Run(ctx, "outage", args, stderr, parse, func(s settings) error {
+		_, err := s.play(ctx, &report{out: stdout, markdown: s.markdown})
+		return err
+	})
 }
 
 // settings are what the flags say.
@@ -61,22 +46,14 @@ type settings struct {
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{size: fullScale}
 	flags := flag.NewFlagSet("outage", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // its errors are printed once, by run
 	flags.StringVar(&s.redisServer, "redis-server", "", "start, stop and kill this `program`, a path or a name in PATH, instead of an embedded Redis")
 	flags.IntVar(&s.size.reads, "reads", fullScale.reads, "reads of each service in a second, from 10 to 5,000")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the summary as Markdown")
-	err := flags.Parse(args)
+	err := console.Parse(flags, args, "Outage takes the Redis and the database of a service away, and shows what its users see of that.", stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(stderr, "Outage takes the Redis and the database of a service away, and shows what its users see of that.")
-		flags.SetOutput(stderr)
-		flags.PrintDefaults()
-		return s, err
 	case err != nil:
 		return s, err
-	case flags.NArg() > 0:
-		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.size.reads < 10 || s.size.reads > 5000:
 		return s, fmt.Errorf("-reads must be from 10 to 5,000, not %d", s.size.reads)
 	}

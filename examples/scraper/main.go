@@ -16,12 +16,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/levee-go/levee/examples/internal/console"
@@ -37,23 +35,10 @@ func main() {
 
 // run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	s, err := parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "scraper: %v (scraper -h lists the flags)\n", err)
-		return 2
-	}
-	_, err = s.runs(ctx, &report{out: stdout, progress: stderr, markdown: s.markdown, began: time.Now()})
-	if ctx.Err() != nil {
-		err = errors.New("interrupted")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "scraper: %s\n", strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
-		return 1
-	}
-	return 0
+	return console.Run(ctx, "scraper", args, stderr, parse, func(s settings) error {
+		_, err := s.runs(ctx, &report{out: stdout, progress: stderr, markdown: s.markdown, began: time.Now()})
+		return err
+	})
 }
 
 // settings are what the flags say.
@@ -68,23 +53,15 @@ type settings struct {
 func parse(args []string, stderr io.Writer) (settings, error) {
 	s := settings{size: fullScale}
 	flags := flag.NewFlagSet("scraper", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // its errors are printed once, by run
 	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
 	flags.StringVar(&s.postgres, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
 	flags.IntVar(&s.rows, "rows", 100_000, "products in the catalogue, from 1,000 to 10,000,000")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the table as Markdown")
-	err := flags.Parse(args)
+	err := console.Parse(flags, args, "Scraper attacks a product catalogue with ids that do not exist, and measures what each protection is worth.", stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(stderr, "Scraper attacks a product catalogue with ids that do not exist, and measures what each protection is worth.")
-		flags.SetOutput(stderr)
-		flags.PrintDefaults()
-		return s, err
 	case err != nil:
 		return s, err
-	case flags.NArg() > 0:
-		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.rows < 1000 || s.rows > 10_000_000:
 		return s, fmt.Errorf("-rows must be from 1,000 to 10,000,000, not %d", s.rows)
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -59,40 +58,21 @@ func Main[S any](play Play[S]) {
 // Run is Main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure, which includes that
 // a recipe went wrong that is not there to do so.
 func (play Play[S]) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	redisAddr, dsn, err := play.parse(args, stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v (%s -h lists the flags)\n", play.Name, err, play.Name)
-		return 2
-	}
-	_, err = play.Perform(ctx, redisAddr, dsn, stdout)
-	if ctx.Err() != nil {
-		err = errors.New("interrupted")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %s\n", play.Name, strings.Join(strings.Fields(err.Error()), " ")) // some drivers write several lines
-		return 1
-	}
-	return 0
+	return console.Run(ctx, play.Name, args, stderr, play.parse, func(s settings) error {
+		_, err := play.Perform(ctx, s.redis, s.postgres, stdout)
+		return err
+	})
 }
 
-func (play Play[S]) parse(args []string, stderr io.Writer) (redisAddr, dsn string, err error) {
+// settings are what the flags say.
+type settings struct{ redis, postgres string }
+
+func (play Play[S]) parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet(play.Name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // its errors are printed once, by Run
-	flags.StringVar(&redisAddr, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
-	flags.StringVar(&dsn, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
-	err = flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(stderr, play.About)
-		flags.SetOutput(stderr)
-		flags.PrintDefaults()
-	}
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	return redisAddr, dsn, err
+	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
+	flags.StringVar(&s.postgres, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
+	err = console.Parse(flags, args, play.About, stderr)
+	return s, err
 }
 
 // Perform plays all recipes one after the other and prints a row for each.
