@@ -4,28 +4,28 @@
 //
 // # What it promises
 //
-// After Add has returned, MayContain says yes to that id until it is removed,
+// After [Filter.Add] has returned, [Filter.MayContain] says yes to that id until it is removed,
 // whatever else goes on: adds, a Rebuild, a switch to its result. Of the ids that
-// were never added about FalsePositiveRate pass, as long as no more than Capacity
-// are in.
+// were never added about [Options.FalsePositiveRate] pass, as long as no more than
+// [Options.Capacity] are in.
 //
 // A Filter that does not know abstains, which is to say yes to everything: until
-// its first Rebuild has completed (unless Options.Complete), when it is so full
+// its first [Filter.Rebuild] has completed (unless [Options.Complete]), when it is so full
 // that its answers are worth little, after Close, and when it is nil.
 //
-// Add an id before the row that bears it commits, and Remove it after the row's
+// Add an id before the row that bears it commits, and [Filter.Remove] it after the row's
 // deletion has; then no caller is told that the row is absent while it is there. A
 // Rebuild scans the rows and may miss those that commit meanwhile; what is added
 // while it runs goes into its result too, and so does what was added up to
-// MaxTransaction before it began.
+// [Options.MaxTransaction] before it began.
 //
 // # Shared between processes
 //
-// A filter made by Open is one filter in all processes. Redis holds it, in pieces
+// A filter made by [Open] is one filter in all processes. Redis holds it, in pieces
 // together with a log of the adds; every process keeps a copy of its own, which
 // MayContain asks without going to Redis, and which follows the log. What a process
-// has added it finds at once. Other processes find it within MaxLag, mostly within
-// milliseconds, and until then may say no; with Options.Confirm they do not.
+// has added it finds at once. Other processes find it within [Options.MaxLag], mostly
+// within milliseconds, and until then may say no; with [Options.Confirm] they do not.
 //
 // A shared filter abstains on every doubt: while its copy is being made, when its
 // copy may be more than MaxLag behind, be it that Redis is silent or that this process
@@ -52,7 +52,7 @@
 //
 // # What it does not
 //
-// Without Counting, what is deleted stays in until the next Rebuild. A counting
+// Without [Options.Counting], what is deleted stays in until the next Rebuild. A counting
 // filter counts: an id added twice must be removed twice, and one that both a
 // Rebuild and an Add near it put in is counted twice, as is one whose Add Redis was
 // sent twice. That errs to yes. A Rebuild counts anew: each id as often as its ids

@@ -3,7 +3,7 @@
 // and how long one waits for its turn, and it stops calling for a while when too
 // many of them fail.
 //
-// A call passes, in this order:
+// A call of [Breaker.Do] passes, in this order:
 //
 //	open?   refused at once with ErrOpen
 //	queue   waits its turn, first in first out, at most QueueTimeout: ErrLimited
@@ -12,23 +12,27 @@
 //	verdict success, failure, or neither
 //
 // The breaker is closed, open or half-open. Closed, it opens when at least
-// MinRequests calls of the last Window have come to a verdict and FailureRatio of
-// them are failures. Open, it refuses everything for about Cooldown. Then it is
+// [Options.MinRequests] calls of the last [Options.Window] have come to a verdict and
+// [Options.FailureRatio] of them are failures. Open, it refuses everything for about
+// [Options.Cooldown]. Then it is
 // half-open and lets one call at a time try: the first success closes it, a
 // failure opens it again.
 //
 // What it keeps to:
 //
-//   - At most MaxConcurrent functions run, whatever becomes of their callers: one
-//     that ignores the end of its context keeps its place until it returns. If
-//     all places are taken like that, nothing runs until one of them returns.
-//   - A call returns when its context ends and at the latest after MaxDuration,
-//     whatever the function does.
+//   - At most [Options.MaxConcurrent] functions run, whatever becomes of their
+//     callers: one that ignores the end of its context keeps its place until it
+//     returns. If all places are taken like that, nothing runs until one of them
+//     returns.
+//   - A call returns when its context ends and at the latest after
+//     [Breaker.MaxDuration], whatever the function does.
 //   - A panic or a Goexit of the function ends that call with an error and is a
 //     failure. A hang is one after Timeout. None of them leaves it half-open.
 //   - A caller that leaves, by cancellation or by its own deadline, counts neither
 //     as a success nor as a failure. So a Timeout longer than all callers are
 //     willing to wait never sees a failure: keep it below, or detach the calls.
+//
+// [Breaker.DoDegraded] and [Breaker.DoBackground] are the same within smaller limits.
 //
 // It does not retry, and it does not know what other processes see.
 package breaker

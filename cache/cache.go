@@ -17,18 +17,21 @@ import (
 )
 
 // A Loader reads the value of key from the source. It says that there is none by
-// an error that matches ErrNotFound or that Options.IsNotFound recognizes. It is
-// called concurrently for different keys. Its context has the values of the
-// caller's, but not its end: it ends after the load timeout.
+// an error that matches [ErrNotFound] or that [Options.IsNotFound] recognizes; a nil
+// pointer without an error is a value like any other. It is called concurrently for
+// different keys, on goroutines of the cache. Its context has the values of the
+// caller's, but not its end: it ends after the load timeout, and on Close. A panic
+// or Goexit of it is an error of those who wait for the key.
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several keys. A key that is absent from the
-// map does not exist.
+// map does not exist; an error is that of all keys. The rest is as for [Loader].
 type BatchLoader[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
 
 // A Source is where values come from, and what the cache has to know of them.
 type Source[K comparable, V any] struct {
-	// Load and LoadMany read from the source. One of them is needed.
+	// Load and LoadMany read from the source. One of them is needed. LoadMany is used
+	// where there is no Load, and at present gets one key at a time.
 	Load     Loader[K, V]
 	LoadMany BatchLoader[K, V]
 	// Key turns a key into the text that stands in Redis, of at most
@@ -38,12 +41,13 @@ type Source[K comparable, V any] struct {
 	// TTL is how long a value may live. Nil, 0 or less means Options.TTL.
 	TTL func(K, V) time.Duration
 	// Clone copies a value for a caller who may change it. Nil means that values
-	// are shared between callers, who must not change them.
+	// with pointers, slices or maps in them are shared between callers, who must not
+	// change what these lead to.
 	Clone func(V) V
 }
 
-// A Cache answers for a source. It may be used concurrently. Make it with New or
-// NewSource.
+// A Cache answers for a source. It may be used concurrently. Make it with [New] or
+// [NewSource], and Close it: it owns goroutines.
 type Cache[K comparable, V any] struct {
 	o       Options
 	source  Source[K, V]
@@ -61,16 +65,16 @@ type Cache[K comparable, V any] struct {
 	trusting sync.Mutex // held by trust
 }
 
-// New makes a cache of what load reads. See NewSource.
+// New makes a cache of what load reads. See [NewSource].
 func New[K comparable, V any](rdb redis.UniversalClient, load Loader[K, V], o Options) (*Cache[K, V], error) {
 	return NewSource(rdb, Source[K, V]{Load: load}, o)
 }
 
 // NewSource makes a cache of src. Caches of the same name that use the same
 // Redis are one cache. An untyped nil rdb makes a cache that works in this
-// process only. The client is used as it is and stays the caller's to close, after
-// the cache. NewSource does not wait for Redis. It returns an error that names the
-// field that it cannot use.
+// process only; a nil pointer of a client's type is an error. The client is used as
+// it is and stays the caller's to close, after the cache. NewSource does not wait for
+// Redis. It returns an error that names the field that it cannot use.
 func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o Options) (*Cache[K, V], error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -136,11 +140,12 @@ func (c *Cache[K, V]) trust() {
 // source, which at most one of all the callers in all processes asks. It returns
 // when the value is there or ctx ends.
 //
-// A value past its TTL may be the answer, see the package's documentation; Fetch
-// tells. The error matches ErrNotFound if the source has no such key, ErrOverloaded if
-// the source could not be asked, ErrInvalidKey, ErrClosed, or the error of ctx or
-// of the loader. It is never one of Redis: when Redis is out of reach, the source
-// answers.
+// A value past its TTL may be the answer, see the package's documentation;
+// [Cache.Fetch] tells. The error matches [ErrNotFound] if the source has no such key,
+// [ErrOverloaded] if the source could not be asked, [ErrInvalidKey], [ErrClosed],
+// [ErrLoadTimeout], [ErrReentrant], or the error of ctx or of the loader. It is never
+// one of Redis: when Redis is out of reach, the source answers. An error of the loader
+// also answers those who ask for the key within Rebuild.ErrorHold after it.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	e, kind := c.local.Get(key)
 	if kind == localcache.Value {
@@ -150,7 +155,7 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	return c.own(e), err
 }
 
-// Fetch is Get, and tells where the value came from and how old it is.
+// Fetch is [Cache.Get], and tells where the value came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	e, kind := c.local.Get(key)
 	tier, err := TierLocal, error(nil)
@@ -297,8 +302,10 @@ func (c *Cache[K, V]) fresh(key K, value V, cost time.Duration) *entry[V] {
 }
 
 // Close ends the cache: whoever waits gets ErrClosed, as does every later call.
-// It ends the contexts of the loads and waits for those that heed them. The client
-// and Options.Breaker stay as they are. Close may be called more than once.
+// It ends the contexts of the loads and waits for those that heed them, and for the
+// others until the load timeout. What Redis has not confirmed is tried once more, for
+// about a second. The client, Options.Breaker and Options.Filter stay as they are.
+// Close may be called more than once and always returns nil.
 func (c *Cache[K, V]) Close() error {
 	c.rebuild.Close()
 	c.local.Close()

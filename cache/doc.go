@@ -18,14 +18,21 @@
 //
 // # Beyond the TTL
 //
-// A value past its TTL still answers: for Options.StaleWhileRevalidate at once,
+// A value past its TTL still answers: for [Options.StaleWhileRevalidate] at once,
 // while one process of the fleet refreshes it in the background, and for
-// Options.StaleIfError in place of an error of the source, or when the caller cannot
+// [Options.StaleIfError] in place of an error of the source, or when the caller cannot
 // wait for the source. [Result] marks it. A value that is read often is refreshed
-// before its TTL ends. While Redis is out of reach, what the process has kept in its
+// before its TTL ends, see [Options.EarlyRefresh]. While Redis is out of reach, what the process has kept in its
 // local tier answers in the same way, and is refreshed in the background. An
 // invalidation ends a value in any of these states, and nulls never live longer than
-// Options.NullTTL.
+// [Options.NullTTL].
+//
+// # Writing
+//
+// Who changes a row does it in [Cache.Write], or calls [Cache.Invalidate] when it
+// has committed; who has the new value at hand may [Cache.Set] it. A filter has to
+// know a key before its row commits: Write and Set see to that, and
+// [Cache.Announce] does where the row is written elsewhere.
 //
 // # What is promised
 //
@@ -36,7 +43,7 @@
 //     before. Values in the local tier of another process follow with the message,
 //     normally within a few milliseconds. When messages stop, they count for at
 //     most a second from their fill, as soon as three heartbeats of a second each
-//     are missing; and never for longer than Local.TTL.
+//     are missing; and never for longer than [Options.Local] allows.
 //   - Independence: a caller leaves when its context ends, and takes nobody with
 //     it. A loader that panics or calls Goexit fails those who wait for it, and
 //     nothing else.
@@ -52,13 +59,16 @@
 //
 // # What is not promised
 //
-// Freshness, if a writer does not call Invalidate, Write or Set. An invalidation
-// that Redis acknowledged and lost in a failover, unless Options.Rebuild.WaitReplicas
-// is set, or did not confirm before the process ended; then the TTL is the bound. Any
-// order between different keys. Mutual exclusion: a lease is lost when its process
-// stands still for longer than its life, and then two loads run; only one of them
-// can publish. Protection from those who can write to Redis themselves.
+//   - Freshness, if a writer calls none of Invalidate, Write and Set. Then the TTL is
+//     the bound, and the stale windows beyond it.
+//   - An invalidation that Redis acknowledged and lost in a failover, unless
+//     Rebuild.WaitReplicas in [Options] is set, or that it did not confirm before
+//     the process ended. Then, too.
+//   - Any order between different keys.
+//   - Mutual exclusion: a lease is lost when its process stands still for longer
+//     than its life, and then two loads run; only one of them can publish.
+//   - Protection from those who can write to Redis themselves.
 //
 // A cancellation that is not a deadline is noticed at the latest after
-// Options.RedisTimeout while Redis is being read.
+// [Options.RedisTimeout] while Redis is being read.
 package cache

@@ -32,7 +32,8 @@ var (
 	ErrGoexit = mutexrebuild.ErrGoexit
 )
 
-// PanicError is what the callers of a loader that panicked get.
+// PanicError is what the callers of a loader that panicked get. Its text holds the
+// stack.
 type PanicError = mutexrebuild.PanicError
 
 // A BatchError reports which keys of a GetMany have no answer, and why.

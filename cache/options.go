@@ -14,8 +14,9 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A Filter knows which keys cannot exist. MayContain gets a key as Source.Key
-// gives it. Its "no" is a promise: the source is not asked. If it has a method
+// A Filter knows which keys cannot exist. MayContain gets a key as [Source.Key]
+// gives it. Its "no" is a promise: the source is not asked. It is called concurrently,
+// in the path of every read beyond the local tier. If it has a method
 // Add(ctx, ids ...string) error, as bloom.Filter does, Set, Write and Announce call
 // it before a key comes to exist.
 type Filter interface {
@@ -63,7 +64,7 @@ type Options struct {
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
 	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag and RedisTimeout
-	// are those of this struct. Its LoadTimeout bounds a whole rebuild, the
+	// are those of this struct, and must not be set there. Its LoadTimeout bounds a whole rebuild, the
 	// breaker's queue included; with a Breaker given, 0 means that breaker's
 	// MaxDuration, and less is an error.
 	Rebuild mutexrebuild.Options
@@ -83,10 +84,12 @@ type Options struct {
 	MaxValue int
 
 	// Codec encodes values. Nil: []byte and string as they are, so that a nil
-	// []byte comes back as an empty one, others as JSON.
+	// []byte comes back as an empty one, others as JSON. What JSON does not carry,
+	// such as unexported fields, is there for those whose Get has loaded the value and
+	// missing for those who get it from Redis.
 	Codec Codec
 	// IsNotFound recognizes the loader's error for a key that does not exist,
-	// beside ErrNotFound.
+	// beside ErrNotFound. Nil: there is no other. It is called concurrently.
 	IsNotFound func(error) bool
 	// Logger gets what was survived. Nil: slog.Default().
 	Logger *slog.Logger

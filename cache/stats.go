@@ -61,7 +61,7 @@ type Stats struct {
 	Loaded uint64 // values and nulls from the source
 	Joined uint64 // shared the flight of another caller
 	Stale  uint64 // values past their TTL, or kept by this process while Redis was out of reach
-	Errors uint64
+	Errors uint64 // those without an answer, by whatever error but ErrNotFound
 
 	// FilterFalse counts keys that the filter let pass and the source did not have.
 	FilterFalse uint64

@@ -15,9 +15,9 @@ type adder interface {
 // key that is under way, so that none overwrites it. Of two writers who Set at the
 // same time the later one stays, which need not be the one whose value the source
 // kept: where writers compete, use Write or Invalidate. It returns ErrInvalidKey,
-// ErrClosed, the error of a ctx that had ended already, the codec's error, or
-// ErrUnavailable. A value over Options.MaxValue is
-// not stored; what was there before is dropped.
+// ErrClosed, the error of a ctx that had ended already, that of the filter, the
+// codec's, or ErrUnavailable. A value over Options.MaxValue is not stored; what was
+// there before is dropped.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	ids, err := c.check(ctx, key)
 	if err != nil {
