@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/bloom"
 )
 
@@ -38,4 +41,62 @@ func Example() {
 	// true
 	// true false
 	// true
+}
+
+// connect starts a Redis in this process. A program has its own.
+func connect() (rdb *redis.Client, end func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// What one process adds, the others know.
+func ExampleOpen() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	o := bloom.Options{
+		Name: "product", Capacity: 1_000_000,
+		Complete: true, // nothing exists yet: no Rebuild is needed
+		Confirm:  true, // look into Redis before each no
+	}
+	here, err := bloom.Open(ctx, rdb, o)
+	if err != nil {
+		panic(err)
+	}
+	defer here.Close()
+	there, err := bloom.Open(ctx, rdb, o) // in another process
+	if err != nil {
+		panic(err)
+	}
+	defer there.Close()
+
+	if err := here.Add(ctx, "product:7"); err != nil {
+		panic(err)
+	}
+	fmt.Println(there.MayContain(ctx, "product:7"))
+	// Output: true
+}
+
+// A counting filter forgets what is deleted.
+func ExampleFilter_Remove() {
+	ctx := context.Background()
+	exists, err := bloom.New(bloom.Options{Capacity: 1_000_000, Counting: true, Complete: true})
+	if err != nil {
+		panic(err)
+	}
+	defer exists.Close()
+	_ = exists.Add(ctx, "product:7")
+	fmt.Println(exists.MayContain(ctx, "product:7"))
+	_ = exists.Remove(ctx, "product:7") // when the deletion of its row has committed
+	fmt.Println(exists.MayContain(ctx, "product:7"))
+	// Output:
+	// true
+	// false
 }

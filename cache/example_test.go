@@ -213,3 +213,101 @@ func Example_sharedBreaker() {
 	// connection refused
 	// cache: overloaded: breaker: open true true
 }
+
+// A Source says more than New can be told: here how long each value lives, and how
+// its key is written.
+func ExampleNewSource() {
+	ctx := context.Background()
+	type price struct{ Cents, Shop int }
+	type at struct{ product, shop int }
+	prices, err := cache.NewSource(nil, cache.Source[at, price]{ // nil: without Redis, in this process only
+		Load: func(_ context.Context, key at) (price, error) { return price{999, key.shop}, nil },
+		Key:  func(key at) string { return fmt.Sprintf("%d/%d", key.product, key.shop) },
+		TTL: func(_ at, p price) time.Duration {
+			if p.Cents > 500 {
+				return time.Minute
+			}
+			return 0 // Options.TTL
+		},
+	}, cache.Options{Name: "price"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close()
+	p, err := prices.Get(ctx, at{product: 42, shop: 7})
+	fmt.Println(p, err)
+	// Output: {999 7} <nil>
+}
+
+// GetMany answers for the keys it can.
+func ExampleCache_GetMany() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	down := errors.New("connection refused")
+	names, err := cache.New(rdb, func(_ context.Context, id int64) (string, error) {
+		switch id {
+		case 1:
+			return "lamp", nil
+		case 2:
+			return "", cache.ErrNotFound
+		}
+		return "", down
+	}, cache.Options{Name: "name"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer names.Close()
+
+	found, err := names.GetMany(ctx, []int64{1, 2, 3})
+	fmt.Println(found)
+	if failed := (*cache.BatchError)(nil); errors.As(err, &failed) {
+		fmt.Println(failed.Causes[int64(3)], errors.Is(err, down))
+	}
+	// Output:
+	// map[1:lamp]
+	// connection refused true
+}
+
+// Fetch tells where a value came from, and whether it is past its TTL.
+func ExampleCache_Fetch() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{42: "lamp"}}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+	got, err := products.Fetch(ctx, 42)
+	fmt.Println(got.Value.Name, got.Tier, got.Stale, err)
+	// Output:
+	//   the database is asked for 42
+	// lamp source false <nil>
+}
+
+// A writer that cannot run inside Write invalidates when it has committed.
+func ExampleCache_Invalidate() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{42: "lamp"}}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+	_, _ = products.Get(ctx, 42)
+	_ = store.Rename(ctx, 42, "floor lamp")
+	// Not with the context of a request: it may have ended, and the write has not.
+	if err := products.Invalidate(context.WithoutCancel(ctx), 42); errors.Is(err, cache.ErrUnavailable) {
+		fmt.Println("Redis has not confirmed it; it is tried again in the background")
+	}
+	p, err := products.Get(ctx, 42)
+	fmt.Println(p.Name, err)
+	// Output:
+	//   the database is asked for 42
+	//   the database is asked for 42
+	// floor lamp <nil>
+}
