@@ -2,12 +2,9 @@ package linear
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -40,29 +37,7 @@ const (
 // record runs the clients for a while and returns what they did.
 func record(t *testing.T, addr string, patience, length time.Duration, without string) (history []op) {
 	t.Helper()
-	board := newBoard(t)
-	var children []*redistest.ChildProcess
-	var paths []string
-	for i := range processes {
-		path := filepath.Join(t.TempDir(), "history")
-		paths = append(paths, path)
-		children = append(children, redistest.Child(t, "client",
-			addr, board, path, strconv.Itoa(i), length.String(), without, patience.String()))
-	}
-	for _, child := range children {
-		child.Expect("ready")
-	}
-	begin := time.Now().Add(10 * time.Millisecond)
-	for _, child := range children {
-		child.Send("%d", begin.UnixNano())
-	}
-	for i, child := range children {
-		if err := child.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		history = append(history, readHistory(t, paths[i])...)
-	}
-	return history
+	return launch(t, "client", addr, newBoard(t), length, without, patience.String()).history(t)
 }
 
 // sabotage takes safeguards out of a client, and makes it pause between its steps.
@@ -71,29 +46,21 @@ var sabotage func(without string)
 
 // client is a process with several caches and their callers.
 func client(p *redistest.Parent, args []string) error {
-	addr, path, without := args[0], args[2], args[5]
-	db, err := openBoard(args[1])
+	a, err := readTask(args)
 	if err != nil {
 		return err
 	}
-	process, err := strconv.Atoi(args[3])
-	if err != nil {
-		return err
-	}
-	length, err := time.ParseDuration(args[4])
-	if err != nil {
-		return err
-	}
-	patience, err := time.ParseDuration(args[6])
+	without := a.args[0]
+	patience, err := time.ParseDuration(a.args[1])
 	if err != nil {
 		return err
 	}
 	if sabotage != nil {
 		sabotage(without)
 	}
-	var all []*caller
+	var all []worker
 	for g := range groups {
-		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		rdb := redis.NewClient(&redis.Options{Addr: a.addr})
 		defer rdb.Close()
 		group, err := mutexrebuild.New(rdb, "linear", versions, mutexrebuild.Events{Mark: pauseAtMark},
 			mutexrebuild.Options{RedisTimeout: patience, ErrorHold: -1})
@@ -102,26 +69,14 @@ func client(p *redistest.Parent, args []string) error {
 		}
 		defer group.Close()
 		for c := range callers {
-			all = append(all, &caller{id: (process*groups+g)*callers + c, group: group, db: db})
+			one := &caller{id: (a.process*groups+g)*callers + c, group: group, db: a.db}
+			all = append(all, func(begin time.Time) ([]op, error) {
+				one.run(begin, a.length)
+				return one.history, one.failed
+			})
 		}
 	}
-	p.Say("ready")
-	begin, err := strconv.ParseInt(p.Next(), 10, 64)
-	if err != nil {
-		return err
-	}
-	var running sync.WaitGroup
-	for _, one := range all {
-		running.Go(func() { one.run(time.Unix(0, begin), length) })
-	}
-	running.Wait()
-	var history []op
-	var failed []error
-	for _, one := range all {
-		history = append(history, one.history...)
-		failed = append(failed, one.failed)
-	}
-	return errors.Join(append(failed, writeHistory(path, history))...)
+	return a.work(p, all)
 }
 
 // pause stops now and then, so that others get in between.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -63,7 +62,7 @@ func recordSet(t *testing.T, addr string, length time.Duration, confirm bool) (h
 	if err := insist(func() error { return filter.Rebuild(t.Context(), scan) }); err != nil {
 		t.Fatal(err)
 	}
-	children, paths := startMembers(t, addr, path, length, confirm)
+	fleet := launch(t, "member", addr, path, length, strconv.FormatBool(confirm))
 	ctx, cancel := context.WithCancel(t.Context())
 	var rebuilding sync.WaitGroup
 	rebuilding.Go(func() {
@@ -75,58 +74,26 @@ func recordSet(t *testing.T, addr string, length time.Duration, confirm bool) (h
 	})
 	defer rebuilding.Wait()
 	defer cancel()
-	for i, child := range children {
-		if err := child.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		history = append(history, readHistory(t, paths[i])...)
-	}
-	return history
-}
-
-func startMembers(t *testing.T, addr, board string, length time.Duration, confirm bool) (children []*redistest.ChildProcess, paths []string) {
-	t.Helper()
-	for i := range processes {
-		path := filepath.Join(t.TempDir(), "history")
-		paths = append(paths, path)
-		children = append(children, redistest.Child(t, "member",
-			addr, board, path, strconv.Itoa(i), length.String(), strconv.FormatBool(confirm)))
-	}
-	for _, child := range children {
-		child.Expect("ready")
-	}
-	begin := time.Now().Add(10 * time.Millisecond)
-	for _, child := range children {
-		child.Send("%d", begin.UnixNano())
-	}
-	return children, paths
+	return fleet.history(t)
 }
 
 // member is a process with several caches, whose callers create, read and delete rows.
 func member(p *redistest.Parent, args []string) error {
-	addr, path, confirm := args[0], args[2], args[5] == "true"
-	db, err := openBoard(args[1])
+	a, err := readTask(args)
 	if err != nil {
 		return err
 	}
-	process, err := strconv.Atoi(args[3])
-	if err != nil {
-		return err
-	}
-	length, err := time.ParseDuration(args[4])
-	if err != nil {
-		return err
-	}
-	var all []*setCaller
+	confirm := a.args[0] == "true"
+	var all []worker
 	for m := range members {
-		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		rdb := redis.NewClient(&redis.Options{Addr: a.addr})
 		defer rdb.Close()
 		filter, err := setFilter(rdb, confirm)
 		if err != nil {
 			return err
 		}
 		defer filter.Close()
-		c, err := setCache(rdb, filter, db)
+		c, err := setCache(rdb, filter, a.db)
 		if err != nil {
 			return err
 		}
@@ -137,26 +104,14 @@ func member(p *redistest.Parent, args []string) error {
 			}
 		}
 		for i := range callers {
-			all = append(all, &setCaller{id: (process*members+m)*callers + i, cache: c, db: db})
+			one := &setCaller{id: (a.process*members+m)*callers + i, cache: c, db: a.db}
+			all = append(all, func(begin time.Time) ([]op, error) {
+				one.run(begin, a.length)
+				return one.history, one.failed
+			})
 		}
 	}
-	p.Say("ready")
-	begin, err := strconv.ParseInt(p.Next(), 10, 64)
-	if err != nil {
-		return err
-	}
-	var running sync.WaitGroup
-	for _, one := range all {
-		running.Go(func() { one.run(time.Unix(0, begin), length) })
-	}
-	running.Wait()
-	var history []op
-	var failed []error
-	for _, one := range all {
-		history = append(history, one.history...)
-		failed = append(failed, one.failed)
-	}
-	return errors.Join(append(failed, writeHistory(path, history))...)
+	return a.work(p, all)
 }
 
 // setCache has no local tier: that may lag behind other processes, as is documented.
