@@ -8,6 +8,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 var withBreaker = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}, {redis: "none"}, {redis: "none", local: true}}
@@ -107,6 +108,40 @@ func TestScrapersDoNotTripTheBreaker(t *testing.T) {
 		close(gate.open)
 		r.eventually("the loads have ended", func() bool { return c.Stats().Breaker.Running == 0 })
 		if s := c.Stats().Breaker; b.State() != breaker.Closed || s.Failures != 0 || s.Excluded != 0 || s.Successes != 100 {
+			r.Errorf("%+v", s)
+		}
+	})
+}
+
+// Half of all reads are of one key that the source fails for. Its error is held, so
+// that these are few loads, and the breaker stays closed for all other keys. Without
+// that it opens within the first second.
+func TestOneBadKeyCostsTheOthersNothing(t *testing.T) {
+	inBubble(t, cell{redis: "mini", breaker: true}, func(r *rig, _ *redistest.MiniServer) {
+		const bad, length = 0, 20 * time.Second
+		source := newRows(r)
+		source.slowly(func(_ context.Context, key int64) error {
+			if key == bad {
+				return errBroken
+			}
+			return nil
+		})
+		c := open(r, source.source())
+		began, reads := time.Now(), 0
+		for ; time.Since(began) < length; reads++ {
+			if _, err := c.Get(r.ctx, bad); !errors.Is(err, errBroken) {
+				r.Errorf("the bad key gives %v", err)
+			}
+			good := int64(1 + reads)
+			source.put(good, "v1")
+			c.gives(r, good, "v1")
+			time.Sleep(20 * time.Millisecond)
+		}
+		r.Logf("%d reads of the bad key: %d loads of it; %d of others, all answered", reads, source.loads(bad), source.all()-source.loads(bad))
+		if most := int(length/(200*time.Millisecond)) + 1; source.loads(bad) > most || source.loads(bad) < 2 {
+			r.Errorf("%d loads of the bad key", source.loads(bad))
+		}
+		if s := c.Stats().Breaker; s.State != breaker.Closed {
 			r.Errorf("%+v", s)
 		}
 	})

@@ -67,6 +67,10 @@
 //   - Any order between different keys.
 //   - Mutual exclusion: a lease is lost when its process stands still for longer
 //     than its life, and then two loads run; only one of them can publish.
+//   - That clocks which disagree do no harm at all. What a host stores whose clock is
+//     ahead counts as new for as much longer: in a local tier never beyond its TTL, in
+//     Redis until Redis, by its own clock, drops it after the TTL and the longer of
+//     the two windows. What a host stores whose clock is behind is loaded once more.
 //   - Protection from those who can write to Redis themselves.
 //
 // A cancellation that is not a deadline is noticed at the latest after

@@ -181,7 +181,11 @@ func TestALoaderThatAsksForItsOwnKeyIsTold(t *testing.T) {
 		if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrReentrant) {
 			r.Errorf("Get: %v", err)
 		}
-		if took := time.Since(began); took > 4*time.Second { // the load has five
+		most := 4 * time.Second // the load has five
+		if r.redis == "mini" {
+			most = 5 * time.Millisecond // in a bubble nothing else takes time
+		}
+		if took := time.Since(began); took > most {
 			r.Errorf("it took %v", took)
 		}
 	})

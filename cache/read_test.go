@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestAHitComesFromTheNearestTier(t *testing.T) {
@@ -270,6 +271,68 @@ func TestNotFoundIsRecognizedHoweverItIsWrapped(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What makes a key absent is ErrNotFound or IsNotFound and nothing else: not a text,
+// not a nil, and not an error that the cache was not told of.
+func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
+	const (
+		value = iota
+		none
+		fault
+	)
+	type loaded struct {
+		value any
+		err   error
+	}
+	for name, c := range map[string]struct {
+		loaded
+		is int
+	}{
+		"a value":                           {loaded{"v1", nil}, value},
+		"nil":                               {loaded{nil, nil}, value},
+		"a nil pointer in an interface":     {loaded{(*product)(nil), nil}, value},
+		"a nil slice in an interface":       {loaded{[]string(nil), nil}, value},
+		"ErrNotFound":                       {loaded{nil, cache.ErrNotFound}, none},
+		"a value, and ErrNotFound":          {loaded{"v1", cache.ErrNotFound}, none},
+		"what IsNotFound knows":             {loaded{nil, sql.ErrNoRows}, none},
+		"what IsNotFound knows, and others": {loaded{nil, errors.Join(sql.ErrConnDone, sql.ErrNoRows)}, none},
+		"what IsNotFound does not know":     {loaded{nil, sql.ErrTxDone}, fault},
+		"a value, and an error":             {loaded{"v1", errBroken}, fault},
+		"a text that says so":               {loaded{nil, errors.New(cache.ErrNotFound.Error())}, fault},
+		"the end of another context":        {loaded{nil, context.DeadlineExceeded}, fault},
+	} {
+		for _, batch := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, batch %v", name, batch), func(t *testing.T) {
+				inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
+					src := cache.Source[int64, any]{Load: func(context.Context, int64) (any, error) { return c.value, c.err }}
+					if batch {
+						src = cache.Source[int64, any]{LoadMany: func(_ context.Context, keys []int64) (map[int64]any, error) {
+							return map[int64]any{keys[0]: c.value}, c.err
+						}}
+					}
+					p := open(r, src, func(o *cache.Options) {
+						o.IsNotFound = func(err error) bool { return errors.Is(err, sql.ErrNoRows) }
+					}, unheld)
+					for range 3 {
+						_, err := p.Get(r.ctx, 1)
+						is := fault
+						if err == nil {
+							is = value
+						} else if errors.Is(err, cache.ErrNotFound) {
+							is = none
+						}
+						if is != c.is || is == fault && !errors.Is(err, c.err) {
+							r.Errorf("Get: %v", err)
+						}
+					}
+					if n := r.rdb.Exists(r.ctx, "test:1").Val(); n != 0 && c.is == fault {
+						r.Error("of a fault something is stored")
+					}
+				})
+			})
+		}
 	}
 }
 

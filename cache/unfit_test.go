@@ -129,6 +129,42 @@ func TestTwoSchemasLiveSideBySide(t *testing.T) {
 	})
 }
 
+// During a deployment old and new processes read the same key in two forms. Each form
+// is loaded once in each of its lives, not once for every Get of the other's readers.
+func TestTwoFormsOfAValueAreLoadedOnceEachInALife(t *testing.T) {
+	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
+		const life, length = time.Second, 30 * time.Second
+		old, revised := newRows(r, 1), newRows(r, 1)
+		revised.put(1, "in another form")
+		change := func(o *cache.Options) { o.TTL = life; hard(o) }
+		inForm := func(source cache.Source[int64, string], schema int) (two []*probe[int64, string]) {
+			for range 2 {
+				two = append(two, open(r, source, change, func(o *cache.Options) { o.Schema = schema }))
+			}
+			return two
+		}
+		olds, news := inForm(old.source(), 1), inForm(revised.source(), 2)
+		reads := 0
+		for began := time.Now(); time.Since(began) < length; time.Sleep(5 * time.Millisecond) {
+			for i := range 2 {
+				olds[i].gives(r, 1, "v1")
+				news[i].gives(r, 1, "in another form")
+				reads += 2
+			}
+		}
+		r.Logf("%d reads: %d loads of the old form, %d of the new", reads, old.all(), revised.all())
+		windows := int(length/(life*9/10)) + 1 // a life is shorter by the jitter
+		if old.all() > windows || revised.all() > windows || old.all() < 2 {
+			r.Errorf("%d and %d loads in %d windows", old.all(), revised.all(), windows)
+		}
+		for _, c := range append(olds, news...) {
+			if n := c.Stats().Rebuild.Unfit; n != 0 {
+				r.Errorf("%d values were unfit", n)
+			}
+		}
+	})
+}
+
 // Replies that reach the wrong command are what cost others their data before. The
 // digest is what this tests: without it the wrong values come out.
 func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
