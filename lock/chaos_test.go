@@ -17,7 +17,7 @@ import (
 // With an append-only file that is written before each answer, a crash of the
 // server loses no lock: a holder keeps his, and nobody gets one twice.
 func TestChaosRestartsWithAnAppendOnlyFile(t *testing.T) {
-	end := time.Now().Add(redistest.Long(t))
+	rounds := redistest.Rounds(t, 50)
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -29,9 +29,10 @@ func TestChaosRestartsWithAnAppendOnlyFile(t *testing.T) {
 		c.join(ctx, t, &all, l, 8)
 	}
 	restarts := 0
-	for ; restarts == 0 || time.Now().Before(end); restarts++ {
+	for range rounds {
 		c.progress(t, 50)
 		s.Restart()
+		restarts++
 	}
 	c.progress(t, 50)
 	if err := errors.Join(held.Err(), held.Check(ctx)); err != nil {
@@ -46,13 +47,14 @@ func TestChaosRestartsWithAnAppendOnlyFile(t *testing.T) {
 // A server that comes back empty has forgotten all leases: their holders know it
 // soon, and fences grow all the same.
 func TestChaosRestartsWithoutMemory(t *testing.T) {
-	end := time.Now().Add(redistest.Long(t))
+	rounds := redistest.Rounds(t, 50)
 	s := redistest.Start(t)
 	l, other := open(t, s.Client(t), Options{Lease: time.Minute}), open(t, s.Client(t), Options{})
 	var worst time.Duration
 	var last int64
 	restarts := 0
-	for ; restarts == 0 || time.Now().Before(end); restarts++ {
+	for range rounds {
+		restarts++
 		redistest.Eventually(t, 10*time.Second, "the subscription stands", l.c.push)
 		var held []*Lease
 		for i := range 50 {
@@ -86,7 +88,7 @@ func TestChaosRestartsWithoutMemory(t *testing.T) {
 // has written under it, what comes late is refused by its fence, and the lock is
 // free at the end.
 func TestChaosProcesses(t *testing.T) {
-	end := time.Now().Add(redistest.Long(t))
+	rounds := redistest.Rounds(t, 1000)
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const lease = 150 * time.Millisecond
@@ -103,15 +105,15 @@ func TestChaosProcesses(t *testing.T) {
 	}
 	l := open(t, s.Client(t), Options{})
 	faults := map[string]int{}
-	for time.Now().Before(end) {
+	for round := range rounds {
 		i := rand.IntN(len(workers))
-		if rand.IntN(2) == 0 { // rather the one that holds the lock
+		if round%2 == 0 { // the one that holds the lock
 			info, _ := l.Inspect(t.Context(), "a")
 			if holder, err := strconv.Atoi(info.Label); err == nil {
 				i = holder
 			}
 		}
-		fault := []string{"stop", "stop", "kill", "cut off", "cut", "lose a reply"}[rand.IntN(6)]
+		fault := []string{"stop", "kill", "cut off", "cut", "lose a reply"}[round%5]
 		faults[fault]++
 		switch fault {
 		case "stop":

@@ -19,7 +19,7 @@ import (
 
 // shiftedServer starts a server whose clock can be set. It needs Linux and a C
 // compiler, as the race detector does.
-func shiftedServer(t *testing.T) (s *redistest.Server, shift func(time.Duration)) {
+func shiftedServer(t *testing.T, args ...string) (s *redistest.Server, shift func(time.Duration)) {
 	t.Helper()
 	dir := t.TempDir()
 	library, wrapper, file := filepath.Join(dir, "clock.so"), filepath.Join(dir, "redis-server"), filepath.Join(dir, "shift")
@@ -46,8 +46,10 @@ func shiftedServer(t *testing.T) (s *redistest.Server, shift func(time.Duration)
 		}
 	}
 	shift(0)
+	before := os.Getenv("LEVEE_REDIS_SERVER")
 	t.Setenv("LEVEE_REDIS_SERVER", wrapper)
-	s = redistest.Start(t)
+	s = redistest.Start(t, args...)
+	t.Setenv("LEVEE_REDIS_SERVER", before) // the next one has a wrapper of its own
 	shift(time.Hour)
 	if now := s.Client(t).Time(t.Context()).Val(); time.Until(now) < 59*time.Minute {
 		t.Skipf("the server's clock cannot be set: it says %v", now) // linked statically, or not on Linux

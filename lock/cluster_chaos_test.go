@@ -20,15 +20,11 @@ import (
 // two slots, nobody is stuck, and fences grow. What a master had not replicated when
 // it died may be lost, which is told.
 func TestChaosCluster(t *testing.T) {
-	most := int64(100_000)
-	if d := redistest.Long(t); d != time.Minute { // as many as it has time for
-		most = 1 << 60
-		stop := time.AfterFunc(d, func() { atomic.StoreInt64(&most, 0) })
-		defer stop.Stop()
-	}
+	more := quota(t, 100_000)
 	cluster := redistest.Cluster(t)
 	cluster.Replicate()
-	c := &clusterCrowd{t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &clusterCrowd{t: t, ctx: ctx}
 	for range 3 {
 		c.lockers = append(c.lockers, open(t, cluster.Client(t), Options{Lease: 5 * time.Second}))
 	}
@@ -36,9 +32,11 @@ func TestChaosCluster(t *testing.T) {
 		c.locks[i].name = fmt.Sprint("{", i, "}") // the braces must not choose the slot
 	}
 	var all sync.WaitGroup
+	defer func() { cancel(); all.Wait() }()
 	for i := range 24 {
 		all.Go(func() {
-			for c.done.Add(1) <= atomic.LoadInt64(&most) {
+			for ctx.Err() == nil && more() {
+				c.done.Add(1)
 				c.operate(c.lockers[i%len(c.lockers)])
 			}
 		})
@@ -70,6 +68,7 @@ func TestChaosCluster(t *testing.T) {
 
 type clusterCrowd struct {
 	t                           *testing.T
+	ctx                         context.Context
 	lockers                     []*Locker
 	locks                       [60]clusterLock
 	done, granted, failed, lost atomic.Int64
@@ -84,7 +83,7 @@ type clusterLock struct {
 
 // operate takes one lock, of any kind.
 func (c *clusterCrowd) operate(l *Locker) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.ctx, 2*time.Minute)
 	defer cancel()
 	k := &c.locks[rand.IntN(len(c.locks))]
 	begin := time.Now()
@@ -129,6 +128,7 @@ func (c *clusterCrowd) exclusive(k *clusterLock, lease *Lease) {
 
 func (c *clusterCrowd) count(err error) {
 	switch {
+	case c.ctx.Err() != nil: // the test has failed
 	case err == nil:
 		c.granted.Add(1)
 	case strings.Contains(err.Error(), "CROSSSLOT") || strings.Contains(err.Error(), "same slot"):

@@ -22,6 +22,7 @@ type crowd struct {
 	served   int
 	since    time.Time // of the last service
 	gap      time.Duration
+	longest  time.Duration // that one waited
 	failures int
 }
 
@@ -34,8 +35,9 @@ func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *
 	for range n {
 		all.Go(func() {
 			for ctx.Err() == nil {
+				begin := time.Now()
 				err := l.Do(ctx, "crowd", func(held context.Context, s *Lease) error {
-					c.enter(t, s)
+					c.enter(t, s, time.Since(begin))
 					time.Sleep(rand.N(longest))
 					c.inside.Add(-1)
 					return nil
@@ -48,7 +50,7 @@ func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *
 	}
 }
 
-func (c *crowd) enter(t *testing.T, s *Lease) {
+func (c *crowd) enter(t *testing.T, s *Lease, waited time.Duration) {
 	if n := c.inside.Add(1); n != 1 {
 		t.Errorf("%d holders at a time", n)
 	}
@@ -61,7 +63,7 @@ func (c *crowd) enter(t *testing.T, s *Lease) {
 	if !c.since.IsZero() {
 		c.gap = max(c.gap, now.Sub(c.since))
 	}
-	c.last, c.since = s.Fence(), now
+	c.last, c.since, c.longest = s.Fence(), now, max(c.longest, waited)
 	c.served++
 }
 

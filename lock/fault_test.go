@@ -88,53 +88,80 @@ func TestALostReplyLosesNothing(t *testing.T) {
 	}
 	var last int64
 	for name, script := range scripts {
-		for round := range redistest.Pick(6, 300) {
-			lose := func() { p.DropReplies(1, "EVALSHA "+script.Hash()) }
-			if round%2 == 1 {
-				lose = func() { p.CutReplies(1, "EVALSHA "+script.Hash()) }
-			}
-			lose()
-			begin := time.Now()
-			lease, err := l.Lock(t.Context(), "a")
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if took := time.Since(begin); took > slack { // its own first bid stood in its way
-				t.Errorf("%s: Lock took %v", name, took)
-			}
-			// With somebody behind, the release is followed by another grant before it is repeated.
-			turn := make(chan struct{})
-			go func() {
-				defer close(turn)
-				if next, err := other.Lock(context.Background(), "a"); err == nil {
-					_ = next.Unlock(context.Background())
+		t.Run(name, func(t *testing.T) {
+			for round := range redistest.Pick(6, 1000) {
+				lose := func() { p.DropReplies(1, "EVALSHA "+script.Hash()) }
+				if round%2 == 1 {
+					lose = func() { p.CutReplies(1, "EVALSHA "+script.Hash()) }
 				}
-			}()
-			if name == "renew" {
-				if err := lease.Check(t.Context()); err != nil {
-					t.Errorf("%s: Check: %v", name, err)
-				}
+				last = lostReply(t, l, other, name, last, lose)
 			}
-			if lease.Fence() <= last {
-				t.Errorf("%s: fence %d after %d", name, lease.Fence(), last)
-			}
-			last = lease.Fence()
-			if err := lease.Unlock(t.Context()); err != nil {
-				t.Errorf("%s: Unlock: %v", name, err)
-			}
-			<-turn
-			begin = time.Now()
-			lease, err = other.Lock(t.Context(), "a")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if took := time.Since(begin); took > slack {
-				t.Errorf("%s: an orphan for %v", name, took)
-			}
-			_ = lease.Unlock(t.Context())
-		}
-		p.Heal()
+			p.Heal()
+		})
 	}
+}
+
+// lostReply takes a lock and gives it back, and somewhere on the way a reply is lost.
+// It returns the fence.
+func lostReply(t *testing.T, l, other *Locker, name string, last int64, lose func()) int64 {
+	t.Helper()
+	lose()
+	begin := time.Now()
+	lease, err := l.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if took := time.Since(begin); took > slack { // its own first bid stood in its way
+		t.Errorf("%s: Lock took %v", name, took)
+	}
+	// With somebody behind, the release is followed by another grant before it is repeated.
+	turn := make(chan struct{})
+	go func() {
+		defer close(turn)
+		if next, err := other.Lock(context.Background(), "a"); err == nil {
+			_ = next.Unlock(context.Background())
+		}
+	}()
+	switch name {
+	case "renew":
+		if err := lease.Check(t.Context()); err != nil {
+			t.Errorf("%s: Check: %v", name, err)
+		}
+	case "leave":
+		giveUp(t, l, other)
+	}
+	if lease.Fence() <= last {
+		t.Errorf("%s: fence %d after %d", name, lease.Fence(), last)
+	}
+	if err := lease.Unlock(t.Context()); err != nil {
+		t.Errorf("%s: Unlock: %v", name, err)
+	}
+	<-turn
+	begin = time.Now()
+	next, err := other.Lock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > slack {
+		t.Errorf("%s: an orphan for %v", name, took)
+	}
+	_ = next.Unlock(t.Context())
+	return lease.Fence()
+}
+
+// giveUp waits for a moment, and sees that nobody of l stands in the queue then.
+func giveUp(t *testing.T, l, other *Locker) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if lease, err := l.Lock(ctx, "a"); err == nil {
+		t.Error("a second holder")
+		_ = lease.Unlock(t.Context())
+	}
+	redistest.Eventually(t, 20*time.Second, "it has left the queue", func() bool {
+		info, err := other.Inspect(t.Context(), "a")
+		return err == nil && info.Waiting <= 1 // the one behind
+	})
 }
 
 // A caller that gives up while Redis is granting it the lock must not keep it.

@@ -98,9 +98,10 @@ func histories(t *testing.T, n, rounds int) (total int) {
 	for h := range n {
 		p := redistest.Proxy(t, s.Addr())
 		p.Delay(time.Duration(rand.IntN(3)) * 200 * time.Microsecond)
+		long := Options{Lease: time.Minute} // on a machine with other work to do, too
 		lockers := []*Locker{
-			open(t, p.Client(t, quick), Options{}), open(t, p.Client(t, quick), Options{}),
-			open(t, s.Client(t, quick), Options{}), open(t, s.Client(t, quick), Options{StrictFIFO: true}),
+			open(t, p.Client(t, quick), long), open(t, p.Client(t, quick), long),
+			open(t, s.Client(t, quick), long), open(t, s.Client(t, quick), Options{Lease: time.Minute, StrictFIFO: true}),
 		}
 		mortal := open(t, s.Client(t, quick), Options{Lease: minLease, NoRenewal: true})
 		stop := make(chan struct{})

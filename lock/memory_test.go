@@ -82,6 +82,46 @@ func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 	everyKeyEnds(t, s.Client(t))
 }
 
+// Redis has its memory back when the fences need no longer be remembered, here after a
+// second, whatever the number of names; and this process has nothing of them.
+func TestRedisIsAsItWasAfterTheTimeOfTheFences(t *testing.T) {
+	cutOut(t, &stateLua, "local RETAIN = 600000", "local RETAIN = 1000")
+	cutOut(t, &renewLua, "600000, 86400000", "1000, 86400000")
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), Options{})
+	use := func(from, to int) {
+		var all sync.WaitGroup
+		const workers = 8
+		for w := range workers {
+			all.Go(func() {
+				for i := from + w; i < to; i += workers {
+					if err := l.Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *Lease) error { return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	ctl := s.Client(t)
+	empty := func() bool { return ctl.DBSize(t.Context()).Val() == 0 }
+	const warm = 2000
+	use(0, warm)
+	redistest.Eventually(t, 2*time.Minute, "the keys are gone", empty)
+	goroutines, bytes := runtime.NumGoroutine(), s.Stat("used_memory")
+	names := redistest.Pick(3000, 1_000_000)
+	use(warm, warm+names)
+	redistest.Eventually(t, 2*time.Minute, "the keys are gone", empty)
+	redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool {
+		return l.c.kept() == 0 && runtime.NumGoroutine() <= goroutines+8 // connections
+	})
+	left := s.Stat("used_memory") - bytes
+	t.Logf("%d names: %d goroutines, before %d; Redis has %d bytes more", names, runtime.NumGoroutine(), goroutines, left)
+	if left > 200_000 { // buffers of connections; a byte for each name would be more in the long run
+		t.Errorf("Redis has %d bytes more", left)
+	}
+}
+
 // After the time for which a fence is remembered, the last key is gone: from all
 // kinds of locks, given back or not.
 func TestNothingIsLeftInRedis(t *testing.T) {

@@ -43,13 +43,32 @@ func startServers(t *testing.T, n int) (all servers) {
 func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 	nodes := startServers(t, 5)
 	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
+	var left atomic.Int32
+	left.Store(int32(redistest.Pick(300, 9000)))
+	total := contend(t, qs, func() bool { return left.Add(-1) >= 0 }, func(i int) {
+		one, two := nodes[i%5], nodes[(i+2)%5]
+		one.Stop()
+		two.Kill()
+		time.Sleep(50 * time.Millisecond)
+		one.Cont()
+		two.Restart()
+	})
+	t.Logf("%d acquisitions", total)
+}
+
+// contend has all take one lock for as long as more says so, and sees to it that there
+// is one holder and that fences grow. Meanwhile strike breaks something, time and again.
+//
+// What one server forgot must not meet what another forgets before the leases in
+// between have been given back: two at a time are a minority, four are not. So between
+// two strikes everybody gets the lock twice.
+func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int)) (total int64) {
+	t.Helper()
 	var inside atomic.Int32
-	var last, total int64
+	var last int64
 	rounds := make([]atomic.Int32, len(qs))
 	stop := make(chan struct{})
 	var all, chaos sync.WaitGroup
-	// What one server forgot must not meet what another forgets before the leases in
-	// between have been given back: two at a time are a minority, four are not.
 	settled := func() {
 		for i := range rounds {
 			for begin := rounds[i].Load(); rounds[i].Load() < begin+2; {
@@ -63,24 +82,19 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 	}
 	chaos.Go(func() {
 		for i := 0; ; i++ {
-			one, two := nodes[i%5], nodes[(i+2)%5]
 			select {
 			case <-stop:
 				return
 			case <-time.After(30 * time.Millisecond):
 			}
-			one.Stop()
-			two.Kill()
-			time.Sleep(50 * time.Millisecond)
-			one.Cont()
-			two.Restart()
+			strike(i)
 			settled()
 		}
 	})
 	for i, q := range qs {
 		all.Go(func() {
 			defer rounds[i].Store(1 << 30) // it is done
-			for range redistest.Pick(100, 3000) {
+			for more() {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				lease, err := q.Lock(ctx, "a")
 				for errors.Is(err, ErrUnavailable) { // while the servers change places
@@ -110,7 +124,7 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 	all.Wait()
 	close(stop)
 	chaos.Wait()
-	t.Logf("%d acquisitions", total)
+	return total
 }
 
 func TestAQuorumNeedsAMajority(t *testing.T) {

@@ -1,6 +1,7 @@
 package keys_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,34 @@ func TestLocksHaveKeysOfTheirOwnInOneSlot(t *testing.T) {
 			}
 			if strings.Count(key, "{") != 1 {
 				t.Fatalf("%q", key)
+			}
+		}
+	})
+}
+
+// A script of which one key was in another slot would be refused by a cluster,
+// whatever the name is made of, and so would one whose prefix chose the slot.
+func FuzzLockKeysAreInOneSlot(f *testing.F) {
+	for _, name := range []string{"a", "{", "}", "{}", "{a}b", "a}{b", "%7B", "{{}}", "\x00\r\n", strings.Repeat("}{", 512)} {
+		f.Add("", name)
+		f.Add("shop", name)
+	}
+	f.Fuzz(func(t *testing.T, prefix, name string) {
+		if name == "" || strings.ContainsAny(prefix, "{}") { // refused before
+			return
+		}
+		for _, kind := range kinds {
+			all := keys.Lock(prefix, kind, name)
+			for _, key := range all[1:] {
+				if slot(hashTag(key)) != slot(hashTag(all[0])) {
+					t.Fatalf("%q and %q are in different slots", key, all[0])
+				}
+			}
+			if again := keys.LockOf(all[0]); !slices.Equal(again, all) {
+				t.Fatalf("%q became %q", all, again)
+			}
+			if slot(hashTag(all[0])) != slot(hashTag(keys.Lock("", keys.Mutex, name)[0])) {
+				t.Fatalf("prefix %q or kind %q chooses the slot of %q", prefix, kind, name)
 			}
 		}
 	})

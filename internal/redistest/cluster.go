@@ -112,10 +112,16 @@ func (c *ClusterServers) Move(key string, to *Server) {
 	if err := migrate(from, to, slot); err != nil {
 		c.t.Errorf("redistest: cluster: moving slot %d: %v", slot, err)
 	}
-	for _, node := range []*Server{to, from} { // first to, so that the slot is never without an owner
+	told := []*Server{to, from} // first to, so that the slot is never without an owner
+	for _, node := range c.Masters() {
+		if node != to && node != from {
+			told = append(told, node)
+		}
+	}
+	for _, node := range told {
 		c.do(node, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
 	}
-	Eventually(c.t, 20*time.Second, "all nodes know where the slot is", func() bool {
+	Eventually(c.t, time.Minute, "all nodes know where the slot is", func() bool {
 		for _, node := range c.alive() {
 			if view := node.control.ClusterNodes(context.Background()).Val(); !serves(view, id(to), slot) {
 				return false

@@ -20,11 +20,11 @@ func (c *ClusterServers) Replicate() {
 	}
 	for i, replica := range c.Replicas {
 		master := id(c.Nodes[i])
-		Eventually(c.t, 30*time.Second, "a replica knows its master", func() bool {
+		Eventually(c.t, time.Minute, "a replica knows its master", func() bool {
 			return replica.control.Do(context.Background(), "CLUSTER", "REPLICATE", master).Err() == nil
 		})
 	}
-	Eventually(c.t, 30*time.Second, "all replicas follow", c.whole)
+	Eventually(c.t, time.Minute, "all replicas follow", c.whole)
 }
 
 // alive returns the nodes that run.
@@ -73,7 +73,7 @@ func (c *ClusterServers) FailOver(key string) {
 	before := id(old)
 	old.Kill()
 	slot := c.alive()[0].control.ClusterKeySlot(context.Background(), key).Val()
-	Eventually(c.t, 30*time.Second, "a replica is promoted", func() bool {
+	Eventually(c.t, time.Minute, "a replica is promoted", func() bool {
 		for _, node := range c.alive() { // all of them have to know
 			if serves(node.control.ClusterNodes(context.Background()).Val(), before, slot) {
 				return false
@@ -82,5 +82,5 @@ func (c *ClusterServers) FailOver(key string) {
 		return true
 	})
 	old.Restart()
-	Eventually(c.t, 30*time.Second, "the old master follows", c.whole)
+	Eventually(c.t, time.Minute, "the old master follows", c.whole)
 }

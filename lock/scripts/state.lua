@@ -31,7 +31,8 @@ local owner, ends, length = found[1] or '', tonumber(found[2] or 0), tonumber(fo
 local fence, born = tonumber(found[4] or 0), tonumber(found[5] or 0)
 local queued, released, done = found[6], found[7], tonumber(found[8] or 0)
 local known = found[4]
-if not (ends and length and fence and born and done) or (not known and redis.call('EXISTS', record) == 1) then
+if not (ends and length and fence and born and done) or 0 * (ends + length + fence + born + done) ~= 0 -- inf, nan
+  or (not known and redis.call('EXISTS', record) == 1) then
   return redis.error_reply('WRONGTYPE not a record of a lock')
 end
 

@@ -1,0 +1,56 @@
+package lock
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Any two of five servers hang, die or have their clocks set, ten thousand
+// acquisitions long. They keep what they know on disk: a server that has both
+// forgotten and had its clock ahead could repeat a fence, which no client can know.
+func TestChaosQuorum(t *testing.T) {
+	more := quota(t, 10_000)
+	var nodes servers
+	var shifts []func(time.Duration)
+	for range 5 {
+		s, shift := shiftedServer(t, "--appendonly", "yes", "--appendfsync", "always")
+		nodes, shifts = append(nodes, s), append(shifts, shift)
+	}
+	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
+	steps := []time.Duration{20 * time.Second, time.Hour, -20 * time.Second, -time.Hour}
+	faults := map[string]int{}
+	var set []int // servers whose clocks are wrong
+	total := contend(t, qs, more, func(int) {
+		if len(set) > 0 { // to set a clock right is a step too: nothing else happens with it
+			for _, n := range set {
+				shifts[n](0)
+			}
+			set = nil
+			return
+		}
+		one := rand.IntN(len(nodes))
+		two := (one + 1 + rand.IntN(len(nodes)-1)) % len(nodes)
+		var heal []func()
+		for _, n := range []int{one, two} {
+			fault := []string{"kill", "stall", "clock"}[rand.IntN(3)]
+			faults[fault]++
+			switch fault {
+			case "kill":
+				nodes[n].Kill()
+				heal = append(heal, nodes[n].Restart)
+			case "stall":
+				nodes[n].Stop()
+				heal = append(heal, nodes[n].Cont)
+			case "clock": // until the next time
+				shifts[n](steps[rand.IntN(len(steps))])
+				set = append(set, n)
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+		for _, undo := range heal {
+			undo()
+		}
+	})
+	t.Logf("%d acquisitions with one holder at a time and growing fences; %v", total, faults)
+}
