@@ -52,17 +52,18 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		one.Cont()
 		two.Restart()
-	})
+	}, nil)
 	t.Logf("%d acquisitions", total)
 }
 
 // contend has all take one lock for as long as more says so, and sees to it that there
 // is one holder and that fences grow. Meanwhile strike breaks something, time and again.
+// Leases that were lost by it are counted in lost; without it there must be none.
 //
 // What one server forgot must not meet what another forgets before the leases in
 // between have been given back: two at a time are a minority, four are not. So between
 // two strikes everybody gets the lock twice.
-func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int)) (total int64) {
+func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int), lost *atomic.Int32) (total int64) {
 	t.Helper()
 	var inside atomic.Int32
 	var last int64
@@ -114,7 +115,10 @@ func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int)) (
 				last = lease.Fence()
 				total++
 				inside.Add(-1)
-				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, ErrUnavailable) {
+				err = lease.Unlock(t.Context())
+				if lost != nil && errors.Is(err, ErrLost) {
+					lost.Add(1)
+				} else if err != nil && !errors.Is(err, ErrUnavailable) {
 					t.Errorf("Unlock: %v", err)
 				}
 				rounds[i].Add(1)

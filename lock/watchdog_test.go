@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"runtime"
 	"strconv"
 	"strings"
@@ -13,100 +12,62 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A witness sees the renewals that one Locker sends, and whether one that was sent
-// after the lock had been given back was granted. That Locker holds one at a time.
-type witness struct {
-	gone          atomic.Int64 // the number of the last owner that has released
-	renewals      atomic.Int64
-	late, revived atomic.Int64
-}
-
-func (w *witness) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (w *witness) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (w *witness) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		if len(args) < 9 || args[1] != renewScript.Hash() {
-			return next(ctx, cmd)
-		}
-		owner, _ := args[8].(string) // after four keys and the mode
-		n, err := strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 36, 64)
-		if err != nil {
-			return fmt.Errorf("this is no owner: %q", owner)
-		}
-		w.renewals.Add(1)
-		late := n <= w.gone.Load()
-		err = next(ctx, cmd)
-		if late {
-			w.late.Add(1)
-		}
-		if answer, ok := cmd.(*redis.Cmd).Val().([]any); late && ok && answer[0] == "ok" {
-			w.revived.Add(1)
-		}
-		return err
-	}
-}
-
 // A renewal that is under way when the lock is given back must not bring it to life
-// again, nor go on for ever. A million times the first renewal is due just then.
+// again, nor go on for ever. A million times the first renewal is due just then: had
+// one of them had an effect, the next TryLock would find the lock taken.
 func TestChaosUnlocksRaceRenewals(t *testing.T) {
 	more := quota(t, 1_000_000)
 	s := redistest.Start(t)
-	var total, renewals, late, revived atomic.Int64
+	var total, raced atomic.Int64
 	var all sync.WaitGroup
 	for worker := range 8 {
-		w := &witness{}
-		rdb := s.Client(t)
-		rdb.AddHook(w)
-		l := open(t, rdb, Options{Lease: time.Minute})
+		l := open(t, s.Client(t), Options{Lease: time.Minute})
 		all.Go(func() {
 			for i := 0; more(); i++ {
-				lease, err := l.Lock(t.Context(), fmt.Sprint(worker))
+				lease, err := l.TryLock(t.Context(), fmt.Sprint(worker))
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				before := w.renewals.Load()
-				l.c.keeper.renewAll()                                                  // as if it was time
-				for spins := 0; w.renewals.Load() == before && spins < 1000; spins++ { // until it is on its way
-					runtime.Gosched()
+				l.c.keeper.renewAll() // as if it was time
+				if underWay(lease) {
+					raced.Add(1)
 				}
 				for range i % 50 {
 					runtime.Gosched()
 				}
-				if err := lease.Unlock(t.Context()); err != nil && !errors.Is(err, ErrUnavailable) {
+				if err := lease.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-				owner := lease.g.holds[0].owner
-				n, _ := strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 36, 64)
-				w.gone.Store(n)
 				total.Add(1)
 			}
 			if n := l.c.kept(); n != 0 {
 				t.Errorf("%d leases are still cared for", n)
 			}
-			_ = l.Close()
-			renewals.Add(w.renewals.Load())
-			late.Add(w.late.Load())
-			revived.Add(w.revived.Load())
 		})
 	}
 	all.Wait()
-	t.Logf("%d unlocks, %d renewals raced them: %d were sent after the unlock, %d granted", total.Load(), renewals.Load(), late.Load(), revived.Load())
-	if revived.Load() != 0 || renewals.Load() == 0 {
-		t.Errorf("%d renewals, %d after the unlock", renewals.Load(), revived.Load())
+	t.Logf("%d unlocks, %d with a renewal under way", total.Load(), raced.Load())
+	if raced.Load() == 0 {
+		t.Error("there was no race")
 	}
+}
+
+// underWay waits for a moment until a lease is being renewed.
+func underWay(lease *Lease) bool {
+	h := lease.g.holds[0]
+	for begin := time.Now(); time.Since(begin) < 5*time.Millisecond; runtime.Gosched() {
+		h.k.mu.Lock()
+		busy := h.busy
+		h.k.mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	return false
 }
 
 // leases holds so many leases until it is told to go, with a busy machine, and says
