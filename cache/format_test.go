@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -255,4 +256,34 @@ func TestMoreThanMaxValueIsAMiss(t *testing.T) {
 	if data, ttl, err := small.encode("42", &entry[string]{value: "12345678901"}); data != nil || ttl != 0 || err != nil {
 		t.Errorf("11 bytes are written: %v, %v", ttl, err)
 	}
+}
+
+// survives checks that a value of type V is read as it was written.
+func survives[V any](t *testing.T, value V) {
+	t.Helper()
+	f := newFormat[V](Options{Name: "product", MaxValue: 1 << 20})
+	data, _, err := f.encode("1", &entry[V]{value: value})
+	if err != nil {
+		t.Errorf("%T: %v", value, err)
+		return
+	}
+	if got, ok := f.decode("1", data); !ok || !reflect.DeepEqual(got.value, value) {
+		t.Errorf("%#v is read as %#v, %v", value, got, ok)
+	}
+}
+
+func TestEachTypeOfValueIsReadAsItWasWritten(t *testing.T) {
+	survives(t, "a\x00\xff b")
+	survives(t, "")
+	survives(t, []byte{0, 255, 'L', 'v'})
+	survives(t, sku("a-1"))
+	survives(t, place{1, 2})
+	survives(t, (*place)(nil))
+	survives(t, []string(nil))
+	survives(t, map[string]int(nil))
+	survives(t, 1<<53+1)
+	survives(t, false)
+	survives(t, any(nil))
+	survives(t, netip.MustParseAddr("10.0.0.1"))
+	survives(t, time.Unix(1e9, 5).UTC())
 }

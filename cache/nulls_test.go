@@ -14,13 +14,13 @@ import (
 func TestAFloodOfDistinctAbsentKeysLeavesNothingInRedis(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := cache.New(rdb, func(context.Context, int) (string, error) { return "", cache.ErrNotFound },
+	c, err := cache.New(rdb, func(context.Context, int64) (string, error) { return "", cache.ErrNotFound },
 		cache.Options{Name: "flood"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for key := range 2_000 {
+	for key := range int64(2_000) {
 		if _, err := c.Get(t.Context(), key); !errors.Is(err, cache.ErrNotFound) {
 			t.Fatal(err)
 		}

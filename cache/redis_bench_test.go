@@ -80,11 +80,11 @@ func noLocal[V any](b *testing.B, rdb redis.UniversalClient, name string, value 
 // BenchmarkMiss is a key that is nowhere: three round trips and the loader.
 func BenchmarkMiss(b *testing.B) {
 	server := redistest.Start(b)
-	c := must(cache.New(server.Client(b), func(context.Context, int) (string, error) { return "v", nil }, cache.Options{
+	c := must(cache.New(server.Client(b), func(context.Context, int64) (string, error) { return "v", nil }, cache.Options{
 		Name: "miss", Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
-	key := 0
+	key := int64(0)
 	b.ReportAllocs()
 	for b.Loop() {
 		if key++; must(c.Get(b.Context(), key)) != "v" {

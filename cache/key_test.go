@@ -1,0 +1,85 @@
+package cache
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+)
+
+type (
+	customerID int32
+	sku        string
+	place      struct{ Warehouse, Shelf int }
+)
+
+// says checks that the text of key is want, and that of another key is another.
+func says[K comparable](t *testing.T, custom func(K) string, key, other K, want string) {
+	t.Helper()
+	id, err := keyFunc(custom, 512)
+	if err != nil {
+		t.Errorf("%T: %v", key, err)
+		return
+	}
+	got, err := id(key)
+	if err != nil || got != want {
+		t.Errorf("%T: the text of %v is %q, %v; want %q", key, key, got, err, want)
+	}
+	if got, err = id(other); err != nil || got == want {
+		t.Errorf("%T: the text of %v is %q as well, %v", key, other, got, err)
+	}
+}
+
+func TestTheTextOfAKey(t *testing.T) {
+	says(t, nil, "plain", "plain ", "plain")
+	says(t, nil, sku("a-1"), sku("a-2"), "a-1")
+	says(t, nil, int64(-42), int64(42), "-42")
+	says(t, nil, 7, -7, "7")
+	says(t, nil, int8(-128), int8(127), "-128")
+	says(t, nil, uint64(1<<64-1), uint64(0), "18446744073709551615")
+	says(t, nil, uintptr(9), uintptr(8), "9")
+	says(t, nil, customerID(12), customerID(13), "12")
+	says(t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
+	says[encoding.TextMarshaler](t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
+	says(t, func(p place) string { return fmt.Sprintf("%d/%d", p.Warehouse, p.Shelf) }, place{1, 2}, place{2, 1}, "1/2")
+	says(t, func(ok bool) string { return fmt.Sprint(ok) }, true, false, "true")
+	says(t, func(key int64) string { return fmt.Sprintf("%x", key) }, int64(255), int64(254), "ff") // Key goes first
+}
+
+// speechless checks that a type of keys is refused as long as there is no Source.Key.
+func speechless[K comparable](t *testing.T) {
+	t.Helper()
+	if _, err := keyFunc[K](nil, 512); err == nil {
+		t.Errorf("%T has a text", *new(K))
+	}
+}
+
+func TestKeysWithoutATextOfTheirOwn(t *testing.T) {
+	speechless[place](t)
+	speechless[bool](t)
+	speechless[float64](t)
+	speechless[[2]int](t)
+	speechless[any](t)
+	speechless[*int](t)
+}
+
+// unspeakable has no text if it is odd.
+type unspeakable int
+
+var errOdd = errors.New("odd")
+
+func (u unspeakable) MarshalText() ([]byte, error) {
+	if u%2 != 0 {
+		return nil, errOdd
+	}
+	return fmt.Appendf(nil, "u%d", u), nil
+}
+
+func TestAKeyThatCannotBeMarshaledIsInvalid(t *testing.T) {
+	says(t, nil, unspeakable(2), unspeakable(4), "u2")
+	id, _ := keyFunc[unspeakable](nil, 512)
+	if _, err := id(1); !errors.Is(err, ErrInvalidKey) || !errors.Is(err, errOdd) {
+		t.Errorf("got %v", err)
+	}
+}
