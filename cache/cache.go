@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/points"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -57,7 +57,7 @@ type Cache[K comparable, V any] struct {
 	local   *localcache.Cache[K, *entry[V]]
 	rebuild *mutexrebuild.Group[*entry[V]]
 	breaker *breaker.Breaker
-	log     *slog.Logger
+	journal *journal.Journal
 	nothing *entry[V] // what is known of a key that does not exist, where no more is known
 	door    *doorkeeper
 	counts  counters
@@ -86,13 +86,14 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if src.Load == nil {
 		src.Load = one(src.LoadMany)
 	}
-	c := &Cache[K, V]{o: o, source: src, breaker: o.Breaker, log: o.Logger, nothing: &entry[V]{life: life{null: true}},
+	c := &Cache[K, V]{o: o, source: src, breaker: o.Breaker, nothing: &entry[V]{life: life{null: true}},
 		windows: o.windows(),
+		journal: journal.New(o.Logger.With("cache", o.Name), "levee: "),
 		door:    newDoorkeeper(2 * o.NullTTL)} // a null in the local tier lives that long too
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
-	c.format = newFormat[V](o)
+	c.format = newFormat[V](o, c.journal)
 	if c.local, err = localcache.New[K, *entry[V]](o.Local); err != nil {
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
@@ -194,6 +195,7 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 	})
 	if err != nil {
 		if e := c.keptInstead(key, err); e != nil {
+			c.journal.Warn("a load failed and a value kept in this process answers", journal.Name("key", id), "error", err)
 			return c.answer(e, TierLocal, &c.counts.stale)
 		}
 		return c.fail(err)

@@ -52,7 +52,7 @@ const (
 func goldenOf[V any](name string, value V, null bool, o Options) golden {
 	o.Name, o.MaxValue = "product", 1<<20
 	return golden{name, func(t *testing.T, file string) {
-		f := newFormat[V](o)
+		f := newFormat[V](o, nil)
 		e := &entry[V]{value: value, life: life{null, goldenCreated, goldenCreated + goldenTTL, goldenCost}}
 		data, ttl, err := f.encode(goldenID, e)
 		if err != nil || ttl != goldenTTL*time.Millisecond {
@@ -132,7 +132,7 @@ func read(t testing.TB, file string) []byte {
 // stored returns bytes that the format reads as a value of id "42", and the format.
 func stored(t testing.TB) (format[string], []byte) {
 	t.Helper()
-	f := newFormat[string](Options{Name: "product", MaxValue: 1000})
+	f := newFormat[string](Options{Name: "product", MaxValue: 1000}, nil)
 	data, _, err := f.encode("42", &entry[string]{value: "lamp", life: life{created: goldenCreated, expires: goldenCreated + goldenTTL}})
 	if err != nil {
 		t.Fatal(err)
@@ -218,15 +218,15 @@ func TestBytesOfAnotherKeyAreAMiss(t *testing.T) {
 			t.Errorf("the value of 42 is taken for that of %q", id)
 		}
 	}
-	other := newFormat[string](Options{Name: "customer", MaxValue: 1000})
+	other := newFormat[string](Options{Name: "customer", MaxValue: 1000}, nil)
 	if _, ok := other.decode("42", data); ok {
 		t.Error("a product is taken for a customer")
 	}
-	schema := newFormat[string](Options{Name: "product", Schema: 1, MaxValue: 1000})
+	schema := newFormat[string](Options{Name: "product", Schema: 1, MaxValue: 1000}, nil)
 	if _, ok := schema.decode("42", data); ok {
 		t.Error("schema 0 is taken for schema 1")
 	}
-	codec := newFormat[string](Options{Name: "product", MaxValue: 1000, Codec: upperCodec{}})
+	codec := newFormat[string](Options{Name: "product", MaxValue: 1000, Codec: upperCodec{}}, nil)
 	if _, ok := codec.decode("42", data); ok {
 		t.Error("raw bytes are given to a codec")
 	}
@@ -245,7 +245,7 @@ func TestForeignTextIsAMiss(t *testing.T) {
 }
 
 func TestMoreThanMaxValueIsAMiss(t *testing.T) {
-	small, large := newFormat[string](Options{Name: "p", MaxValue: 10}), newFormat[string](Options{Name: "p", MaxValue: 11})
+	small, large := newFormat[string](Options{Name: "p", MaxValue: 10}, nil), newFormat[string](Options{Name: "p", MaxValue: 11}, nil)
 	data, _, _ := large.encode("42", &entry[string]{value: "12345678901"})
 	if _, ok := large.decode("42", data); !ok {
 		t.Fatal("what is written is not read")
@@ -261,7 +261,7 @@ func TestMoreThanMaxValueIsAMiss(t *testing.T) {
 // survives checks that a value of type V is read as it was written.
 func survives[V any](t *testing.T, value V) {
 	t.Helper()
-	f := newFormat[V](Options{Name: "product", MaxValue: 1 << 20})
+	f := newFormat[V](Options{Name: "product", MaxValue: 1 << 20}, nil)
 	data, _, err := f.encode("1", &entry[V]{value: value})
 	if err != nil {
 		t.Errorf("%T: %v", value, err)

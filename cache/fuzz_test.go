@@ -29,8 +29,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add("", []byte{})
 	f.Add("42", append(bytes.Clone(data[:headerSize]), `[[[[[[[[[[{"a":{"a":{"a":[1e999,"\ud800"`...))
 	o := Options{Name: "product", MaxValue: 1 << 20}
-	raw, text := newFormat[[]byte](o), newFormat[string](o)
-	structs, anything := newFormat[*goldenProduct](o), newFormat[any](o)
+	raw, text := newFormat[[]byte](o, nil), newFormat[string](o, nil)
+	structs, anything := newFormat[*goldenProduct](o, nil), newFormat[any](o, nil)
 	f.Fuzz(func(t *testing.T, id string, data []byte) {
 		if len(data) > 1024 {
 			data = data[:1024]
@@ -87,11 +87,11 @@ func FuzzRoundTrip(f *testing.F) {
 		o := Options{Name: "p", Schema: schema & (1<<31 - 1), MaxValue: 1 << 20}
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
 		times := life{null, created, expires, time.Duration(cost) * time.Millisecond}
-		roundTrip(t, newFormat[string](o), id, other, entry[string]{text, times, false})
-		roundTrip(t, newFormat[[]byte](o), id, other, entry[[]byte]{[]byte(text), times, false})
+		roundTrip(t, newFormat[string](o, nil), id, other, entry[string]{text, times, false})
+		roundTrip(t, newFormat[[]byte](o, nil), id, other, entry[[]byte]{[]byte(text), times, false})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, newFormat[*goldenProduct](o), id, other, entry[*goldenProduct]{p, times, false})
+		roundTrip(t, newFormat[*goldenProduct](o, nil), id, other, entry[*goldenProduct]{p, times, false})
 	})
 }
 

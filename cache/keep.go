@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/points"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -88,6 +89,7 @@ func (c *Cache[K, V]) keptInstead(key K, err error) *entry[V] {
 func (c *Cache[K, V]) decode(id string, data []byte) (*entry[V], mutexrebuild.Condition) {
 	e, ok := c.format.decode(id, data)
 	if !ok {
+		c.journal.Warn("what stands in redis is no value of this cache, and is replaced", journal.Name("key", id), "bytes", len(data))
 		return nil, mutexrebuild.Unfit
 	}
 	return e, c.stateOf(e).condition()

@@ -63,10 +63,10 @@ type Options struct {
 	// one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag and RedisTimeout
-	// are those of this struct, and must not be set there. Its LoadTimeout bounds a whole rebuild, the
-	// breaker's queue included; with a Breaker given, 0 means that breaker's
-	// MaxDuration, and less is an error.
+	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag, RedisTimeout and
+	// Logger are those of this struct, whatever stands there. Its LoadTimeout bounds
+	// a whole rebuild, the breaker's queue included; with a Breaker given, 0 means
+	// that breaker's MaxDuration, and less is an error.
 	Rebuild mutexrebuild.Options
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
@@ -91,7 +91,13 @@ type Options struct {
 	// IsNotFound recognizes the loader's error for a key that does not exist,
 	// beside ErrNotFound. Nil: there is no other. It is called concurrently.
 	IsNotFound func(error) bool
-	// Logger gets what was survived. Nil: slog.Default().
+	// Logger gets what the cache survives and its callers are not told of, each kind
+	// of event once a minute at the most, with keys quoted and cut and without
+	// values: a Redis that does not answer, refuses commands, or answers again;
+	// messages that do not arrive; invalidations that are tried again; loads that
+	// fail while an old value answers; foreign bytes, values that cannot be stored,
+	// panics of the codec.
+	// Nil: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -141,7 +147,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Rebuild.Schema != 0 || o.Rebuild.ReplicaLag != 0 || o.Rebuild.RedisTimeout != 0 {
 		return o, errors.New("cache: Rebuild.Schema, Rebuild.ReplicaLag and Rebuild.RedisTimeout are set by Schema, ReplicaLag and RedisTimeout")
 	}
-	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout = o.Schema, o.ReplicaLag, o.RedisTimeout
+	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout, o.Rebuild.Logger = o.Schema, o.ReplicaLag, o.RedisTimeout, o.Logger
 	return o.withBreaker()
 }
 
@@ -190,11 +196,6 @@ func orDefault[T int | time.Duration](name string, field *T, zero, least T) erro
 		return fmt.Errorf("cache: %s must be at least %v, got %v", name, least, *field)
 	}
 	return nil
-}
-
-// warn logs what was survived.
-func (c *Cache[K, V]) warn(what string, err error) {
-	c.log.Warn("levee: "+what, "cache", c.o.Name, "error", err)
 }
 
 // alone reports whether the cache works without Redis.

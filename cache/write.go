@@ -81,7 +81,7 @@ func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Conte
 	}
 	end, held := c.rebuild.Hold(ctx, ids...)
 	if held != nil {
-		c.warn("write without hold", held)
+		c.journal.Warn("a write goes on without a hold on its keys", "error", held)
 	}
 	c.forgetLocal(ids)
 	defer func() {

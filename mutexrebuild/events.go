@@ -1,6 +1,8 @@
 package mutexrebuild
 
 import (
+	"sync/atomic"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/hub"
@@ -27,13 +29,21 @@ type subscription struct {
 // subscribe connects the group to the messages of its name.
 func (g *Group[T]) subscribe(rdb redis.UniversalClient) subscription {
 	h := hub.Open(rdb)
+	var deaf atomic.Bool
 	unsubscribe := h.Subscribe(g.store.channel, hub.Subscriber{
 		Message: g.receive,
 		Gap:     g.missed,
 		Health: func(live bool) {
+			if live && deaf.Swap(false) {
+				g.journal.Info("messages of other processes arrive again")
+			}
 			if g.events.Health != nil {
 				g.events.Health(live)
 			}
+		},
+		Failed: func(err error) {
+			deaf.Store(true)
+			blame(g.journal, "no messages of other processes arrive", err)
 		},
 	})
 	return subscription{hub: h, end: func() { unsubscribe(); h.Close() }}

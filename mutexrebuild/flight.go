@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/points"
 )
 
@@ -236,6 +237,7 @@ func (g *Group[T]) spare(id string, err error) {
 	if g.spared[id] != nil || g.o.ErrorHold < 0 {
 		return
 	}
+	g.journal.Warn("a load failed and an old value answers", journal.Name("id", id), "error", err)
 	held := &failure{err}
 	g.spared[id] = held
 	time.AfterFunc(g.errorHold(), func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/bounded"
+	"github.com/levee-go/levee/internal/journal"
 )
 
 // The gate to Redis
@@ -62,6 +63,8 @@ type gate struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
+	journal *journal.Journal
+
 	missed  atomic.Int32 // reads in a row without an answer
 	dropped atomic.Int64 // when a read last cost its connection, in ns since 1970; 0: long ago
 	closed  atomic.Bool  // the gate is shut
@@ -89,12 +92,12 @@ var gates = struct {
 	at map[place]*gate
 }{at: map[place]*gate{}}
 
-// openGate returns the gate of rdb for operations that may take timeout. Each
-// call needs a leave.
-func openGate(rdb redis.UniversalClient, timeout time.Duration) *gate {
+// openGate returns the gate of rdb for operations that may take timeout. Its
+// journal is that of the first to open it. Each call needs a leave.
+func openGate(rdb redis.UniversalClient, timeout time.Duration, j *journal.Journal) *gate {
 	at := place{rdb, timeout}
 	if !reflect.ValueOf(rdb).Comparable() {
-		g := newGate(at) // a client of the user's own making that cannot be a map key
+		g := newGate(at, j) // a client of the user's own making that cannot be a map key
 		g.users, g.forget = 1, func() {}
 		return g
 	}
@@ -102,7 +105,7 @@ func openGate(rdb redis.UniversalClient, timeout time.Duration) *gate {
 	defer gates.Unlock()
 	g := gates.at[at]
 	if g == nil {
-		g = newGate(at)
+		g = newGate(at, j)
 		g.forget = func() { delete(gates.at, at) }
 		gates.at[at] = g
 	}
@@ -110,8 +113,8 @@ func openGate(rdb redis.UniversalClient, timeout time.Duration) *gate {
 	return g
 }
 
-func newGate(at place) *gate {
-	g := &gate{direct: direct(at.rdb, at.timeout), way: make(chan struct{})}
+func newGate(at place, j *journal.Journal) *gate {
+	g := &gate{journal: j, direct: direct(at.rdb, at.timeout), way: make(chan struct{})}
 	close(g.way)
 	g.ctx, g.end = context.WithCancel(context.Background())
 	if _, one := at.rdb.(*redis.Client); !one {
@@ -218,11 +221,13 @@ func (g *gate) unanswered(key string) {
 	}
 	g.closed.Store(true)
 	g.outages.Add(1)
+	g.journal.Warn("redis does not answer and is not asked until it does")
 	g.way = make(chan struct{})
 	g.work.Go(func() { g.knockUntilAnswered(key) })
 }
 
 func (g *gate) knockUntilAnswered(key string) {
+	began := time.Now()
 	for {
 		sleep(g.ctx, time.Duration(float64(g.pace)*(0.8+0.4*rand.Float64())))
 		g.pace = min(max(firstPace, 2*g.pace), maxPace) // nobody else touches it while the gate is shut
@@ -237,6 +242,9 @@ func (g *gate) knockUntilAnswered(key string) {
 	g.opened = time.Now()
 	g.closed.Store(false)
 	close(g.way)
+	if g.ctx.Err() == nil {
+		g.journal.Info("redis answers again", "after", g.opened.Sub(began))
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) {

@@ -60,6 +60,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/journal"
+
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/points"
 )
@@ -161,6 +163,7 @@ type Group[T any] struct {
 	store   *store // nil: no Redis
 	hub     subscription
 	counts  counters
+	journal *journal.Journal
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 	active  sync.WaitGroup // flights and loads
@@ -190,10 +193,10 @@ func New[T any](rdb redis.UniversalClient, name string, f Format[T], e Events, o
 	if _, ok := rdb.(*redis.Client); rdb != nil && o.WaitReplicas > 0 && !ok {
 		return nil, fmt.Errorf("mutexrebuild: WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
 	}
-	g := &Group[T]{o: o, format: f, events: e, flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
+	g := &Group[T]{o: o, format: f, events: e, journal: journal.New(o.Logger.With("cache", name), prefix), flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
 	g.closing, g.close = context.WithCancel(context.Background())
 	if rdb != nil {
-		g.store = newStore(g.closing, rdb, name, o)
+		g.store = newStore(g.closing, rdb, name, o, g.journal)
 		g.hub = g.subscribe(rdb)
 	}
 	return g, nil

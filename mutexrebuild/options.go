@@ -2,6 +2,7 @@ package mutexrebuild
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 )
@@ -43,6 +44,10 @@ type Options struct {
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. 0: 100 ms.
 	RedisTimeout time.Duration
+	// Logger gets what the group survives and its callers are not told of, each kind
+	// of event once a minute at the most, with ids quoted and cut and without values.
+	// Nil: slog.Default().
+	Logger *slog.Logger
 }
 
 func (o Options) withDefaults(name string) (Options, error) {
@@ -89,6 +94,9 @@ func (o Options) withDefaults(name string) (Options, error) {
 	// Redis counts milliseconds, and a hold of none would be a key without an end.
 	if o.Hold < time.Millisecond {
 		return o, fmt.Errorf("mutexrebuild: Hold must be at least 1ms, got %v", o.Hold)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	if o.ReplicaLag > 0 && o.ReplicaLag < time.Millisecond {
 		return o, fmt.Errorf("mutexrebuild: ReplicaLag must be at least 1ms, got %v", o.ReplicaLag)

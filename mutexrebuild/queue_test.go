@@ -27,7 +27,7 @@ func withQueue(t *testing.T, test func(r *queueRig)) {
 		close(g.way)
 		var ctx context.Context
 		ctx, r.close = context.WithCancel(t.Context())
-		r.queue = newQueue(ctx, g, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
+		r.queue = newQueue(ctx, g, nil, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
 		r.redis(func([]target) error { return nil })
 		test(r)
 		r.close()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/journal"
 )
 
 // renewals are the refreshes of a group. Guarded by Group.mu.
@@ -95,8 +96,11 @@ func (g *Group[T]) endRefresh(f *flight[T], err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.renewal.running--
-	if err == nil {
+	switch {
+	case err == nil:
 		g.counts.refreshed.Add(1)
+	case !g.closed && !errors.Is(err, errElsewhere):
+		g.journal.Warn("a refresh failed", journal.Name("id", f.id), "error", err)
 	}
 	if err == nil || g.o.ErrorHold < 0 || g.closed {
 		delete(g.renewal.byID, f.id)

@@ -28,7 +28,7 @@ func TestANodeThatHangsDoesNotShutTheGateOfItsCluster(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := newGate(place{c.rdb, 100 * time.Millisecond})
+				g := newGate(place{c.rdb, 100 * time.Millisecond}, nil)
 				g.users, g.forget = 1, func() {}
 				g.knock = func(context.Context, string) error { return errors.New("hangs") }
 				for range 100 {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/bounded"
+	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/points"
 )
@@ -51,6 +52,7 @@ const limit = 4096
 type store struct {
 	rdb     redis.UniversalClient
 	gate    *gate
+	journal *journal.Journal
 	run     *bounded.Runner
 	name    string
 	schema  int
@@ -65,9 +67,9 @@ type store struct {
 	self    string // tells this process's messages from others'
 }
 
-func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options, j *journal.Journal) *store {
 	s := &store{
-		rdb: rdb, gate: openGate(rdb, o.RedisTimeout), run: bounded.NewRunner(o.RedisTimeout, limit),
+		rdb: rdb, gate: openGate(rdb, o.RedisTimeout, journal.New(o.Logger, prefix)), journal: j, run: bounded.NewRunner(o.RedisTimeout, limit),
 		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
 		closing: closing, channel: keys.Events(name), self: newToken(),
 	}
@@ -75,7 +77,7 @@ func newStore(closing context.Context, rdb redis.UniversalClient, name string, o
 	if s.waitFor > 0 {
 		s.writes = bounded.NewRunner(2*o.RedisTimeout, limit) // the replicas' answer has a time of its own
 	}
-	s.queue = newQueue(closing, s.gate, func(ctx context.Context, targets []target) error {
+	s.queue = newQueue(closing, s.gate, j, func(ctx context.Context, targets []target) error {
 		return s.drop(ctx, targets, s.lagging(holds{}))
 	})
 	return s
@@ -106,7 +108,9 @@ func ask[R any](ctx context.Context, s *store, op func(context.Context) (R, erro
 		var none R
 		return none, errShut
 	}
-	return bounded.Do(ctx, s.run, op, late)
+	result, err := bounded.Do(ctx, s.run, op, late)
+	s.survived(ctx, err)
+	return result, err
 }
 
 // newToken names one acquisition: 128 random bits, never used again.
@@ -160,6 +164,7 @@ func (s *store) getHere(caller context.Context, id string) ([]byte, error) {
 	if ctx.Err() != nil {
 		s.gate.uneasy()
 	}
+	s.survived(caller, err)
 	s.tell(caller, key, err)
 	return data, err
 }

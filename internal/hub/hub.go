@@ -31,6 +31,9 @@ const (
 	hanging   = 3             // heartbeats that may wait for an answer while another is sent
 )
 
+// errSilent ends a link over which no heartbeat comes back.
+var errSilent = errors.New("no heartbeat came back")
+
 // A Subscriber says what to do with the news of one channel. Its functions run
 // on the hub's only receiving goroutine, in the order of the messages, and must
 // not block: a slow one holds up everybody's messages. Each may be nil.
@@ -42,6 +45,8 @@ type Subscriber struct {
 	Gap func()
 	// Health is called when the link becomes live or stops being so.
 	Health func(live bool)
+	// Failed is called when a link has failed, with its error. Another is tried.
+	Failed func(err error)
 }
 
 // A Hub is one subscription connection. It may be used concurrently.
@@ -168,10 +173,12 @@ func (h *Hub) change(channel string) {
 func (h *Hub) listen(ctx context.Context) {
 	pause := 10 * time.Millisecond
 	for ctx.Err() == nil {
-		if heard := h.follow(ctx); heard {
+		heard, err := h.follow(ctx)
+		if heard {
 			pause = 10 * time.Millisecond
 		}
 		h.setLive(false)
+		h.failed(ctx, err)
 		sleep(ctx, pause)
 		pause = min(2*pause, maxPause)
 	}
@@ -179,14 +186,14 @@ func (h *Hub) listen(ctx context.Context) {
 
 // follow opens a link and delivers what comes over it, until it fails or stays
 // silent. It reports whether anything was heard.
-func (h *Hub) follow(ctx context.Context) (heard bool) {
+func (h *Hub) follow(ctx context.Context) (heard bool, err error) {
 	link := h.rdb.Subscribe(ctx) // opens no connection yet
 	defer link.Close()
 
 	h.mu.Lock()
 	if ctx.Err() != nil { // Close has passed by and would not see this link
 		h.mu.Unlock()
-		return false
+		return false, nil
 	}
 	h.link = link
 	channels := []string{h.self}
@@ -200,18 +207,18 @@ func (h *Hub) follow(ctx context.Context) (heard bool) {
 		h.mu.Unlock()
 	}()
 
-	if link.Subscribe(ctx, channels...) != nil {
-		return false
+	if err := link.Subscribe(ctx, channels...); err != nil {
+		return false, err
 	}
 	beat := time.Now()
 	for { // other messages may come on while the heartbeat does not
 		left := silence - time.Since(beat)
 		if left <= 0 {
-			return heard
+			return heard, errSilent
 		}
 		news, err := link.ReceiveTimeout(ctx, left)
 		if err != nil {
-			return heard
+			return heard, err
 		}
 		heard = true
 		switch news := news.(type) {
@@ -250,6 +257,18 @@ func (h *Hub) deliver(m *redis.Message) {
 	for _, s := range h.subscribers(m.Channel) {
 		if s.Message != nil {
 			s.Message(m.Payload)
+		}
+	}
+}
+
+// failed tells the subscribers why a link has ended, unless it was told to.
+func (h *Hub) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	for _, s := range h.subscribers("") {
+		if s.Failed != nil {
+			s.Failed(err)
 		}
 	}
 }

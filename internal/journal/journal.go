@@ -16,7 +16,7 @@ const Every = time.Minute
 
 // A Journal logs events to a logger, and counts those that it does not log for
 // the next of their kind, as "unlogged". It may be used concurrently, and with any
-// mutex held: it leaves the work to a goroutine.
+// mutex held: it leaves the work to a goroutine. A nil Journal logs nothing.
 type Journal struct {
 	log    *slog.Logger
 	prefix string
@@ -53,6 +53,9 @@ func (j *Journal) Warn(what string, args ...any)  { j.note(slog.LevelWarn, what,
 func (j *Journal) Error(what string, args ...any) { j.note(slog.LevelError, what, args) }
 
 func (j *Journal) note(level slog.Level, what string, args []any) {
+	if j == nil {
+		return
+	}
 	silent, ok := j.seen.count(what)
 	if !ok {
 		return
@@ -85,4 +88,9 @@ func (s *seen) count(what string) (silent int, ok bool) {
 
 // Name is a name or key as it stands in a log: it may have come from anywhere, and
 // be of any length.
-func Name(what, name string) slog.Attr { return slog.String(what, fmt.Sprintf("%.100q", name)) }
+func Name(what, name string) slog.Attr { return slog.Any(what, shown(name)) }
+
+// shown is turned into text only when it is logged.
+type shown string
+
+func (s shown) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%.100q", string(s))) }

@@ -1,11 +1,9 @@
 package security
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +35,8 @@ func TestNothingSecretIsTold(t *testing.T) {
 	const password, value = "hunter2-password", "classified-value"
 	s := redistest.Start(t)
 	ctx := t.Context()
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	var log redistest.Log // what is logged may still come
+	logger := log.Logger()
 	var told []string
 	tell := func(err error) {
 		if err != nil {
