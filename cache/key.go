@@ -24,7 +24,7 @@ func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string,
 		case err != nil:
 			return "", fmt.Errorf("%w: %w", ErrInvalidKey, err)
 		case len(id) > longest:
-			return "", fmt.Errorf("%w: %d bytes, more than %d", ErrInvalidKey, len(id), longest)
+			return "", fmt.Errorf("%w: %d bytes, more than MaxKey %d: %.64q", ErrInvalidKey, len(id), longest, id)
 		}
 		return id, nil
 	}, nil
@@ -37,7 +37,9 @@ func textOf[K comparable]() func(K) (string, error) {
 	case kind.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 		return func(key K) (string, error) {
 			marshaler, ok := any(key).(encoding.TextMarshaler)
-			if !ok { // K is an interface, and this one is nil
+			// ok is false if K is an interface and this one is nil. Few MarshalText bear
+			// a nil pointer.
+			if v := reflect.ValueOf(key); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
 				return "", errors.New("nil")
 			}
 			text, err := marshaler.MarshalText()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 )
 
@@ -80,6 +81,32 @@ func TestAKeyThatCannotBeMarshaledIsInvalid(t *testing.T) {
 	says(t, nil, unspeakable(2), unspeakable(4), "u2")
 	id, _ := keyFunc[unspeakable](nil, 512)
 	if _, err := id(1); !errors.Is(err, ErrInvalidKey) || !errors.Is(err, errOdd) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Their MarshalText would panic on the goroutine of the caller.
+func TestANilPointerIsNoKey(t *testing.T) {
+	id, err := keyFunc[*netip.Addr](nil, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := id(nil); !errors.Is(err, ErrInvalidKey) {
+		t.Errorf("got %v", err)
+	}
+	home := netip.IPv6Loopback()
+	if text, err := id(&home); text != "::1" || err != nil {
+		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+func TestAKeyThatIsTooLongIsNamedInPart(t *testing.T) {
+	id, err := keyFunc[string](nil, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = id("user\n" + strings.Repeat("x", 1000))
+	if !errors.Is(err, ErrInvalidKey) || !strings.Contains(err.Error(), `"user\nxxx`) || len(err.Error()) > 200 {
 		t.Errorf("got %v", err)
 	}
 }
