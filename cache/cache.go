@@ -200,7 +200,7 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 		}
 		return c.fail(err)
 	}
-	c.keep(key, got)
+	c.keep(key, id, got)
 	if got.Condition == mutexrebuild.Aging && got.First {
 		c.refresh(ctx, key, id, got)
 	}

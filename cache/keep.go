@@ -18,7 +18,7 @@ const staleLife = time.Second
 
 // keep puts what a flight brought into the local tier, once per flight. The mark
 // is older than the read that brought it, so an invalidation in between drops it.
-func (c *Cache[K, V]) keep(key K, got mutexrebuild.Result[*entry[V]]) {
+func (c *Cache[K, V]) keep(key K, id string, got mutexrebuild.Result[*entry[V]]) {
 	mark, ok := got.Mark.(localcache.Mark)
 	if !ok || !got.First || got.Held || got.Bytes == 0 {
 		return
@@ -32,7 +32,7 @@ func (c *Cache[K, V]) keep(key K, got mutexrebuild.Result[*entry[V]]) {
 	life := jittered(min(left, c.o.Local.TTL), c.o.Jitter)
 	if e.null {
 		if taken := c.local.FillNull(mark, key, life); !taken {
-			c.dropKept(key)
+			c.dropKept(key, id)
 		}
 		return
 	}
@@ -41,11 +41,8 @@ func (c *Cache[K, V]) keep(key K, got mutexrebuild.Result[*entry[V]]) {
 
 // dropKept ends a value that is known not to exist any more, and that no null
 // stands before.
-func (c *Cache[K, V]) dropKept(key K) {
-	if _, ok := c.local.Kept(key); !ok {
-		return
-	}
-	if id, err := c.id(key); err == nil {
+func (c *Cache[K, V]) dropKept(key K, id string) {
+	if _, ok := c.local.Kept(key); ok {
 		c.local.Delete(id)
 	}
 }
@@ -55,7 +52,7 @@ func (c *Cache[K, V]) dropKept(key K) {
 func (c *Cache[K, V]) refresh(ctx context.Context, key K, id string, got mutexrebuild.Result[*entry[V]]) {
 	c.rebuild.Refresh(ctx, id, got, func(ctx context.Context, _ bool) (*entry[V], error) {
 		return c.ask(ctx, key, id, c.breaker.DoBackground)
-	}, func(new mutexrebuild.Result[*entry[V]]) { c.keep(key, new) })
+	}, func(new mutexrebuild.Result[*entry[V]]) { c.keep(key, id, new) })
 }
 
 // keptWhileAway is what this process still has of a key while there is no Redis to
