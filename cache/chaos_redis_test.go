@@ -21,7 +21,7 @@ import (
 var further = []outage{
 	{"busy with a script", func(s *redistest.Server, _ *redistest.FaultProxy) { busy(s) }, func(s *redistest.Server, _ *redistest.FaultProxy) { idle(s) }},
 	{"loading", func(_ *redistest.Server, p *redistest.FaultProxy) {
-		says(p, "GET", "-LOADING Redis is loading the dataset in memory")
+		says(p, "GETRANGE", "-LOADING Redis is loading the dataset in memory")
 		says(p, "EVALSHA", "-LOADING Redis is loading the dataset in memory")
 	}, heal},
 	{"a replica without its master", orphan("no"), adopt},

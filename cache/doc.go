@@ -11,7 +11,7 @@
 //	Get ─▶ local? ─▶ filter? ─▶ redis? ─▶ rebuild ─▶ one flight per process ─▶ one lease per fleet ─▶ breaker ─▶ loader
 //
 // A hit in the local tier costs no allocation and no clock call, a hit in Redis one
-// GET. On a miss one caller of one process asks the source, under a lease in Redis
+// read. On a miss one caller of one process asks the source, under a lease in Redis
 // that is both the mutex of the rebuild and the right to publish its result; all
 // others wait for it. That a key does not exist is a result like any other, with a
 // TTL of its own.

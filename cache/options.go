@@ -64,9 +64,9 @@ type Options struct {
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
 	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag, RedisTimeout and
-	// Logger are those of this struct, whatever stands there. Its LoadTimeout bounds
-	// a whole rebuild, the breaker's queue included; with a Breaker given, 0 means
-	// that breaker's MaxDuration, and less is an error.
+	// MaxBytes and Logger follow from this struct, and must not be set there. Its
+	// LoadTimeout bounds a whole rebuild, the breaker's queue included; with a Breaker
+	// given, 0 means that breaker's MaxDuration, and less is an error.
 	Rebuild mutexrebuild.Options
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
@@ -144,10 +144,12 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Rebuild.Schema != 0 || o.Rebuild.ReplicaLag != 0 || o.Rebuild.RedisTimeout != 0 {
-		return o, errors.New("cache: Rebuild.Schema, Rebuild.ReplicaLag and Rebuild.RedisTimeout are set by Schema, ReplicaLag and RedisTimeout")
+	if o.Rebuild.Schema != 0 || o.Rebuild.ReplicaLag != 0 || o.Rebuild.RedisTimeout != 0 || o.Rebuild.MaxBytes != 0 || o.Rebuild.Logger != nil {
+		return o, errors.New("cache: Rebuild.Schema, Rebuild.ReplicaLag, Rebuild.RedisTimeout, Rebuild.MaxBytes and Rebuild.Logger are set by Schema, ReplicaLag, RedisTimeout, MaxValue and Logger")
 	}
-	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout, o.Rebuild.Logger = o.Schema, o.ReplicaLag, o.RedisTimeout, o.Logger
+	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout = o.Schema, o.ReplicaLag, o.RedisTimeout
+	o.Rebuild.MaxBytes = min(o.MaxValue, math.MaxInt-headerSize) + headerSize
+	o.Rebuild.Logger = o.Logger
 	return o.withBreaker()
 }
 

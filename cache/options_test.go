@@ -50,6 +50,7 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"Rebuild.Schema", func(o *cache.Options) { o.Rebuild.Schema = 1 }},
 		{"Rebuild.ReplicaLag", func(o *cache.Options) { o.Rebuild.ReplicaLag = 1 }},
 		{"Rebuild.RedisTimeout", func(o *cache.Options) { o.Rebuild.RedisTimeout = 1 }},
+		{"Rebuild.MaxBytes", func(o *cache.Options) { o.Rebuild.MaxBytes = 1 }},
 		{"Rebuild.LoadTimeout", func(o *cache.Options) { o.Rebuild.LoadTimeout = negative }},
 		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = negative }},
 		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = time.Millisecond }},

@@ -293,7 +293,7 @@ func (s *drama) breakRedis() {
 	}
 	switch s.dice.roll(5) {
 	case 0:
-		s.commands("GET EVAL EVALSHA", refuse("LOADING Redis is loading the dataset in memory"))
+		s.commands("GETRANGE EVAL EVALSHA", refuse("LOADING Redis is loading the dataset in memory"))
 	case 1:
 		s.commands("EVAL EVALSHA", refuse("OOM command not allowed when used memory > 'maxmemory'."))
 	case 2:
@@ -304,7 +304,7 @@ func (s *drama) breakRedis() {
 			s.mini.SetTTL("test:"+strconv.Itoa(i), time.Hour)
 		}
 	case 4:
-		// Not GET: scripts call that too, with the server's mutex held.
+		// Not GETRANGE: scripts call that too, with the server's mutex held.
 		s.commands("EVAL EVALSHA", func(*server.Peer) bool { time.Sleep(2 * time.Second); return false })
 	}
 }

@@ -1,10 +1,11 @@
 package cache_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -184,7 +185,7 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 		c.gives(r, key, fmt.Sprint("value of ", key))
 	}
 	swaps := redistest.Pick(200, 10_000)
-	proxy.SwapReplies(swaps, "GET")
+	proxy.SwapReplies(swaps, "GETRANGE")
 	for range redistest.Pick(20, 1000) {
 		got, err := c.GetMany(r.ctx, keys)
 		if err != nil {
@@ -201,17 +202,75 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 	}
 }
 
-// A foreign value of any size costs what it takes to read it, not to decode it.
-func TestAHugeForeignValueIsAMiss(t *testing.T) {
+// A foreign value of any size costs what a value may, on whichever way it is met, and
+// is counted and written over. With a GET in place of one of the reads, the client
+// makes room for all of it.
+func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 	r := onServer(t, start(t), cell{redis: "real"})
-	source := newRows(r, 1)
-	c := open(r, source.source(), func(o *cache.Options) { o.RedisTimeout = 5 * time.Second })
-	huge := bytes.Repeat([]byte("Lv\x01\x01\x01\x00\x00\x00"), 2<<20)
-	if err := r.rdb.SetEx(r.ctx, "test:1", huge, time.Minute).Err(); err != nil {
-		t.Fatal(err)
+	r.patient = true
+	source := newRows(r, 1, 2, 3, 4)
+	foreign := func() { // put there by the server, so that it does not count as allocated here
+		huge := redistest.Pick[int64](32<<20, 300<<20)
+		if _, err := r.rdb.TxPipelined(r.ctx, func(p redis.Pipeliner) error { // a waiter must not see half of it
+			p.SetRange(r.ctx, "test:1", huge, "x")
+			p.SetRange(r.ctx, "test:1", 0, "Lv\x01\x01\x01")
+			p.Expire(r.ctx, "test:1", time.Minute)
+			return nil
+		}); err != nil {
+			r.Fatal(err)
+		}
 	}
-	c.gives(r, 1, "v1")
-	if got := c.comesFrom(r, 1, cache.TierRedis); got.Value != "v1" {
-		t.Errorf("%+v", got)
+	for name, meet := range map[string]func(c *probe[int64, string]){
+		"a Get": func(c *probe[int64, string]) {
+			foreign()
+			c.gives(r, 1, "v1")
+		},
+		"many Gets": func(c *probe[int64, string]) {
+			foreign()
+			var all sync.WaitGroup
+			for range 32 {
+				all.Go(func() { c.gives(r, 1, "v1") })
+			}
+			all.Wait()
+		},
+		"GetMany": func(c *probe[int64, string]) {
+			foreign()
+			if got, err := c.GetMany(r.ctx, []int64{1, 2, 3, 4}); err != nil || got[1] != "v1" || len(got) != 4 {
+				r.Errorf("GetMany: %v, %v", got, err)
+			}
+		},
+		"a wait for another's load": func(c *probe[int64, string]) {
+			at := newLatch()
+			source.slowly(at.wait)
+			defer source.slowly(nil)
+			other := open(r, source.source())
+			var both sync.WaitGroup
+			both.Go(func() { other.gives(r, 1, "v1") })
+			at.arrived(r)
+			both.Go(func() { c.gives(r, 1, "v1") })
+			r.eventually("it waits", func() bool { return c.Stats().Rebuild.Waits > 0 })
+			foreign()
+			r.eventually("it has looked", func() bool { return c.Stats().Rebuild.Unfit > 0 })
+			close(at.open)
+			both.Wait()
+		},
+	} {
+		if err := r.rdb.FlushAll(r.ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := open(r, source.source())
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		meet(c)
+		runtime.ReadMemStats(&after)
+		allocated := after.TotalAlloc - before.TotalAlloc
+		t.Logf("%s: %d KiB allocated", name, allocated>>10)
+		if allocated > 2<<20 {
+			t.Errorf("%s: %d bytes allocated", name, allocated)
+		}
+		if s := c.Stats().Rebuild; s.Unfit != 1 || s.Unknown != 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
+		c.comesFrom(r, 1, cache.TierRedis)
 	}
 }

@@ -109,11 +109,11 @@ func TestRoundTrips(t *testing.T) {
 		m.take()
 
 		r.want(g, "warm", "v", fails(errSource))
-		want("a hit", "get")
+		want("a hit", "getrange")
 		r.want(g, "x", "v", gives("v"))
-		want("a miss", "get evalsha evalsha")
+		want("a miss", "getrange evalsha evalsha")
 		_, _ = g.Do(r.ctx, "y", fails(errSource))
-		want("a failed load", "get evalsha evalsha")
+		want("a failed load", "getrange evalsha evalsha")
 		_, _ = g.Do(r.ctx, "y", gives("v"))
 		want("a held error", "")
 
@@ -126,7 +126,7 @@ func TestRoundTrips(t *testing.T) {
 		building.mustBe(r, nil)
 		waiting.mustBe(r, nil)
 		if polls := g.Stats().Polls; polls == 0 || r.mini != nil {
-			want("a waiter", "get evalsha evalsha")
+			want("a waiter", "getrange evalsha evalsha")
 		} else {
 			r.Logf("the machine is slow: %d polls", polls)
 			m.take()
@@ -143,23 +143,23 @@ func TestRoundTrips(t *testing.T) {
 		r.must(err)
 		want("a hold", "evalsha")
 		r.want(g, "x", "v", gives("v"))
-		want("a load beside a hold", "get evalsha evalsha") // it makes sure that the hold still stands
+		want("a load beside a hold", "getrange evalsha evalsha") // it makes sure that the hold still stands
 		r.must(end(r.ctx))
 		want("the end of a hold", "evalsha")
 	})
 }
 
 // "No Lua on a hit", as the server sees it.
-func TestAHitIsOneGet(t *testing.T) {
+func TestAHitIsOneRead(t *testing.T) {
 	r := onServer(t)
 	g := r.group(opts{})
 	r.want(g, "x", "v", gives("v"))
-	gets, scripts := r.server.Calls("get"), r.server.Calls("evalsha")+r.server.Calls("eval")
+	gets, scripts := r.server.Calls("getrange"), r.server.Calls("evalsha")+r.server.Calls("eval")
 	for range 100 {
 		r.want(g, "x", "v", fails(errSource))
 	}
-	if n := r.server.Calls("get") - gets; n != 100 {
-		r.Errorf("%d GETs for 100 hits", n)
+	if n := r.server.Calls("getrange") - gets; n != 100 {
+		r.Errorf("%d reads for 100 hits", n)
 	}
 	if n := r.server.Calls("evalsha") + r.server.Calls("eval") - scripts; n != 0 {
 		r.Errorf("%d scripts for 100 hits", n)

@@ -207,10 +207,12 @@ func (g *Group[T]) lookAgain(f *flight[T]) {
 	if err != nil || len(data) == 0 {
 		return
 	}
-	spare.Value, spare.Condition = g.format.Decode(f.id, data)
-	if spare.Bytes = len(data); spare.Condition != Unfit {
-		g.setAside(f, &spare, cut)
+	spare.Value, spare.Condition = g.judge(f.id, data)
+	if spare.Bytes = len(data); spare.Condition == Unfit {
+		g.counts.unfit.Add(1)
+		return
 	}
+	g.setAside(f, &spare, cut)
 }
 
 // spareFor is what a caller takes who can wait no longer, nil if there is nothing.

@@ -129,7 +129,7 @@ func newGate(at place, j *journal.Journal) *gate {
 	}
 	g.knock = func(ctx context.Context, key string) error {
 		_, err := bounded.Do(ctx, knocks, func(ctx context.Context) ([]byte, error) {
-			return read(ctx, asked, key)
+			return read(ctx, asked, key, 0)
 		}, nil)
 		return err
 	}

@@ -94,7 +94,8 @@ type Load[T any] func(ctx context.Context, degraded bool) (T, error)
 // A Format says how values are stored. Both functions may be called concurrently.
 type Format[T any] struct {
 	// Encode gives the bytes to store for id and how long they live in Redis.
-	// They are not published when that is under a millisecond or err is not nil;
+	// They are not published when that is under a millisecond, when they are more
+	// than Options.MaxBytes, or err is not nil;
 	// the value goes to those who wait for it all the same.
 	Encode func(id string, value T) (data []byte, ttl time.Duration, err error)
 	// Decode reads them back, and says what the value is good for.
@@ -265,7 +266,7 @@ func (g *Group[T]) Set(ctx context.Context, id string, value T) (bytes int, err 
 	if g.store == nil {
 		return len(data), nil
 	}
-	if ttl < time.Millisecond {
+	if !g.storable(data, ttl) {
 		return len(data), g.store.invalidate(ctx, []string{id}, holds{})
 	}
 	return len(data), g.store.set(ctx, id, data, ttl)

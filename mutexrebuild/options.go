@@ -44,6 +44,10 @@ type Options struct {
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. 0: 100 ms.
 	RedisTimeout time.Duration
+	// MaxBytes is the longest value, as Encode gives it, that is stored and read. A
+	// longer one goes to those who wait for it and is not stored; of what somebody else
+	// has put under a key, no more than this and a byte is read. 0: 1 MiB.
+	MaxBytes int
 	// Logger gets what the group survives and its callers are not told of, each kind
 	// of event once a minute at the most, with ids quoted and cut and without values.
 	// Nil: slog.Default().
@@ -59,6 +63,9 @@ func (o Options) withDefaults(name string) (Options, error) {
 	}
 	if o.WaitReplicas < 0 {
 		return o, fmt.Errorf("mutexrebuild: WaitReplicas must not be negative, got %d", o.WaitReplicas)
+	}
+	if o.MaxBytes < 0 {
+		return o, fmt.Errorf("mutexrebuild: MaxBytes must not be negative, got %d", o.MaxBytes)
 	}
 	for _, field := range []struct {
 		name  string
@@ -81,6 +88,9 @@ func (o Options) withDefaults(name string) (Options, error) {
 	}
 	if o.WaitBudget == 0 {
 		o.WaitBudget = o.LoadTimeout
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 1 << 20
 	}
 	if o.Refreshes == 0 {
 		o.Refreshes = 16

@@ -33,6 +33,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 		{opts{ReplicaLag: time.Millisecond}, ""},
 		{opts{WaitReplicas: -1}, "WaitReplicas"},
 		{opts{RedisTimeout: -1}, "RedisTimeout"},
+		{opts{MaxBytes: -1}, "MaxBytes"},
 	} {
 		g, err := mutexrebuild.New(nil, "p", framed, events{}, test.o)
 		switch {

@@ -64,6 +64,9 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 				return result, nil
 			}
 			seen = grant.data
+		case tooLong:
+			g.counts.unfit.Add(1)
+			seen = grant.data
 		case held:
 			// A load beside a writer may see a write before its invalidation.
 			// That is in order as long as nobody can find the value before it
@@ -115,7 +118,7 @@ func (g *Group[T]) loadLeased(f *flight[T], token string, seen []byte) (result R
 	}
 	data, ttl, err := g.format.Encode(f.id, value)
 	result = Result[T]{Value: value, Origin: Unshared, Condition: Fresh, Mark: mark, Bytes: len(data)}
-	if err != nil || ttl < time.Millisecond {
+	if err != nil || !g.storable(data, ttl) {
 		g.counts.unpublished.Add(1)
 		if len(seen) > 0 { // what this value has overtaken must not go on to answer
 			leased = false
@@ -259,6 +262,11 @@ func (g *Group[T]) result(f *flight[T], value T, from Origin, size int) Result[T
 	return Result[T]{Value: value, Origin: from, Condition: Fresh, Mark: f.result.Mark, Bytes: size}
 }
 
+// storable reports whether Redis may hold data for ttl.
+func (g *Group[T]) storable(data []byte, ttl time.Duration) bool {
+	return ttl >= time.Millisecond && len(data) <= g.o.MaxBytes
+}
+
 // size encodes a value only to know how large it is.
 func (g *Group[T]) size(id string, value T) int {
 	data, _, err := g.format.Encode(id, value)
@@ -274,7 +282,7 @@ func (g *Group[T]) decode(f *flight[T], data []byte) (result Result[T], answer b
 	if len(data) == 0 {
 		return result, false
 	}
-	value, condition := g.format.Decode(f.id, data)
+	value, condition := g.judge(f.id, data)
 	result = g.result(f, value, Found, len(data))
 	result.Condition = condition
 	switch condition {
@@ -289,6 +297,15 @@ func (g *Group[T]) decode(f *flight[T], data []byte) (result Result[T], answer b
 		g.counts.unfit.Add(1)
 	}
 	return result, false
+}
+
+// judge decodes what stands in Redis. Of what is too long there is only the beginning,
+// which some formats might take for a value.
+func (g *Group[T]) judge(id string, data []byte) (value T, c Condition) {
+	if len(data) > g.o.MaxBytes {
+		return value, Unfit
+	}
+	return g.format.Decode(id, data)
 }
 
 // await waits until something may have happened to the key: a message says so,

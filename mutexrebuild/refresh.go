@@ -63,6 +63,9 @@ func (g *Group[T]) refresh(f *flight[T], seen []byte) (Result[T], error) {
 				return result, nil
 			}
 			seen = grant.data
+		case tooLong:
+			g.counts.unfit.Add(1)
+			seen = grant.data
 		case granted:
 			result, published, err := g.loadLeased(f, token, seen)
 			if err == nil && !published {

@@ -58,6 +58,7 @@ type store struct {
 	schema  int
 	lease   time.Duration
 	timeout time.Duration
+	longest int             // see Options.MaxBytes
 	lag     time.Duration   // see Options.ReplicaLag
 	waitFor int             // see Options.WaitReplicas
 	writes  *bounded.Runner // for what waits for replicas too
@@ -70,7 +71,7 @@ type store struct {
 func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options, j *journal.Journal) *store {
 	s := &store{
 		rdb: rdb, gate: openGate(rdb, o.RedisTimeout, journal.New(o.Logger, prefix)), journal: j, run: bounded.NewRunner(o.RedisTimeout, limit),
-		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
+		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, longest: o.MaxBytes, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
 		closing: closing, channel: keys.Events(name), self: newToken(),
 	}
 	s.writes = s.run
@@ -124,15 +125,15 @@ func (s *store) pair(id string) []string {
 	return []string{value, keys.Lease(value)}
 }
 
-// get returns the bytes of id, nil if there are none, and leaves behind a read
-// that takes too long.
+// get returns the bytes of id, empty if there are none, and leaves behind a read
+// that takes too long. Of more than s.longest it returns one more.
 func (s *store) get(ctx context.Context, id string) ([]byte, error) {
 	if err := s.barred(id); err != nil {
 		return nil, err
 	}
 	key := s.value(id)
 	data, err := ask(ctx, s, func(ctx context.Context) ([]byte, error) {
-		return read(ctx, s.rdb, key)
+		return read(ctx, s.rdb, key, s.longest)
 	}, nil)
 	s.tell(ctx, key, err)
 	return data, err
@@ -160,7 +161,7 @@ func (s *store) getHere(caller context.Context, id string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(caller, s.timeout)
 	defer cancel()
 	key := s.value(id)
-	data, err := read(ctx, s.gate.direct, key)
+	data, err := read(ctx, s.gate.direct, key, s.longest)
 	if ctx.Err() != nil {
 		s.gate.uneasy()
 	}
@@ -180,12 +181,12 @@ func (s *store) tell(caller context.Context, key string, err error) {
 	}
 }
 
-func read(ctx context.Context, rdb redis.Cmdable, key string) ([]byte, error) {
-	data, err := rdb.Get(ctx, key).Bytes()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return nil, nil
-	case err != nil && redis.HasErrorPrefix(err, "WRONGTYPE"):
+// read reads up to longest bytes and one more, by which more is told from as many.
+// It is not a GET: somebody else may have put hundreds of megabytes there, and
+// go-redis makes room for all that a server announces.
+func read(ctx context.Context, rdb redis.Cmdable, key string, longest int) ([]byte, error) {
+	data, err := rdb.GetRange(ctx, key, 0, int64(longest)).Bytes()
+	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, nil // begin does not mind what is there, and commit replaces it
 	}
 	return data, err
@@ -212,7 +213,7 @@ func direct(rdb redis.UniversalClient, timeout time.Duration) redis.Cmdable {
 // A grant is the answer to a request for a lease.
 type grant struct {
 	verdict   verdict
-	data      []byte        // published: the value
+	data      []byte        // published: the value; tooLong: its head
 	remaining time.Duration // wait: of the other's lease
 }
 
@@ -221,6 +222,7 @@ type verdict int
 const (
 	granted   verdict = iota // the lease is ours
 	published                // somebody has published a value
+	tooLong                  // something stands there that is too long to be a value
 	wait                     // somebody else has the lease
 	held                     // a writer holds the key
 )
@@ -232,7 +234,7 @@ func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant
 		return grant{}, err
 	}
 	found, err := ask(ctx, s, func(ctx context.Context) (grant, error) {
-		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen)).Slice()
+		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen), s.longest).Slice()
 		if err != nil {
 			return grant{}, err
 		}
@@ -263,6 +265,10 @@ func parseGrant(reply []any) (grant, error) {
 	case "value":
 		if data, ok := reply[len(reply)-1].(string); ok {
 			return grant{verdict: published, data: []byte(data)}, nil
+		}
+	case "long":
+		if head, ok := reply[len(reply)-1].(string); ok {
+			return grant{verdict: tooLong, data: []byte(head)}, nil
 		}
 	}
 	return grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))

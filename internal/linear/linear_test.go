@@ -89,7 +89,7 @@ func TestNoReadIsStaleWhateverIsLost(t *testing.T) {
 			case 3:
 				p.DropReplies(1, "EVALSHA")
 			case 4, 5:
-				p.CutReplies(1, "GET")
+				p.CutReplies(1, "GETRANGE")
 			case 6: // what nobody has met yet, or those who try again and again would meet all of it
 				p.Heal()
 			default:

@@ -1,8 +1,10 @@
 -- Asks for the right to rebuild a value.
 -- KEYS  1 value, 2 lease
 -- ARGV  1 token, 2 life of the lease in ms, 3 the first 64 bytes of the value
---       that the caller has seen and rejected ("" if it saw none)
+--       that the caller has seen and rejected ("" if it saw none), 4 the length in
+--       bytes up to which it wants the value
 -- Gives {"value", bytes}  somebody has published one meanwhile
+--       {"long", bytes}   something longer stands there; its first 64 bytes
 --       {"held"}          a writer holds the key: load, but do not publish
 --       {"wait", ms}      another caller has the lease for that long, unless renewed
 --       {"granted"}       the lease is the caller's
@@ -10,7 +12,11 @@
 -- got no answer to.
 local found = redis.pcall('GETRANGE', KEYS[1], 0, 63)
 if type(found) == 'string' and found ~= '' and found ~= ARGV[3] then
-  return {'value', redis.call('GET', KEYS[1])}
+  local value = redis.call('GETRANGE', KEYS[1], 0, ARGV[4])
+  if #value > tonumber(ARGV[4]) then
+    return {'long', found}
+  end
+  return {'value', value}
 end
 
 local lease = redis.pcall('HGETALL', KEYS[2])

@@ -4,9 +4,10 @@
 --       4 channel, 5 wake-up message
 -- Gives 1 if the value is published, 0 if it must not be: something happened to
 --       the key since the lease was granted.
--- Asked again, it finds its own bytes and gives 1 again.
+-- Asked again, it finds its own bytes and gives 1 again. It reads no more than those
+-- and one: somebody else may have put there what takes long to read.
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
-  if (redis.pcall('GET', KEYS[1]) or '') == ARGV[2] then
+  if redis.pcall('GETRANGE', KEYS[1], 0, #ARGV[2]) == ARGV[2] then
     return 1
   end
   return 0
