@@ -273,7 +273,7 @@ func TestChaosWritesWhileRedisTakesNone(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
-	writer, other := open(r, source.source(), quiet), open(r, source.source(), calmly)
+	writer, other := open(r, source.source()), open(r, source.source(), calmly)
 	const keys = 500
 	for key := range int64(keys) {
 		source.put(key, "v1")

@@ -30,7 +30,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 		panic("bug in the loader")
 	}
 	source.slowly(bug)
-	c := open(r, source.source(), unheld, quiet, calmly)
+	c := open(r, source.source(), unheld, calmly)
 	var wg sync.WaitGroup
 	for caller := range callers {
 		wg.Go(func() {
@@ -49,7 +49,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 	}
 	// Nor does a breaker stay half-open, whatever becomes of the call that tries.
 	b := must(breaker.New(breaker.Options{MinRequests: 1, Cooldown: time.Millisecond}))
-	tried := open(r, source.source(), unheld, quiet, calmly, func(o *cache.Options) { o.Name, o.Breaker = "tried", b })
+	tried := open(r, source.source(), unheld, calmly, func(o *cache.Options) { o.Name, o.Breaker = "tried", b })
 	for key := range int64(redistest.Pick(50, 2000)) {
 		_, _ = tried.Get(r.ctx, 1000+key)
 		time.Sleep(2 * time.Millisecond)
@@ -173,7 +173,7 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 	source.slowly(takes(5 * time.Millisecond))
 	var caches []*probe[int64, string]
 	for range processes {
-		caches = append(caches, open(r, source.source(), calmly, quiet, func(o *cache.Options) {
+		caches = append(caches, open(r, source.source(), calmly, func(o *cache.Options) {
 			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
 		}))
 	}
@@ -237,7 +237,7 @@ func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
 			source.slowly(func(context.Context, int64) error { time.Sleep(2 * time.Millisecond); return nil })
 			var caches []*probe[int64, string]
 			for range processes {
-				caches = append(caches, open(r, source.source(), calmly, quiet, func(o *cache.Options) {
+				caches = append(caches, open(r, source.source(), calmly, func(o *cache.Options) {
 					o.TTL, o.Local.TTL = 500*time.Millisecond, 200*time.Millisecond
 					o.Breaker = must(breaker.New(breaker.Options{
 						MaxConcurrent: atMost, MinRequests: 8, Window: 2 * time.Second, Timeout: 500 * time.Millisecond, Cooldown: time.Second,

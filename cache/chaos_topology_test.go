@@ -30,7 +30,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 	const keys = 200
 	var caches []*probe[int64, string]
 	for range 3 {
-		caches = append(caches, open(r, source.source(), quiet))
+		caches = append(caches, open(r, source.source()))
 	}
 	for key := range int64(keys) {
 		source.put(key, "v1")
@@ -100,8 +100,8 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 	})
 	plainly := func(o *cache.Options) { o.Name, o.TTL = "plain", life; hard(o) }
 	safely := func(o *cache.Options) { o.Name, o.TTL, o.Rebuild.WaitReplicas = "safe", time.Hour, 1; hard(o) }
-	plain, plainToo := open(r, source.source(), quiet, plainly), open(r, source.source(), quiet, plainly)
-	safe, safeToo := open(r, source.source(), quiet, safely), open(r, source.source(), quiet, safely)
+	plain, plainToo := open(r, source.source(), plainly), open(r, source.source(), plainly)
+	safe, safeToo := open(r, source.source(), safely), open(r, source.source(), safely)
 	plain.comesFrom(r, 1, cache.TierRedis)
 	safe.comesFrom(r, 1, cache.TierRedis)
 	copied := replica.Client(t)

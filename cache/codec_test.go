@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,9 +50,6 @@ var (
 	codecPanics = func() error { panic("bug in the codec") }
 )
 
-// quiet keeps what a test provokes out of its output.
-func quiet(o *cache.Options) { o.Logger = slog.New(slog.DiscardHandler) }
-
 func TestACodecOfTheUsersOwn(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		codec, source := &testCodec{}, newRows(r, 1)
@@ -80,7 +76,7 @@ func TestAValueThatCannotBeEncodedIsAnsweredAndNotKept(t *testing.T) {
 			inCells(t, fewCells, func(r *rig) {
 				codec, source := &testCodec{}, newRows(r, 1)
 				codec.marshal.Store(&fault)
-				c := open(r, source.source(), codec.set, quiet)
+				c := open(r, source.source(), codec.set)
 				for range 3 {
 					got, err := c.Fetch(r.ctx, 1)
 					if err != nil || got.Value != "v1" || got.Tier != cache.TierSource {
@@ -110,7 +106,7 @@ func TestAValueThatCannotBeDecodedIsLoadedAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 				codec, source := &testCodec{}, newRows(r, 1)
-				c := open(r, source.source(), codec.set, quiet)
+				c := open(r, source.source(), codec.set)
 				c.gives(r, 1, "v1")
 
 				var once sync.Once
@@ -119,7 +115,7 @@ func TestAValueThatCannotBeDecodedIsLoadedAnew(t *testing.T) {
 					return err
 				}
 				codec.unmarshal.Store(&onceFault)
-				other := open(r, source.source(), codec.set, quiet)
+				other := open(r, source.source(), codec.set)
 				got, err := other.Fetch(r.ctx, 1)
 				if err != nil || got.Value != "v1" || got.Tier != cache.TierSource {
 					r.Errorf("Fetch: %+v, %v", got, err)
@@ -141,7 +137,7 @@ func TestNullsNeedNoCodec(t *testing.T) {
 		codec.marshal.Store(&codecPanics)
 		c := open(r, cache.Source[int64, *product]{
 			Load: func(context.Context, int64) (*product, error) { return nil, cache.ErrNotFound },
-		}, codec.set, quiet)
+		}, codec.set)
 		for range 3 {
 			c.gives404(r, 1)
 		}

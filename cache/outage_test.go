@@ -186,7 +186,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 func TestWritersLearnOfAnOutage(t *testing.T) {
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1)
-		c := openOn(r, proxy.Client(r, set), source.source(), quiet)
+		c := openOn(r, proxy.Client(r, set), source.source())
 		o.begin(server, proxy)
 		lag := measureLag(r)
 		ran := false

@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -155,7 +156,7 @@ func newRig(t *testing.T, c cell, client func() redis.UniversalClient) *rig {
 
 // options are those of the cell.
 func (r *rig) options(changes []func(*cache.Options)) cache.Options {
-	o := cache.Options{Name: "test"}
+	o := cache.Options{Name: "test", Logger: slog.New(slog.DiscardHandler)}
 	if r.patient {
 		o.RedisTimeout = 5 * time.Second
 	}

@@ -253,7 +253,7 @@ func TestABadKeyStopsEverything(t *testing.T) {
 		_, calls["Get"] = c.Get(r.ctx, -1)
 		_, calls["Fetch"] = c.Fetch(r.ctx, -1)
 		for call, err := range calls {
-			if !errors.Is(err, cache.ErrInvalidKey) || !strings.Contains(err.Error(), "513 bytes, more than 512") {
+			if !errors.Is(err, cache.ErrInvalidKey) || !strings.Contains(err.Error(), "513 bytes, more than MaxKey 512") {
 				r.Errorf("%s: %v", call, err)
 			}
 		}
