@@ -244,8 +244,6 @@ func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
 		held := must(t)(a.Lock(ctx, "a"))
 		got := make(chan *Lease, 1)
 		go func() { got <- must(t)(b.Lock(context.Background(), "a")) }()
-		// Not by the length of the queue: an entry of a record that was evicted may still
-		// stand in it, until it is granted the lock and nobody claims it.
 		redistest.Eventually(t, 30*time.Second, "it waits", b.c.queued)
 		rdb.Del(ctx, key)
 		err := held.Unlock(ctx)
@@ -261,6 +259,63 @@ func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s: the waiter is stuck", key)
 		}
+	}
+	everyKeyEnds(t, rdb)
+}
+
+// The queue may outlive the record. Somebody who comes then neither passes those
+// who wait, nor has one of them granted the lock who has left meanwhile: nobody
+// would claim that, until two seconds are over.
+func TestAQueueOutlivesItsRecord(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	ctx := t.Context()
+	holder, waiter, comer := newStore(rdb, "p0"), newStore(rdb, "p1"), newStore(rdb, "p2")
+	tgt := newTarget("", keys.Mutex, "a", exclusive)
+	ask := func(s *store, owner, entry string, turn int64) reply {
+		t.Helper()
+		r, err := s.acquire(ctx, &tgt, bid{owners: []string{owner}, entry: entry, turn: turn, lease: time.Minute}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	evict := func() int64 { // with somebody in the queue, whose turn is returned
+		t.Helper()
+		rdb.FlushDB(ctx)
+		ask(holder, "p0:1", "", 0)
+		waits := ask(waiter, "p1:1", "m:p1:1", 0)
+		if rdb.Del(ctx, tgt.record()); waits.what != "busy" || rdb.ZCard(ctx, tgt.keys[1]).Val() != 1 {
+			t.Fatalf("%+v", waits)
+		}
+		return waits.n[2]
+	}
+
+	turn := evict()
+	if r := ask(comer, "p2:1", "", 0); r.what != "busy" {
+		t.Errorf("somebody waits, and who comes gets %+v", r)
+	}
+	if r := ask(waiter, "p1:2", "m:p1:1", turn); r.what != "granted" || r.n[0] <= turn {
+		t.Errorf("the one who waited got %+v", r)
+	}
+
+	turn = evict() // and somebody makes sure that he has nothing: that brings the record back
+	if what, err := comer.release(ctx, &tgt, "p2:1", 0, 0, true, 0); what != "lost" || err != nil {
+		t.Errorf("%q, %v", what, err)
+	}
+	if r := ask(comer, "p2:2", "", 0); r.what != "busy" {
+		t.Errorf("somebody waits, and who comes gets %+v", r)
+	}
+	if r := ask(waiter, "p1:2", "m:p1:1", turn); r.what != "granted" {
+		t.Errorf("the one who waited got %+v", r)
+	}
+
+	evict()
+	if err := waiter.leave(ctx, &tgt, "m:p1:1"); err != nil {
+		t.Error(err)
+	}
+	if r := ask(comer, "p2:3", "", 0); r.what != "granted" {
+		t.Errorf("nobody waits, and who comes gets %+v", r)
 	}
 	everyKeyEnds(t, rdb)
 }

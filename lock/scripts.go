@@ -13,6 +13,8 @@ import (
 )
 
 var (
+	//go:embed scripts/begin.lua
+	beginLua string
 	//go:embed scripts/state.lua
 	stateLua string
 	//go:embed scripts/queue.lua
@@ -37,7 +39,8 @@ var (
 
 // compose makes a whole script of one that works on a lock's state and queue.
 func compose(text string) *redis.Script {
-	return redis.NewScript(stateLua + strings.Replace(text, "-- include queue.lua\n", queueLua, 1))
+	text = strings.Replace(text, "-- include state.lua\n", stateLua, 1)
+	return redis.NewScript(beginLua + strings.Replace(text, "-- include queue.lua\n", queueLua, 1))
 }
 
 // A mode is a way to take a lock, as the scripts know it.

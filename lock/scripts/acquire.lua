@@ -12,27 +12,30 @@
 local mode = ARGV[1]
 local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ARGV[5]
 local lease, me = tonumber(ARGV[8]), ARGV[10]
-local simple = mode == 'm' or mode == 'o'
 
+-- The short way: it is free and nobody waits, or nobody has ever had it. When the
+-- clock has stepped back, or the record was evicted and the queue was not, it is
+-- the long one.
+if mode == 'm' and ARGV[6] == '0' and ARGV[7] == '0' then
+  local found = redis.call('HMGET', record, 'o', 'f', 'q', 'lr')
+  local fresh = not found[2] and redis.call('EXISTS', record, queue) == 0
+  if fresh or (found[1] == '' and not found[3] and found[4] ~= me and (tonumber(found[2]) or micros) < micros) then
+    redis.call('HSET', record, 'o', me, 'x', now + lease, 'l', ARGV[8], 'f', micros, 'm', ARGV[9])
+    if fresh then
+      redis.call('HSET', record, 'b', micros)
+    end
+    redis.call('PEXPIRE', record, lease + RETAIN)
+    return {'granted', micros, now + lease}
+  end
+end
+
+-- include state.lua
 if owner == me and ends > now then
   return {'granted', fence, ends, tonumber(redis.call('ZSCORE', queue, mine) or 0)}
 elseif released == me then
   return {'gone'}
 elseif mode == 'o' and done > now then
   return {'done'}
-end
-
--- The short way: nobody has it, nobody waits. One who did wait goes the long way:
--- when the record was evicted under it, its entry is still in the queue.
-if simple and not queued and ARGV[6] == '0' and ARGV[7] ~= '1' and (owner == '' or (ends <= now and string.sub(owner, 1, 2) ~= 'g:')) then
-  fence = math.max(fence + 1, micros)
-  if known then
-    redis.call('HSET', record, 'o', me, 'x', text(now + lease), 'l', ARGV[8], 'f', text(fence), 'm', ARGV[9])
-  else
-    redis.call('HSET', record, 'o', me, 'x', text(now + lease), 'l', ARGV[8], 'f', text(fence), 'm', ARGV[9], 'b', text(fence))
-  end
-  redis.call('PEXPIRE', record, life(lease))
-  return {'granted', fence, now + lease, 0}
 end
 
 -- include queue.lua
@@ -43,6 +46,10 @@ if not exclusive(mode) then
     return {'granted', fence, tonumber(share), tonumber(redis.call('ZSCORE', queue, mine) or 0)}
   end
 end
+if not known then -- new, or evicted
+  fence, born = micros, micros
+  redis.call('HSET', record, 'f', fence, 'b', born, 'o', '')
+end
 expire(mode)
 
 -- Stands at its turn, or at the end of the queue, and counts as alive.
@@ -51,12 +58,8 @@ local function enqueue(turn, patience)
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
     turn = math.max(micros, tonumber(last or 0) + 1)
   end
-  redis.call('ZADD', queue, text(turn), mine)
-  redis.call('ZADD', alive, text(now + patience), ARGV[4])
-  if not known then
-    fence, born, known = micros, micros, true
-    redis.call('HSET', record, 'f', text(fence), 'b', text(born), 'o', '')
-  end
+  redis.call('ZADD', queue, turn, mine)
+  redis.call('ZADD', alive, now + patience, ARGV[4])
   redis.call('HSET', record, 'q', '1')
   queued = '1'
   return turn
@@ -82,21 +85,17 @@ if free then
   if mine ~= '' then
     redis.call('ZREM', queue, mine)
   end
-  if mode ~= 'r' or not known then -- readers get the fence of the last writer
+  if mode ~= 'r' then -- readers get the fence of the last writer
     fence = math.max(fence + 1, micros)
   end
   length = exclusive(mode) and lease or math.max(length, lease)
-  redis.call('HSET', record, 'f', text(fence), 'l', text(length))
-  if not known then
-    redis.call('HSET', record, 'b', text(fence), 'o', '')
-    known = true
-  end
+  redis.call('HSET', record, 'f', fence, 'l', length)
   if exclusive(mode) then
     owner, ends = me, now + lease
-    redis.call('HSET', record, 'o', me, 'x', text(ends), 'm', ARGV[9])
+    redis.call('HSET', record, 'o', me, 'x', ends, 'm', ARGV[9])
   else
     for i = 10, #ARGV do
-      redis.call('ZADD', shares, text(now + lease), ARGV[i])
+      redis.call('ZADD', shares, now + lease, ARGV[i])
     end
   end
   local turn = 0
@@ -119,9 +118,7 @@ if mine ~= '' then
   turn = enqueue(tonumber(redis.call('ZSCORE', queue, mine) or ARGV[6]), 3000)
   local rank = redis.call('ZRANK', queue, mine)
   again = math.min(math.max(1000, math.min(5000, 60 * rank)), math.max(remaining, 0) + 2 + 50 * rank)
-  redis.call('ZADD', alive, text(now + math.max(3000, 2.5 * again)), ARGV[4])
+  redis.call('ZADD', alive, now + math.max(3000, 2.5 * again), ARGV[4])
 end
-if known then
-  retain()
-end
+retain()
 return {'busy', math.max(remaining, 0), redis.call('ZCARD', queue), turn, math.ceil(again)}

@@ -3,8 +3,9 @@
 -- Gives 1 if it was there, else 0.
 local entry = ARGV[1]
 local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
-if not known then
-  return 0
+-- include state.lua
+if not known then -- it was evicted, and the queue perhaps was not
+  return redis.call('ZREM', queue, entry)
 end
 -- include queue.lua
 check()

@@ -26,18 +26,18 @@ local function expire(mode)
     suspect(owner)
     owner = ''
   elseif stepped then
-    redis.call('HSET', record, 'x', text(ends))
+    redis.call('HSET', record, 'x', ends)
   end
   if mode == 'm' or mode == 'o' then
     return
   end
-  for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '-inf', text(now))) do
+  for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '-inf', now)) do
     suspect(holder)
     redis.call('ZREM', shares, holder)
   end
   if length > 0 then -- the step back again
-    for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '(' .. text(now + length), '+inf')) do
-      redis.call('ZADD', shares, text(now + length), holder)
+    for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, string.format('(%.0f', now + length), '+inf')) do
+      redis.call('ZADD', shares, now + length, holder)
     end
   end
 end
@@ -89,11 +89,11 @@ local function advance()
     redis.call('ZREM', queue, entry)
     if exclusive(mode) then
       owner, ends, length = 'g:' .. entry, now + CLAIM, CLAIM
-      redis.call('HSET', record, 'o', owner, 'x', text(ends), 'l', CLAIM, 'm', '')
+      redis.call('HSET', record, 'o', owner, 'x', ends, 'l', CLAIM, 'm', '')
     else
-      redis.call('ZADD', shares, text(now + CLAIM), 'g:' .. entry)
+      redis.call('ZADD', shares, now + CLAIM, 'g:' .. entry)
       length = math.max(length, CLAIM)
-      redis.call('HSET', record, 'l', text(length))
+      redis.call('HSET', record, 'l', length)
     end
     redis.call('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
   end

@@ -11,20 +11,26 @@
 local mode, me = ARGV[1], ARGV[4]
 local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 
+-- The short way: nobody waits. The record lives on as it would with its lease, which
+-- is for RETAIN and more. A server that is out of memory refuses a script its first
+-- command that takes some: the long way begins with one that does not.
+if mode == 'm' then
+  local found = redis.call('HMGET', record, 'o', 'x', 'q')
+  local rest = (tonumber(found[2]) or 0) - now
+  if found[1] == me and not found[3] and rest > 0 and rest <= RETAIN then
+    if type(redis.pcall('HSET', record, 'o', '', 'lr', me)) == 'number' then
+      return 'ok'
+    end
+  end
+end
+
+-- include state.lua
 if not known then
   if ARGV[7] == '1' then
-    redis.call('HSET', record, 'o', '', 'f', text(micros), 'b', text(micros), 'lr', me)
+    redis.call('HSET', record, 'o', '', 'f', micros, 'b', micros, 'q', '1', 'lr', me)
     redis.call('PEXPIRE', record, RETAIN)
   end
   return 'lost'
-end
-
--- The deadline is written first: it needs no memory, and once a script has
--- written, a server that is out of memory lets it finish.
-if owner == me and ends > now and not queued and mode == 'm' then
-  redis.call('PEXPIRE', record, life(0))
-  redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
-  return 'ok'
 end
 
 -- include queue.lua
@@ -56,7 +62,7 @@ end
 redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
 if exclusive(mode) then
   redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
-  owner = ''
+  owner, length = '', 0
 else
   redis.call('ZREM', shares, me)
   redis.call('HSET', record, 'lr', me)
@@ -64,7 +70,7 @@ end
 local answer = expires > now and 'ok' or 'expired'
 if answer == 'ok' and ARGV[8] ~= '0' then -- everybody who waits shall look
   done = now + tonumber(ARGV[8])
-  redis.call('HSET', record, 'd', text(done))
+  redis.call('HSET', record, 'd', done)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
     redis.call('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
   end

@@ -1,44 +1,22 @@
--- What the scripts that change a lock begin with: the state of the lock.
--- KEYS  1 record, 2 queue, 3 alive, 4 shares: one lock, one cluster slot
---
--- record  hash: o  owner ("" free): an owner's name, or "g:" and a queue entry
---                  that has been granted the lock and has not claimed it yet
---               x  when the owner's lease ends (ms)   l  the length of it (ms)
---               f  the last fence     b  the first fence of this record
---               q  there may be somebody in the queue
---               lr the last owner that has released    m  the owner's label
---               d  until when the work counts as done (kind "once")
--- queue   zset: entry -> its turn. An entry is mode:process:number.
--- alive   zset: process -> until when it counts as alive without news (ms)
--- shares  zset: owner, or "g:" and an entry, -> end of its lease (ms)
---
--- Modes: m mutex, o once, w write, r read, p permit. The first three own the
--- record, the others share it. All times are the server's. Every key has a TTL.
-local record, queue, alive, shares = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local CLAIM = 2000    -- a grant nobody claims for this long goes to the next
-local RETAIN = 600000 -- how long after a lease its fence is remembered
-local DAY = 86400000  -- and at the most, if the clock has stepped back, until it is past the fence again
-
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local micros = time[1] * 1000000 + time[2]
-
-local function text(n) return string.format('%.0f', n) end
-
--- A value of another type stops the script here, before anything is written.
+-- The state of the lock: what the short ways do without. A value of another type
+-- stops the script here, before anything is written.
 local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'q', 'lr', 'd')
 local owner, ends, length = found[1] or '', tonumber(found[2] or 0), tonumber(found[3] or 0)
 local fence, born = tonumber(found[4] or 0), tonumber(found[5] or 0)
 local queued, released, done = found[6], found[7], tonumber(found[8] or 0)
 local known = found[4]
-if not (ends and length and fence and born and done) or 0 * (ends + length + fence + born + done) ~= 0 -- inf, nan
-  or (not known and redis.call('EXISTS', record) == 1) then
+if not (ends and length and fence and born and done) or 0 * (ends + length + fence + born + done) ~= 0 then -- inf, nan
   return redis.error_reply('WRONGTYPE not a record of a lock')
+elseif not known and redis.call('EXISTS', record, queue) > 0 then
+  if redis.call('EXISTS', record) == 1 then
+    return redis.error_reply('WRONGTYPE not a record of a lock')
+  end
+  queued = '1' -- the record was evicted, and the queue was not
 end
 
 -- Tells how long a key is to live, from how long it is needed.
 local function life(ms)
-  return text(ms + RETAIN + math.min(math.max(fence - micros, 0) / 1000, DAY))
+  return ms + RETAIN + math.floor(math.min(math.max(fence - micros, 0) / 1000, DAY))
 end
 
 -- A step back of the server's clock must not make a lease longer than it was.

@@ -1,0 +1,25 @@
+-- What the scripts that change a lock begin with.
+-- KEYS  1 record, 2 queue, 3 alive, 4 shares: one lock, one cluster slot
+--
+-- record  hash: o  owner ("" free): an owner's name, or "g:" and a queue entry
+--                  that has been granted the lock and has not claimed it yet
+--               x  when the owner's lease ends (ms)   l  the length of it (ms)
+--               f  the last fence     b  the first fence of this record
+--               q  there may be somebody in the queue
+--               lr the last owner that has released    m  the owner's label
+--               d  until when the work counts as done (kind "once")
+-- queue   zset: entry -> its turn. An entry is mode:process:number.
+-- alive   zset: process -> until when it counts as alive without news (ms)
+-- shares  zset: owner, or "g:" and an entry, -> end of its lease (ms)
+--
+-- Modes: m mutex, o once, w write, r read, p permit. The first three own the
+-- record, the others share it. All times are the server's. Every key has a TTL.
+local record, queue, alive, shares = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local CLAIM = 2000    -- a grant nobody claims for this long goes to the next
+local RETAIN = 600000 -- how long after a lease its fence is remembered
+local DAY = 86400000  -- and at the most, if the clock has stepped back, until it is past the fence again
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local micros = time[1] * 1000000 + time[2]
+
