@@ -228,7 +228,7 @@ func TestTheModelSeesWhatIsTakenOutOfTheScripts(t *testing.T) {
 		script   *string
 		from, to string
 	}{
-		"the owner check of a release":       {&releaseLua, "if owner == me and ends > now and not queued", "if ends > now and not queued"},
+		"the owner check of a release":       {&releaseLua, "if found[1] == me and not found[3]", "if not found[3]"},
 		"the same with a queue":              {&releaseLua, "expires = owner == me and ends", "expires = owner ~= '' and ends"},
 		"the owner check of a renewal":       {&renewLua, "ends = found[1] == who and tonumber(found[2])", "ends = tonumber(found[2])"},
 		"the end of what is renewed":         {&renewLua, "if ends <= now then", "if false then"},
@@ -238,12 +238,12 @@ func TestTheModelSeesWhatIsTakenOutOfTheScripts(t *testing.T) {
 		"the answer to a repeated bid":       {&acquireLua, "if owner == me and ends > now then", "if false then"},
 		"the refusal of a late bid":          {&acquireLua, "elseif released == me then", "elseif false then"},
 		"the last who released":              {&releaseLua, "if released == me and owner == '' then", "if false then"},
-		"its name":                           {&releaseLua, "'o', '', 'lr', me, 'm', '')\n  return 'ok'", "'o', '', 'm', '')\n  return 'ok'"},
+		"its name":                           {&releaseLua, "'HSET', record, 'o', '', 'lr', me))", "'HSET', record, 'o', ''))"},
 		"the liveness check":                 {&queueLua, "if seen and tonumber(seen) > now then", "if true then"},
 		"the hand-off":                       {&releaseLua, "expire(mode)\nadvance()", "expire(mode)"},
 		"the order of the queue":             {&acquireLua, "turn = math.max(micros, tonumber(last or 0) + 1)", "turn = 1"},
 		"the way back into the queue":        {&acquireLua, "enqueue(turn, 3000) -- it had been passed over", "-- it had been passed over"},
-		"the growth of fences":               {&acquireLua, "fence = math.max(fence + 1, micros)\n  if known", "if known"},
+		"the note of the fence":              {&acquireLua, "'f', micros, 'm', ARGV[9])", "'m', ARGV[9])"},
 		"the same with a queue in front":     {&acquireLua, "fence = math.max(fence + 1, micros)\n  end", "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
