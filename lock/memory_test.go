@@ -85,7 +85,7 @@ func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 // Redis has its memory back when the fences need no longer be remembered, here after a
 // second, whatever the number of names; and this process has nothing of them.
 func TestRedisIsAsItWasAfterTheTimeOfTheFences(t *testing.T) {
-	cutOut(t, &stateLua, "local RETAIN = 600000", "local RETAIN = 1000")
+	cutOut(t, &beginLua, "local RETAIN = 600000", "local RETAIN = 1000")
 	cutOut(t, &renewLua, "600000, 86400000", "1000, 86400000")
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), Options{})
