@@ -41,7 +41,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	log.Await(t, "redis answers again")
 	log.Await(t, "arrive again")
 	for _, what := range told {
-		if n := log.Count(`msg="levee: `+what); n != 1 {
+		if n := log.Count(`msg="levee: ` + what); n != 1 {
 			r.Errorf("%q is there %d times:\n%s", what, n, &log)
 		}
 	}
