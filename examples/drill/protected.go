@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/levee-go/levee/bloom"
@@ -109,6 +110,7 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 		Name:       p.name,
 		TTL:        p.ttl.usual,
 		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
+		Logger:     slog.New(slog.DiscardHandler), // the table tells what happens
 		// The embedded Redis has to share the processors with hundreds of readers: a slow answer does not mean that it is in trouble.
 		RedisTimeout: time.Second,
 
