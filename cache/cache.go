@@ -115,10 +115,16 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 func (c *Cache[K, V]) events() mutexrebuild.Events {
 	return mutexrebuild.Events{
 		Mark:        func(id string) any { return c.local.Mark(id) },
+		Current:     c.current,
 		Invalidated: c.local.Delete,
 		Missed:      c.local.Flush,
 		Health:      func(bool) { c.trust() },
 	}
+}
+
+// current reports whether the local tier would answer with what was read under mark.
+func (c *Cache[K, V]) current(id string, mark any) bool {
+	return c.local != nil && c.o.Local.DistrustTTL >= 0 && mark == any(c.local.Mark(id))
 }
 
 // trust lets local entries count for their whole life if invalidations arrive. It

@@ -40,8 +40,8 @@
 //     fleet, and in each process at most one whatever Redis does.
 //   - No stale fill: after [Cache.Invalidate] has returned nil, no Get that starts
 //     later gets from Redis, or from a rebuild under way anywhere, what was there
-//     before. Values in the local tier of another process follow with the message,
-//     normally within a few milliseconds. When messages stop, they count for at
+//     before. Values in the local tier of another process, and those that it is just
+//     reading for it, follow with the message, normally within a few milliseconds. When messages stop, they count for at
 //     most a second from their fill, as soon as three heartbeats of a second each
 //     are missing; and never for longer than [Options.Local] allows.
 //   - Independence: a caller leaves when its context ends, and takes nobody with
@@ -72,6 +72,12 @@
 //     Redis until Redis, by its own clock, drops it after the TTL and the longer of
 //     the two windows. What a host stores whose clock is behind is loaded once more.
 //   - Protection from those who can write to Redis themselves.
+//
+// That clocks which disagree do no harm at all. Ages are counted by the clocks of the
+// hosts, and what a host stores whose clock is ahead counts as new for as much longer:
+// in a local tier never beyond its TTL, in Redis at most until Redis itself, by its own
+// clock, drops it after the TTL and the longer of the two windows. What a host stores
+// whose clock is behind is loaded once more.
 //
 // A cancellation that is not a deadline is noticed at the latest after
 // [Options.RedisTimeout] while Redis is being read.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // unheld lets each Get meet the loader anew after an error.
@@ -154,6 +155,65 @@ func TestALoaderThatHangsIsLeftBehind(t *testing.T) {
 			r.Errorf("%d loads counted as stuck", n)
 		}
 	})
+}
+
+// Loads that hang keep their places, or the source would get more and more of them.
+// Who needs another place is told that there is none; what is cached answers.
+func TestLoadersThatHangKeepTheirPlaces(t *testing.T) {
+	for _, c := range []cell{{redis: "mini"}, {redis: "mini", local: true}} {
+		t.Run(c.String(), func(t *testing.T) {
+			inBubble(t, c, func(r *rig, _ *redistest.MiniServer) {
+				const places, cached, ninth, queue = 8, 100, 200, 200 * time.Millisecond
+				source, stuck := newRows(r, cached, ninth), make(chan struct{})
+				source.slowly(func(_ context.Context, key int64) error {
+					if key < places {
+						<-stuck // whatever its context says
+					}
+					return nil
+				})
+				c := open(r, source.source(), func(o *cache.Options) {
+					o.Rebuild.LoadTimeout = 2 * time.Second
+					o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: places, QueueTimeout: queue, Timeout: time.Second}))
+				}, unheld)
+				c.gives(r, cached, "v1")
+				var callers sync.WaitGroup
+				for round := range 3 { // the later ones join
+					for key := range int64(places) {
+						callers.Go(func() {
+							ctx, cancel := context.WithTimeout(r.ctx, 500*time.Millisecond)
+							defer cancel()
+							if _, err := c.Get(ctx, key); !errors.Is(err, context.DeadlineExceeded) {
+								r.Errorf("round %d: a caller of a load that hangs gets %v", round, err)
+							}
+						})
+					}
+				}
+				callers.Wait()
+				if n := source.all(); n != 1+places || source.atOnce() != 1 {
+					r.Errorf("%d loads of %d keys", n, 1+places)
+				}
+				time.Sleep(2 * time.Second) // beyond LoadTimeout
+				if s := c.Stats().Breaker; s.Stuck != places || s.Running != places {
+					r.Errorf("%d loads count as stuck, %d as running, of %d", s.Stuck, s.Running, places)
+				}
+				began := time.Now()
+				_, err := c.Get(r.ctx, ninth)
+				if took := time.Since(began); !errors.Is(err, cache.ErrOverloaded) || took > queue {
+					r.Errorf("one more gets %v after %v", err, took)
+				}
+				began = time.Now()
+				if c.gives(r, cached, "v1"); time.Since(began) != 0 {
+					r.Errorf("what is cached took %v", time.Since(began))
+				}
+				if n := source.loads(ninth); n != 0 {
+					r.Errorf("%d loads beyond the places", n)
+				}
+				close(stuck)
+				r.eventually("the places are free", func() bool { return c.Stats().Breaker.Running == 0 })
+				c.gives(r, ninth, "v1")
+			})
+		})
+	}
 }
 
 // A deadlock, were it not noticed: the load waits for itself.

@@ -118,6 +118,9 @@ func (g *Group[T]) land(f *flight[T], err error) {
 		f.result, f.cut, err = *f.spare, f.spareCut, nil
 	}
 	f.err = err
+	if err == nil && f.joined > f.cut && g.goodForAll(f) {
+		f.cut = f.joined
+	}
 	switch {
 	case err != nil:
 		f.cut = f.joined
@@ -136,6 +139,13 @@ func (g *Group[T]) land(f *flight[T], err error) {
 	g.mu.Unlock()
 	close(f.done)
 	g.active.Done()
+}
+
+// goodForAll reports whether the owner lets those beyond the cut have the result. It
+// asks with g.mu held, so that nobody joins between the question and the landing.
+func (g *Group[T]) goodForAll(f *flight[T]) bool {
+	return g.events.Current != nil && f.result.Origin == Found && f.result.Condition != Spare &&
+		g.events.Current(f.id, f.result.Mark)
 }
 
 // errorHold is for how long an error is held. It varies, so that what failed

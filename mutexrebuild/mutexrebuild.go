@@ -146,6 +146,11 @@ type Events struct {
 	// Mark is called before each operation that may bring a value; what it returns
 	// comes back in Result.Mark. A local tier puts its generation here.
 	Mark func(id string) any
+	// Current reports whether, as far as this process knows, nothing has happened to
+	// id since mark. If so, what was read from Redis goes also to those who joined
+	// while it was being read: they get what a local tier would give them a moment
+	// later. If not, and if Current is nil, they read again.
+	Current func(id string, mark any) bool
 	// Invalidated is called when another process has invalidated or set id.
 	Invalidated func(id string)
 	// Missed is called when invalidations may have been missed.

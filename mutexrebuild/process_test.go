@@ -2,6 +2,7 @@ package mutexrebuild_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,8 @@ func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
 	const lease = time.Second
 	f := startFleet(t, 3, s.Addr(), 10, 10*time.Millisecond)
 	kills := redistest.Pick(3, 100)
-	worst, lag := time.Duration(0), redistest.MeasureLag(t)
+	var took []time.Duration
+	lag := redistest.MeasureLag(t)
 	for range kills {
 		rdb.Del(t.Context(), valueKey("x"))
 		b := redistest.Child(t, "builder", s.Addr(), lease.String(), "never")
@@ -119,10 +121,16 @@ func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
 		b.Kill()
 		killed := time.Now()
 		f.expect("done")
-		worst = max(worst, time.Since(killed))
+		took = append(took, time.Since(killed))
 	}
 	loads, _ := f.end()
-	t.Logf("%d kills: at most %v with a lease of %v", kills, worst, lease)
+	slices.Sort(took)
+	worst := took[len(took)-1]
+	t.Logf("%d kills, with a lease of %v: median %v, at most %v; the machine was late by up to %v",
+		kills, lease, took[len(took)/2], worst, lag.Allow(0)/5)
+	if median := took[len(took)/2]; median > lag.Allow(lease+100*time.Millisecond) {
+		t.Errorf("half of them took more than %v", median)
+	}
 	if worst > lag.Allow(lease+700*time.Millisecond) {
 		t.Errorf("it took %v", worst)
 	}
@@ -141,7 +149,7 @@ func TestAHolderThatWasPausedPastItsLeasePublishesNothingOld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := onServer(t)
 			g := r.group(opts{})
-			for range redistest.Pick(1, 50) {
+			for range redistest.Pick(1, 200) {
 				r.must(r.rdb.Del(r.ctx, valueKey("x")).Err())
 				b := redistest.Child(t, "builder", r.server.Addr(), "30s", "old", "new")
 				b.Expect("at:loading")

@@ -51,11 +51,13 @@ func (m *MiniServer) Before(fn func(command string, args []string)) {
 	})
 }
 
-// Client returns a client of the server, like that of [Server.Client].
+// Client returns a client of the server, like that of [Server.Client]. What changes
+// put in the place of its Dialer has to pass on to that.
 func (m *MiniServer) Client(t testing.TB, changes ...func(*redis.Options)) *redis.Client {
 	// An IP literal, since to look up a name leaves the bubble.
-	o := options("127.0.0.1:6379", changes)
-	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
+	o := options("127.0.0.1:6379", append([]func(*redis.Options){func(o *redis.Options) {
+		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
+	}}, changes...))
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
