@@ -73,12 +73,6 @@
 //     the two windows. What a host stores whose clock is behind is loaded once more.
 //   - Protection from those who can write to Redis themselves.
 //
-// That clocks which disagree do no harm at all. Ages are counted by the clocks of the
-// hosts, and what a host stores whose clock is ahead counts as new for as much longer:
-// in a local tier never beyond its TTL, in Redis at most until Redis itself, by its own
-// clock, drops it after the TTL and the longer of the two windows. What a host stores
-// whose clock is behind is loaded once more.
-//
 // A cancellation that is not a deadline is noticed at the latest after
 // [Options.RedisTimeout] while Redis is being read.
 package cache
