@@ -41,9 +41,10 @@
 //   - No stale fill: after [Cache.Invalidate] has returned nil, no Get that starts
 //     later gets from Redis, or from a rebuild under way anywhere, what was there
 //     before. Values in the local tier of another process, and those that it is just
-//     reading for it, follow with the message, normally within a few milliseconds. When messages stop, they count for at
-//     most a second from their fill, as soon as three heartbeats of a second each
-//     are missing; and never for longer than [Options.Local] allows.
+//     reading for it, follow with the message, normally within a few milliseconds.
+//     When messages stop, they count for at most a second from their fill, as soon
+//     as three heartbeats of a second each are missing; and never for longer than
+//     [Options.Local] allows.
 //   - Independence: a caller leaves when its context ends, and takes nobody with
 //     it. A loader that panics or calls Goexit fails those who wait for it, and
 //     nothing else.

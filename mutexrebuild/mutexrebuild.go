@@ -27,7 +27,9 @@
 // just before each operation that may decide its result: the read that finds a
 // value, or the publication. Callers with higher numbers do not take the result
 // but go on, together, to the next flight. This way a Get that starts after an
-// Invalidate has returned never sees what was there before.
+// Invalidate has returned never sees what was there before. Who keeps values in the
+// process, and hears of others' invalidations by message, may spare the readers of
+// a hot key that second look: see Events.Current.
 //
 // # Without Redis
 //
