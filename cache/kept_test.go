@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/cache"
@@ -124,4 +125,24 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 // shortLived values are spares after 50 ms.
 func shortLived(o *cache.Options) {
 	o.TTL, o.StaleWhileRevalidate, o.EarlyRefresh = 50*time.Millisecond, -1, -1
+}
+
+// In a process of its own, nobody else can have changed a value: within its TTL it is
+// as good as new, also when its life in the local tier is over.
+func TestWithoutARedisAValueIsNotStaleWithinItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cell{redis: "none", local: true}, nil)
+		source := newRows(r, 1)
+		c := open(r, source.source(), ttl(time.Hour), func(o *cache.Options) { o.Local.TTL = 10 * time.Second })
+		c.gives(r, 1, "v1")
+		for range 20 {
+			time.Sleep(11 * time.Second)
+			if got, err := c.Fetch(r.ctx, 1); err != nil || got.Value != "v1" || got.Stale {
+				r.Errorf("got %+v, %v", got, err)
+			}
+		}
+		if s := c.Stats(); s.Stale != 0 || s.Local < 10 {
+			r.Errorf("got %+v", s)
+		}
+	})
 }

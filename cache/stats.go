@@ -45,8 +45,8 @@ type Result[V any] struct {
 	// clocks of the hosts agree.
 	Age time.Duration
 	// Stale says that the value was past its TTL, or one that this process had kept
-	// and that answers because Redis or the source is out of reach: its invalidation
-	// may not have been heard.
+	// and that answers because Redis or the source is out of reach: another process
+	// may have invalidated it unheard.
 	Stale bool
 }
 
@@ -75,11 +75,11 @@ type Stats struct {
 
 type counter = atomic.Uint64
 
-// counters counts outcomes. Hits of values in the local tier are counted there.
+// counters counts outcomes. Most hits of values in the local tier are counted there.
 type counters struct {
-	asked                                              counter
-	null, filter, redis, loaded, joined, stale, errors counter
-	filterFalse                                        counter
+	asked                                                     counter
+	local, null, filter, redis, loaded, joined, stale, errors counter
+	filterFalse                                               counter
 }
 
 // of picks the outcome of a read that a flight answered.
@@ -97,13 +97,23 @@ func (c *counters) of(null, past, first bool, origin mutexrebuild.Origin) *count
 	return &c.redis
 }
 
+// ofKept picks the outcome of a read that a value answered which this process had
+// kept: fresh if it is within its TTL and there is nobody else who could have
+// changed it.
+func (c *counters) ofKept(fresh bool) *counter {
+	if fresh {
+		return &c.local
+	}
+	return &c.stale
+}
+
 // Stats returns a snapshot of the counters. They are read one after another, so
 // while calls are under way they are not all of one moment.
 func (c *Cache[K, V]) Stats() Stats {
 	local := c.local.Stats()
 	return Stats{
 		Gets:  local.Hits + c.counts.asked.Load(),
-		Local: local.Hits, Redis: c.counts.redis.Load(), Null: c.counts.null.Load(),
+		Local: local.Hits + c.counts.local.Load(), Redis: c.counts.redis.Load(), Null: c.counts.null.Load(),
 		Filter: c.counts.filter.Load(), Loaded: c.counts.loaded.Load(),
 		Joined: c.counts.joined.Load(), Stale: c.counts.stale.Load(), Errors: c.counts.errors.Load(),
 		FilterFalse: c.counts.filterFalse.Load(),

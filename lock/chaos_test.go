@@ -195,6 +195,7 @@ func TestChaosLostWakeUps(t *testing.T) {
 // More and longer histories than TestHistoriesAreThoseOfAMutexWithFences has, four at
 // a time, since they wait more than they work.
 func TestChaosHistories(t *testing.T) {
+	size := redistest.Rounds(t, 200)
 	rounds := make(chan int)
 	var n, total atomic.Int64
 	var all sync.WaitGroup
@@ -208,7 +209,7 @@ func TestChaosHistories(t *testing.T) {
 			}
 		})
 	}
-	for round := range redistest.Rounds(t, 200) {
+	for round := range size {
 		rounds <- round
 	}
 	close(rounds)
