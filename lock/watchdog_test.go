@@ -104,22 +104,17 @@ func leases(p *redistest.Parent, args []string) error {
 		})
 	}
 	all.Wait()
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for range max(runtime.GOMAXPROCS(0)/2, 1) { // half of the processors have other work
 		all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		})
 	}
 	before := renewed.Load()
 	p.Pause("held")
 	p.Say("lost %d renewed %d failed %d", lost.Load(), renewed.Load()-before, failed.Load())
-	close(stop)
+	stop.Store(true)
 	all.Wait()
 	return nil
 }

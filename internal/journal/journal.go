@@ -47,9 +47,13 @@ func (j *Journal) To(log *slog.Logger) *Journal {
 	return &Journal{log: log, prefix: j.prefix, seen: j.seen}
 }
 
-// Info, Warn and Error log an event, whose kind is what. Args are those of slog.
-func (j *Journal) Info(what string, args ...any)  { j.note(slog.LevelInfo, what, args) }
-func (j *Journal) Warn(what string, args ...any)  { j.note(slog.LevelWarn, what, args) }
+// Info logs an event, whose kind is what. Args are those of slog.
+func (j *Journal) Info(what string, args ...any) { j.note(slog.LevelInfo, what, args) }
+
+// Warn is Info for what an operator should know of.
+func (j *Journal) Warn(what string, args ...any) { j.note(slog.LevelWarn, what, args) }
+
+// Error is Info for what only an operator can mend.
 func (j *Journal) Error(what string, args ...any) { j.note(slog.LevelError, what, args) }
 
 func (j *Journal) note(level slog.Level, what string, args []any) {
