@@ -247,6 +247,8 @@ func (c *Cache[K, V]) explain(err error) error {
 		return ErrClosed
 	case errors.Is(err, breaker.ErrOpen), errors.Is(err, breaker.ErrLimited):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
+	case errors.Is(err, breaker.ErrTimeout): // it sees most of them first
+		return fmt.Errorf("%w: %w", ErrLoadTimeout, err)
 	}
 	return err
 }

@@ -25,8 +25,9 @@ var (
 	ErrUnavailable = mutexrebuild.ErrUnavailable
 	// ErrReentrant reports that a loader asked the cache for the key it loads.
 	ErrReentrant = mutexrebuild.ErrReentrant
-	// ErrLoadTimeout reports that a rebuild took longer than
-	// Options.Rebuild.LoadTimeout and the breaker's own timeout did not end it.
+	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
+	// error then matches breaker.ErrTimeout too), or a whole rebuild longer than
+	// Options.Rebuild.LoadTimeout.
 	ErrLoadTimeout = mutexrebuild.ErrLoadTimeout
 	// ErrGoexit reports that the loader called runtime.Goexit.
 	ErrGoexit = mutexrebuild.ErrGoexit
