@@ -136,14 +136,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	seconds := time.Since(began).Seconds()
 	o.end(server, proxy)
 	ended := time.Now()
-	r.eventually("Redis is used again", func() bool {
-		if caches[0].Invalidate(r.ctx, 1) != nil {
-			return false
-		}
-		_, _ = caches[1].Get(r.ctx, 1)
-		got, err := caches[2].Fetch(r.ctx, 1)
-		return err == nil && got.Tier == cache.TierRedis
-	})
+	r.eventually("Redis is used again", func() bool { return usesRedis(r, caches) })
 	again := time.Since(ended)
 
 	settled := func(all visits) time.Duration {

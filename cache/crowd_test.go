@@ -136,3 +136,14 @@ func (all visits) String() string {
 	}
 	return s
 }
+
+// usesRedis reports whether Redis takes an invalidation, and what one cache has
+// published another finds there.
+func usesRedis(r *rig, caches []*probe[int64, string]) bool {
+	if caches[0].Invalidate(r.ctx, 1) != nil {
+		return false
+	}
+	_, _ = caches[1].Get(r.ctx, 1)
+	got, err := caches[2].Fetch(r.ctx, 1)
+	return err == nil && got.Tier == cache.TierRedis
+}

@@ -63,7 +63,7 @@ type Options struct {
 	// one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag, RedisTimeout and
+	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag, RedisTimeout,
 	// MaxBytes and Logger follow from this struct, and must not be set there. Its
 	// LoadTimeout bounds a whole rebuild, the breaker's queue included; with a Breaker
 	// given, 0 means that breaker's MaxDuration, and less is an error.

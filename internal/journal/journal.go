@@ -34,11 +34,8 @@ type kind struct {
 	silent int       // how many were not logged since the last
 }
 
-// New makes a journal whose messages begin with prefix. A nil log is slog.Default().
+// New makes a journal whose messages begin with prefix.
 func New(log *slog.Logger, prefix string) *Journal {
-	if log == nil {
-		log = slog.Default()
-	}
 	return &Journal{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
 }
 
