@@ -170,9 +170,6 @@ func TestASourceThatOnlyHangsOpensTheBreaker(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", breaker: true}, {redis: "none", breaker: true}}, func(r *rig) {
 		source := newRows(r)
 		source.slowly(func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() })
-		if r.redis == "none" {
-			source.slowly(func(context.Context, int64) error { return breaker.ErrTimeout }) // no bubble, no hour
-		}
 		c := open(r, source.source())
 		for key := int64(0); c.Stats().Breaker.State != breaker.Open; key++ {
 			ctx, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)

@@ -242,7 +242,7 @@ func TestALoaderThatAsksForItsOwnKeyIsTold(t *testing.T) {
 			r.Errorf("Get: %v", err)
 		}
 		most := 4 * time.Second // the load has five
-		if r.redis == "mini" {
+		if r.redis != "real" {
 			most = 5 * time.Millisecond // in a bubble nothing else takes time
 		}
 		if took := time.Since(began); took > most {
@@ -270,6 +270,7 @@ func TestCallersWhoLeaveTakeNobodyWithThem(t *testing.T) {
 			stayed.Go(func() { c.gives(r, 1, "v1") })
 		}
 		r.eventually("all are in", func() bool { return c.Stats().Gets == 41 })
+		time.Sleep(time.Millisecond) // they are counted before they join; who comes late finds the value only in Redis
 		leave()
 		left.Wait()
 		close(gate.open)

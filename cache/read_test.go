@@ -128,9 +128,9 @@ func TestNotFoundIsKeptAsLongAsNullTTL(t *testing.T) {
 func TestTheEndOfTheTTLIsTheEndOfTheValue(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
 		const life = 150 * time.Millisecond
-		rounds := 1
-		if r.redis == "mini" {
-			rounds = 20
+		rounds := 20
+		if r.redis == "real" {
+			rounds = 1
 		}
 		source := newRows(r, 1)
 		c := open(r, source.source(), ttl(life), hard)
