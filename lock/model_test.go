@@ -63,14 +63,15 @@ func (m *model) head(mine string) string {
 }
 
 func (m *model) advance(mine string) string {
-	for {
-		first := m.head(mine)
-		if first == "" || first == mine || m.owner != "" {
-			return first
-		}
+	if m.owner != "" {
+		return ""
+	}
+	first := m.head(mine)
+	if first != "" && first != mine {
 		m.queue = m.queue[1:]
 		m.owner, m.ended = "g:"+first, false
 	}
+	return first
 }
 
 func (m *model) enqueue(p, turn int) int {
@@ -125,7 +126,6 @@ func (m *model) acquire(p int, me string, wait bool, turn int, more bool) (what 
 		if more {
 			newTurn = m.enqueue(p, 0)
 		}
-		m.advance("")
 		return "granted", m.fence, newTurn
 	}
 	if wait {

@@ -39,7 +39,7 @@ elseif mode == 'o' and done > now then
 end
 
 -- include queue.lua
-check()
+check(mode)
 if not exclusive(mode) then
   local share = redis.call('ZSCORE', shares, me)
   if share and tonumber(share) > now then
@@ -60,8 +60,10 @@ local function enqueue(turn, patience)
   end
   redis.call('ZADD', queue, turn, mine)
   redis.call('ZADD', alive, now + patience, ARGV[4])
-  redis.call('HSET', record, 'q', '1')
-  queued = '1'
+  if not queued or not found[6] then
+    redis.call('HSET', record, 'q', '1')
+    queued = '1'
+  end
   return turn
 end
 
@@ -82,31 +84,28 @@ else
 end
 
 if free then
-  if mine ~= '' then
+  local stays = ARGV[7] == '1' -- with a new turn
+  if mine ~= '' and not stays then
     redis.call('ZREM', queue, mine)
   end
   if mode ~= 'r' then -- readers get the fence of the last writer
     fence = math.max(fence + 1, micros)
   end
   length = exclusive(mode) and lease or math.max(length, lease)
-  redis.call('HSET', record, 'f', fence, 'l', length)
   if exclusive(mode) then
     owner, ends = me, now + lease
-    redis.call('HSET', record, 'o', me, 'x', ends, 'm', ARGV[9])
+    redis.call('HSET', record, 'o', me, 'x', ends, 'l', length, 'f', fence, 'm', ARGV[9])
   else
+    redis.call('HSET', record, 'l', length, 'f', fence)
     for i = 10, #ARGV do
       redis.call('ZADD', shares, now + lease, ARGV[i])
     end
   end
-  local turn = 0
-  if ARGV[7] == '1' then
-    turn = enqueue(0, 3000)
-  end
-  local granted = {'granted', fence, now + lease, turn}
+  local turn = stays and enqueue(0, 3000) or 0
   mine = ''
   advance() -- there may be room for more: readers behind a reader, permits
-  retain()
-  return granted
+  retain(mode, ARGV[5] ~= '')
+  return {'granted', fence, now + lease, turn}
 end
 
 local remaining = ends - now
@@ -120,5 +119,5 @@ if mine ~= '' then
   again = math.min(math.max(1000, math.min(5000, 60 * rank)), math.max(remaining, 0) + 2 + 50 * rank)
   redis.call('ZADD', alive, now + math.max(3000, 2.5 * again), ARGV[4])
 end
-retain()
+retain(mode, ARGV[5] ~= '')
 return {'busy', math.max(remaining, 0), redis.call('ZCARD', queue), turn, math.ceil(again)}

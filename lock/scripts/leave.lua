@@ -8,8 +8,9 @@ if not known then -- it was evicted, and the queue perhaps was not
   return redis.call('ZREM', queue, entry)
 end
 -- include queue.lua
-check()
-local mode, was = string.sub(entry, 1, 1), redis.call('ZREM', queue, entry)
+local mode = string.sub(entry, 1, 1)
+check(mode)
+local was = redis.call('ZREM', queue, entry)
 if owner == 'g:' .. entry then
   redis.call('PEXPIRE', record, life(0))
   redis.call('HSET', record, 'o', '')
@@ -19,5 +20,5 @@ elseif redis.call('ZREM', shares, 'g:' .. entry) == 1 then
 end
 expire(mode)
 advance()
-retain()
+retain(mode)
 return was

@@ -2,14 +2,17 @@
 -- so, after the short ways that do without it, and uses what they have set:
 -- places (permits), channel (prefix of the channels) and mine (the caller's entry).
 
-local function exclusive(mode) return mode == 'm' or mode == 'o' or mode == 'w' end
+local function alone(mode) return mode == 'm' or mode == 'o' end -- there are no shares
+local function exclusive(mode) return alone(mode) or mode == 'w' end
 local function process(entry) return string.match(entry, '^.:([^:]*):') end
 
 -- Stops the script if a key to be written is of another type.
-local function check()
+local function check(mode)
   redis.call('ZCARD', queue)
   redis.call('ZCARD', alive)
-  redis.call('ZCARD', shares)
+  if not alone(mode) then
+    redis.call('ZCARD', shares)
+  end
 end
 
 -- A process that lets a grant lapse counts as dead until it is heard again: it
@@ -28,7 +31,7 @@ local function expire(mode)
   elseif stepped then
     redis.call('HSET', record, 'x', ends)
   end
-  if mode == 'm' or mode == 'o' then
+  if alone(mode) then
     return
   end
   for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '-inf', now)) do
@@ -46,7 +49,7 @@ end
 local function room(mode)
   if owner ~= '' then
     return false
-  elseif mode == 'm' or mode == 'o' or mode == 'r' then
+  elseif alone(mode) or mode == 'r' then
     return true
   elseif mode == 'w' then
     return redis.call('ZCARD', shares) == 0
@@ -75,9 +78,10 @@ local function head()
 end
 
 -- Grants the lock to as many from the head of the queue as there is room for.
--- Gives the entry it stopped at: the caller's own, or one for which there is none.
+-- Gives the entry it stopped at: the caller's own, or one for which there is none; of
+-- a lock that one holds alone it looks at no entry.
 local function advance()
-  while true do
+  while owner == '' do
     local entry = head()
     if not entry or entry == mine then
       return entry
@@ -99,12 +103,17 @@ local function advance()
   end
 end
 
--- Gives every key its time to live.
-local function retain()
+-- Gives every key its time to live. Those who wait give theirs to the queue and to
+-- alive, and do so again every few seconds.
+local function retain(mode, waits)
   local ttl = life(math.max(length, done - now, 0))
   redis.call('PEXPIRE', record, ttl)
-  redis.call('PEXPIRE', shares, ttl)
-  redis.call('PEXPIRE', queue, ttl)
-  redis.call('PEXPIRE', alive, ttl)
+  if not alone(mode) then
+    redis.call('PEXPIRE', shares, ttl)
+  end
+  if waits then
+    redis.call('PEXPIRE', queue, ttl)
+    redis.call('PEXPIRE', alive, ttl)
+  end
 end
 

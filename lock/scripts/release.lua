@@ -34,7 +34,7 @@ if not known then
 end
 
 -- include queue.lua
-check()
+check(mode)
 local expires
 if exclusive(mode) then
   expires = owner == me and ends
@@ -78,5 +78,5 @@ if answer == 'ok' and ARGV[8] ~= '0' then -- everybody who waits shall look
 end
 expire(mode)
 advance()
-retain()
+retain(mode)
 return answer
