@@ -244,3 +244,21 @@ func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
 	}
 	unlock(t, must(t)(q.Lock(ctx, "a"))) // and nothing is left of it
 }
+
+// The answers to an Unlock are lost and it is sent again, and somebody else is quicker.
+// That is no loss: it was given back.
+func TestAQuorumsUnlockMayArriveTwice(t *testing.T) {
+	nodes := startServers(t, 3)
+	q, other := nodes.quorum(t, Options{}), nodes.quorum(t, Options{})
+	ctx := t.Context()
+	h := must(t)(q.Lock(ctx, "a")).g.holds[0]
+	for range 2 {
+		what, err := q.l.c.store.release(ctx, &h.target, h.owner, h.fence, h.ends, false, 0)
+		if err != nil || what != "ok" {
+			t.Errorf("a release: %q, %v", what, err)
+		}
+		if _, err := other.TryLock(ctx, "a"); err != nil && !errors.Is(err, ErrNotAcquired) {
+			t.Error(err)
+		}
+	}
+}

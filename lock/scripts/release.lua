@@ -4,7 +4,8 @@
 --       may still get, 8 how long its work counts as done (ms, 0: not at all)
 -- Gives "ok"       it had the lock, now it has not
 --       "expired"  its lease had ended, but nobody has had the lock since
---       "again"    it had released before, and nobody else has since
+--       "again"    it was the last to release before, and if ARGV 7 is not "1" nobody
+--                  else has had it since
 --       "past"     it had released before: its lease has not ended and is not there
 --       "taken"    its lease had ended and somebody else has had the lock
 --       "lost"     the record is not the one it had the lock in
@@ -49,7 +50,7 @@ if not expires then
       return 'past'
     end
   end
-  if released == me and owner == '' then
+  if released == me and (owner == '' or ARGV[7] == '1') then -- the servers of a quorum have no common end of the lease
     return 'again'
   elseif born > tonumber(ARGV[5]) then
     return 'lost'
