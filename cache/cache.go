@@ -170,7 +170,7 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 		e, tier, err = c.beyond(ctx, key, kind)
 	}
 	now, kept := time.Now(), kind != localcache.Value && tier == TierLocal
-	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(now), Stale: err == nil && (kept && !c.alone() || e.past(now))}, err
+	return Result[V]{Value: c.own(e), Tier: tier, Age: e.age(now), Stale: err == nil && (e.past(now) || kept && c.doubtful(e))}, err
 }
 
 // beyond is the read path of what is no value in the local tier, in the order in
@@ -192,7 +192,7 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 	}
 	if !c.rebuild.Reachable() {
 		if e := c.keptWhileAway(ctx, key, id); e != nil {
-			return c.answer(e, TierLocal, c.counts.ofKept(c.alone() && !e.past(time.Now())))
+			return c.answer(e, TierLocal, c.counts.ofKept(c.doubtful(e)))
 		}
 	}
 	// Redis, and on a miss the rebuild: one flight, one lease, the loader.
@@ -202,7 +202,7 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 	if err != nil {
 		if e := c.keptInstead(key, err); e != nil {
 			c.journal.Warn("a load failed and a value kept in this process answers", journal.Name("key", id), "error", err)
-			return c.answer(e, TierLocal, &c.counts.stale)
+			return c.answer(e, TierLocal, c.counts.ofKept(c.doubtful(e)))
 		}
 		return c.fail(err)
 	}

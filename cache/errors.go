@@ -45,7 +45,11 @@ type BatchError struct {
 // Error names one of the causes.
 func (e *BatchError) Error() string {
 	for key, err := range e.Causes {
-		return fmt.Sprintf("cache: %d keys without an answer, one of them %.64q: %v", len(e.Causes), fmt.Sprint(key), err)
+		others := ""
+		if n := len(e.Causes) - 1; n > 0 {
+			others = fmt.Sprintf(" and %d more", n)
+		}
+		return fmt.Sprintf("cache: no answer for %.64q%s: %v", fmt.Sprint(key), others, err)
 	}
 	return "cache: no key without an answer"
 }

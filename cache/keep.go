@@ -82,6 +82,10 @@ func (c *Cache[K, V]) keptInstead(key K, err error) *entry[V] {
 	return e
 }
 
+// doubtful reports whether a kept value that answers counts as stale: it is past its
+// TTL, or another process may have changed it unheard.
+func (c *Cache[K, V]) doubtful(e *entry[V]) bool { return c.rebuild.Shared() || e.past(time.Now()) }
+
 // decode reads what stands in Redis and judges its state.
 func (c *Cache[K, V]) decode(id string, data []byte) (*entry[V], mutexrebuild.Condition) {
 	e, ok := c.format.decode(id, data)

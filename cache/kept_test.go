@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,21 +129,31 @@ func shortLived(o *cache.Options) {
 }
 
 // In a process of its own, nobody else can have changed a value: within its TTL it is
-// as good as new, also when its life in the local tier is over.
+// as good as new, also when its life in the local tier is over, whether it is asked for
+// first or answers for a load that failed. Fetch and Stats say the same.
 func TestWithoutARedisAValueIsNotStaleWithinItsTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, cell{redis: "none", local: true}, nil)
-		source := newRows(r, 1)
-		c := open(r, source.source(), ttl(time.Hour), func(o *cache.Options) { o.Local.TTL = 10 * time.Second })
-		c.gives(r, 1, "v1")
-		for range 20 {
-			time.Sleep(11 * time.Second)
-			if got, err := c.Fetch(r.ctx, 1); err != nil || got.Value != "v1" || got.Stale {
-				r.Errorf("got %+v, %v", got, err)
-			}
-		}
-		if s := c.Stats(); s.Stale != 0 || s.Local < 10 {
-			r.Errorf("got %+v", s)
-		}
-	})
+	for name, window := range map[string]time.Duration{"first": 0, "instead": -1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, cell{redis: "none", local: true}, nil)
+				source := newRows(r, 1)
+				c := open(r, source.source(), ttl(time.Hour), func(o *cache.Options) {
+					o.Local.TTL, o.StaleWhileRevalidate = 10*time.Second, window
+				})
+				c.gives(r, 1, "v1")
+				if window < 0 {
+					source.slowly(func(context.Context, int64) error { return errors.New("gone") })
+				}
+				for range 20 {
+					time.Sleep(11 * time.Second)
+					if got, err := c.Fetch(r.ctx, 1); err != nil || got.Value != "v1" || got.Stale {
+						r.Errorf("got %+v, %v", got, err)
+					}
+				}
+				if s := c.Stats(); s.Stale != 0 || s.Local < 10 {
+					r.Errorf("got %+v", s)
+				}
+			})
+		})
+	}
 }

@@ -59,7 +59,7 @@ func TestGetManyTellsWhichKeysFailedAndWhy(t *testing.T) {
 		if !errors.Is(batch.Causes[int64(2)], broken) || !errors.As(batch.Causes[int64(3)], &panicked) {
 			r.Errorf("causes: %v", batch.Causes)
 		}
-		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "2 keys without an answer") {
+		if !errors.Is(err, broken) || !strings.Contains(err.Error(), " and 1 more: ") {
 			r.Errorf("error: %v", err)
 		}
 	})

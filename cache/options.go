@@ -199,6 +199,3 @@ func orDefault[T int | time.Duration](name string, field *T, zero, least T) erro
 	}
 	return nil
 }
-
-// alone reports whether the cache works without Redis.
-func (c *Cache[K, V]) alone() bool { return !c.rebuild.Shared() }

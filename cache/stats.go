@@ -98,13 +98,12 @@ func (c *counters) of(null, past, first bool, origin mutexrebuild.Origin) *count
 }
 
 // ofKept picks the outcome of a read that a value answered which this process had
-// kept: fresh if it is within its TTL and there is nobody else who could have
-// changed it.
-func (c *counters) ofKept(fresh bool) *counter {
-	if fresh {
-		return &c.local
+// kept.
+func (c *counters) ofKept(doubtful bool) *counter {
+	if doubtful {
+		return &c.stale
 	}
-	return &c.stale
+	return &c.local
 }
 
 // Stats returns a snapshot of the counters. They are read one after another, so

@@ -28,7 +28,7 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	}
 	e := c.fresh(key, value, 0)
 	size, err := c.rebuild.Set(ctx, ids[0], e)
-	if err == nil && size > 0 && c.alone() {
+	if err == nil && size > 0 && !c.rebuild.Shared() {
 		if c.source.Clone != nil {
 			e.value = c.source.Clone(value) // the caller may go on to change its own
 		}
