@@ -267,14 +267,39 @@ func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 	}
 }
 
+// sent counts the commands of a client.
+type sent struct{ atomic.Int64 }
+
+func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
 // Invalidations free memory, so they must not be refused for the lack of it; fills
-// may be.
+// may be, and are not tried again and again.
 func TestAFullRedisStillInvalidates(t *testing.T) {
 	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
+	const many = 50
 	source := newRows(r, 1, 2)
-	c := open(r, source.source())
+	for key := int64(3); key < 3+many; key++ {
+		source.put(key, "v1")
+	}
+	rdb, commands := r.client(), new(sent)
+	rdb.AddHook(commands)
+	c := openOn(r, rdb, source.source())
 	c.gives(r, 1, "v1")
 	block := strings.Repeat("x", 100_000)
 	for i := 0; ; i++ {
@@ -283,6 +308,15 @@ func TestAFullRedisStillInvalidates(t *testing.T) {
 		}
 	}
 	c.gives(r, 1, "v1")
+	before := commands.Load()
+	for key := int64(3); key < 3+many; key++ {
+		c.gives(r, key, "v1")
+	}
+	if n := commands.Load() - before; n > 3*many {
+		t.Errorf("%d commands for %d Gets", n, many)
+	} else {
+		t.Logf("%.2f commands a Get", float64(n)/many)
+	}
 	source.put(1, "v2")
 	if err := c.Invalidate(r.ctx, 1); err != nil {
 		t.Errorf("Invalidate: %v", err)
