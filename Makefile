@@ -11,11 +11,11 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
 # Tests that stop the code between its steps, or take a safeguard out, stand in files
-# named *points_test.go and need a build of their own (see internal/points).
-POINTS := $(shell find . -name '*points_test.go')
-points  = go test -race -p 1 -tags levee_points -timeout 30m \
-	-run '^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(POINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$' \
-	$(sort $(dir $(POINTS)))
+# named *failpoint_test.go and need a build of their own (see internal/failpoint).
+FAILPOINTS := $(shell find . -name '*failpoint_test.go')
+failpoints  = go test -race -p 1 -tags levee_failpoint -timeout 30m \
+	-run '^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(FAILPOINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$' \
+	$(sort $(dir $(FAILPOINTS)))
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...
@@ -48,8 +48,8 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
 	@$(call each,go vet ./... && go build -race ./... && go test -race -p 2 ./...)
-	@echo "-- with points: $(sort $(dir $(POINTS)))"
-	@go vet -tags levee_points ./... && $(points)
+	@echo "-- with failpoints: $(sort $(dir $(FAILPOINTS)))"
+	@go vet -tags levee_failpoint ./... && $(failpoints)
 
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml on all modules
@@ -58,7 +58,7 @@ lint: ## Run the linters of .golangci.yml on all modules
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
 	LEVEE_LONG=1 go test -race -timeout 2h -run '$(RUN)' -skip '^TestSoak' $(PKG)
-	LEVEE_LONG=1 $(points)
+	LEVEE_LONG=1 $(failpoints)
 
 .PHONY: chaos
 chaos: redis ## The tests named TestChaos…: servers and processes killed under load (PKG=)

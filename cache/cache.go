@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/breaker"
-	"github.com/levee-go/levee/internal/journal"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -57,7 +57,7 @@ type Cache[K comparable, V any] struct {
 	local   *localcache.Cache[K, *entry[V]]
 	rebuild *mutexrebuild.Group[*entry[V]]
 	breaker *breaker.Breaker
-	journal *journal.Journal
+	journal *logonce.Log
 	nothing *entry[V] // what is known of a key that does not exist, where no more is known
 	door    *doorkeeper
 	counts  counters
@@ -88,7 +88,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	}
 	c := &Cache[K, V]{o: o, source: src, breaker: o.Breaker, nothing: &entry[V]{life: life{null: true}},
 		windows: o.windows(),
-		journal: journal.New(o.Logger.With("cache", o.Name), "levee: "),
+		journal: logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 		door:    newDoorkeeper(2 * o.NullTTL)} // a null in the local tier lives that long too
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (c *Cache[K, V]) trust() {
 	c.trusting.Lock()
 	defer c.trusting.Unlock()
 	live := c.rebuild.Live()
-	points.At("trust")
+	failpoint.At("trust")
 	if live {
 		// What was filled while nothing was heard may have been overtaken by a message
 		// that was lost. It was good for a second; it must not become good for longer.
@@ -201,7 +201,7 @@ func (c *Cache[K, V]) beyond(ctx context.Context, key K, local localcache.Kind) 
 	})
 	if err != nil {
 		if e := c.keptInstead(key, err); e != nil {
-			c.journal.Warn("a load failed and a value kept in this process answers", journal.Name("key", id), "error", err)
+			c.journal.Warn("a load failed and a value kept in this process answers", logonce.Name("key", id), "error", err)
 			return c.answer(e, TierLocal, c.counts.ofKept(c.doubtful(e)))
 		}
 		return c.fail(err)

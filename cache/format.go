@@ -9,8 +9,8 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A Codec turns values into bytes and back. Unmarshal gets bytes of the size that
@@ -72,10 +72,10 @@ type format[V any] struct {
 	id      byte
 	codec   Codec
 	after   windows
-	journal *journal.Journal
+	journal *logonce.Log
 }
 
-func newFormat[V any](o Options, j *journal.Journal) format[V] {
+func newFormat[V any](o Options, j *logonce.Log) format[V] {
 	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), journal: j}
 	if f.codec != nil {
 		return f
@@ -97,11 +97,11 @@ func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error)
 	if !e.null {
 		var err error
 		if payload, err = f.marshal(e.value); err != nil {
-			f.journal.Warn("a value cannot be encoded and is not stored", journal.Name("key", id), "error", err)
+			f.journal.Warn("a value cannot be encoded and is not stored", logonce.Name("key", id), "error", err)
 			return nil, 0, err
 		}
 		if len(payload) > f.max {
-			f.journal.Warn("a value is larger than MaxValue and is not stored", journal.Name("key", id), "bytes", len(payload))
+			f.journal.Warn("a value is larger than MaxValue and is not stored", logonce.Name("key", id), "bytes", len(payload))
 			return nil, 0, nil
 		}
 		kind = kindValue

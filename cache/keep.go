@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/levee-go/levee/internal/journal"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -23,7 +23,7 @@ func (c *Cache[K, V]) keep(key K, id string, got mutexrebuild.Result[*entry[V]])
 	if !ok || !got.First || got.Held || got.Bytes == 0 {
 		return
 	}
-	points.At("keep")
+	failpoint.At("keep")
 	e, now := got.Value, time.Now()
 	left := e.left(now)
 	if e.past(now) {
@@ -90,7 +90,7 @@ func (c *Cache[K, V]) doubtful(e *entry[V]) bool { return c.rebuild.Shared() || 
 func (c *Cache[K, V]) decode(id string, data []byte) (*entry[V], mutexrebuild.Condition) {
 	e, ok := c.format.decode(id, data)
 	if !ok {
-		c.journal.Warn("what stands in redis is no value of this cache, and is replaced", journal.Name("key", id), "bytes", len(data))
+		c.journal.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(data))
 		return nil, mutexrebuild.Unfit
 	}
 	return e, c.stateOf(e).condition()

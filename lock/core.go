@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/hub"
-	"github.com/levee-go/levee/internal/journal"
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A core is what a Locker and those made of it by With share.
@@ -23,7 +23,7 @@ type core struct {
 	count   atomic.Int64
 	store   server
 	keeper  *keeper
-	journal *journal.Journal
+	journal *logonce.Log
 	hub     *hub.Hub // nil for a Quorum, which does not wait in a queue
 	unsub   func()
 	hooks   Hooks // those of New, for what concerns all
@@ -60,7 +60,7 @@ func newCore(rdb redis.UniversalClient, o Options) *core {
 // bareCore makes a core that hears of nothing.
 func bareCore(process string, s server, o Options) *core {
 	ctx, cancel := context.WithCancel(context.Background())
-	j := journal.New(o.Logger, "lock: ")
+	j := logonce.New(o.Logger, "lock: ")
 	return &core{
 		process: process, store: s, keeper: newKeeper(s, j), journal: j, hooks: o.Hooks, log: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),

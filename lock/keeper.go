@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A keeper renews the leases of a Locker and ends the contexts of those that are
@@ -16,7 +16,7 @@ import (
 // trips under way, each for many leases.
 type keeper struct {
 	store   server
-	journal *journal.Journal
+	journal *logonce.Log
 	kick    chan struct{}
 	ctx     context.Context
 	end     context.CancelFunc
@@ -33,7 +33,7 @@ const (
 	maxRenewed = 256                    // leases in one round trip
 )
 
-func newKeeper(s server, j *journal.Journal) *keeper {
+func newKeeper(s server, j *logonce.Log) *keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeper{store: s, journal: j, kick: make(chan struct{}, 1), ctx: ctx, end: cancel}
 	k.done.Go(k.run)

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 func (h *hold) noteLoss(cause error) {
-	h.k.journal.To(h.log).Warn("a lease was lost", journal.Name("name", h.name), "cause", cause, "held", time.Since(h.taken))
+	h.k.journal.To(h.log).Warn("a lease was lost", logonce.Name("name", h.name), "cause", cause, "held", time.Since(h.taken))
 }
 
 func (h *hold) noteFailure(err error, remaining time.Duration) {
-	h.k.journal.To(h.log).Warn("a renewal failed and is tried again", journal.Name("name", h.name), "error", err, "remaining", remaining)
+	h.k.journal.To(h.log).Warn("a renewal failed and is tried again", logonce.Name("name", h.name), "error", err, "remaining", remaining)
 }
 
 // noteDeaf tells that grants are not heard, which costs nothing but time.

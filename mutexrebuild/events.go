@@ -5,8 +5,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/hub"
-	"github.com/levee-go/levee/internal/points"
 )
 
 // What a message says about its id.
@@ -56,7 +56,7 @@ func (g *Group[T]) receive(message string) {
 	if len(message) < sender {
 		return
 	}
-	points.At("message")
+	failpoint.At("message")
 	kind, from, id := message[0], message[1:sender], message[sender:]
 	// This process's own invalidations have been handled where they were made.
 	// Handling them again would drop what has been filled since.

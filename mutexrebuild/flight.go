@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/journal"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A flight is the shared effort of all callers who want one id at one time.
@@ -111,7 +111,7 @@ func (g *Group[T]) fly(f *flight[T], answer func(*flight[T]) (Result[T], error))
 // the cut includes, and the others' flight begins at once with all of them on
 // board, so that no caller waits for more than two reads that find something.
 func (g *Group[T]) land(f *flight[T], err error) {
-	points.At("landing")
+	failpoint.At("landing")
 	g.mu.Lock()
 	if err != nil && f.spare != nil && !g.closed {
 		g.spare(f.id, err)
@@ -249,7 +249,7 @@ func (g *Group[T]) spare(id string, err error) {
 	if g.spared[id] != nil || g.o.ErrorHold < 0 {
 		return
 	}
-	g.journal.Warn("a load failed and an old value answers", journal.Name("id", id), "error", err)
+	g.journal.Warn("a load failed and an old value answers", logonce.Name("id", id), "error", err)
 	held := &failure{err}
 	g.spared[id] = held
 	time.AfterFunc(g.errorHold(), func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/bounded"
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // The gate to Redis
@@ -63,7 +63,7 @@ type gate struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
-	journal *journal.Journal
+	journal *logonce.Log
 
 	missed  atomic.Int32 // reads in a row without an answer
 	dropped atomic.Int64 // when a read last cost its connection, in ns since 1970; 0: long ago
@@ -94,7 +94,7 @@ var gates = struct {
 
 // openGate returns the gate of rdb for operations that may take timeout. Its
 // journal is that of the first to open it. Each call needs a leave.
-func openGate(rdb redis.UniversalClient, timeout time.Duration, j *journal.Journal) *gate {
+func openGate(rdb redis.UniversalClient, timeout time.Duration, j *logonce.Log) *gate {
 	at := place{rdb, timeout}
 	if !reflect.ValueOf(rdb).Comparable() {
 		g := newGate(at, j) // a client of the user's own making that cannot be a map key
@@ -113,7 +113,7 @@ func openGate(rdb redis.UniversalClient, timeout time.Duration, j *journal.Journ
 	return g
 }
 
-func newGate(at place, j *journal.Journal) *gate {
+func newGate(at place, j *logonce.Log) *gate {
 	g := &gate{journal: j, direct: direct(at.rdb, at.timeout), way: make(chan struct{})}
 	close(g.way)
 	g.ctx, g.end = context.WithCancel(context.Background())

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // prefix begins what is logged.
@@ -22,7 +22,7 @@ func (s *store) survived(caller context.Context, err error) {
 
 // blame logs an error of Redis. That it refuses something only an operator can
 // mend, and without it there is no cache.
-func blame(j *journal.Journal, what string, err error) {
+func blame(j *logonce.Log, what string, err error) {
 	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
 		j.Error("redis refuses what a cache needs", "error", err)
 		return

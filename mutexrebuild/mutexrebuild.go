@@ -62,10 +62,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 var (
@@ -171,7 +171,7 @@ type Group[T any] struct {
 	store   *store // nil: no Redis
 	hub     subscription
 	counts  counters
-	journal *journal.Journal
+	journal *logonce.Log
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 	active  sync.WaitGroup // flights and loads
@@ -201,7 +201,7 @@ func New[T any](rdb redis.UniversalClient, name string, f Format[T], e Events, o
 	if _, ok := rdb.(*redis.Client); rdb != nil && o.WaitReplicas > 0 && !ok {
 		return nil, fmt.Errorf("mutexrebuild: WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
 	}
-	g := &Group[T]{o: o, format: f, events: e, journal: journal.New(o.Logger.With("cache", name), prefix), flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
+	g := &Group[T]{o: o, format: f, events: e, journal: logonce.New(o.Logger.With("cache", name), prefix), flights: map[string]*flight[T]{}, spared: map[string]*failure{}, renewal: renewals[T]{byID: map[string]*flight[T]{}}}
 	g.closing, g.close = context.WithCancel(context.Background())
 	if rdb != nil {
 		g.store = newStore(g.closing, rdb, name, o, g.journal)
@@ -251,7 +251,7 @@ func (g *Group[T]) Do(ctx context.Context, id string, load Load[T]) (Result[T], 
 			}
 			return Result[T]{}, ended(ctx)
 		}
-		if number <= f.cut || points.JoinAny {
+		if number <= f.cut || failpoint.JoinAny {
 			result := f.result
 			result.First = number == 1
 			return result, f.err

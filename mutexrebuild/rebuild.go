@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 // refusals is how often a flight that was told to load again does so. Who is
@@ -49,7 +49,7 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 	poll := poll{pause: firstPoll}
 	var last, beside Result[T] // refused, loaded beside a writer
 	loadedBeside, cut := false, 0
-	points.At("missed")
+	failpoint.At("missed")
 	for refused := 0; refused <= refusals; {
 		token := newToken()
 		drain(wake)
@@ -87,9 +87,9 @@ func (g *Group[T]) rebuild(f *flight[T], seen []byte) (Result[T], error) {
 				return g.loadUnshared(f, true)
 			}
 		case granted:
-			points.At("granted")
+			failpoint.At("granted")
 			result, published, err := g.loadLeased(f, token, seen)
-			if published || err != nil || points.KeepRefused {
+			if published || err != nil || failpoint.KeepRefused {
 				return result, err
 			}
 			last = result
@@ -128,13 +128,13 @@ func (g *Group[T]) loadLeased(f *flight[T], token string, seen []byte) (result R
 		return result, true, nil // there is nothing to try again
 	}
 	g.note(f)
-	if points.SealEarly {
+	if failpoint.SealEarly {
 		g.drop(f)
 	}
-	points.At("commit")
+	failpoint.At("commit")
 	leased = false
 	stored, err := g.store.commit(f.ctx, f.id, token, data, ttl)
-	points.At("committed")
+	failpoint.At("committed")
 	switch {
 	case err != nil: // it may be published or not; only those who asked before the load can know the value as current
 		g.counts.unknown.Add(1)
@@ -209,7 +209,7 @@ func (g *Group[T]) load(f *flight[T], degraded bool, renew func()) (T, error) {
 	for {
 		select {
 		case err := <-ended:
-			points.At("loaded")
+			failpoint.At("loaded")
 			if err != nil {
 				g.counts.loadErrors.Add(1)
 				return none, g.loadError(ctx, err)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // renewals are the refreshes of a group. Guarded by Group.mu.
@@ -103,7 +103,7 @@ func (g *Group[T]) endRefresh(f *flight[T], err error) {
 	case err == nil:
 		g.counts.refreshed.Add(1)
 	case !g.closed && !errors.Is(err, errElsewhere):
-		g.journal.Warn("a refresh failed", journal.Name("id", f.id), "error", err)
+		g.journal.Warn("a refresh failed", logonce.Name("id", f.id), "error", err)
 	}
 	if err == nil || g.o.ErrorHold < 0 || g.closed {
 		delete(g.renewal.byID, f.id)

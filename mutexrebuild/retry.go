@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // Unconfirmed invalidations
@@ -51,7 +51,7 @@ type target struct{ id, lift string }
 type queue struct {
 	drop    func(context.Context, []target) error // invalidates, in one round trip
 	gate    *gate
-	journal *journal.Journal
+	journal *logonce.Log
 	closing context.Context // ends with the group
 	work    sync.WaitGroup
 
@@ -75,7 +75,7 @@ type asked struct {
 	doubt bool
 }
 
-func newQueue(closing context.Context, gate *gate, j *journal.Journal, drop func(context.Context, []target) error) *queue {
+func newQueue(closing context.Context, gate *gate, j *logonce.Log, drop func(context.Context, []target) error) *queue {
 	return &queue{
 		drop: drop, gate: gate, journal: j, closing: closing, limit: queueLimit,
 		waiting: map[target]asked{}, doubts: map[string]int{},
@@ -104,13 +104,13 @@ func (q *queue) add(targets []target, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	doubt := !errors.Is(err, errTooFew)
-	q.journal.Warn("an invalidation is not confirmed and is tried again", journal.Name("id", targets[0].id), "error", err)
+	q.journal.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[0].id), "error", err)
 	for _, t := range targets {
 		was, known := q.waiting[t]
 		if q.closed || !known && len(q.waiting) >= q.limit {
 			q.dropped.Add(1)
 			if !q.closed {
-				q.journal.Error("an invalidation is not confirmed, and there is no room to try it again", journal.Name("id", t.id))
+				q.journal.Error("an invalidation is not confirmed, and there is no room to try it again", logonce.Name("id", t.id))
 			}
 			q.full = q.full || doubt
 			continue

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/bounded"
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/keys"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 var (
@@ -52,7 +52,7 @@ const limit = 4096
 type store struct {
 	rdb     redis.UniversalClient
 	gate    *gate
-	journal *journal.Journal
+	journal *logonce.Log
 	run     *bounded.Runner
 	name    string
 	schema  int
@@ -68,9 +68,9 @@ type store struct {
 	self    string // tells this process's messages from others'
 }
 
-func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options, j *journal.Journal) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options, j *logonce.Log) *store {
 	s := &store{
-		rdb: rdb, gate: openGate(rdb, o.RedisTimeout, journal.New(o.Logger, prefix)), journal: j, run: bounded.NewRunner(o.RedisTimeout, limit),
+		rdb: rdb, gate: openGate(rdb, o.RedisTimeout, logonce.New(o.Logger, prefix)), journal: j, run: bounded.NewRunner(o.RedisTimeout, limit),
 		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, longest: o.MaxBytes, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
 		closing: closing, channel: keys.Events(name), self: newToken(),
 	}
@@ -290,7 +290,7 @@ func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl t
 		return false, errUnconfirmed
 	}
 	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
-		if points.PlainCommit {
+		if failpoint.PlainCommit {
 			defer s.abort(ctx, id, token)
 			return true, s.rdb.Set(ctx, s.value(id), data, ttl).Err()
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/bounded"
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 // batch is how many keys are invalidated in one round trip.
@@ -46,7 +46,7 @@ func (s *store) claimAndSet(ctx context.Context, id string, data []byte, ttl tim
 	if err != nil {
 		return 0, err
 	}
-	points.At("claimed")
+	failpoint.At("claimed")
 	return confirm(ctx, s, func(ctx context.Context) (int, error) {
 		replies, err := s.eval(ctx, setScript, []call{{s.pair(id),
 			[]any{token, data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)}}})
@@ -110,7 +110,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 // is placed.
 func (s *store) drop(ctx context.Context, targets []target, h holds) error {
 	_, err := confirm(ctx, s, func(ctx context.Context) ([]redis.Cmder, error) {
-		if points.PlainCommit {
+		if failpoint.PlainCommit {
 			return nil, s.rdb.Del(ctx, s.value(targets[0].id)).Err()
 		}
 		calls := make([]call, len(targets))

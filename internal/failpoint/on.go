@@ -1,6 +1,6 @@
-//go:build levee_points
+//go:build levee_failpoint
 
-package points
+package failpoint
 
 import "sync/atomic"
 

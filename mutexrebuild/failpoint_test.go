@@ -1,4 +1,4 @@
-//go:build levee_points
+//go:build levee_failpoint
 
 package mutexrebuild_test
 
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -75,7 +75,7 @@ func (c race) run(t *testing.T, alone bool) (after, later string) {
 		var late answer
 		var got result
 		var reached atomic.Bool
-		points.Set(func(at string) {
+		failpoint.Set(func(at string) {
 			if at != c.at || !reached.CompareAndSwap(false, true) {
 				return
 			}
@@ -83,14 +83,14 @@ func (c race) run(t *testing.T, alone bool) (after, later string) {
 			late = r.do(g, "x", db.load("x", 0), &got)
 			time.Sleep(time.Millisecond) // in a bubble: until everybody has come as far as he can
 		})
-		defer points.Set(nil)
+		defer failpoint.Set(nil)
 		_, err := g.Do(r.ctx, "x", db.load("x", 0))
 		r.must(err)
 		if !reached.Load() {
 			r.Fatalf("it does not come to %q", c.at)
 		}
 		late.mustBe(r, nil)
-		points.Set(nil)
+		failpoint.Set(nil)
 		last, err := other.Do(r.ctx, "x", db.load("x", 0))
 		r.must(err)
 		after, later = got.Value, last.Value
@@ -126,7 +126,7 @@ func TestNoReadAfterAWriteGivesTheOldValue(t *testing.T) {
 // it finds the old value, at the steps that the safeguard is for.
 func TestEachSafeguardIsNeeded(t *testing.T) {
 	defer func() {
-		points.PlainCommit, points.KeepRefused, points.JoinAny, points.SealEarly = false, false, false, false
+		failpoint.PlainCommit, failpoint.KeepRefused, failpoint.JoinAny, failpoint.SealEarly = false, false, false, false
 	}()
 	for _, test := range []struct {
 		name                 string
@@ -143,7 +143,7 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 			after: []string{"landing, cached"}, nobody: []string{"missed", "granted", "committed"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			points.PlainCommit, points.KeepRefused, points.JoinAny, points.SealEarly = test.plain, test.kept, true, test.early
+			failpoint.PlainCommit, failpoint.KeepRefused, failpoint.JoinAny, failpoint.SealEarly = test.plain, test.kept, true, test.early
 			for _, c := range races(invalidates) {
 				at := c.at
 				if c.cached {

@@ -1,4 +1,4 @@
-//go:build levee_points
+//go:build levee_failpoint
 
 package linear
 
@@ -9,17 +9,17 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
-	"github.com/levee-go/levee/internal/points"
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
 func init() {
 	sabotage = func(without string) {
-		points.PlainCommit = strings.Contains(without, "lease")
-		points.KeepRefused = strings.Contains(without, "reload")
-		points.JoinAny = strings.Contains(without, "join")
-		points.SealEarly = strings.Contains(without, "seal")
-		points.Set(func(string) { pause() })
+		failpoint.PlainCommit = strings.Contains(without, "lease")
+		failpoint.KeepRefused = strings.Contains(without, "reload")
+		failpoint.JoinAny = strings.Contains(without, "join")
+		failpoint.SealEarly = strings.Contains(without, "seal")
+		failpoint.Set(func(string) { pause() })
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package journal logs what the library survives and nobody else would be told of.
+// Package logonce logs what the library survives and nobody else would be told of.
 // A Redis that is gone fails ten thousand operations a second; an operator wants
 // to read of it once.
-package journal
+package logonce
 
 import (
 	"context"
@@ -14,10 +14,10 @@ import (
 // Every is how often an event of one kind is logged at the most.
 const Every = time.Minute
 
-// A Journal logs events to a logger, and counts those that it does not log for
+// A Log logs events to a logger, and counts those that it does not log for
 // the next of their kind, as "unlogged". It may be used concurrently, and with any
-// mutex held: it leaves the work to a goroutine. A nil Journal logs nothing.
-type Journal struct {
+// mutex held: it leaves the work to a goroutine. A nil Log logs nothing.
+type Log struct {
 	log    *slog.Logger
 	prefix string
 	seen   *seen
@@ -34,37 +34,37 @@ type kind struct {
 	silent int       // how many were not logged since the last
 }
 
-// New makes a journal whose messages begin with prefix.
-func New(log *slog.Logger, prefix string) *Journal {
-	return &Journal{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
+// New makes a Log whose messages begin with prefix.
+func New(log *slog.Logger, prefix string) *Log {
+	return &Log{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
 }
 
-// To is the same journal with another logger.
-func (j *Journal) To(log *slog.Logger) *Journal {
-	return &Journal{log: log, prefix: j.prefix, seen: j.seen}
+// To is the same Log with another logger.
+func (l *Log) To(log *slog.Logger) *Log {
+	return &Log{log: log, prefix: l.prefix, seen: l.seen}
 }
 
 // Info logs an event, whose kind is what. Args are those of slog.
-func (j *Journal) Info(what string, args ...any) { j.note(slog.LevelInfo, what, args) }
+func (l *Log) Info(what string, args ...any) { l.note(slog.LevelInfo, what, args) }
 
 // Warn is Info for what an operator should know of.
-func (j *Journal) Warn(what string, args ...any) { j.note(slog.LevelWarn, what, args) }
+func (l *Log) Warn(what string, args ...any) { l.note(slog.LevelWarn, what, args) }
 
 // Error is Info for what only an operator can mend.
-func (j *Journal) Error(what string, args ...any) { j.note(slog.LevelError, what, args) }
+func (l *Log) Error(what string, args ...any) { l.note(slog.LevelError, what, args) }
 
-func (j *Journal) note(level slog.Level, what string, args []any) {
-	if j == nil {
+func (l *Log) note(level slog.Level, what string, args []any) {
+	if l == nil {
 		return
 	}
-	silent, ok := j.seen.count(what)
+	silent, ok := l.seen.count(what)
 	if !ok {
 		return
 	}
 	if silent > 0 {
 		args = append(args, "unlogged", silent)
 	}
-	go j.log.Log(context.Background(), level, j.prefix+what, args...)
+	go l.log.Log(context.Background(), level, l.prefix+what, args...)
 }
 
 // count counts an event, and tells whether to log it and how many were not since

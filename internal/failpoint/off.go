@@ -1,11 +1,11 @@
-//go:build !levee_points
+//go:build !levee_failpoint
 
-// Package points lets tests stop the code at the moments between which others
+// Package failpoint lets tests stop the code at the moments between which others
 // may act, and take its safeguards out one at a time.
 //
-// It does so only in builds with the tag levee_points. In every other build all of
+// It does so only in builds with the tag levee_failpoint. In every other build all of
 // it is constant and compiled away.
-package points
+package failpoint
 
 // At marks a moment. In a test build it runs the hook that the test has set.
 func At(string) {}

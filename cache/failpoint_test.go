@@ -1,4 +1,4 @@
-//go:build levee_points
+//go:build levee_failpoint
 
 package cache_test
 
@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/hub"
-	"github.com/levee-go/levee/internal/points"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -19,13 +19,13 @@ import (
 func stopAt(r *rig, name string) (reached <-chan struct{}, release func()) {
 	come, free := make(chan struct{}), make(chan struct{})
 	var passed atomic.Bool
-	points.Set(func(at string) {
+	failpoint.Set(func(at string) {
 		if at == name && passed.CompareAndSwap(false, true) {
 			close(come)
 			<-free
 		}
 	})
-	r.Cleanup(func() { points.Set(nil) })
+	r.Cleanup(func() { failpoint.Set(nil) })
 	return come, sync.OnceFunc(func() { close(free) })
 }
 

@@ -1,4 +1,4 @@
-package journal_test
+package logonce_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/internal/journal"
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -14,12 +14,12 @@ import (
 func TestEachKindIsLoggedOnceAMinuteAndTheRestCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log redistest.Log
-		j := journal.New(log.Logger(), "levee: ")
+		j := logonce.New(log.Logger(), "levee: ")
 		for range 7 {
 			j.Warn("this", "cache", "a")
 		}
 		j.Error("that")
-		time.Sleep(journal.Every)
+		time.Sleep(logonce.Every)
 		j.Warn("this", "cache", "b")
 		synctest.Wait()
 		for what, want := range map[string]int{
@@ -32,11 +32,11 @@ func TestEachKindIsLoggedOnceAMinuteAndTheRestCounted(t *testing.T) {
 	})
 }
 
-// Loggers of one journal share what is logged and what is not.
-func TestAnotherLoggerOfAJournalRepeatsNothing(t *testing.T) {
+// Loggers of one Log share what is logged and what is not.
+func TestAnotherLoggerOfALogRepeatsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var one, other redistest.Log
-		j := journal.New(one.Logger(), "")
+		j := logonce.New(one.Logger(), "")
 		j.Info("this")
 		j.To(other.Logger()).Info("this")
 		j.To(other.Logger()).Info("that")
@@ -48,7 +48,7 @@ func TestAnotherLoggerOfAJournalRepeatsNothing(t *testing.T) {
 }
 
 func TestNamesAreQuotedAndCut(t *testing.T) {
-	if got := journal.Name("key", "a\nb"+strings.Repeat("x", 1000)).Value.Resolve().String(); len(got) > 120 || strings.Contains(got, "\n") {
+	if got := logonce.Name("key", "a\nb"+strings.Repeat("x", 1000)).Value.Resolve().String(); len(got) > 120 || strings.Contains(got, "\n") {
 		t.Errorf("got %s", got)
 	}
 }
