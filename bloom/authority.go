@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -92,8 +92,8 @@ func (a *authority) spread(inc *incarnation, generation string) spread {
 // Redis having lost its scripts, and comes back within callTimeout.
 type authority struct {
 	rdb   redis.Scripter
-	run   *bounded.Runner
-	poll  *bounded.Runner
+	run   *redisconn.Runner
+	poll  *redisconn.Runner
 	names keys.Filter
 	o     Options
 	self  string // tells our announcements from others'
@@ -102,8 +102,8 @@ type authority struct {
 func newAuthority(rdb redis.UniversalClient, o Options, self string) *authority {
 	a := &authority{
 		rdb: rdb, names: keys.BloomFilter(o.Name), o: o, self: self,
-		run:  bounded.NewRunner(callTimeout, 1024),
-		poll: bounded.NewRunner(min(callTimeout, o.MaxLag), 4), // those that hang are not followed by many
+		run:  redisconn.NewRunner(callTimeout, 1024),
+		poll: redisconn.NewRunner(min(callTimeout, o.MaxLag), 4), // those that hang are not followed by many
 	}
 	if client, ok := rdb.(*redis.Client); ok {
 		a.rdb = client.WithTimeout(callTimeout) // what is left behind comes to its end
@@ -112,8 +112,8 @@ func newAuthority(rdb redis.UniversalClient, o Options, self string) *authority 
 }
 
 // call runs a script and gives its reply as a list.
-func (a *authority) call(ctx context.Context, r *bounded.Runner, script *redis.Script, names []string, args ...any) ([]any, error) {
-	return bounded.Do(ctx, r, func(ctx context.Context) ([]any, error) {
+func (a *authority) call(ctx context.Context, r *redisconn.Runner, script *redis.Script, names []string, args ...any) ([]any, error) {
+	return redisconn.Run(ctx, r, func(ctx context.Context) ([]any, error) {
 		return script.Run(ctx, a.rdb, names, args...).Slice()
 	}, nil)
 }
@@ -133,7 +133,7 @@ func (a *authority) ensure(ctx context.Context, complete bool) (*incarnation, er
 		args = append(args, "")
 	}
 	for {
-		stands, err := bounded.Do(ctx, a.run, func(ctx context.Context) (string, error) {
+		stands, err := redisconn.Run(ctx, a.run, func(ctx context.Context) (string, error) {
 			return ensureScript.Run(ctx, a.rdb, []string{a.names.Record(), a.names.Log(), a.names.Sums(begin)}, args...).Text()
 		}, nil)
 		if err != nil {
@@ -177,7 +177,7 @@ func parseReply(reply []any, least, most int) (kind string, texts []string, err 
 
 // readRange reads a part of a piece.
 func (a *authority) readRange(ctx context.Context, generation string, piece, first, length int) (string, error) {
-	return bounded.Do(ctx, a.run, func(ctx context.Context) (string, error) {
+	return redisconn.Run(ctx, a.run, func(ctx context.Context) (string, error) {
 		return rangeScript.Run(ctx, a.rdb, []string{a.names.Piece(generation, piece)},
 			strconv.Itoa(first), strconv.Itoa(first+length-1)).Text()
 	}, nil)
@@ -185,7 +185,7 @@ func (a *authority) readRange(ctx context.Context, generation string, piece, fir
 
 // touch prolongs the life of a generation of n pieces, if it is in use.
 func (a *authority) touch(ctx context.Context, generation string, n int) error {
-	_, err := bounded.Do(ctx, a.run, func(ctx context.Context) (int, error) {
+	_, err := redisconn.Run(ctx, a.run, func(ctx context.Context) (int, error) {
 		return touchScript.Run(ctx, a.rdb, append([]string{a.names.Record(), a.names.Log()}, a.keysOf(generation, n)...),
 			generation, life.Milliseconds()).Int()
 	}, nil)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // Open makes a Filter that all processes share that open one of the same Name in
@@ -50,8 +50,8 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 		}
 		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
-	s.hub = hub.Open(rdb)
-	s.unsubscribe = s.hub.Subscribe(s.names.Channel(), hub.Subscriber{
+	s.hub = redisconn.OpenLink(rdb)
+	s.unsubscribe = s.hub.Subscribe(s.names.Channel(), redisconn.Subscriber{
 		Message: func(from string) {
 			if from != s.self {
 				wake(s.kick)
@@ -98,7 +98,7 @@ type shared struct {
 
 	*authority
 	self        string
-	hub         *hub.Hub
+	hub         *redisconn.Link
 	unsubscribe func()
 	life        context.Context // ends with Close
 	end         context.CancelCauseFunc

@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A rebuilding is the Rebuild of a shared filter that has its turn.
@@ -219,7 +219,7 @@ func (r *rebuilding) join(ctx context.Context) error {
 
 // mine runs a script that does nothing unless the turn is still ours.
 func (r *rebuilding) mine(ctx context.Context, script *redis.Script, names []string, args ...any) error {
-	mine, err := bounded.Do(ctx, r.authority.run, func(ctx context.Context) (bool, error) {
+	mine, err := redisconn.Run(ctx, r.authority.run, func(ctx context.Context) (bool, error) {
 		return script.Run(ctx, r.rdb, names, args...).Bool()
 	}, nil)
 	if err == nil && !mine {

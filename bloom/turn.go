@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -122,7 +122,7 @@ func (r *rebuilding) wait(ctx context.Context) (mine bool, err error) {
 // take takes or keeps the turn. A command that was left behind may come to the server
 // after the turn was given back, and take it again for nobody: it is given back again.
 func (r *rebuilding) take(ctx context.Context) (mine bool, current string, err error) {
-	reply, err := bounded.Do(ctx, r.authority.run, func(ctx context.Context) ([]any, error) {
+	reply, err := redisconn.Run(ctx, r.authority.run, func(ctx context.Context) ([]any, error) {
 		return turnScript.Run(ctx, r.rdb, []string{r.names.Record(), r.names.Rebuild()},
 			r.inc.header, r.token, turnLife.Milliseconds()).Slice()
 	}, func([]any, error) {
@@ -157,7 +157,7 @@ func (r *rebuilding) finish(mine bool) {
 
 // pass gives the turn back. Should that fail, others wait until it ends by itself.
 func (r *rebuilding) pass() {
-	_, _ = bounded.Do(context.Background(), r.authority.run, func(ctx context.Context) (int, error) {
+	_, _ = redisconn.Run(context.Background(), r.authority.run, func(ctx context.Context) (int, error) {
 		return passScript.Run(ctx, r.rdb, []string{r.names.Rebuild()}, r.token, r.names.Channel(), r.token).Int()
 	}, nil)
 }

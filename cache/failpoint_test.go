@@ -11,7 +11,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -123,7 +123,7 @@ func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
 	made := make(chan *cache.Cache[int64, string])
 	go func() { made <- must(cache.New(rdb, newRows(r, 1).load, r.options(nil))) }()
 	<-reached
-	link := hub.Open(rdb) // the one that the cache has
+	link := redisconn.OpenLink(rdb) // the one that the cache has
 	defer link.Close()
 	proxy.Blackhole(false)
 	r.eventually("the link lives", link.Live)

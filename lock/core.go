@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/hub"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A core is what a Locker and those made of it by With share.
@@ -24,7 +24,7 @@ type core struct {
 	store   server
 	keeper  *keeper
 	journal *logonce.Log
-	hub     *hub.Hub // nil for a Quorum, which does not wait in a queue
+	hub     *redisconn.Link // nil for a Quorum, which does not wait in a queue
 	unsub   func()
 	hooks   Hooks // those of New, for what concerns all
 	log     *slog.Logger
@@ -48,11 +48,11 @@ type core struct {
 func newCore(rdb redis.UniversalClient, o Options) *core {
 	process := rand.Text()
 	c := bareCore(process, newStore(rdb, process), o)
-	c.hub = hub.Open(rdb)
-	c.unsub = c.hub.Subscribe(keys.LockChannels+process, hub.Subscriber{
+	c.hub = redisconn.OpenLink(rdb)
+	c.unsub = c.hub.Subscribe(keys.LockChannels+process, redisconn.Subscriber{
 		Message: c.hear,
 		Gap:     c.gap,
-		Health:  func(bool) { c.health() },
+		Live:    func(bool) { c.health() },
 	})
 	return c
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 const (
@@ -24,12 +24,12 @@ const (
 type store struct {
 	rdb     redis.UniversalClient
 	direct  *redis.Client // rdb's connections with prompt as their timeout; nil if it has none
-	run     *bounded.Runner
+	run     *redisconn.Runner
 	process any // a string
 }
 
 func newStore(rdb redis.UniversalClient, process string) *store {
-	s := &store{rdb: rdb, run: bounded.NewRunner(patience, limit), process: process}
+	s := &store{rdb: rdb, run: redisconn.NewRunner(patience, limit), process: process}
 	if client, ok := rdb.(*redis.Client); ok {
 		s.direct = client.WithTimeout(prompt)
 	}
@@ -60,7 +60,7 @@ func (s *store) leave(ctx context.Context, t *target, entry string) error {
 }
 
 func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
-	values, err := bounded.Do(ctx, s.run, func(ctx context.Context) ([]any, error) {
+	values, err := redisconn.Run(ctx, s.run, func(ctx context.Context) ([]any, error) {
 		return inspectScript.Run(ctx, s.rdb, t.keys).Slice()
 	}, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
 }
 
 func (s *store) info(ctx context.Context, section string) []map[string]string {
-	text, err := bounded.Do(ctx, s.run, func(ctx context.Context) (string, error) {
+	text, err := redisconn.Run(ctx, s.run, func(ctx context.Context) (string, error) {
 		return s.rdb.Info(ctx, section).Result()
 	}, nil)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *store) renew(ctx context.Context, h *hold, lease time.Duration, raise i
 // renewMany renews in one pipeline for each node.
 func (s *store) renewMany(ctx context.Context, due []*hold, terms []time.Duration) []outcome {
 	sent := time.Now()
-	cmds, err := bounded.Do(ctx, s.run, func(ctx context.Context) ([]*redis.Cmd, error) {
+	cmds, err := redisconn.Run(ctx, s.run, func(ctx context.Context) ([]*redis.Cmd, error) {
 		return s.pipeline(ctx, due, terms), nil
 	}, nil)
 	outcomes := make([]outcome, len(due))
@@ -163,7 +163,7 @@ func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, a
 		// No answer. The script is one that can be repeated, so that a slow server
 		// gets the time it needs, and the caller can leave.
 	}
-	r, err := bounded.Do(ctx, s.run, func(ctx context.Context) (reply, error) {
+	r, err := redisconn.Run(ctx, s.run, func(ctx context.Context) (reply, error) {
 		r := reply{sent: sent}
 		var value any
 		var err error

@@ -1,4 +1,4 @@
-package bounded_test
+package redisconn_test
 
 import (
 	"context"
@@ -8,17 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/levee-go/levee/internal/bounded"
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestDoReturnsWhatTheOperationReturns(t *testing.T) {
-	r := bounded.NewRunner(time.Second, 1)
-	got, err := bounded.Do(t.Context(), r, func(context.Context) (int, error) { return 7, io.EOF }, nil)
+func TestRunReturnsWhatTheOperationReturns(t *testing.T) {
+	r := redisconn.NewRunner(time.Second, 1)
+	got, err := redisconn.Run(t.Context(), r, func(context.Context) (int, error) { return 7, io.EOF }, nil)
 	if got != 7 || !errors.Is(err, io.EOF) {
 		t.Fatalf("got %d, %v", got, err)
 	}
@@ -26,27 +22,27 @@ func TestDoReturnsWhatTheOperationReturns(t *testing.T) {
 
 // A call that waits for op itself fails here: op does not look at its context,
 // as a go-redis read does not.
-func TestDoLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
+func TestRunLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := bounded.NewRunner(100*time.Millisecond, 2)
+		r := redisconn.NewRunner(100*time.Millisecond, 2)
 		var late int
 		hang := func(context.Context) (int, error) { time.Sleep(5 * time.Second); return 7, nil }
 		start := time.Now()
-		_, err := bounded.Do(t.Context(), r, hang, func(v int, err error) { late = v })
-		if !errors.Is(err, bounded.ErrTimeout) || time.Since(start) != 100*time.Millisecond {
+		_, err := redisconn.Run(t.Context(), r, hang, func(v int, err error) { late = v })
+		if !errors.Is(err, redisconn.ErrTimeout) || time.Since(start) != 100*time.Millisecond {
 			t.Errorf("came back after %v with %v", time.Since(start), err)
 		}
 
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
 		start = time.Now()
-		_, err = bounded.Do(ctx, r, hang, nil)
+		_, err = redisconn.Run(ctx, r, hang, nil)
 		if !errors.Is(err, context.Canceled) || time.Since(start) != time.Millisecond {
 			t.Errorf("came back after %v with %v, want the cancellation at once", time.Since(start), err)
 		}
 
 		// Both operations still run, so there is no room for a third.
-		if _, err = bounded.Do(t.Context(), r, hang, nil); !errors.Is(err, bounded.ErrBusy) {
+		if _, err = redisconn.Run(t.Context(), r, hang, nil); !errors.Is(err, redisconn.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", err)
 		}
 		time.Sleep(6 * time.Second)
@@ -59,7 +55,7 @@ func TestDoLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
 
 // An operation on its caller's own goroutine is one of those that are counted.
 func TestAnOperationThatTheCallerRunsTakesAPlaceToo(t *testing.T) {
-	r := bounded.NewRunner(time.Second, 1)
+	r := redisconn.NewRunner(time.Second, 1)
 	nothing := func(context.Context) (int, error) { return 0, nil }
 	if !r.Enter() {
 		t.Fatal("there is no place")
@@ -67,11 +63,11 @@ func TestAnOperationThatTheCallerRunsTakesAPlaceToo(t *testing.T) {
 	if r.Enter() {
 		t.Error("there is a second place")
 	}
-	if _, err := bounded.Do(t.Context(), r, nothing, nil); !errors.Is(err, bounded.ErrBusy) {
+	if _, err := redisconn.Run(t.Context(), r, nothing, nil); !errors.Is(err, redisconn.ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 	r.Leave()
-	if _, err := bounded.Do(t.Context(), r, nothing, nil); err != nil {
+	if _, err := redisconn.Run(t.Context(), r, nothing, nil); err != nil {
 		t.Errorf("the place was not given back: %v", err)
 	}
 }
@@ -79,9 +75,9 @@ func TestAnOperationThatTheCallerRunsTakesAPlaceToo(t *testing.T) {
 // An operation runs the user's hooks too. That it panicked must not be taken for a
 // cancellation, which is what the end of its context looks like.
 func TestAPanicIsTheOperationsError(t *testing.T) {
-	r := bounded.NewRunner(time.Second, 1)
+	r := redisconn.NewRunner(time.Second, 1)
 	for range 1000 {
-		_, err := bounded.Do(t.Context(), r, func(context.Context) (int, error) { panic("ouch") }, nil)
+		_, err := redisconn.Run(t.Context(), r, func(context.Context) (int, error) { panic("ouch") }, nil)
 		var p *contain.PanicError
 		if !errors.As(err, &p) {
 			t.Fatalf("got %v", err)

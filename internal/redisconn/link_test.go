@@ -1,4 +1,4 @@
-package hub_test
+package redisconn_test
 
 import (
 	"strconv"
@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -192,10 +192,10 @@ func TestCloseEndsEverything(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: 300 * time.Millisecond, DialTimeout: 300 * time.Millisecond})
 			defer rdb.Close()
-			h := hub.Open(rdb)
+			h := redisconn.OpenLink(rdb)
 			l, _ := listen(t, h, "news")
 			l.await(30*time.Second, 1, "live")
-			second := hub.Open(rdb)
+			second := redisconn.OpenLink(rdb)
 			h.Close()
 			if damage(s); name == "healthy" {
 				publish(t, rdb, "news", "x")
@@ -215,20 +215,20 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// A hub that never found its server has goroutines too.
+// A link that never found its server has goroutines too.
 func TestCloseBeforeTheFirstLink(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	for range 20 {
-		h := hub.Open(rdb)
-		h.Subscribe("news", hub.Subscriber{})
+		h := redisconn.OpenLink(rdb)
+		h.Subscribe("news", redisconn.Subscriber{})
 		h.Close()
 	}
 	_ = rdb.Close()
 	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-// Opening and closing by many at once leaves one hub at a time and none at the
+// Opening and closing by many at once leaves one link at a time and none at the
 // end. Run it with the race detector.
 func TestOpenAndCloseByMany(t *testing.T) {
 	leavesNothing(t)
@@ -239,9 +239,9 @@ func TestOpenAndCloseByMany(t *testing.T) {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			for range 25 {
-				h := hub.Open(rdb)
+				h := redisconn.OpenLink(rdb)
 				heard := make(chan struct{}, 1)
-				unsubscribe := h.Subscribe("news", hub.Subscriber{Gap: func() {
+				unsubscribe := h.Subscribe("news", redisconn.Subscriber{Gap: func() {
 					select {
 					case heard <- struct{}{}:
 					default:

@@ -1,4 +1,4 @@
-package hub_test
+package redisconn_test
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -115,7 +115,7 @@ func TestAClientHasOneLinkHoweverManyUseIt(t *testing.T) {
 	var all []*listener
 	for range 10 {
 		h := open(t, rdb)
-		if h != hub.Open(rdb) {
+		if h != redisconn.OpenLink(rdb) {
 			t.Fatal("one client has two hubs")
 		}
 		h.Close() // the second Open's
@@ -177,7 +177,7 @@ func TestUnsubscribeEndsTheSubscriptionWithItsLastUser(t *testing.T) {
 func TestEachFunctionMayBeNil(t *testing.T) {
 	everywhere(t, func(t *testing.T, newClient func() *redis.Client) {
 		h, other := open(t, newClient()), newClient()
-		h.Subscribe("news", hub.Subscriber{})
+		h.Subscribe("news", redisconn.Subscriber{})
 		l, _ := listen(t, h, "news")
 		l.await(5*time.Second, 1, "live")
 		l.await(5*time.Second, 1, "gap")
@@ -202,7 +202,7 @@ func TestAClientNeedNotBeComparable(t *testing.T) {
 		for _, rdb := range []redis.UniversalClient{
 			withSlice{UniversalClient: newClient()}, withAny{newClient(), []int{1}},
 		} {
-			a, b := hub.Open(rdb), hub.Open(rdb)
+			a, b := redisconn.OpenLink(rdb), redisconn.OpenLink(rdb)
 			l, _ := listen(t, a, "news")
 			m, _ := listen(t, b, "news")
 			l.await(5*time.Second, 1, "gap")

@@ -1,4 +1,4 @@
-package hub_test
+package redisconn_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -49,9 +49,9 @@ func leavesNothing(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// open opens the hub of rdb until the end of the test.
-func open(t *testing.T, rdb redis.UniversalClient) *hub.Hub {
-	h := hub.Open(rdb)
+// open opens the link of rdb until the end of the test.
+func open(t *testing.T, rdb redis.UniversalClient) *redisconn.Link {
+	h := redisconn.OpenLink(rdb)
 	t.Cleanup(h.Close)
 	return h
 }
@@ -65,12 +65,12 @@ type listener struct {
 	when map[string]time.Time // the last time of each, guarded by mu
 }
 
-func listen(t *testing.T, h *hub.Hub, channel string) (l *listener, unsubscribe func()) {
+func listen(t *testing.T, h *redisconn.Link, channel string) (l *listener, unsubscribe func()) {
 	l = &listener{t: t, when: map[string]time.Time{}}
-	unsubscribe = h.Subscribe(channel, hub.Subscriber{
+	unsubscribe = h.Subscribe(channel, redisconn.Subscriber{
 		Message: l.note,
 		Gap:     func() { l.note("gap") },
-		Health: func(live bool) {
+		Live: func(live bool) {
 			if live {
 				l.note("live")
 			} else {

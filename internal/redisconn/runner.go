@@ -1,12 +1,4 @@
-// Package bounded keeps Redis from holding its callers.
-//
-// A go-redis client with its default options ignores a context's deadline while
-// it reads and repeats what timed out: against a server that hangs, a call with
-// 100 ms to live comes back after 5 s or more. No option of the client makes a
-// cancelled context interrupt a read. So every call levee makes runs in a
-// goroutine that the caller can leave behind, and the number of those left
-// behind is bounded.
-package bounded
+package redisconn
 
 import (
 	"context"
@@ -17,16 +9,22 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// ErrTimeout reports that an operation was left behind when its budget was
-// spent: whether it took effect is unknown.
+// ErrTimeout reports that the caller left an operation behind when its time was
+// up. Whether the operation took effect is unknown.
 var ErrTimeout = errors.New("levee: redis did not answer in time")
 
-// ErrBusy reports that an operation was not started, because too many that
-// were left behind are still waiting for Redis.
+// ErrBusy reports that an operation was not started, because too many that were
+// left behind still wait for Redis.
 var ErrBusy = errors.New("levee: too many redis operations without an answer")
 
 // A Runner bounds the time and the number of operations. It may be used
 // concurrently.
+//
+// A go-redis client with its default options ignores a context's deadline while
+// it reads, and repeats an operation that timed out: against a server that hangs,
+// a call with 100 ms to live comes back after 5 s or more. No option of the client
+// makes a cancelled context interrupt a read. So a Runner runs each operation on a
+// goroutine that the caller can leave behind, and bounds how many there are.
 type Runner struct {
 	timeout time.Duration
 	limit   int64
@@ -39,9 +37,8 @@ func NewRunner(timeout time.Duration, limit int) *Runner {
 	return &Runner{timeout: timeout, limit: int64(limit)}
 }
 
-// Enter takes a place among the operations, for one that its caller runs itself
-// and that comes back in time. It reports false when there is none left; else
-// Leave gives it back.
+// Enter counts an operation that its caller runs itself and that comes back in
+// time. It reports false at the limit; after true the caller owes a Leave.
 func (r *Runner) Enter() bool {
 	if r.running.Add(1) > r.limit {
 		r.running.Add(-1)
@@ -50,14 +47,14 @@ func (r *Runner) Enter() bool {
 	return true
 }
 
-// Leave gives back a place that Enter took.
+// Leave ends an operation that Enter counted.
 func (r *Runner) Leave() { r.running.Add(-1) }
 
-// Do runs op and returns its result, or an error as soon as ctx ends or the
-// budget is spent, whatever op does; the context given to op ends at the same
-// moment. What an op that was left behind comes to in the end goes to late,
-// unless late is nil. Do does not start op when ctx has ended.
-func Do[T any](ctx context.Context, r *Runner, op func(context.Context) (T, error), late func(T, error)) (T, error) {
+// Run runs op and returns its result, or an error as soon as ctx ends or the time
+// is up, whatever op does; the context given to op ends at the same moment. The
+// result of an op that was left behind goes to late, unless late is nil. Run does
+// not start op when ctx has ended.
+func Run[T any](ctx context.Context, r *Runner, op func(context.Context) (T, error), late func(T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)

@@ -1,0 +1,339 @@
+package redisconn
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// Messages
+//
+// Pub/sub is at most once: a message that is published while the connection is
+// down is lost, and a connection whose packets disappear looks like one with no
+// messages. So a Link sends itself a heartbeat through Redis every second. When
+// three are missing it reports that it is not live and opens another connection,
+// and whenever a channel has been subscribed, for the first time or again, it
+// reports a gap. go-redis' own Channel notices no connection whose packets
+// disappear, does not tell its reader of a gap, and drops messages to a slow
+// reader.
+
+const (
+	beatEvery    = time.Second
+	maxSilence   = 3 * beatEvery         // without a heartbeat for this long the link is not live
+	firstConnect = 10 * time.Millisecond // between the first two attempts to connect
+	maxConnect   = time.Second           // between any two
+	maxBeats     = 3                     // that may wait for an answer while another is sent
+)
+
+// errSilent ends a connection over which no heartbeat comes back.
+var errSilent = errors.New("no heartbeat came back")
+
+// A Subscriber is told about one channel. Its functions run on the link's only
+// receiving goroutine, in the order of the messages, and must not block: a slow
+// one holds up everybody's messages. Each may be nil.
+type Subscriber struct {
+	// Message gets each message.
+	Message func(payload string)
+	// Gap is called when the channel has been subscribed, for the first time or
+	// again: messages that were published before may be lost.
+	Gap func()
+	// Live is called when the link becomes live or stops being so.
+	Live func(live bool)
+	// Failed is called when a connection has failed, with its error. The link opens
+	// another.
+	Failed func(err error)
+}
+
+// A Link is the one subscription connection that all users of a client share. It
+// may be used concurrently.
+type Link struct {
+	rdb  redis.UniversalClient
+	self string // the channel of our own heartbeat
+	stop context.CancelFunc
+	done sync.WaitGroup
+	kick chan struct{} // wakes the tending goroutine before its next beat
+
+	mu      sync.Mutex                          // guards what follows
+	subs    map[string]map[*Subscriber]struct{} // by channel
+	changed map[string]struct{}                 // channels to subscribe or unsubscribe on conn
+	conn    *redis.PubSub                       // nil while there is none
+	live    bool                                // a heartbeat came back over conn and none is overdue
+}
+
+var links registry[redis.UniversalClient, *Link]
+
+// OpenLink returns the link of rdb, which starts with its first user. It does not
+// wait for a connection. Each OpenLink needs a Close.
+func OpenLink(rdb redis.UniversalClient) *Link {
+	return links.open(rdb, rdb, func() *Link { return startLink(rdb) })
+}
+
+func startLink(rdb redis.UniversalClient) *Link {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Link{
+		rdb:     rdb,
+		self:    keys.Heartbeat(rand.Text()),
+		stop:    cancel,
+		kick:    make(chan struct{}, 1),
+		subs:    map[string]map[*Subscriber]struct{}{},
+		changed: map[string]struct{}{},
+	}
+	l.done.Go(func() { l.listen(ctx) })
+	l.done.Go(func() { l.tend(ctx) })
+	return l
+}
+
+// Close ends this user's share in the link. With the last one it closes the
+// connection and waits for the link's goroutines; if the server hangs while a
+// connection is being opened, that is as long as the client's own timeouts last.
+func (l *Link) Close() {
+	if !links.release(l.rdb, l.rdb) {
+		return
+	}
+	l.stop()
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close() // ends a Receive that waits
+	}
+	l.done.Wait()
+}
+
+// Subscribe starts to tell s about channel and returns a function that ends it; a
+// call of s that is under way then may still finish. Subscribe does not wait for
+// Redis: the call of s.Gap says that the subscription stands.
+func (l *Link) Subscribe(channel string, s Subscriber) (unsubscribe func()) {
+	sub := &s
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.subs[channel] == nil {
+		l.subs[channel] = map[*Subscriber]struct{}{}
+	}
+	l.subs[channel][sub] = struct{}{}
+	l.change(channel)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.subs[channel], sub)
+		if len(l.subs[channel]) == 0 {
+			delete(l.subs, channel)
+		}
+		l.change(channel)
+	}
+}
+
+// Live reports whether a heartbeat came back within the last three seconds and
+// over the connection that stands now.
+func (l *Link) Live() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.live
+}
+
+// change has the tending goroutine bring the connection in line with subs. A call
+// to Redis here could block our caller while the connection is being opened.
+func (l *Link) change(channel string) {
+	l.changed[channel] = struct{}{}
+	wait.Wake(l.kick)
+}
+
+// listen keeps a connection open until ctx ends.
+func (l *Link) listen(ctx context.Context) {
+	pause := firstConnect
+	for ctx.Err() == nil {
+		heard, err := l.follow(ctx)
+		if heard {
+			pause = firstConnect
+		}
+		l.setLive(false)
+		l.failed(ctx, err)
+		wait.Sleep(ctx, pause)
+		pause = min(2*pause, maxConnect)
+	}
+}
+
+// follow opens a connection and delivers its messages, until it fails or stays
+// silent. It reports whether anything was heard.
+func (l *Link) follow(ctx context.Context) (heard bool, err error) {
+	conn := l.rdb.Subscribe(ctx) // opens no connection yet
+	defer conn.Close()
+
+	l.mu.Lock()
+	if ctx.Err() != nil { // Close has passed by and would not see this connection
+		l.mu.Unlock()
+		return false, nil
+	}
+	l.conn = conn
+	channels := []string{l.self}
+	for channel := range l.subs {
+		channels = append(channels, channel)
+	}
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.conn = nil
+		l.mu.Unlock()
+	}()
+
+	if err := conn.Subscribe(ctx, channels...); err != nil {
+		return false, err
+	}
+	beat := time.Now()
+	for { // other messages may come on while the heartbeat does not
+		left := maxSilence - time.Since(beat)
+		if left <= 0 {
+			return heard, errSilent
+		}
+		news, err := conn.ReceiveTimeout(ctx, left)
+		if err != nil {
+			return heard, err
+		}
+		heard = true
+		switch news := news.(type) {
+		case *redis.Subscription:
+			l.subscribed(news)
+		case *redis.Message:
+			if news.Channel == l.self {
+				beat = time.Now()
+				l.setLive(true)
+			} else {
+				l.deliver(news)
+			}
+		}
+	}
+}
+
+func (l *Link) subscribed(news *redis.Subscription) {
+	if news.Kind != "subscribe" {
+		return
+	}
+	if news.Channel == l.self {
+		wait.Wake(l.kick) // beat at once: users need not wait a second for Live
+		return
+	}
+	for _, s := range l.subscribers(news.Channel) {
+		if s.Gap != nil {
+			s.Gap()
+		}
+	}
+}
+
+func (l *Link) deliver(m *redis.Message) {
+	for _, s := range l.subscribers(m.Channel) {
+		if s.Message != nil {
+			s.Message(m.Payload)
+		}
+	}
+}
+
+// failed tells the subscribers why a connection has ended, unless Close ended it.
+func (l *Link) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	for _, s := range l.subscribers("") {
+		if s.Failed != nil {
+			s.Failed(err)
+		}
+	}
+}
+
+func (l *Link) setLive(live bool) {
+	l.mu.Lock()
+	same := l.live == live
+	l.live = live
+	l.mu.Unlock()
+	if same {
+		return
+	}
+	for _, s := range l.subscribers("") {
+		if s.Live != nil {
+			s.Live(live)
+		}
+	}
+}
+
+// subscribers returns those of channel, or all for "". The functions of a
+// subscriber are called outside the lock.
+func (l *Link) subscribers(channel string) []*Subscriber {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var found []*Subscriber
+	for name, subs := range l.subs {
+		if name != channel && channel != "" {
+			continue
+		}
+		for s := range subs {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// tend sends the heartbeats and carries changed subscriptions to the connection.
+func (l *Link) tend(ctx context.Context) {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	publisher, beats := l.publisher(), NewRunner(beatEvery, maxBeats)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-l.kick:
+		}
+		l.apply(ctx)
+		_, _ = Run(ctx, beats, func(ctx context.Context) (int64, error) {
+			return publisher.Publish(ctx, l.self, "").Result()
+		}, nil) // a failure shows as a heartbeat that does not come back
+	}
+}
+
+// publisher returns a client that gives up a heartbeat after a second. Heartbeats
+// use the connections of all other commands. When a firewall has forgotten those,
+// each dead one is found by the command that waits on it: with longer timeouts a
+// new connection would stay without a heartbeat and be taken for a silent one.
+func (l *Link) publisher() redis.Cmdable {
+	if client := Punctual(l.rdb, beatEvery); client != nil {
+		return client
+	}
+	return l.rdb
+}
+
+// apply subscribes and unsubscribes the channels that have changed. Without a
+// connection there is nothing to do: the next one starts from subs.
+func (l *Link) apply(ctx context.Context) {
+	l.mu.Lock()
+	conn := l.conn
+	var wanted, unwanted []string
+	for channel := range l.changed {
+		if len(l.subs[channel]) > 0 {
+			wanted = append(wanted, channel)
+		} else {
+			unwanted = append(unwanted, channel)
+		}
+	}
+	clear(l.changed)
+	l.mu.Unlock()
+	if conn == nil {
+		return
+	}
+	var err error
+	if len(wanted) > 0 {
+		err = conn.Subscribe(ctx, wanted...)
+	}
+	if len(unwanted) > 0 {
+		err = errors.Join(err, conn.Unsubscribe(ctx, unwanted...))
+	}
+	if err != nil {
+		_ = conn.Close() // the next connection starts from subs
+	}
+}

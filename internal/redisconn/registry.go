@@ -1,0 +1,56 @@
+package redisconn
+
+import (
+	"reflect"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A registry holds what all users of one client share, for as long as there is a
+// user. A K names it and holds the client. A client of the user's own making that
+// cannot be a map key shares nothing.
+type registry[K comparable, T any] struct {
+	mu      sync.Mutex // guards what follows
+	entries map[K]*shared[T]
+}
+
+type shared[T any] struct {
+	value T
+	users int
+}
+
+// open returns what stands under name, which make makes for the first user.
+func (r *registry[K, T]) open(name K, client redis.UniversalClient, make func() T) T {
+	if !reflect.ValueOf(client).Comparable() {
+		return make()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.entries[name]
+	if s == nil {
+		s = &shared[T]{value: make()}
+		if r.entries == nil {
+			r.entries = map[K]*shared[T]{}
+		}
+		r.entries[name] = s
+	}
+	s.users++
+	return s.value
+}
+
+// release ends one user's share. It reports true for the last, who has to end what
+// was shared.
+func (r *registry[K, T]) release(name K, client redis.UniversalClient) (last bool) {
+	if !reflect.ValueOf(client).Comparable() {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.entries[name]
+	s.users--
+	if s.users == 0 {
+		delete(r.entries, name)
+	}
+	return s.users == 0
+}
