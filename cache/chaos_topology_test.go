@@ -213,7 +213,7 @@ func TestChaosSlotsMoveUnderReaders(t *testing.T) {
 		t.Errorf("%d loads of %d keys", n, keys)
 	}
 	for _, c := range caches {
-		if s := c.Stats().Rebuild; s.Unknown+s.Degraded > 0 {
+		if s := c.Stats(); s.Rebuild.Unknown+s.Degraded > 0 {
 			t.Errorf("%+v", s)
 		}
 	}

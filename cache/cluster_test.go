@@ -58,7 +58,7 @@ func TestOnAClusterNothingCrossesSlots(t *testing.T) {
 				}
 				c.gives(r, key, "v4"+key)
 			}
-			if s := c.Stats().Rebuild; s.Unknown != 0 || s.Degraded != 0 || s.Unfit != 0 {
+			if s := c.Stats(); s.Rebuild.Unknown != 0 || s.Degraded != 0 || s.Unfit != 0 {
 				t.Errorf("%+v", s)
 			}
 		})

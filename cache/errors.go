@@ -3,7 +3,11 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -22,20 +26,70 @@ var (
 	// the end of a Write. Whether it took effect is unknown. It is tried again until
 	// it has: then others no longer see the old value, and this process does not see
 	// it meanwhile.
-	ErrUnavailable = mutexrebuild.ErrUnavailable
-	// ErrReentrant reports that a loader asked the cache for the key it loads.
-	ErrReentrant = mutexrebuild.ErrReentrant
+	ErrUnavailable = errors.New("cache: redis unavailable")
+	// ErrReentrant reports that a loader asked the cache for the key it loads. It
+	// would have waited for itself.
+	ErrReentrant = errors.New("cache: a load asked for its own key")
 	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
-	// error then matches breaker.ErrTimeout too), or a whole rebuild longer than
-	// Options.Rebuild.LoadTimeout.
-	ErrLoadTimeout = mutexrebuild.ErrLoadTimeout
+	// error then matches breaker.ErrTimeout too), or than Options.Rebuild.LoadTimeout.
+	ErrLoadTimeout = errors.New("cache: load timed out")
 	// ErrGoexit reports that the loader called runtime.Goexit.
-	ErrGoexit = mutexrebuild.ErrGoexit
+	ErrGoexit = errors.New("cache: the loader called runtime.Goexit")
 )
 
-// PanicError is what the callers of a loader that panicked get. Its text holds the
-// stack.
-type PanicError = mutexrebuild.PanicError
+// A PanicError is what the callers of a loader that panicked get. Its text holds the
+// stack, because the goroutine that reads the error has another one.
+type PanicError struct {
+	Value any    // what was passed to panic
+	Stack []byte // where, as debug.Stack prints it
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("cache: the loader panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Unwrap gives the value passed to panic if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// named gives an error of the packages below the name that this package promises.
+func named(err error) error {
+	var panicked *contain.PanicError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, flight.ErrClosed):
+		return ErrClosed
+	case errors.Is(err, flight.ErrReentrant):
+		return ErrReentrant
+	case errors.Is(err, contain.ErrGoexit):
+		return ErrGoexit
+	case errors.As(err, &panicked):
+		return &PanicError{Value: panicked.Value, Stack: panicked.Stack}
+	case errors.Is(err, breaker.ErrOpen), errors.Is(err, breaker.ErrLimited):
+		return fmt.Errorf("%w: %w", ErrOverloaded, err)
+	case errors.Is(err, breaker.ErrTimeout):
+		return fmt.Errorf("%w: %w", ErrLoadTimeout, err)
+	case errors.Is(err, mutexrebuild.ErrUnavailable):
+		return &renamed{ErrUnavailable, err}
+	case strings.HasPrefix(err.Error(), below):
+		return &renamed{nil, err}
+	}
+	return err
+}
+
+// below begins the texts of the errors of package mutexrebuild, which users of a cache
+// have never met.
+const below = "mutexrebuild: "
+
+// A renamed is an error of package mutexrebuild under this package's name.
+type renamed struct{ is, err error }
+
+func (r *renamed) Error() string        { return "cache: " + strings.TrimPrefix(r.err.Error(), below) }
+func (r *renamed) Is(target error) bool { return r.is != nil && target == r.is }
+func (r *renamed) Unwrap() error        { return r.err }
 
 // A BatchError reports which keys of a GetMany have no answer, and why.
 type BatchError struct {

@@ -66,17 +66,17 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A format knows how the values of one cache are stored.
 type format[V any] struct {
-	name    string
-	schema  int
-	max     int
-	id      byte
-	codec   Codec
-	after   windows
-	journal *logonce.Log
+	name   string
+	schema int
+	max    int
+	id     byte
+	codec  Codec
+	after  windows
+	log    *logonce.Log
 }
 
-func newFormat[V any](o Options, j *logonce.Log) format[V] {
-	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), journal: j}
+func newFormat[V any](o Options, log *logonce.Log) format[V] {
+	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
 	if f.codec != nil {
 		return f
 	}
@@ -97,11 +97,11 @@ func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error)
 	if !e.null {
 		var err error
 		if payload, err = f.marshal(e.value); err != nil {
-			f.journal.Warn("a value cannot be encoded and is not stored", logonce.Name("key", id), "error", err)
+			f.log.Warn("a value cannot be encoded and is not stored", logonce.Name("key", id), "error", err)
 			return nil, 0, err
 		}
 		if len(payload) > f.max {
-			f.journal.Warn("a value is larger than MaxValue and is not stored", logonce.Name("key", id), "bytes", len(payload))
+			f.log.Warn("a value is larger than MaxValue and is not stored", logonce.Name("key", id), "bytes", len(payload))
 			return nil, 0, nil
 		}
 		kind = kindValue
@@ -170,7 +170,7 @@ func (f format[V]) unmarshal(data []byte, value *V) (err error) {
 func (f format[V]) contain(err *error) {
 	if v := recover(); v != nil {
 		*err = &PanicError{Value: v, Stack: debug.Stack()}
-		f.journal.Warn("the codec panicked", "error", *err)
+		f.log.Warn("the codec panicked", "error", *err)
 	}
 }
 

@@ -170,7 +170,7 @@ func FuzzTimesFromRedis(f *testing.F) {
 		}
 		// Nor does a value come back to life.
 		var last state
-		for _, w := range []windows{{}, {stale: time.Minute}, {spare: time.Hour, early: 1}, {time.Minute, math.MaxInt64, 1e300}} {
+		for _, w := range []windows{{}, {stale: time.Minute}, {fallback: time.Hour, early: 1}, {time.Minute, math.MaxInt64, 1e300}} {
 			last = fresh
 			for _, later := range []time.Duration{0, time.Second, time.Minute, time.Hour, math.MaxInt64} {
 				s := w.of(e.life, at.Add(later), 0.5)
@@ -214,7 +214,7 @@ func FuzzOptions(f *testing.F) {
 		}
 		defer func() { _ = c.Close() }()
 		longest := max(c.o.TTL, time.Duration(own))
-		for _, e := range []*entry[string]{c.fresh("k", "v", 0), c.fresh("k", "", time.Hour), nullOf(c)} {
+		for _, e := range []*entry[string]{c.newEntry("k", "v", 0), c.newEntry("k", "", time.Hour), nullOf(c)} {
 			data, ttl, err := c.format.encode("k", e)
 			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.windows.stored(longest), c.o.NullTTL)) {
 				t.Errorf("%+v is stored for %v, %v", e, ttl, err)

@@ -110,7 +110,7 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 					other.gives(r, key, "v1") // which has read none of them before
 				}
 			}
-			if s := other.Stats(); s.Stale+s.Local != 3*keys || s.Rebuild.Spared == 0 {
+			if s := other.Stats(); s.Stale+s.Local != 3*keys || s.Fallbacks == 0 {
 				r.Errorf("no outage: %+v", s)
 			}
 			source.slowly(nil)

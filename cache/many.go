@@ -3,51 +3,81 @@ package cache
 import (
 	"context"
 	"errors"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
+	"slices"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/localcache"
 )
+
+// maxTogether is how many keys of a GetMany are under way at a time.
+const maxTogether = 1024
 
 // GetMany returns the values of keys. A key that does not exist is absent from
 // the map, and one that is given twice counts once. If some keys have no answer, the
 // error is a [*BatchError] that says why, and the map, which is never nil, holds the
 // others. GetMany returns when all are there or ctx ends.
 //
-// It saves no round trips: at present it is a Get of each key, 64 of them at a time.
+// It reads its keys from Redis in one round trip to each node, and loads the missing
+// ones with one call of [Source.LoadMany], of at most 256 keys; without LoadMany, it
+// calls Load for 64 keys at a time. Keys that others are reading or loading, by Get or
+// GetMany, in this process or another, it waits for. Everything that is promised of
+// Get holds for each key. Of very many keys 1,024 are under way at a time.
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	values := make(map[K]V, len(keys))
 	var failed BatchError
-	var mu sync.Mutex // guards values and failed
-	var reads errgroup.Group
-	reads.SetLimit(64)
-	for _, key := range unique(keys) {
-		reads.Go(func() error {
-			var value V
-			// A panic of Source.Key, Source.Clone or the filter would end the process:
-			// nobody can recover it on this goroutine.
-			contain.Call(func() (err error) {
-				value, err = c.Get(ctx, key)
-				return err
-			}, func(err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					values[key] = value
-				case !errors.Is(err, ErrNotFound):
-					failed.add(key, err)
-				}
-			})
-			return nil
-		})
+	for part := range slices.Chunk(unique(keys), maxTogether) {
+		c.getPart(ctx, part, values, &failed)
 	}
-	_ = reads.Wait() // the errors are in failed
 	if len(failed.Causes) > 0 {
 		return values, &failed
 	}
 	return values, nil
+}
+
+// getPart is read for several keys: the flights that it opens go through their steps
+// together.
+func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, failed *BatchError) {
+	lookups := make([]lookup[K, V], 0, len(keys))
+	var opened []*job[K, V]
+	for _, key := range keys {
+		// Source.Key and the filter are the user's. A panic must not leave the flights
+		// that were opened before it without anybody to run them.
+		contain.Call(func() error {
+			e, kind := c.local.Get(key)
+			if kind == localcache.Value {
+				values[key] = c.own(e)
+				return nil
+			}
+			lookups = append(lookups, c.lookup(ctx, key, kind))
+			return nil
+		}, func(err error) {
+			if err != nil {
+				failed.add(key, named(err))
+			}
+		})
+	}
+	for i := range lookups {
+		if lookups[i].opened != nil {
+			opened = append(opened, lookups[i].opened)
+		}
+	}
+	if len(opened) > 0 {
+		c.start(ctx, opened...)
+	}
+	for i := range lookups {
+		l := &lookups[i]
+		contain.Call(func() error { // Clone is the user's too
+			answer, err := c.wait(ctx, l)
+			if err == nil {
+				values[l.key] = c.own(answer.entry)
+			}
+			return err
+		}, func(err error) {
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				failed.add(l.key, named(err))
+			}
+		})
+	}
 }
 
 func (e *BatchError) add(key any, err error) {
@@ -67,16 +97,4 @@ func unique[K comparable](keys []K) []K {
 		}
 	}
 	return first
-}
-
-// one makes a Loader of a BatchLoader.
-func one[K comparable, V any](load BatchLoader[K, V]) Loader[K, V] {
-	return func(ctx context.Context, key K) (V, error) {
-		values, err := load(ctx, []K{key})
-		value, ok := values[key]
-		if err == nil && !ok {
-			err = ErrNotFound
-		}
-		return value, err
-	}
 }

@@ -63,11 +63,18 @@ type Options struct {
 	// one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild adjusts leases and waiting. Its Schema, ReplicaLag, RedisTimeout,
-	// MaxBytes and Logger follow from this struct, and must not be set there. Its
-	// LoadTimeout bounds a whole rebuild, the breaker's queue included; with a Breaker
-	// given, 0 means that breaker's MaxDuration, and less is an error.
+	// Rebuild adjusts leases and waiting. With a Breaker given that has a Timeout,
+	// Rebuild.LoadTimeout 0 means that this is the limit of a load; otherwise it bounds
+	// the wait for the breaker's queue too, and has to be longer than that and the
+	// Timeout together.
 	Rebuild mutexrebuild.Options
+	// SoftTimeout is how long a Get waits for a load when there is a value past its TTL
+	// to answer with (see StaleIfError). The load goes on. 0: 200 ms; negative: as long
+	// as its context.
+	SoftTimeout time.Duration
+	// Refreshes is how many values are refreshed in the background at a time. 0: 16;
+	// negative: none.
+	Refreshes int
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. 0: 100 ms.
@@ -144,48 +151,64 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Rebuild.Schema != 0 || o.Rebuild.ReplicaLag != 0 || o.Rebuild.RedisTimeout != 0 || o.Rebuild.MaxBytes != 0 || o.Rebuild.Logger != nil {
-		return o, errors.New("cache: Rebuild.Schema, Rebuild.ReplicaLag, Rebuild.RedisTimeout, Rebuild.MaxBytes and Rebuild.Logger are set by Schema, ReplicaLag, RedisTimeout, MaxValue and Logger")
+	if o.SoftTimeout == 0 {
+		o.SoftTimeout = 200 * time.Millisecond
 	}
-	o.Rebuild.Schema, o.Rebuild.ReplicaLag, o.Rebuild.RedisTimeout = o.Schema, o.ReplicaLag, o.RedisTimeout
-	o.Rebuild.MaxBytes = min(o.MaxValue, math.MaxInt-headerSize) + headerSize
-	o.Rebuild.Logger = o.Logger
+	if o.Refreshes == 0 {
+		o.Refreshes = 16
+	}
 	return o.withBreaker()
 }
 
 // windows are what the options say of the life of values.
 func (o Options) windows() windows {
-	return windows{stale: max(o.StaleWhileRevalidate, 0), spare: max(o.StaleIfError, 0), early: max(o.EarlyRefresh, 0)}
+	return windows{stale: max(o.StaleWhileRevalidate, 0), fallback: max(o.StaleIfError, 0), early: max(o.EarlyRefresh, 0)}
 }
 
-// slack is what a rebuild gets beyond the breaker's own bounds. The breaker has
-// to see a load's timeout first: the end of the context that it is called with
-// would count as a caller who left.
-const slack = 100 * time.Millisecond
+// keyspace is what the options say of the cache's keys in Redis.
+func (o Options) keyspace() mutexrebuild.Keyspace {
+	return mutexrebuild.Keyspace{
+		Name: o.Name, Schema: o.Schema, RedisTimeout: o.RedisTimeout, ReplicaLag: o.ReplicaLag,
+		MaxBytes: min(o.MaxValue, math.MaxInt-headerSize) + headerSize, Logger: o.Logger,
+	}
+}
 
-// withBreaker brings the load timeout and the breaker together.
+// withBreaker makes the breaker, if none was given, and settles who limits the time of a
+// load: the breaker if it has a Timeout. Then Rebuild.LoadTimeout is 0, unless it was
+// set to bound the wait for the breaker's queue too.
 func (o Options) withBreaker() (Options, error) {
+	limit := o.Rebuild.LoadTimeout
+	if limit < 0 {
+		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must not be negative, got %v", limit)
+	}
 	if o.Breaker == nil {
-		timeout := o.Rebuild.LoadTimeout
-		if timeout < 0 {
-			return o, fmt.Errorf("cache: Rebuild.LoadTimeout must not be negative, got %v", timeout)
-		}
-		own, err := breaker.New(breaker.Options{Name: o.Name, Timeout: timeout})
+		own, err := breaker.New(breaker.Options{Name: o.Name, Timeout: limit})
 		if err != nil {
 			return o, fmt.Errorf("cache: Rebuild.LoadTimeout: %w", err)
 		}
-		o.Breaker = own
-		o.Rebuild.LoadTimeout = own.MaxDuration() + slack
-		return o, nil
+		o.Breaker, limit = own, 0
 	}
 	longest := o.Breaker.MaxDuration()
-	switch {
-	case o.Rebuild.LoadTimeout == 0 && longest > 0:
-		o.Rebuild.LoadTimeout = longest + slack
-	case o.Rebuild.LoadTimeout != 0 && longest > 0 && o.Rebuild.LoadTimeout <= longest:
-		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must be longer than the breaker's Timeout and QueueTimeout together, %v, got %v", longest, o.Rebuild.LoadTimeout)
+	if limit != 0 && limit <= longest {
+		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must be longer than the breaker's Timeout and QueueTimeout together, %v, got %v", longest, limit)
 	}
+	if o.Rebuild.WaitBudget == 0 {
+		o.Rebuild.WaitBudget = max(limit, longest)
+	}
+	rebuild, err := o.Rebuild.WithDefaults()
+	if err != nil {
+		return o, fmt.Errorf("cache: Rebuild.%w", err)
+	}
+	if limit == 0 && longest > 0 {
+		rebuild.LoadTimeout = 0
+	}
+	o.Rebuild = rebuild
 	return o, nil
+}
+
+// loadTimeout is the longest that a load may take.
+func (o Options) loadTimeout() time.Duration {
+	return max(o.Rebuild.LoadTimeout, o.Breaker.MaxDuration())
 }
 
 // orDefault sets a field that is 0 to its default, and reports one below least.

@@ -262,7 +262,7 @@ func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 		}
 		c.comesFrom(r, 2, cache.TierRedis)
 	}
-	if s := c.Stats().Rebuild; s.Unknown != 0 || s.Degraded != 0 {
+	if s := c.Stats(); s.Rebuild.Unknown != 0 || s.Degraded != 0 {
 		t.Errorf("%+v", s)
 	}
 }

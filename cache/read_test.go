@@ -266,7 +266,7 @@ func TestNotFoundIsRecognizedHoweverItIsWrapped(t *testing.T) {
 					o.IsNotFound = func(err error) bool { return errors.Is(err, sql.ErrNoRows) }
 				})
 				c.gives404(r, 1)
-				if s := c.Stats(); s.Loaded != 1 || s.Errors != 0 || s.Rebuild.LoadErrors != 0 || s.Breaker.Failures != 0 {
+				if s := c.Stats(); s.Loaded != 1 || s.Errors != 0 || s.LoadErrors != 0 || s.Breaker.Failures != 0 {
 					r.Errorf("not found is counted as a failure: %+v", s)
 				}
 			})

@@ -91,7 +91,7 @@ func BenchmarkMiss(b *testing.B) {
 			b.Fatal("a wrong answer")
 		}
 	}
-	if n := c.Stats().Rebuild.Loads; n != uint64(key) {
+	if n := c.Stats().Loads; n != uint64(key) {
 		b.Fatal(fmt.Sprint(n, " loads"))
 	}
 }

@@ -30,13 +30,6 @@ func (t Tier) String() string {
 
 var tierNames = [...]string{"none", "local", "filter", "redis", "source"}
 
-func tierOf[V any](got mutexrebuild.Result[*entry[V]]) Tier {
-	if got.Origin == mutexrebuild.Found {
-		return TierRedis
-	}
-	return TierSource
-}
-
 // A Result is a value and where it came from.
 type Result[V any] struct {
 	Value V
@@ -63,8 +56,20 @@ type Stats struct {
 	Stale  uint64 // values past their TTL, or kept by this process while Redis was out of reach
 	Errors uint64 // those without an answer, by whatever error but ErrNotFound
 
-	// FilterFalse counts keys that the filter let pass and the source did not have.
-	FilterFalse uint64
+	// Of these, how they were answered in special cases.
+	Fallbacks  uint64 // of Stale and Local: because a load failed or took too long
+	HeldErrors uint64 // of Errors: by the error of a load that failed a moment ago
+
+	Loads        uint64 // calls of the source that began
+	LoadErrors   uint64 // of which ended in an error, a panic or a timeout
+	Degraded     uint64 // loads of a key without a lease, because Redis did not answer
+	BesideWriter uint64 // loads of a key while a writer held it, which are not published
+	Unpublished  uint64 // values that could not be stored, by their size or TTL
+	Unfit        uint64 // bytes in Redis that were no value of their key
+	Refreshes    uint64 // begun in the background
+	Refreshed    uint64 // of which brought a new value
+	FilterFalse  uint64 // keys that the filter let pass and the source did not have
+
 	// Live says that invalidations of other processes arrive.
 	Live bool
 
@@ -79,44 +84,49 @@ type counter = atomic.Uint64
 type counters struct {
 	asked                                                     counter
 	local, null, filter, redis, loaded, joined, stale, errors counter
-	filterFalse                                               counter
+	fallbacks, held                                           counter
+	loads, loadErrors, degraded, besideWriter                 counter
+	unpublished, unfit, refreshes, refreshed, filterFalse     counter
 }
 
-// of picks the outcome of a read that a flight answered.
-func (c *counters) of(null, past, first bool, origin mutexrebuild.Origin) *counter {
+// count counts an answer. first says that the caller is the first of those who share
+// it.
+func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
+	if fallback {
+		c.fallbacks.Add(1)
+	}
 	switch {
-	case past:
-		return &c.stale
+	case stale:
+		c.stale.Add(1)
 	case !first:
-		return &c.joined
-	case origin != mutexrebuild.Found:
-		return &c.loaded
+		c.joined.Add(1)
+	case tier == TierSource:
+		c.loaded.Add(1)
+	case tier == TierFilter:
+		c.filter.Add(1)
 	case null:
-		return &c.null
+		c.null.Add(1)
+	case tier == TierLocal:
+		c.local.Add(1)
+	default:
+		c.redis.Add(1)
 	}
-	return &c.redis
-}
-
-// ofKept picks the outcome of a read that a value answered which this process had
-// kept.
-func (c *counters) ofKept(doubtful bool) *counter {
-	if doubtful {
-		return &c.stale
-	}
-	return &c.local
 }
 
 // Stats returns a snapshot of the counters. They are read one after another, so
 // while calls are under way they are not all of one moment.
 func (c *Cache[K, V]) Stats() Stats {
-	local := c.local.Stats()
+	n, local := &c.counts, c.local.Stats()
 	return Stats{
-		Gets:  local.Hits + c.counts.asked.Load(),
-		Local: local.Hits + c.counts.local.Load(), Redis: c.counts.redis.Load(), Null: c.counts.null.Load(),
-		Filter: c.counts.filter.Load(), Loaded: c.counts.loaded.Load(),
-		Joined: c.counts.joined.Load(), Stale: c.counts.stale.Load(), Errors: c.counts.errors.Load(),
-		FilterFalse: c.counts.filterFalse.Load(),
-		Live:        c.rebuild.Live(),
-		LocalTier:   local, Rebuild: c.rebuild.Stats(), Breaker: c.breaker.Stats(),
+		Gets:  local.Hits + n.asked.Load(),
+		Local: local.Hits + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
+		Filter: n.filter.Load(), Loaded: n.loaded.Load(),
+		Joined: n.joined.Load(), Stale: n.stale.Load(), Errors: n.errors.Load(),
+		Fallbacks: n.fallbacks.Load(), HeldErrors: n.held.Load(),
+		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
+		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(),
+		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(),
+		Live:      c.leases.Live(),
+		LocalTier: local, Rebuild: c.leases.Stats(), Breaker: c.breaker.Stats(),
 	}
 }

@@ -114,7 +114,7 @@ func valued[V any](t *testing.T, name string, value V) {
 					r.Errorf("Get gives %#v, %v; want %#v", got, err, value)
 				}
 			}
-			if n := processes[0].Stats().Rebuild.Loads + processes[1].Stats().Rebuild.Loads; r.rdb != nil && n != 1 {
+			if n := processes[0].Stats().Loads + processes[1].Stats().Loads; r.rdb != nil && n != 1 {
 				r.Errorf("%d loads", n)
 			}
 		})

@@ -11,10 +11,10 @@ type adder interface {
 	Add(ctx context.Context, ids ...string) error
 }
 
-// Set publishes a value that the source already holds. It voids every rebuild of
-// key that is under way, so that none overwrites it. Of two writers who Set at the
-// same time the later one stays, which need not be the one whose value the source
-// kept: where writers compete, use Write or Invalidate. It returns ErrInvalidKey,
+// Set publishes a value that the source already holds. It ends every lease of key, so
+// that no rebuild under way overwrites the value. Of two writers who Set at the same
+// time the later one stays, which need not be the one whose value the source kept:
+// where writers compete, use Write or Invalidate. It returns ErrInvalidKey,
 // ErrClosed, the error of a ctx that had ended already, that of the filter, the
 // codec's, or ErrUnavailable. A value over Options.MaxValue is not stored; what was
 // there before is dropped.
@@ -26,19 +26,21 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	if err := c.announce(ctx, ids); err != nil {
 		return err
 	}
-	e := c.fresh(key, value, 0)
-	size, err := c.rebuild.Set(ctx, ids[0], e)
-	if err == nil && size > 0 && !c.rebuild.Shared() {
-		if c.source.Clone != nil {
-			e.value = c.source.Clone(value) // the caller may go on to change its own
-		}
-		c.local.Put(ids[0], key, e, size, min(e.ttl(), c.o.Local.TTL))
-		return nil
+	e := c.newEntry(key, value, 0)
+	data, ttl, err := c.format.encode(ids[0], e)
+	if err == nil {
+		err = c.leases.Set(ctx, ids[0], data, ttl)
 	}
 	// With Redis, another process may have invalidated the value already: the
 	// local tier fills from Redis, which knows the order.
-	c.local.Delete(ids[0])
-	return err
+	c.forgetLocal(ids)
+	if err == nil && len(data) > 0 && !c.leases.Shared() {
+		if c.source.Clone != nil {
+			e.value = c.source.Clone(value) // the caller may go on to change its own
+		}
+		c.local.Put(ids[0], key, e, len(data), min(e.ttl(), c.o.Local.TTL))
+	}
+	return named(err)
 }
 
 // Invalidate drops keys after their write has committed. When it returns nil, no
@@ -54,7 +56,7 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	if err != nil {
 		return err
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.rebuild.Invalidate(ctx, ids...) })
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.leases.Invalidate(ctx, ids...) })
 }
 
 // Write runs tx, which changes keys in the source, so that no reader keeps what
@@ -79,9 +81,9 @@ func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Conte
 	if err := c.announce(ctx, ids); err != nil {
 		return err
 	}
-	end, held := c.rebuild.Hold(ctx, ids...)
+	end, held := c.leases.Hold(ctx, ids...)
 	if held != nil {
-		c.journal.Warn("a write goes on without a hold on its keys", "error", held)
+		c.log.Warn("a write goes on without a hold on its keys", "error", named(held))
 	}
 	c.forgetLocal(ids)
 	defer func() {
@@ -103,12 +105,12 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	if err := c.announce(ctx, ids); err != nil {
 		return err
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.rebuild.Invalidate(ctx, ids...) })
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.leases.Invalidate(ctx, ids...) })
 }
 
 // check returns the ids of all keys, or why nothing may be done.
 func (c *Cache[K, V]) check(ctx context.Context, keys ...K) ([]string, error) {
-	if c.rebuild.Closed() {
+	if c.closing.Err() != nil {
 		return nil, ErrClosed
 	}
 	ids := make([]string, len(keys))
@@ -139,11 +141,5 @@ func (c *Cache[K, V]) announce(ctx context.Context, ids []string) error {
 func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(context.Context) error) error {
 	err := invalidate(ctx)
 	c.forgetLocal(ids)
-	return err
-}
-
-func (c *Cache[K, V]) forgetLocal(ids []string) {
-	for _, id := range ids {
-		c.local.Delete(id)
-	}
+	return named(err)
 }

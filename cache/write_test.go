@@ -287,7 +287,7 @@ func TestReplicaLagKeepsTheKeyClosed(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		c.gives(r, 1, "v2")
 		c.comesFrom(r, 1, r.near())
-		if s := c.Stats().Rebuild; s.HeldOff != 2 {
+		if s := c.Stats(); s.BesideWriter != 2 {
 			r.Errorf("%+v", s)
 		}
 	})

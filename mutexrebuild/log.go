@@ -7,25 +7,27 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// prefix begins what is logged.
-const prefix = "levee: "
+// logPrefix begins each message.
+const logPrefix = "levee: "
 
-// survived logs an error of Redis that no caller gets to see. That Redis is not
-// asked is no news, nor that a caller has left.
-func (s *store) survived(caller context.Context, err error) {
-	if err != nil && caller.Err() == nil && !errors.Is(err, errShut) && !errors.Is(err, errUnconfirmed) {
-		blame(s.journal, "redis failed", err)
+// logSurvived logs an error of Redis that no caller gets to see. An outage and an
+// unconfirmed invalidation have been logged already, and that a caller has left says
+// nothing about Redis.
+func (s *store) logSurvived(caller context.Context, err error) {
+	if err != nil && caller.Err() == nil && !errors.Is(err, redisconn.ErrOutage) && !errors.Is(err, errUnconfirmed) {
+		logRedisError(s.log, "redis failed", err)
 	}
 }
 
-// blame logs an error of Redis. That it refuses something only an operator can
-// mend, and without it there is no cache.
-func blame(j *logonce.Log, what string, err error) {
+// logRedisError logs a Redis error: at level Error if Redis denies access, because
+// only an operator can fix that and the cache is useless until then.
+func logRedisError(log *logonce.Log, what string, err error) {
 	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
-		j.Error("redis refuses what a cache needs", "error", err)
+		log.Error("redis refuses what a cache needs", "error", err)
 		return
 	}
-	j.Warn(what, "error", err)
+	log.Warn(what, "error", err)
 }

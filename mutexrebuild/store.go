@@ -2,7 +2,6 @@ package mutexrebuild
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -11,10 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
-	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -42,44 +40,38 @@ var (
 	setScript        = redis.NewScript(setLua)
 )
 
-// limit is how many operations of one group may be without an answer. It is far
+// maxWaiting is how many operations of one group may be without an answer. It is far
 // above what a healthy server leaves open, and bounds what a hung one holds.
-const limit = 4096
+const maxWaiting = 4096
 
-// A store speaks the lease protocol with Redis. Each method is at most one round
-// trip, two after the server has lost its scripts, and returns within the
-// operation's budget; at once while the gate is shut.
+// A store speaks the lease protocol with Redis. Each method takes one round trip per
+// node, and another after the server has lost its scripts; set takes two, and
+// invalidate one for every 128 ids. Each returns within the operation's time; at once
+// during an outage.
 type store struct {
-	rdb     redis.UniversalClient
-	gate    *gate
-	journal *logonce.Log
-	run     *bounded.Runner
-	name    string
-	schema  int
+	conn    *redisconn.Conn
+	writes  *redisconn.Conn // for operations that wait for replicas too
+	space   Keyspace
 	lease   time.Duration
-	timeout time.Duration
-	longest int             // see Options.MaxBytes
-	lag     time.Duration   // see Options.ReplicaLag
 	waitFor int             // see Options.WaitReplicas
-	writes  *bounded.Runner // for what waits for replicas too
-	queue   *queue          // what Redis has not confirmed
+	pending *pending        // invalidations that Redis has not confirmed
 	closing context.Context // ends with the group
 	channel string
 	self    string // tells this process's messages from others'
+	log     *logonce.Log
 }
 
-func newStore(closing context.Context, rdb redis.UniversalClient, name string, o Options, j *logonce.Log) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, log *logonce.Log) *store {
+	conn := redisconn.Open(rdb, space.RedisTimeout, maxWaiting, logonce.New(space.Logger, logPrefix))
 	s := &store{
-		rdb: rdb, gate: openGate(rdb, o.RedisTimeout, logonce.New(o.Logger, prefix)), journal: j, run: bounded.NewRunner(o.RedisTimeout, limit),
-		name: name, schema: o.Schema, lease: o.Lease, timeout: o.RedisTimeout, longest: o.MaxBytes, lag: o.ReplicaLag, waitFor: o.WaitReplicas,
-		closing: closing, channel: keys.Events(name), self: newToken(),
+		conn: conn, writes: conn, space: space, lease: o.Lease, waitFor: o.WaitReplicas,
+		closing: closing, channel: keys.Events(space.Name), self: newToken(), log: log,
 	}
-	s.writes = s.run
 	if s.waitFor > 0 {
-		s.writes = bounded.NewRunner(2*o.RedisTimeout, limit) // the replicas' answer has a time of its own
+		s.writes = conn.WithTimeout(2*space.RedisTimeout, maxWaiting) // the replicas' answer has a time of its own
 	}
-	s.queue = newQueue(closing, s.gate, j, func(ctx context.Context, targets []target) error {
-		return s.drop(ctx, targets, s.lagging(holds{}))
+	s.pending = newPending(closing, conn.Outage, log, func(ctx context.Context, targets []target) error {
+		return s.drop(ctx, targets, s.withReplicaLag(holds{}))
 	})
 	return s
 }
@@ -87,241 +79,248 @@ func newStore(closing context.Context, rdb redis.UniversalClient, name string, o
 // close ends what works for the store. It waits for invalidations that Redis has
 // not confirmed, not much longer than a second.
 func (s *store) close() {
-	s.queue.close()
-	s.gate.leave()
+	s.pending.close()
+	s.conn.Close()
 }
 
-// barred says why Redis must not be asked for id, nil if it may.
-func (s *store) barred(id string) error {
+// refusal says why Redis must not be asked for id, nil if it may.
+func (s *store) refusal(id string) error {
 	switch {
-	case s.gate.shut():
-		return errShut
-	case s.queue.blocks(id):
+	case s.conn.Outage.Down():
+		return redisconn.ErrOutage
+	case s.pending.blocks(id):
 		return errUnconfirmed
 	}
 	return nil
 }
 
-// ask runs one operation of Redis within its budget, unless the gate is shut. An
-// op that was left behind ends in late.
-func ask[R any](ctx context.Context, s *store, op func(context.Context) (R, error), late func(R, error)) (R, error) {
-	if s.gate.shut() {
-		var none R
-		return none, errShut
-	}
-	result, err := bounded.Do(ctx, s.run, op, late)
-	s.survived(ctx, err)
+// do runs one operation of Redis in the time for it, and logs its error.
+func do[R any](ctx context.Context, s *store, op func(context.Context) (R, error), late func(R, error)) (R, error) {
+	result, err := redisconn.Do(ctx, s.conn, op, late)
+	s.logSurvived(ctx, err)
 	return result, err
 }
 
-// newToken names one acquisition: 128 random bits, never used again.
-func newToken() string { return rand.Text() }
+func (s *store) key(id string) string { return keys.Value(s.space.Name, s.space.Schema, id) }
 
-func (s *store) value(id string) string { return keys.Value(s.name, s.schema, id) }
-
-// pair is the keys of most scripts.
-func (s *store) pair(id string) []string {
-	value := s.value(id)
+// keys are the keys of most scripts: value and lease.
+func (s *store) keys(id string) []string {
+	value := s.key(id)
 	return []string{value, keys.Lease(value)}
 }
 
-// get returns the bytes of id, empty if there are none, and leaves behind a read
-// that takes too long. Of more than s.longest it returns one more.
-func (s *store) get(ctx context.Context, id string) ([]byte, error) {
-	if err := s.barred(id); err != nil {
-		return nil, err
+func (s *store) get(ctx context.Context, ids []string) []Value {
+	values := make([]Value, len(ids))
+	asked := s.allowed(len(ids), func(i int) string { return ids[i] }, func(i int, err error) { values[i].Err = err })
+	if len(asked) == 0 {
+		return values
 	}
-	key := s.value(id)
-	data, err := ask(ctx, s, func(ctx context.Context) ([]byte, error) {
-		return read(ctx, s.rdb, key, s.longest)
-	}, nil)
-	s.tell(ctx, key, err)
-	return data, err
+	replies, err := s.read(ctx, ids, asked)
+	for n, i := range asked {
+		values[i] = s.value(replies, n, err)
+	}
+	s.judge(ctx, ids[asked[0]], values, asked)
+	return values
 }
 
-// prompt reports whether to read on the caller's own goroutine, with getHere: that
-// comes back in time, because the client keeps to its timeouts and ctx does not
-// end before them, and reads do not time out just now. The end of ctx by a
-// cancellation goes unnoticed, for a RedisTimeout at the longest.
-func (s *store) prompt(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return s.gate.direct != nil && (!ok || time.Until(deadline) >= s.timeout) && s.gate.easy()
-}
-
-// getHere is get on the caller's own goroutine. A read that times out there costs
-// its connection, which could still bring the reply to somebody else.
-func (s *store) getHere(caller context.Context, id string) ([]byte, error) {
-	if err := s.barred(id); err != nil {
-		return nil, err
-	}
-	if !s.run.Enter() {
-		return nil, bounded.ErrBusy
-	}
-	defer s.run.Leave()
-	ctx, cancel := context.WithTimeout(caller, s.timeout)
-	defer cancel()
-	key := s.value(id)
-	data, err := read(ctx, s.gate.direct, key, s.longest)
-	if ctx.Err() != nil {
-		s.gate.uneasy()
-	}
-	s.survived(caller, err)
-	s.tell(caller, key, err)
-	return data, err
-}
-
-// tell lets the gate know how a read ended. One that was not begun, or that its
-// caller did not wait for, says nothing about Redis.
-func (s *store) tell(caller context.Context, key string, err error) {
-	switch {
-	case err == nil:
-		s.gate.answered()
-	case caller.Err() == nil && !errors.Is(err, errShut) && !errors.Is(err, bounded.ErrBusy):
-		s.gate.unanswered(keys.Lease(key))
-	}
-}
-
-// read reads up to longest bytes and one more, by which more is told from as many.
-// It is not a GET: somebody else may have put hundreds of megabytes there, and
-// go-redis makes room for all that a server announces.
-func read(ctx context.Context, rdb redis.Cmdable, key string, longest int) ([]byte, error) {
-	data, err := rdb.GetRange(ctx, key, 0, int64(longest)).Bytes()
-	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, nil // begin does not mind what is there, and commit replaces it
-	}
-	return data, err
-}
-
-// direct returns a client of the same connections that keeps to timeout and to a
-// context's deadline, nil if there is none. That takes both: with a limit on each
-// read alone, a caller that had to wait for a connection would then wait for the
-// read as long again. The options are the copy's own. A cluster client looks up
-// its nodes and commands first, and no option of it bounds that.
-func direct(rdb redis.UniversalClient, timeout time.Duration) redis.Cmdable {
-	client, ok := rdb.(*redis.Client)
-	switch {
-	case !ok:
-		return nil
-	case client.Options().ContextTimeoutEnabled:
-		return client // a copy would lose its hooks
-	}
-	client = client.WithTimeout(timeout)
-	client.Options().ContextTimeoutEnabled = true
-	return client
-}
-
-// A grant is the answer to a request for a lease.
-type grant struct {
-	verdict   verdict
-	data      []byte        // published: the value; tooLong: its head
-	remaining time.Duration // wait: of the other's lease
-}
-
-type verdict int
-
-const (
-	granted   verdict = iota // the lease is ours
-	published                // somebody has published a value
-	tooLong                  // something stands there that is too long to be a value
-	wait                     // somebody else has the lease
-	held                     // a writer holds the key
-)
-
-// begin asks for the lease of id. Seen is what the caller found at the key and
-// rejected.
-func (s *store) begin(ctx context.Context, id, token string, seen []byte) (grant, error) {
-	if err := s.barred(id); err != nil {
-		return grant{}, err
-	}
-	found, err := ask(ctx, s, func(ctx context.Context) (grant, error) {
-		reply, err := beginScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds(), head(seen), s.longest).Slice()
-		if err != nil {
-			return grant{}, err
+// allowed returns the indices of the ids that Redis may be asked for, and gives the
+// others' errors to refuse.
+func (s *store) allowed(n int, id func(int) string, refuse func(int, error)) []int {
+	indices := make([]int, 0, n)
+	for i := range n {
+		if err := s.refusal(id(i)); err != nil {
+			refuse(i, err)
+			continue
 		}
-		return parseGrant(reply)
-	}, func(grant, error) { s.giveUp(ctx, id, token, nil) })
-	if err != nil {
-		s.giveUp(ctx, id, token, err)
+		indices = append(indices, i)
 	}
-	return found, err
+	return indices
 }
 
-// head is as much of a value as begin.lua looks at to know it again.
-func head(data []byte) []byte { return data[:min(len(data), 64)] }
-
-func parseGrant(reply []any) (grant, error) {
-	if len(reply) == 0 {
-		return grant{}, errors.New("empty reply")
+// read reads the values of ids[i] for the i of asked: on this goroutine if it can be
+// left in time, else on another.
+func (s *store) read(ctx context.Context, ids []string, asked []int) ([]*redis.StringCmd, error) {
+	op := func(ctx context.Context, rdb redis.Cmdable) ([]*redis.StringCmd, error) {
+		if len(asked) == 1 {
+			return []*redis.StringCmd{rdb.GetRange(ctx, s.key(ids[asked[0]]), 0, int64(s.space.MaxBytes))}, nil
+		}
+		replies := make([]*redis.StringCmd, len(asked))
+		p := rdb.Pipeline()
+		for n, i := range asked {
+			replies[n] = p.GetRange(ctx, s.key(ids[i]), 0, int64(s.space.MaxBytes))
+		}
+		_, _ = p.Exec(ctx) // the replies have the errors
+		return replies, nil
 	}
+	if s.conn.MayUseCaller(ctx) {
+		return redisconn.DoOnCaller(ctx, s.conn, op)
+	}
+	return redisconn.Do(ctx, s.conn, func(ctx context.Context) ([]*redis.StringCmd, error) { return op(ctx, s.conn.Client) }, nil)
+}
+
+func (s *store) value(replies []*redis.StringCmd, n int, err error) Value {
+	if err != nil {
+		return Value{Err: err}
+	}
+	data, err := redisconn.Bytes(replies[n])
+	if len(data) > s.space.MaxBytes {
+		return Value{Data: head(data), TooLong: true}
+	}
+	return Value{Data: data, Err: err}
+}
+
+// judge lets the outage circuit know how a read ended, and logs its error. id is one of
+// those that were read.
+func (s *store) judge(caller context.Context, id string, values []Value, asked []int) {
+	var err error
+	for _, i := range asked {
+		if err = values[i].Err; err == nil {
+			s.conn.Outage.Answered()
+			return
+		}
+	}
+	s.logSurvived(caller, err)
+	if redisconn.Asked(caller, err) {
+		s.conn.Outage.Missed(keys.Lease(s.key(id)))
+	}
+}
+
+func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
+	grants := make([]Grant, len(asks))
+	asked := s.allowed(len(asks), func(i int) string { return asks[i].ID }, func(i int, err error) { grants[i].Err = err })
+	if len(asked) == 0 {
+		return grants
+	}
+	calls := make([]redisconn.Call, len(asked))
+	tokens := make([]Lease, len(asked))
+	for n, i := range asked {
+		tokens[n] = Lease{asks[i].ID, newToken()}
+		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{tokens[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
+	}
+	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
+		return redisconn.Eval(ctx, s.conn.Client, beginScript, calls...), nil
+	}, func([]*redis.Cmd, error) { s.giveUp(ctx, tokens, nil) })
+	for n, i := range asked {
+		grants[i] = s.grant(ctx, replies, n, tokens[n], err)
+	}
+	return grants
+}
+
+// grant reads a reply of begin.lua. After an error the lease may have been granted.
+func (s *store) grant(ctx context.Context, replies []*redis.Cmd, n int, lease Lease, err error) Grant {
+	if err == nil {
+		var reply []any
+		if reply, err = replies[n].Slice(); err == nil {
+			var grant Grant
+			if grant, err = parseGrant(reply); err == nil {
+				grant.Lease = lease
+				return grant
+			}
+		}
+		s.logSurvived(ctx, err)
+	}
+	s.giveUp(ctx, []Lease{lease}, err)
+	return Grant{Err: err}
+}
+
+// headBytes is how much of a value begin.lua looks at to know it again.
+const headBytes = 64
+
+func head(data []byte) []byte { return data[:min(len(data), headBytes)] }
+
+func parseGrant(reply []any) (Grant, error) {
+	if len(reply) == 0 {
+		return Grant{}, errors.New("empty reply")
+	}
+	last := reply[len(reply)-1]
 	switch reply[0] {
 	case "granted":
-		return grant{verdict: granted}, nil
+		return Grant{Verdict: Granted}, nil
 	case "held":
-		return grant{verdict: held}, nil
+		return Grant{Verdict: Held}, nil
 	case "wait":
-		if left, ok := reply[len(reply)-1].(int64); ok {
-			return grant{verdict: wait, remaining: time.Duration(left) * time.Millisecond}, nil
+		if left, ok := last.(int64); ok {
+			return Grant{Verdict: Busy, Remaining: time.Duration(left) * time.Millisecond}, nil
 		}
-	case "value":
-		if data, ok := reply[len(reply)-1].(string); ok {
-			return grant{verdict: published, data: []byte(data)}, nil
-		}
-	case "long":
-		if head, ok := reply[len(reply)-1].(string); ok {
-			return grant{verdict: tooLong, data: []byte(head)}, nil
+	case "value", "long":
+		if data, ok := last.(string); ok {
+			return Grant{Verdict: Found, Value: Value{Data: []byte(data), TooLong: reply[0] == "long"}}, nil
 		}
 	}
-	return grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+	return Grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
 }
 
-// renew prolongs a lease. A failure needs no answer: the next renewal may come
-// through, and if none does, the commit is refused.
-func (s *store) renew(ctx context.Context, id, token string) {
-	_, _ = ask(ctx, s, func(ctx context.Context) (int, error) {
-		return renewScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.lease.Milliseconds()).Int()
+func (s *store) renew(ctx context.Context, leases []Lease) {
+	calls := make([]redisconn.Call, len(leases))
+	for i, lease := range leases {
+		calls[i] = redisconn.Call{Keys: s.keys(lease.ID)[1:], Args: []any{lease.token, s.lease.Milliseconds()}}
+	}
+	s.run(ctx, renewScript, calls)
+}
+
+// abort gives leases back unused.
+func (s *store) abort(ctx context.Context, leases []Lease) {
+	calls := make([]redisconn.Call, len(leases))
+	for i, lease := range leases {
+		calls[i] = redisconn.Call{Keys: s.keys(lease.ID)[1:], Args: []any{lease.token, s.channel, s.message(wakeUp, lease.ID)}}
+	}
+	s.run(ctx, abortScript, calls)
+}
+
+// run runs a script whose answers nobody needs.
+func (s *store) run(ctx context.Context, script *redis.Script, calls []redisconn.Call) {
+	_, _ = do(ctx, s, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, redisconn.FirstError(redisconn.Eval(ctx, s.conn.Client, script, calls...))
 	}, nil)
 }
 
-// commit publishes data, if the lease still stands. After an error that is
-// unknown.
-func (s *store) commit(ctx context.Context, id, token string, data []byte, ttl time.Duration) (bool, error) {
-	if s.queue.blocks(id) { // the lease may stand and should not
-		s.giveUp(ctx, id, token, errUnconfirmed)
-		return false, errUnconfirmed
-	}
-	stored, err := ask(ctx, s, func(ctx context.Context) (bool, error) {
-		if failpoint.PlainCommit {
-			defer s.abort(ctx, id, token)
-			return true, s.rdb.Set(ctx, s.value(id), data, ttl).Err()
+func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
+	outcomes := make([]Outcome, len(values))
+	asked := make([]int, 0, len(values))
+	for i, v := range values {
+		if s.pending.blocks(v.Lease.ID) { // the lease may stand and should not
+			outcomes[i].Err = errUnconfirmed
+			s.giveUp(ctx, []Lease{v.Lease}, errUnconfirmed)
+			continue
 		}
-		return commitScript.Run(ctx, s.rdb, s.pair(id),
-			token, data, ttl.Milliseconds(), s.channel, s.message(wakeUp, id)).Bool()
-	}, nil)
-	if err != nil {
-		s.giveUp(ctx, id, token, err)
+		asked = append(asked, i)
 	}
-	return stored, err
-}
-
-// abort gives a lease back unused.
-func (s *store) abort(ctx context.Context, id, token string) {
-	_, _ = ask(ctx, s, func(ctx context.Context) (int, error) {
-		return abortScript.Run(ctx, s.rdb, s.pair(id)[1:], token, s.channel, s.message(wakeUp, id)).Int()
+	if len(asked) == 0 {
+		return outcomes
+	}
+	calls := make([]redisconn.Call, len(asked))
+	for n, i := range asked {
+		v := values[i]
+		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID), Args: []any{v.Lease.token, v.Data, v.TTL.Milliseconds(), s.channel, s.message(wakeUp, v.Lease.ID)}}
+	}
+	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
+		return redisconn.Eval(ctx, s.conn.Client, commitScript, calls...), nil
 	}, nil)
+	for n, i := range asked {
+		outcome := Outcome{Err: err}
+		if err == nil {
+			outcome.Published, outcome.Err = replies[n].Bool()
+			s.logSurvived(ctx, outcome.Err)
+		}
+		if outcome.Err != nil {
+			s.giveUp(ctx, []Lease{values[i].Lease}, outcome.Err)
+		}
+		outcomes[i] = outcome
+	}
+	return outcomes
 }
 
-// giveUp aborts a lease that may or may not have been granted, without holding
-// up the caller. Others would wait for its end. It spares a server that could not
-// even be reached, and waits for one that is not asked just now, as long as the
-// lease may last.
-func (s *store) giveUp(ctx context.Context, id, token string, err error) {
+// giveUp aborts leases that may or may not have been granted, without holding up the
+// caller: others would wait for their end. It does nothing if the server could not
+// be dialled. During an outage it waits for Redis to answer, for at most one lease.
+func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
 	var network *net.OpError
-	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, bounded.ErrBusy) {
+	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redisconn.ErrBusy) {
 		return
 	}
 	go func() {
-		if s.gate.waitOpen(s.closing, s.lease) {
-			s.abort(context.WithoutCancel(ctx), id, token)
+		if s.conn.Outage.WaitUp(s.closing, s.lease) {
+			s.abort(context.WithoutCancel(ctx), leases)
 		}
 	}()
 }

@@ -4,57 +4,60 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/bounded"
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
+	"time"
 )
 
-// batch is how many keys are invalidated in one round trip.
-const batch = 128
-
-// noMemory is what the script of a Set gives when there is none. That it has been
-// overtaken is no error: the other writer came a moment later.
-const noMemory = 0
-
-// set publishes data whatever lease there is, and voids it. It takes two steps:
-// what is left behind at a timeout may reach the server at any time, and a value
-// that does must not be published over a later invalidation. One that Redis did not
-// confirm is dropped, as soon as that can be done.
-func (s *store) set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
-	targets, began := []target{{id: id}}, s.queue.now()
-	outcome, err := s.claimAndSet(ctx, id, data, ttl)
-	if err != nil {
-		s.queue.add(targets, err)
-		return unavailable(ctx, "set", err)
+// Set publishes data that the source already holds, and ends every lease of id: no
+// rebuild that is under way can overwrite it. With empty data, or a ttl under a
+// millisecond, it publishes that there is no value. It returns ErrUnavailable if
+// Redis did not confirm; then id is invalidated as soon as that can be done.
+func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
+	defer g.flights.Forget(id) // at the end: an error from before it must not be held
+	if !g.Storable(data, ttl) {
+		return g.leases.invalidate(ctx, []string{id}, holds{})
 	}
-	s.queue.settle(targets, began, nil)
-	if outcome == noMemory {
-		return unavailable(ctx, "set", errors.New("out of memory"))
-	}
-	return nil
+	return g.leases.set(ctx, id, Publication{Data: data, TTL: ttl})
 }
 
-func (s *store) claimAndSet(ctx context.Context, id string, data []byte, ttl time.Duration) (outcome int, err error) {
+// Storable reports whether Redis may hold data for ttl.
+func (g *Group) Storable(data []byte, ttl time.Duration) bool {
+	return ttl >= time.Millisecond && len(data) > 0 && len(data) <= g.space.MaxBytes
+}
+
+// Invalidate drops the values of ids and ends every lease of them, in all processes.
+// When it returns nil, nobody who asks afterwards gets what was there before. It
+// returns ErrUnavailable if Redis did not confirm all of them. Those it goes on to
+// invalidate in the background until Redis does, and until then nobody who asks in
+// this process gets what was there before. If only replicas are missing
+// (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
+// value back for the second or so until the next attempt.
+func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
+	return g.invalidate(ctx, ids, holds{})
+}
+
+// Hold drops the values of ids and keeps anybody from publishing new ones until
+// the returned function is called, which invalidates them again. A process that
+// dies in between leaves a hold that ends after Options.Hold. If Redis does not
+// confirm the end, the error is ErrUnavailable and the end is tried again as that of
+// Invalidate is.
+func (g *Group) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
 	token := newToken()
-	_, err = confirm(ctx, s, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, claimScript.Run(ctx, s.rdb, s.pair(id), token, s.lease.Milliseconds()).Err()
-	})
-	if err != nil {
-		return 0, err
+	err = g.invalidate(ctx, ids, holds{place: token, life: g.o.Hold})
+	return func(ctx context.Context) error { return g.invalidate(ctx, ids, holds{lift: token}) }, err
+}
+
+func (g *Group) invalidate(ctx context.Context, ids []string, h holds) error {
+	err := g.leases.invalidate(ctx, ids, h)
+	for _, id := range ids {
+		g.flights.Forget(id)
 	}
-	failpoint.At("claimed")
-	return confirm(ctx, s, func(ctx context.Context) (int, error) {
-		replies, err := s.eval(ctx, setScript, []call{{s.pair(id),
-			[]any{token, data, ttl.Milliseconds(), s.channel, s.message(invalidated, id)}}})
-		if err != nil {
-			return 0, err
-		}
-		return replies[0].(*redis.Cmd).Int()
-	})
+	return err
 }
 
 // holds says what an invalidation does about writers.
@@ -64,119 +67,121 @@ type holds struct {
 	lift  string        // the hold to lift
 }
 
-// lagging adds to h the hold that follows an invalidation.
-func (s *store) lagging(h holds) holds {
-	if s.lag > 0 {
-		h.place, h.life = newToken(), s.lag
+// withReplicaLag adds to h the hold that follows an invalidation.
+func (s *store) withReplicaLag(h holds) holds {
+	if s.space.ReplicaLag > 0 {
+		h.place, h.life = newToken(), s.space.ReplicaLag
 	}
 	return h
 }
 
-// invalidate drops the values of ids, in as few round trips as the nodes they
-// are on allow. What is not confirmed is tried again, but for the invalidation
-// with which a hold begins: the one at its end will do.
+// noMemory is what set.lua gives when the server has none. That the Set has been
+// overtaken is no error: the other writer came a moment later.
+const noMemory = 0
+
+// set publishes whatever lease there is, and ends it. It takes two steps: a command
+// that its caller left behind at a timeout may reach the server at any time, and one
+// that does must not publish its value over a later invalidation. A value that Redis
+// did not confirm is dropped, as soon as that can be done.
+func (s *store) set(ctx context.Context, id string, p Publication) error {
+	targets, began := []target{{id: id}}, s.pending.now()
+	outcome, err := s.claimAndSet(ctx, id, p)
+	if err != nil {
+		s.pending.add(targets, err)
+		return unavailable(ctx, "set", err)
+	}
+	s.pending.settle(targets, began, nil)
+	if outcome == noMemory {
+		return unavailable(ctx, "set", errors.New("out of memory"))
+	}
+	return nil
+}
+
+func (s *store) claimAndSet(ctx context.Context, id string, p Publication) (outcome int, err error) {
+	token := newToken()
+	_, err = redisconn.Do(ctx, s.writes, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, claimScript.Run(ctx, s.conn.Client, s.keys(id), token, s.lease.Milliseconds()).Err()
+	}, nil)
+	if err != nil {
+		return 0, err
+	}
+	failpoint.At("claimed")
+	return redisconn.Do(ctx, s.writes, func(ctx context.Context) (int, error) {
+		replies, err := s.evalConfirmed(ctx, setScript, redisconn.Call{Keys: s.keys(id),
+			Args: []any{token, p.Data, p.TTL.Milliseconds(), s.channel, s.message(invalidated, id)}})
+		if err != nil {
+			return 0, err
+		}
+		return replies[0].Int()
+	}, nil)
+}
+
+// evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks
+// for that.
+func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls ...redisconn.Call) ([]*redis.Cmd, error) {
+	if s.waitFor == 0 {
+		replies := redisconn.Eval(ctx, s.conn.Client, script, calls...)
+		return replies, redisconn.FirstError(replies)
+	}
+	replies, confirmed, err := redisconn.EvalAndWait(ctx, s.conn.Client, script, calls, s.waitFor, s.space.RedisTimeout)
+	if first := redisconn.FirstError(replies); first != nil {
+		return replies, first
+	}
+	if err == nil && confirmed < s.waitFor {
+		err = redisconn.TooFew(confirmed, s.waitFor)
+	}
+	return replies, err
+}
+
+// maxTargets is how many ids are invalidated in one round trip.
+const maxTargets = 128
+
+// invalidate drops the values of ids. What is not confirmed is tried again in the
+// background, except for the invalidation with which a hold begins: the one at its
+// end will do.
 func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	begins := h.place != ""
 	if !begins {
-		h = s.lagging(h)
+		h = s.withReplicaLag(h)
 	}
 	targets := make([]target, len(ids))
 	for i, id := range ids {
 		targets[i] = target{id, h.lift}
 	}
-	var missed error
+	var failed error
 	for len(targets) > 0 {
-		chunk := targets[:min(batch, len(targets))]
-		began := s.queue.now()
+		chunk := targets[:min(maxTargets, len(targets))]
+		began := s.pending.now()
 		err := s.drop(ctx, chunk, h)
 		switch {
 		case err == nil:
-			s.queue.settle(chunk, began, nil)
-		case errors.Is(err, errTooFew):
-			missed = err
-			s.queue.settle(chunk, began, err)
+			s.pending.settle(chunk, began, nil)
+		case errors.Is(err, redisconn.ErrTooFewReplicas):
+			failed = err
+			s.pending.settle(chunk, began, err)
 		default:
-			missed, chunk = err, targets // what comes later would fare no better
+			failed, chunk = err, targets // later chunks would fare no better
 		}
 		if err != nil && !begins {
-			s.queue.add(chunk, err)
+			s.pending.add(chunk, err)
 		}
 		targets = targets[len(chunk):]
 	}
-	return unavailable(ctx, "invalidate", missed)
+	return unavailable(ctx, "invalidate", failed)
 }
 
-// drop invalidates targets in one round trip. Their holds are lifted; that of h
-// is placed.
+// drop invalidates targets in one round trip per node. It lifts their holds, and
+// places that of h.
 func (s *store) drop(ctx context.Context, targets []target, h holds) error {
-	_, err := confirm(ctx, s, func(ctx context.Context) ([]redis.Cmder, error) {
-		if failpoint.PlainCommit {
-			return nil, s.rdb.Del(ctx, s.value(targets[0].id)).Err()
-		}
-		calls := make([]call, len(targets))
+	_, err := redisconn.Do(ctx, s.writes, func(ctx context.Context) ([]*redis.Cmd, error) {
+		calls := make([]redisconn.Call, len(targets))
 		for i, t := range targets {
-			calls[i] = call{s.pair(t.id),
-				[]any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)}}
+			calls[i] = redisconn.Call{Keys: s.keys(t.id),
+				Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)}}
 		}
-		return s.eval(ctx, invalidateScript, calls)
-	})
+		return s.evalConfirmed(ctx, invalidateScript, calls...)
+	}, nil)
 	return err
-}
-
-// confirm is ask for an operation that replicas may have to acknowledge.
-func confirm[R any](ctx context.Context, s *store, op func(context.Context) (R, error)) (R, error) {
-	if s.gate.shut() {
-		var none R
-		return none, errShut
-	}
-	return bounded.Do(ctx, s.writes, op, nil)
-}
-
-// A call is the keys and arguments of one run of a script.
-type call struct {
-	keys []string
-	args []any
-}
-
-// eval runs script for each of calls and has the replicas acknowledge it, all in
-// one round trip.
-func (s *store) eval(ctx context.Context, script *redis.Script, calls []call) ([]redis.Cmder, error) {
-	if len(calls) == 1 && s.waitFor == 0 {
-		reply := script.Run(ctx, s.rdb, calls[0].keys, calls[0].args...)
-		return []redis.Cmder{reply}, reply.Err()
-	}
-	replies, err := s.pipeline(ctx, script.EvalSha, calls)
-	if anyNoScript(replies) { // a pipeline has no fallback of its own for a server that lost its scripts
-		replies, err = s.pipeline(ctx, script.Eval, calls)
-	}
-	if err != nil || s.waitFor == 0 {
-		return replies, err
-	}
-	acknowledged, err := replies[len(calls)].(*redis.Cmd).Int()
-	if err == nil && acknowledged < s.waitFor {
-		err = fmt.Errorf("%w: %d of %d acknowledged", errTooFew, acknowledged, s.waitFor)
-	}
-	return replies, err
-}
-
-type evaluate func(ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
-
-func (s *store) pipeline(ctx context.Context, eval evaluate, calls []call) ([]redis.Cmder, error) {
-	return s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, c := range calls {
-			eval(ctx, p, c.keys, c.args...)
-		}
-		if s.waitFor > 0 {
-			p.Do(ctx, "wait", s.waitFor, max(s.timeout.Milliseconds(), 1)) // 0 would be for ever
-		}
-		return nil
-	})
-}
-
-func anyNoScript(replies []redis.Cmder) bool {
-	return slices.ContainsFunc(replies, func(reply redis.Cmder) bool {
-		return redis.HasErrorPrefix(reply.Err(), "NOSCRIPT")
-	})
 }
 
 // unavailable keeps go-redis' errors inside the package; the text stays.
@@ -185,7 +190,7 @@ func unavailable(ctx context.Context, what string, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, ended(ctx))
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, wait.Ended(ctx))
 	}
 	return fmt.Errorf("%w: %s: %v", ErrUnavailable, what, err)
 }

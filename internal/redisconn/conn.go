@@ -11,7 +11,7 @@ import (
 )
 
 // A Conn is one Redis, and the time that an operation may take. It may be used
-// concurrently. Make it with Open, New or With.
+// concurrently. Make it with Open or New.
 type Conn struct {
 	Client  redis.UniversalClient
 	Outage  *Outage // nil: none is ever declared
@@ -36,6 +36,14 @@ func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logo
 // Close.
 func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
 	return &Conn{Client: rdb, timeout: timeout, runner: NewRunner(timeout, limit), onCaller: Punctual(rdb, timeout), release: func() {}}
+}
+
+// WithTimeout returns a Conn of the same client and Outage for operations that may
+// take longer. It lives as long as c and needs no Close.
+func (c *Conn) WithTimeout(timeout time.Duration, limit int) *Conn {
+	with := New(c.Client, timeout, limit)
+	with.Outage = c.Outage
+	return with
 }
 
 // Close ends this user's share in the Outage.

@@ -44,7 +44,9 @@ type Subscriber struct {
 	// Gap is called when the channel has been subscribed, for the first time or
 	// again: messages that were published before may be lost.
 	Gap func()
-	// Live is called when the link becomes live or stops being so.
+	// Live is called when the link becomes live or stops being so, and after the
+	// first Gap if the link is live already. Until then a subscriber has to take
+	// it as not live.
 	Live func(live bool)
 	// Failed is called when a connection has failed, with its error. The link opens
 	// another.
@@ -219,9 +221,13 @@ func (l *Link) subscribed(news *redis.Subscription) {
 		wait.Wake(l.kick) // beat at once: users need not wait a second for Live
 		return
 	}
+	live := l.Live() // changed only by this goroutine
 	for _, s := range l.subscribers(news.Channel) {
 		if s.Gap != nil {
 			s.Gap()
+		}
+		if live && s.Live != nil {
+			s.Live(true)
 		}
 	}
 }

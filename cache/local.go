@@ -1,0 +1,52 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/levee-go/levee/internal/failpoint"
+)
+
+// maxStaleLife is for how long the local tier answers with a value past its TTL
+// before somebody looks for a newer one. It takes from Redis the reads of all who ask
+// for a value while one of them refreshes it.
+const maxStaleLife = time.Second
+
+// fill puts the result of a job into the local tier, before the flight ends: the next
+// Get finds it there. The job's mark is older than the read that brought the result,
+// so an invalidation in between drops it. size is that of the entry, encoded; an entry
+// of size 0 could not be encoded and is not kept.
+func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int) {
+	if size == 0 {
+		return
+	}
+	failpoint.At("fill")
+	now := time.Now()
+	left := c.windows.left(e.life, now)
+	if e.past(now) {
+		left = min(left, maxStaleLife)
+	}
+	life := jittered(min(left, c.o.Local.TTL), c.o.Jitter)
+	if !e.null {
+		j.filled = c.local.Fill(j.mark, j.key, e, size, life)
+		return
+	}
+	if j.filled = c.local.FillNull(j.mark, j.key, life); !j.filled {
+		c.dropLocal(j.key, j.id)
+	}
+}
+
+// dropLocal removes a local value whose row is gone, where its null could not be
+// stored.
+func (c *Cache[K, V]) dropLocal(key K, id string) {
+	if _, ok := c.local.Kept(key); ok {
+		c.local.Delete(id)
+	}
+}
+
+// forgetLocal drops what this process alone knows of ids: entries and held errors.
+func (c *Cache[K, V]) forgetLocal(ids []string) {
+	for _, id := range ids {
+		c.local.Delete(id)
+		c.flights.Forget(id)
+	}
+}

@@ -1,0 +1,484 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// Rebuilding
+//
+// A job is one key on its way through a flight. Jobs go through the steps below in
+// batches; a single Get is a batch of one. A batch splits where its keys need
+// different steps, and each part goes on by itself. Every step takes one round trip
+// to each Redis node, or one call of the source.
+//
+//	look         reads Redis. A value that answers ends the job.
+//	rebuild      asks for leases, until each key has an answer or a step to go on with:
+//	  granted      loadAndPublish: load, publish under the lease, end; refused: rebuild
+//	  held         loadBesideWriter: load without publishing, then rebuild
+//	  busy         waitForLease: another process loads; wait for it, then rebuild
+//	  unknown      loadDegraded: Redis does not answer; load without publishing, end
+//
+// A refresh is a job whose flight nobody waits for. It gives up where others would
+// wait.
+
+// maxRefusals is how often a load that an invalidation overtook is run again. A key
+// that is refused more often is written faster than it can be loaded.
+const maxRefusals = 2
+
+// errElsewhere ends a refresh that another process, or a writer, makes needless.
+var errElsewhere = errors.New("levee: refreshed elsewhere")
+
+// A job belongs to one goroutine at a time.
+type job[K comparable, V any] struct {
+	key    K
+	id     string
+	ctx    context.Context // has the values of that of the caller who opened the flight, not its end
+	flight *flight.Flight[found[V]]
+	class  class
+	done   atomic.Bool
+
+	mark     localcache.Mark // of the local tier, from before the operation that decides the result
+	filled   bool            // the result is in the local tier
+	waiter   *mutexrebuild.Waiter
+	seen     []byte // what stands in Redis and is no answer
+	fallback bool   // the flight has one
+	grant    mutexrebuild.Grant
+	refusals int
+
+	loaded     loaded[V]
+	began      int  // the number of the last caller who had joined when the load began
+	beside     bool // loaded is from beside a writer, for the callers up to besideAt
+	besideAt   int
+	size       int // of loaded, encoded
+	storable   bool
+	publishing bool // there is something to commit
+}
+
+func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {
+	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
+}
+
+// decide comes before each operation that may decide the result.
+func (c *Cache[K, V]) decide(j *job[K, V]) {
+	j.flight.Decide()
+	j.mark = c.local.Mark(j.id)
+}
+
+// finish ends a job with an answer or an error.
+func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
+	if !j.done.CompareAndSwap(false, true) {
+		return
+	}
+	failpoint.At("finish")
+	j.waiter.Close()
+	switch {
+	case j.class == background:
+		c.refreshEnded(j.id, err)
+	case j.loaded.err != nil && j.fallback && c.closing.Err() == nil:
+		c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
+	}
+	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
+	if next != nil {
+		go c.run([]*job[K, V]{c.newJob(j.ctx, j.key, next)})
+	}
+}
+
+// isCurrent reports whether the local tier would give its answer of j to a caller who
+// comes now. If so, callers who joined after the decision may have that answer too.
+func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
+	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
+}
+
+// A step takes jobs a step further and returns those that want to ask for a lease
+// again. It owns them from its call on.
+type step[K comparable, V any] struct {
+	jobs []*job[K, V]
+	do   func([]*job[K, V]) (again []*job[K, V])
+}
+
+// start runs the flights that a caller has opened. Most end with the first read, and
+// handing that to another goroutine and back would take a good part of the time that
+// Redis does. So it runs on the caller's goroutine, unless it could hold the caller
+// beyond its context; everything after it runs on another one.
+func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
+	if !c.leases.ReadsOnCaller(ctx) {
+		go c.run(jobs)
+		return
+	}
+	var missing, unanswered []*job[K, V]
+	c.contained(jobs, func() { missing, unanswered = c.look(ctx, jobs) })
+	if len(missing) > 0 {
+		go c.inParts(missing, c.rebuild)
+	}
+	switch {
+	case len(unanswered) == 0:
+	case ctx.Err() != nil: // the caller has left, which says nothing about Redis
+		go c.run(unanswered)
+	default:
+		go c.inParts(unanswered, c.loadWithoutLease)
+	}
+}
+
+// run takes jobs from the beginning to their ends.
+func (c *Cache[K, V]) run(jobs []*job[K, V]) {
+	c.contained(jobs, func() {
+		missing, unanswered := c.look(jobs[0].ctx, jobs)
+		if len(unanswered) > 0 {
+			go c.inParts(unanswered, c.loadWithoutLease)
+		}
+		c.inParts(missing, c.rebuild)
+	})
+}
+
+// inParts calls do for parts of jobs, several at a time: as many jobs as one call of
+// LoadMany takes or, without LoadMany, one job.
+func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
+	size, parallel := maxBatch, maxBatches
+	if c.source.LoadMany == nil {
+		size, parallel = 1, maxSingles
+	}
+	if len(jobs) <= size {
+		c.contained(jobs, func() { do(jobs) })
+		return
+	}
+	var parts errgroup.Group
+	parts.SetLimit(parallel)
+	for part := range slices.Chunk(jobs, size) {
+		parts.Go(func() error {
+			c.contained(part, func() { do(part) })
+			return nil
+		})
+	}
+	_ = parts.Wait() // no part has an error: the jobs have
+}
+
+// contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the
+// user's client may), the jobs end with that error.
+func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
+	contain.Call(func() error { fn(); return nil }, func(err error) {
+		if err == nil {
+			return
+		}
+		for _, j := range jobs {
+			c.finish(j, found[V]{}, err)
+		}
+	})
+}
+
+// look reads Redis and ends the jobs whose value is an answer. The others it returns:
+// those that have no value, and those that Redis gave no answer for. Whether there is a
+// value then is unknown, and that is not a miss.
+func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, unanswered []*job[K, V]) {
+	for part := range slices.Chunk(jobs, maxBatch) {
+		ids := make([]string, len(part))
+		for i, j := range part {
+			c.decide(j)
+			ids[i] = j.id
+		}
+		for i, value := range c.leases.Get(ctx, ids...) {
+			switch j := part[i]; {
+			case value.Err != nil:
+				unanswered = append(unanswered, j)
+			case !c.accept(j, value):
+				missing = append(missing, j)
+			}
+		}
+	}
+	return missing, unanswered
+}
+
+// accept ends a job with a value from Redis if that is an answer. If the value answers
+// only for an error, the flight keeps it as its fallback.
+func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value) bool {
+	j.seen = value.Data
+	if len(value.Data) == 0 {
+		return false
+	}
+	answer, state := c.judge(j.id, value)
+	switch {
+	case state == fallback:
+		j.flight.SetFallback(answer)
+		j.fallback = true
+		return false
+	case state == dead, j.class == background && state != fresh:
+		return false
+	}
+	c.fill(j, answer.entry, len(value.Data))
+	if state != fresh {
+		c.refresh(j.ctx, j.key, j.id, value.Data)
+	}
+	c.finish(j, answer, nil)
+	return true
+}
+
+// judge decodes a value from Redis and says what it is good for now.
+func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value) (found[V], state) {
+	e, ok := c.format.decode(id, value.Data)
+	if !ok || value.TooLong {
+		c.counts.unfit.Add(1)
+		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
+		return found[V]{}, dead
+	}
+	state := c.stateOf(e)
+	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
+}
+
+// rebuild asks for leases and goes on as their verdicts say, until no job wants to ask
+// again.
+func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
+	if jobs = c.withoutHeldErrors(jobs); len(jobs) == 0 {
+		return
+	}
+	failpoint.At("missed")
+	for len(jobs) > 0 {
+		asks := make([]mutexrebuild.Ask, len(jobs))
+		for i, j := range jobs {
+			j.waiter.Ready()
+			c.decide(j)
+			asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
+		}
+		for i, grant := range c.leases.Begin(jobs[0].ctx, asks...) {
+			jobs[i].grant = grant
+		}
+		jobs = c.proceed(c.sort(jobs))
+	}
+}
+
+// withoutHeldErrors ends the jobs that have a fallback and whose load failed a moment
+// ago, and makes the others ready to wait.
+func (c *Cache[K, V]) withoutHeldErrors(jobs []*job[K, V]) []*job[K, V] {
+	var others []*job[K, V]
+	for _, j := range jobs {
+		if err := j.flight.HeldError(); err != nil {
+			c.finish(j, found[V]{}, err)
+			continue
+		}
+		if j.waiter == nil && j.class != background {
+			j.waiter = c.leases.NewWaiter(j.id)
+		}
+		others = append(others, j)
+	}
+	return others
+}
+
+// sort puts jobs to the steps that follow from their grants.
+func (c *Cache[K, V]) sort(jobs []*job[K, V]) []step[K, V] {
+	var granted, held, unknown, again []*job[K, V]
+	var steps []step[K, V]
+	for _, j := range jobs {
+		beside := j.beside
+		j.beside = false
+		switch j.grant.Verdict {
+		case mutexrebuild.Granted:
+			granted = append(granted, j)
+		case mutexrebuild.Found:
+			if !c.accept(j, j.grant.Value) {
+				again = append(again, j)
+			}
+		case mutexrebuild.Held, mutexrebuild.Busy:
+			switch {
+			case j.class == background:
+				c.finish(j, found[V]{}, errElsewhere)
+			case j.grant.Verdict == mutexrebuild.Busy:
+				steps = append(steps, step[K, V]{[]*job[K, V]{j}, c.waitForLease})
+			case beside:
+				j.flight.DecidedAt(j.besideAt)
+				c.finishLoaded(j)
+			default:
+				held = append(held, j)
+			}
+		default:
+			unknown = append(unknown, j)
+		}
+	}
+	for _, s := range []step[K, V]{
+		{again, func(jobs []*job[K, V]) []*job[K, V] { return jobs }},
+		{held, c.loadBesideWriter},
+		{unknown, c.loadDegraded},
+		{granted, c.loadAndPublish},
+	} {
+		if len(s.jobs) > 0 {
+			steps = append(steps, s)
+		}
+	}
+	return steps
+}
+
+// proceed takes steps side by side, the last of them on this goroutine.
+func (c *Cache[K, V]) proceed(steps []step[K, V]) (again []*job[K, V]) {
+	if len(steps) == 0 {
+		return nil
+	}
+	last := len(steps) - 1
+	for _, s := range steps[:last] {
+		go c.contained(s.jobs, func() { c.rebuild(s.do(s.jobs)) })
+	}
+	return steps[last].do(steps[last].jobs)
+}
+
+// waitForLease waits until it may be time to ask for the lease of a key again that
+// another process has.
+func (c *Cache[K, V]) waitForLease(jobs []*job[K, V]) (again []*job[K, V]) {
+	j := jobs[0]
+	if j.waiter.Wait(c.closing, j.grant.Remaining) {
+		return jobs
+	}
+	return c.loadDegraded(jobs)
+}
+
+func (c *Cache[K, V]) loadWithoutLease(jobs []*job[K, V]) { c.loadDegraded(jobs) }
+
+// loadDegraded loads without a lease and publishes nothing: Redis does not answer, or
+// another process has had the lease for too long.
+func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
+	for _, j := range jobs {
+		c.decide(j)
+		if j.class == normal {
+			j.class = degraded
+			c.counts.degraded.Add(1)
+		}
+	}
+	c.load(jobs)
+	for _, j := range jobs {
+		if j.loaded.err == nil {
+			data, _, _ := c.format.encode(j.id, j.loaded.entry) // only to know the size
+			c.fill(j, j.loaded.entry, len(data))
+		}
+		c.finishLoaded(j)
+	}
+	return nil
+}
+
+// loadBesideWriter loads while a writer holds the keys, and publishes nothing.
+//
+// A load during a write may see the new row before its invalidation. It may answer
+// only if no later reader can find the old value in Redis. While a hold stands nothing
+// is there, so a hold must stand after the load too: the jobs ask again, and if the
+// verdict is the same, the load answers. It does not go to the local tier.
+func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
+	for _, j := range jobs {
+		c.counts.besideWriter.Add(1)
+		c.decide(j)
+		j.besideAt = j.flight.Decide()
+	}
+	c.load(jobs)
+	for _, j := range jobs {
+		if j.loaded.err != nil {
+			c.finishLoaded(j)
+			continue
+		}
+		j.beside = true
+		again = append(again, j)
+	}
+	return again
+}
+
+// loadAndPublish loads under leases and publishes. An invalidation that overtook a
+// load has taken its lease away: that job loads again, at most maxRefusals times.
+func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
+	failpoint.At("granted")
+	ctx := jobs[0].ctx
+	leases := make([]mutexrebuild.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.grant.Lease
+		j.began = j.flight.Decide()
+	}
+	stop := c.leases.KeepRenewing(ctx, leases)
+	c.load(jobs)
+	stop()
+	failpoint.At("loaded")
+
+	var publishing []*job[K, V]
+	var values []mutexrebuild.Publication
+	var unused []mutexrebuild.Lease
+	for _, j := range jobs {
+		if value, ok := c.publication(j); ok {
+			publishing, values = append(publishing, j), append(values, value)
+		} else {
+			unused = append(unused, j.grant.Lease)
+		}
+	}
+	if len(unused) > 0 {
+		c.leases.Abort(ctx, unused...)
+		for _, j := range jobs {
+			if !j.publishing {
+				c.endUnpublished(j)
+			}
+		}
+	}
+	if len(publishing) == 0 {
+		return nil
+	}
+	return c.publish(ctx, publishing, values)
+}
+
+// publication returns what to publish for a job. If its value cannot be stored, that
+// is nothing, or the end of an old value that must not go on to answer.
+func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication, ok bool) {
+	if j.loaded.err != nil {
+		return value, false
+	}
+	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
+	value = mutexrebuild.Publication{Lease: j.grant.Lease, Data: data, TTL: ttl}
+	j.size, j.storable = len(data), err == nil && c.leases.Storable(data, ttl)
+	if !j.storable {
+		c.counts.unpublished.Add(1)
+		value.Data = nil
+	}
+	j.publishing = j.storable || len(j.seen) > 0
+	return value, j.publishing
+}
+
+// publish commits values and ends their jobs, except those that were refused.
+func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []mutexrebuild.Publication) (again []*job[K, V]) {
+	for _, j := range jobs {
+		j.flight.Decide()
+	}
+	failpoint.At("commit")
+	outcomes := c.leases.Commit(ctx, values...)
+	failpoint.At("committed")
+	for i, j := range jobs {
+		switch outcome := outcomes[i]; {
+		case outcome.Published && j.storable:
+			c.fill(j, j.loaded.entry, j.size)
+			c.finishLoaded(j)
+		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
+			c.endUnpublished(j)
+		case j.class == background:
+			c.finish(j, found[V]{}, errElsewhere) // invalidated, so there is nothing left to refresh
+		default:
+			j.flight.DecidedAt(j.began)
+			j.refusals++
+			j.publishing = false
+			again = append(again, j)
+		}
+	}
+	return again
+}
+
+// endUnpublished ends a job whose value was not, or perhaps not, published. So it says
+// nothing to callers who joined after its load began.
+func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
+	j.flight.DecidedAt(j.began)
+	if j.loaded.err == nil {
+		c.fill(j, j.loaded.entry, j.size)
+	}
+	c.finishLoaded(j)
+}
+
+// finishLoaded ends a job with what its load brought.
+func (c *Cache[K, V]) finishLoaded(j *job[K, V]) {
+	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource}, j.loaded.err)
+}

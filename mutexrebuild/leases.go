@@ -1,0 +1,134 @@
+package mutexrebuild
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+)
+
+// A Value is what Redis holds of an id.
+type Value struct {
+	Data    []byte // empty if there is none
+	TooLong bool   // there is more than Keyspace.MaxBytes; Data is its beginning
+	Err     error  // Redis gave no answer, or was not asked: whether there is a value is unknown
+}
+
+// An Ask asks for the lease of an id.
+type Ask struct {
+	ID string
+	// Seen is what the caller has found there and cannot use, so that Begin does
+	// not return it again.
+	Seen []byte
+}
+
+// A Lease is the right to publish a value of ID. It ends when it is committed,
+// aborted or invalidated, or Options.Lease after it was last renewed.
+type Lease struct{ ID, token string }
+
+// A Verdict is the answer to an Ask.
+type Verdict int
+
+const (
+	Unknown Verdict = iota // Redis gave no answer, or was not asked
+	Granted                // the lease is the caller's
+	Found                  // somebody has published a value meanwhile
+	Busy                   // another caller has the lease
+	Held                   // a writer holds the key: load, and do not publish
+)
+
+// A Grant is a Verdict and what belongs to it.
+type Grant struct {
+	Verdict   Verdict
+	Lease     Lease         // Granted
+	Value     Value         // Found
+	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed
+	Err       error         // Unknown
+}
+
+// A Publication is a value to publish, and how long Redis keeps it.
+type Publication struct {
+	Lease Lease
+	Data  []byte // empty: publish that there is no value, and drop what stands there
+	TTL   time.Duration
+}
+
+// An Outcome is what became of a Publication.
+type Outcome struct {
+	Published bool  // false without Err: refused, the id has been invalidated since Begin
+	Err       error // whether it was published is unknown
+}
+
+// Get reads the values of ids, in one round trip per node. A lone Get, and one whose
+// ctx has time enough, runs on the caller's goroutine: see ReadsOnCaller.
+func (g *Group) Get(ctx context.Context, ids ...string) []Value {
+	values := g.leases.get(ctx, ids)
+	for i := range values {
+		if values[i].Err != nil {
+			g.counts.unknown.Add(1)
+		}
+	}
+	return values
+}
+
+// ReadsOnCaller reports whether Get with ctx reads on the caller's own goroutine. The
+// end of ctx by a cancellation goes unnoticed there, for Keyspace.RedisTimeout at the
+// longest.
+func (g *Group) ReadsOnCaller(ctx context.Context) bool {
+	return g.redis != nil && g.redis.conn.MayUseCaller(ctx)
+}
+
+// Begin asks for leases, in one round trip per node. Each lease that it grants has
+// to be committed or aborted.
+func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {
+	grants := g.leases.begin(ctx, asks)
+	for _, grant := range grants {
+		if grant.Verdict == Unknown {
+			g.counts.unknown.Add(1)
+		}
+	}
+	return grants
+}
+
+// Commit publishes values whose leases still stand, in one round trip per node, and
+// ends the leases.
+func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
+	outcomes := g.leases.commit(ctx, values)
+	for _, outcome := range outcomes {
+		switch {
+		case outcome.Err != nil:
+			g.counts.unknown.Add(1)
+		case !outcome.Published:
+			g.counts.refused.Add(1)
+		}
+	}
+	return outcomes
+}
+
+// Abort gives leases back unused.
+func (g *Group) Abort(ctx context.Context, leases ...Lease) { g.leases.abort(ctx, leases) }
+
+// KeepRenewing prolongs leases every third of Options.Lease, until stop is called. A
+// renewal that fails needs no answer: the next may come through, and if none does,
+// the commit is refused.
+func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) (stop func()) {
+	if g.redis == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	every := g.o.Lease / 3
+	var timer *time.Timer
+	timer = time.AfterFunc(time.Hour, func() {
+		g.leases.renew(ctx, leases)
+		if ctx.Err() == nil {
+			timer.Reset(every)
+		}
+	})
+	timer.Reset(every)
+	return func() {
+		cancel()
+		timer.Stop()
+	}
+}
+
+// newToken names one acquisition: 128 random bits, never used again.
+func newToken() string { return rand.Text() }

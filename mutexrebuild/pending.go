@@ -1,0 +1,264 @@
+package mutexrebuild
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// Pending invalidations
+//
+// An invalidation that Redis did not confirm may have happened or not. The old
+// value may still stand there, and so may a lease under which it is about to be
+// published. The writer gets an error, and the process acts on what it knows: the
+// invalidation is pending, which means
+//
+//   - it is tried again until Redis confirms it, and
+//   - its id is blocked: nobody in this process reads the id from Redis or publishes
+//     it there. They load for themselves.
+//
+// An invalidation that Redis has done, but too few replicas have confirmed, is pending
+// too, and does not block its id.
+//
+// An id that two writers invalidate is pending once. An attempt that succeeds
+// confirms only what was asked for before it began, because it may have come before
+// the write of the second. For that, every request gets the next number of a clock.
+//
+// At most maxPending invalidations are. Later ones are dropped, and since nobody
+// remembers their ids, the whole group leaves Redis alone until none is pending
+// (overflowed). After that, the old values of the dropped ones may answer for the
+// rest of their TTL.
+
+const (
+	maxPending = 10_000
+	firstRetry = 50 * time.Millisecond // between the first two attempts
+	maxRetry   = time.Second           // between any two
+	farewell   = time.Second           // for the last attempts, when the group is closed
+)
+
+// errUnconfirmed reports that Redis was not asked for an id because it may not yet
+// know of an invalidation.
+var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
+
+// A target is an invalidation of an id, and the hold to lift with it, "" for none.
+type target struct{ id, lift string }
+
+// A request says when an invalidation was last asked for, and whether it blocks its
+// id: not if only replicas are missing.
+type request struct {
+	at     uint64
+	blocks bool
+}
+
+// pending holds the invalidations of a group that Redis has not confirmed. Its
+// goroutine runs while there are any.
+type pending struct {
+	drop    func(context.Context, []target) error // invalidates, in one round trip
+	outage  *redisconn.Outage
+	log     *logonce.Log
+	closing context.Context // ends with the group
+	work    sync.WaitGroup
+
+	blocking                 atomic.Bool   // blocks is true for some id
+	queued, retried, dropped atomic.Uint64 // see Stats
+
+	mu         sync.Mutex // guards what follows
+	limit      int
+	clock      uint64
+	requests   map[target]request
+	blocked    map[string]int // by id: how many requests block it
+	overflowed bool           // a request that blocks was dropped for lack of room
+	running    bool           // the goroutine
+	closed     bool
+}
+
+func newPending(closing context.Context, outage *redisconn.Outage, log *logonce.Log, drop func(context.Context, []target) error) *pending {
+	return &pending{
+		drop: drop, outage: outage, log: log, closing: closing, limit: maxPending,
+		requests: map[target]request{}, blocked: map[string]int{},
+	}
+}
+
+// blocks reports whether id must not be read from Redis nor published there.
+func (p *pending) blocks(id string) bool {
+	if !p.blocking.Load() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.overflowed || p.blocked[id] > 0
+}
+
+// now returns a moment for settle.
+func (p *pending) now() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clock
+}
+
+// add makes invalidations pending that have failed with err.
+func (p *pending) add(targets []target, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	blocks := !errors.Is(err, redisconn.ErrTooFewReplicas)
+	p.log.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[0].id), "error", err)
+	for _, t := range targets {
+		was, known := p.requests[t]
+		if p.closed || !known && len(p.requests) >= p.limit {
+			p.dropped.Add(1)
+			if !p.closed {
+				p.log.Error("an invalidation is not confirmed, and there is no room to try it again", logonce.Name("id", t.id))
+			}
+			p.overflowed = p.overflowed || blocks
+			continue
+		}
+		p.queued.Add(1)
+		p.clock++
+		p.put(t, request{p.clock, blocks || was.blocks})
+	}
+	p.updateBlocking()
+	if !p.running && !p.closed && len(p.requests) > 0 {
+		p.running = true
+		p.work.Go(p.run)
+	}
+}
+
+// settle takes out the requests that an attempt, begun at began, has confirmed: all
+// of them without err, and all but their replicas with ErrTooFewReplicas.
+func (p *pending) settle(targets []target, began uint64, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range targets {
+		for _, t := range []target{t, {id: t.id}} { // lifting a hold is an invalidation as well
+			was, known := p.requests[t]
+			switch {
+			case !known || was.at > began:
+			case err != nil:
+				p.put(t, request{at: was.at})
+			default:
+				p.remove(t)
+			}
+		}
+	}
+	p.updateBlocking()
+}
+
+// put and remove keep blocked in step with requests. The caller holds p.mu.
+func (p *pending) put(t target, r request) {
+	p.remove(t)
+	p.requests[t] = r
+	if r.blocks {
+		p.blocked[t.id]++
+	}
+}
+
+func (p *pending) remove(t target) {
+	if p.requests[t].blocks {
+		if p.blocked[t.id]--; p.blocked[t.id] == 0 {
+			delete(p.blocked, t.id)
+		}
+	}
+	delete(p.requests, t)
+}
+
+// updateBlocking brings overflowed and blocking up to date. The caller holds p.mu.
+func (p *pending) updateBlocking() {
+	p.overflowed = p.overflowed && len(p.requests) > 0
+	p.blocking.Store(p.overflowed || len(p.blocked) > 0)
+}
+
+// run tries until nothing is pending. After a failure it goes on with a single
+// invalidation, and doubles their number with each success.
+func (p *pending) run() {
+	size, pause := 1, firstRetry
+	var end time.Time // when to give up; zero: the group is in use
+	for {
+		if end.IsZero() && !p.wait(pause) {
+			end = time.Now().Add(farewell)
+		}
+		for {
+			targets, began := p.next(size)
+			if len(targets) == 0 {
+				return
+			}
+			err := p.drop(context.Background(), targets)
+			if err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) {
+				p.settle(targets, began, err)
+			}
+			if err != nil {
+				break
+			}
+			p.retried.Add(uint64(len(targets)))
+			size, pause = min(2*size, maxTargets), firstRetry
+			if !end.IsZero() && time.Now().After(end) {
+				break
+			}
+		}
+		if !end.IsZero() {
+			p.giveUp()
+			return
+		}
+		size, pause = 1, min(2*pause, maxRetry)
+	}
+}
+
+// wait waits until it is time for another attempt: when the pause is over or, during
+// an outage, when that ends. It reports false if the group is being closed.
+func (p *pending) wait(pause time.Duration) bool {
+	if p.outage.Down() {
+		select {
+		case <-p.outage.Up():
+		case <-p.closing.Done():
+		}
+	} else {
+		wait.Sleep(p.closing, wait.Jitter(pause, 0.25))
+	}
+	return p.closing.Err() == nil
+}
+
+// next returns the moment and up to size targets, those that block readers first. If
+// there are none, the goroutine ends.
+func (p *pending) next(size int) (targets []target, now uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, blocks := range []bool{true, false} {
+		for t, r := range p.requests {
+			if r.blocks == blocks && len(targets) < size {
+				targets = append(targets, t)
+			}
+		}
+	}
+	p.running = len(targets) > 0
+	return targets, p.clock
+}
+
+// giveUp drops what is pending.
+func (p *pending) giveUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropped.Add(uint64(len(p.requests)))
+	clear(p.requests)
+	clear(p.blocked)
+	p.running = false
+	p.updateBlocking()
+}
+
+// close waits until everything is confirmed or given up, after closing has ended.
+func (p *pending) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.work.Wait()
+}
+
+func (p *pending) length() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.requests)
+}

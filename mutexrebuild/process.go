@@ -1,0 +1,78 @@
+package mutexrebuild
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// processLeases are the leases of a group without Redis. A lease is always granted,
+// since in one process a flight already sees to it that one caller at a time asks.
+// What remains of the protocol is that an invalidation takes leases away: a load that
+// began before it is refused, and runs again.
+type processLeases struct {
+	mu     sync.Mutex          // guards tokens
+	tokens map[string][]string // by id, of the leases that stand: a flight's, a refresh's
+}
+
+func (*processLeases) get(_ context.Context, ids []string) []Value { return make([]Value, len(ids)) }
+
+func (p *processLeases) begin(_ context.Context, asks []Ask) []Grant {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	grants := make([]Grant, len(asks))
+	for i, ask := range asks {
+		token := newToken()
+		p.tokens[ask.ID] = append(p.tokens[ask.ID], token)
+		grants[i] = Grant{Verdict: Granted, Lease: Lease{ask.ID, token}}
+	}
+	return grants
+}
+
+func (*processLeases) renew(context.Context, []Lease) {}
+
+func (p *processLeases) commit(_ context.Context, values []Publication) []Outcome {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	outcomes := make([]Outcome, len(values))
+	for i, value := range values {
+		outcomes[i].Published = p.end(value.Lease)
+	}
+	return outcomes
+}
+
+func (p *processLeases) abort(_ context.Context, leases []Lease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, lease := range leases {
+		p.end(lease)
+	}
+}
+
+// end takes a lease away and reports whether it still stood. The caller holds p.mu.
+func (p *processLeases) end(lease Lease) bool {
+	tokens := p.tokens[lease.ID]
+	i := slices.Index(tokens, lease.token)
+	switch {
+	case i < 0:
+		return false
+	case len(tokens) == 1:
+		delete(p.tokens, lease.ID)
+	default:
+		p.tokens[lease.ID] = slices.Delete(tokens, i, i+1)
+	}
+	return true
+}
+
+func (p *processLeases) set(ctx context.Context, id string, _ Publication) error {
+	return p.invalidate(ctx, []string{id}, holds{})
+}
+
+func (p *processLeases) invalidate(_ context.Context, ids []string, _ holds) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range ids {
+		delete(p.tokens, id)
+	}
+	return nil
+}
