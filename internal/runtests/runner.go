@@ -45,6 +45,7 @@ func (r *runner) run(args []string) {
 // settle counts the tests of packages and runs again what failed in them. It returns
 // how many tests and packages failed the first time.
 func (r *runner) settle(flags []string, ended []*pkg, builds map[string]string) (failed int) {
+	slices.SortFunc(ended, func(a, b *pkg) int { return strings.Compare(a.name, b.name) })
 	for _, p := range ended {
 		if p.result == "fail" {
 			failed += max(1, len(p.failedTests()))

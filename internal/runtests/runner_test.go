@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,31 +15,31 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	var progress strings.Builder
 	r := runner{out: &progress, log: t.Output()}
-	r.run([]string{"-C=testdata/tiny", "-count=1", "./..."})
-	r.run([]string{"-C=testdata/tiny", "-count=1", "-run=Passes", "./passes"}) // in spite of what failed
+	r.run([]string{"-C=testdata/tiny", "./..."})
+	r.run([]string{"-C=testdata/tiny", "-run=Passes", "./passes"}) // in spite of what failed
 
-	for line, times := range map[string]int{
-		"-- go test -C=testdata/tiny -count=1 ./...":                  1,
-		"ok   example.com/tiny/passes":                                2,
-		"FAIL example.com/tiny/fails .* [TestFails]":                  3,
-		"FAIL example.com/tiny/nobuild does not build":                1,
-		"FAIL example.com/tiny/flaky .* [TestFlaky]":                  1,
-		"ok   example.com/tiny/flaky":                                 1,
-		"FAIL example.com/tiny/panics .*":                             3,
-		"-count=1 -run=^TestFails$ example.com/tiny/fails":            2,
-		"FAIL example.com/tiny/panicsonce .* [TestPanicsOnce]":        1,
-		"ok   example.com/tiny/panicsonce":                            1,
-		"nobody needs to read this":                                   0,
-		"-- go test -C=testdata/tiny -count=1 -run=Passes ./passes\n": 1,
+	for text, times := range map[string]int{
+		"-- go test -C=testdata/tiny ./...":                             1,
+		"ok   example.com/tiny/passes":                                  2,
+		"FAIL example.com/tiny/fails .* [TestFails]":                    3,
+		"FAIL example.com/tiny/nobuild does not build":                  1,
+		"FAIL example.com/tiny/flaky .* [TestFlaky TestFailsThenSkips]": 1,
+		"ok   example.com/tiny/flaky":                                   3,
+		"FAIL example.com/tiny/panics .*":                               3,
+		"-count=1 -run=^TestFails$ example.com/tiny/fails":              2,
+		"FAIL example.com/tiny/panicsonce .* [TestPanicsOnce]":          1,
+		"ok   example.com/tiny/panicsonce":                              1,
+		"nobody needs to read this":                                     0,
+		"-- go test -C=testdata/tiny -run=Passes ./passes\n":            1,
 	} {
-		pattern := strings.ReplaceAll(regexp.QuoteMeta(line), `\.\*`, ".*")
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(text), `\.\*`, ".*")
 		if got := regexp.MustCompile(pattern).FindAllString(progress.String(), -1); len(got) != times {
-			t.Errorf("want %q %d times in the progress, got %d times", line, times, len(got))
+			t.Errorf("want %q %d times in the progress, got %d times", text, times, len(got))
 		}
 	}
 	const want = `
 FLAKY example.com/tiny/flaky TestFlaky
-        flaky_test.go:13: as it does the first time
+        flaky_test.go:10: as it does the first time
     --- FAIL: TestFlaky (0.00s)
 
 FLAKY example.com/tiny/panicsonce (the whole package)
@@ -47,18 +49,27 @@ FAIL example.com/tiny/fails TestFails
     --- FAIL: TestFails/failing (0.00s)
     --- FAIL: TestFails (0.00s)
 
+FAIL example.com/tiny/flaky TestFailsThenSkips
+        flaky_test.go:17: as it does the first time
+    --- FAIL: TestFailsThenSkips (0.00s)
+
 FAIL example.com/tiny/nobuild does not build
     # example.com/tiny/nobuild [example.com/tiny/nobuild.test]
     nobuild/nobuild_test.go:5:31: undefined: undefined
 
 FAIL example.com/tiny/panics (the whole package)
     …
-8 passed, 3 failed, 1 skipped
+8 passed, 4 failed, 1 skipped
 `
-	stacks := regexp.MustCompile(`(whole package\)\n    )(?s:.*?)\n\n(FAIL|\d)`)
-	if got := stacks.ReplaceAllString(regexp.MustCompile(`\d\.\d\ds`).ReplaceAllString(r.summary(), "0.00s"), "$1…\n$2"); got != want {
+	if got := withoutStacks(r.summary()); got != want {
 		t.Errorf("want the summary%sgot%sof the progress\n%s", want, got, &progress)
 	}
+}
+
+// withoutStacks leaves out what differs from run to run.
+func withoutStacks(summary string) string {
+	summary = regexp.MustCompile(`\d\.\d\ds`).ReplaceAllString(summary, "0.00s")
+	return regexp.MustCompile(`(whole package\)\n    )(?s:.*?)\n\n(FAIL|\d)`).ReplaceAllString(summary, "$1…\n$2")
 }
 
 func TestGoTestThatCannotBeginIsAFailure(t *testing.T) {
@@ -67,6 +78,47 @@ func TestGoTestThatCannotBeginIsAFailure(t *testing.T) {
 	r.run([]string{"-C=testdata/nowhere", "./..."})
 	if r.failed != 1 || !strings.Contains(r.summary(), "no such file or directory") {
 		t.Errorf("want one failure that says why, got %s", r.summary())
+	}
+}
+
+// The packages that it did not come to would be lost: what it had reported passes when
+// it runs again.
+func TestGoTestThatIsKilledIsAFailure(t *testing.T) {
+	bin := t.TempDir()
+	const script = `#!/bin/sh
+case "$*" in *-count=1*) echo '{"Action":"pass","Package":"p"}'; exit 0;; esac
+echo '{"Action":"fail","Package":"p"}'
+kill -9 $$
+`
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	var progress strings.Builder
+	r := runner{out: &progress, log: t.Output()}
+	r.run([]string{"./..."})
+	if r.failed != 1 || !strings.Contains(r.summary(), "FAIL go test ./...\n    signal: killed") {
+		t.Errorf("want go test itself as the only failure, got %s", r.summary())
+	}
+}
+
+func TestABuildThatFailsIsPrintedOnce(t *testing.T) {
+	r := runner{out: t.Output()}
+	r.settle(nil, []*pkg{
+		{name: "p", result: "fail", failedBuild: "dep"},
+		{name: "q", result: "fail", failedBuild: "dep"},
+	}, map[string]string{"dep": "undefined: x\n"})
+	const want = `
+FAIL p does not build
+    undefined: x
+
+FAIL q does not build
+    for the reason above: dep
+
+0 passed, 2 failed, 0 skipped
+`
+	if got := r.summary(); got != want {
+		t.Errorf("want %s, got %s", want, got)
 	}
 }
 
