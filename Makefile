@@ -44,7 +44,7 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 
 # Two packages at a time, whatever the machine: most start servers and processes of
 # their own and wait for them more than they compute; more of them at a time would
-# take each other's processors.
+# take each other's processors. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
 	@$(runtests) $(MODULES:%='-C=% -race -p=2 -vet=all ./...') '$(failpoints)'
