@@ -10,12 +10,15 @@ MODULES := . $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-# Tests that stop the code between its steps, or take a safeguard out, stand in files
-# named *failpoint_test.go and need a build of their own (see internal/failpoint).
+# runtests takes command lines of go test, see internal/runtests.
+runtests := go run ./internal/runtests
+
+# Tests that stop the code between its steps stand in files named *failpoint_test.go and
+# need a build of their own, see internal/failpoint. This is their command line.
 FAILPOINTS := $(shell find . -name '*failpoint_test.go')
-failpoints  = go test -race -p 1 -tags levee_failpoint -timeout 30m \
-	-run '^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(FAILPOINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$' \
-	$(sort $(dir $(FAILPOINTS)))
+failpoints  = -race -p=1 -tags=levee_failpoint -vet=all -timeout=30m \
+	-run=^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(FAILPOINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$ \
+	./internal/failpoint/ $(sort $(dir $(FAILPOINTS)))
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...
@@ -25,9 +28,6 @@ COUNT    ?= 1
 FUZZTIME ?= 60s
 SOAK     ?= 30m
 ARGS     ?=
-
-# each runs a command in every module.
-each = for module in $(MODULES); do echo "-- $$module: $(1)"; (cd $$module && $(1)); done
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -44,21 +44,22 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 
 # Two packages at a time, whatever the machine: most start servers and processes of
 # their own and wait for them more than they compute; more of them at a time would
-# take each other's processors.
+# take each other's processors. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(call each,go vet ./... && go build -race ./... && go test -race -p 2 ./...)
-	@echo "-- with failpoints: $(sort $(dir $(FAILPOINTS)))"
-	@go vet -tags levee_failpoint ./... && $(failpoints)
+	@$(runtests) $(MODULES:%='-C=% -race -p=2 -vet=all ./...') '$(failpoints)'
 
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml on all modules
-	@$(call each,$(LINT) run --config $(CURDIR)/.golangci.yml ./...)
+	@for module in $(MODULES); do \
+		echo "-- $$module"; \
+		(cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
+	done; exit $${failed:-0}
 
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
 	LEVEE_LONG=1 go test -race -timeout 2h -run '$(RUN)' -skip '^TestSoak' $(PKG)
-	LEVEE_LONG=1 $(failpoints)
+	LEVEE_LONG=1 $(runtests) '$(failpoints)'
 
 .PHONY: chaos
 chaos: redis ## The tests named TestChaos…: servers and processes killed under load (PKG=)

@@ -1,20 +1,21 @@
 //go:build !levee_failpoint
 
-// Package failpoint lets tests stop the code at the moments between which others
-// may act, and take its safeguards out one at a time.
+// Package failpoint lets a test run a function at named points of the code, such as
+// one that pauses there or lets a writer come in between two steps. It also has
+// switches that take safeguards out; edits in a copy of the code, see
+// internal/mutant, are to replace them.
 //
-// It does so only in builds with the tag levee_failpoint. In every other build all of
-// it is constant and compiled away.
+// All of this works in builds with the tag levee_failpoint only. In all others At does
+// nothing and the switches are constants, so the compiler removes them.
 package failpoint
 
-// At marks a moment. In a test build it runs the hook that the test has set.
+// At names a point.
 func At(string) {}
 
-// Each of these takes a safeguard out, so that a test can show that it sees the
-// difference.
+// Each of these takes a safeguard out, so that a test can show that it is needed.
 const (
 	PlainCommit = false // publish without asking for the lease, invalidate without voiding it
-	KeepRefused = false // answer everybody with a value whose publication was refused
-	JoinAny     = false // give a flight's result to whoever joined, at whatever moment
+	KeepRefused = false // answer all callers with a value that Redis refused to publish
+	JoinAny     = false // give a flight's result to all that joined, however late
 	SealEarly   = false // let nobody join from just before the publication on
 )

@@ -6,14 +6,14 @@ import "sync/atomic"
 
 var hook atomic.Pointer[func(name string)]
 
-// At runs the hook that the test has set.
+// At calls the function that the test has set.
 func At(name string) {
 	if run := hook.Load(); run != nil {
 		(*run)(name)
 	}
 }
 
-// Set makes At call run, nil for nothing.
+// Set makes At call run, or nothing if run is nil.
 func Set(run func(name string)) {
 	if run == nil {
 		hook.Store(nil)
@@ -22,8 +22,7 @@ func Set(run func(name string)) {
 	hook.Store(&run)
 }
 
-// Each of these takes a safeguard out, so that a test can show that it sees the
-// difference. They are set before anything runs.
+// The switches, see off.go. Tests set them before anything runs.
 var (
 	PlainCommit bool
 	KeepRefused bool
