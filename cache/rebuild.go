@@ -44,7 +44,7 @@ var errElsewhere = errors.New("levee: refreshed elsewhere")
 type job[K comparable, V any] struct {
 	key    K
 	id     string
-	ctx    context.Context // has the values of that of the caller who opened the flight, not its end
+	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
 	flight *flight.Flight[found[V]]
 	class  class
 	done   atomic.Bool
@@ -114,11 +114,14 @@ type step[K comparable, V any] struct {
 // beyond its context; everything after it runs on another one.
 func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 	if !c.leases.ReadsOnCaller(ctx) {
+		detach(jobs)
 		go c.run(jobs)
 		return
 	}
 	var missing, unanswered []*job[K, V]
 	c.contained(jobs, func() { missing, unanswered = c.look(ctx, jobs) })
+	detach(missing)
+	detach(unanswered)
 	if len(missing) > 0 {
 		go c.inParts(missing, c.rebuild)
 	}
@@ -128,6 +131,13 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 		go c.run(unanswered)
 	default:
 		go c.inParts(unanswered, c.loadWithoutLease)
+	}
+}
+
+// detach frees jobs from the end of the context of the caller who opened their flights.
+func detach[K comparable, V any](jobs []*job[K, V]) {
+	for _, j := range jobs {
+		j.ctx = flight.Detached(j.ctx)
 	}
 }
 
@@ -181,6 +191,18 @@ func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
 // those that have no value, and those that Redis gave no answer for. Whether there is a
 // value then is unknown, and that is not a miss.
 func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, unanswered []*job[K, V]) {
+	if len(jobs) == 1 { // without the slices: this is the path of every hit
+		j := jobs[0]
+		c.decide(j)
+		value := c.leases.GetOne(ctx, j.id)
+		switch {
+		case value.Err != nil:
+			return nil, jobs
+		case c.accept(j, value):
+			return nil, nil
+		}
+		return jobs, nil
+	}
 	for part := range slices.Chunk(jobs, maxBatch) {
 		ids := make([]string, len(part))
 		for i, j := range part {
@@ -303,15 +325,17 @@ func (c *Cache[K, V]) sort(jobs []*job[K, V]) []step[K, V] {
 			unknown = append(unknown, j)
 		}
 	}
-	for _, s := range []step[K, V]{
-		{again, func(jobs []*job[K, V]) []*job[K, V] { return jobs }},
-		{held, c.loadBesideWriter},
-		{unknown, c.loadDegraded},
-		{granted, c.loadAndPublish},
-	} {
-		if len(s.jobs) > 0 {
-			steps = append(steps, s)
-		}
+	if len(again) > 0 {
+		steps = append(steps, step[K, V]{again, func(jobs []*job[K, V]) []*job[K, V] { return jobs }})
+	}
+	if len(held) > 0 {
+		steps = append(steps, step[K, V]{held, c.loadBesideWriter})
+	}
+	if len(unknown) > 0 {
+		steps = append(steps, step[K, V]{unknown, c.loadDegraded})
+	}
+	if len(granted) > 0 {
+		steps = append(steps, step[K, V]{granted, c.loadAndPublish})
 	}
 	return steps
 }
@@ -395,9 +419,9 @@ func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
 		leases[i] = j.grant.Lease
 		j.began = j.flight.Decide()
 	}
-	stop := c.leases.KeepRenewing(ctx, leases)
+	renewal := c.leases.KeepRenewing(ctx, leases)
 	c.load(jobs)
-	stop()
+	renewal.Stop()
 	failpoint.At("loaded")
 
 	var publishing []*job[K, V]

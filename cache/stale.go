@@ -140,7 +140,7 @@ func (c *Cache[K, V]) rereadFallback(ctx context.Context, f *flight.Flight[found
 	}
 	defer c.loading.end()
 	f.RereadFallback(func() (answer found[V], ok bool) {
-		value := c.leases.Get(ctx, f.ID)[0]
+		value := c.leases.GetOne(ctx, f.ID)
 		if value.Err != nil || len(value.Data) == 0 {
 			return answer, false
 		}

@@ -3,6 +3,7 @@ package mutexrebuild
 import (
 	"context"
 	"crypto/rand"
+	"sync"
 	"time"
 )
 
@@ -70,6 +71,18 @@ func (g *Group) Get(ctx context.Context, ids ...string) []Value {
 	return values
 }
 
+// GetOne is Get for one id, without a slice.
+func (g *Group) GetOne(ctx context.Context, id string) Value {
+	if g.redis == nil {
+		return Value{}
+	}
+	value := g.redis.getOne(ctx, id)
+	if value.Err != nil {
+		g.counts.unknown.Add(1)
+	}
+	return value
+}
+
 // ReadsOnCaller reports whether Get with ctx reads on the caller's own goroutine. The
 // end of ctx by a cancellation goes unnoticed there, for Keyspace.RedisTimeout at the
 // longest.
@@ -107,27 +120,44 @@ func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
 // Abort gives leases back unused.
 func (g *Group) Abort(ctx context.Context, leases ...Lease) { g.leases.abort(ctx, leases) }
 
-// KeepRenewing prolongs leases every third of Options.Lease, until stop is called. A
+// KeepRenewing prolongs leases every third of Options.Lease, until it is stopped. A
 // renewal that fails needs no answer: the next may come through, and if none does,
-// the commit is refused.
-func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) (stop func()) {
-	if g.redis == nil {
-		return func() {}
+// the commit is refused. One that comes after the commit finds no lease.
+func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) *Renewal {
+	r := &Renewal{group: g, ctx: ctx, leases: leases, every: g.o.Lease / 3}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer = time.AfterFunc(r.every, r.renew)
+	return r
+}
+
+// A Renewal prolongs leases until it is stopped.
+type Renewal struct {
+	group  *Group
+	ctx    context.Context
+	leases []Lease
+	every  time.Duration
+
+	mu      sync.Mutex // guards what follows
+	timer   *time.Timer
+	stopped bool
+}
+
+func (r *Renewal) renew() {
+	r.group.leases.renew(r.ctx, r.leases)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopped {
+		r.timer.Reset(r.every)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	every := g.o.Lease / 3
-	var timer *time.Timer
-	timer = time.AfterFunc(time.Hour, func() {
-		g.leases.renew(ctx, leases)
-		if ctx.Err() == nil {
-			timer.Reset(every)
-		}
-	})
-	timer.Reset(every)
-	return func() {
-		cancel()
-		timer.Stop()
-	}
+}
+
+// Stop ends the renewals, but for one that is under way.
+func (r *Renewal) Stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	r.timer.Stop()
 }
 
 // newToken names one acquisition: 128 random bits, never used again.

@@ -32,12 +32,12 @@ type subscription struct {
 	log   *logonce.Log
 	deaf  bool // a connection has failed, and no message has come since
 
-	mu      sync.Mutex                            // guards waiters
-	waiters map[string]map[chan struct{}]struct{} // by id: whom to wake
+	mu      sync.Mutex         // guards waiters, and next of each
+	waiters map[string]*Waiter // by id: the first of those that listen
 }
 
 func subscribe(rdb redis.UniversalClient, s *store, to Messages, log *logonce.Log) *subscription {
-	sub := &subscription{link: redisconn.OpenLink(rdb), self: s.self, to: to, log: log, waiters: map[string]map[chan struct{}]struct{}{}}
+	sub := &subscription{link: redisconn.OpenLink(rdb), self: s.self, to: to, log: log, waiters: map[string]*Waiter{}}
 	sub.unsub = sub.link.Subscribe(s.channel, redisconn.Subscriber{
 		Message: sub.receive, Gap: sub.missed, Live: sub.live, Failed: sub.failed,
 	})
@@ -65,9 +65,7 @@ func (s *subscription) receive(message string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for waiter := range s.waiters[id] {
-		wait.Wake(waiter)
-	}
+	wakeAll(s.waiters[id])
 }
 
 // missed handles a gap in the messages: any id may have been invalidated, and any
@@ -78,10 +76,14 @@ func (s *subscription) missed() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, waiters := range s.waiters {
-		for waiter := range waiters {
-			wait.Wake(waiter)
-		}
+	for _, first := range s.waiters {
+		wakeAll(first)
+	}
+}
+
+func wakeAll(w *Waiter) {
+	for ; w != nil; w = w.next {
+		wait.Wake(w.wake)
 	}
 }
 
@@ -100,21 +102,25 @@ func (s *subscription) failed(err error) {
 	logRedisError(s.log, "no messages of other processes arrive", err)
 }
 
-// listen returns a channel that is signalled by each message about id, until stop.
-func (s *subscription) listen(id string) (wake chan struct{}, stop func()) {
-	wake = make(chan struct{}, 1)
+// listen has w woken by each message about its id, until unlisten.
+func (s *subscription) listen(w *Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiters[id] == nil {
-		s.waiters[id] = map[chan struct{}]struct{}{}
-	}
-	s.waiters[id][wake] = struct{}{}
-	return wake, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.waiters[id], wake)
-		if len(s.waiters[id]) == 0 {
-			delete(s.waiters, id)
+	w.next, s.waiters[w.id] = s.waiters[w.id], w
+}
+
+func (s *subscription) unlisten(w *Waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiters[w.id] != w {
+		for before := s.waiters[w.id]; before != nil; before = before.next {
+			if before.next == w {
+				before.next = w.next
+			}
 		}
+		return
+	}
+	if s.waiters[w.id] = w.next; w.next == nil {
+		delete(s.waiters, w.id)
 	}
 }

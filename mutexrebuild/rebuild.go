@@ -59,7 +59,7 @@ func (g *Group) run(ctx context.Context, f *flight.Flight[[]byte], load Load) {
 // load and the publication.
 func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load) ([]byte, error) {
 	f.Decide()
-	found := g.Get(ctx, f.ID)[0]
+	found := g.GetOne(ctx, f.ID)
 	switch {
 	case found.Err != nil:
 		return g.loadUnpublished(ctx, f, load)
@@ -117,9 +117,9 @@ func (v Value) usable() bool { return len(v.Data) > 0 && !v.TooLong }
 // good for those who had joined before it.
 func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], lease Lease, load Load) (data []byte, done bool, err error) {
 	began := f.Decide()
-	stop := g.KeepRenewing(ctx, []Lease{lease})
+	renewal := g.KeepRenewing(ctx, []Lease{lease})
 	data, ttl, err := g.load(ctx, f.ID, load)
-	stop()
+	renewal.Stop()
 	if err != nil || !g.Storable(data, ttl) {
 		g.Abort(ctx, lease)
 		return data, true, err

@@ -110,17 +110,85 @@ func (s *store) keys(id string) []string {
 }
 
 func (s *store) get(ctx context.Context, ids []string) []Value {
+	if len(ids) == 1 {
+		return []Value{s.getOne(ctx, ids[0])}
+	}
 	values := make([]Value, len(ids))
 	asked := s.allowed(len(ids), func(i int) string { return ids[i] }, func(i int, err error) { values[i].Err = err })
 	if len(asked) == 0 {
 		return values
 	}
-	replies, err := s.read(ctx, ids, asked)
+	replies, err := onCallerOrDo(ctx, s.conn, func(ctx context.Context, rdb redis.Cmdable) ([]*redis.StringCmd, error) {
+		replies := make([]*redis.StringCmd, len(asked))
+		p := rdb.Pipeline()
+		for n, i := range asked {
+			replies[n] = s.getRange(ctx, p, s.key(ids[i]))
+		}
+		_, _ = p.Exec(ctx) // the replies have the errors
+		return replies, nil
+	})
+	answered := false
 	for n, i := range asked {
-		values[i] = s.value(replies, n, err)
+		if values[i].Err = err; err == nil {
+			values[i] = s.value(redisconn.Bytes(replies[n]))
+		}
+		if values[i].Err == nil {
+			answered = true
+		} else if err == nil {
+			s.logSurvived(ctx, values[i].Err)
+		}
 	}
-	s.judge(ctx, ids[asked[0]], values, asked)
+	if answered {
+		s.conn.Outage.Answered()
+	} else {
+		s.unanswered(ctx, s.key(ids[asked[0]]), values[asked[0]].Err)
+	}
 	return values
+}
+
+// getOne is get for a lone id. It is the path of every hit.
+func (s *store) getOne(ctx context.Context, id string) Value {
+	if err := s.refusal(id); err != nil {
+		return Value{Err: err}
+	}
+	key := s.key(id)
+	value := s.value(onCallerOrDo(ctx, s.conn, func(ctx context.Context, rdb redis.Cmdable) ([]byte, error) {
+		return redisconn.Bytes(s.getRange(ctx, rdb, key))
+	}))
+	if value.Err == nil {
+		s.conn.Outage.Answered()
+	} else {
+		s.unanswered(ctx, key, value.Err)
+	}
+	return value
+}
+
+// onCallerOrDo runs op on this goroutine if op can be left in time there, else on
+// another.
+func onCallerOrDo[T any](ctx context.Context, c *redisconn.Conn, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
+	if c.MayUseCaller(ctx) {
+		return redisconn.DoOnCaller(ctx, c, op)
+	}
+	return redisconn.Do(ctx, c, func(ctx context.Context) (T, error) { return op(ctx, c.Client) }, nil)
+}
+
+func (s *store) getRange(ctx context.Context, rdb redis.Cmdable, key string) *redis.StringCmd {
+	return rdb.GetRange(ctx, key, 0, int64(s.space.MaxBytes))
+}
+
+func (s *store) value(data []byte, err error) Value {
+	if len(data) > s.space.MaxBytes {
+		return Value{Data: head(data), TooLong: true}
+	}
+	return Value{Data: data, Err: err}
+}
+
+// unanswered logs the error of a read, and lets the outage circuit know.
+func (s *store) unanswered(caller context.Context, key string, err error) {
+	s.logSurvived(caller, err)
+	if redisconn.Asked(caller, err) {
+		s.conn.Outage.Missed(keys.Lease(key))
+	}
 }
 
 // allowed returns the indices of the ids that Redis may be asked for, and gives the
@@ -135,54 +203,6 @@ func (s *store) allowed(n int, id func(int) string, refuse func(int, error)) []i
 		indices = append(indices, i)
 	}
 	return indices
-}
-
-// read reads the values of ids[i] for the i of asked: on this goroutine if it can be
-// left in time, else on another.
-func (s *store) read(ctx context.Context, ids []string, asked []int) ([]*redis.StringCmd, error) {
-	op := func(ctx context.Context, rdb redis.Cmdable) ([]*redis.StringCmd, error) {
-		if len(asked) == 1 {
-			return []*redis.StringCmd{rdb.GetRange(ctx, s.key(ids[asked[0]]), 0, int64(s.space.MaxBytes))}, nil
-		}
-		replies := make([]*redis.StringCmd, len(asked))
-		p := rdb.Pipeline()
-		for n, i := range asked {
-			replies[n] = p.GetRange(ctx, s.key(ids[i]), 0, int64(s.space.MaxBytes))
-		}
-		_, _ = p.Exec(ctx) // the replies have the errors
-		return replies, nil
-	}
-	if s.conn.MayUseCaller(ctx) {
-		return redisconn.DoOnCaller(ctx, s.conn, op)
-	}
-	return redisconn.Do(ctx, s.conn, func(ctx context.Context) ([]*redis.StringCmd, error) { return op(ctx, s.conn.Client) }, nil)
-}
-
-func (s *store) value(replies []*redis.StringCmd, n int, err error) Value {
-	if err != nil {
-		return Value{Err: err}
-	}
-	data, err := redisconn.Bytes(replies[n])
-	if len(data) > s.space.MaxBytes {
-		return Value{Data: head(data), TooLong: true}
-	}
-	return Value{Data: data, Err: err}
-}
-
-// judge lets the outage circuit know how a read ended, and logs its error. id is one of
-// those that were read.
-func (s *store) judge(caller context.Context, id string, values []Value, asked []int) {
-	var err error
-	for _, i := range asked {
-		if err = values[i].Err; err == nil {
-			s.conn.Outage.Answered()
-			return
-		}
-	}
-	s.logSurvived(caller, err)
-	if redisconn.Asked(caller, err) {
-		s.conn.Outage.Missed(keys.Lease(s.key(id)))
-	}
 }
 
 func (s *store) begin(ctx context.Context, asks []Ask) []Grant {

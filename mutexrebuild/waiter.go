@@ -13,8 +13,9 @@ import (
 // is one for a caller who does not wait.
 type Waiter struct {
 	group *Group
+	id    string
 	wake  chan struct{} // nil without Redis
-	stop  func()
+	next  *Waiter       // another Waiter for id, see subscription
 	until time.Time     // when the wait budget ends
 	pause time.Duration // to the next look without a message
 }
@@ -30,17 +31,18 @@ const (
 
 // NewWaiter makes a Waiter for id. It needs a Close.
 func (g *Group) NewWaiter(id string) *Waiter {
-	w := &Waiter{group: g, until: time.Now().Add(g.o.WaitBudget), pause: firstLook}
+	w := &Waiter{group: g, id: id, until: time.Now().Add(g.o.WaitBudget), pause: firstLook}
 	if g.msgs != nil {
-		w.wake, w.stop = g.msgs.listen(id)
+		w.wake = make(chan struct{}, 1)
+		g.msgs.listen(w)
 	}
 	return w
 }
 
 // Close ends listening.
 func (w *Waiter) Close() {
-	if w != nil && w.stop != nil {
-		w.stop()
+	if w != nil && w.wake != nil {
+		w.group.msgs.unlisten(w)
 	}
 }
 
@@ -60,7 +62,7 @@ func (w *Waiter) Ready() {
 func (w *Waiter) Wait(ctx context.Context, remaining time.Duration) bool {
 	counts := &w.group.counts
 	counts.waits.Add(1)
-	look, budget := w.next(remaining), time.Until(w.until)
+	look, budget := w.untilLook(remaining), time.Until(w.until)
 	timer := time.NewTimer(min(look, budget))
 	defer timer.Stop()
 	select {
@@ -79,9 +81,9 @@ func (w *Waiter) Wait(ctx context.Context, remaining time.Duration) bool {
 	}
 }
 
-// next returns the time to the next look. It comes no later than the end of a dead
+// untilLook returns the time to the next look. It comes no later than the end of a dead
 // holder's lease.
-func (w *Waiter) next(remaining time.Duration) time.Duration {
+func (w *Waiter) untilLook(remaining time.Duration) time.Duration {
 	if w.group.Live() {
 		w.pause = max(w.pause, firstLookLive)
 	}
