@@ -140,7 +140,7 @@ func (c *Cache[K, V]) trust() {
 		// that was lost. It was good for a second; it must not become good for longer.
 		c.local.Flush()
 	}
-	c.local.Distrust(!live)
+	c.local.Trust(live)
 }
 
 // Get returns the value of key: from the local tier, from Redis, or from the
