@@ -141,8 +141,8 @@ func (b *Breaker) orOff() *Breaker {
 
 // Do calls fn and returns its error. It does not call fn if the breaker is open
 // (ErrOpen) or no place comes free in time (ErrLimited). fn runs in a goroutine of
-// its own. Its context has the values of ctx and ends with ctx, after Timeout, or
-// when Do returns.
+// its own. Its context has the values of ctx and ends with ctx; if there is a
+// Timeout, it also ends after that and when Do returns.
 //
 // Do returns when fn does, with *PanicError or ErrGoexit if fn ended so. If fn's
 // context ends first, Do returns at once, with ErrTimeout or with the error of
