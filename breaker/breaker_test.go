@@ -85,7 +85,7 @@ func TestTheFunctionSeesTheValuesAndTheEndOfItsCallersContext(t *testing.T) {
 }
 
 // Without the recover and the Goexit detection inside the function's goroutine
-// the process dies or the caller waits for ever.
+// the process dies or the caller never returns.
 func TestPanicAndGoexitComeBackAsErrorsAndCountAsFailures(t *testing.T) {
 	b := newBreaker(t, breaker.Options{IsFailure: func(error) bool { return false }})
 
@@ -159,8 +159,8 @@ func TestTimeoutIsAFailureWhateverTheFunctionMakesOfIt(t *testing.T) {
 	})
 }
 
-// Each Breaker's timeout has a cause of its own. With the bare sentinel the inner
-// breaker takes the end of its caller's context for its own timeout.
+// Each Breaker's timeout has its own cause. With ErrTimeout itself as the cause, the
+// inner breaker takes the end of its caller's context for its own timeout.
 func TestAnOuterBreakersTimeoutIsItsCallersEndToTheInnerOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outer := newBreaker(t, breaker.Options{Timeout: time.Second})
@@ -176,8 +176,8 @@ func TestAnOuterBreakersTimeoutIsItsCallersEndToTheInnerOne(t *testing.T) {
 	})
 }
 
-// The permit stays with the function, not with the call: given back at the
-// call's end, the source would get more at a time than MaxConcurrent.
+// Catches a place that is given back when the call ends, not when its function
+// does: the source would get more than MaxConcurrent calls at a time.
 func TestAStuckFunctionKeepsItsPlaceUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 8, Timeout: time.Second, FailureRatio: -1})
@@ -205,6 +205,19 @@ func TestAStuckFunctionKeepsItsPlaceUntilItEnds(t *testing.T) {
 		}
 		conserved(t, b, 10)
 	})
+}
+
+// Catches a timeout whose cancel is dropped: its timer, and all that the context
+// refers to, would stay until Timeout has passed.
+func TestTheFunctionsContextEndsWhenDoReturns(t *testing.T) {
+	b := newBreaker(t, breaker.Options{Timeout: time.Hour, Window: 2 * time.Hour})
+	var inside context.Context
+	if err := b.Do(t.Context(), func(ctx context.Context) error { inside = ctx; return ctx.Err() }); err != nil {
+		t.Fatal(err)
+	}
+	if inside.Err() == nil {
+		t.Error("the context of a function that has returned still lives")
+	}
 }
 
 // Counted as failures, as gobreaker does by default, seven of these would open it.

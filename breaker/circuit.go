@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,69 +13,56 @@ import (
 // buckets is into how many parts the rolling window is cut.
 const buckets = 10
 
-// verdict is what a call says about the source.
+// A verdict says what a call tells about the source. gobreaker takes it as an error.
 type verdict error
 
-// gobreaker takes a verdict as an error.
 var (
 	success  verdict // nil
 	failure  verdict = errors.New("failure")
+	timeout  verdict = errors.New("timeout") // a failure too
 	excluded verdict = errors.New("excluded")
 )
 
-// A circuit is gobreaker's state machine behind a gate.
-//
-// gobreaker counts and decides; its open time however is fixed, so that all
-// instances of a fleet would come back to an ailing source together. Its own is
-// therefore set to nothing, and after each opening the gate stays shut for a time
-// drawn anew. While it is shut gobreaker must not be asked anything, since it
-// would take itself for half-open: mu makes the look at the gate and the question
-// one step.
-//
-// gobreaker runs its functions under its mutex, so none of them is the user's.
+// A circuit is gobreaker's state machine, with two things that it lacks: callers
+// in the queue are told when it opens, and a refusal while it is open takes no
+// mutex. gobreaker decides, and it ignores the verdict on a call that began before
+// the last change of state.
 //
 // A nil circuit never opens.
 type circuit struct {
-	cooldown time.Duration
+	machine  *gobreaker.TwoStepCircuitBreaker[struct{}]
+	cooldown time.Duration        // as drawn for this circuit
 	changed  func(from, to State) // must not block
-	start    time.Time            // of the clock that gate uses
 
-	mu      sync.Mutex // held around each use of machine
-	machine *gobreaker.TwoStepCircuitBreaker[struct{}]
+	// openUntil mirrors what gobreaker knows, in nanoseconds since start, and is 0
+	// while closed. An open breaker must refuse cheaply, as all callers of the source
+	// come to it: without the mirror a refusal takes three mutexes and twice the time.
+	start     time.Time
+	openUntil atomic.Int64
 
-	// Written under mu, read without it by those who only want to be refused cheaply.
-	phase   atomic.Int32 // a State
-	gate    atomic.Int64 // nanoseconds since start; shut until then, if the phase is Open
-	trying  atomic.Bool  // the one call of a half-open breaker is running
-	current atomic.Pointer[era]
+	closed atomic.Pointer[closedPhase] // the present one, or the last
 }
 
-// An era is the time from one opening to the next. Its context ends with the
-// latter, and with it the waiting of those who are in the queue.
-type era struct {
+// A closedPhase is the time from a closing to the next opening. ctx ends with
+// it, and the waiting of the callers in the queue ends with ctx.
+type closedPhase struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-func newEra() *era {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	return &era{ctx, cancel}
-}
-
-// A ticket lets one call run and carries its verdict.
-type ticket struct {
-	done func(error)
-	try  bool // the one call of a half-open breaker
+func newClosedPhase() *closedPhase {
+	ctx, end := context.WithCancelCause(context.Background())
+	return &closedPhase{ctx, end}
 }
 
 func newCircuit(o Options, changed func(from, to State)) *circuit {
-	c := &circuit{cooldown: o.Cooldown, changed: changed, start: time.Now()}
-	c.current.Store(newEra())
+	c := &circuit{cooldown: jitter(o.Cooldown), changed: changed, start: time.Now()}
+	c.closed.Store(newClosedPhase())
 	c.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
 		Interval:     o.Window,
 		BucketPeriod: o.Window / buckets,
-		Timeout:      time.Nanosecond, // the least; the gate decides
+		Timeout:      c.cooldown,
 		ReadyToTrip: func(n gobreaker.Counts) bool {
 			judged := int(n.TotalSuccesses) + int(n.TotalFailures)
 			return judged >= o.MinRequests && float64(n.TotalFailures) >= o.FailureRatio*float64(judged)
@@ -87,95 +73,58 @@ func newCircuit(o Options, changed func(from, to State)) *circuit {
 	return c
 }
 
-func (c *circuit) era() *era {
-	if c == nil {
-		return nil
-	}
-	return c.current.Load()
-}
-
-// refuses tells whether admit would refuse, without a lock and, while closed,
-// without a look at the clock.
+// refuses reports whether the circuit is open. It takes no mutex, and while closed
+// it does not read the clock. Only admit knows whether a call may run.
 func (c *circuit) refuses() bool {
 	if c == nil {
 		return false
 	}
-	switch State(c.phase.Load()) {
-	case Open:
-		return c.shut()
-	case HalfOpen:
-		return c.trying.Load()
-	default:
-		return false
-	}
+	until := c.openUntil.Load()
+	return until != 0 && int64(time.Since(c.start)) < until
 }
 
-func (c *circuit) shut() bool {
-	return State(c.phase.Load()) == Open && int64(time.Since(c.start)) < c.gate.Load()
-}
-
-// admit lets a call run, which must then be settled.
-func (c *circuit) admit() (t ticket, ok bool) {
+// whileClosed returns a context that ends when the circuit opens. It has ended
+// already if the circuit is not closed.
+func (c *circuit) whileClosed() context.Context {
 	if c == nil {
-		return ticket{}, true
+		return context.Background()
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refuses() {
-		return ticket{}, false
-	}
-	done, err := c.machine.Allow()
-	if err != nil {
-		return ticket{}, false
-	}
-	t = ticket{done: done, try: State(c.phase.Load()) == HalfOpen}
-	if t.try {
-		c.trying.Store(true)
-	}
-	return t, true
+	return c.closed.Load().ctx
 }
 
-// settle gives the verdict on an admitted call.
-func (c *circuit) settle(t ticket, v verdict) {
+// admit lets a call run, whose verdict must then be given to settle.
+func (c *circuit) admit() (settle func(verdict error), ok bool) {
 	if c == nil {
-		return
+		return func(error) {}, true
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if t.try {
-		c.trying.Store(false)
-	}
-	if !c.shut() { // else it began before the opening and no longer counts
-		t.done(v)
-	}
+	settle, err := c.machine.Allow()
+	return settle, err == nil
 }
 
 func (c *circuit) state() State {
 	if c == nil {
 		return Closed
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.shut() {
-		return Open
-	}
 	return State(c.machine.State())
 }
 
-// onChange runs under mu and gobreaker's own mutex.
+// onChange runs under gobreaker's mutex. It must neither block nor ask gobreaker
+// anything.
 func (c *circuit) onChange(_ string, from, to gobreaker.State) {
-	if State(to) == Open {
-		c.gate.Store(int64(time.Since(c.start) + jitter(c.cooldown)))
-	}
-	c.phase.Store(int32(to))
-	if State(to) == Open {
-		// Only now: who takes the next era finds the phase open.
-		c.current.Swap(newEra()).end(ErrOpen)
+	switch State(to) {
+	case Open:
+		c.openUntil.Store(int64(time.Since(c.start) + c.cooldown))
+		c.closed.Load().end(ErrOpen)
+	case Closed:
+		c.openUntil.Store(0)
+		c.closed.Store(newClosedPhase())
 	}
 	c.changed(State(from), State(to))
 }
 
-// jitter is d give or take 20 %.
+// jitter is d give or take 20 %. It is drawn once for each circuit, because
+// gobreaker's open time is fixed: instances of a fleet that open together then
+// try the source at different times, further apart after each failure.
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return max(1, time.Duration(float64(d)*(0.8+0.4*rand.Float64()))) // gobreaker takes 0 for a minute
 }

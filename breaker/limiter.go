@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// A limiter has places, and a queue of bounded length for those who find none.
+// A limiter has places, and a queue of bounded length for calls that find none.
 // A nil limiter has no limit.
 type limiter struct {
 	places   *semaphore.Weighted
@@ -24,22 +24,22 @@ func newLimiter(limit, maxQueue int) *limiter {
 	return &limiter{places: semaphore.NewWeighted(int64(limit)), maxQueue: int64(maxQueue)}
 }
 
-// waiting is what one call is willing to bear, over all the limiters it passes.
-type waiting struct {
-	ctx    context.Context
-	era    *era          // gives up when this ends; may be nil
-	budget time.Duration // negative: does not wait
-	until  time.Time     // when the budget is spent, since it first had to wait
+// A wait says how long one call may wait for its places, at all limiters together.
+type wait struct {
+	ctx      context.Context // the caller's
+	closed   context.Context // ends when the breaker opens; has ended unless it is closed
+	timeout  time.Duration   // negative: the call does not wait
+	deadline time.Time       // of the timeout; set when the call first has to wait
 }
 
-// acquire takes a place. It returns ErrLimited, joined with the error of the
-// caller's context if that ended, or ErrOpen.
-func (l *limiter) acquire(w *waiting) error {
+// acquire takes a place. It returns ErrOpen or ErrLimited, the latter joined with
+// the error of the caller's context if that has ended.
+func (l *limiter) acquire(w *wait) error {
 	// TryAcquire takes no place that somebody is waiting for.
 	if l == nil || l.places.TryAcquire(1) {
 		return nil
 	}
-	if w.budget < 0 {
+	if w.timeout < 0 {
 		return ErrLimited
 	}
 	defer l.queue.Add(-1)
@@ -57,19 +57,17 @@ func (l *limiter) acquire(w *waiting) error {
 	return context.Cause(ctx)
 }
 
-// begin gives the context of a wait. Its cause is ErrLimited when the budget is
-// spent and ErrOpen when the breaker opens.
-func (w *waiting) begin() (context.Context, func()) {
-	if w.until.IsZero() {
-		w.until = time.Now().Add(w.budget)
+// begin returns the context of waiting at one limiter. Its cause is ErrLimited
+// after the timeout and ErrOpen when the breaker opens. stop frees what it holds:
+// without it, closed would refer to every call that ever waited.
+func (w *wait) begin() (ctx context.Context, stop func()) {
+	if w.deadline.IsZero() {
+		w.deadline = time.Now().Add(w.timeout)
 	}
-	ctx, cancel := context.WithDeadlineCause(w.ctx, w.until, ErrLimited)
-	if w.era == nil {
-		return ctx, cancel
-	}
-	ctx, give := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(w.era.ctx, func() { give(ErrOpen) })
-	return ctx, func() { stop(); cancel() }
+	ctx, cancel := context.WithDeadlineCause(w.ctx, w.deadline, ErrLimited)
+	ctx, end := context.WithCancelCause(ctx)
+	forget := context.AfterFunc(w.closed, func() { end(ErrOpen) })
+	return ctx, func() { forget(); cancel() }
 }
 
 func (l *limiter) release() {
@@ -78,8 +76,8 @@ func (l *limiter) release() {
 	}
 }
 
-// waitingNow is the length of the queue.
-func (l *limiter) waitingNow() int {
+// waiting is the length of the queue.
+func (l *limiter) waiting() int {
 	if l == nil {
 		return 0
 	}

@@ -3,10 +3,12 @@ package breaker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/levee-go/levee/breaker"
 )
@@ -120,8 +122,8 @@ func TestAFullQueueRefusesTheNewestAtOnce(t *testing.T) {
 	})
 }
 
-// Those in the queue wait for a source that is known to be down. If only the
-// places woke them, they would hang on until QueueTimeout.
+// Catches a queue that does not hear of the opening: its callers would wait until
+// QueueTimeout for a source that is known to be down.
 func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 40, MinRequests: 20, Timeout: time.Second, QueueTimeout: time.Hour, MaxQueue: 2000})
@@ -153,7 +155,8 @@ func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
 	})
 }
 
-// Asked only behind the queue, an open breaker lets its callers wait for nothing.
+// Catches a breaker that is asked only after the queue: its callers would wait for
+// nothing.
 func TestAnOpenBreakerRefusesBeforeTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 20})
@@ -168,8 +171,8 @@ func TestAnOpenBreakerRefusesBeforeTheQueue(t *testing.T) {
 	})
 }
 
-// The place that comes free as the breaker opens must not let a call through: the
-// breaker is asked again behind the queue, and the verdict comes before the place.
+// A place comes free as the breaker opens. Catches a breaker that is not asked again
+// after the queue.
 func TestNoCallPassesFromTheQueueAfterTheOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1, FailureRatio: 1, QueueTimeout: time.Hour})
@@ -195,69 +198,117 @@ func TestNoCallPassesFromTheQueueAfterTheOpening(t *testing.T) {
 	})
 }
 
-func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 8, MaxDegraded: 2, QueueTimeout: -1})
-		release := make(chan struct{})
-		hold := func(context.Context) error { <-release; return nil }
-		for range 2 {
-			go func() { _ = b.DoDegraded(context.Background(), hold) }()
-		}
-		synctest.Wait()
-		if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
-			t.Errorf("third degraded call: got %v, want ErrLimited", err)
-		}
-		if err := b.Do(t.Context(), succeed); err != nil {
-			t.Errorf("normal call: got %v, want nil", err)
-		}
-		occupy(b, 6, release)
-		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited {
-			t.Errorf("ninth call: got %v, want ErrLimited: degraded ones count in the whole", err)
-		}
-		close(release)
-		synctest.Wait()
-		for range 3 { // a refusal at the second limit must give back the first
-			if err := b.DoDegraded(t.Context(), succeed); err != nil {
-				t.Errorf("got %v, want nil", err)
-			}
-		}
-	})
-}
-
-func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: -1})
-		release := make(chan struct{})
-		occupy(b, 4, release)
-		for range 3 {
-			if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
-				t.Errorf("got %v, want ErrLimited", err)
-			}
-		}
-		close(release)
-		synctest.Wait()
-		if err := b.DoDegraded(t.Context(), succeed); err != nil {
-			t.Errorf("got %v, want nil", err)
-		}
-	})
-}
-
-func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 200 * time.Millisecond})
-		release := make(chan struct{})
-		go func() {
-			_ = b.DoDegraded(context.Background(), func(context.Context) error { time.Sleep(150 * time.Millisecond); return nil })
-		}()
-		occupy(b, 3, release)
-		time.AfterFunc(time.Millisecond, func() { // takes over the place in the whole that the first one leaves
-			_ = b.Do(context.Background(), func(context.Context) error { <-release; return nil })
+// Catches a place that is given back before the verdict: the next call from the
+// queue would pass a breaker that is about to open.
+func TestNoPlaceComesFreeBeforeTheVerdict(t *testing.T) {
+	for name, fn := range map[string]func(context.Context) error{
+		"a failure":                 fail,
+		"a function left behind":    func(context.Context) error { time.Sleep(2 * time.Second); return nil },
+		"a function that is timely": obey,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1, Timeout: time.Second})
+				opened := false
+				b.AtOpening(func() {
+					opened = true
+					time.Sleep(time.Hour) // the function is over by then
+					if b.HasPlace() {
+						t.Error("its place is free while its verdict is being given")
+					}
+				})
+				_ = b.Do(t.Context(), fn)
+				synctest.Wait()
+				if !opened || !b.HasPlace() {
+					t.Errorf("opened: %v, and then a place is free: %v; want both", opened, b.HasPlace())
+				}
+			})
 		})
-		time.Sleep(2 * time.Millisecond)
-		begin := time.Now()
-		err := b.DoDegraded(t.Context(), succeed)
-		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
-			t.Errorf("got %v after %v, want ErrLimited after 200ms in all", err, time.Since(begin))
+	}
+}
+
+// Catches a queue before a breaker that is half-open, and one that does not come
+// back when the breaker closes.
+func TestOnlyAClosedBreakerHasAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second})
+		for range 3 {
+			trip(t, b)
+			time.Sleep(6 * time.Second)
+			go func() {
+				_ = b.Do(context.Background(), func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+			}()
+			synctest.Wait()
+			begin := time.Now()
+			if err := b.Do(t.Context(), succeed); err != breaker.ErrOpen || time.Since(begin) != 0 {
+				t.Errorf("beside the call that tries: got %v after %v, want ErrOpen at once", err, time.Since(begin))
+			}
+			time.Sleep(time.Second)
+
+			go func() {
+				_ = b.Do(context.Background(), func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+			}()
+			synctest.Wait()
+			begin = time.Now()
+			if err := b.Do(t.Context(), succeed); err != nil || time.Since(begin) != 100*time.Millisecond {
+				t.Errorf("closed again: got %v after %v, want nil after 100ms", err, time.Since(begin))
+			}
+		}
+	})
+}
+
+// Catches a refusal behind the limits that keeps its places: two of these calls
+// would take what is left.
+func TestARefusedCallGivesItsPlacesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 3, MaxDegraded: 1, MaxBackground: 1, QueueTimeout: -1})
+		trip(t, b)
+		time.Sleep(6 * time.Second)
+		release := make(chan struct{})
+		occupy(b, 1, release) // the call that tries
+		for range 10 {
+			for name, do := range map[string]func(context.Context, func(context.Context) error) error{
+				"Do": b.Do, "DoDegraded": b.DoDegraded, "DoBackground": b.DoBackground,
+			} {
+				if err := do(t.Context(), succeed); err != breaker.ErrOpen {
+					t.Errorf("%s beside the call that tries: got %v, want ErrOpen", name, err)
+				}
+			}
+		}
+		close(release)
+		synctest.Wait()
+
+		release = make(chan struct{})
+		occupy(b, 2, release)
+		for name, do := range map[string]func(context.Context, func(context.Context) error) error{
+			"Do": b.Do, "DoDegraded": b.DoDegraded, "DoBackground": b.DoBackground,
+		} {
+			if err := do(t.Context(), succeed); err != nil {
+				t.Errorf("%s for the third place: got %v, want nil", name, err)
+			}
+		}
+		close(release)
+	})
+}
+
+// The opening ends the waiting, so the circuit refers to each call that waits.
+// Catches a call that is still referred to after it has gone: a breaker that does
+// not open for months would keep the contexts of all calls that ever queued.
+func TestACallThatQueuedLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		type key struct{}
+		value := new([1 << 10]byte)
+		gone := weak.Make(value)
+		if err := b.Do(context.WithValue(t.Context(), key{}, value), succeed); err != breaker.ErrLimited {
+			t.Errorf("got %v, want ErrLimited", err)
+		}
+		runtime.KeepAlive(value)
+		runtime.GC()
+		if gone.Value() != nil {
+			t.Error("something still refers to the context of a call that has returned")
 		}
 		close(release)
 	})
@@ -280,39 +331,6 @@ func TestNegativeLimitsAreNone(t *testing.T) {
 	})
 }
 
-// With a queue for background calls, or with places that they may all take, those
-// somebody waits for stand behind them.
-func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
-		release := make(chan struct{})
-		hold := func(context.Context) error { <-release; return nil }
-		for range 2 {
-			go func() { _ = b.DoBackground(context.Background(), hold) }()
-		}
-		synctest.Wait()
-		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited {
-			t.Errorf("third of four in the background: got %v, want ErrLimited", err)
-		}
-		occupy(b, 2, release)
-		var waited error
-		var waiter sync.WaitGroup
-		waiter.Go(func() { waited = b.Do(context.Background(), succeed) })
-		synctest.Wait()
-		began := time.Now()
-		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(began) > 0 {
-			t.Errorf("with all places taken: got %v after %v, want ErrLimited at once", err, time.Since(began))
-		}
-		close(release)
-		waiter.Wait()
-		if waited != nil {
-			t.Errorf("the one that queued: %v", waited)
-		}
-		synctest.Wait()
-		for range 3 {
-			if err := b.DoBackground(t.Context(), succeed); err != nil {
-				t.Errorf("got %v, want nil", err)
-			}
-		}
-	})
-}
+// Catches a background call that waits for a place when others hold them all.
+// Catches background calls that may take all places: calls that somebody waits for
+// would wait behind them.

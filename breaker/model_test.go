@@ -29,7 +29,7 @@ type judged struct {
 	failed bool
 }
 
-// admits tells whether a call must, or must not, pass now.
+// admits reports whether a call must, or must not, pass now.
 func (m *model) admits(now time.Time) (must, mustNot bool) {
 	since := now.Sub(m.opened)
 	return m.state != breaker.Open || since > m.o.Cooldown*12/10, m.state == breaker.Open && since < m.o.Cooldown*8/10

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Stats is a snapshot of a Breaker. The counters run from its making. Once no
-// call is inside, the calls of Do and DoDegraded are Successes + Failures +
-// Excluded + RefusedOpen + RefusedLimited + Left.
+// Stats is a snapshot of a Breaker. The counters start at zero in New. While no
+// call is inside, the calls of Do, DoDegraded and DoBackground are
+// Successes + Failures + Excluded + RefusedOpen + RefusedLimited + Left.
 type Stats struct {
 	State State
 
 	Running int // functions running now, each in a place of MaxConcurrent
 	Stuck   int // of these, those whose caller has gone
-	Waiting int // calls waiting for their turn
+	Waiting int // calls waiting for a place
 
 	Successes      uint64
 	Failures       uint64
@@ -24,7 +24,7 @@ type Stats struct {
 	RefusedLimited uint64
 	Left           uint64 // the caller left before its function ran
 
-	LostCallbacks uint64 // calls of OnStateChange that panicked
+	LostCallbacks uint64 // calls of OnStateChange that panicked or called Goexit
 }
 
 // Stats takes a snapshot. It does not wait.
@@ -36,7 +36,7 @@ func (b *Breaker) Stats() Stats {
 		State:          b.circuit.state(),
 		Running:        int(b.tally.running.Load()),
 		Stuck:          int(b.tally.stuck.Load()),
-		Waiting:        b.normal.waitingNow() + b.degraded.waitingNow(),
+		Waiting:        b.normal.waiting() + b.degraded.waiting(),
 		Successes:      b.tally.successes.Load(),
 		Failures:       b.tally.failures.Load(),
 		Timeouts:       b.tally.timeouts.Load(),
@@ -44,7 +44,7 @@ func (b *Breaker) Stats() Stats {
 		RefusedOpen:    b.tally.open.Load(),
 		RefusedLimited: b.tally.limited.Load(),
 		Left:           b.tally.left.Load(),
-		LostCallbacks:  b.changes.failed.Load(),
+		LostCallbacks:  b.hook.failed.Load(),
 	}
 }
 
@@ -54,12 +54,27 @@ type tally struct {
 	open, limited, left                     atomic.Uint64
 }
 
+// judged counts a call whose function ran.
+func (t *tally) judged(v verdict) {
+	switch v {
+	case success:
+		t.successes.Add(1)
+	case timeout:
+		t.timeouts.Add(1)
+		t.failures.Add(1)
+	case excluded:
+		t.excluded.Add(1)
+	default:
+		t.failures.Add(1)
+	}
+}
+
 // refused counts a call that did not get a place.
 func (t *tally) refused(err error) {
 	switch {
 	case errors.Is(err, ErrOpen):
 		t.open.Add(1)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // beside ErrLimited
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // joined with ErrLimited
 		t.left.Add(1)
 	default:
 		t.limited.Add(1)

@@ -106,7 +106,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if c.local, err = localcache.New[K, *entry[V]](o.Local); err != nil {
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
-	c.local.Distrust(rdb != nil) // with Redis not before invalidations arrive
+	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
 	if c.leases, err = mutexrebuild.New(rdb, o.keyspace(), o.Rebuild, c.messages()); err != nil {
 		c.local.Close()
 		return nil, named(err)
@@ -126,7 +126,7 @@ func (c *Cache[K, V]) messages() mutexrebuild.Messages {
 				// invalidation. It counted for a second; it must not count for longer.
 				c.local.Flush()
 			}
-			c.local.Distrust(!live)
+			c.local.Trust(live)
 		},
 	}
 }

@@ -43,7 +43,7 @@ func TestTheHeapKeepsToTheBudget(t *testing.T) {
 		}
 	}
 	s := c.Stats()
-	t.Logf("heap %.1f MiB, booked %.1f MiB, %d entries", float64(most)/(1<<20), float64(s.Bytes)/(1<<20), s.Filled-s.Evicted-s.Rejected)
+	t.Logf("heap %.1f MiB, counted %.1f MiB, %d entries", float64(most)/(1<<20), float64(s.Bytes)/(1<<20), s.Filled-s.Evicted-s.Rejected)
 	if most > budget*5/4 {
 		t.Errorf("the heap grew by %d MiB on a budget of 64", most>>20)
 	}
@@ -99,7 +99,7 @@ func TestAFloodOfNullsDoesNotPushValuesOut(t *testing.T) {
 // ristretto evicts only for new keys. A set of keys that stays the same and
 // whose values grow would take any amount.
 //
-// Catches a tier without its own book: 200 MiB on a budget of 4.
+// Catches a tier that does not count for itself: 200 MiB on a budget of 4.
 func TestValuesThatGrowKeepToTheBudget(t *testing.T) {
 	const keys = 2000
 	c := open[int, []byte](t, localcache.Options{MaxBytes: 4 << 20})

@@ -7,9 +7,9 @@ import (
 )
 
 // A hit does not ask the system for the time, which would cost more than the
-// hit. A goroutine publishes it each tick, and a lead ahead: so a life ends
-// early, by the lead at most, and late only if the goroutine is late by more
-// than a tick. Fills read the time anyhow, and make up for that.
+// hit. A goroutine publishes the time each tick, ahead by lead. So a life ends early,
+// by at most lead; it ends late only if the goroutine is late by more than a tick.
+// Fills read the time anyway, and publish it if the goroutine is late.
 const (
 	tick = 25 * time.Millisecond
 	lead = 2 * tick
@@ -58,7 +58,8 @@ func (c *clock) now() int64 {
 	return now
 }
 
-// publish moves soon forward, and never back, which could raise the dead.
+// publish moves soon forward and never back: entries whose life has ended would
+// count again.
 func (c *clock) publish(now int64) {
 	for {
 		soon := c.soon.Load()

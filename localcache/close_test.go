@@ -13,14 +13,14 @@ import (
 	"github.com/levee-go/levee/localcache"
 )
 
-// Catches a cache without the gate: callers panic with "send on closed channel",
-// and the race detector objects.
+// Catches a Close that does not wait for callers: they panic with "send on closed
+// channel", and the race detector objects.
 func TestCloseLetsCallersFinish(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
 		rounds = 50
 	} else if raceDetector {
-		rounds = 250 // without the gate it takes a few
+		rounds = 250 // without callCounter.close it takes a few
 	}
 	for range rounds {
 		c, err := localcache.New[int, int](localcache.Options{MaxBytes: 64 << 10, MaxNullBytes: 64 << 10})
@@ -103,6 +103,6 @@ func TestAClosedCacheFindsAndTakesNothing(t *testing.T) {
 	}
 	c.Delete("a")
 	c.Flush()
-	c.Distrust(true)
+	c.Trust(false)
 	c.Close()
 }

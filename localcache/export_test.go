@@ -23,12 +23,12 @@ func (c *Cache[K, V]) Hash(key K) uint64 { return c.hash.sum(key) }
 // InFront reports whether the front holds an entry of key.
 func (c *Cache[K, V]) InFront(key K) bool { return c.values.front.get(c.hash.sum(key), key) != nil }
 
-// Heat puts the entry of key in the front, as a hit may. Between its finding the
-// entry and putting it there, meanwhile happens.
-func (c *Cache[K, V]) Heat(key K, meanwhile func()) {
+// Heat puts the entry of key in the front, as a hit may. It calls between after it
+// has found the entry and before it puts it there.
+func (c *Cache[K, V]) Heat(key K, between func()) {
 	hash := c.hash.sum(key)
 	e := c.values.get(hash, key)
-	meanwhile()
+	between()
 	c.values.front.put(hash, e)
 }
 
@@ -44,9 +44,9 @@ func (c *Cache[K, V]) FrontSize() (n int) {
 
 // Enter makes a caller that stays inside until it calls leave.
 func (c *Cache[K, V]) Enter() (leave func()) {
-	lane := c.gate.lane()
-	lane.enter()
-	return func() { lane.leave(miss) }
+	shard := c.calls.shard()
+	shard.enter()
+	return func() { shard.leave(miss) }
 }
 
 // MostBytes and MostQueued are what Stats().Bytes and Queued may not exceed by
@@ -54,5 +54,5 @@ func (c *Cache[K, V]) Enter() (leave func()) {
 func (c *Cache[K, V]) MostBytes() int64  { return c.values.maxUsed }
 func (c *Cache[K, V]) MostQueued() int64 { return c.values.margin }
 
-// Queued is the number of bytes on their way to ristretto's policy.
+// Queued is the number of bytes in ristretto's queue.
 func (c *Cache[K, V]) Queued() int64 { return c.values.queued.Load() }

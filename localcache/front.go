@@ -3,9 +3,9 @@ package localcache
 import "sync/atomic"
 
 // A front is a small table of the hottest entries, before ristretto. A hit in
-// ristretto takes a lock that all readers of a key share, and goes through the
-// gate. A hit in the front does neither: the cores that read one hot key do not
-// wait for each other.
+// ristretto takes a lock that all readers of a key share, and enters and leaves the
+// callCounter. A hit in the front does neither: the cores that read one hot key do
+// not wait for each other.
 //
 // One hit in many puts its entry here, so that only hot ones get in. An entry
 // leaves when another takes its slot, or when ristretto lets go of it. It
@@ -18,14 +18,14 @@ type front[K comparable, V any] struct {
 const (
 	frontBits = 9
 
-	// One hit in 64 in ristretto puts the entry in the front, and one hit in 16
-	// in the front goes on to ristretto, which has to know what is wanted.
+	// One hit in 64 in ristretto puts the entry in the front. One hit in 16 in the
+	// front goes on to ristretto, which has to know which entries are wanted.
 	putBits  = 6
 	passBits = 4
 )
 
-// sampled picks one n in 1<<bits, evenly but without a period: with one, of keys
-// that are asked for in turn, the same few might be picked for ever.
+// sampled picks one n in 1<<bits, evenly but without a period: if callers ask for
+// keys in turn, a period might pick the same few keys each time.
 func sampled(n uint64, bits int) bool { return n*golden>>(64-bits) == 0 }
 
 // golden is 2^64 divided by the golden ratio.
@@ -57,8 +57,8 @@ func (f *front[K, V]) put(hash uint64, e *entry[K, V]) {
 	}
 	s.entry.Store(e)
 	s.hash.Store(hash)
-	// ristretto may have let go of it meanwhile. Either this sees it, or drop
-	// sees the entry in the slot.
+	// ristretto may let go of e while this runs. Then either put sees gone, or
+	// ristretto's drop sees e in the slot.
 	if e.cost.Load()&gone != 0 {
 		f.drop(hash, e)
 	}

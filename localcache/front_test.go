@@ -11,7 +11,7 @@ import (
 // heat asks for key, which is there, until it is in the front.
 func heat[K, V comparable](t testing.TB, c *localcache.Cache[K, V], key K) {
 	t.Helper()
-	for range 1_000_000 { // a goroutine whose stack moves changes lanes, so there is no fixed number
+	for range 1_000_000 { // a goroutine whose stack moves changes shards, so there is no fixed number
 		if c.Get(key); c.InFront(key) {
 			return
 		}
@@ -26,7 +26,7 @@ func TestAHotEntryEndsLikeAnyOther(t *testing.T) {
 		"Flush":    func(c *localcache.Cache[string, int]) { c.Flush() },
 		"Put":      func(c *localcache.Cache[string, int]) { c.Put("a", "a", 0, 8, -1) },
 		"its life": func(c *localcache.Cache[string, int]) { time.Sleep(10 * time.Second) },
-		"Distrust": func(c *localcache.Cache[string, int]) { time.Sleep(time.Second); c.Distrust(true) },
+		"Trust":    func(c *localcache.Cache[string, int]) { time.Sleep(time.Second); c.Trust(false) },
 		"Close":    func(c *localcache.Cache[string, int]) { c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAHotEntryEndsLikeAnyOther(t *testing.T) {
 }
 
 // Catches a front that does not hear of what ristretto lets go of: it would show
-// the old value, and hold memory that is in no book.
+// the old value, and hold memory that nothing counts.
 func TestTheFrontHoldsNothingThatRistrettoLetGo(t *testing.T) {
 	c := open[int, int](t, localcache.Options{MaxBytes: 1 << 20})
 	fill(t, c, 0, 1, 8)

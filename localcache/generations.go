@@ -10,9 +10,9 @@ import (
 // goes back, the sum is the same only if both are, even if a deletion falls
 // between the two reads.
 //
-// Stripes have 32 bits, so that the table stays in the processor's cache. One
-// comes round after 4 billion deletions; an entry would have to live through
-// exactly that many to count again.
+// Stripes have 32 bits, so that the table stays in the processor's cache. A number
+// returns after 4 billion deletions; an old entry would count again only if it
+// lived through exactly that many.
 type generations struct {
 	seed   maphash.Seed
 	all    atomic.Uint64 // starts at 1, so that the zero Mark is never current

@@ -7,8 +7,8 @@ import (
 )
 
 // A hasher turns keys into the 64 bits that ristretto knows them by. It is
-// seeded, so that nobody outside can choose keys that fall together. Keys
-// that do all the same are told apart by the key in the entry.
+// seeded, so that nobody outside can choose keys with the same hash. The key in
+// the entry tells keys apart that have it by chance.
 type hasher[K comparable] struct {
 	seed    maphash.Seed
 	integer bool   // K is int64, int or uint64
@@ -41,17 +41,18 @@ func (h *hasher[K]) sum(key K) uint64 {
 	return maphash.Comparable(h.seed, key)
 }
 
-// mix is one to one, so that no two integers have the same hash. Multiplying
-// carries the low bits up, where those of ids are that count, and shifting brings
-// the high ones down, where ristretto chooses the shard.
+// mix is one to one, so that no two integers have the same hash. Ids differ in
+// their low bits, which the multiplication carries up; the shift brings the high
+// bits down, by which ristretto chooses one of its shards.
 func (h *hasher[K]) mix(k uint64) uint64 {
 	k = (k ^ h.a) * h.b
 	k = (k ^ k>>32) * golden
 	return k ^ k>>32
 }
 
-// own returns key for keeping, and the bytes it points to. A string may be a
-// piece of something large, say a request, that it would keep alive.
+// own returns a key that may be stored, and the number of bytes it points to. A
+// string is copied, because it may be part of something large, say a request, and
+// would keep that alive.
 func own[K comparable](key K) (K, int) {
 	v := reflect.ValueOf(&key).Elem()
 	if v.Kind() != reflect.String {

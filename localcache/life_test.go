@@ -54,7 +54,7 @@ func TestAnEntryWithoutALifeIsNotTaken(t *testing.T) {
 	})
 }
 
-// Catches a Distrust that only caps the fills that come after it.
+// Catches a Trust(false) that limits only the fills that come after it.
 func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open[string, int](t, localcache.Options{})
@@ -65,7 +65,7 @@ func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
 		c.Fill(c.Mark("new"), "new", 2, 8, time.Minute)
 		c.Settle()
 
-		c.Distrust(true)
+		c.Trust(false)
 		want(t, c, "old", 1, value)
 		want(t, c, "null", 0, null)
 		time.Sleep(400 * time.Millisecond)
@@ -78,7 +78,7 @@ func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
 			t.Error("Stats does not say that the cache is distrusted")
 		}
 
-		c.Distrust(false)
+		c.Trust(true)
 		want(t, c, "old", 1, value)
 		want(t, c, "null", 0, null)
 		want(t, c, "new", 2, value)
@@ -90,18 +90,18 @@ func TestDistrustCanMeanNothingCounts(t *testing.T) {
 		c := open[string, int](t, localcache.Options{DistrustTTL: -1})
 		c.Fill(c.Mark("a"), "a", 1, 8, time.Minute)
 		c.Settle()
-		c.Distrust(true)
+		c.Trust(false)
 		want(t, c, "a", 0, miss)
 		c.Fill(c.Mark("b"), "b", 1, 8, time.Minute)
 		c.Settle()
 		want(t, c, "b", 0, miss)
-		c.Distrust(false)
+		c.Trust(true)
 		want(t, c, "a", 1, value)
 	})
 }
 
-// What is over may still be asked for. What has been deleted, or is known not to
-// exist by now, may not: that would bring an old value back.
+// A caller may ask for a value whose life is over. Catches a Kept that returns a
+// value from before a deletion or a null: that would bring an old value back.
 func TestAnEntryPastItsLifeIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open[string, int](t, localcache.Options{TTL: time.Second})

@@ -2,48 +2,50 @@
 // shared cache or a database, and forgets them the moment it is told to.
 //
 // It is [ristretto] made coherent. ristretto is quick, bounded, and good at
-// choosing what to keep, but it applies its writes later, in a goroutine of
-// its own: the second of two quick writes of a new key is lost for good, a
-// deleted value can be read after Del returned, and Close panics the callers
-// that are inside. Here:
+// choosing what to keep, but its own goroutine applies writes later: the second of
+// two quick writes of a new key is lost, a deleted value can be read after Del has
+// returned, and Close panics the callers that are inside. Here:
 //
-//   - After [Cache.Delete], [Cache.Flush] or [Cache.Put] has returned, no Get
-//     that starts then returns what was there before.
-//   - Nor does a fill that was under way bring it back: a reader takes a [Mark]
-//     before it reads from Redis or the database, and what it read is dropped
-//     if the mark has been overtaken.
-//   - Nothing is returned past its life. A life may end up to 50 ms early.
+//   - A Get that starts after [Cache.Delete], [Cache.Flush] or [Cache.Put] has
+//     returned does not return the value from before.
+//   - A fill that began earlier does not bring that value back: a reader takes a
+//     [Mark] before it reads from Redis or the database, and Fill drops the value
+//     if a deletion has overtaken the mark.
+//   - No entry is returned past its life. A life may end up to 50 ms early.
 //   - [Cache.Close] waits for the callers inside; later ones find nothing.
 //   - The budget is in bytes and counts what an entry takes beside its value.
-//     Nulls, keys known not to exist, have a budget of their own.
+//     Nulls, which are keys known not to exist, have their own budget.
 //
-// Not promised is that a fill is kept, or for how long: the least wanted
-// entries go first, and a new key has to be wanted more than what it would
-// push out. A fill of a new key is seen some microseconds later. Of two fills
-// with equal marks either may stay. A deletion also ends the entries of other
-// ids in the same stripe, one in 65,536 of all. Values are handed out as they
-// were given, not copied, so neither side may change them. And when the
-// process as a whole was stopped, by SIGSTOP or with its virtual machine, lives
-// that ended meanwhile may seem to go on for the first milliseconds.
+// What is not promised:
+//
+//   - A fill may not be kept, or not for long: the least wanted entries go first,
+//     and a new key must be wanted more than the entries it would push out.
+//   - A fill of a new key is seen some microseconds later.
+//   - Of two fills with equal marks either may stay.
+//   - A deletion also ends the entries of other ids in the same stripe, one in
+//     65,536 of all.
+//   - Values are not copied: neither the caller of Fill nor that of Get may change
+//     them.
+//   - After the whole process was stopped, by SIGSTOP or with its virtual machine,
+//     lives that ended during the stop may go on for some milliseconds.
 //
 // # How it works
 //
 // Every id belongs to one of 65,536 stripes, and every stripe has a generation,
 // a number that grows with each deletion. An entry carries the generation that
 // its mark saw, and counts only while that is the current one. So a deletion is
-// one atomic addition, and ristretto is not asked to delete: its Del may block
-// for tens of milliseconds and take effect later. What it holds then is dead:
-// out of reach, in the budget, and overwritten by the next fill or pushed out
-// in time. Whatever ristretto does out of order ends as a miss and never as an
-// old value, because what it mixes up are entries, and each knows its
-// generation.
+// one atomic addition. ristretto is not asked to delete: its Del may block for tens
+// of milliseconds and take effect later. It still holds the entry, which is now
+// dead: no Get returns it, the budget counts it, and the next fill overwrites it or
+// other entries push it out. If ristretto applies writes out of order, the result is
+// a miss and never an old value, because each entry knows its generation.
 //
 // The hottest few hundred entries are also in a small table before ristretto,
 // where a hit takes no lock.
 //
-// An id is what processes tell each other about: the key as text. A key is
-// what the caller of Get holds, of any comparable type. They need not be
-// equal, but a key has to have the same id always.
+// An id is the key as text; processes name it when they tell each other of a
+// deletion. A key is what the caller of Get holds, of any comparable type. They
+// need not be equal, but a key must always have the same id.
 //
 // [ristretto]: https://github.com/dgraph-io/ristretto
 package localcache
@@ -75,9 +77,9 @@ type Mark struct {
 //
 // All methods may be called concurrently. None of them blocks, except Close.
 type Cache[K comparable, V any] struct {
-	gate        gate
+	calls       callCounter
 	clock       clock
-	maxAge      atomic.Int64 // older entries do not count, see Distrust
+	maxAge      atomic.Int64 // older entries do not count, see Trust
 	hash        hasher[K]
 	generations *generations
 	values      *tier[K, V]
@@ -91,12 +93,12 @@ type Cache[K comparable, V any] struct {
 	closed      chan struct{}
 }
 
-// New makes a cache, or returns an error that names the field of o that cannot
-// be. If o.MaxBytes is negative, it returns nil, a cache that is off.
+// New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is
+// negative, New returns nil, a cache that is off.
 //
 // A cache owns goroutines: Close it.
 func New[K comparable, V any](o Options) (*Cache[K, V], error) {
-	o, err := o.resolved()
+	o, err := o.withDefaults()
 	if err != nil || o.MaxBytes < 0 {
 		return nil, err
 	}
@@ -113,78 +115,79 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	if o.MaxNullBytes > 0 {
 		c.nulls = newTier[K, struct{}](o.MaxNullBytes, hash)
 	}
-	c.Distrust(false)
+	c.Trust(true)
 	c.clock.start()
 	return c, nil
 }
 
-// Get returns the value of key and Value, or the zero V and Null or Miss. If
-// there are both a value and a null that count, it is the value. Get does not
-// allocate.
+// Get returns the value of key and Value, or the zero V and Null or Miss. If both a
+// value and a null count, Get returns the value. Get does not allocate.
 func (c *Cache[K, V]) Get(key K) (V, Kind) {
 	var none V
 	if c == nil {
 		return none, Miss
 	}
-	hash := c.hash.sum(key) // outside the gate, as it panics if key holds what has no equality
-	lane := c.gate.lane()
+	hash := c.hash.sum(key) // before enter, because it panics if key is an interface that holds a slice, say
+	shard := c.calls.shard()
 	if e := c.values.front.get(hash, key); e != nil && c.counts(&e.stamp) {
-		if !sampled(lane.fronted.Add(1), passBits) {
+		n := shard.fronted.Add(1)
+		if !sampled(n, passBits) {
 			return e.value, Value
 		}
-		lane.passed.Add(1)
+		shard.passed.Add(1)
 	}
-	if !lane.enter() {
+	if !shard.enter() {
 		return none, Miss
 	}
 	if e := c.values.get(hash, key); e != nil && c.counts(&e.stamp) {
-		if sampled(lane.leave(hit), putBits) {
+		n := shard.leave(hit)
+		if sampled(n, putBits) {
 			c.values.front.put(hash, e)
 		}
 		return e.value, Value
 	}
 	if e := c.nulls.get(hash, key); e != nil && c.counts(&e.stamp) {
-		lane.leave(null)
+		shard.leave(null)
 		return none, Null
 	}
-	lane.leave(miss)
+	shard.leave(miss)
 	return none, Miss
 }
 
-// Kept returns the value of key even if its life is over, for a caller who finds
-// nothing better: as long as there was room for it, unless the id has been deleted
-// or a null was filled since. It may be far older than Options.TTL; how old is for
-// the value to know.
+// Kept returns the value of key even if its life is over, for a caller that finds
+// nothing better. It returns no value that was pushed out, or that is older than a
+// deletion of its id or than a null of key. The value may be far older than
+// Options.TTL, and Kept does not say how old it is.
 func (c *Cache[K, V]) Kept(key K) (V, bool) {
 	var none V
 	if c == nil {
 		return none, false
 	}
 	hash := c.hash.sum(key)
-	lane := c.gate.lane()
-	if !lane.enter() {
+	shard := c.calls.shard()
+	if !shard.enter() {
 		return none, false
 	}
 	e, null := c.values.get(hash, key), c.nulls.get(hash, key)
-	lane.leave(kept)
+	shard.leave(kept)
 	if e == nil || !c.current(&e.stamp) || null != nil && c.current(&null.stamp) && null.filled >= e.filled {
 		return none, false
 	}
 	return e.value, true
 }
 
-// counts reports whether an entry is neither overtaken nor too old.
+// counts reports whether an entry is neither too old nor overtaken by a deletion.
 func (c *Cache[K, V]) counts(s *stamp) bool {
 	age := c.clock.soon.Load() - s.filled
 	return age < s.life && age < c.maxAge.Load() && c.current(s)
 }
 
-// current reports whether an entry is not overtaken by a deletion.
+// current reports whether no deletion has overtaken an entry.
 func (c *Cache[K, V]) current(s *stamp) bool { return s.generation == c.generations.now(s.stripe) }
 
-// Mark returns the present moment of id. Take it before the read from Redis or
-// the database that a fill is to be made of: only then does a deletion that the
-// read may have missed drop the fill.
+// Mark returns the present moment of id. Take it before you read from Redis or the
+// database what you are going to fill: then a deletion that the read may have missed
+// drops the fill.
 func (c *Cache[K, V]) Mark(id string) Mark {
 	if c == nil {
 		return Mark{}
@@ -193,14 +196,13 @@ func (c *Cache[K, V]) Mark(id string) Mark {
 	return Mark{c.generations.now(stripe), stripe}
 }
 
-// Fill offers value for key, and reports whether it was taken: not if the id
-// was deleted or the cache flushed since m, if the cache is closed, or if
-// there is no room at present.
+// Fill offers value for key, and reports whether it was taken. It is not if the id
+// was deleted or the cache flushed since m, if the cache is closed, or if there is
+// no room at present.
 //
-// m is the mark of the id that belongs to key. size is what value takes
-// encoded, in bytes; negative counts as 0. The entry lives for ttl from now, or
-// for Options.TTL if that is shorter; with a ttl of 50 ms or less it is not
-// taken.
+// m is the mark of the id that belongs to key. size is the size of value encoded,
+// in bytes; negative counts as 0. The entry lives for ttl from now, or for
+// Options.TTL if that is shorter. With a ttl of 50 ms or less it is not taken.
 func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -208,8 +210,8 @@ func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) 
 	return fill(c, c.values, m, key, value, size, ttl)
 }
 
-// FillNull is Fill with the news that key does not exist. A value that counts
-// hides it; Delete the id first if there may be one.
+// FillNull is Fill for a key that does not exist. A value that counts hides the
+// null, so Delete the id first if there may be one.
 func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -217,40 +219,42 @@ func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
 	return fill(c, c.nulls, m, key, struct{}{}, 0, ttl)
 }
 
-// fill is both of them: T is V, or nothing for a null.
+// fill puts an entry into t, one of c's tiers. T is V for a value, struct{} for a
+// null.
 func fill[K comparable, V, T any](c *Cache[K, V], t *tier[K, T], m Mark, key K, value T, size int, ttl time.Duration) bool {
 	hash := c.hash.sum(key)
-	lane := c.gate.lane()
-	if !lane.enter() {
+	shard := c.calls.shard()
+	if !shard.enter() {
 		return false
 	}
 	life := min(ttl, c.ttl)
 	if t == nil || life <= lead {
-		lane.leave(refused)
+		shard.leave(refused)
 		return false
 	}
-	// This look only saves the work: the mark may be overtaken right after.
+	// This look only saves work: a deletion may overtake the mark right after it.
 	if m.generation != c.generations.now(m.stripe) {
-		lane.leave(outdated)
+		shard.leave(outdated)
 		return false
 	}
 	if !t.set(hash, &entry[K, T]{value: value, stamp: c.stamp(m, life)}, key, size) {
-		lane.leave(refused)
+		shard.leave(refused)
 		return false
 	}
-	lane.leave(filled)
+	shard.leave(filled)
 	return true
 }
 
-// stamp starts the life of an entry. That it carries the generation of the
-// mark, not that of now, is what makes an overtaken fill harmless.
+// stamp starts the life of an entry. The entry carries the generation of the mark,
+// not the present one: so a fill that a deletion overtakes is a miss.
 func (c *Cache[K, V]) stamp(m Mark, life time.Duration) stamp {
 	return stamp{generation: m.generation, stripe: m.stripe, filled: c.clock.now(), life: int64(life)}
 }
 
-// Put replaces what is known of key by a value that is newer than any read
-// under way. What was there is gone when Put returns, even if it reports that
-// the value itself was not taken. id is that of key; the rest is as for Fill.
+// Put replaces what is known of key by a value that is newer than all reads that
+// have begun. When Put returns, the former value or null is gone, even if Put
+// reports that the new value was not taken. id is that of key; the rest is as for
+// Fill.
 func (c *Cache[K, V]) Put(id string, key K, value V, size int, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -260,15 +264,15 @@ func (c *Cache[K, V]) Put(id string, key K, value V, size int, ttl time.Duration
 	return fill(c, c.values, m, key, value, size, ttl)
 }
 
-// Delete ends what is known of id, value or null: a Get that starts after
-// Delete returned does not find it, and a Fill whose mark is older is dropped.
+// Delete ends the value and the null of id: a Get that starts after Delete has
+// returned does not find them, and a Fill whose mark is older is dropped.
 func (c *Cache[K, V]) Delete(id string) {
 	if c == nil {
 		return
 	}
-	// The dead entry is not overwritten. That would free its memory sooner, but
-	// it takes the key, which a deletion told by another process does not have,
-	// and 380 ns instead of 27. The budget includes the dead.
+	// Overwriting the dead entry would free its memory sooner, but it needs the key,
+	// and another process' deletion names only the id. It also costs 380 ns instead
+	// of 27. The budget counts dead entries.
 	c.generations.bump(c.generations.stripeOf(id))
 	c.deletes.Add(1)
 }
@@ -282,23 +286,23 @@ func (c *Cache[K, V]) Flush() {
 	c.flushes.Add(1)
 }
 
-// Distrust is for a time in which deletions told by other processes may be
-// missed. With true, entries count only for Options.DistrustTTL after their
-// fill, those already there as well. With false, all that is there counts for
-// its whole life again; Flush first, if a deletion may have been missed.
-func (c *Cache[K, V]) Distrust(on bool) {
+// Trust tells the cache whether deletions by other processes arrive. While live is
+// false, entries count only for Options.DistrustTTL after their fill, those that are
+// already there too. When it is true again, all entries count for their whole life;
+// Flush first if a deletion may have been missed. A new cache is trusted.
+func (c *Cache[K, V]) Trust(live bool) {
 	switch {
 	case c == nil:
-	case on:
-		c.maxAge.Store(max(0, int64(c.distrustTTL)))
-	default:
+	case live:
 		c.maxAge.Store(math.MaxInt64)
+	default:
+		c.maxAge.Store(max(0, int64(c.distrustTTL)))
 	}
 }
 
-// Close frees what the cache holds and ends its goroutines. It waits for the
-// callers inside, which is a matter of microseconds. Afterwards Get returns
-// Miss and nothing is taken. A second Close waits for the first.
+// Close frees the entries and ends the goroutines of the cache. It waits for the
+// callers inside, which takes microseconds. Afterwards Get returns Miss and nothing
+// is taken. A second Close waits for the first.
 func (c *Cache[K, V]) Close() {
 	if c == nil {
 		return
@@ -307,7 +311,7 @@ func (c *Cache[K, V]) Close() {
 		<-c.closed
 		return
 	}
-	c.gate.shut()
+	c.calls.close()
 	c.clock.stop()
 	c.values.close()
 	c.nulls.close()

@@ -145,7 +145,7 @@ func TestACacheThatIsOffDoesNothing(t *testing.T) {
 	want(t, c, "a", 0, miss)
 	c.Delete("a")
 	c.Flush()
-	c.Distrust(true)
+	c.Trust(false)
 	if s := c.Stats(); s != (localcache.Stats{}) {
 		t.Errorf("Stats = %+v", s)
 	}

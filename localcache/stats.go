@@ -7,35 +7,35 @@ type Stats struct {
 	// Every Get ended as one of these.
 	Hits, Nulls, Misses uint64
 
-	// Every Fill, FillNull and Put ended as one of these: taken, dropped
-	// because its mark was overtaken, or not taken for another reason.
+	// Every Fill, FillNull and Put ended as one of these: taken, dropped because a
+	// deletion had overtaken its mark, or not taken for another reason.
 	Filled, Outdated, Refused uint64
 
 	Deletes, Flushes uint64 // calls
 
-	// What became of entries that were taken: pushed out by others, or not
-	// kept at all because others were wanted more.
+	// Entries that were taken and then pushed out by others, or not kept at all
+	// because others were wanted more.
 	Evicted, Rejected uint64
 
-	// What the entries take, in bytes, dead ones and those on their way in as well.
+	// Size of all entries, in bytes, with dead ones and those in ristretto's queue.
 	Bytes, NullBytes int64
 
-	Distrusted bool
+	Distrusted bool // by Trust(false)
 }
 
-// Stats returns the counters. While calls are under way, they are not all of
-// one moment.
+// Stats returns the counters. While other calls run, the counters are not all of the
+// same moment.
 func (c *Cache[K, V]) Stats() Stats {
 	if c == nil {
 		return Stats{}
 	}
 	s := Stats{
-		Hits:       c.gate.count(hit) + c.gate.fronted(),
-		Nulls:      c.gate.count(null),
-		Misses:     c.gate.count(miss),
-		Filled:     c.gate.count(filled),
-		Outdated:   c.gate.count(outdated),
-		Refused:    c.gate.count(refused),
+		Hits:       c.calls.count(hit) + c.calls.fronted(),
+		Nulls:      c.calls.count(null),
+		Misses:     c.calls.count(miss),
+		Filled:     c.calls.count(filled),
+		Outdated:   c.calls.count(outdated),
+		Refused:    c.calls.count(refused),
 		Deletes:    c.deletes.Load(),
 		Flushes:    c.flushes.Load(),
 		Evicted:    c.values.evicted.Load(),

@@ -10,8 +10,8 @@ import (
 	"github.com/levee-go/levee/localcache"
 )
 
-// Catches an exit of Get or of a fill that does not count, and a book of bytes
-// that misses an entry on any of its ways out.
+// Catches an exit of Get or of a fill that does not count, and bytes that are not
+// given back when an entry leaves in one of its ways.
 func TestEveryCallIsCountedOnceAndEveryByteGivenBack(t *testing.T) {
 	c := open[int, int](t, localcache.Options{MaxBytes: 256 << 10, MaxNullBytes: 64 << 10})
 	var mu sync.Mutex

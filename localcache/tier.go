@@ -7,7 +7,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 )
 
-// entry is what is kept of a key. It does not change once it is set.
+// An entry is a value or a null with its key. It does not change once it is set.
 type entry[K comparable, V any] struct {
 	value V
 	key   K
@@ -26,18 +26,18 @@ type stamp struct {
 // gone marks an entry that ristretto has let go of.
 const gone = 1 << 31
 
-// perEntry is what ristretto and the allocator take for an entry beside the
-// entry itself, in bytes, measured.
+// perEntry is how many bytes ristretto and the allocator take for an entry beside
+// the entry itself, as measured.
 const perEntry = 210
 
 // A tier is a ristretto, keyed by hash, that keeps to its budget. A nil tier is
 // off.
 //
-// ristretto alone does not: what waits in its queue is in none of its books, and
-// values that grow as they are overwritten make it evict nothing, which it does
-// only for a new key. So the tier keeps books of its own. An entry is booked in
-// before ristretto gets it, and booked out when ristretto says that it has let
-// go of it.
+// ristretto alone exceeds its budget in two ways: it does not count the entries in
+// its queue, and it evicts only for new keys, so values that grow when they are
+// overwritten evict nothing. So the tier counts for itself. It adds the size of an
+// entry before ristretto gets it, and subtracts it when ristretto says that it has
+// let go of it.
 type tier[K comparable, V any] struct {
 	hash  hasher[K]
 	front *front[K, V] // or nil
@@ -52,15 +52,15 @@ type tier[K comparable, V any] struct {
 }
 
 func newTier[K comparable, V any](budget int64, hash hasher[K]) *tier[K, V] {
-	// At 4 MiB the queue holds less than the 32,768 items at which ristretto
-	// begins to drop them, without a word if they are updates.
+	// Entries of 4 MiB in all are fewer than 32,768. From that many in its queue on,
+	// ristretto drops what it is given, and if that is an update, silently.
 	margin := min(max(budget/16, 1<<20), 4<<20)
 	t := &tier[K, V]{hash: hash, margin: margin, maxUsed: budget + margin}
 	inner, err := ristretto.NewCache(&ristretto.Config[uint64, *entry[K, V]]{
 		NumCounters:        min(budget/64, 1<<26), // at least four for each entry, of 4 bytes each
 		MaxCost:            budget,
 		BufferItems:        64,
-		IgnoreInternalCost: true, // it is in perEntry, which is what it really takes
+		IgnoreInternalCost: true, // perEntry has it, and more exactly
 		KeyToHash:          func(hash uint64) (uint64, uint64) { return hash, 0 },
 		Cost:               t.dequeued,
 		OnEvict:            func(i *ristretto.Item[*entry[K, V]]) { t.lost(&t.evicted, i.Value) },
@@ -98,17 +98,19 @@ func (t *tier[K, V]) set(hash uint64, e *entry[K, V], key K, size int) bool {
 	if t.used.Add(cost) <= t.maxUsed {
 		return t.enqueue(hash, e)
 	}
-	// Values have grown where they stand. Put nothing in the place of this one:
-	// the room of an old one there is free at once, and for a new key ristretto
-	// evicts.
 	t.freed(e)
-	t.enqueue(hash, nil)
+	t.evictOne(hash)
 	return false
 }
 
+// evictOne makes room when the tier is over its budget, which happens when updates
+// grow. ristretto evicts only for new keys, so evictOne stores a nil for hash: it
+// frees the old value of this key at once, or makes ristretto evict for a new one.
+func (t *tier[K, V]) evictOne(hash uint64) { t.enqueue(hash, nil) }
+
 func (t *tier[K, V]) enqueue(hash uint64, e *entry[K, V]) bool {
 	cost := e.bytes()
-	// One entry may always be on its way, however large.
+	// One entry may always be in the queue, however large it is.
 	if queued := t.queued.Add(cost); (queued <= t.margin || queued == cost) && t.inner.Set(hash, e, 0) {
 		return true
 	}
@@ -117,7 +119,7 @@ func (t *tier[K, V]) enqueue(hash uint64, e *entry[K, V]) bool {
 	return false
 }
 
-// bytes is the cost of an entry. That of a nil entry is its place.
+// bytes is the cost of an entry. A nil entry costs perEntry.
 func (e *entry[K, V]) bytes() int64 {
 	if e == nil {
 		return perEntry
@@ -127,13 +129,14 @@ func (e *entry[K, V]) bytes() int64 {
 
 // ristretto calls the following, from its goroutine and from inside of Set.
 
-// dequeued is asked for the cost of an entry as it leaves the queue.
+// dequeued gives the cost of an entry, which ristretto asks for when the entry
+// leaves the queue.
 func (t *tier[K, V]) dequeued(e *entry[K, V]) int64 {
 	t.queued.Add(-e.bytes())
 	return e.bytes()
 }
 
-// freed is told once of every entry that ristretto was given and has no longer.
+// freed is called once for every entry that ristretto was given and has no longer.
 func (t *tier[K, V]) freed(e *entry[K, V]) {
 	if e != nil {
 		e.cost.Or(gone)

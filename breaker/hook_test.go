@@ -67,8 +67,8 @@ func TestASlowOnStateChangeDelaysNoCallAndHearsAllInOrder(t *testing.T) {
 	})
 }
 
-// With a plain list of what is still to be told, a callback that hangs makes the
-// breaker of a flapping source grow for ever.
+// Catches a list without a bound of changes that are still to be told: with a
+// callback that hangs, it would grow with every change of a flapping source.
 func TestAHangingOnStateChangeCostsBoundedMemoryAndKeepsTheChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -1,0 +1,131 @@
+package breaker_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+)
+
+func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 8, MaxDegraded: 2, QueueTimeout: -1})
+		release := make(chan struct{})
+		hold := func(context.Context) error { <-release; return nil }
+		for range 2 {
+			go func() { _ = b.DoDegraded(context.Background(), hold) }()
+		}
+		synctest.Wait()
+		if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("third degraded call: got %v, want ErrLimited", err)
+		}
+		if err := b.Do(t.Context(), succeed); err != nil {
+			t.Errorf("normal call: got %v, want nil", err)
+		}
+		occupy(b, 6, release)
+		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("ninth call: got %v, want ErrLimited: degraded ones count in the whole", err)
+		}
+		close(release)
+		synctest.Wait()
+		for range 3 { // a refusal at the second limit must give back the first
+			if err := b.DoDegraded(t.Context(), succeed); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		}
+	})
+}
+
+func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: -1})
+		release := make(chan struct{})
+		occupy(b, 4, release)
+		for range 3 {
+			if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+				t.Errorf("got %v, want ErrLimited", err)
+			}
+		}
+		close(release)
+		synctest.Wait()
+		if err := b.DoDegraded(t.Context(), succeed); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
+func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 200 * time.Millisecond})
+		release := make(chan struct{})
+		go func() {
+			_ = b.DoDegraded(context.Background(), func(context.Context) error { time.Sleep(150 * time.Millisecond); return nil })
+		}()
+		occupy(b, 3, release)
+		time.AfterFunc(time.Millisecond, func() { // takes over the place in the whole that the first one leaves
+			_ = b.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		time.Sleep(2 * time.Millisecond)
+		begin := time.Now()
+		err := b.DoDegraded(t.Context(), succeed)
+		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
+			t.Errorf("got %v after %v, want ErrLimited after 200ms in all", err, time.Since(begin))
+		}
+		close(release)
+	})
+}
+
+func TestABackgroundCallDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
+		release := make(chan struct{})
+		occupy(b, 4, release)
+		begin := time.Now()
+		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
+		}
+		close(release)
+		synctest.Wait()
+		if err := b.DoBackground(t.Context(), succeed); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
+func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
+		release := make(chan struct{})
+		hold := func(context.Context) error { <-release; return nil }
+		for range 2 {
+			go func() { _ = b.DoBackground(context.Background(), hold) }()
+		}
+		synctest.Wait()
+		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited {
+			t.Errorf("third of four in the background: got %v, want ErrLimited", err)
+		}
+		occupy(b, 2, release)
+		var waited error
+		var waiter sync.WaitGroup
+		waiter.Go(func() { waited = b.Do(context.Background(), succeed) })
+		synctest.Wait()
+		began := time.Now()
+		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(began) > 0 {
+			t.Errorf("with all places taken: got %v after %v, want ErrLimited at once", err, time.Since(began))
+		}
+		close(release)
+		waiter.Wait()
+		if waited != nil {
+			t.Errorf("the one that queued: %v", waited)
+		}
+		synctest.Wait()
+		for range 3 {
+			if err := b.DoBackground(t.Context(), succeed); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		}
+	})
+}

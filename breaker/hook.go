@@ -1,0 +1,60 @@
+package breaker
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// maxChanges is how many changes may wait for the user's function.
+const maxChanges = 64
+
+// A hook calls the user's function with each change: outside every lock, one at a
+// time and in order. It has a goroutine only while there is something to tell.
+type hook struct {
+	fn     func(from, to State) // nil: nobody is told
+	failed atomic.Uint64        // calls that panicked or called Goexit
+
+	mu      sync.Mutex // guards pending
+	pending []change   // the first is being told
+}
+
+type change struct{ from, to State }
+
+// push never blocks. If pending is full, its last change takes this one in, so
+// that each change starts where the one before it ended.
+func (h *hook) push(from, to State) {
+	if h.fn == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.pending); n == maxChanges {
+		h.pending[n-1].to = to
+		return
+	}
+	h.pending = append(h.pending, change{from, to})
+	if len(h.pending) == 1 {
+		go h.tell(h.pending[0])
+	}
+}
+
+func (h *hook) tell(c change) {
+	for more := true; more; c, more = h.next() {
+		if <-contain.Go(func() error { h.fn(c.from, c.to); return nil }) != nil {
+			h.failed.Add(1)
+		}
+	}
+}
+
+// next removes the change that has been told and returns the one after it.
+func (h *hook) next() (change, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pending = h.pending[1:]
+	if len(h.pending) == 0 {
+		return change{}, false
+	}
+	return h.pending[0], true
+}
