@@ -91,7 +91,7 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	}
 	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
 	if next != nil {
-		go c.run([]*job[K, V]{c.newJob(j.ctx, j.key, next)})
+		go c.run([]*job[K, V]{c.newJob(flight.Detached(j.ctx), j.key, next)})
 	}
 }
 

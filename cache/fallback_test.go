@@ -1,0 +1,202 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// withRedis are the cells in which a value past its TTL is found in Redis.
+var withRedis = []cell{{redis: "mini"}, {redis: "mini", local: true}}
+
+// onlyFallback gives values a second, and then lets them answer for errors only.
+func onlyFallback(o *cache.Options) {
+	o.TTL, o.Jitter, o.EarlyRefresh = time.Second, -1, -1
+	o.StaleWhileRevalidate, o.StaleIfError = -1, time.Hour
+}
+
+// Without SoftTimeout a caller with a long deadline waits for a slow database
+// although there is an old value to answer with.
+func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), onlyFallback)
+		c.gives(r, 1, "v1")
+		time.Sleep(2 * time.Second)
+		source.put(1, "v2")
+		source.slowly(func(context.Context, int64) error { time.Sleep(3 * time.Second); return nil })
+
+		for i := range 3 { // one opens the flight, the others join it
+			began := time.Now()
+			got, err := c.Fetch(r.ctx, 1)
+			if err != nil || got.Value != "v1" || !got.Stale {
+				r.Errorf("Fetch %d: %+v, %v", i, got, err)
+			}
+			if took := time.Since(began); took < 200*time.Millisecond || took > 250*time.Millisecond {
+				r.Errorf("Fetch %d took %v", i, took)
+			}
+		}
+		time.Sleep(3 * time.Second) // the load went on
+		c.gives(r, 1, "v2")
+		if n := source.loads(1); n != 2 {
+			r.Errorf("%d loads", n)
+		}
+		if s := c.Stats(); s.Stale != 3 || s.Fallbacks != 3 {
+			r.Errorf("%+v", s)
+		}
+	})
+}
+
+// A fallback answers the caller it was meant for. If it were kept in the local tier,
+// it would hide the new value from patient callers for a second.
+func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), onlyFallback)
+		c.gives(r, 1, "v1")
+		time.Sleep(2 * time.Second)
+		source.put(1, "v2")
+		source.slowly(func(context.Context, int64) error { time.Sleep(150 * time.Millisecond); return nil })
+
+		impatient, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
+		defer cancel()
+		if got, err := c.Fetch(impatient, 1); err != nil || got.Value != "v1" || !got.Stale {
+			r.Errorf("the impatient caller gets %+v, %v", got, err)
+		}
+		for range 3 {
+			c.gives(r, 1, "v2")
+		}
+	})
+}
+
+// A caller who joins a load knows of every invalidation that returned before. An old
+// value that was read before the caller joined may be one that such an invalidation
+// ended. Without reading it again for late callers, this one would get v1.
+func TestAFallbackIsReadAgainForLateCallers(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		c, writer := open(r, source.source(), onlyFallback), open(r, source.source(), onlyFallback)
+		c.gives(r, 1, "v1")
+		time.Sleep(2 * time.Second)
+		source.slowly(gate.wait)
+		var callers sync.WaitGroup
+		callers.Go(func() { // before the write: either value is right
+			if _, err := c.Get(r.ctx, 1); err != nil {
+				r.Error(err)
+			}
+		})
+		gate.arrived(r)
+		source.put(1, "v2")
+		if err := writer.Invalidate(r.ctx, 1); err != nil {
+			r.Error(err)
+		}
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+			defer cancel()
+			if got, err := c.Get(ctx, 1); err == nil && got == "v1" {
+				r.Error("a Get that began after Invalidate had returned gives v1")
+			}
+		})
+		time.Sleep(2 * time.Second)
+		close(gate.open)
+		callers.Wait()
+		c.gives(r, 1, "v2")
+	})
+}
+
+// No tier answers beyond TTL and StaleIfError together. A local tier that keeps every
+// old value for a second answers at the age of 1.2 s here.
+func TestNothingAnswersBeyondStaleIfError(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), unheld, func(o *cache.Options) {
+			o.TTL, o.Jitter = 200*time.Millisecond, -1
+			o.StaleWhileRevalidate, o.StaleIfError = 300*time.Millisecond, 300*time.Millisecond
+		})
+		c.gives(r, 1, "v1")
+		loaded := time.Now()
+		source.slowly(func(context.Context, int64) error { return errBroken })
+		for time.Since(loaded) < 2*time.Second {
+			age := time.Since(loaded)
+			got, err := c.Fetch(r.ctx, 1)
+			if err == nil && age > 510*time.Millisecond { // times are stored in whole milliseconds
+				r.Fatalf("at the age of %v Redis and the process still give %+v", age, got)
+			}
+			if err != nil && !errors.Is(err, errBroken) {
+				r.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+// Without Redis a TTL under a second is one: refreshes begin when it ends, not after a
+// second.
+func TestWithoutRedisAShortTTLIsOne(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		c := open(r, newRows(r, 1).source(), ttl(100*time.Millisecond))
+		oldest := time.Duration(0)
+		for range 1000 {
+			got, err := c.Fetch(r.ctx, 1)
+			if err != nil {
+				r.Fatal(err)
+			}
+			oldest = max(oldest, got.Age)
+			time.Sleep(2 * time.Millisecond)
+		}
+		if oldest > 110*time.Millisecond {
+			r.Errorf("the oldest answer was %v old", oldest)
+		}
+	})
+}
+
+// A load goes on without the caller who began it, and its value is kept. If it were
+// thrown away, callers with little time would never get one.
+func TestWhatALoadBringsIsKeptThoughItsCallerLeft(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}, {redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		source.slowly(func(context.Context, int64) error { time.Sleep(300 * time.Millisecond); return nil })
+		c := open(r, source.source())
+		answers := 0
+		for range 10 {
+			ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+			if _, err := c.Get(ctx, 1); err == nil {
+				answers++
+			}
+			cancel()
+			time.Sleep(time.Millisecond) // the local tier shows a new key some moments after its fill
+		}
+		if answers < 6 || source.loads(1) != 1 {
+			r.Errorf("%d of 10 impatient callers got a value, of %d loads", answers, source.loads(1))
+		}
+	})
+}
+
+// The value is in the local tier before its flight ends. Were it the other way round,
+// a caller who comes between the two would load again.
+func TestWithoutRedisAKeyIsLoadedOnceForAllWhoAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cell{redis: "none", local: true}, nil)
+		source := newRows(r)
+		source.slowly(func(context.Context, int64) error { time.Sleep(5 * time.Millisecond); return nil })
+		for key := range int64(200) {
+			source.put(key, "v1")
+		}
+		c := open(r, source.source())
+		for key := range int64(200) {
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() { c.gives(r, key, "v1") })
+			}
+			callers.Wait()
+			if n := source.loads(key); n != 1 {
+				r.Errorf("key %d was loaded %d times", key, n)
+			}
+		}
+	})
+}
