@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/crc32"
-	"hash/fnv"
 	"runtime/debug"
 	"time"
 
@@ -67,6 +66,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // A format knows how the values of one cache are stored.
 type format[V any] struct {
 	name   string
+	prefix uint64 // digest of what every name of a key begins with
 	schema int
 	max    int
 	id     byte
@@ -76,7 +76,7 @@ type format[V any] struct {
 }
 
 func newFormat[V any](o Options, log *logonce.Log) format[V] {
-	f := format[V]{name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
+	f := format[V]{prefix: fnv1a(fnvOffset, keys.Value(o.Name, o.Schema, "")), name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
 	if f.codec != nil {
 		return f
 	}
@@ -174,14 +174,27 @@ func (f format[V]) contain(err *error) {
 	}
 }
 
-// digest binds bytes to the key they were stored under. FNV-1a is enough against
-// accidents, such as a reply that reaches the wrong command; who can write to
+// digest binds bytes to the key they were stored under: FNV-1a of the key's name,
+// made without the name where that is the prefix and the id as it is. FNV is enough
+// against accidents, such as a reply that reaches the wrong command; who can write to
 // Redis can forge it.
 func (f format[V]) digest(id string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(keys.Value(f.name, f.schema, id)))
-	return h.Sum64()
+	if keys.IsPlain(f.schema, id) {
+		return fnv1a(f.prefix, id)
+	}
+	return fnv1a(fnvOffset, keys.Value(f.name, f.schema, id))
 }
+
+// fnv1a goes on with an FNV-1a hash: with fnvOffset it begins one. hash/fnv would
+// allocate, and takes bytes.
+func fnv1a(hash uint64, text string) uint64 {
+	for i := range len(text) {
+		hash = (hash ^ uint64(text[i])) * 1099511628211
+	}
+	return hash
+}
+
+const fnvOffset = 14695981039346656037
 
 func checksum(data []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, data[:offSum])

@@ -15,12 +15,11 @@ const maxStaleLife = time.Second
 // Get finds it there. The job's mark is older than the read that brought the result,
 // so an invalidation in between drops it. size is that of the entry, encoded; an entry
 // of size 0 could not be encoded and is not kept.
-func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int) {
-	if size == 0 {
+func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
+	if size == 0 || c.local == nil {
 		return
 	}
 	failpoint.At("fill")
-	now := time.Now()
 	left := c.windows.left(e.life, now)
 	if e.past(now) {
 		left = min(left, maxStaleLife)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -51,11 +52,13 @@ type job[K comparable, V any] struct {
 
 	mark     localcache.Mark // of the local tier, from before the operation that decides the result
 	filled   bool            // the result is in the local tier
-	waiter   *mutexrebuild.Waiter
-	seen     []byte // what stands in Redis and is no answer
-	fallback bool   // the flight has one
-	grant    mutexrebuild.Grant
-	refusals int
+	seen     []byte          // what stands in Redis and is no answer
+	fallback bool            // the flight has one
+
+	waiter    *mutexrebuild.Waiter
+	remaining time.Duration // of the lease that another process has
+	lease     mutexrebuild.Lease
+	refusals  int
 
 	loaded     loaded[V]
 	began      int  // the number of the last caller who had joined when the load began
@@ -198,7 +201,7 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		switch {
 		case value.Err != nil:
 			return nil, jobs
-		case c.accept(j, value):
+		case c.accept(j, value, time.Now()):
 			return nil, nil
 		}
 		return jobs, nil
@@ -209,11 +212,12 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 			c.decide(j)
 			ids[i] = j.id
 		}
-		for i, value := range c.leases.Get(ctx, ids...) {
+		values, now := c.leases.Get(ctx, ids...), time.Now()
+		for i, value := range values {
 			switch j := part[i]; {
 			case value.Err != nil:
 				unanswered = append(unanswered, j)
-			case !c.accept(j, value):
+			case !c.accept(j, value, now):
 				missing = append(missing, j)
 			}
 		}
@@ -223,12 +227,12 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 
 // accept ends a job with a value from Redis if that is an answer. If the value answers
 // only for an error, the flight keeps it as its fallback.
-func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value) bool {
+func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Time) bool {
 	j.seen = value.Data
 	if len(value.Data) == 0 {
 		return false
 	}
-	answer, state := c.judge(j.id, value)
+	answer, state := c.judge(j.id, value, now)
 	switch {
 	case state == fallback:
 		j.flight.SetFallback(answer)
@@ -237,7 +241,7 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value) bool {
 	case state == dead, j.class == background && state != fresh:
 		return false
 	}
-	c.fill(j, answer.entry, len(value.Data))
+	c.fill(j, answer.entry, len(value.Data), now)
 	if state != fresh {
 		c.refresh(j.ctx, j.key, j.id, value.Data)
 	}
@@ -245,15 +249,15 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value) bool {
 	return true
 }
 
-// judge decodes a value from Redis and says what it is good for now.
-func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value) (found[V], state) {
+// judge decodes a value from Redis and says what it is good for.
+func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) (found[V], state) {
 	e, ok := c.format.decode(id, value.Data)
 	if !ok || value.TooLong {
 		c.counts.unfit.Add(1)
 		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
 		return found[V]{}, dead
 	}
-	state := c.stateOf(e)
+	state := c.stateOf(e, now)
 	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
 }
 
@@ -271,10 +275,7 @@ func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
 			c.decide(j)
 			asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
 		}
-		for i, grant := range c.leases.Begin(jobs[0].ctx, asks...) {
-			jobs[i].grant = grant
-		}
-		jobs = c.proceed(c.sort(jobs))
+		jobs = c.proceed(c.sort(jobs, c.leases.Begin(jobs[0].ctx, asks...)))
 	}
 }
 
@@ -296,24 +297,27 @@ func (c *Cache[K, V]) withoutHeldErrors(jobs []*job[K, V]) []*job[K, V] {
 }
 
 // sort puts jobs to the steps that follow from their grants.
-func (c *Cache[K, V]) sort(jobs []*job[K, V]) []step[K, V] {
+func (c *Cache[K, V]) sort(jobs []*job[K, V], grants []mutexrebuild.Grant) []step[K, V] {
+	now := time.Now()
 	var granted, held, unknown, again []*job[K, V]
 	var steps []step[K, V]
-	for _, j := range jobs {
-		beside := j.beside
+	for i, j := range jobs {
+		grant, beside := grants[i], j.beside
 		j.beside = false
-		switch j.grant.Verdict {
+		switch grant.Verdict {
 		case mutexrebuild.Granted:
+			j.lease = grant.Lease
 			granted = append(granted, j)
 		case mutexrebuild.Found:
-			if !c.accept(j, j.grant.Value) {
+			if !c.accept(j, grant.Value, now) {
 				again = append(again, j)
 			}
 		case mutexrebuild.Held, mutexrebuild.Busy:
 			switch {
 			case j.class == background:
 				c.finish(j, found[V]{}, errElsewhere)
-			case j.grant.Verdict == mutexrebuild.Busy:
+			case grant.Verdict == mutexrebuild.Busy:
+				j.remaining = grant.Remaining
 				steps = append(steps, step[K, V]{[]*job[K, V]{j}, c.waitForLease})
 			case beside:
 				j.flight.DecidedAt(j.besideAt)
@@ -356,7 +360,7 @@ func (c *Cache[K, V]) proceed(steps []step[K, V]) (again []*job[K, V]) {
 // another process has.
 func (c *Cache[K, V]) waitForLease(jobs []*job[K, V]) (again []*job[K, V]) {
 	j := jobs[0]
-	if j.waiter.Wait(c.closing, j.grant.Remaining) {
+	if j.waiter.Wait(c.closing, j.remaining) {
 		return jobs
 	}
 	return c.loadDegraded(jobs)
@@ -378,7 +382,7 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 	for _, j := range jobs {
 		if j.loaded.err == nil {
 			data, _, _ := c.format.encode(j.id, j.loaded.entry) // only to know the size
-			c.fill(j, j.loaded.entry, len(data))
+			c.fill(j, j.loaded.entry, len(data), time.Now())
 		}
 		c.finishLoaded(j)
 	}
@@ -416,7 +420,7 @@ func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
 	ctx := jobs[0].ctx
 	leases := make([]mutexrebuild.Lease, len(jobs))
 	for i, j := range jobs {
-		leases[i] = j.grant.Lease
+		leases[i] = j.lease
 		j.began = j.flight.Decide()
 	}
 	renewal := c.leases.KeepRenewing(ctx, leases)
@@ -431,7 +435,7 @@ func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
 		if value, ok := c.publication(j); ok {
 			publishing, values = append(publishing, j), append(values, value)
 		} else {
-			unused = append(unused, j.grant.Lease)
+			unused = append(unused, j.lease)
 		}
 	}
 	if len(unused) > 0 {
@@ -455,7 +459,7 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 		return value, false
 	}
 	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
-	value = mutexrebuild.Publication{Lease: j.grant.Lease, Data: data, TTL: ttl}
+	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
 	j.size, j.storable = len(data), err == nil && c.leases.Storable(data, ttl)
 	if !j.storable {
 		c.counts.unpublished.Add(1)
@@ -476,7 +480,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 	for i, j := range jobs {
 		switch outcome := outcomes[i]; {
 		case outcome.Published && j.storable:
-			c.fill(j, j.loaded.entry, j.size)
+			c.fill(j, j.loaded.entry, j.size, time.Now())
 			c.finishLoaded(j)
 		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
 			c.endUnpublished(j)
@@ -497,7 +501,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
 	j.flight.DecidedAt(j.began)
 	if j.loaded.err == nil {
-		c.fill(j, j.loaded.entry, j.size)
+		c.fill(j, j.loaded.entry, j.size, time.Now())
 	}
 	c.finishLoaded(j)
 }

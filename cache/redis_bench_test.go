@@ -95,3 +95,47 @@ func BenchmarkMiss(b *testing.B) {
 		b.Fatal(fmt.Sprint(n, " loads"))
 	}
 }
+
+// BenchmarkPage is GetMany of 100 keys that are in Redis, beside a bare pipeline of 100
+// GETRANGEs of the same bytes, by turns.
+//
+//	go test -run '^$' -bench Page -count 5 ./cache
+func BenchmarkPage(b *testing.B) {
+	server := redistest.Start(b)
+	rdb := server.Client(b)
+	ctx := b.Context()
+	text := strings.Repeat("x", 200)
+	c := must(cache.New(rdb, func(context.Context, int64) (string, error) { return text, nil }, cache.Options{
+		Name: "page", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
+	}))
+	defer c.Close()
+	keys := make([]int64, 100)
+	names := make([]string, len(keys))
+	for i := range keys {
+		keys[i] = int64(i)
+		names[i] = fmt.Sprint("page:", i)
+	}
+	_ = must(c.GetMany(ctx, keys))
+	bare := func(int) bool {
+		p := rdb.Pipeline()
+		replies := make([]*redis.StringCmd, len(names))
+		for i, name := range names {
+			replies[i] = p.GetRange(ctx, name, 0, 1<<20)
+		}
+		_, err := p.Exec(ctx)
+		return err == nil && len(replies[99].Val()) > 200
+	}
+	ours := func(int) bool {
+		got, err := c.GetMany(ctx, keys)
+		return err == nil && len(got) == 100
+	}
+	b.Run("beside", func(b *testing.B) { alternate(b, 8, bare, ours) })
+	b.Run("levee", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if !ours(0) {
+				b.Fatal("a wrong answer")
+			}
+		}
+	})
+}

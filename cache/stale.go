@@ -78,9 +78,9 @@ func (w windows) stored(ttl time.Duration) time.Duration {
 	return ttl + min(max(w.stale, w.fallback), math.MaxInt64-ttl)
 }
 
-// stateOf is the state of an entry now, for one reader.
-func (c *Cache[K, V]) stateOf(e *entry[V]) state {
-	return c.windows.of(e.life, time.Now(), 1-rand.Float64())
+// stateOf is the state of an entry at now, for one reader.
+func (c *Cache[K, V]) stateOf(e *entry[V], now time.Time) state {
+	return c.windows.of(e.life, now, 1-rand.Float64())
 }
 
 // left is how long e goes on to answer without a load.
@@ -96,10 +96,11 @@ func (w windows) left(e life, now time.Time) time.Duration {
 // same.
 func (c *Cache[K, V]) staleDuringOutage(ctx context.Context, key K, id string) (found[V], bool) {
 	e, ok := c.local.Kept(key)
-	if !ok || c.windows.stale == 0 || c.stateOf(e) > stale {
+	now := time.Now()
+	if !ok || c.windows.stale == 0 || c.stateOf(e, now) > stale {
 		return found[V]{}, false
 	}
-	if now := time.Now(); e.past(now) || e.age(now) >= maxStaleLife {
+	if e.past(now) || e.age(now) >= maxStaleLife {
 		c.refresh(ctx, key, id, nil)
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}, true
@@ -112,7 +113,8 @@ func (c *Cache[K, V]) staleOnError(key K, err error) (found[V], bool) {
 		return found[V]{}, false
 	}
 	e, ok := c.local.Kept(key)
-	if !ok || c.stateOf(e) > fallback || !e.past(time.Now()) && c.windows.fallback == 0 {
+	now := time.Now()
+	if !ok || c.stateOf(e, now) > fallback || !e.past(now) && c.windows.fallback == 0 {
 		return found[V]{}, false
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e), fallback: true}, true
@@ -144,7 +146,7 @@ func (c *Cache[K, V]) rereadFallback(ctx context.Context, f *flight.Flight[found
 		if value.Err != nil || len(value.Data) == 0 {
 			return answer, false
 		}
-		answer, state := c.judge(f.ID, value)
+		answer, state := c.judge(f.ID, value, time.Now())
 		answer.fallback = true
 		return answer, state != dead
 	})

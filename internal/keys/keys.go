@@ -29,6 +29,11 @@ func Value(name string, schema int, id string) string {
 	return name + ":v" + strconv.Itoa(schema) + ":" + escape(id)
 }
 
+// IsPlain reports whether Value ends in id as it is, after what it has for "".
+func IsPlain(schema int, id string) bool {
+	return !strings.ContainsAny(id, "{}%") && (schema != 0 || !looksLikeSchema(id))
+}
+
 // Lease names the lease of a value. The braces make Redis Cluster look only at
 // what is between them: the lease is in the slot of its value, because the
 // value's name has no braces of its own.
