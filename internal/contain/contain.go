@@ -1,5 +1,5 @@
 // Package contain runs functions that may panic, call runtime.Goexit or never
-// return, and turns the first two into errors.
+// return. It turns the first two into errors and leaves the third behind.
 package contain
 
 import (
