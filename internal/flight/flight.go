@@ -43,7 +43,6 @@ package flight
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -70,15 +69,6 @@ type Group[R any] struct {
 	running int             // flights without their Finish
 	closed  bool
 	idle    chan struct{} // closed when the group is closed and no flight runs
-}
-
-// A heldError is the error of a load that ended a short while ago.
-type heldError struct {
-	err error
-	// look says that the load had a fallback, or was a refresh. Callers then look
-	// into Redis before they take err: the old value may still answer, and if an
-	// invalidation has ended it, they load.
-	look bool
 }
 
 // NewGroup makes a Group that holds an error for errorHold, give or take a fifth;
@@ -179,15 +169,6 @@ func (g *Group[R]) Alone(id string) *Flight[R] {
 	return f
 }
 
-// A Patience says when a caller stops to wait for a load and takes a fallback.
-type Patience[R any] struct {
-	// SoftTimeout is how long a caller waits who has a fallback. 0: until its context
-	// ends.
-	SoftTimeout time.Duration
-	// Own is the caller's own fallback, where the flight has none. It may be nil.
-	Own func() (R, bool)
-}
-
 // Wait returns the result that the caller may take, and whether the caller is the
 // first of those who take it. It returns when the flight ends or ctx does, and earlier
 // if p allows. The errors are those given to Finish and that of ctx.
@@ -256,78 +237,6 @@ func (f *Flight[R]) DecidedAt(number int) {
 	f.decidedAt = number
 }
 
-// SetFallback keeps fallback for the callers up to the last Decide.
-func (f *Flight[R]) SetFallback(fallback R) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	f.fallback, f.fallbackAt = &fallback, f.decidedAt
-}
-
-// RereadFallback calls read until the fallback is one for everybody who has joined:
-// what was read before a caller joined may be older than an invalidation that the
-// caller knows of. It ends with the flight, and when read reports that there is
-// nothing to fall back to any more.
-func (f *Flight[R]) RereadFallback(read func() (R, bool)) {
-	for {
-		at, ok := f.fallbackMissing()
-		if !ok {
-			return
-		}
-		fallback, ok := read()
-		f.group.mu.Lock()
-		if ok {
-			f.fallback, f.fallbackAt = &fallback, at
-		} else {
-			f.rereading = false
-		}
-		f.group.mu.Unlock()
-		if !ok {
-			return
-		}
-	}
-}
-
-// fallbackMissing returns the number of the last caller if the fallback was read
-// before that caller joined.
-func (f *Flight[R]) fallbackMissing() (joined int, missing bool) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	select {
-	case <-f.done:
-		return 0, false
-	default:
-	}
-	if f.fallbackAt >= f.joined {
-		f.rereading = false
-		return 0, false
-	}
-	return f.joined, true
-}
-
-func (f *Flight[R]) fallbackFor(number int, p Patience[R]) (fallback R, ok bool) {
-	f.group.mu.Lock()
-	if f.fallback != nil && number <= f.fallbackAt {
-		defer f.group.mu.Unlock()
-		return *f.fallback, true
-	}
-	f.group.mu.Unlock()
-	if p.Own != nil {
-		return p.Own()
-	}
-	return fallback, false
-}
-
-// HeldError returns the error that a flight with a fallback takes as that of its
-// load, nil if it should load.
-func (f *Flight[R]) HeldError() error {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	if h := f.group.held[f.ID]; h != nil && f.fallback != nil {
-		return h.err
-	}
-	return nil
-}
-
 // Finish ends the flight with result for the callers up to the last Decide, or with
 // err for all. Where there is a fallback it stands in for err. If forAll reports
 // true, those who joined later get the result too; it is asked with the group's mutex
@@ -367,29 +276,6 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 	return next
 }
 
-// holdError holds err for a while, unless one is held. The caller holds g.mu.
-func (g *Group[R]) holdError(id string, err error, look bool) {
-	if g.errorHold < 0 || g.held[id] != nil {
-		return
-	}
-	h := &heldError{err, look}
-	g.held[id] = h
-	time.AfterFunc(wait.Jitter(g.errorHold, 0.2), func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.held[id] == h {
-			delete(g.held, id)
-		}
-	})
-}
-
-// Forget drops the held error of id, since a writer of this process has changed id.
-func (g *Group[R]) Forget(id string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.held, id)
-}
-
 // Close ends joining. Whoever runs a flight still has to Finish it; the returned
 // channel is closed when all have.
 func (g *Group[R]) Close() (idle <-chan struct{}) {
@@ -419,49 +305,4 @@ func (g *Group[R]) Joined(id string) int {
 		return f.joined
 	}
 	return 0
-}
-
-// Loading marks ctx as that of a load of ids, so that Join with it or a context made
-// of it returns ErrReentrant for them.
-func (g *Group[R]) Loading(ctx context.Context, ids ...string) context.Context {
-	return context.WithValue(ctx, loadingKey{}, &loading{group: g, ids: ids, outer: loadingOf(ctx)})
-}
-
-// IsLoading reports whether ctx is that of a load of this group.
-func (g *Group[R]) IsLoading(ctx context.Context) bool {
-	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g })
-}
-
-func (g *Group[R]) isLoading(ctx context.Context, id string) bool {
-	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g && slices.Contains(l.ids, id) })
-}
-
-// Detached returns ctx without its end, and not as that of a load: what is done
-// under it is waited for by no load.
-func Detached(ctx context.Context) context.Context {
-	return context.WithValue(context.WithoutCancel(ctx), loadingKey{}, (*loading)(nil))
-}
-
-type loadingKey struct{}
-
-// A loading is one load that a context belongs to, and those around it, if a load
-// asked for another key.
-type loading struct {
-	group any
-	ids   []string
-	outer *loading
-}
-
-func loadingOf(ctx context.Context) *loading {
-	l, _ := ctx.Value(loadingKey{}).(*loading)
-	return l
-}
-
-func (l *loading) find(is func(*loading) bool) bool {
-	for ; l != nil; l = l.outer {
-		if is(l) {
-			return true
-		}
-	}
-	return false
 }

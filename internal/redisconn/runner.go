@@ -51,9 +51,9 @@ func (r *Runner) Enter() bool {
 func (r *Runner) Leave() { r.running.Add(-1) }
 
 // Run runs op and returns its result, or an error as soon as ctx ends or the time
-// is up, whatever op does; the context given to op ends at the same moment. The
-// result of an op that was left behind goes to late, unless late is nil. Run does
-// not start op when ctx has ended.
+// is up, whatever op does; the context given to op ends at the same moment. If op
+// panicked, the error is a *contain.PanicError. The result of an op that was left
+// behind goes to late, unless late is nil. Run does not start op when ctx has ended.
 func Run[T any](ctx context.Context, r *Runner, op func(context.Context) (T, error), late func(T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
@@ -62,32 +62,17 @@ func Run[T any](ctx context.Context, r *Runner, op func(context.Context) (T, err
 	if !r.Enter() {
 		return none, ErrBusy
 	}
-	opCtx, cancel := context.WithTimeoutCause(ctx, r.timeout, ErrTimeout)
-
-	var value T
-	var settled atomic.Bool // by the operation's end or by the caller leaving, whichever is first
-	done := contain.Go(func() error {
-		defer func() {
-			settled.Store(true) // after a panic too: the end of opCtx is no reason then
-			cancel()
-			r.Leave()
-		}()
-		result, err := op(opCtx)
-		if settled.CompareAndSwap(false, true) {
-			value = result
-		} else if late != nil {
-			late(result, err)
-		}
-		return err
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, ErrTimeout)
+	defer cancel()
+	value, left, err := contain.Race(ctx, func() (T, error) {
+		defer r.Leave()
+		return op(ctx)
 	})
-	select {
-	case err := <-done:
-		return value, err
-	case <-opCtx.Done():
-		if settled.CompareAndSwap(false, true) {
-			return none, context.Cause(opCtx)
-		}
-		err := <-done // it ended at the same moment
-		return value, err
+	if left != nil && late != nil {
+		go func() {
+			result := <-left
+			late(result.Value, result.Err)
+		}()
 	}
+	return value, err
 }

@@ -1,0 +1,50 @@
+package flight
+
+import (
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// A heldError is the error of a load that ended a short while ago.
+type heldError struct {
+	err error
+	// look says that the load had a fallback, or was a refresh. Callers then look
+	// into Redis before they take err: the old value may still answer, and if an
+	// invalidation has ended it, they load.
+	look bool
+}
+
+// HeldError returns the error that a flight with a fallback takes as that of its
+// load, nil if it should load.
+func (f *Flight[R]) HeldError() error {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	if h := f.group.held[f.ID]; h != nil && f.fallback != nil {
+		return h.err
+	}
+	return nil
+}
+
+// holdError holds err for a while, unless one is held. The caller holds g.mu.
+func (g *Group[R]) holdError(id string, err error, look bool) {
+	if g.errorHold < 0 || g.held[id] != nil {
+		return
+	}
+	h := &heldError{err, look}
+	g.held[id] = h
+	time.AfterFunc(wait.Jitter(g.errorHold, 0.2), func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.held[id] == h {
+			delete(g.held, id)
+		}
+	})
+}
+
+// Forget drops the held error of id, since a writer of this process has changed id.
+func (g *Group[R]) Forget(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.held, id)
+}
