@@ -36,7 +36,7 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 		return nil, renamed(err)
 	}
 	if role == flight.Opened {
-		go g.run(flight.Detached(ctx), caller.Flight, load)
+		go g.run(context.WithoutCancel(ctx), caller.Flight, load) // still that of a load, if the caller is one
 	}
 	data, _, err := caller.Wait(ctx, flight.Patience[[]byte]{})
 	return data, err
