@@ -94,7 +94,9 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	}
 	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
 	if next != nil {
-		go c.run([]*job[K, V]{c.newJob(flight.Detached(j.ctx), j.key, next)})
+		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
+		detach(later) // j may have ended on its caller's goroutine, with the caller's context
+		go c.run(later)
 	}
 }
 
@@ -138,9 +140,10 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 }
 
 // detach frees jobs from the end of the context of the caller who opened their flights.
+// If that caller is a load, their loads still count as part of it.
 func detach[K comparable, V any](jobs []*job[K, V]) {
 	for _, j := range jobs {
-		j.ctx = flight.Detached(j.ctx)
+		j.ctx = context.WithoutCancel(j.ctx)
 	}
 }
 

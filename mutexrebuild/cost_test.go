@@ -83,7 +83,7 @@ func (m *meter) over(dial dialer) dialer {
 	}
 }
 
-// What each thing costs in round trips. A second read after the lease is won, or
+// The round trips of each call. A second read after the lease is won, or
 // an unlock of its own, fails here.
 func TestRoundTrips(t *testing.T) {
 	everywhere(t, func(r *rig) {
@@ -92,14 +92,13 @@ func TestRoundTrips(t *testing.T) {
 		o.Dialer = m.over(o.Dialer)
 		metered := redis.NewClient(&o)
 		defer metered.Close()
-		g := r.with(metered, events{}, opts{})
+		g := r.with(metered, opts{})
 		other := r.group(opts{})
 		r.eventually("messages arrive", g.Live)
 		r.want(other, "warm", "v", gives("v")) // the server knows the scripts
 		r.must(other.Invalidate(r.ctx, "warm"))
-		_, err := other.Set(r.ctx, "warm", "v")
-		r.must(err)
-		_, _ = other.Do(r.ctx, "cold", fails(errSource))
+		r.must(set(r.ctx, other, "warm", "v"))
+		_, _ = rebuild(r.ctx, other, "cold", fails(errSource))
 		want := func(what, trips string) {
 			r.Helper()
 			if got := m.take(); got != trips {
@@ -108,16 +107,17 @@ func TestRoundTrips(t *testing.T) {
 		}
 		m.take()
 
-		r.want(g, "warm", "v", fails(errSource))
+		r.finds(g, "warm", "v")
 		want("a hit", "getrange")
 		r.want(g, "x", "v", gives("v"))
 		want("a miss", "getrange evalsha evalsha")
-		_, _ = g.Do(r.ctx, "y", fails(errSource))
+		_, _ = rebuild(r.ctx, g, "y", fails(errSource))
 		want("a failed load", "getrange evalsha evalsha")
-		_, _ = g.Do(r.ctx, "y", gives("v"))
+		_, _ = rebuild(r.ctx, g, "y", gives("v"))
 		want("a held error", "")
 
 		db, at := newSource(), newGate()
+		db.write("z", "v")
 		building := r.do(other, "z", db.gated("z", at), nil)
 		<-at.reached
 		waiting := r.do(g, "z", fails(errSource), nil)
@@ -136,8 +136,7 @@ func TestRoundTrips(t *testing.T) {
 		want("an invalidation", "evalsha")
 		r.must(g.Invalidate(r.ctx, "x", "y", "z"))
 		want("three", "evalsha×3")
-		_, err = g.Set(r.ctx, "x", "v")
-		r.must(err)
+		r.must(set(r.ctx, g, "x", "v"))
 		want("a Set", "evalsha evalsha")
 		end, err := g.Hold(r.ctx, "x")
 		r.must(err)
@@ -156,7 +155,7 @@ func TestAHitIsOneRead(t *testing.T) {
 	r.want(g, "x", "v", gives("v"))
 	gets, scripts := r.server.Calls("getrange"), r.server.Calls("evalsha")+r.server.Calls("eval")
 	for range 100 {
-		r.want(g, "x", "v", fails(errSource))
+		r.finds(g, "x", "v")
 	}
 	if n := r.server.Calls("getrange") - gets; n != 100 {
 		r.Errorf("%d reads for 100 hits", n)

@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A value is built once, found by everybody, and built anew after an invalidation.
-func Example() {
+// A value is loaded once, found by everybody, and loaded again after an invalidation.
+func ExampleGroup_Rebuild() {
 	ctx := context.Background()
 	server, err := miniredis.Run() // a program has its own Redis
 	if err != nil {
@@ -23,30 +23,28 @@ func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 
-	format := mutexrebuild.Format[string]{
-		Encode: func(_, page string) ([]byte, time.Duration, error) { return []byte(page), time.Minute, nil },
-		Decode: func(_ string, data []byte) (string, mutexrebuild.Condition) { return string(data), mutexrebuild.Fresh },
-	}
-	pages, err := mutexrebuild.New(rdb, "page", format, mutexrebuild.Events{}, mutexrebuild.Options{})
+	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer pages.Close()
 
-	render := func(context.Context, bool) (string, error) {
+	render := func(context.Context) ([]byte, time.Duration, error) {
 		fmt.Println("rendering")
-		return "<html>", nil
+		return []byte("<html>"), time.Minute, nil
 	}
 	for range 2 {
-		page, err := pages.Do(ctx, "index", render)
-		fmt.Println(page.Value, page.Origin == mutexrebuild.Found, err)
+		page, err := pages.Rebuild(ctx, "index", render)
+		fmt.Println(string(page), err)
 	}
 	fmt.Println(pages.Invalidate(ctx, "index"))
-	_, _ = pages.Do(ctx, "index", render)
+	page, err := pages.Rebuild(ctx, "index", render)
+	fmt.Println(string(page), err)
 	// Output:
 	// rendering
-	// <html> false <nil>
-	// <html> true <nil>
+	// <html> <nil>
+	// <html> <nil>
 	// <nil>
 	// rendering
+	// <html> <nil>
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +43,9 @@ func TestAFailedLoadIsContainedAndReleasesTheLeaseAtOnce(t *testing.T) {
 			everywhere(t, func(r *rig) {
 				g, other := r.group(opts{}), r.group(opts{})
 				at := newGate()
-				failing := func(context.Context, bool) (string, error) {
+				loads := 0
+				failing := func(context.Context) (string, error) {
+					loads++
 					at.reached <- struct{}{}
 					<-at.open
 					return failure.fail()
@@ -50,7 +53,7 @@ func TestAFailedLoadIsContainedAndReleasesTheLeaseAtOnce(t *testing.T) {
 				answers := make(chan error, 20)
 				for range cap(answers) {
 					go func() {
-						_, err := g.Do(r.ctx, "x", failing)
+						_, err := rebuild(r.ctx, g, "x", failing)
 						answers <- err
 					}()
 				}
@@ -67,8 +70,9 @@ func TestAFailedLoadIsContainedAndReleasesTheLeaseAtOnce(t *testing.T) {
 				}
 				next.mustBe(r, nil)
 				r.took(began, 0, "the next load")
-				r.checkStats(g, "of the group that failed", func(s stats) bool { return s.Loads == 1 && s.LoadErrors == 1 })
-				r.checkStats(other, "of the next group", func(s stats) bool { return s.Loads == 1 && s.Degraded == 0 })
+				if loads != 1 || r.stored("x") != "v" {
+					r.Errorf("%d loads failed, Redis has %q", loads, r.stored("x"))
+				}
 			})
 		})
 	}
@@ -81,61 +85,19 @@ func isPanic(value any) func(error) bool {
 	}
 }
 
-// The codec is the user's too. What it does on the flight's way must neither end
-// the process nor keep the lease.
-func TestAPanicOfTheCodecIsContainedAndReleasesTheLease(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		broken := true
-		codec := framed
-		codec.Encode = func(id, value string) ([]byte, time.Duration, error) {
-			if broken {
-				panic("encode")
-			}
-			return framed.Encode(id, value)
-		}
-		codec.Decode = func(id string, data []byte) (string, mutexrebuild.Condition) {
-			if broken {
-				panic("decode")
-			}
-			return framed.Decode(id, data)
-		}
-		g, err := mutexrebuild.New(r.client(), "p", codec, events{}, opts{ErrorHold: -1, RedisTimeout: 5 * time.Second})
-		if err != nil {
-			r.Fatal(err)
-		}
-		r.Cleanup(g.Close)
-
-		var p *mutexrebuild.PanicError
-		if _, err := g.Do(r.ctx, "x", gives("v")); !errors.As(err, &p) || p.Value != "encode" {
-			r.Errorf("Encode: %v", err)
-		}
-		broken = false
-		began := time.Now()
-		r.want(g, "x", "v", gives("v"))
-		r.took(began, 0, "the next load")
-		broken = true
-		if _, err := g.Do(r.ctx, "x", gives("v")); !errors.As(err, &p) || p.Value != "decode" {
-			r.Errorf("Decode: %v", err)
-		}
-		broken = false
-		r.want(g, "x", "v", fails(errSource))
-	})
-}
-
 // Without the hold, those who wait would retry one after another.
 func TestAnErrorIsHeldForItsTimeAndThenForgotten(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.group(opts{ErrorHold: time.Second})
-		if _, err := g.Do(r.ctx, "x", fails(errSource)); !errors.Is(err, errSource) {
+		if _, err := rebuild(r.ctx, g, "x", fails(errSource)); !errors.Is(err, errSource) {
 			r.Fatal(err)
 		}
 		time.Sleep(799 * time.Millisecond) // a fifth less is the shortest
 		for range 100 {
-			if got, err := g.Do(r.ctx, "x", gives("v")); !errors.Is(err, errSource) || got.First {
-				r.Fatalf("held: %+v, %v", got, err)
+			if got, err := rebuild(r.ctx, g, "x", gives("v")); !errors.Is(err, errSource) {
+				r.Fatalf("held: %q, %v", got, err)
 			}
 		}
-		r.checkStats(g, "held", func(s stats) bool { return s.Loads == 1 && s.Held == 100 })
 		r.want(g, "y", "v", gives("v")) // another key is another matter
 		time.Sleep(402 * time.Millisecond)
 		r.want(g, "x", "v", gives("v"))
@@ -145,9 +107,9 @@ func TestAnErrorIsHeldForItsTimeAndThenForgotten(t *testing.T) {
 func TestTheDefaultErrorHoldIsAQuarterOfASecond(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.group(opts{})
-		_, _ = g.Do(r.ctx, "x", fails(errSource))
+		_, _ = rebuild(r.ctx, g, "x", fails(errSource))
 		time.Sleep(199 * time.Millisecond)
-		if _, err := g.Do(r.ctx, "x", gives("v")); !errors.Is(err, errSource) {
+		if _, err := rebuild(r.ctx, g, "x", gives("v")); !errors.Is(err, errSource) {
 			r.Errorf("held: %v", err)
 		}
 		time.Sleep(102 * time.Millisecond)
@@ -158,34 +120,30 @@ func TestTheDefaultErrorHoldIsAQuarterOfASecond(t *testing.T) {
 func TestWithANegativeErrorHoldEveryCallLoads(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g := r.group(opts{ErrorHold: -1})
+		loads := 0
 		for range 3 {
-			_, err := g.Do(r.ctx, "x", fails(errSource))
+			_, err := rebuild(r.ctx, g, "x", func(context.Context) (string, error) { loads++; return "", errSource })
 			if !errors.Is(err, errSource) {
 				r.Error(err)
 			}
 		}
-		r.checkStats(g, "not held", func(s stats) bool { return s.Loads == 3 && s.Held == 0 })
+		if loads != 3 {
+			r.Errorf("%d loads, want 3", loads)
+		}
 	})
 }
 
 // A write is news: the next reader must not get an error from before it.
 func TestAHeldErrorEndsWithAWrite(t *testing.T) {
-	for name, write := range map[string]func(ctx context.Context, g *group) error{
-		"Invalidate": func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x") },
-		"Set":        func(ctx context.Context, g *group) error { _, err := g.Set(ctx, "x", "v"); return err },
-		"Hold": func(ctx context.Context, g *group) error {
-			end, err := g.Hold(ctx, "x")
-			return errors.Join(err, end(ctx))
-		},
-	} {
+	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(r *rig) {
 				g := r.group(opts{ErrorHold: time.Hour})
-				_, _ = g.Do(r.ctx, "x", fails(errSource))
-				_, _ = g.Do(r.ctx, "y", fails(errSource))
+				_, _ = rebuild(r.ctx, g, "x", fails(errSource))
+				_, _ = rebuild(r.ctx, g, "y", fails(errSource))
 				r.must(write(r.ctx, g))
 				r.want(g, "x", "v", gives("v"))
-				if _, err := g.Do(r.ctx, "y", gives("v")); !errors.Is(err, errSource) {
+				if _, err := rebuild(r.ctx, g, "y", gives("v")); !errors.Is(err, errSource) {
 					r.Errorf("the error of another key: %v", err)
 				}
 			})
@@ -196,10 +154,7 @@ func TestAHeldErrorEndsWithAWrite(t *testing.T) {
 // A load that fails while the write is on its way to Redis is from before it too.
 // Dropping the held error first and writing then fails here.
 func TestAnErrorFromDuringAWriteIsNotHeldAfterIt(t *testing.T) {
-	for name, write := range map[string]func(ctx context.Context, g *group) error{
-		"Invalidate": func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x") },
-		"Set":        func(ctx context.Context, g *group) error { _, err := g.Set(ctx, "x", "v"); return err },
-	} {
+	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				g := r.group(opts{ErrorHold: time.Hour})
@@ -207,7 +162,7 @@ func TestAnErrorFromDuringAWriteIsNotHeldAfterIt(t *testing.T) {
 				r.mini.Before(func(command string, args []string) {
 					if command == "EVALSHA" && !failed {
 						failed = true
-						_, _ = g.Do(r.ctx, "x", fails(errSource))
+						_, _ = rebuild(r.ctx, g, "x", fails(errSource))
 					}
 				})
 				r.must(write(r.ctx, g))
@@ -220,11 +175,13 @@ func TestAnErrorFromDuringAWriteIsNotHeldAfterIt(t *testing.T) {
 	}
 }
 
-// A loader without regard for its context would keep its key for ever.
+// Without the timeout, a load that ignores its context would keep its key until it
+// ends.
 func TestALoadThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{LoadTimeout: 500 * time.Millisecond}), r.group(opts{})
 		db, at := newSource(), newGate()
+		db.write("x", "v")
 		began := time.Now()
 		stuck := r.do(g, "x", db.gated("x", at), nil)
 		<-at.reached
@@ -236,12 +193,11 @@ func TestALoadThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	})
 }
 
-// A loader gives back its context's error, which is easily taken for the caller's
-// own deadline.
+// A load returns the error of its context, which looks like the caller's own deadline.
 func TestALoadThatEndsWithItsContextIsALoadTimeout(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g := r.group(opts{LoadTimeout: 100 * time.Millisecond, ErrorHold: -1})
-		_, err := g.Do(r.ctx, "x", func(ctx context.Context, _ bool) (string, error) {
+		_, err := rebuild(r.ctx, g, "x", func(ctx context.Context) (string, error) {
 			<-ctx.Done()
 			return "", fmt.Errorf("query: %w", ctx.Err())
 		})
@@ -249,7 +205,7 @@ func TestALoadThatEndsWithItsContextIsALoadTimeout(t *testing.T) {
 			r.Errorf("got %v", err)
 		}
 		// An error of its own before that is the loader's.
-		_, err = g.Do(r.ctx, "x", func(ctx context.Context, _ bool) (string, error) {
+		_, err = rebuild(r.ctx, g, "x", func(ctx context.Context) (string, error) {
 			return "", context.DeadlineExceeded
 		})
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, mutexrebuild.ErrLoadTimeout) {
@@ -262,7 +218,7 @@ func TestCloseEndsFlightsAndGivesTheirLeasesBack(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{}), r.group(opts{})
 		entered := make(chan struct{})
-		waiting := r.do(g, "x", func(ctx context.Context, _ bool) (string, error) {
+		waiting := r.do(g, "x", func(ctx context.Context) (string, error) {
 			close(entered)
 			<-ctx.Done()
 			return "", ctx.Err()
@@ -271,8 +227,8 @@ func TestCloseEndsFlightsAndGivesTheirLeasesBack(t *testing.T) {
 		began := time.Now()
 		g.Close()
 		waiting.mustBe(r, mutexrebuild.ErrClosed)
-		if _, err := g.Do(r.ctx, "x", gives("v")); !errors.Is(err, mutexrebuild.ErrClosed) || !g.Closed() {
-			r.Errorf("after Close: %v, closed %v", err, g.Closed())
+		if _, err := rebuild(r.ctx, g, "x", gives("v")); !errors.Is(err, mutexrebuild.ErrClosed) {
+			r.Errorf("after Close: %v", err)
 		}
 		r.want(other, "x", "v", gives("v"))
 		r.took(began, 0, "Close and the next load")
@@ -280,14 +236,15 @@ func TestCloseEndsFlightsAndGivesTheirLeasesBack(t *testing.T) {
 	})
 }
 
-// Those who wait for another process's lease are let go too.
+// Callers who wait for another process's lease get ErrClosed too.
 func TestCloseEndsAFlightThatWaits(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{}), r.group(opts{})
 		db, at := newSource(), newGate()
+		db.write("x", "v")
 		built := r.do(other, "x", db.gated("x", at), nil)
 		<-at.reached
-		waiting := r.do(g, "x", gives("v"), nil)
+		waiting := r.do(g, "x", func(context.Context) (string, error) { r.Error("it loads"); return "", nil }, nil)
 		r.waits(g)
 		began := time.Now()
 		g.Close()
@@ -298,10 +255,33 @@ func TestCloseEndsAFlightThatWaits(t *testing.T) {
 	})
 }
 
+// A program that closes its database after the group must not find a load still at work
+// there.
+func TestCloseWaitsForTheLoadsThatItEnds(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		entered, ended := make(chan struct{}), atomic.Bool{}
+		waiting := r.do(g, "x", func(ctx context.Context) (string, error) {
+			close(entered)
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond)
+			ended.Store(true)
+			return "", ctx.Err()
+		}, nil)
+		<-entered
+		g.Close()
+		if !ended.Load() {
+			r.Error("the load goes on after Close")
+		}
+		waiting.mustBe(r, mutexrebuild.ErrClosed)
+	})
+}
+
 func TestCloseIsBoundedWhateverALoadDoes(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g := r.group(opts{LoadTimeout: 300 * time.Millisecond})
 		db, at := newSource(), newGate()
+		db.write("x", "v")
 		stuck := r.do(g, "x", db.gated("x", at), nil)
 		<-at.reached
 		began := time.Now()
@@ -315,33 +295,27 @@ func TestCloseIsBoundedWhateverALoadDoes(t *testing.T) {
 // A load that asks for the key it loads would wait for itself until its timeout.
 func TestALoadThatAsksForItsOwnKeyIsTold(t *testing.T) {
 	everywhere(t, func(r *rig) {
-		g, other := r.group(opts{}), r.group(opts{})
+		g := r.group(opts{})
 		began := time.Now()
-		_, err := g.Do(r.ctx, "x", func(ctx context.Context, _ bool) (string, error) {
-			got, err := g.Do(ctx, "x", gives("?"))
-			return got.Value, err
+		_, err := rebuild(r.ctx, g, "x", func(ctx context.Context) (string, error) {
+			return rebuild(ctx, g, "x", gives("?"))
 		})
 		if !errors.Is(err, mutexrebuild.ErrReentrant) {
 			r.Errorf("directly: %v", err)
 		}
-		_, err = g.Do(r.ctx, "a", func(ctx context.Context, _ bool) (string, error) {
-			got, err := g.Do(ctx, "b", func(ctx context.Context, _ bool) (string, error) {
-				got, err := g.Do(ctx, "a", gives("?"))
-				return got.Value, err
+		_, err = rebuild(r.ctx, g, "a", func(ctx context.Context) (string, error) {
+			return rebuild(ctx, g, "b", func(ctx context.Context) (string, error) {
+				return rebuild(ctx, g, "a", gives("?"))
 			})
-			return got.Value, err
 		})
 		if !errors.Is(err, mutexrebuild.ErrReentrant) {
 			r.Errorf("over another key: %v", err)
 		}
 		r.took(began, 0, "to be told")
-		got := r.want(g, "c", "dd", func(ctx context.Context, _ bool) (string, error) {
-			got, err := g.Do(ctx, "d", gives("d"))
-			return got.Value + "d", err
+		r.want(g, "c", "dd", func(ctx context.Context) (string, error) {
+			got, err := rebuild(ctx, g, "d", gives("d"))
+			return got + "d", err
 		})
-		if got.Origin != mutexrebuild.Built {
-			r.Errorf("a load that asks for another key: %+v", got)
-		}
-		_ = other
+		r.finds(g, "c", "dd") // a load that asks for another key is like any other
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"testing"
 	"time"
-
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Without the renewal the lease ends while the load runs, and another loads too.
@@ -28,8 +26,8 @@ func TestALeaseIsRenewedForAsLongAsTheLoadTakes(t *testing.T) {
 	})
 }
 
-// The holder is a lease that nobody renews. It costs the others what is left of
-// it; a waiter that looks only now and then would be late.
+// The holder is a lease that nobody renews. Others wait for the rest of it; a waiter
+// that looked only now and then would be late.
 func TestADeadHolderDelaysOthersByItsLeaseAtMost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.group(opts{})
@@ -37,18 +35,15 @@ func TestADeadHolderDelaysOthersByItsLeaseAtMost(t *testing.T) {
 		r.must(r.rdb.HSet(r.ctx, leaseKey("x"), "t", "the token of a dead process").Err())
 		r.must(r.rdb.PExpire(r.ctx, leaseKey("x"), left).Err())
 		began := time.Now()
-		got := r.want(g, "x", "v", gives("v"))
+		r.loads(g, "x", "v")
 		if took := time.Since(began); took < left || took > left+5*time.Millisecond {
 			r.Errorf("it took %v with %v left", took, left)
 		}
-		if got.Origin != mutexrebuild.Built {
-			r.Errorf("got %+v", got)
-		}
+		r.finds(g, "x", "v")
 	})
 }
 
-// The pushes that wake a waiter do not come from the dead: what a waiter does in
-// three seconds are a few looks, not a storm.
+// A dead holder sends no message. Within three seconds a waiter looks 10 to 20 times.
 func TestAWaiterLooksFarBetween(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.group(opts{})
@@ -59,9 +54,9 @@ func TestAWaiterLooksFarBetween(t *testing.T) {
 	})
 }
 
-// What the holder has read may be old by now: it is not published, and the holder's
-// own callers do not get it either. To publish without asking for the lease leaves
-// the old value here.
+// The holder's value may be old by now: it is not published, and the holder's own
+// callers do not get it either. A commit that does not ask for the lease leaves the old
+// value here.
 func TestAHolderThatLostItsLeaseDoesNotPublish(t *testing.T) {
 	for name, lose := range map[string]func(r *rig, other *group){
 		"by the end of its time": func(r *rig, _ *group) { r.must(r.rdb.Del(r.ctx, leaseKey("x")).Err()) },
@@ -73,7 +68,7 @@ func TestAHolderThatLostItsLeaseDoesNotPublish(t *testing.T) {
 				g, other := r.group(opts{}), r.group(opts{})
 				db, at := newSource(), newGate()
 				db.write("x", "old")
-				var got result
+				var got string
 				paused := r.do(g, "x", db.gated("x", at), &got)
 				<-at.reached
 				db.write("x", "new")
@@ -81,10 +76,13 @@ func TestAHolderThatLostItsLeaseDoesNotPublish(t *testing.T) {
 				r.want(other, "x", "new", db.load("x", 0))
 				close(at.open)
 				paused.mustBe(r, nil)
-				if got.Value != "new" || r.stored("x") != "new" {
-					r.Errorf("the holder gives %q, Redis has %q", got.Value, r.stored("x"))
+				if got != "new" || r.stored("x") != "new" {
+					r.Errorf("the holder gives %q, Redis has %q", got, r.stored("x"))
 				}
-				r.checkStats(g, "of the holder", func(s stats) bool { return s.Refused == 1 && s.Loads == 1 })
+				r.checkStats(g, "of the holder", func(s stats) bool { return s.Refused == 1 })
+				if n := db.loaded("x"); n != 2 {
+					r.Errorf("%d loads, want one of each group", n)
+				}
 			})
 		})
 	}
@@ -97,8 +95,8 @@ func TestAFailedLoadGivesNobodyElsesLeaseBack(t *testing.T) {
 		g, other := r.group(opts{}), r.group(opts{})
 		db, at, atOther := newSource(), newGate(), newGate()
 		db.write("x", "v")
-		failing := r.do(g, "x", func(ctx context.Context, degraded bool) (string, error) {
-			_, _ = db.gated("x", at)(ctx, degraded)
+		failing := r.do(g, "x", func(ctx context.Context) (string, error) {
+			_, _ = db.gated("x", at)(ctx)
 			return "", errSource
 		}, nil)
 		<-at.reached
@@ -124,23 +122,19 @@ func TestARebuildThatIsRefusedAgainAndAgainIsAnsweredUnshared(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{}), r.group(opts{})
 		n := 0
-		got := r.want(g, "x", "3", func(context.Context, bool) (string, error) {
+		r.want(g, "x", "3", func(context.Context) (string, error) {
 			n++
 			r.must(other.Invalidate(r.ctx, "x"))
 			return []string{"", "1", "2", "3", "4"}[n], nil
 		})
-		if got.Origin != mutexrebuild.Unshared || !got.First {
-			r.Errorf("got %+v", got)
-		}
 		if r.stored("x") != "" {
 			r.Errorf("Redis has %q", r.stored("x"))
 		}
-		r.checkStats(g, "loads", func(s stats) bool { return s.Loads == 3 && s.Refused == 3 && s.LoadErrors == 0 })
+		r.checkStats(g, "refusals", func(s stats) bool { return n == 3 && s.Refused == 3 })
 	})
 }
 
-// Somebody who holds the lease for longer than a load may take is not worth more
-// waiting. The load is then one of many, and is told so.
+// After WaitBudget a caller loads without the lease, and does not publish.
 func TestAWaiterLoadsByItselfWhenItsBudgetIsSpent(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{}), r.group(opts{WaitBudget: 400 * time.Millisecond})
@@ -149,17 +143,12 @@ func TestAWaiterLoadsByItselfWhenItsBudgetIsSpent(t *testing.T) {
 		built := r.do(g, "x", db.gated("x", at), nil)
 		<-at.reached
 		began := time.Now()
-		got := r.want(other, "x", "mine", func(_ context.Context, degraded bool) (string, error) {
-			if !degraded {
-				r.Error("it is not told that there is no lease")
-			}
-			return "mine", nil
-		})
+		r.loads(other, "x", "mine")
 		r.took(began, 400*time.Millisecond, "the wait")
-		if got.Origin != mutexrebuild.Unshared || r.stored("x") != "" {
-			r.Errorf("got %+v, Redis has %q", got, r.stored("x"))
+		if r.stored("x") != "" {
+			r.Errorf("Redis has %q", r.stored("x"))
 		}
-		r.checkStats(other, "it gave up", func(s stats) bool { return s.GaveUp == 1 && s.Degraded == 1 })
+		r.checkStats(other, "it gave up", func(s stats) bool { return s.GaveUp == 1 })
 		close(at.open)
 		built.mustBe(r, nil)
 		if r.stored("x") != "v" {
@@ -168,33 +157,33 @@ func TestAWaiterLoadsByItselfWhenItsBudgetIsSpent(t *testing.T) {
 	})
 }
 
-// A value that must not be stored, or cannot be, is a value all the same.
+// A value that cannot be stored is an answer all the same.
 func TestAValueThatCannotBeStoredIsAnswered(t *testing.T) {
-	for name, encode := range map[string]func(id, value string) ([]byte, time.Duration, error){
-		"no bytes":       func(string, string) ([]byte, time.Duration, error) { return nil, time.Minute, errSource },
-		"no TTL":         func(id, v string) ([]byte, time.Duration, error) { return []byte(frame(id, v)), 0, nil },
-		"a negative TTL": func(id, v string) ([]byte, time.Duration, error) { return []byte(frame(id, v)), -1, nil },
-		"a TTL below 1 ms": func(id, v string) ([]byte, time.Duration, error) {
-			return []byte(frame(id, v)), 999 * time.Microsecond, nil
-		},
+	for name, value := range map[string]struct {
+		data string
+		ttl  time.Duration
+	}{
+		"no bytes":         {"", time.Minute},
+		"no TTL":           {"v", 0},
+		"a negative TTL":   {"v", -1},
+		"a TTL below 1 ms": {"v", 999 * time.Microsecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(r *rig) {
-				g, err := mutexrebuild.New(r.client(), "p", format{encode, framed.Decode}, events{}, opts{RedisTimeout: 5 * time.Second})
-				if err != nil {
-					r.Fatal(err)
-				}
-				r.Cleanup(g.Close)
+				g, loads := r.group(opts{}), 0
 				for range 2 {
-					got := r.want(g, "x", "v", gives("v"))
-					if got.Origin != mutexrebuild.Unshared {
-						r.Errorf("got %+v", got)
+					got, err := g.Rebuild(r.ctx, "x", func(context.Context) ([]byte, time.Duration, error) {
+						loads++
+						return []byte(value.data), value.ttl, nil
+					})
+					if err != nil || string(got) != value.data {
+						r.Errorf("got %q, %v", got, err)
 					}
 				}
 				if keys := r.rdb.Keys(r.ctx, "*").Val(); len(keys) > 0 {
 					r.Errorf("Redis has %q", keys)
 				}
-				r.checkStats(g, "of what was not stored", func(s stats) bool { return s.Unpublished == 2 && s.Loads == 2 })
+				r.checkStats(g, "of what was not stored", func(s stats) bool { return loads == 2 && s.Refused == 0 && s.Waits == 0 })
 			})
 		})
 	}

@@ -63,6 +63,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -110,6 +111,7 @@ type Group struct {
 	redis   *store // the same, nil without Redis
 	msgs    *subscription
 	flights *flight.Group[[]byte] // of Rebuild
+	loads   sync.WaitGroup        // of flights; a load that was left behind may outlast its flight
 	log     *logonce.Log
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -180,8 +182,24 @@ func checkClient(rdb redis.UniversalClient, o Options) error {
 func (g *Group) Close() {
 	g.close()
 	<-g.flights.Close()
+	g.waitForLoads()
 	if g.redis != nil {
 		g.closeRedis()
+	}
+}
+
+// waitForLoads waits for loads whose flights have ended. No other load begins any more.
+func (g *Group) waitForLoads() {
+	ended := make(chan struct{})
+	go func() {
+		g.loads.Wait()
+		close(ended)
+	}()
+	patience := time.NewTimer(g.o.LoadTimeout)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
 	}
 }
 

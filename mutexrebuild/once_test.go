@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Without the flight there is a load for each caller, without the lease one for
@@ -19,25 +18,17 @@ func TestOneLoadForManyCallersInManyProcesses(t *testing.T) {
 		db := newSource()
 		db.write("x", "v")
 		var all sync.WaitGroup
-		var mu sync.Mutex
-		from := map[mutexrebuild.Origin]int{}
 		for range 5 {
 			g := r.group(opts{})
 			for range 40 {
 				all.Go(func() {
-					got := r.want(g, "x", "v", db.load("x", 50*time.Millisecond))
-					mu.Lock()
-					defer mu.Unlock()
-					from[got.Origin]++
+					r.want(g, "x", "v", db.load("x", 50*time.Millisecond))
 				})
 			}
 		}
 		all.Wait()
 		if n := db.loaded("x"); n != 1 {
 			r.Errorf("%d loads", n)
-		}
-		if from[mutexrebuild.Built] == 0 || from[mutexrebuild.Found] == 0 || from[mutexrebuild.Unshared] != 0 {
-			r.Errorf("the results came from %v", from)
 		}
 		if got := r.stored("x"); got != "v" {
 			r.Errorf("Redis has %q", got)
@@ -94,7 +85,7 @@ func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
 					<-silent
 				}
 			})
-			waiter := r.with(r.client(), events{}, opts{})
+			waiter := r.with(r.client(), opts{})
 			behaviour(r, builder, waiter)
 			if waiter.Live() {
 				t.Error("it takes itself for live")
@@ -108,14 +99,14 @@ func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
 		r := onServer(t)
 		p := redistest.Proxy(t, r.server.Addr())
-		waiter := r.with(p.Client(t), events{}, opts{})
+		waiter := r.with(p.Client(t), opts{})
 		r.eventually("messages arrive", waiter.Live)
 		p.DropMessages(true)
 		behaviour(r, r.group(opts{}), waiter)
 	})
 }
 
-// With the load on the context of the caller who began it, its cancellation
+// With the load on the context of the caller who began it, that caller's cancellation
 // would fail everybody.
 func TestACallersCancellationHarmsNobodyElse(t *testing.T) {
 	everywhere(t, func(r *rig) {
@@ -139,8 +130,8 @@ func TestACallersCancellationHarmsNobodyElse(t *testing.T) {
 	})
 }
 
-// A load that nobody waits for any more fills the cache for those to come: if
-// callers are less patient than the source is slow, nothing else ever would.
+// A load that nobody waits for any more publishes for later callers: if callers are less
+// patient than the source is slow, nothing would ever be published otherwise.
 func TestALoadGoesOnWhenAllItsCallersHaveLeft(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g := r.group(opts{})
@@ -160,12 +151,13 @@ func TestACallerLeavesAtItsDeadline(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		builder, waiter := r.group(opts{}), r.group(opts{})
 		db, at := newSource(), newGate()
+		db.write("x", "v")
 		built := r.do(builder, "x", db.gated("x", at), nil)
 		<-at.reached
 		for name, g := range map[string]*group{"the flight that loads": builder, "the flight that waits": waiter} {
 			began := time.Now()
 			ctx, cancel := context.WithTimeoutCause(r.ctx, 100*time.Millisecond, errSource)
-			_, err := g.Do(ctx, "x", gives("?"))
+			_, err := rebuild(ctx, g, "x", gives("?"))
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errSource) {
 				r.Errorf("%s: %v, want the deadline with its cause", name, err)
@@ -182,10 +174,10 @@ func TestACallerWhoseContextHasEndedAsksNobody(t *testing.T) {
 		g := r.group(opts{})
 		ctx, cancel := context.WithCancel(r.ctx)
 		cancel()
-		if _, err := g.Do(ctx, "x", gives("v")); !errors.Is(err, context.Canceled) {
+		_, err := rebuild(ctx, g, "x", func(context.Context) (string, error) { r.Error("it was loaded"); return "v", nil })
+		if !errors.Is(err, context.Canceled) {
 			r.Errorf("got %v", err)
 		}
-		r.checkStats(g, "it was loaded", func(s stats) bool { return s.Loads == 0 })
 	})
 }
 
@@ -197,9 +189,9 @@ func TestALoadSeesItsCallersValuesAndADeadlineOfItsOwn(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithValue(r.ctx, valueKeyOfContext{}, "trace"), time.Minute)
 		defer cancel()
 		began := time.Now()
-		_, err := g.Do(ctx, "x", func(ctx context.Context, degraded bool) (string, error) {
-			if ctx.Value(valueKeyOfContext{}) != "trace" || degraded {
-				r.Errorf("value %v, degraded %v", ctx.Value(valueKeyOfContext{}), degraded)
+		_, err := rebuild(ctx, g, "x", func(ctx context.Context) (string, error) {
+			if got := ctx.Value(valueKeyOfContext{}); got != "trace" {
+				r.Errorf("got the value %v", got)
 			}
 			deadline, ok := ctx.Deadline()
 			if left := deadline.Sub(began); !ok || left < 7*time.Second || left > 10*time.Second {
@@ -208,39 +200,5 @@ func TestALoadSeesItsCallersValuesAndADeadlineOfItsOwn(t *testing.T) {
 			return "v", nil
 		})
 		r.must(err)
-	})
-}
-
-// Mark is read before the operation that brings the value: what happens after
-// it must show as a change.
-func TestAResultTellsItsOriginSizeMarkAndFirst(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		mark := 0
-		g := r.with(r.client(), events{Mark: func(string) any { mark++; return mark }}, opts{})
-		db, at := newSource(), newGate()
-		db.write("x", "v")
-		var a, b result
-		first := r.do(g, "x", db.gated("x", at), &a)
-		<-at.reached
-		second := r.do(g, "x", db.gated("x", at), &b)
-		r.joined(g, "x", 2)
-		before := mark
-		at.open <- struct{}{}
-		first.mustBe(r, nil)
-		second.mustBe(r, nil)
-		size := len(frame("x", "v"))
-		want := result{Value: "v", Origin: mutexrebuild.Built, Condition: mutexrebuild.Fresh, Mark: before, Bytes: size, First: true}
-		if a != want {
-			r.Errorf("got %+v, want %+v", a, want)
-		}
-		want.First = false
-		if b != want {
-			r.Errorf("got %+v, want %+v", b, want)
-		}
-		got, err := g.Do(r.ctx, "x", gives("?"))
-		want = result{Value: "v", Origin: mutexrebuild.Found, Condition: mutexrebuild.Fresh, Mark: mark, Bytes: size, First: true}
-		if err != nil || got != want {
-			r.Errorf("got %+v, %v, want %+v", got, err, want)
-		}
 	})
 }

@@ -35,7 +35,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 		{opts{RedisTimeout: -1}, "RedisTimeout"},
 		{opts{MaxBytes: -1}, "MaxBytes"},
 	} {
-		g, err := mutexrebuild.New(nil, "p", framed, events{}, test.o)
+		g, err := newGroup(nil, test.o)
 		switch {
 		case err == nil && test.want == "":
 			g.Close()
@@ -48,19 +48,16 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 	}
 }
 
-func TestNamesAndFormatsAndClientsAreChecked(t *testing.T) {
+func TestNamesAndClientsAreChecked(t *testing.T) {
 	for _, name := range []string{"", ":", "a:b", "{a}", "a{", "}"} {
-		if _, err := mutexrebuild.New(nil, name, framed, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "name") {
+		space := mutexrebuild.Keyspace{Name: name}
+		_, err := mutexrebuild.New(nil, space, mutexrebuild.Options{}, mutexrebuild.Messages{})
+		if err == nil || !strings.HasPrefix(err.Error(), "mutexrebuild: Name must") {
 			t.Errorf("the name %q: %v", name, err)
 		}
 	}
-	for _, f := range []format{{}, {Encode: framed.Encode}, {Decode: framed.Decode}} {
-		if _, err := mutexrebuild.New(nil, "p", f, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "Format") {
-			t.Errorf("half a format: %v", err)
-		}
-	}
 	for _, rdb := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
-		if _, err := mutexrebuild.New(rdb, "p", framed, events{}, opts{}); err == nil || !strings.Contains(err.Error(), "nil *redis.") {
+		if _, err := newGroup(rdb, opts{}); err == nil || !strings.Contains(err.Error(), "nil *redis.") {
 			t.Errorf("a nil %T: %v", rdb, err)
 		}
 	}
@@ -78,10 +75,9 @@ func TestSchemasDoNotReadEachOthersValues(t *testing.T) {
 	})
 }
 
-// A hold's life is what Options say, and a lease's.
 func TestDefaultsAreAsDocumented(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.with(r.client(), events{}, opts{RedisTimeout: 0})
+		g := r.with(r.client(), opts{})
 		redistest.Eventually(t, time.Minute, "live", g.Live)
 		db, at := newSource(), newGate()
 		loading := r.do(g, "x", db.gated("x", at), nil)

@@ -16,8 +16,7 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// clients are those whose own options would hold a caller for seconds, or not
-// even know a limit.
+// clients have options that would hold a caller for seconds, or without limit.
 var clients = map[string]func(*redis.Options){
 	"defaults":         func(*redis.Options) {},
 	"no timeouts":      func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 },
@@ -28,8 +27,8 @@ var clients = map[string]func(*redis.Options){
 	"tries many times": func(o *redis.Options) { o.MaxRetries, o.MaxRetryBackoff = 20, 5*time.Second },
 }
 
-// While the source answers, a Redis that does not costs a caller one RedisTimeout
-// and no error. A call of go-redis itself takes five seconds here.
+// While the source answers, an outage of Redis costs a caller one RedisTimeout and no
+// error. A call of go-redis itself takes five seconds here.
 func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	for outage, strike := range map[string]struct {
@@ -45,15 +44,12 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 				t.Parallel()
 				r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t)}
 				p := redistest.Proxy(t, r.server.Addr())
-				warm := r.with(p.Client(t, change), events{}, opts{RedisTimeout: timeout, ErrorHold: -1})
-				cold := r.with(p.Client(t, change), events{}, opts{RedisTimeout: timeout, ErrorHold: -1})
+				warm := r.with(p.Client(t, change), opts{RedisTimeout: timeout, ErrorHold: -1})
+				cold := r.with(p.Client(t, change), opts{RedisTimeout: timeout, ErrorHold: -1})
 				r.eventually("messages arrive", func() bool { return warm.Live() && cold.Live() })
-				r.eventually("a hit", func() bool {
-					got, err := warm.Do(r.ctx, "x", gives("v"))
-					return err == nil && got.Origin == mutexrebuild.Found
-				})
+				r.eventually("a hit", func() bool { return r.uses(warm, "x") })
 				strike.begin(r.server, p)
-				fresh := r.with(p.Client(t, change), events{}, opts{RedisTimeout: timeout, ErrorHold: -1})
+				fresh := r.with(p.Client(t, change), opts{RedisTimeout: timeout, ErrorHold: -1})
 				groups := []*group{warm, cold, fresh}
 				var all sync.WaitGroup
 				var mu sync.Mutex
@@ -63,15 +59,7 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 					all.Go(func() {
 						for range 3 {
 							began := time.Now()
-							got := r.want(g, fmt.Sprint(i), "v", func(_ context.Context, degraded bool) (string, error) {
-								if !degraded {
-									t.Error("it is not told that it has no lease")
-								}
-								return "v", nil
-							})
-							if got.Origin != mutexrebuild.Unshared {
-								t.Errorf("got %+v", got)
-							}
+							r.want(g, fmt.Sprint(i), "v", gives("v"))
 							mu.Lock()
 							worst = max(worst, time.Since(began))
 							mu.Unlock()
@@ -86,7 +74,7 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 
 				ctx, cancel := context.WithTimeout(r.ctx, 30*time.Millisecond)
 				began := time.Now()
-				_, err := warm.Do(ctx, "deadline", func(ctx context.Context, _ bool) (string, error) {
+				_, err := rebuild(ctx, warm, "deadline", func(ctx context.Context) (string, error) {
 					time.Sleep(time.Millisecond)
 					return "v", nil
 				})
@@ -102,13 +90,7 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 
 				strike.end(r.server, p)
 				began = time.Now()
-				r.eventually("Redis is used again", func() bool {
-					got, err := warm.Do(r.ctx, "x", gives("v"))
-					if err != nil {
-						t.Error(err)
-					}
-					return got.Origin == mutexrebuild.Found
-				})
+				r.eventually("Redis is used again", func() bool { return r.uses(warm, "x") })
 				t.Logf("used again after %v", time.Since(began))
 			})
 		}
@@ -121,7 +103,7 @@ func TestTheWaitForAConnectionCountsToo(t *testing.T) {
 	r := onServer(t)
 	const timeout = 200 * time.Millisecond
 	rdb := r.client(func(o *redis.Options) { o.PoolSize = 2 })
-	g := r.with(rdb, events{}, opts{RedisTimeout: timeout})
+	g := r.with(rdb, opts{RedisTimeout: timeout})
 	r.eventually("messages arrive", g.Live)
 	r.want(g, "x", "v", gives("v"))
 	r.server.Stop()
@@ -160,12 +142,9 @@ func TestAnOutageOfAClusterCostsACallerOneTimeoutAndNoError(t *testing.T) {
 		change := func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = obeys }
 		warm := c.Client(t, change)
 		r := &rig{T: t, ctx: t.Context()}
-		g := r.with(warm, events{}, opts{RedisTimeout: timeout})
-		r.eventually("a hit", func() bool {
-			got, err := g.Do(r.ctx, "x", gives("v"))
-			return err == nil && got.Origin == mutexrebuild.Found
-		})
-		fresh := r.with(c.Client(t, change), events{}, opts{RedisTimeout: timeout})
+		g := r.with(warm, opts{RedisTimeout: timeout})
+		r.eventually("a hit", func() bool { return r.uses(g, "x") })
+		fresh := r.with(c.Client(t, change), opts{RedisTimeout: timeout})
 		for _, node := range c.Nodes {
 			node.Stop()
 		}
@@ -181,10 +160,7 @@ func TestAnOutageOfAClusterCostsACallerOneTimeoutAndNoError(t *testing.T) {
 		for _, node := range c.Nodes {
 			node.Cont()
 		}
-		r.eventually("the cluster is used again", func() bool {
-			got, err := g.Do(r.ctx, "x", gives("v"))
-			return err == nil && got.Origin == mutexrebuild.Found
-		})
+		r.eventually("the cluster is used again", func() bool { return r.uses(g, "x") })
 	}
 }
 
@@ -198,11 +174,12 @@ func TestAFullServerStillForgets(t *testing.T) {
 		r.want(g, id, "old", gives("old"))
 	}
 	db, at := newSource(), newGate()
+	db.write("loading", "v")
 	loading := r.do(other, "loading", db.gated("loading", at), nil)
 	<-at.reached
 	r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err())
 
-	r.want(g, "a", "old", fails(errSource)) // a hit is a hit
+	r.finds(g, "a", "old")
 	close(at.open)
 	loading.mustBe(r, nil) // its commit fails
 	var all sync.WaitGroup
@@ -210,7 +187,7 @@ func TestAFullServerStillForgets(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			for range 5 {
-				r.want(g, "new", "v", func(context.Context, bool) (string, error) {
+				r.want(g, "new", "v", func(context.Context) (string, error) {
 					defer running.Add(-1)
 					if running.Add(1) > 1 {
 						t.Error("two loads of a key at a time")
@@ -232,24 +209,25 @@ func TestAFullServerStillForgets(t *testing.T) {
 			r.Errorf("%q is still there", id)
 		}
 	}
-	if got := r.want(g, "d", "v", gives("v")); !got.Held {
-		r.Error("the hold does not stand")
+	held := r.rdb.HGetAll(r.ctx, leaseKey("d")).Val()
+	if len(held) != 1 {
+		r.Errorf("the lease of d is %q, want a hold", held)
 	}
+	r.loads(g, "d", "v")
 	r.must(end(r.ctx))
 
 	r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "0").Err())
 	r.want(g, "a", "old", gives("old"))
 	r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err())
-	if _, err := g.Set(r.ctx, "a", "new"); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), "memory") {
+	if err := set(r.ctx, g, "a", "new"); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), "memory") {
 		r.Errorf("Set: %v", err)
 	}
 	if r.stored("a") != "" {
 		r.Errorf("Redis has %q: Set could not store the new value and left the old", r.stored("a"))
 	}
 	r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "0").Err())
-	if got := r.want(g, "a", "new", gives("new")); got.Origin != mutexrebuild.Built {
-		r.Errorf("with memory again: %+v", got)
-	}
+	r.loads(g, "a", "new")
+	r.finds(other, "a", "new")
 }
 
 // Operations that hang are not piled up without end, and those that come to no
@@ -257,7 +235,7 @@ func TestAFullServerStillForgets(t *testing.T) {
 func TestCloseDuringAnOutage(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond })
-	g, err := mutexrebuild.New(rdb, "p", framed, events{}, opts{RedisTimeout: 50 * time.Millisecond})
+	g, err := newGroup(rdb, opts{RedisTimeout: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +243,7 @@ func TestCloseDuringAnOutage(t *testing.T) {
 	s.Stop()
 	defer s.Cont()
 	for i := range 50 {
-		if _, err := g.Do(t.Context(), fmt.Sprint(i), gives("v")); err != nil {
+		if _, err := rebuild(t.Context(), g, fmt.Sprint(i), gives("v")); err != nil {
 			t.Error(err)
 		}
 	}

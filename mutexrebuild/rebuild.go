@@ -36,7 +36,7 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 		return nil, renamed(err)
 	}
 	if role == flight.Opened {
-		go g.run(flight.Detached(ctx), caller.Flight, load)
+		go g.run(context.WithoutCancel(ctx), caller.Flight, load) // still that of a load, if the caller is one
 	}
 	data, _, err := caller.Wait(ctx, flight.Patience[[]byte]{})
 	return data, err
@@ -138,12 +138,18 @@ func (g *Group) loadUnpublished(ctx context.Context, f *flight.Flight[[]byte], l
 	return data, err
 }
 
-// load runs load on a goroutine of its own, for at most LoadTimeout.
+// load runs load on a goroutine of its own, for at most LoadTimeout, unless the group
+// is closed.
 func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, ttl time.Duration, err error) {
+	if g.closing.Err() != nil {
+		return nil, 0, ErrClosed
+	}
 	ctx, cancel := context.WithTimeoutCause(g.flights.Loading(ctx, id), g.o.LoadTimeout, ErrLoadTimeout)
 	defer cancel()
 	defer context.AfterFunc(g.closing, cancel)()
+	g.loads.Add(1)
 	ended := contain.Go(func() (err error) {
+		defer g.loads.Done()
 		data, ttl, err = load(ctx) // read below only after the end
 		return err
 	})

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,14 +19,37 @@ import (
 )
 
 type (
-	group  = mutexrebuild.Group[string]
-	load   = mutexrebuild.Load[string]
-	result = mutexrebuild.Result[string]
-	stats  = mutexrebuild.Stats
-	opts   = mutexrebuild.Options
-	events = mutexrebuild.Events
-	format = mutexrebuild.Format[string]
+	group = mutexrebuild.Group
+	stats = mutexrebuild.Stats
 )
+
+// opts are the fields of Options and Keyspace that tests set.
+type opts struct {
+	Lease, LoadTimeout, WaitBudget, ErrorHold, Hold time.Duration
+	WaitReplicas                                    int
+
+	Schema, MaxBytes         int
+	RedisTimeout, ReplicaLag time.Duration
+}
+
+func (o opts) options() mutexrebuild.Options {
+	return mutexrebuild.Options{
+		Lease: o.Lease, LoadTimeout: o.LoadTimeout, WaitBudget: o.WaitBudget, ErrorHold: o.ErrorHold,
+		Hold: o.Hold, WaitReplicas: o.WaitReplicas,
+	}
+}
+
+func (o opts) keyspace() mutexrebuild.Keyspace {
+	return mutexrebuild.Keyspace{
+		Name: "p", Schema: o.Schema, MaxBytes: o.MaxBytes, RedisTimeout: o.RedisTimeout, ReplicaLag: o.ReplicaLag,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// newGroup makes a group that the caller has to close.
+func newGroup(rdb redis.UniversalClient, o opts) (*group, error) {
+	return mutexrebuild.New(rdb, o.keyspace(), o.options(), mutexrebuild.Messages{})
+}
 
 // everywhere runs a test of behaviour on miniredis, in a bubble where waiting
 // takes no time, and on a real server.
@@ -81,19 +104,25 @@ func (r *rig) client(changes ...func(*redis.Options)) *redis.Client {
 // group makes a group with a client of its own, whose messages arrive.
 func (r *rig) group(o opts) *group {
 	r.Helper()
-	g := r.with(r.client(), events{}, o)
+	g := r.with(r.client(), o)
 	r.eventually("messages arrive", g.Live)
 	return g
 }
 
 // with makes a group that is closed with the test. Where a test does not say
 // otherwise, a loaded machine must not be taken for a Redis that does not answer.
-func (r *rig) with(rdb redis.UniversalClient, e events, o opts) *group {
+func (r *rig) with(rdb redis.UniversalClient, o opts) *group {
+	r.Helper()
+	return r.listening(rdb, o, mutexrebuild.Messages{})
+}
+
+// listening is with for a test that hears the messages of other processes.
+func (r *rig) listening(rdb redis.UniversalClient, o opts, m mutexrebuild.Messages) *group {
 	r.Helper()
 	if o.RedisTimeout == 0 {
 		o.RedisTimeout = 5 * time.Second
 	}
-	g, err := mutexrebuild.New(rdb, "p", framed, e, o)
+	g, err := mutexrebuild.New(rdb, o.keyspace(), o.options(), m)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -106,28 +135,78 @@ func (r *rig) eventually(what string, cond func() bool) {
 	redistest.Eventually(r, 20*time.Second, what, cond)
 }
 
-// want does a Do that must give value.
-func (r *rig) want(g *group, id, value string, l load) result {
+// A load reads a value from the source.
+type load func(context.Context) (string, error)
+
+// forAMinute makes l the load of a value that Redis keeps for a minute.
+func (l load) forAMinute(ctx context.Context) ([]byte, time.Duration, error) {
+	value, err := l(ctx)
+	return []byte(value), time.Minute, err
+}
+
+func rebuild(ctx context.Context, g *group, id string, l load) (string, error) {
+	data, err := g.Rebuild(ctx, id, l.forAMinute)
+	return string(data), err
+}
+
+func set(ctx context.Context, g *group, id, value string) error {
+	return g.Set(ctx, id, []byte(value), time.Minute)
+}
+
+// want does a Rebuild that must give value.
+func (r *rig) want(g *group, id, value string, l load) {
 	r.Helper()
-	got, err := g.Do(r.ctx, id, l)
-	if err != nil || got.Value != value {
-		r.Errorf("Do(%q) gives %q, %v, want %q", id, got.Value, err, value)
+	got, err := rebuild(r.ctx, g, id, l)
+	if err != nil || got != value {
+		r.Errorf("Rebuild(%q) gives %.60q, %v, want %.60q", id, got, err, value)
 	}
-	return got
+}
+
+// loads does a Rebuild that must load value.
+func (r *rig) loads(g *group, id, value string) {
+	r.Helper()
+	loaded := false
+	r.want(g, id, value, func(context.Context) (string, error) { loaded = true; return value, nil })
+	if !loaded {
+		r.Errorf("Rebuild(%q) did not load", id)
+	}
+}
+
+// finds does a Rebuild that must find value in Redis.
+func (r *rig) finds(g *group, id, value string) {
+	r.Helper()
+	r.want(g, id, value, fails(errors.New("it loads")))
+}
+
+// uses reports whether a Rebuild finds its value in Redis. If not, it loads one.
+func (r *rig) uses(g *group, id string) bool {
+	r.Helper()
+	loaded := false
+	r.want(g, id, "v", func(context.Context) (string, error) { loaded = true; return "v", nil })
+	return !loaded
+}
+
+// keeps loads a value of id, if there is none, and reports whether Redis has one then.
+func (r *rig) keeps(g *group, id string) bool {
+	r.Helper()
+	r.want(g, id, "v", gives("v"))
+	return r.stored(id) != ""
 }
 
 // stored returns the value that stands in Redis, "" if there is none.
 func (r *rig) stored(id string) string {
 	r.Helper()
-	data, err := r.rdb.Get(r.ctx, valueKey(id)).Bytes()
-	if errors.Is(err, redis.Nil) {
-		return ""
-	}
-	value, condition := framed.Decode(id, data)
-	if err != nil || condition == mutexrebuild.Unfit {
-		r.Errorf("at %q stands %q, %v", valueKey(id), data, err)
+	value, err := r.rdb.Get(r.ctx, valueKey(id)).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		r.Error(err)
 	}
 	return value
+}
+
+// lay puts a value under a key as another process might.
+func (r *rig) lay(id, value string) {
+	r.Helper()
+	r.must(r.rdb.Set(r.ctx, valueKey(id), value, time.Minute).Err())
 }
 
 func (r *rig) must(err error) {
@@ -140,7 +219,7 @@ func (r *rig) must(err error) {
 func valueKey(id string) string { return keys.Value("p", 0, id) }
 func leaseKey(id string) string { return keys.Lease(valueKey(id)) }
 
-// everyKeyEnds fails the test for a key that would stay for ever.
+// everyKeyEnds fails the test for a key without a TTL.
 func everyKeyEnds(t testing.TB, rdb redis.UniversalClient) {
 	t.Helper()
 	ctx := context.Background()
@@ -151,35 +230,9 @@ func everyKeyEnds(t testing.TB, rdb redis.UniversalClient) {
 	}
 }
 
-// framed stores a value between its id and an end, so that what belongs to another
-// key or lacks a part is told from a value. A value says itself if it is old.
-var framed = format{
-	Encode: func(id, value string) ([]byte, time.Duration, error) {
-		return []byte(frame(id, value)), time.Minute, nil
-	},
-	Decode: func(id string, data []byte) (string, mutexrebuild.Condition) {
-		value, ok := strings.CutPrefix(string(data), id+"=")
-		if !ok {
-			return "", mutexrebuild.Unfit
-		}
-		value, ok = strings.CutSuffix(value, ";")
-		switch {
-		case !ok:
-			return "", mutexrebuild.Unfit
-		case strings.HasPrefix(value, "aging"):
-			return value, mutexrebuild.Aging
-		case strings.HasPrefix(value, "spare"):
-			return value, mutexrebuild.Spare
-		}
-		return value, mutexrebuild.Fresh
-	},
-}
-
-func frame(id, value string) string { return id + "=" + value + ";" }
-
 // gives is a load that brings a value at once.
 func gives(value string) load {
-	return func(context.Context, bool) (string, error) { return value, nil }
+	return func(context.Context) (string, error) { return value, nil }
 }
 
 // A source is a database of one row per id, which counts what it is asked.
@@ -212,7 +265,7 @@ func (s *source) loaded(id string) int {
 
 // load reads a row and then takes its time to come back with it.
 func (s *source) load(id string, takes time.Duration) load {
-	return func(context.Context, bool) (string, error) {
+	return func(context.Context) (string, error) {
 		value := s.read(id)
 		time.Sleep(takes)
 		return value, nil
@@ -228,7 +281,7 @@ type gate struct {
 func newGate() *gate { return &gate{make(chan struct{}, 100), make(chan struct{})} }
 
 func (s *source) gated(id string, at *gate) load {
-	return func(ctx context.Context, _ bool) (string, error) {
+	return func(ctx context.Context) (string, error) {
 		value := s.read(id)
 		at.reached <- struct{}{}
 		<-at.open
@@ -236,21 +289,20 @@ func (s *source) gated(id string, at *gate) load {
 	}
 }
 
-// An answer is what a Do in another goroutine will give.
+// An answer is what a Rebuild on another goroutine will give.
 type answer chan error
 
-func (r *rig) do(g *group, id string, l load, got *result) answer {
+func (r *rig) do(g *group, id string, l load, got *string) answer {
 	return r.doWith(r.ctx, g, id, l, got)
 }
 
-func (r *rig) doWith(ctx context.Context, g *group, id string, l load, got *result) answer {
+func (r *rig) doWith(ctx context.Context, g *group, id string, l load, got *string) answer {
 	a := make(answer, 1)
 	go func() {
-		if got == nil {
-			got = new(result)
+		value, err := rebuild(ctx, g, id, l)
+		if got != nil {
+			*got = value
 		}
-		var err error
-		*got, err = g.Do(ctx, id, l)
 		a <- err
 	}()
 	return a
@@ -259,7 +311,7 @@ func (r *rig) doWith(ctx context.Context, g *group, id string, l load, got *resu
 func (a answer) mustBe(r *rig, want error) {
 	r.Helper()
 	if err := <-a; !errors.Is(err, want) {
-		r.Errorf("Do gives the error %v, want %v", err, want)
+		r.Errorf("Rebuild gives the error %v, want %v", err, want)
 	}
 }
 
@@ -272,7 +324,7 @@ func (r *rig) waits(g *group) {
 // joined waits until so many callers are on the flight of id.
 func (r *rig) joined(g *group, id string, n int) {
 	r.Helper()
-	r.eventually("they have joined", func() bool { return g.Joined(id) == n })
+	r.eventually("they have joined", func() bool { return mutexrebuild.Joined(g, id) == n })
 }
 
 func (r *rig) checkStats(g *group, what string, ok func(s stats) bool) {
@@ -297,5 +349,5 @@ func (r *rig) took(since time.Time, limit time.Duration, what string) {
 var errSource = errors.New("the source is unwell")
 
 func fails(err error) load {
-	return func(context.Context, bool) (string, error) { return "", fmt.Errorf("load: %w", err) }
+	return func(context.Context) (string, error) { return "", fmt.Errorf("load: %w", err) }
 }

@@ -18,8 +18,19 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A read that begins after Invalidate has returned never sees what was there
-// before, whoever is just loading it, in this process or another.
+// writes are all that end a value of "x". Set stores "v".
+var writes = map[string]func(ctx context.Context, g *group) error{
+	"Invalidate":         func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x") },
+	"Invalidate of many": func(ctx context.Context, g *group) error { return g.Invalidate(ctx, "x", "z") },
+	"Set":                func(ctx context.Context, g *group) error { return set(ctx, g, "x", "v") },
+	"Hold": func(ctx context.Context, g *group) error {
+		end, err := g.Hold(ctx, "x")
+		return errors.Join(err, end(ctx))
+	},
+}
+
+// A read that begins after Invalidate has returned never gives what was there before,
+// though this process or another is just loading it.
 func TestInvalidateBeatsARebuildUnderWay(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		g, other := r.group(opts{}), r.group(opts{})
@@ -31,7 +42,7 @@ func TestInvalidateBeatsARebuildUnderWay(t *testing.T) {
 			<-at.reached
 			db.write(id, "new")
 			r.must(g.Invalidate(r.ctx, id))
-			var got, elsewhere result
+			var got, elsewhere string
 			after := r.do(g, id, db.load(id, 0), &got)
 			afterElsewhere := r.do(other, id, db.load(id, 0), &elsewhere)
 			if loading == g {
@@ -41,8 +52,8 @@ func TestInvalidateBeatsARebuildUnderWay(t *testing.T) {
 			before.mustBe(r, nil)
 			after.mustBe(r, nil)
 			afterElsewhere.mustBe(r, nil)
-			if got.Value != "new" || elsewhere.Value != "new" || r.stored(id) != "new" {
-				r.Errorf("got %q, elsewhere %q, Redis has %q", got.Value, elsewhere.Value, r.stored(id))
+			if got != "new" || elsewhere != "new" || r.stored(id) != "new" {
+				r.Errorf("got %q, elsewhere %q, Redis has %q", got, elsewhere, r.stored(id))
 			}
 		}
 	})
@@ -55,23 +66,20 @@ func TestSetVoidsARebuildUnderWay(t *testing.T) {
 		g, other := r.group(opts{}), r.group(opts{})
 		db, at := newSource(), newGate()
 		db.write("x", "old")
-		var before, waited result
+		var before, waited string
 		loading := r.do(g, "x", db.gated("x", at), &before)
 		<-at.reached
 		waiting := r.do(other, "x", fails(errSource), &waited)
 		r.waits(other)
 		db.write("x", "new")
 		began := time.Now()
-		n, err := other.Set(r.ctx, "x", "new")
-		if r.must(err); n != len(frame("x", "new")) {
-			r.Errorf("%d bytes", n)
-		}
+		r.must(set(r.ctx, other, "x", "new"))
 		waiting.mustBe(r, nil) // Set has woken it
 		r.took(began, 0, "to be woken")
 		close(at.open)
 		loading.mustBe(r, nil)
-		if before.Value != "new" || waited.Value != "new" || r.stored("x") != "new" {
-			r.Errorf("got %q and %q, Redis has %q", before.Value, waited.Value, r.stored("x"))
+		if before != "new" || waited != "new" || r.stored("x") != "new" {
+			r.Errorf("got %q and %q, Redis has %q", before, waited, r.stored("x"))
 		}
 		r.checkStats(g, "it was refused", func(s stats) bool { return s.Refused == 1 })
 	})
@@ -79,29 +87,16 @@ func TestSetVoidsARebuildUnderWay(t *testing.T) {
 
 func TestSetOfWhatCannotBeStoredDropsTheOldValue(t *testing.T) {
 	everywhere(t, func(r *rig) {
-		ttl := time.Minute
-		codec := format{Decode: framed.Decode, Encode: func(id, value string) ([]byte, time.Duration, error) {
-			if value == "bad" {
-				return nil, 0, errSource
+		g := r.group(opts{})
+		for data, ttl := range map[string]time.Duration{"w": 0, "": time.Minute} {
+			r.must(set(r.ctx, g, "x", "v"))
+			if r.stored("x") != "v" {
+				r.Errorf("Redis has %q", r.stored("x"))
 			}
-			return []byte(frame(id, value)), ttl, nil
-		}}
-		g, err := mutexrebuild.New(r.client(), "p", codec, events{}, opts{RedisTimeout: 5 * time.Second})
-		if err != nil {
-			r.Fatal(err)
-		}
-		r.Cleanup(g.Close)
-		_, err = g.Set(r.ctx, "x", "v")
-		if r.must(err); r.stored("x") != "v" {
-			r.Errorf("Redis has %q", r.stored("x"))
-		}
-		if _, err := g.Set(r.ctx, "x", "bad"); !errors.Is(err, errSource) {
-			r.Errorf("got %v, want the codec's error", err)
-		}
-		ttl = 0
-		_, err = g.Set(r.ctx, "x", "w")
-		if r.must(err); r.stored("x") != "" {
-			r.Errorf("Redis has %q, want nothing: the value is old", r.stored("x"))
+			r.must(g.Set(r.ctx, "x", []byte(data), ttl))
+			if r.stored("x") != "" {
+				r.Errorf("Redis has %q, want nothing: the value is old", r.stored("x"))
+			}
 		}
 	})
 }
@@ -121,10 +116,7 @@ func TestUnderAHoldReadersLoadAndDoNotPublish(t *testing.T) {
 		r.must(err)
 		for range 2 {
 			for _, g := range []*group{g, other} {
-				got := r.want(g, "x", "old", db.load("x", 0))
-				if !got.Held || got.Origin != mutexrebuild.Unshared || got.Bytes == 0 {
-					r.Errorf("got %+v", got)
-				}
+				r.want(g, "x", "old", db.load("x", 0))
 			}
 		}
 		close(at.open)
@@ -134,11 +126,12 @@ func TestUnderAHoldReadersLoadAndDoNotPublish(t *testing.T) {
 		}
 		db.write("x", "new")
 		r.must(end(r.ctx))
-		if got := r.want(g, "x", "new", db.load("x", 0)); got.Held || got.Origin != mutexrebuild.Built {
-			r.Errorf("after the hold: %+v", got)
+		if n := db.loaded("x"); n != 1+2*2 {
+			r.Errorf("%d loads, want one before the hold and one by each reader during it", n)
 		}
-		r.want(other, "x", "new", fails(errSource))
-		r.checkStats(other, "loads beside the hold", func(s stats) bool { return s.HeldOff == 2 && s.Degraded == 0 })
+		r.loads(g, "x", "new")
+		r.finds(other, "x", "new")
+		r.checkStats(other, "loads beside the hold", func(s stats) bool { return s.Unknown == 0 && s.Waits == 0 && s.Refused == 0 })
 	})
 }
 
@@ -149,9 +142,8 @@ func TestHoldsOfSeveralWritersStandSideBySide(t *testing.T) {
 		a, b := r.group(opts{}), r.group(opts{})
 		held := func(want bool, when string) {
 			r.Helper()
-			got, err := a.Do(r.ctx, "x", gives("v"))
-			if err != nil || got.Held != want {
-				r.Errorf("%s: held %v, %v", when, got.Held, err)
+			if got := !r.keeps(a, "x"); got != want {
+				r.Errorf("%s: held %v, want %v", when, got, want)
 			}
 		}
 		endA, errA := a.Hold(r.ctx, "x")
@@ -163,8 +155,7 @@ func TestHoldsOfSeveralWritersStandSideBySide(t *testing.T) {
 		r.must(endA(r.ctx))
 		r.must(endA(r.ctx)) // its end again is nothing to the other
 		held(true, "one holds")
-		_, err := b.Set(r.ctx, "x", "set")
-		r.must(err)
+		r.must(set(r.ctx, b, "x", "set"))
 		r.must(endB(r.ctx))
 		held(false, "none holds")
 		if r.stored("x") != "v" {
@@ -183,14 +174,13 @@ func TestAHoldOfADeadWriterEndsByItself(t *testing.T) {
 		r.must(err)
 		r.must(end(r.ctx))
 		time.Sleep(499 * time.Millisecond)
-		if got := r.want(g, "x", "v", gives("v")); !got.Held {
+		if r.keeps(g, "x") {
 			r.Error("it ended early")
 		}
 		time.Sleep(2 * time.Millisecond)
-		if got := r.want(g, "x", "v", gives("v")); got.Held {
+		if !r.keeps(g, "x") {
 			r.Error("it stands for longer than Options.Hold")
 		}
-		r.want(g, "x", "v", fails(errSource))
 	})
 }
 
@@ -207,11 +197,11 @@ func TestReplicaLagKeepsAKeyClosedAfterAWrite(t *testing.T) {
 		} {
 			r.must(write())
 			time.Sleep(999 * time.Millisecond)
-			if got := r.want(g, "x", "old", gives("old")); !got.Held {
+			if r.keeps(g, "x") {
 				r.Errorf("%s: the key is open at once", name)
 			}
 			time.Sleep(2 * time.Millisecond)
-			if got := r.want(g, "x", "new", gives("new")); got.Held {
+			if !r.keeps(g, "x") {
 				r.Errorf("%s: the key is still closed", name)
 			}
 		}
@@ -252,8 +242,8 @@ func TestManyKeysAreInvalidatedAtOnce(t *testing.T) {
 	})
 }
 
-// What a group tells its owner about others. Its own writes it does not tell: to
-// handle them again would drop what has been filled since.
+// A group reports the writes of other processes. It does not report its own: to handle
+// them again would drop values that have been filled since.
 func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		var mu sync.Mutex
@@ -263,11 +253,11 @@ func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
 			defer mu.Unlock()
 			heard = append(heard, what)
 		}
-		g := r.with(r.client(), events{
+		g := r.listening(r.client(), opts{}, mutexrebuild.Messages{
 			Invalidated: note,
 			Missed:      func() { note("(missed)") },
-			Health:      func(live bool) { note(fmt.Sprintf("(live %v)", live)) },
-		}, opts{})
+			Live:        func(live bool) { note(fmt.Sprintf("(live %v)", live)) },
+		})
 		all := func() []string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -279,7 +269,7 @@ func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // the channel may be subscribed twice at the start
 
 		other := r.group(opts{})
-		namesake, err := mutexrebuild.New(r.client(), "q", framed, events{}, opts{})
+		namesake, err := mutexrebuild.New(r.client(), mutexrebuild.Keyspace{Name: "q"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
 		r.must(err)
 		r.Cleanup(namesake.Close)
 		mu.Lock()
@@ -291,12 +281,10 @@ func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
 			r.must(r.rdb.Publish(r.ctx, keys.Events("p"), garbage).Err())
 		}
 		r.must(g.Invalidate(r.ctx, "own"))
-		_, err = g.Set(r.ctx, "own", "v")
-		r.must(err)
+		r.must(set(r.ctx, g, "own", "v"))
 		r.must(namesake.Invalidate(r.ctx, "of another name"))
 		r.must(other.Invalidate(r.ctx, "a", "b"))
-		_, err = other.Set(r.ctx, "c", "v")
-		r.must(err)
+		r.must(set(r.ctx, other, "c", "v"))
 		end, err := other.Hold(r.ctx, "d")
 		r.must(errors.Join(err, end(r.ctx)))
 		r.want(other, "e", "v", gives("v")) // publishing is no news
@@ -321,7 +309,7 @@ func TestAWriteThatRedisDoesNotConfirmIsUnavailable(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
 		defer cancel()
-		_, setErr := g.Set(ctx, "x", "v")
+		setErr := set(ctx, g, "x", "v")
 		end, holdErr := g.Hold(ctx, "x")
 		for name, err := range map[string]error{
 			"Invalidate": g.Invalidate(ctx, "x"), "of many": g.Invalidate(ctx, "x", "y"),
@@ -359,10 +347,9 @@ func TestAWriteWhoseCallerLeavesSaysSo(t *testing.T) {
 // until its TTL ends.
 func TestASetThatComesLateDoesNotPublish(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.with(r.client(func(o *redis.Options) { o.MaxRetries = -1 }), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		g := r.with(r.client(func(o *redis.Options) { o.MaxRetries = -1 }), opts{RedisTimeout: 100 * time.Millisecond})
 		r.want(g, "x", "v0", gives("v0")) // the server knows the scripts
-		_, err := g.Set(r.ctx, "x", "v1")
-		r.must(err)
+		r.must(set(r.ctx, g, "x", "v1"))
 		for late := 1; late <= 2; late++ { // the claim, and what publishes
 			var scripts atomic.Int64
 			r.mini.Before(func(command string, _ []string) {
@@ -373,7 +360,7 @@ func TestASetThatComesLateDoesNotPublish(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			})
-			if _, err := g.Set(r.ctx, "x", "old"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+			if err := set(r.ctx, g, "x", "old"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
 				r.Errorf("got %v, want ErrUnavailable", err)
 			}
 			r.must(g.Invalidate(r.ctx, "x"))

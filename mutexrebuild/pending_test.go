@@ -4,38 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// A queueRig is a queue before a Redis that is a function.
-type queueRig struct {
+// A pendingRig has the pending invalidations of a Redis that is a function.
+type pendingRig struct {
 	*testing.T
-	*queue
+	*pending
 	drop  atomic.Pointer[func([]target) error]
 	close context.CancelFunc
 }
 
-func withQueue(t *testing.T, test func(r *queueRig)) {
+func withPending(t *testing.T, test func(r *pendingRig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &queueRig{T: t}
-		g := &gate{way: make(chan struct{})}
-		close(g.way)
+		r := &pendingRig{T: t}
 		var ctx context.Context
 		ctx, r.close = context.WithCancel(t.Context())
-		r.queue = newQueue(ctx, g, nil, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
+		log := logonce.New(slog.New(slog.DiscardHandler), "")
+		r.pending = newPending(ctx, nil, log, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
 		r.redis(func([]target) error { return nil })
 		test(r)
 		r.close()
-		r.queue.close()
+		r.pending.close()
 	})
 }
 
-func (r *queueRig) redis(drop func([]target) error) { r.drop.Store(&drop) }
+func (r *pendingRig) redis(drop func([]target) error) { r.drop.Store(&drop) }
 
 var errDown = errors.New("down")
 
@@ -50,7 +53,7 @@ func targets(from, to int) (all []target) {
 // If its success were taken for that, the value that was published in between would
 // answer.
 func TestAConfirmationDoesNotCoverWhatWasAskedForMeanwhile(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+	withPending(t, func(r *pendingRig) {
 		x := []target{{id: "x"}}
 		var attempts atomic.Int32
 		r.redis(func([]target) error {
@@ -78,8 +81,8 @@ func TestAConfirmationDoesNotCoverWhatWasAskedForMeanwhile(t *testing.T) {
 	})
 }
 
-func TestWhatIsAskedForTwiceWaitsOnce(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+func TestWhatIsAskedForTwiceIsPendingOnce(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		for range 100 {
 			r.add([]target{{id: "x"}, {id: "y"}, {id: "x", lift: "a"}}, errDown)
@@ -98,7 +101,7 @@ func TestWhatIsAskedForTwiceWaitsOnce(t *testing.T) {
 // A hold that nobody lifts keeps its key closed: an invalidation alone does not end
 // the wait.
 func TestAnInvalidationDoesNotStandForALift(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		r.add([]target{{id: "x", lift: "a"}}, errDown)
 		r.settle([]target{{id: "x"}}, r.now(), nil)
@@ -108,9 +111,9 @@ func TestAnInvalidationDoesNotStandForALift(t *testing.T) {
 	})
 }
 
-// Nobody knows any more who found no room, so it may be anybody.
-func TestAFullQueueKeepsTheWholeGroupFromRedis(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+// The ids that found no room are not known any more, so each id may be one of them.
+func TestTooManyPendingKeepTheWholeGroupFromRedis(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		r.limit = 1000
 		r.add(targets(0, 1000), errDown)
@@ -129,10 +132,10 @@ func TestAFullQueueKeepsTheWholeGroupFromRedis(t *testing.T) {
 	})
 }
 
-// An invalidation that fails is tried alone and ever more seldom: its like would
-// fail as well, and each of them may drop what has been published since.
+// An invalidation that fails is tried alone and ever more seldom: others would fail as
+// well, and each attempt may drop a value that has been published since.
 func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+	withPending(t, func(r *pendingRig) {
 		var sizes []int
 		down := func(targets []target) error { sizes = append(sizes, len(targets)); return errDown }
 		up := func(targets []target) error { sizes = append(sizes, len(targets)); return nil }
@@ -166,12 +169,12 @@ func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
 	})
 }
 
-// What the master has dropped is gone for whoever asks it. Only a failover could
+// A value that the master has dropped is gone for its readers. Only a failover could
 // bring it back.
 func TestMissingReplicasDoNotKeepReadersFromRedis(t *testing.T) {
-	withQueue(t, func(r *queueRig) {
+	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
-		tooFew := fmt.Errorf("%w: 0 of 1", errTooFew)
+		tooFew := redisconn.TooFew(0, 1)
 		r.add([]target{{id: "x"}}, tooFew)
 		r.add([]target{{id: "y"}}, errDown)
 		if r.blocks("x") || !r.blocks("y") || r.length() != 2 {
@@ -207,14 +210,14 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 		"too slow": {400 * time.Millisecond, nil, 1200 * time.Millisecond, 1000 - 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withQueue(t, func(r *queueRig) {
+			withPending(t, func(r *pendingRig) {
 				r.redis(func([]target) error { return errDown })
 				r.add(targets(0, 1000), errDown)
 				time.Sleep(10 * time.Second)
 				r.redis(func([]target) error { time.Sleep(c.takes); return c.err })
 				r.close()
 				began := time.Now()
-				r.queue.close()
+				r.pending.close()
 				if took := time.Since(began); took > c.within || r.dropped.Load() != c.dropped {
 					r.Errorf("it took %v and dropped %d", took, r.dropped.Load())
 				}

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // hang keeps a server in a bubble from answering reads of the keys that concern it,
@@ -37,12 +36,12 @@ func isRead(command string, args []string) bool { return command == "GETRANGE" &
 
 func anyKey(string) bool { return true }
 
-// Without the gate each of these callers loses a timeout, for as long as Redis
+// Without the outage circuit each of these callers loses a timeout, for as long as Redis
 // hangs.
 func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const timeout = 100 * time.Millisecond
-		g := r.with(r.client(), events{}, opts{RedisTimeout: timeout})
+		g := r.with(r.client(), opts{RedisTimeout: timeout})
 		r.eventually("messages arrive", g.Live)
 		r.want(g, "hot", "v", gives("v"))
 		asked, heal := r.hang(anyKey)
@@ -50,15 +49,13 @@ func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 		lost := 0
 		for i := range 100 {
 			began := time.Now()
-			if got := r.want(g, fmt.Sprint(i), "v", gives("v")); got.Origin != mutexrebuild.Unshared {
-				r.Errorf("got %+v", got)
-			}
+			r.loads(g, fmt.Sprint(i), "v")
 			switch took := time.Since(began); took {
 			case timeout:
 				lost++
 			case 0:
 			default:
-				r.Errorf("a Do took %v", took)
+				r.Errorf("a Rebuild took %v", took)
 			}
 		}
 		if lost != 3 {
@@ -74,9 +71,7 @@ func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 
 		heal()
 		healed := time.Now()
-		r.eventually("Redis is used again", func() bool {
-			return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found
-		})
+		r.eventually("Redis is used again", func() bool { return r.uses(g, "hot") })
 		if took := time.Since(healed); took > 700*time.Millisecond {
 			r.Errorf("that took %v", took)
 		}
@@ -84,12 +79,12 @@ func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 	})
 }
 
-// A pause of the process or of the network is over when the gate is shut: nobody is
-// to load without a lease for longer than it takes to ask once.
-func TestAHiccupShutsTheGateForOneQuestion(t *testing.T) {
+// A pause of the process or of the network is over when the circuit opens: callers load
+// without a lease for no longer than one probe takes.
+func TestAHiccupIsAnOutageForOneProbe(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		const timeout = 100 * time.Millisecond
-		g := r.with(r.client(), events{}, opts{RedisTimeout: timeout})
+		g := r.with(r.client(), opts{RedisTimeout: timeout})
 		r.eventually("messages arrive", g.Live)
 		_, heal := r.hang(anyKey)
 		var all sync.WaitGroup
@@ -107,12 +102,12 @@ func TestAHiccupShutsTheGateForOneQuestion(t *testing.T) {
 	})
 }
 
-// Answers that take about as long as the timeout: the one who knocks gets one,
-// everybody else does not. A gate that knocks at once each time would swing ten
-// times a second, and cost as many crowds of callers a timeout.
-func TestTheGateDoesNotSwing(t *testing.T) {
+// Answers take about as long as the timeout: the probe gets one, all others do not. With
+// a probe at once each time, the circuit would open and close ten times a second, and
+// each time cost a crowd of callers a timeout.
+func TestTheOutageCircuitDoesNotSwing(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.with(r.client(), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		g := r.with(r.client(), opts{RedisTimeout: 100 * time.Millisecond})
 		r.eventually("messages arrive", g.Live)
 		r.hang(func(key string) bool { return !strings.HasSuffix(key, ":lock") })
 		var all sync.WaitGroup
@@ -128,17 +123,17 @@ func TestTheGateDoesNotSwing(t *testing.T) {
 		all.Wait()
 		took := time.Since(began)
 		if n := g.Stats().Outages; n < 20 || time.Duration(n) > took/(400*time.Millisecond) {
-			r.Errorf("the gate was shut %d times in %v", n, took)
+			r.Errorf("%d outages in %v", n, took)
 		}
 	})
 }
 
 // Groups of one client find out together, and groups of another for themselves.
-func TestTheGroupsOfAClientShareTheGate(t *testing.T) {
+func TestTheGroupsOfAClientShareAnOutage(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		o := opts{RedisTimeout: 100 * time.Millisecond}
 		rdb := r.client()
-		one, two, apart := r.with(rdb, events{}, o), r.with(rdb, events{}, o), r.with(r.client(), events{}, o)
+		one, two, apart := r.with(rdb, o), r.with(rdb, o), r.with(r.client(), o)
 		_, heal := r.hang(anyKey)
 		for i := range 3 {
 			r.want(one, fmt.Sprint(i), "v", gives("v"))
@@ -146,18 +141,18 @@ func TestTheGroupsOfAClientShareTheGate(t *testing.T) {
 		if !two.Stats().Outage || apart.Stats().Outage {
 			r.Error("they do not share what they know, or share it with too many")
 		}
-		one.Close() // and the other goes on knocking
+		one.Close() // the other goes on to probe
 		heal()
 		r.eventually("Redis is used again", func() bool { return !two.Stats().Outage })
 	})
 }
 
-// A server that answers reads is alive, whatever it says to the rest. One that
-// does not is of no use, however fast it says so.
-func TestWhatShutsTheGate(t *testing.T) {
+// A server that answers reads is in no outage, whatever it says to scripts. One that
+// refuses reads is, however fast it refuses.
+func TestWhatIsAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(r *rig, p *redistest.FaultProxy)
-		shut  bool
+		spoil  func(r *rig, p *redistest.FaultProxy)
+		outage bool
 	}{
 		"read only": {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.ReplicaOf(r.ctx, "127.0.0.1", "1").Err()) }, false},
 		"full":      {func(r *rig, _ *redistest.FaultProxy) { r.must(r.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err()) }, false},
@@ -184,13 +179,13 @@ func TestWhatShutsTheGate(t *testing.T) {
 			r.rdb = r.client()
 			p := redistest.Proxy(t, r.server.Addr())
 			timeout := 200 * time.Millisecond
-			if !c.shut {
-				timeout = 10 * time.Second // for a busy machine, which is not what may shut it
+			if !c.outage {
+				timeout = 10 * time.Second // a busy machine is no outage
 			}
-			g := r.with(p.Client(t), events{}, opts{RedisTimeout: timeout, ErrorHold: -1})
+			g := r.with(p.Client(t), opts{RedisTimeout: timeout, ErrorHold: -1})
 			r.eventually("messages arrive", g.Live)
 			r.eventually("the scripts are known", func() bool { // to a busy machine 200 ms may be short
-				return r.want(g, "warm", "v", gives("v")).Origin == mutexrebuild.Found
+				return r.uses(g, "warm")
 			})
 			outages := g.Stats().Outages
 			c.spoil(r, p)
@@ -199,7 +194,7 @@ func TestWhatShutsTheGate(t *testing.T) {
 				all.Go(func() { r.want(g, fmt.Sprint(i), "v", gives("v")) })
 			}
 			all.Wait()
-			if !c.shut {
+			if !c.outage {
 				if n := g.Stats().Outages; n != outages {
 					t.Errorf("Redis was given up %d times", n-outages)
 				}
@@ -220,7 +215,7 @@ func replies(p *redistest.FaultProxy, command, with string) {
 
 // A caller that gives up on a read closes the connection, and the next one opens
 // another: 64 impatient callers of a slow Redis make 583 new connections a second
-// with go-redis alone. Here those who are under way when it begins cost one each, and
+// with go-redis alone. Here each caller that is under way at the beginning costs one, and
 // then there are few.
 func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
 	lasts := redistest.Pick(3*time.Second, 20*time.Second)
@@ -244,9 +239,9 @@ func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
 				r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t)}
 				p := redistest.Proxy(t, r.server.Addr())
 				rdb := p.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = c.obeys })
-				g := r.with(rdb, events{}, opts{RedisTimeout: 100 * time.Millisecond})
+				g := r.with(rdb, opts{RedisTimeout: 100 * time.Millisecond})
 				r.eventually("messages arrive", g.Live)
-				r.eventually("a hit", func() bool { return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found })
+				r.eventually("a hit", func() bool { return r.uses(g, "hot") })
 				before := p.Opened()
 				end := strike(r.server, p)
 				began, worst, burst := time.Now(), new(atomic.Int64), new(atomic.Int64)
@@ -259,7 +254,7 @@ func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
 							ctx, cancel = context.WithTimeout(ctx, c.patience)
 						}
 						asked := time.Now()
-						_, _ = g.Do(ctx, fmt.Sprint(caller, "-", n), func(context.Context, bool) (string, error) {
+						_, _ = rebuild(ctx, g, fmt.Sprint(caller, "-", n), func(context.Context) (string, error) {
 							time.Sleep(time.Millisecond)
 							return "v", nil
 						})
@@ -272,7 +267,7 @@ func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
 					}
 				})
 				first, later := int(burst.Load()), p.Opened()-before-int(burst.Load())
-				t.Logf("%d new connections in the first second, %d in %v, a Do took at most %v, %+v",
+				t.Logf("%d new connections in the first second, %d in %v, a Rebuild took at most %v, %+v",
 					first, later, lasts-time.Second, time.Duration(worst.Load()), g.Stats())
 				if most := callers + 20; first > most {
 					t.Errorf("%d new connections in the first second, want at most %d", first, most)
@@ -282,18 +277,18 @@ func TestASlowRedisSeesNoStormOfConnections(t *testing.T) {
 				}
 				end()
 				healed := time.Now()
-				r.eventually("Redis is used again", func() bool { return r.want(g, "hot", "v", gives("v")).Origin == mutexrebuild.Found })
+				r.eventually("Redis is used again", func() bool { return r.uses(g, "hot") })
 				t.Logf("used again after %v", time.Since(healed))
 			})
 		}
 	}
 }
 
-// Where only some reads are slow the gate stays open. If each of them closed its
+// Where only some reads are slow there is no outage. If each of them closed its
 // connection, this would open fifty a second.
 func TestReadsThatAreSlowNowAndThenDoNotCostAConnectionEach(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.with(r.client(), events{}, opts{RedisTimeout: 100 * time.Millisecond})
+		g := r.with(r.client(), opts{RedisTimeout: 100 * time.Millisecond})
 		r.eventually("messages arrive", g.Live)
 		r.want(g, "quick", "v", gives("v"))
 		r.mini.Before(func(command string, args []string) {
