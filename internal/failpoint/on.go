@@ -21,11 +21,3 @@ func Set(run func(name string)) {
 	}
 	hook.Store(&run)
 }
-
-// The switches, see off.go. Tests set them before anything runs.
-var (
-	PlainCommit bool
-	KeepRefused bool
-	JoinAny     bool
-	SealEarly   bool
-)

@@ -1,4 +1,5 @@
 // Package linear checks what no single test can: that reads and writes of a key,
-// by many caches in several processes, are seen in one order. Its tests record
-// histories of package mutexrebuild on a real Redis and give them to porcupine.
+// by many callers in several processes, are seen in one order. Its tests record
+// histories on a real Redis, of package cache without its local tier and of package
+// mutexrebuild by itself, and give them to porcupine.
 package linear

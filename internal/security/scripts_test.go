@@ -36,7 +36,7 @@ func scriptsOf(t *testing.T, pkg string) map[string]string {
 // outside: a script put together with a key in it would run what the key says. Each
 // script is made once, from embedded files alone; keys and values are its arguments.
 func TestScriptsAreMadeOfEmbeddedFilesAlone(t *testing.T) {
-	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/hub", "internal/bounded", "internal/keys"} {
+	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/redisconn", "internal/flight", "internal/keys"} {
 		made := checkScripts(t, filepath.Join(root, dir), func(where, what string) { t.Errorf("%s: %s", where, what) })
 		if has := len(made) > 0; has != contains(withScripts, dir) {
 			t.Errorf("%s makes the scripts %q; is it among those to be looked at?", dir, made)
@@ -203,14 +203,14 @@ func fixed(text ast.Expr, embedded map[string]bool) bool {
 }
 
 // onScript tells whether a method is called on a *redis.Script, which this code
-// names so.
+// names so, or a function that takes one: those of redisconn do, and no text.
 func onScript(call *ast.CallExpr) bool {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
 		return true // a function of the package's own
 	}
 	name, ok := f.X.(*ast.Ident)
-	return ok && (name.Name == "script" || strings.HasSuffix(name.Name, "Script"))
+	return ok && (name.Name == "script" || strings.HasSuffix(name.Name, "Script") || name.Name == "redisconn")
 }
 
 func sendsScript(call *ast.CallExpr) bool {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/hub"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
@@ -102,7 +102,7 @@ func useCache(t *testing.T, open func() redis.UniversalClient) {
 	must(t, "Announce", a.Announce(ctx, -1))
 	for _, c := range []*cache.Cache[int64, string]{a, b} {
 		redistest.Eventually(t, patience, "invalidations arrive", func() bool { return c.Stats().Live })
-		if s := c.Stats().Rebuild; s.Unknown != 0 || s.Degraded != 0 || s.Refused != 0 {
+		if s := c.Stats(); s.Rebuild.Unknown != 0 || s.Degraded != 0 || s.Rebuild.Refused != 0 {
 			t.Errorf("not all went well: %+v", s)
 		}
 	}
@@ -111,48 +111,49 @@ func useCache(t *testing.T, open func() redis.UniversalClient) {
 // useMutexRebuild takes the ways of a lease that a cache takes seldom.
 func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
-	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group[string] {
-		g, err := mutexrebuild.New(rdb, "product", mutexrebuild.Format[string]{
-			Encode: func(_, v string) ([]byte, time.Duration, error) { return []byte(v), time.Minute, nil },
-			Decode: func(_ string, data []byte) (string, mutexrebuild.Condition) { return string(data), mutexrebuild.Fresh },
-		}, mutexrebuild.Events{}, mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1, RedisTimeout: 5 * time.Second})
+	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group {
+		g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet},
+			mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1}, mutexrebuild.Messages{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return g
 	}
+	value := func(text string) ([]byte, time.Duration, error) { return []byte(text), time.Minute, nil }
 	rdb := open()
 	a, b := newGroup(rdb), newGroup(open())
 	defer b.Close()
-	both := hub.Open(rdb) // shares the connection of a's subscription, which has to go without it
+	both := redisconn.OpenLink(rdb) // shares the connection of a's subscription, which has to go without it
 	defer both.Close()
 	redistest.Eventually(t, patience, "messages arrive", func() bool { return a.Live() && b.Live() })
 
 	// One loads for longer than its lease, the other waits for it and is woken.
-	got, err := a.Do(ctx, "1", func(context.Context, bool) (string, error) {
+	got, err := a.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) {
 		go func() {
-			_, _ = b.Do(ctx, "1", func(context.Context, bool) (string, error) { return "b", nil })
+			_, _ = b.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) { return value("b") })
 		}()
 		redistest.Eventually(t, patience, "another process waits", func() bool { return b.Stats().Waits > 0 })
 		time.Sleep(700 * time.Millisecond)
-		return "a", nil
+		return value("a")
 	})
-	if got.Origin != mutexrebuild.Built || err != nil {
-		t.Errorf("the load of a renewed lease gives %+v, %v", got, err)
+	if string(got) != "a" || err != nil {
+		t.Errorf("the load of a renewed lease gives %q, %v", got, err)
 	}
 	redistest.Eventually(t, patience, "the other is woken", func() bool { return b.Stats().Wakes+b.Stats().Polls > 0 })
+	if found := b.Get(ctx, "1")[0]; string(found.Data) != "a" || found.Err != nil {
+		t.Errorf("after the load of a renewed lease there stands %q, %v", found.Data, found.Err)
+	}
 
 	failure := errors.New("no")
-	if _, err := a.Do(ctx, "2", func(context.Context, bool) (string, error) { return "", failure }); !errors.Is(err, failure) {
+	if _, err := a.Rebuild(ctx, "2", func(context.Context) ([]byte, time.Duration, error) { return nil, 0, failure }); !errors.Is(err, failure) {
 		t.Error(err)
 	}
-	_, err = a.Set(ctx, "2", "set")
-	must(t, "Set", err)
+	must(t, "Set", a.Set(ctx, "2", []byte("set"), time.Minute))
 	end, err := a.Hold(ctx, "1", "2")
 	must(t, "Hold", err)
 	must(t, "the end of a hold", end(ctx))
 	must(t, "Invalidate", b.Invalidate(ctx, "1"))
-	if s := a.Stats(); s.Unknown+s.Degraded+s.Refused != 0 {
+	if s := a.Stats(); s.Unknown+s.Refused != 0 {
 		t.Errorf("not all went well: %+v", s)
 	}
 	a.Close()
@@ -190,7 +191,7 @@ func useLock(t *testing.T, open func() redis.UniversalClient) {
 		return l
 	}
 	a, b := newLocker(rdb), newLocker(open())
-	both := hub.Open(rdb)
+	both := redisconn.OpenLink(rdb)
 	defer both.Close()
 	defer b.Close()
 	defer a.Close()
@@ -274,7 +275,7 @@ func useFilter(t *testing.T, open func() redis.UniversalClient, counting bool) {
 		return f
 	}
 	a, b := newFilter(rdb, false), newFilter(open(), true)
-	both := hub.Open(rdb)
+	both := redisconn.OpenLink(rdb)
 	defer both.Close()
 	defer b.Close()
 	must(t, "Add", a.Add(ctx, "1"))

@@ -33,7 +33,8 @@ const (
 
 // A report is what a process has seen so far.
 type report struct {
-	Reads, Writes, Absent int64 // asked for
+	Reads, Writes, Absent int64 // asked for; a batch of several keys is as many reads
+	Batches               int64
 	Errors, Unconfirmed   int64 // reads without an answer; writes whose invalidation Redis did not confirm
 	Marked                int64 // answers marked as stale
 	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
@@ -61,7 +62,7 @@ func serve(p *redistest.Parent, args []string) error {
 	defer rdb.Close()
 	defer db.Close()
 	s := &service{db: db}
-	c, err := cache.New(rdb, s.load, cache.Options{
+	c, err := cache.NewSource(rdb, cache.Source[int64, product]{Load: s.load, LoadMany: s.loadMany}, cache.Options{
 		Name: "product", TTL: 20 * time.Second, NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
 	})
@@ -135,13 +136,33 @@ func (s *service) load(ctx context.Context, id int64) (product, error) {
 	return product{id, version}, err
 }
 
+// loadMany is load for several products, in one round trip.
+func (s *service) loadMany(ctx context.Context, ids []int64) (map[int64]product, error) {
+	rows := make([]string, len(ids))
+	for i, id := range ids {
+		rows[i] = row(id)
+	}
+	versions, err := s.db.MGet(ctx, rows...).Result()
+	if err != nil {
+		return nil, err
+	}
+	found := map[int64]product{}
+	for i, id := range ids {
+		if versions[i] != nil {
+			found[id] = product{id, number(versions[i])}
+		}
+	}
+	return found, nil
+}
+
 func row(id int64) string { return "row:" + strconv.FormatInt(id, 10) }
 
-// call is one of: a write, a scraper's question, a read. It is counted if it hangs.
+// call is one of: a write, a scraper's question, a batch, a read. It is counted if it
+// hangs.
 func (s *service) call() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	began, over := time.Now(), atomic.Bool{}
+	var over atomic.Bool
 	watch := time.AfterFunc(patience+stuck, func() {
 		if !over.Load() {
 			s.note(func(r *report) { r.Stuck++ })
@@ -149,7 +170,7 @@ func (s *service) call() {
 	})
 	defer watch.Stop()
 	defer over.Store(true)
-	id := int64(products * rand.Float64() * rand.Float64()) // the first ones are popular
+	id := popular()
 	switch n := rand.IntN(100); {
 	case n == 0:
 		s.write(ctx, id)
@@ -161,10 +182,15 @@ func (s *service) call() {
 				r.Wrong++
 			}
 		})
+	case n <= 25:
+		s.readMany(ctx)
 	default:
-		s.read(ctx, id, began)
+		s.read(ctx, id)
 	}
 }
+
+// popular draws a product; the first ones are asked for most.
+func popular() int64 { return int64(products * rand.Float64() * rand.Float64()) }
 
 // write is a transaction and its invalidation. Once that is confirmed the database
 // notes the version, and since when nobody may read an older one.
@@ -194,33 +220,89 @@ if not last or tonumber(last) < tonumber(ARGV[1]) then
 end
 return 1`)
 
+// A confirmation is the newest version of a row that is confirmed, and since when.
+type confirmation struct {
+	version int64
+	since   time.Time
+}
+
+func (s *service) confirmed(ctx context.Context, id int64) (confirmation, error) {
+	values, err := s.db.HMGet(ctx, "confirmed:"+row(id), "version", "since").Result()
+	if err != nil {
+		return confirmation{}, err
+	}
+	return confirmation{number(values[0]), time.UnixMicro(number(values[1]))}, nil
+}
+
 // read compares an answer with what had been confirmed before it was asked for.
-func (s *service) read(ctx context.Context, id int64, began time.Time) {
-	confirmed, err := s.db.HMGet(ctx, "confirmed:"+row(id), "version", "since").Result()
+func (s *service) read(ctx context.Context, id int64) {
+	newest, err := s.confirmed(ctx, id)
 	if err != nil {
 		return // a machine too busy for its own database says nothing about the cache
 	}
 	asked := time.Now()
 	got, err := s.cache.Fetch(ctx, id)
+	s.note(func(r *report) { r.answer(id, got, err, newest, asked) })
+}
+
+// readMany is read for a batch. A batch does not tell which of its values are stale: an
+// old one counts as marked if the cache has given stale answers meanwhile.
+func (s *service) readMany(ctx context.Context) {
+	newest := map[int64]confirmation{}
+	var ids []int64
+	for range 2 + rand.IntN(30) {
+		id := popular()
+		one, err := s.confirmed(ctx, id)
+		if err != nil {
+			return
+		}
+		newest[id] = one
+		ids = append(ids, id)
+	}
+	asked, marked := time.Now(), s.cache.Stats().Stale
+	values, err := s.cache.GetMany(ctx, ids)
+	mayBeStale := s.cache.Stats().Stale > marked
+	var batch *cache.BatchError
+	if err != nil && !errors.As(err, &batch) {
+		s.note(func(r *report) { r.Wrong++ })
+		return
+	}
 	s.note(func(r *report) {
-		r.Reads++
-		version, since := number(confirmed[0]), time.UnixMicro(number(confirmed[1]))
-		switch late := asked.Sub(since); {
-		case errors.Is(err, cache.ErrNotFound), err == nil && got.Value.ID != id:
-			r.Wrong++
-		case err != nil:
-			r.Errors++
-		case got.Stale:
-			r.Marked++
-		case got.Value.Version < version:
-			r.Oldest = max(r.Oldest, late)
-			if late > bound {
-				r.TooLate++
-			} else if late > 50*time.Millisecond {
-				r.Late++
+		r.Batches++
+		for id, one := range newest {
+			value, ok := values[id]
+			var err error
+			switch {
+			case ok:
+			case batch != nil && batch.Causes[id] != nil:
+				err = batch.Causes[id]
+			default:
+				err = cache.ErrNotFound
 			}
+			stale := mayBeStale && value.Version < one.version
+			r.answer(id, cache.Result[product]{Value: value, Stale: stale}, err, one, asked)
 		}
 	})
+}
+
+// answer counts an answer.
+func (r *report) answer(id int64, got cache.Result[product], err error, newest confirmation, asked time.Time) {
+	r.Reads++
+	switch late := asked.Sub(newest.since); {
+	case errors.Is(err, cache.ErrNotFound), err == nil && got.Value.ID != id:
+		r.Wrong++
+	case err != nil:
+		r.Errors++
+	case got.Stale:
+		r.Marked++
+	case got.Value.Version < newest.version:
+		r.Oldest = max(r.Oldest, late)
+		if late > bound {
+			r.TooLate++
+		} else if late > 50*time.Millisecond {
+			r.Late++
+		}
+	}
 }
 
 func number(v any) int64 {

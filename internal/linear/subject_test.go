@@ -1,0 +1,190 @@
+package linear
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// A subject is what callers read and write through: a cache or a group. Its writes
+// are repeated until they are confirmed; before that nothing is promised.
+type subject interface {
+	read(keys []int) (versions []int64, err error)
+	write(key int, commit func()) error // commit runs within it, once
+	invalidate(key int) error
+	set(key int, version int64) error
+	close()
+}
+
+// newSubject makes the nth subject of its kind in a process.
+func newSubject(kind string, n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	switch kind {
+	case "cache":
+		return newCached(n, rdb, db, patience)
+	case "group":
+		return newRebuilt(rdb, db, patience)
+	}
+	return nil, fmt.Errorf("no kind of subject: %q", kind)
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func id(key int) string { return strconv.Itoa(key) }
+
+// load is a query: the version is read at some time between its begin and its end.
+func load(db *board, key int) int64 {
+	pause()
+	version := db.read(key)
+	pause()
+	return version
+}
+
+// cached is a cache. It has no local tier: that may lag behind other processes, as is
+// documented.
+type cached struct{ *cache.Cache[int, int64] }
+
+// newCached makes caches of all kinds of sources, every other one of which answers
+// with values past their TTL and refreshes them.
+func newCached(n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	o := cache.Options{
+		Name: "linear", TTL: valueTTL, RedisTimeout: patience, Logger: quiet,
+		StaleWhileRevalidate: -1, StaleIfError: -1, EarlyRefresh: -1,
+		Local:   localcache.Options{MaxBytes: -1},
+		Rebuild: mutexrebuild.Options{ErrorHold: -1},
+	}
+	if n%2 == 1 {
+		o.StaleWhileRevalidate, o.EarlyRefresh = valueTTL, 0
+	}
+	one := func(_ context.Context, key int) (int64, error) { return load(db, key), nil }
+	many := func(_ context.Context, keys []int) (map[int]int64, error) {
+		versions := map[int]int64{}
+		for _, key := range keys {
+			versions[key] = load(db, key)
+		}
+		return versions, nil
+	}
+	source := []cache.Source[int, int64]{{Load: one}, {LoadMany: many}, {Load: one, LoadMany: many}}[n%3]
+	c, err := cache.NewSource(rdb, source, o)
+	return cached{c}, err
+}
+
+// read is a Get, or a GetMany of several keys.
+func (c cached) read(keys []int) ([]int64, error) {
+	ctx := context.Background()
+	if len(keys) == 1 {
+		version, err := c.Get(ctx, keys[0])
+		return []int64{version}, err
+	}
+	values, err := c.GetMany(ctx, keys)
+	versions := make([]int64, len(keys))
+	for i, key := range keys {
+		version, ok := values[key]
+		if !ok && err == nil {
+			err = fmt.Errorf("GetMany leaves out %d", key)
+		}
+		versions[i] = version
+	}
+	return versions, err
+}
+
+// write commits once. What was not confirmed before the commit is begun again, and what
+// was not after it is repeated.
+func (c cached) write(key int, commit func()) error {
+	return insist(func() error {
+		committed := false
+		err := c.Write(context.Background(), []int{key}, func(context.Context) error {
+			pause()
+			commit()
+			committed = true
+			pause()
+			return nil
+		})
+		if err != nil && committed {
+			return c.invalidate(key)
+		}
+		return err
+	})
+}
+
+func (c cached) invalidate(key int) error {
+	return insist(func() error { return c.Invalidate(context.Background(), key) })
+}
+
+func (c cached) set(key int, version int64) error {
+	return insist(func() error { return c.Set(context.Background(), key, version) })
+}
+
+func (c cached) close() { _ = c.Close() }
+
+// rebuilt is a group by itself.
+type rebuilt struct {
+	*mutexrebuild.Group
+	db *board
+}
+
+func newRebuilt(rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "linear", RedisTimeout: patience, Logger: quiet},
+		mutexrebuild.Options{ErrorHold: -1}, mutexrebuild.Messages{})
+	return rebuilt{g, db}, err
+}
+
+func (g rebuilt) read(keys []int) (versions []int64, err error) {
+	for _, key := range keys { // a group has no batches, and callers ask for one
+		data, err := g.Rebuild(context.Background(), id(key), func(context.Context) ([]byte, time.Duration, error) {
+			return encoded(load(g.db, key)), valueTTL, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		version, err := strconv.ParseInt(string(data), 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		versions = append(versions, version)
+	}
+	return versions, nil
+}
+
+func encoded(version int64) []byte { return strconv.AppendInt(nil, version, 10) }
+
+// write holds the key, as cache.Write does.
+func (g rebuilt) write(key int, commit func()) error {
+	ctx := context.Background()
+	var end func(context.Context) error
+	err := insist(func() (err error) { end, err = g.Hold(ctx, id(key)); return err })
+	if err != nil {
+		return err
+	}
+	pause()
+	commit()
+	pause()
+	return insist(func() error { return end(ctx) })
+}
+
+func (g rebuilt) invalidate(key int) error {
+	return insist(func() error { return g.Invalidate(context.Background(), id(key)) })
+}
+
+func (g rebuilt) set(key int, version int64) error {
+	return insist(func() error { return g.Set(context.Background(), id(key), encoded(version), valueTTL) })
+}
+
+func (g rebuilt) close() { g.Close() }
+
+func insist(do func() error) (err error) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err = do(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
