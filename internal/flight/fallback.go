@@ -47,10 +47,8 @@ func (f *Flight[R]) RereadFallback(read func() (R, bool)) {
 func (f *Flight[R]) fallbackMissing() (joined int, missing bool) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	select {
-	case <-f.done:
+	if f.over.Load() {
 		return 0, false
-	default:
 	}
 	if f.fallbackAt >= f.joined {
 		f.rereading = false

@@ -44,6 +44,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/wait"
@@ -86,16 +87,17 @@ type Flight[R any] struct {
 	ID    string
 	group *Group[R]
 	alone bool
-	done  chan struct{} // closed by Finish
 
 	// Guarded by Group.mu.
-	joined     int  // callers so far; each has its number, from 1
-	decidedAt  int  // callers up to this number may take the result
-	fallback   *R   // answers if the load does not
-	fallbackAt int  // callers up to this number may take the fallback
-	rereading  bool // somebody runs RereadFallback
+	done       chan struct{} // closed by Finish; nil while nobody waits
+	joined     int           // callers so far; each has its number, from 1
+	decidedAt  int           // callers up to this number may take the result
+	fallback   *R            // answers if the load does not
+	fallbackAt int           // callers up to this number may take the fallback
+	rereading  bool          // somebody runs RereadFallback
 
-	// Written once by Finish before done is closed, read only after that.
+	// Written once by Finish before over is true, read only after that.
+	over   atomic.Bool
 	result R
 	err    error
 	next   *Flight[R] // of the callers beyond decidedAt
@@ -151,7 +153,7 @@ func (g *Group[R]) open(id string) *Flight[R] {
 // begin makes a flight. The caller holds g.mu.
 func (g *Group[R]) begin(id string) *Flight[R] {
 	g.running++
-	return &Flight[R]{ID: id, group: g, done: make(chan struct{})}
+	return &Flight[R]{ID: id, group: g}
 }
 
 // Alone makes a flight that nobody can join, for a refresh, which nobody waits for. It
@@ -176,9 +178,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 	f, number := c.Flight, c.number
 	var soft *time.Timer // made by the first wait: most flights are over when their opener comes here
 	for {
-		select {
-		case <-f.done:
-		default:
+		if !f.over.Load() {
 			if soft == nil && p.SoftTimeout > 0 {
 				soft = time.NewTimer(p.SoftTimeout)
 				defer soft.Stop()
@@ -202,9 +202,10 @@ func (f *Flight[R]) wait(ctx context.Context, number int, soft *time.Timer, p Pa
 	if soft != nil {
 		softC = soft.C
 	}
+	done := f.end()
 	for {
 		select {
-		case <-f.done:
+		case <-done:
 			return result, false, nil
 		case <-ctx.Done():
 			if fallback, ok := f.fallbackFor(number, p); ok {
@@ -218,6 +219,19 @@ func (f *Flight[R]) wait(ctx context.Context, number int, soft *time.Timer, p Pa
 			soft.Reset(p.SoftTimeout) // it may be read for this caller yet
 		}
 	}
+}
+
+// end returns a channel that is closed when f ends.
+func (f *Flight[R]) end() <-chan struct{} {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	if f.done == nil {
+		f.done = make(chan struct{})
+		if f.over.Load() {
+			close(f.done)
+		}
+	}
+	return f.done
 }
 
 // Decide makes everybody who has joined so far a taker of what the next operation
@@ -270,9 +284,12 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 		next.joined = f.joined - f.decidedAt
 	}
 	f.result, f.err, f.next = result, err, next
-	g.end()
+	f.over.Store(true)
+	if f.done != nil {
+		close(f.done)
+	}
+	g.ended()
 	g.mu.Unlock()
-	close(f.done)
 	return next
 }
 
@@ -284,13 +301,13 @@ func (g *Group[R]) Close() (idle <-chan struct{}) {
 	if !g.closed {
 		g.closed = true
 		g.running++
-		g.end()
+		g.ended()
 	}
 	return g.idle
 }
 
-// end counts a flight that has finished. The caller holds g.mu.
-func (g *Group[R]) end() {
+// ended counts a flight that has finished. The caller holds g.mu.
+func (g *Group[R]) ended() {
 	if g.running--; g.running == 0 && g.closed {
 		close(g.idle)
 	}
