@@ -38,7 +38,7 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 // together.
 func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, failed *BatchError) {
 	lookups := make([]lookup[K, V], 0, len(keys))
-	var opened []*job[K, V]
+	opened := 0
 	for _, key := range keys {
 		// Source.Key and the filter are the user's. A panic must not leave the flights
 		// that were opened before it without anybody to run them.
@@ -48,7 +48,11 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 				values[key] = c.own(e)
 				return nil
 			}
-			lookups = append(lookups, c.lookup(ctx, key, kind))
+			l := c.lookup(ctx, key, kind)
+			if l.opened {
+				opened++
+			}
+			lookups = append(lookups, l)
 			return nil
 		}, func(err error) {
 			if err != nil {
@@ -56,13 +60,8 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			}
 		})
 	}
-	for i := range lookups {
-		if lookups[i].opened != nil {
-			opened = append(opened, lookups[i].opened)
-		}
-	}
-	if len(opened) > 0 {
-		c.start(ctx, opened...)
+	if opened > 0 {
+		c.start(ctx, c.jobsOf(ctx, lookups, opened)...)
 	}
 	for i := range lookups {
 		l := &lookups[i]
@@ -78,6 +77,19 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			}
 		})
 	}
+}
+
+// jobsOf makes the jobs of the flights that lookups have opened, in one piece of memory.
+func (c *Cache[K, V]) jobsOf(ctx context.Context, lookups []lookup[K, V], opened int) []*job[K, V] {
+	piece, jobs := make([]job[K, V], opened), make([]*job[K, V], 0, opened)
+	for i := range lookups {
+		if l := &lookups[i]; l.opened {
+			j := &piece[len(jobs)]
+			j.key, j.id, j.ctx, j.flight = l.key, l.id, ctx, l.caller.Flight
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
 }
 
 func (e *BatchError) add(key any, err error) {

@@ -65,8 +65,8 @@ type found[V any] struct {
 // joins a flight, the caller who opens a flight starts it, and all wait for its end.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (found[V], error) {
 	l := c.lookup(ctx, key, kind)
-	if l.opened != nil {
-		c.start(ctx, l.opened)
+	if l.opened {
+		c.start(ctx, c.newJob(ctx, key, l.caller.Flight))
 	}
 	return c.wait(ctx, &l)
 }
@@ -79,7 +79,7 @@ type lookup[K comparable, V any] struct {
 	answer found[V]
 	err    error
 	caller flight.Caller[found[V]]
-	opened *job[K, V] // the flight that this caller opened and has to start; nil: another caller did
+	opened bool // the flight, by this caller, who has to start it
 }
 
 // lookup goes through the tiers of this process, in the order in which they are
@@ -119,7 +119,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	l.caller = caller
 	switch role {
 	case flight.Opened:
-		l.opened = c.newJob(ctx, key, caller.Flight)
+		l.opened = true
 	case flight.LateForFallback:
 		go c.rereadFallback(flight.Detached(ctx), caller.Flight)
 	}
