@@ -2,69 +2,97 @@ package flight
 
 import "time"
 
-// A Patience says when a caller stops to wait for a load and takes a fallback.
+// Fallbacks
+//
+// A fallback is an old value that the runner found before its load. A caller may take
+// it only if the caller had joined before it was read: whoever joins later may know of
+// an invalidation that came after the read. So a fallback has a number, as a result
+// does: callers up to fallbackAt may take it.
+//
+//	reader A                         writer             reader B
+//	1 opens the flight
+//	2 reads v1, past its TTL,
+//	  and starts a slow load
+//	                                 3 Invalidate
+//	                                                    4 joins A's flight
+//	                                                    5 SoftTimeout: v1 would be wrong
+//
+// B starts RereadFallback in step 4. Redis has no v1 any more, so B waits for the load.
+// Had nobody invalidated, the second read would find v1 again, and B would take it.
+
+// A Patience says when a caller stops waiting for a load and takes a fallback.
 type Patience[R any] struct {
-	// SoftTimeout is how long a caller waits who has a fallback. 0: until its context
+	// SoftTimeout is how long a caller with a fallback waits. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
-	// Own is the caller's own fallback, where the flight has none. It may be nil.
+	// Own returns the caller's own fallback. It is asked if the flight has none for the
+	// caller. nil: the caller has none.
 	Own func() (R, bool)
 }
 
-// SetFallback keeps fallback for the callers up to the last Decide.
+// SetFallback keeps a fallback for the callers up to the last Decide. It is called
+// after the read that found the fallback, and that Decide was called before it.
 func (f *Flight[R]) SetFallback(fallback R) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.fallback, f.fallbackAt = &fallback, f.decidedAt
+	f.setFallback(fallback, f.decidedAt)
 }
 
-// RereadFallback calls read until the fallback is one for everybody who has joined:
-// what was read before a caller joined may be older than an invalidation that the
-// caller knows of. It ends with the flight, and when read reports that there is
-// nothing to fall back to any more.
+// setFallback keeps a fallback for the callers up to number, unless there is one for
+// more of them. The caller holds Group.mu.
+func (f *Flight[R]) setFallback(fallback R, number int) {
+	if f.fallback == nil || number >= f.fallbackAt {
+		f.fallback, f.fallbackAt = &fallback, number
+	}
+}
+
+// RereadFallback calls read until the fallback is good for everybody who has joined.
+// It also returns when the flight ends, and when read reports that there is nothing to
+// fall back to any more; the next caller who joins then has to start it again.
 func (f *Flight[R]) RereadFallback(read func() (R, bool)) {
 	for {
-		at, ok := f.fallbackMissing()
-		if !ok {
+		joined, missing := f.fallbackMissing()
+		if !missing {
 			return
 		}
 		fallback, ok := read()
-		f.group.mu.Lock()
-		if ok {
-			f.fallback, f.fallbackAt = &fallback, at
-		} else {
-			f.rereading = false
-		}
-		f.group.mu.Unlock()
-		if !ok {
+		if !f.reread(fallback, ok, joined) {
 			return
 		}
 	}
 }
 
-// fallbackMissing returns the number of the last caller if the fallback was read
-// before that caller joined.
+// fallbackMissing returns the number of the last caller, if the fallback is not good
+// for that caller. If it is, or the flight is over, the rereading ends.
 func (f *Flight[R]) fallbackMissing() (joined int, missing bool) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	if f.over.Load() {
-		return 0, false
-	}
-	if f.fallbackAt >= f.joined {
-		f.rereading = false
-		return 0, false
-	}
-	return f.joined, true
+	missing = f.fallbackAt < f.joined && !f.over.Load()
+	f.rereading = missing
+	return f.joined, missing
 }
 
+// reread keeps what was read for the callers up to joined. If nothing was found, the
+// rereading ends.
+func (f *Flight[R]) reread(fallback R, found bool, joined int) (goOn bool) {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	if found {
+		f.setFallback(fallback, joined)
+	}
+	f.rereading = found
+	return found
+}
+
+// fallbackFor returns the fallback that the caller with number may take.
 func (f *Flight[R]) fallbackFor(number int, p Patience[R]) (fallback R, ok bool) {
 	f.group.mu.Lock()
-	if f.fallback != nil && number <= f.fallbackAt {
-		defer f.group.mu.Unlock()
-		return *f.fallback, true
-	}
+	shared, sharedAt := f.fallback, f.fallbackAt
 	f.group.mu.Unlock()
-	if p.Own != nil {
+	switch {
+	case shared != nil && number <= sharedAt:
+		return *shared, true
+	case p.Own != nil:
 		return p.Own()
 	}
 	return fallback, false

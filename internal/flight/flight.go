@@ -1,6 +1,6 @@
-// Package flight lets the callers of one process who want the same id at one time
-// share one effort: a singleflight whose result is safe to share while writers
-// invalidate.
+// Package flight is a singleflight whose result is safe to share while writers
+// invalidate: callers of one process who want the same id at the same time share one
+// effort.
 //
 // # The join sequence
 //
@@ -17,27 +17,32 @@
 //	                                                   7 gets v1, read before its Get began
 //
 // B was promised that it does not see v1. So every caller takes a number when it
-// joins, and the one who runs the flight calls [Flight.Decide] just before each
-// operation that may decide the result: the read that finds a value, or the commit
-// that publishes one. Decide notes the highest number so far. Callers up to it may
-// take the result, since they asked before it was decided. B, with a higher number,
-// may not: it goes on, together with everybody else who came late, to the next
-// flight, which begins with a read of its own. Nobody waits for more than two
-// flights that bring a value.
+// joins, and the goroutine that runs the flight, the runner, calls [Flight.Decide]
+// just before each operation that may decide the result: the read that finds a value,
+// or the commit that publishes one. Decide notes the highest number so far. Callers up
+// to it may take the result, because they asked before it was decided. B has a higher
+// number and may not: B and all others who came late go on to the next flight, which
+// begins with a read of its own. Nobody waits for more than two flights that bring a
+// value.
 //
 // An error goes to everybody: it carries no value that could be old.
 //
 // # Fallbacks
 //
-// A flight that loads may have found an old value first, one that answers only if
-// the load fails or takes too long (stale-if-error). [Flight.SetFallback] keeps it
-// for the callers who had joined before it was read. For later ones it is read
-// again, see [LateForFallback].
+// Before a flight loads it may find an old value that answers only if the load fails
+// or takes too long (stale-if-error). [Flight.SetFallback] keeps it for the callers who
+// had joined before it was read. For later ones it is read again, see
+// [LateForFallback].
 //
 // # The error hold
 //
-// An error answers for its id for a while (Group's errorHold), so that those who
-// waited do not retry one after another.
+// The error of a load answers for its id for a while, the error hold, so that callers
+// who waited do not retry one after another.
+//
+// # Re-entrance
+//
+// A load that asks for its own id would wait for itself. [Group.Loading] marks the
+// contexts of loads, and Join returns [ErrReentrant] to such a caller.
 package flight
 
 import (
@@ -54,7 +59,7 @@ var (
 	// ErrClosed reports that the group has been closed.
 	ErrClosed = errors.New("flight: closed")
 	// ErrReentrant reports that the caller's context is that of a load of the same
-	// id, see [Group.Loading]. The caller would wait for itself.
+	// id, see [Group.Loading].
 	ErrReentrant = errors.New("flight: a load asked for its own key")
 )
 
@@ -66,14 +71,14 @@ type Group[R any] struct {
 	mu      sync.Mutex // guards what follows, and the fields of flights that say so
 	flights map[string]*Flight[R]
 	held    map[string]*heldError
-	alone   map[string]bool // by id: flights of Alone that run
+	alone   map[string]bool // ids of the flights of Alone that run
 	running int             // flights without their Finish
 	closed  bool
 	idle    chan struct{} // closed when the group is closed and no flight runs
 }
 
 // NewGroup makes a Group that holds an error for errorHold, give or take a fifth;
-// not at all if that is negative.
+// negative: not at all.
 func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	return &Group[R]{
 		errorHold: errorHold, flights: map[string]*Flight[R]{}, held: map[string]*heldError{},
@@ -81,14 +86,15 @@ func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	}
 }
 
-// A Flight is the shared effort for one id. Whoever opened it runs it: calls
-// Decide before each operation that may decide the result, and Finish once.
+// A Flight is the shared effort for one id. The caller who opened it has it run: the
+// runner calls Decide before each operation that may decide the result, and Finish
+// once.
 type Flight[R any] struct {
 	ID    string
 	group *Group[R]
 	alone bool
 
-	// Guarded by Group.mu.
+	// Guarded by Group.mu. Nobody changes decidedAt after Finish.
 	done       chan struct{} // closed by Finish; nil while nobody waits
 	joined     int           // callers so far; each has its number, from 1
 	decidedAt  int           // callers up to this number may take the result
@@ -108,7 +114,7 @@ type Role int
 
 const (
 	Waits           Role = iota // somebody else runs the flight
-	Opened                      // the caller has to see to it that the flight is run
+	Opened                      // nobody does yet; the caller has to have it run
 	LateForFallback             // somebody else runs it; the caller has to start RereadFallback on another goroutine
 )
 
@@ -156,8 +162,8 @@ func (g *Group[R]) begin(id string) *Flight[R] {
 	return &Flight[R]{ID: id, group: g}
 }
 
-// Alone makes a flight that nobody can join, for a refresh, which nobody waits for. It
-// returns nil if such a flight of id runs, while an error of id is held, and after
+// Alone makes a flight for a refresh, which nobody joins or waits for. It returns nil
+// while another flight of Alone for id runs, while an error of id is held, and after
 // Close.
 func (g *Group[R]) Alone(id string) *Flight[R] {
 	g.mu.Lock()
@@ -172,11 +178,11 @@ func (g *Group[R]) Alone(id string) *Flight[R] {
 }
 
 // Wait returns the result that the caller may take, and whether the caller is the
-// first of those who take it. It returns when the flight ends or ctx does, and earlier
-// if p allows. The errors are those given to Finish and that of ctx.
+// first to have joined of those who may. It returns when the flight ends or ctx does,
+// and earlier if p allows. The errors are those given to Finish and that of ctx.
 func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first bool, err error) {
 	f, number := c.Flight, c.number
-	var soft *time.Timer // made by the first wait: most flights are over when their opener comes here
+	var soft *time.Timer // made only when needed: most flights are over when their opener gets here
 	for {
 		if !f.over.Load() {
 			if soft == nil && p.SoftTimeout > 0 {
@@ -216,7 +222,7 @@ func (f *Flight[R]) wait(ctx context.Context, number int, soft *time.Timer, p Pa
 			if fallback, ok := f.fallbackFor(number, p); ok {
 				return fallback, true, nil
 			}
-			soft.Reset(p.SoftTimeout) // it may be read for this caller yet
+			soft.Reset(p.SoftTimeout) // there may be one later: the fallback may be read again for this caller
 		}
 	}
 }
@@ -234,8 +240,8 @@ func (f *Flight[R]) end() <-chan struct{} {
 	return f.done
 }
 
-// Decide makes everybody who has joined so far a taker of what the next operation
-// brings, and returns the number of the last of them.
+// Decide lets everybody who has joined so far take the result of the runner's next
+// operation, and returns the number of the last of them.
 func (f *Flight[R]) Decide() int {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -243,8 +249,9 @@ func (f *Flight[R]) Decide() int {
 	return f.decidedAt
 }
 
-// DecidedAt takes the decision back to an earlier one: what was decided later was
-// not published, so it says nothing to those who joined later.
+// DecidedAt goes back to an earlier decision, whose number it takes. The runner calls
+// it when the value that it loaded after that decision was not published: it then
+// proves nothing to callers who joined later.
 func (f *Flight[R]) DecidedAt(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -252,12 +259,13 @@ func (f *Flight[R]) DecidedAt(number int) {
 }
 
 // Finish ends the flight with result for the callers up to the last Decide, or with
-// err for all. Where there is a fallback it stands in for err. If forAll reports
-// true, those who joined later get the result too; it is asked with the group's mutex
-// held, so that nobody joins between the question and the end. It may be nil.
+// err for all. If the flight has a fallback, the callers for whom it is good get it
+// instead of err. If forAll reports true, callers who joined after the last Decide get
+// the result too; Finish calls it with the group's mutex held, so nobody joins between
+// the question and the end. nil: only the callers up to the last Decide.
 //
-// If callers remain, they are in the flight that Finish returns, which the caller of
-// Finish has to run.
+// The other callers go on to the flight that Finish returns, which the runner has to
+// run as well. It returns nil if there are none.
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	g := f.group
 	g.mu.Lock()
@@ -293,8 +301,8 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 	return next
 }
 
-// Close ends joining. Whoever runs a flight still has to Finish it; the returned
-// channel is closed when all have.
+// Close ends joining. Runners still have to Finish their flights; the returned channel
+// is closed when all have.
 func (g *Group[R]) Close() (idle <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -313,8 +321,8 @@ func (g *Group[R]) ended() {
 	}
 }
 
-// Joined returns how many callers have joined the flight of id that is under way,
-// 0 if there is none.
+// Joined returns how many callers have joined the flight of id that runs, 0 if there
+// is none.
 func (g *Group[R]) Joined(id string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

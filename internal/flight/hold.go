@@ -9,14 +9,14 @@ import (
 // A heldError is the error of a load that ended a short while ago.
 type heldError struct {
 	err error
-	// look says that the load had a fallback, or was a refresh. Callers then look
-	// into Redis before they take err: the old value may still answer, and if an
-	// invalidation has ended it, they load.
+	// look is true if the load had a fallback or was a refresh. Callers then look into
+	// Redis before they take err: the old value may still answer. If an invalidation
+	// has removed it, they load.
 	look bool
 }
 
-// HeldError returns the error that a flight with a fallback takes as that of its
-// load, nil if it should load.
+// HeldError returns the error that a flight with a fallback takes instead of loading.
+// nil: it should load.
 func (f *Flight[R]) HeldError() error {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -26,7 +26,8 @@ func (f *Flight[R]) HeldError() error {
 	return nil
 }
 
-// holdError holds err for a while, unless one is held. The caller holds g.mu.
+// holdError holds err for about errorHold, unless an error of id is held already. The
+// caller holds g.mu.
 func (g *Group[R]) holdError(id string, err error, look bool) {
 	if g.errorHold < 0 || g.held[id] != nil {
 		return
@@ -42,7 +43,8 @@ func (g *Group[R]) holdError(id string, err error, look bool) {
 	})
 }
 
-// Forget drops the held error of id, since a writer of this process has changed id.
+// Forget drops the held error of id. A writer of this process calls it: after the
+// write the load may succeed.
 func (g *Group[R]) Forget(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
