@@ -321,3 +321,46 @@ func many(n int, do func(caller int)) {
 	}
 	all.Wait()
 }
+
+// A third of a cluster that hangs makes three reads in a row without an answer every
+// few milliseconds. An outage of the whole of it would treble the loads of the source.
+func TestANodeThatHangsIsNoOutageOfItsCluster(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes    int
+		answered bool // now and then
+		outage   bool
+	}{
+		"a node of a cluster": {nodes: 3, answered: true, outage: false},
+		"a cluster":           {nodes: 3, answered: false, outage: true},
+		"a server":            {nodes: 1, answered: true, outage: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				client := r.client()
+				rdb := redis.UniversalClient(client)
+				if c.nodes > 1 {
+					rdb = severalNodes{client}
+				}
+				g := r.with(rdb, opts{RedisTimeout: 100 * time.Millisecond})
+				r.eventually("messages arrive", g.Live)
+				r.want(g, "answers", "v", gives("v"))
+				r.hang(func(key string) bool { return !c.answered || key != valueKey("answers") })
+				var all sync.WaitGroup
+				for n := range 100 {
+					for i := range 5 {
+						all.Go(func() { r.want(g, fmt.Sprint(n, "-", i), "v", gives("v")) })
+					}
+					all.Go(func() { r.want(g, "answers", "v", gives("v")) })
+					time.Sleep(10 * time.Millisecond)
+				}
+				if got := g.Stats().Outage; got != c.outage {
+					r.Errorf("an outage: %v, want %v", got, c.outage)
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
+// severalNodes is a client that may have several nodes, as far as its type says.
+type severalNodes struct{ *redis.Client }

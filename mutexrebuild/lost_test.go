@@ -2,8 +2,10 @@ package mutexrebuild_test
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -107,6 +109,43 @@ func TestALeaseThatIsGrantedTooLateIsGivenBack(t *testing.T) {
 		r.want(g, "x", "v", gives("v"))
 		r.took(began, 50*time.Millisecond, "to go on without an answer")
 		time.Sleep(200 * time.Millisecond)
+		if r.rdb.Exists(r.ctx, leaseKey("x")).Val() > 0 {
+			r.Error("the lease stands and has no holder")
+		}
+	})
+}
+
+// The lease is granted during an outage, when this process asks Redis for nothing. It is
+// given back at the end of the outage. Without waiting for that, it would hold others up
+// for the rest of its three seconds.
+func TestALeaseThatIsGrantedDuringAnOutageIsGivenBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.with(r.client(), opts{RedisTimeout: 50 * time.Millisecond})
+		r.eventually("messages arrive", g.Live)
+		r.want(g, "warm", "v", gives("v"))
+		reads, begin := make(chan struct{}), make(chan struct{})
+		var first atomic.Bool
+		r.mini.Before(func(command string, args []string) {
+			switch {
+			case command == "EVALSHA" && first.CompareAndSwap(false, true):
+				<-begin
+			case isRead(command, args) && args[0] != valueKey("x"):
+				<-reads
+			}
+		})
+		r.loads(g, "x", "v")
+		for i := range 3 {
+			r.loads(g, fmt.Sprint(i), "v")
+		}
+		r.checkStats(g, "there is an outage", func(s stats) bool { return s.Outage })
+		close(begin)
+		synctest.Wait()
+		if r.rdb.Exists(r.ctx, leaseKey("x")).Val() == 0 {
+			r.Fatal("the lease is not granted: this tests nothing")
+		}
+		close(reads)
+		r.eventually("the outage is over", func() bool { return !g.Stats().Outage })
+		synctest.Wait()
 		if r.rdb.Exists(r.ctx, leaseKey("x")).Val() > 0 {
 			r.Error("the lease stands and has no holder")
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
 )
 
@@ -49,6 +50,7 @@ func (g *Group) run(ctx context.Context, f *flight.Flight[[]byte], load Load) {
 		data, err = g.answer(ctx, f, load)
 		return err
 	}, func(err error) {
+		failpoint.At("finish")
 		if next := f.Finish(data, err, nil); next != nil {
 			go g.run(ctx, next, load)
 		}
@@ -70,6 +72,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 	defer waiter.Close()
 	var beside []byte // loaded beside a writer
 	besideAt := -1
+	failpoint.At("missed")
 	for refusals := 0; ; {
 		waiter.Ready()
 		f.Decide()
@@ -116,16 +119,20 @@ func (v Value) usable() bool { return len(v.Data) > 0 && !v.TooLong }
 // invalidation has overtaken the load, which is then worth another try; the result is
 // good for those who had joined before it.
 func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], lease Lease, load Load) (data []byte, done bool, err error) {
+	failpoint.At("granted")
 	began := f.Decide()
 	renewal := g.KeepRenewing(ctx, []Lease{lease})
 	data, ttl, err := g.load(ctx, f.ID, load)
 	renewal.Stop()
+	failpoint.At("loaded")
 	if err != nil || !g.Storable(data, ttl) {
 		g.Abort(ctx, lease)
 		return data, true, err
 	}
+	failpoint.At("commit")
 	f.Decide()
 	outcome := g.Commit(ctx, Publication{lease, data, ttl})[0]
+	failpoint.At("committed")
 	if !outcome.Published {
 		f.DecidedAt(began) // it was not published, so it says nothing to those who joined later
 	}
@@ -148,22 +155,17 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 	defer cancel()
 	defer context.AfterFunc(g.closing, cancel)()
 	g.loads.Add(1)
-	ended := contain.Go(func() (err error) {
+	value, _, err := contain.Race(ctx, func() (Publication, error) {
 		defer g.loads.Done()
-		data, ttl, err = load(ctx) // read below only after the end
-		return err
+		data, ttl, err := load(ctx)
+		return Publication{Data: data, TTL: ttl}, err
 	})
-	select {
-	case err = <-ended:
-		if err == nil {
-			return data, ttl, nil
-		}
-	case <-ctx.Done():
-	}
 	switch {
+	case err == nil:
+		return value.Data, value.TTL, nil
 	case g.closing.Err() != nil:
 		return nil, 0, ErrClosed
-	case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, ErrLoadTimeout)):
 		return nil, 0, ErrLoadTimeout
 	}
 	return nil, 0, err

@@ -20,9 +20,14 @@ import (
 
 // refuseWrites makes a server in a bubble refuse invalidations and nothing else.
 func (r *rig) refuseWrites() (allow func()) {
+	return r.refuse(func(string) bool { return true })
+}
+
+// refuse makes it refuse those scripts of them that are said.
+func (r *rig) refuse(refused func(script string) bool) (allow func()) {
 	writes := mutexrebuild.Writes()
 	r.mini.Server().SetPreHook(func(p *server.Peer, command string, args ...string) bool {
-		if command != "EVALSHA" || !slices.Contains(writes, args[0]) {
+		if command != "EVALSHA" || !slices.Contains(writes, args[0]) || !refused(args[0]) {
 			return false
 		}
 		p.WriteError("NOREPLICAS Not enough good replicas to write.")
@@ -104,6 +109,29 @@ func TestWhatRedisDidNotConfirmIsNotPublished(t *testing.T) {
 		}
 		r.want(g, "x", "new", db.load("x", 0))
 		allow()
+	})
+}
+
+// The key stays closed after a retry, as after an invalidation at once: replicas may lag
+// behind the write by then too.
+func TestARetryKeepsTheKeyClosedForReplicaLag(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g, other := r.group(opts{ReplicaLag: 5 * time.Second}), r.group(opts{})
+		allow := r.refuseWrites()
+		if err := g.Invalidate(r.ctx, "x"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+			r.Fatalf("got %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		allow()
+		r.eventually("it is confirmed", func() bool { return g.Stats().Unconfirmed == 0 })
+		time.Sleep(4 * time.Second)
+		if r.keeps(other, "x") {
+			r.Error("the key is open at once")
+		}
+		time.Sleep(time.Second)
+		if !r.keeps(other, "x") {
+			r.Error("the key is still closed")
+		}
 	})
 }
 

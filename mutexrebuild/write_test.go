@@ -135,6 +135,33 @@ func TestUnderAHoldReadersLoadAndDoNotPublish(t *testing.T) {
 	})
 }
 
+// A load beside a writer answers the callers who had joined before it began. Later ones
+// may know of another write that it did not see. Without DecidedAt after the load, the
+// late caller gets the old value here.
+func TestALoadBesideAWriterIsForThoseWhoWereThere(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		end, err := other.Hold(r.ctx, "x")
+		r.must(err)
+		db, at := newSource(), newGate()
+		db.write("x", "old")
+		var early, late string
+		first := r.do(g, "x", db.gated("x", at), &early)
+		<-at.reached
+		db.write("x", "new") // by another writer than the one who holds the key
+		r.must(other.Invalidate(r.ctx, "x"))
+		second := r.do(g, "x", db.load("x", 0), &late)
+		r.joined(g, "x", 2)
+		close(at.open)
+		first.mustBe(r, nil)
+		second.mustBe(r, nil)
+		if early != "old" || late != "new" {
+			r.Errorf("the first caller got %q, the one after the invalidation %q", early, late)
+		}
+		r.must(end(r.ctx))
+	})
+}
+
 // The end of one writer's hold, or somebody's invalidation, must not open a key
 // that another writer still holds. One hold per key, or holds that count, fail here.
 func TestHoldsOfSeveralWritersStandSideBySide(t *testing.T) {
@@ -181,6 +208,28 @@ func TestAHoldOfADeadWriterEndsByItself(t *testing.T) {
 		if !r.keeps(g, "x") {
 			r.Error("it stands for longer than Options.Hold")
 		}
+	})
+}
+
+// A Set whose process dies after the first of its two steps must not end the hold of
+// another writer early: the claim would replace what is left of the hold, 30 s here, by
+// the life of a lease.
+func TestAClaimDoesNotShortenAHold(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g, other := r.group(opts{}), r.group(opts{})
+		_, err := other.Hold(r.ctx, "x")
+		r.must(err)
+		r.must(set(r.ctx, g, "y", "v")) // the server knows the scripts
+		allow := r.refuse(func(script string) bool { return script != mutexrebuild.Claim() })
+		if err := set(r.ctx, g, "x", "v"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
+			r.Errorf("got %v, want ErrUnavailable", err)
+		}
+		time.Sleep(29 * time.Second)
+		allow()
+		if r.keeps(other, "x") {
+			r.Error("the hold ended early")
+		}
+		g.Close()
 	})
 }
 
