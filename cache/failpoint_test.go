@@ -9,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/internal/redisconn"
-	"github.com/levee-go/levee/internal/redistest"
 )
 
 // stopAt stops the first goroutine that comes to a point, until release.
@@ -62,7 +59,7 @@ func TestAFillThatAnInvalidationHasOvertakenIsDropped(t *testing.T) {
 				if test.published {
 					_, _ = open(r, source.source()).Get(r.ctx, 1)
 				}
-				reached, release := stopAt(r, "keep")
+				reached, release := stopAt(r, "fill")
 				var wg sync.WaitGroup
 				wg.Go(func() { _, _ = reader.Get(r.ctx, 1) })
 				<-reached
@@ -107,29 +104,4 @@ func TestAFillDuringAWriteIsDropped(t *testing.T) {
 		}
 		reader.gives(r, 1, "v2")
 	})
-}
-
-// The heartbeat may come while a cache is being made. If New had the last word
-// with what it saw before, the local tier would be distrusted until the link next
-// fails: entries would count for a second instead of thirty.
-func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
-	server := start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
-	proxy := redistest.Proxy(t, server.Addr())
-	rdb := proxy.Client(t)
-	proxy.Blackhole(true)
-	reached, release := stopAt(r, "trust")
-	defer release()
-	made := make(chan *cache.Cache[int64, string])
-	go func() { made <- must(cache.New(rdb, newRows(r, 1).load, r.options(nil))) }()
-	<-reached
-	link := redisconn.OpenLink(rdb) // the one that the cache has
-	defer link.Close()
-	proxy.Blackhole(false)
-	r.eventually("the link lives", link.Live)
-	time.Sleep(20 * time.Millisecond) // in which the news reach the cache, and may go wrong
-	release()
-	c := <-made
-	defer c.Close()
-	r.eventually("the local tier is trusted", func() bool { return !c.Stats().LocalTier.Distrusted })
 }
