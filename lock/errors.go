@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -62,23 +63,24 @@ func (e *HeldError) Error() string {
 // Is makes the error match ErrNotAcquired.
 func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
 
-// lost makes the error of a lease that ended for cause.
-func lost(cause error) error { return &joined{ErrLost, cause} }
+// lossError makes the error of a lease that was lost for cause.
+func lossError(cause error) error { return fmt.Errorf("%w: %w", ErrLost, cause) }
 
-// unavailable makes the error for a Redis that failed with cause, of which only
-// the text is shown, unless it is the end of a context.
-func unavailable(cause error) error {
-	return fmt.Errorf("%w: %v", ErrUnavailable, cause)
+// unavailable makes the error for a Redis that failed with cause. Only the text of
+// cause is shown: no error of a dependency leaves the package.
+func unavailable(cause error) error { return fmt.Errorf("%w: %v", ErrUnavailable, cause) }
+
+// notAcquired makes the error of a caller whose context has ended.
+func notAcquired(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotAcquired, ended(ctx)) }
+
+// ended is why ctx has ended. It matches the context's error and its cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// notAcquired makes the error for a wait that ended for cause.
-func notAcquired(cause error) error { return &joined{ErrNotAcquired, cause} }
-
-// joined matches two errors, on one line.
-type joined struct{ what, why error }
-
-func (e *joined) Error() string   { return e.what.Error() + ": " + e.why.Error() }
-func (e *joined) Unwrap() []error { return []error{e.what, e.why} }
 
 func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)

@@ -27,5 +27,5 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 		return Info{}, err
 	}
 	t := newTarget(o.Prefix, keys.Mutex, name, exclusive)
-	return l.c.store.inspect(ctx, &t)
+	return l.shared.redis.inspect(ctx, &t)
 }

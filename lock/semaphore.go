@@ -40,10 +40,10 @@ func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
 		return nil, err
 	}
 	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
-	t.places = s.n
-	h, err := s.l.c.take(ctx, &t, &o, wait)
+	t.permits = s.n
+	g, err := s.l.shared.take(ctx, &t, &o, wait)
 	if err != nil {
 		return nil, err
 	}
-	return s.l.c.lease(ctx, h), nil
+	return s.l.shared.lease(ctx, g), nil
 }

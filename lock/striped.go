@@ -34,7 +34,7 @@ func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 		return nil, err
 	}
 	t := s.target(&o, s.stripe(key))
-	return s.l.c.lock(ctx, &t, &o, true)
+	return s.l.shared.lock(ctx, &t, &o, true)
 }
 
 // LockAny takes the lock of a stripe that is free, or else waits for one with a
@@ -55,11 +55,11 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 			continue
 		}
 		t := s.target(&o, stripe)
-		if s.l.c.keeper.holds(ctx, t.record()) {
+		if heldBy(ctx, t.record()) {
 			own = true // to wait for it would be to wait for oneself
 			continue
 		}
-		lease, err := s.l.c.lock(ctx, &t, &o, false)
+		lease, err := s.l.shared.lock(ctx, &t, &o, false)
 		if err == nil {
 			return lease, stripe, nil
 		}
@@ -77,7 +77,7 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 	case number < 0:
 		return nil, -1, badConfig("skip leaves none of the %d stripes", s.n)
 	}
-	lease, err := s.l.c.lock(ctx, &best, &o, true)
+	lease, err := s.l.shared.lock(ctx, &best, &o, true)
 	if err != nil {
 		return nil, -1, err
 	}
