@@ -16,8 +16,8 @@ import (
 // quick is a client that notices a lost reply soon, and then asks again.
 func quick(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }
 
-// The context is counted from before the command was sent and by what the clocks
-// may differ. Counting from the answer, or waiting for a renewal to fail, fails here.
+// A holder that waited for a renewal to fail, instead of ending its context at its own
+// deadline, would believe in the lock here when another has it.
 func TestAPartitionedHolderKnowsBeforeTheLockIsGivenAway(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = 300 * time.Millisecond

@@ -71,14 +71,14 @@ func TestALeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 // The same for a quorum, whose lease ends when that of any of its servers does.
 func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 	var nodes []redis.UniversalClient
+	var links []*redistest.FaultProxy
 	all := startServers(t, 3)
 	var renewed atomic.Int32
 	for _, s := range all {
 		p := redistest.Proxy(t, s.Addr())
-		nodes = append(nodes, p.Client(t))
-		p.Delay(60 * time.Millisecond)
+		nodes, links = append(nodes, p.Client(t)), append(links, p)
 	}
-	q, err := lock.NewQuorum(nodes, lock.Options{Lease: 5 * time.Second, Hooks: lock.Hooks{
+	q, err := lock.NewQuorum(nodes, lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{
 		Renewed: func(_ string, _ time.Duration, err error) {
 			if err == nil {
 				renewed.Add(1)
@@ -96,7 +96,17 @@ func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 		}
 		return first
 	}
-	lease := must(t)(q.Lock(t.Context(), "a"))
+	unlock(t, must(t)(q.Lock(t.Context(), "a"))) // loads the scripts
+	for _, p := range links {
+		p.Delay(60 * time.Millisecond)
+	}
+	lease, err := q.Lock(t.Context(), "a")
+	for errors.Is(err, lock.ErrUnavailable) { // a busy machine takes longer than a quorum waits
+		lease, err = q.Lock(t.Context(), "a")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	endsBefore(t, "taken", lease, earliest)
 	renewed.Store(0)
 	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() > 0 })
@@ -129,7 +139,8 @@ type wiretap struct {
 	mu    sync.Mutex
 	bids  [][]any
 	holds chan struct{} // the next bid waits for it
-	reply chan []any
+	reply chan []any    // its reply
+	after func()        // called when the next bid has been granted, before its caller knows
 }
 
 func (w *wiretap) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -144,18 +155,30 @@ func (w *wiretap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		w.mu.Lock()
 		w.bids = append(w.bids, cmd.Args())
-		holds := w.holds
+		holds, after := w.holds, w.after
 		w.holds = nil
 		w.mu.Unlock()
-		if holds == nil {
-			return next(ctx, cmd)
+		if holds != nil {
+			<-holds
+			ctx = context.WithoutCancel(ctx) // it left long ago
 		}
-		<-holds
-		err := next(context.WithoutCancel(ctx), cmd) // it left long ago
+		err := next(ctx, cmd)
 		said, _ := cmd.(*redis.Cmd).Slice()
-		w.reply <- said
+		if holds != nil {
+			w.reply <- said
+		}
+		if after != nil && len(said) > 0 && said[0] == "granted" {
+			w.onGrant(nil)
+			after()
+		}
 		return err
 	}
+}
+
+func (w *wiretap) onGrant(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.after = do
 }
 
 // first is the command that took the lock, and forgets it.
@@ -247,7 +270,6 @@ func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
 			record := keys.Lock("", keys.Mutex, "a")[0]
 			goOn := make(chan struct{})
 			tap.holds = goOn
-
 			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if _, err := l.Lock(short, "a"); !errors.Is(err, lock.ErrNotAcquired) {
@@ -277,6 +299,60 @@ func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
 				lease, err := other.TryLock(t.Context(), "a")
 				return giveBack(lease, err) == nil
 			})
+		})
+	}
+}
+
+// A caller whose context ends while the answer is on its way does not get the lock, so
+// nobody would give it back.
+func TestACallerThatLeavesAsItIsGrantedKeepsNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, tap := tapped(t, s)
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	unlock(t, must(t)(l.Lock(t.Context(), "a"))) // loads the script
+	for name, take := range map[string]func(context.Context, string) (*lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tap.onGrant(cancel)
+		if _, err := take(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool {
+			return pair((*lock.Locker).TryLock)(other) == nil
+		})
+	}
+}
+
+// One bid is for all readers who wait in a process. One of them leaves before its share
+// is handed to it, or just then: either way nobody would give that share back.
+func TestAReaderThatLeavesAsItIsServedKeepsNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, tap := tapped(t, s)
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+	for round := range 60 {
+		gate := must(t)(other.RW("a").Lock(t.Context()))
+		leaves, leave := context.WithCancel(t.Context())
+		leads := make(chan error, 1)
+		follows := make(chan error, 1)
+		go func() { leads <- giveBack(l.RW("a").RLock(t.Context())) }()
+		waiting(t, other, keys.ReadWrite, "a", 1)
+		go func() { follows <- giveBack(l.RW("a").RLock(leaves)) }()
+		redistest.Eventually(t, 30*time.Second, "both wait", func() bool { return l.InRooms() == 2 })
+		tap.onGrant(func() {
+			leave()
+			for round%2 == 0 && l.InRooms() == 2 { // until it has left
+				time.Sleep(10 * time.Microsecond)
+			}
+		})
+		unlock(t, gate)
+		if err := <-leads; err != nil {
+			t.Error(err)
+		}
+		if err := <-follows; err != nil && !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		redistest.Eventually(t, 30*time.Second, "nobody reads", func() bool {
+			return rwPair((*lock.RW).TryLock)(other) == nil
 		})
 	}
 }
