@@ -8,13 +8,14 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// LockAll takes the locks of all names, or none. It takes them one after the other
-// in an order that is the same for everybody, so that callers with names in common
-// cannot block each other, and gives back what it has when it fails. Duplicates
-// count once; no names is ErrConfig. Otherwise it is like Lock, for each name.
+// LockAll takes the locks of all names, or none. It takes them one after the other,
+// in an order that is the same for all callers, so that callers with names in common
+// cannot block each other. When it fails, it gives back the locks that it has.
+// Duplicates count once; no names is ErrConfig. Otherwise it is like Lock, for each
+// name.
 //
-// The lease ends when any of the locks is lost. Its fence is the highest of all,
-// and every lock's is raised to it: it can be used with what any of them protects.
+// The lease ends when any of the locks is lost. Its fence is the highest of all, and
+// the fence of each lock is raised to it, so that it fences all protected resources.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	if len(names) == 0 {
 		return nil, badConfig("no names")

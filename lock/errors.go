@@ -26,19 +26,18 @@ var (
 	ErrStateLost = errors.New("lock: redis has lost the lock's state")
 	// ErrNotHeld: this lease or token does not stand for the lock, or no longer.
 	ErrNotHeld = errors.New("lock: not held")
-	// ErrUnavailable: Redis did not answer, or with an error. If it carried out
-	// what was asked all the same, that is undone in the background.
+	// ErrUnavailable: Redis did not answer, or answered with an error. If it carried the
+	// command out all the same, that is undone in the background.
 	ErrUnavailable = errors.New("lock: redis is unavailable")
 	// ErrNotReplicated: fewer replicas than asked for know of the lock, which was
 	// given back.
 	ErrNotReplicated = errors.New("lock: not replicated")
-	// ErrDeadlock: the caller's context is that of a lease on the same lock, so
-	// that it would wait for itself.
+	// ErrDeadlock: the caller's context is that of a lease on the same lock: the caller
+	// would wait for itself.
 	ErrDeadlock = errors.New("lock: already held by the caller")
-	// ErrConflict: a key of the lock holds something of another kind, which was
-	// left as it was.
+	// ErrConflict: a key of the lock holds a value of another kind. It was not changed.
 	ErrConflict = errors.New("lock: key is used for something else")
-	// ErrBadToken: this is not the text of a token, or of one of another version.
+	// ErrBadToken: the text is not a token, or a token of another version.
 	ErrBadToken = errors.New("lock: malformed token")
 	// ErrConfig: an argument or option is not acceptable; the text says which.
 	ErrConfig = errors.New("lock: invalid argument")

@@ -22,15 +22,14 @@ import (
 // that owner gone and does nothing. As c follows from b, an Attach whose reply was
 // lost can be repeated by the same process, and by no other.
 
-// Detach ends this lease and returns a token that stands for its locks, for the
-// time ttl from now, unless somebody attaches or releases it before: nobody renews
-// it meanwhile. It is one round trip for each lock. The lease must have no other
-// handles (Reenter) and a Locker's lock may be handed over as often as wanted; its
-// fence stays.
+// Detach ends this lease and returns a token that stands for its locks. The locks are
+// held for the time ttl from now, and not renewed, unless the token is attached or
+// released before. It is one round trip for each lock. The lease must have no other
+// handles (Reenter). A lock may be handed over any number of times; its fence stays.
 //
 // ttl is from 100 ms to 24 h, otherwise the error matches ErrConfig. If the lease
-// was lost, it matches ErrLost. If Redis does not answer, it matches ErrUnavailable
-// and the lease is over all the same, its locks being given back.
+// was lost, the error matches ErrLost. If Redis does not answer, it matches
+// ErrUnavailable; the lease is over then too, and its locks are given back.
 func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	if ttl < minLease || ttl > maxLease {
 		return "", badConfig("ttl must be from %v to %v, got %v", minLease, maxLease, ttl)
@@ -73,10 +72,10 @@ func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*gran
 	return detached, nil
 }
 
-// Attach takes over the locks that a token stands for, and renews them from now
-// on with the Lease of the Locker's options. A token is taken once: afterwards, and
-// when its time is over or its locks were given back, the error matches ErrNotHeld.
-// A call that failed with ErrUnavailable may be repeated by the same Locker.
+// Attach takes over the locks that a token stands for, and renews them from now on with
+// the Lease of the Locker's options. A token can be attached once: afterwards, and when
+// its time is over or its locks were given back, the error matches ErrNotHeld. The same
+// Locker may repeat a call that failed with ErrUnavailable.
 func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	parts, err := t.parts()
 	if err != nil {
@@ -146,10 +145,9 @@ func (l *locker) endAttach(t Token) {
 	delete(l.attaching, t)
 }
 
-// Release gives back the locks that a token stands for, without attaching it. A
-// second Release is nil as long as nobody else has taken the locks; of a token that
-// no longer stands, because it was attached or its time is over, the error matches
-// ErrNotHeld.
+// Release gives back the locks that a token stands for, without attaching it. A second
+// Release returns nil as long as nobody else has taken the locks. If the token was
+// attached or its time is over, the error matches ErrNotHeld.
 func (l *Locker) Release(ctx context.Context, t Token) error {
 	parts, err := t.parts()
 	if err != nil {

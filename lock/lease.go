@@ -117,13 +117,13 @@ func (a *acquisition) left(now time.Time) time.Duration {
 func (s *Lease) Context() context.Context { return s.acq.ctx }
 
 // Fence is larger than that of every lease of the lock before, and stays the same
-// for the life of the lease. What the lock protects can refuse a holder who does
-// not know yet that he has lost it; see the package comment. Readers have that of
-// the writer before them.
+// for the life of the lease. By it the protected resource can refuse a holder that does
+// not know yet that it has lost the lock; see the package comment. Readers have the
+// fence of the writer before them.
 func (s *Lease) Fence() int64 { return s.acq.fence }
 
-// Err returns nil as long as the lease stands, by what this process knows; an
-// error that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
+// Err returns nil as long as the lease stands, as far as this process knows; an error
+// that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
 func (s *Lease) Err() error {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -172,10 +172,10 @@ func (s *Lease) Check(ctx context.Context) error {
 	return s.Err()
 }
 
-// Reenter returns another handle of the lease, for code further down that gives
-// back what it takes: the locks are given back with the last handle. It asks
-// nobody. The error is that of Err. Nothing else lets a holder in again: a second
-// Lock waits, whoever asks.
+// Reenter returns another handle of the lease, for code further down that unlocks
+// what it locks: the locks are given back with the last handle. It does not ask Redis.
+// The error is that of Err. There is no other way for a holder to enter again: a second
+// Lock waits, whoever calls it.
 func (s *Lease) Reenter() (*Lease, error) {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -189,12 +189,10 @@ func (s *Lease) Reenter() (*Lease, error) {
 // Unlock gives the lock back. It does so even if ctx has ended, holds its caller
 // for a tenth of a second beyond that at most, and goes on in the background if
 // Redis does not answer; the error then matches ErrUnavailable. If the lease was
-// lost before, the error matches ErrLost: what was done under it may have been done
-// at the same time as somebody else's. A second Unlock gives ErrNotHeld and never
-// touches a later holder's lock.
+// lost before, the error matches ErrLost: another holder may have worked at the same
+// time. A second Unlock gives ErrNotHeld and never touches a later holder's lock.
 //
-// Give back a lock that protects a transaction after the transaction has
-// committed, not before.
+// Unlock after the commit of the transaction that the lock protects, not before.
 func (s *Lease) Unlock(ctx context.Context) error { return s.unlock(ctx, 0) }
 
 // unlock is Unlock; keep is how long the work counts as done (once).

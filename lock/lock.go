@@ -32,23 +32,23 @@ func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 	return &Locker{shared: newLocker(rdb, o), o: o}, nil
 }
 
-// With returns a Locker with other settings that shares everything else with l:
-// to close one closes both. Options that New would refuse make every call of it
-// fail with ErrConfig.
+// With returns a Locker with other settings that shares everything else with l: Close
+// of one closes both. Options that New would refuse make each of its calls fail with
+// ErrConfig.
 func (l *Locker) With(o Options) *Locker { return &Locker{shared: l.shared, o: o} }
 
 // options returns the settings of a call. They are checked here since With has no
 // error to return.
 func (l *Locker) options() (Options, error) { return l.o.withDefaults() }
 
-// Lock takes the lock name, after those who asked before. It waits as long as ctx
-// lives, and no longer whatever Redis does; ctx does not end the lease, whose own
-// context has the values of ctx.
+// Lock takes the lock name, after the callers who asked before. It waits as long as ctx
+// lives, and no longer, whatever Redis does. The end of ctx does not end the lease,
+// whose own context has the values of ctx.
 //
-// The error matches ErrNotAcquired and the context's cause when ctx has ended,
-// ErrUnavailable when Redis does not answer (a wait that has begun bears that for
-// as long as a lease), ErrDeadlock when ctx is that of a lease on name, and
-// ErrConflict, ErrNotReplicated, ErrConfig or ErrClosed.
+// The error matches ErrNotAcquired and the context's cause when ctx has ended;
+// ErrUnavailable when Redis does not answer (a caller that stands in the queue already
+// bears that for the length of a lease); ErrDeadlock when ctx is that of a lease on
+// name; or ErrConflict, ErrNotReplicated, ErrConfig or ErrClosed.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.lock(ctx, keys.Mutex, name, exclusive, true)
 }
@@ -61,13 +61,12 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lease, error) {
 
 // Do runs fn while it holds the lock name, and gives the lock back when fn has
 // returned, panicked or called runtime.Goexit. It returns fn's error, joined with
-// an error that matches ErrLost if the lease was lost on the way: then another may
-// have run at the same time. If the lock cannot be taken, fn does not run and the
+// an error that matches ErrLost if the lease was lost while fn ran: then another holder
+// may have run at the same time. If the lock cannot be taken, fn does not run and the
 // errors are those of Lock.
 //
-// The context of fn is that of the lease, and ends with ctx too. When ctx has
-// ended the lease is renewed for the length of one lease more, for fn to unwind;
-// it is not taken away under fn.
+// The context of fn is that of the lease, and ends with ctx too. When ctx has ended,
+// the lease is renewed for the length of one lease more, so that fn can unwind under it.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, lease *Lease) error) error {
 	lease, err := l.Lock(ctx, name)
 	if err != nil {
@@ -105,9 +104,9 @@ func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Cont
 	return err
 }
 
-// Close gives back what is held, ends all waits with ErrClosed and stops the
-// Locker's goroutines. It takes up to a second if Redis does not answer; the
-// leases end by themselves then.
+// Close gives back all locks that are held, ends all waits with ErrClosed and stops the
+// Locker's goroutines. If Redis does not answer it takes up to a second, and the leases
+// end by themselves.
 func (l *Locker) Close() error {
 	l.shared.close()
 	return nil

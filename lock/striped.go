@@ -12,22 +12,22 @@ import (
 
 const maxStripes = 1 << 16
 
-// A Striped is n locks under one name: for keys that may share a lock with others,
-// or for a stock that is kept in n parts so that n buyers can be served at a time.
-// (A stock that is one number needs no lock but one conditional update.)
+// A Striped is n locks under one name: for keys that may share a lock with others, or
+// for a stock that is kept in n parts so that n buyers can be served at a time. (A stock
+// that is one number needs no lock: use one conditional update.)
 type Striped struct {
 	l    *Locker
 	name string
 	n    int
 }
 
-// Striped returns the locks name:0 to name:n-1. Everybody must use the same n: with
-// another one a key has another stripe. If n is not from 1 to 65,536, its methods
+// Striped returns the locks name:0 to name:n-1. All callers must use the same n: with
+// another n a key has another stripe. If n is not from 1 to 65,536, its methods
 // fail with ErrConfig.
 func (l *Locker) Striped(name string, n int) *Striped { return &Striped{l, name, n} }
 
 // LockKey takes the lock of the stripe that key belongs to, as [Locker.Lock] does.
-// Two keys may share one, so whoever holds one key must not wait for another.
+// Two keys may share a stripe, so a caller that holds one key must not wait for another.
 func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 	o, err := s.check()
 	if err != nil {
@@ -37,10 +37,10 @@ func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 	return s.l.shared.lock(ctx, &t, &o, true)
 }
 
-// LockAny takes the lock of a stripe that is free, or else waits for one with a
-// short queue, and returns its number. It does not take the stripes skip, such as
-// those the caller found empty. It looks from a random stripe on, a round trip each.
-// To skip every stripe is ErrConfig.
+// LockAny takes the lock of a free stripe, or waits for the one with the shortest queue,
+// and returns its number. It leaves out the stripes skip, such as those that the caller
+// found empty. It starts at a random stripe, and each stripe that it tries is a round
+// trip. With every stripe in skip the error is ErrConfig.
 func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error) {
 	o, err := s.check()
 	if err != nil {

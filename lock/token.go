@@ -12,10 +12,10 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// A Token stands for a lock that was taken and is handed over: by Detach in one
-// place, to Attach or Release in another, in this process or any other that uses
-// the same Redis. It is text without special characters, for a URL or a header, and
-// a secret in so far as whoever has it can give the lock back.
+// A Token stands for a lock that is handed over: Detach makes it, and Attach or Release
+// takes it, in this process or in another that uses the same Redis. It is text without
+// special characters, for a URL or a header. Keep it secret: whoever has it can give the
+// lock back.
 type Token string
 
 // A part of a token is one lock; LockAll makes several.
