@@ -12,7 +12,13 @@ const (
 	silentPolls = 8 // so many polls in a row without messages are worth a log line
 )
 
-// lead takes the lock for the leader w of a room, and for readers behind it.
+// lead takes the lock for the leader w of a room, and for readers behind it. Each turn of
+// its loop is one bid; once the room's entry stands in the queue, a wait comes before it.
+//
+// Redis may fail while we wait. A leader that has no place in the queue yet gives up at
+// once: its caller is told that Redis is unavailable. One that stands in the queue goes
+// on for the length of a lease, as its place may still be there, and so may a grant to
+// it. Either way everybody in the room learns of it, see fail.
 func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options) (g *grant, contended bool, err error) {
 	var pause time.Duration
 	var failing time.Time // since when Redis has not answered
@@ -23,6 +29,8 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			if polls == silentPolls && !l.hears() {
 				l.logNoMessages(o.Logger)
 			}
+			// A message that came since the last bid is still in room.wake: then this
+			// returns at once.
 			called, err := l.waitForTurn(ctx, room, pause, polls)
 			if err != nil {
 				l.exit(room, w)
@@ -103,7 +111,7 @@ func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, pause time.Dur
 // or for the leader and the readers behind it, an owner for each.
 func (l *locker) roomBid(room *waitRoom, o *Options, ticket int64) (bid, []*waiter) {
 	select {
-	case <-room.wake: // this bid will find what the message was about
+	case <-room.wake: // this bid finds what the message was about
 	default:
 	}
 	b := o.bid()
@@ -125,8 +133,14 @@ func (l *locker) roomBid(room *waitRoom, o *Options, ticket int64) (bid, []*wait
 }
 
 // handOut gives what was granted to those the bid was for, of whom the first is the
-// caller, and appoints the next leader. A reader that has left in the meantime is
-// refused its share.
+// caller, and appoints the next leader. A reader may leave at any moment:
+//
+//  1. before the line is changed here: it is no longer in the line, its owner is refused
+//  2. after that, before its grant is handed to it: exit waits for the grant, and gives
+//     it back
+//
+// The next leader is appointed before the grants are accepted, which may take a round
+// trip: it need not wait for that.
 func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
 	l.mu.Lock()
 	room.stands(got.ticket)
