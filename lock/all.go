@@ -8,13 +8,14 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// LockAll takes the locks of all names, or none. It takes them one after the other
-// in an order that is the same for everybody, so that callers with names in common
-// cannot block each other, and gives back what it has when it fails. Duplicates
-// count once; no names is ErrConfig. Otherwise it is like Lock, for each name.
+// LockAll takes the locks of all names, or none. It takes them one after the other,
+// in an order that is the same for all callers, so that callers with names in common
+// cannot block each other. When it fails, it gives back the locks that it has.
+// Duplicates count once; no names is ErrConfig. Otherwise it is like Lock, for each
+// name.
 //
-// The lease ends when any of the locks is lost. Its fence is the highest of all,
-// and every lock's is raised to it: it can be used with what any of them protects.
+// The lease ends when any of the locks is lost. Its fence is the highest of all, and
+// the fence of each lock is raised to it, so that it fences all protected resources.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	if len(names) == 0 {
 		return nil, badConfig("no names")
@@ -30,53 +31,47 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 			return nil, err
 		}
 		targets[i] = newTarget(o.Prefix, keys.Mutex, name, exclusive)
-		if l.c.keeper.holds(ctx, targets[i].record()) {
+		if heldBy(ctx, targets[i].record()) {
 			return nil, ErrDeadlock
 		}
 	}
-	var holds []*hold
-	for i := range targets {
-		h, err := l.c.take(ctx, &targets[i], &o, true)
-		if err == nil {
-			holds = append(holds, h)
-			err = l.c.keeper.lostOne(holds)
-		}
-		if err != nil {
-			l.c.giveAllBack(ctx, holds)
-			return nil, err
-		}
-	}
-	if err := l.c.raise(ctx, holds); err != nil {
-		l.c.giveAllBack(ctx, holds)
+	grants, err := l.shared.takeAll(ctx, targets, &o)
+	if err != nil {
+		l.shared.releaseAll(ctx, grants)
 		return nil, err
 	}
-	return l.c.lease(ctx, holds...), nil
+	return l.shared.lease(ctx, grants...), nil
 }
 
-// raise gives all locks the highest fence of them, so that those who take one of
-// them later get a higher one.
-func (c *core) raise(ctx context.Context, holds []*hold) error {
-	var top int64
-	for _, h := range holds {
-		top = max(top, h.fence)
-	}
-	errs := make([]error, len(holds))
-	var all sync.WaitGroup
-	for i, h := range holds {
-		if h.fence == top {
-			continue
+// takeAll takes locks one after the other and gives all the same fence. With an error
+// it returns those that it has taken until then.
+func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
+	for i := range targets {
+		g, err := l.take(ctx, &targets[i], o, true)
+		if err != nil {
+			return grants, err
 		}
-		all.Go(func() {
-			r, err := c.store.renew(ctx, h, 0, top, "")
-			switch {
-			case err != nil && ctx.Err() != nil:
-				errs[i] = notAcquired(end(ctx))
-			case err != nil:
-				errs[i] = err
-			case r.what != "ok":
-				errs[i] = lost(verdict(r.what))
-			}
-		})
+		grants = append(grants, g)
+		if err := l.watchdog.firstLoss(grants); err != nil {
+			return grants, err
+		}
+	}
+	return grants, l.raiseFences(ctx, grants)
+}
+
+// raiseFences raises the fence of each lock to the highest of them, so that a later
+// holder of any of the locks gets a higher one.
+func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
+	var highest int64
+	for _, g := range grants {
+		highest = max(highest, g.fence)
+	}
+	errs := make([]error, len(grants))
+	var all sync.WaitGroup
+	for i, g := range grants {
+		if g.fence < highest {
+			all.Go(func() { errs[i] = l.raiseFence(ctx, g, highest) })
+		}
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -87,22 +82,15 @@ func (c *core) raise(ctx context.Context, holds []*hold) error {
 	return nil
 }
 
-// lostOne returns the error of a hold that was lost already.
-func (k *keeper) lostOne(holds []*hold) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, h := range holds {
-		if h.err != nil {
-			return h.err
-		}
+func (l *locker) raiseFence(ctx context.Context, g *grant, fence int64) error {
+	r, err := l.redis.raiseFence(ctx, g, fence)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return notAcquired(ctx)
+	case err != nil:
+		return err
+	case r.answer != answerOK:
+		return lossError(r.answer.cause())
 	}
 	return nil
-}
-
-func (c *core) giveAllBack(ctx context.Context, holds []*hold) {
-	var all sync.WaitGroup
-	for _, h := range holds {
-		all.Go(func() { _ = c.giveBack(ctx, h, 0) })
-	}
-	all.Wait()
 }

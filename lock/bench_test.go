@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -7,11 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func BenchmarkUncontendedPair(b *testing.B) {
 	s := redistest.Start(b)
-	l := open(b, s.Client(b), Options{})
+	l := open(b, s.Client(b), lock.Options{})
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // With an append-only file that is written before each answer, a crash of the
@@ -19,7 +20,7 @@ import (
 func TestChaosRestartsWithAnAppendOnlyFile(t *testing.T) {
 	rounds := redistest.Rounds(t, 50)
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	held := must(t)(ls[0].Lock(ctx, "held"))
@@ -49,14 +50,14 @@ func TestChaosRestartsWithAnAppendOnlyFile(t *testing.T) {
 func TestChaosRestartsWithoutMemory(t *testing.T) {
 	rounds := redistest.Rounds(t, 50)
 	s := redistest.Start(t)
-	l, other := open(t, s.Client(t), Options{Lease: time.Minute}), open(t, s.Client(t), Options{})
+	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
 	var worst time.Duration
 	var last int64
 	restarts := 0
 	for range rounds {
 		restarts++
-		redistest.Eventually(t, 10*time.Second, "the subscription stands", l.c.push)
-		var held []*Lease
+		redistest.Eventually(t, 10*time.Second, "the subscription stands", l.Hears)
+		var held []*lock.Lease
 		for i := range 50 {
 			held = append(held, must(t)(l.Lock(t.Context(), fmt.Sprint(i))))
 		}
@@ -68,7 +69,7 @@ func TestChaosRestartsWithoutMemory(t *testing.T) {
 			case <-time.After(5 * time.Second):
 				t.Fatal("a holder does not know")
 			}
-			if err := lease.Err(); !errors.Is(err, ErrStateLost) {
+			if err := lease.Err(); !errors.Is(err, lock.ErrStateLost) {
 				t.Error(err)
 			}
 		}
@@ -103,7 +104,7 @@ func TestChaosProcesses(t *testing.T) {
 		links = append(links, redistest.Proxy(t, s.Addr()))
 		workers = append(workers, start(i))
 	}
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	faults := map[string]int{}
 	for round := range rounds {
 		i := rand.IntN(len(workers))
@@ -149,7 +150,7 @@ func TestChaosProcesses(t *testing.T) {
 		t.Errorf("%d of %d writes refused: the faults did not strike", refused, writes)
 	}
 	rdb.Del(t.Context(), "stop", "register")
-	everyKeyEnds(t, rdb)
+	lock.EveryKeyEnds(t, rdb)
 }
 
 // Wake-ups that are lost, because subscriptions are killed all the time and links
@@ -159,7 +160,7 @@ func TestChaosLostWakeUps(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	p := redistest.Proxy(t, s.Addr())
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, p.Client(t, quick), Options{}), open(t, p.Client(t, quick), Options{StrictFIFO: true})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, p.Client(t, quick), lock.Options{}), open(t, p.Client(t, quick), lock.Options{StrictFIFO: true})}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var c crowd

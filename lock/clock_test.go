@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // shiftedServer starts a server whose clock can be set. It needs Linux and a C
@@ -62,7 +63,7 @@ func shiftedServer(t *testing.T, args ...string) (s *redistest.Server, shift fun
 // would fall with it.
 func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 	s, shift := shiftedServer(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	var last int64
 	for _, step := range []time.Duration{0, 20 * time.Second, -20 * time.Second, time.Hour, 0, -time.Hour, 5 * time.Minute, -time.Minute} {
 		shift(step)
@@ -83,13 +84,13 @@ func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 	s, shift := shiftedServer(t)
 	const lease = 300 * time.Millisecond
-	dead := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true})
+	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
 	renewed := make(chan error, 100)
-	alive := open(t, s.Client(t), Options{Lease: 3 * time.Second, Hooks: Hooks{
+	alive := open(t, s.Client(t), lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{
 		Renewed: func(_ string, _ time.Duration, err error) { renewed <- err },
 	}})
-	next := open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", alive.c.push)
+	next := open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", alive.Hears)
 	for _, step := range []time.Duration{-20 * time.Second, -time.Hour} {
 		shift(0)
 		must(t)(dead.Lock(t.Context(), "a"))
@@ -114,17 +115,17 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 	s, shift := shiftedServer(t)
 	const lease = 3 * time.Second
-	l, other := open(t, s.Client(t), Options{Lease: lease}), open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
+	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	held := must(t)(l.Lock(t.Context(), "a"))
 	begin := time.Now()
 	shift(20 * time.Second)
-	l.c.keeper.renewAll()
+	l.RenewAll()
 	<-held.Context().Done()
 	if took := time.Since(begin); took > lease/2 {
 		t.Errorf("reported after %v", took)
 	}
-	if err := held.Err(); !errors.Is(err, ErrLost) {
+	if err := held.Err(); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
 	next := must(t)(other.Lock(t.Context(), "a"))
@@ -138,7 +139,7 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
 	s, shift := shiftedServer(t)
-	l := open(t, s.Client(t), Options{Lease: 1200 * time.Millisecond})
+	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
 	held := must(t)(l.Lock(t.Context(), "a"))
 	for begin := time.Now(); time.Since(begin) < 2*time.Second; time.Sleep(5 * time.Millisecond) {
 		shift(time.Since(begin) / 10)
@@ -167,14 +168,11 @@ func setBack(t *testing.T, at time.Time, d time.Duration) time.Time {
 func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = 300 * time.Millisecond
-	l, other := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), Options{})
+	l, other := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), lock.Options{})
 	lag := redistest.MeasureLag(t)
 	for _, step := range []time.Duration{0, -time.Hour, time.Hour} {
 		held := must(t)(l.Lock(t.Context(), "a"))
-		h := held.g.holds[0]
-		l.c.keeper.mu.Lock()
-		h.deadline, h.next = setBack(t, h.deadline, step), setBack(t, h.next, step)
-		l.c.keeper.mu.Unlock()
+		held.Shift(func(at time.Time) time.Time { return setBack(t, at, step) })
 		if remaining := held.Remaining(); remaining > lease || step > 0 && remaining != 0 {
 			t.Fatalf("clock set by %v: %v remain", step, remaining)
 		}
@@ -184,30 +182,30 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 		case <-time.After(lag.Allow(0)):
 			t.Errorf("clock set by %v: another has the lock and the context stands", step)
 		}
-		if err := held.Err(); !errors.Is(err, ErrExpired) {
+		if err := held.Err(); !errors.Is(err, lock.ErrExpired) {
 			t.Errorf("clock set by %v: %v", step, err)
 		}
 		unlock(t, next)
 	}
 }
 
-// A jump of the wall clock has the keeper look at all leases, not only at the one
+// A jump of the wall clock has the watchdog look at all leases, not only at the one
 // that is due next: otherwise they live on after a suspension until their turn.
 func TestAJumpOfTheHoldersClockIsNoticedForAllLeases(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{Lease: time.Minute})
+	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	first, second := must(t)(l.Lock(t.Context(), "a")), must(t)(l.Lock(t.Context(), "b"))
 	now := time.Now()
 	after := setBack(t, now, -time.Hour) // an hour later, by the wall clock
-	if !jumped(now, after) || jumped(now, now.Add(time.Hour)) {
+	if !lock.Jumped(now, after) || lock.Jumped(now, now.Add(time.Hour)) {
 		t.Error("a jump is not told from time that passes")
 	}
-	l.c.keeper.look(after, true)
-	for _, lease := range []*Lease{first, second} {
+	l.Look(after)
+	for _, lease := range []*lock.Lease{first, second} {
 		if err := lease.Context().Err(); err == nil {
 			t.Error("the lease stands")
 		}
-		if err := lease.Unlock(t.Context()); !errors.Is(err, ErrExpired) {
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrExpired) {
 			t.Error(err)
 		}
 	}
@@ -219,8 +217,8 @@ func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
-	l := open(t, s.Client(t), Options{})
+	dead := open(t, s.Client(t), lock.Options{Lease: 300 * time.Millisecond, NoRenewal: true})
+	l := open(t, s.Client(t), lock.Options{})
 	hour := time.Now().Add(time.Hour).UnixMilli()
 
 	must(t)(dead.Lock(ctx, "a"))

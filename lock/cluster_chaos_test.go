@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // A cluster of three masters and three replicas, in which slots move and masters die
@@ -26,7 +27,7 @@ func TestChaosCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &clusterCrowd{t: t, ctx: ctx}
 	for range 3 {
-		c.lockers = append(c.lockers, open(t, cluster.Client(t), Options{Lease: 5 * time.Second}))
+		c.lockers = append(c.lockers, open(t, cluster.Client(t), lock.Options{Lease: 5 * time.Second}))
 	}
 	for i := range c.locks {
 		c.locks[i].name = fmt.Sprint("{", i, "}") // the braces must not choose the slot
@@ -69,7 +70,7 @@ func TestChaosCluster(t *testing.T) {
 type clusterCrowd struct {
 	t                           *testing.T
 	ctx                         context.Context
-	lockers                     []*Locker
+	lockers                     []*lock.Locker
 	locks                       [60]clusterLock
 	done, granted, failed, lost atomic.Int64
 	longest                     atomic.Int64
@@ -82,12 +83,12 @@ type clusterLock struct {
 }
 
 // operate takes one lock, of any kind.
-func (c *clusterCrowd) operate(l *Locker) {
+func (c *clusterCrowd) operate(l *lock.Locker) {
 	ctx, cancel := context.WithTimeout(c.ctx, 2*time.Minute)
 	defer cancel()
 	k := &c.locks[rand.IntN(len(c.locks))]
 	begin := time.Now()
-	var lease *Lease
+	var lease *lock.Lease
 	var err error
 	switch rand.IntN(8) {
 	case 0:
@@ -116,7 +117,7 @@ func (c *clusterCrowd) operate(l *Locker) {
 }
 
 // exclusive is what one who has a lock to himself sees.
-func (c *clusterCrowd) exclusive(k *clusterLock, lease *Lease) {
+func (c *clusterCrowd) exclusive(k *clusterLock, lease *lock.Lease) {
 	if k.inside.Add(1) != 1 && lease.Err() == nil {
 		c.t.Errorf("%s: two holders", k.name)
 	}
@@ -133,9 +134,9 @@ func (c *clusterCrowd) count(err error) {
 		c.granted.Add(1)
 	case strings.Contains(err.Error(), "CROSSSLOT") || strings.Contains(err.Error(), "same slot"):
 		c.t.Error(err)
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, lock.ErrLost):
 		c.lost.Add(1)
-	case errors.Is(err, ErrUnavailable): // while a slot moves or a master is dead
+	case errors.Is(err, lock.ErrUnavailable): // while a slot moves or a master is dead
 		c.failed.Add(1)
 	default:
 		c.t.Errorf("stuck: %v", err)

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // A crowd contends for one lock for as long as its test wants, and sees to it that
@@ -27,7 +28,7 @@ type crowd struct {
 }
 
 // join has n goroutines contend until ctx ends.
-func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *Locker, n int) {
+func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *lock.Locker, n int) {
 	longest := c.pause
 	if longest == 0 {
 		longest = 500 * time.Microsecond
@@ -36,7 +37,7 @@ func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *
 		all.Go(func() {
 			for ctx.Err() == nil {
 				begin := time.Now()
-				err := l.Do(ctx, "crowd", func(held context.Context, s *Lease) error {
+				err := l.Do(ctx, "crowd", func(held context.Context, s *lock.Lease) error {
 					c.enter(t, s, time.Since(begin))
 					time.Sleep(rand.N(longest))
 					c.inside.Add(-1)
@@ -50,7 +51,7 @@ func (c *crowd) join(ctx context.Context, t *testing.T, all *sync.WaitGroup, l *
 	}
 }
 
-func (c *crowd) enter(t *testing.T, s *Lease, waited time.Duration) {
+func (c *crowd) enter(t *testing.T, s *lock.Lease, waited time.Duration) {
 	if n := c.inside.Add(1); n != 1 {
 		t.Errorf("%d holders at a time", n)
 	}
@@ -70,7 +71,7 @@ func (c *crowd) enter(t *testing.T, s *Lease, waited time.Duration) {
 // fail takes an error of the lock: a server that is not there may be told of, a
 // lease that was lost may not.
 func (c *crowd) fail(t *testing.T, err error) {
-	if errors.Is(err, ErrLost) || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotReplicated) {
+	if errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrNotReplicated) {
 		t.Errorf("the crowd: %v", err)
 	}
 	c.mu.Lock()

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -25,19 +26,18 @@ var (
 	ErrStateLost = errors.New("lock: redis has lost the lock's state")
 	// ErrNotHeld: this lease or token does not stand for the lock, or no longer.
 	ErrNotHeld = errors.New("lock: not held")
-	// ErrUnavailable: Redis did not answer, or with an error. If it carried out
-	// what was asked all the same, that is undone in the background.
+	// ErrUnavailable: Redis did not answer, or answered with an error. If it carried the
+	// command out all the same, that is undone in the background.
 	ErrUnavailable = errors.New("lock: redis is unavailable")
 	// ErrNotReplicated: fewer replicas than asked for know of the lock, which was
 	// given back.
 	ErrNotReplicated = errors.New("lock: not replicated")
-	// ErrDeadlock: the caller's context is that of a lease on the same lock, so
-	// that it would wait for itself.
+	// ErrDeadlock: the caller's context is that of a lease on the same lock: the caller
+	// would wait for itself.
 	ErrDeadlock = errors.New("lock: already held by the caller")
-	// ErrConflict: a key of the lock holds something of another kind, which was
-	// left as it was.
+	// ErrConflict: a key of the lock holds a value of another kind. It was not changed.
 	ErrConflict = errors.New("lock: key is used for something else")
-	// ErrBadToken: this is not the text of a token, or of one of another version.
+	// ErrBadToken: the text is not a token, or a token of another version.
 	ErrBadToken = errors.New("lock: malformed token")
 	// ErrConfig: an argument or option is not acceptable; the text says which.
 	ErrConfig = errors.New("lock: invalid argument")
@@ -62,23 +62,24 @@ func (e *HeldError) Error() string {
 // Is makes the error match ErrNotAcquired.
 func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
 
-// lost makes the error of a lease that ended for cause.
-func lost(cause error) error { return &joined{ErrLost, cause} }
+// lossError makes the error of a lease that was lost for cause.
+func lossError(cause error) error { return fmt.Errorf("%w: %w", ErrLost, cause) }
 
-// unavailable makes the error for a Redis that failed with cause, of which only
-// the text is shown, unless it is the end of a context.
-func unavailable(cause error) error {
-	return fmt.Errorf("%w: %v", ErrUnavailable, cause)
+// unavailable makes the error for a Redis that failed with cause. Only the text of
+// cause is shown: no error of a dependency leaves the package.
+func unavailable(cause error) error { return fmt.Errorf("%w: %v", ErrUnavailable, cause) }
+
+// notAcquired makes the error of a caller whose context has ended.
+func notAcquired(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotAcquired, ended(ctx)) }
+
+// ended is why ctx has ended. It matches the context's error and its cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// notAcquired makes the error for a wait that ended for cause.
-func notAcquired(cause error) error { return &joined{ErrNotAcquired, cause} }
-
-// joined matches two errors, on one line.
-type joined struct{ what, why error }
-
-func (e *joined) Error() string   { return e.what.Error() + ": " + e.why.Error() }
-func (e *joined) Unwrap() []error { return []error{e.what, e.why} }
 
 func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // Locks that a replica has confirmed survive a failover, the others may not; fences
@@ -39,15 +40,15 @@ func TestChaosSentinelFailovers(t *testing.T) {
 	t.Logf("the control: %d of 20 that were not confirmed lost", f.control(t))
 }
 
-var confirmed = Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond, Lease: 30 * time.Second}
+var confirmed = lock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond, Lease: 30 * time.Second}
 
 // failovers are what happened in those of one test.
 type failovers struct {
 	t                *testing.T
 	set              *redistest.SentinelServers
-	a, b             *Locker
-	alone            *Locker // while there is one server no confirmation can come
-	fence            int64   // the last one of "held0"
+	a, b             *lock.Locker
+	alone            *lock.Locker // while there is one server no confirmation can come
+	fence            int64        // the last one of "held0"
 	rounds, lost     int
 	fastest, slowest time.Duration
 	waiter, crowd    time.Duration // until they went on, at the worst
@@ -61,7 +62,7 @@ func startFailovers(t *testing.T) *failovers {
 		}
 	}
 	f.a, f.b = open(t, f.client(), confirmed), open(t, f.client(), confirmed)
-	f.alone = f.b.With(Options{Lease: confirmed.Lease})
+	f.alone = f.b.With(lock.Options{Lease: confirmed.Lease})
 	return f
 }
 
@@ -72,14 +73,14 @@ func (f *failovers) client() *redis.Client {
 // round is one failover.
 func (f *failovers) round(ctx context.Context, t *testing.T, busy *crowd) {
 	t.Helper()
-	var held []*Lease
+	var held []*lock.Lease
 	for i := range 20 {
 		held = append(held, must(t)(f.a.Lock(ctx, fmt.Sprint("held", i))))
 	}
-	granted := make(chan *Lease, 1)
+	granted := make(chan *lock.Lease, 1)
 	go func() {
 		lease, err := f.alone.Lock(context.Background(), "held0")
-		for errors.Is(err, ErrUnavailable) {
+		for errors.Is(err, lock.ErrUnavailable) {
 			lease, err = f.alone.Lock(context.Background(), "held0")
 		}
 		if err != nil {
@@ -121,11 +122,11 @@ func (f *failovers) round(ctx context.Context, t *testing.T, busy *crowd) {
 }
 
 // survivor tells whether a lease stands, as soon as there is a server to ask.
-func survivor(t *testing.T, lease *Lease) (err error) {
+func survivor(t *testing.T, lease *lock.Lease) (err error) {
 	t.Helper()
 	redistest.Eventually(t, 20*time.Second, "the new master answers", func() bool {
 		err = lease.Check(t.Context())
-		return err == nil || errors.Is(err, ErrLost)
+		return err == nil || errors.Is(err, lock.ErrLost)
 	})
 	return err
 }
@@ -175,7 +176,7 @@ func (f *failovers) control(t *testing.T) (lost int) {
 	if err := master.Client(t).ClientKillByFilter(t.Context(), "TYPE", "replica").Err(); err != nil {
 		t.Fatal(err)
 	}
-	var loose []*Lease
+	var loose []*lock.Lease
 	for i := range 20 {
 		loose = append(loose, must(t)(f.alone.Lock(t.Context(), fmt.Sprint("loose", i))))
 	}

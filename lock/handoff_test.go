@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // Each waiter that tried by itself would cost a script for each release; each
@@ -23,12 +24,12 @@ func TestAHandOffIsTwoScriptsHoweverManyWait(t *testing.T) {
 
 func handOffs(t *testing.T, clients, waiters int) {
 	s := redistest.Start(t)
-	var lockers []*Locker
+	var lockers []*lock.Locker
 	for range clients {
-		lockers = append(lockers, open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 10 }), Options{}))
+		lockers = append(lockers, open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 10 }), lock.Options{}))
 	}
 	for _, l := range lockers {
-		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", l.c.push)
+		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", l.Hears)
 	}
 	gate, err := lockers[0].Lock(t.Context(), "a")
 	if err != nil {
@@ -39,7 +40,7 @@ func handOffs(t *testing.T, clients, waiters int) {
 	var gap time.Duration
 	for i := range waiters {
 		all.Go(func() {
-			err := lockers[i%clients].Do(t.Context(), "a", func(context.Context, *Lease) error {
+			err := lockers[i%clients].Do(t.Context(), "a", func(context.Context, *lock.Lease) error {
 				now := time.Now()
 				if !last.IsZero() {
 					gap = max(gap, now.Sub(last))
@@ -55,11 +56,7 @@ func handOffs(t *testing.T, clients, waiters int) {
 	redistest.Eventually(t, 30*time.Second, "all wait", func() bool {
 		n := 0
 		for _, l := range lockers {
-			l.c.mu.Lock()
-			for _, rm := range l.c.rooms {
-				n += rm.line.Len()
-			}
-			l.c.mu.Unlock()
+			n += l.InRooms()
 		}
 		info, _ := lockers[0].Inspect(t.Context(), "a")
 		return n == waiters && info.Waiting == clients
@@ -91,12 +88,12 @@ func TestProcessesTakeTurns(t *testing.T) {
 	s := redistest.Start(t)
 	clients, each := redistest.Pick(4, 20), redistest.Pick(20, 50)
 	grants := make([]int, clients)
-	var lockers []*Locker
+	var lockers []*lock.Locker
 	for range clients {
-		lockers = append(lockers, open(t, s.Client(t), Options{}))
+		lockers = append(lockers, open(t, s.Client(t), lock.Options{}))
 	}
 	for _, l := range lockers {
-		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", l.c.push)
+		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", l.Hears)
 	}
 	gate := must(t)(lockers[0].Lock(t.Context(), "a"))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -107,7 +104,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 		for range each {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					_ = l.Do(ctx, "a", func(context.Context, *Lease) error {
+					_ = l.Do(ctx, "a", func(context.Context, *lock.Lease) error {
 						if total++; total >= most {
 							cancel()
 						}
@@ -135,9 +132,9 @@ func TestProcessesTakeTurns(t *testing.T) {
 // In strict order a waiter is served by when it came, wherever it runs.
 func TestStrictOrderIsThatOfArrival(t *testing.T) {
 	s := redistest.Start(t)
-	var lockers []*Locker
+	var lockers []*lock.Locker
 	for range 3 {
-		lockers = append(lockers, open(t, s.Client(t), Options{StrictFIFO: true}))
+		lockers = append(lockers, open(t, s.Client(t), lock.Options{StrictFIFO: true}))
 	}
 	gate, err := lockers[0].Lock(t.Context(), "a")
 	if err != nil {
@@ -148,7 +145,7 @@ func TestStrictOrderIsThatOfArrival(t *testing.T) {
 	const n = 30
 	for i := range n {
 		all.Go(func() {
-			_ = lockers[i*i%3].Do(t.Context(), "a", func(context.Context, *Lease) error {
+			_ = lockers[i*i%3].Do(t.Context(), "a", func(context.Context, *lock.Lease) error {
 				order = append(order, fmt.Sprint(i))
 				return nil
 			})

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // An op is what a client did: it took the lock and got a fence, or gave it back.
@@ -73,7 +74,7 @@ func history(t *testing.T, clients, rounds int, take taker) (result porcupine.Ch
 				record(op{who, false}, call, time.Since(begin), fence)
 				call = time.Since(begin)
 				end := time.Duration(0)
-				if err := unlock(); errors.Is(err, ErrUnavailable) || errors.Is(err, errDied) {
+				if err := unlock(); errors.Is(err, lock.ErrUnavailable) || errors.Is(err, errDied) {
 					end = time.Hour // it goes on in the background, or waits for its end
 				} else if err != nil {
 					t.Errorf("Unlock: %v", err)
@@ -98,12 +99,12 @@ func histories(t *testing.T, n, rounds int) (total int) {
 	for h := range n {
 		p := redistest.Proxy(t, s.Addr())
 		p.Delay(time.Duration(rand.IntN(3)) * 200 * time.Microsecond)
-		long := Options{Lease: time.Minute} // on a machine with other work to do, too
-		lockers := []*Locker{
+		long := lock.Options{Lease: time.Minute} // on a machine with other work to do, too
+		lockers := []*lock.Locker{
 			open(t, p.Client(t, quick), long), open(t, p.Client(t, quick), long),
-			open(t, s.Client(t, quick), long), open(t, s.Client(t, quick), Options{Lease: time.Minute, StrictFIFO: true}),
+			open(t, s.Client(t, quick), long), open(t, s.Client(t, quick), lock.Options{Lease: time.Minute, StrictFIFO: true}),
 		}
-		mortal := open(t, s.Client(t, quick), Options{Lease: minLease, NoRenewal: true})
+		mortal := open(t, s.Client(t, quick), lock.Options{Lease: lock.MinLease, NoRenewal: true})
 		stop := make(chan struct{})
 		var chaos sync.WaitGroup
 		chaos.Go(func() {

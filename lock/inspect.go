@@ -16,8 +16,8 @@ type Info struct {
 	Waiting   int           // the length of the queue: one for each waiting process
 }
 
-// Inspect tells about the lock that Lock(name) takes, for people to look at. It
-// changes nothing and is one round trip; what it says may be over when it comes back.
+// Inspect describes the lock that Lock(name) takes, for people to look at. It changes
+// nothing and is one round trip. Its answer may be out of date when it arrives.
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, err
@@ -27,5 +27,5 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 		return Info{}, err
 	}
 	t := newTarget(o.Prefix, keys.Mutex, name, exclusive)
-	return l.c.store.inspect(ctx, &t)
+	return l.shared.redis.inspect(ctx, &t)
 }

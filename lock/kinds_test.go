@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestReadersShareAndWritersDoNot(t *testing.T) {
 	s := redistest.Start(t)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var readers, writers, most atomic.Int32
 	var last atomic.Int64
 	var all sync.WaitGroup
@@ -64,24 +65,24 @@ func TestReadersShareAndWritersDoNot(t *testing.T) {
 	if most.Load() < 2 {
 		t.Error("no two readers at a time")
 	}
-	everyKeyEnds(t, s.Client(t))
+	lock.EveryKeyEnds(t, s.Client(t))
 }
 
 // Readers that may enter beside other readers keep a writer out for ever.
 func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
 	s := redistest.Start(t)
-	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	ctx := t.Context()
 	first := must(t)(a.RW("a").RLock(ctx))
-	wrote := make(chan *Lease, 1)
+	wrote := make(chan *lock.Lease, 1)
 	go func() { wrote <- must(t)(b.RW("a").Lock(context.Background())) }()
 	waiting(t, a, keys.ReadWrite, "a", 1)
-	if _, err := a.RW("a").TryRLock(ctx); !errors.Is(err, ErrNotAcquired) {
+	if _, err := a.RW("a").TryRLock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("a reader before the writer: %v", err)
 	}
-	reads := make(chan *Lease, 20)
+	reads := make(chan *lock.Lease, 20)
 	for i := range 20 {
-		go func() { reads <- must(t)([]*Locker{a, b}[i%2].RW("a").RLock(context.Background())) }()
+		go func() { reads <- must(t)([]*lock.Locker{a, b}[i%2].RW("a").RLock(context.Background())) }()
 	}
 	waiting(t, a, keys.ReadWrite, "a", 3)
 	unlock(t, first)
@@ -92,7 +93,7 @@ func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	unlock(t, w)
-	var leases []*Lease
+	var leases []*lock.Lease
 	for range 20 { // all hold at the same time
 		select {
 		case l := <-reads:
@@ -116,8 +117,8 @@ func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
 func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	dead := open(t, s.Client(t), Options{Lease: 300 * time.Millisecond, NoRenewal: true})
-	alive := open(t, s.Client(t), Options{})
+	dead := open(t, s.Client(t), lock.Options{Lease: 300 * time.Millisecond, NoRenewal: true})
+	alive := open(t, s.Client(t), lock.Options{})
 	lost := must(t)(dead.RW("a").RLock(ctx))
 	living := must(t)(alive.RW("a").RLock(ctx))
 	<-lost.Context().Done()
@@ -125,7 +126,7 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 	if err := living.Check(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := lost.Unlock(ctx); !errors.Is(err, ErrLost) {
+	if err := lost.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("the dead one: %v", err)
 	}
 	unlock(t, living)
@@ -134,7 +135,7 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 
 func TestASemaphoreHasNPermits(t *testing.T) {
 	s := redistest.Start(t)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	const n = 3
 	var inside, most atomic.Int32
 	var all sync.WaitGroup
@@ -163,23 +164,23 @@ func TestASemaphoreHasNPermits(t *testing.T) {
 	if most.Load() != n {
 		t.Errorf("at most %d inside at a time", most.Load())
 	}
-	everyKeyEnds(t, s.Client(t))
+	lock.EveryKeyEnds(t, s.Client(t))
 }
 
 func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	dead := open(t, s.Client(t), Options{Lease: 2 * time.Second, NoRenewal: true})
-	l := open(t, s.Client(t), Options{})
+	dead := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second, NoRenewal: true})
+	l := open(t, s.Client(t), lock.Options{})
 	for range 3 {
 		must(t)(dead.Semaphore("a", 3).Acquire(ctx))
 	}
-	if _, err := l.Semaphore("a", 3).TryAcquire(ctx); !errors.Is(err, ErrNotAcquired) {
+	if _, err := l.Semaphore("a", 3).TryAcquire(ctx); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("a fourth: %v", err)
 	}
 	fourth := must(t)(l.Semaphore("a", 4).TryAcquire(ctx)) // by a larger count
 	begin := time.Now()
-	var back []*Lease
+	var back []*lock.Lease
 	for range 2 {
 		back = append(back, must(t)(l.Semaphore("a", 3).Acquire(ctx)))
 	}
@@ -187,8 +188,8 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	unlock(t, append(back, fourth)...)
-	for _, n := range []int{0, -1, maxPermits + 1} {
-		if _, err := l.Semaphore("a", n).Acquire(ctx); !errors.Is(err, ErrConfig) {
+	for _, n := range []int{0, -1, lock.MaxPermits + 1} {
+		if _, err := l.Semaphore("a", n).Acquire(ctx); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("n = %d: %v", n, err)
 		}
 	}
@@ -197,11 +198,11 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 func TestLockAllTakesAllOrNone(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	one := must(t)(other.Lock(ctx, "c"))
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if _, err := l.LockAll(short, "a", "b", "c"); !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := l.LockAll(short, "a", "b", "c"); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	redistest.Eventually(t, 20*time.Second, "the others are free", func() bool {
@@ -211,14 +212,14 @@ func TestLockAllTakesAllOrNone(t *testing.T) {
 	unlock(t, one)
 	lease := must(t)(l.LockAll(ctx, "c", "a", "b", "a"))
 	for _, name := range []string{"a", "b", "c"} {
-		if _, err := other.TryLock(ctx, name); !errors.Is(err, ErrNotAcquired) {
+		if _, err := other.TryLock(ctx, name); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if info, _ := l.Inspect(ctx, name); info.Fence != lease.Fence() {
 			t.Errorf("the fence of %s is %d, the lease's %d", name, info.Fence, lease.Fence())
 		}
 	}
-	if _, err := l.LockAll(lease.Context(), "d", "b"); !errors.Is(err, ErrDeadlock) {
+	if _, err := l.LockAll(lease.Context(), "d", "b"); !errors.Is(err, lock.ErrDeadlock) {
 		t.Errorf("got %v", err)
 	}
 	unlock(t, lease)
@@ -228,7 +229,7 @@ func TestLockAllTakesAllOrNone(t *testing.T) {
 	}
 	unlock(t, next)
 	for _, names := range [][]string{nil, {""}, {"a", ""}} {
-		if _, err := l.LockAll(ctx, names...); !errors.Is(err, ErrConfig) {
+		if _, err := l.LockAll(ctx, names...); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("%q: %v", names, err)
 		}
 	}
@@ -237,7 +238,7 @@ func TestLockAllTakesAllOrNone(t *testing.T) {
 // Without one order for all, two of these wait for each other.
 func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
 	s := redistest.Start(t)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	sets := [][]string{{"a", "b"}, {"b", "a"}, {"c", "b", "a"}, {"b", "c"}}
@@ -269,16 +270,16 @@ func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
 func TestTheLossOfOneEndsAll(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	l := open(t, s.Client(t), Options{Lease: time.Minute})
+	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	lease := must(t)(l.LockAll(t.Context(), "a", "b"))
 	rdb.Del(t.Context(), keys.Lock("", keys.Mutex, "b")[0])
-	l.c.keeper.renewAll()
+	l.RenewAll()
 	select {
 	case <-lease.Context().Done():
 	case <-time.After(15 * time.Second):
 		t.Fatal("not noticed")
 	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, ErrStateLost) {
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrStateLost) {
 		t.Error(err)
 	}
 	if info, _ := l.Inspect(t.Context(), "a"); info.Held {
@@ -289,7 +290,7 @@ func TestTheLossOfOneEndsAll(t *testing.T) {
 // A hundred items in five parts: no part is oversold, and none is left over.
 func TestAStockInPartsIsSoldExactly(t *testing.T) {
 	s := redistest.Start(t)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var stock [5]int
 	for i := range stock {
 		stock[i] = 20
@@ -326,23 +327,23 @@ func TestAStockInPartsIsSoldExactly(t *testing.T) {
 func TestStripesOfAKeyAreTheSameEverywhere(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	lease := must(t)(a.Striped("a", 64).LockKey(ctx, "user 7"))
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := b.Striped("a", 64).LockKey(short, "user 7"); !errors.Is(err, ErrNotAcquired) {
+	if _, err := b.Striped("a", 64).LockKey(short, "user 7"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Error(err)
 	}
 	unlock(t, must(t)(b.Striped("a", 64).LockKey(ctx, "user 8")))
-	if got := a.Striped("a", 64).stripe("user 7"); got != 19 { // it stands in what other versions do
+	if got := a.Striped("a", 64).StripeOf("user 7"); got != 19 { // it stands in what other versions do
 		t.Errorf("stripe %d", got)
 	}
-	for _, n := range []int{0, -3, maxStripes + 1} {
-		if _, err := a.Striped("a", n).LockKey(ctx, "x"); !errors.Is(err, ErrConfig) {
+	for _, n := range []int{0, -3, lock.MaxStripes + 1} {
+		if _, err := a.Striped("a", n).LockKey(ctx, "x"); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("n = %d: %v", n, err)
 		}
 	}
-	if _, _, err := a.Striped("a", 2).LockAny(ctx, 0, 1); !errors.Is(err, ErrConfig) {
+	if _, _, err := a.Striped("a", 2).LockAny(ctx, 0, 1); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
 	unlock(t, lease)

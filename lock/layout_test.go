@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // A record whose fields mean something else, of another version of this library or of
@@ -17,7 +18,7 @@ func TestARecordOfAnotherLayoutIsLeftAsItIs(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	patient, cancel := context.WithTimeout(ctx, time.Minute) // a record that looks held would be waited for
 	defer cancel()
 	record := keys.Lock("", keys.Mutex, "a")[0]
@@ -43,10 +44,10 @@ func TestARecordOfAnotherLayoutIsLeftAsItIs(t *testing.T) {
 			"Lock":    func() error { _, err := l.Lock(patient, "a"); return err },
 			"TryLock": func() error { _, err := l.TryLock(patient, "a"); return err },
 			"LockAll": func() error { _, err := l.LockAll(patient, "a", "b"); return err },
-			"Do":      func() error { return l.Do(patient, "a", func(context.Context, *Lease) error { return nil }) },
+			"Do":      func() error { return l.Do(patient, "a", func(context.Context, *lock.Lease) error { return nil }) },
 			"RLock":   func() error { _, err := l.RW("a").RLock(ctx); return err },
 		} {
-			if err := do(); !errors.Is(err, ErrConflict) {
+			if err := do(); !errors.Is(err, lock.ErrConflict) {
 				t.Errorf("%s: %s: %v", name, call, err)
 			}
 		}
@@ -62,7 +63,7 @@ func TestALeaseWhoseRecordChangedItsLayoutIsLost(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	record := keys.Lock("", keys.Mutex, "a")[0]
 	lease := must(t)(l.Lock(ctx, "a"))
 	token, err := must(t)(l.Lock(ctx, "t")).Detach(ctx, lease.Remaining())
@@ -80,7 +81,7 @@ func TestALeaseWhoseRecordChangedItsLayoutIsLost(t *testing.T) {
 	if _, err := l.Attach(ctx, token); err == nil {
 		t.Error("a token was attached to a record of another layout")
 	}
-	if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock: %v", err)
 	}
 	if after := dump(t, rdb); after != before {
@@ -96,7 +97,7 @@ func TestLayoutsDoNotShareKeys(t *testing.T) {
 	other := "levee:l2:m:{a}"
 	rdb.HSet(ctx, other, "owner", "x:1")
 	before := rdb.Dump(ctx, other).Val()
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	for range 3 {
 		unlock(t, must(t)(l.Lock(ctx, "a")))
 	}

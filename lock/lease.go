@@ -9,70 +9,77 @@ import (
 )
 
 // A Lease is a lock that is held, or was. It may be used concurrently.
+//
+// It is one handle of an acquisition; Reenter makes more of them.
 type Lease struct {
-	c    *core
-	g    *grip
-	done bool // given back; guarded by keeper.mu
+	locker   *locker
+	watchdog *watchdog
+	acq      *acquisition
+	returned bool // this handle was given back; guarded by watchdog.mu
 }
 
-// A grip is what the handles of one acquisition share: one hold, or several of LockAll.
-type grip struct {
-	k      *keeper
-	values values
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	holds  []*hold
-	fence  int64
+// An acquisition is what the handles of a lease share. It has one grant, or several
+// of LockAll.
+type acquisition struct {
+	watchdog *watchdog
+	grants   []*grant
+	fence    int64
+	values   leaseValues
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
 
-	refs int   // handles not given back; guarded by keeper.mu
-	err  error // why it was lost; guarded by keeper.mu
+	// Guarded by watchdog.mu.
+	handles int   // that were not given back
+	err     error // why it was lost
 }
 
-// values is what the context of a lease has of the one it was taken with: not its
-// end. It also is the mark by which it is noticed when somebody would wait for
-// himself.
-type values struct {
+// leaseValues gives the context of a lease the values of the context that was given
+// to Lock, but not its end. It is also the mark by which a Lock of the same name
+// finds that it would wait for itself; outer is the mark of the lease around it.
+type leaseValues struct {
 	context.Context
-	g     *grip
-	outer *values
+	acq   *acquisition
+	outer *leaseValues
 }
 
-type heldKey struct{}
+type leaseKey struct{}
 
-func (v *values) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
-func (v *values) Done() <-chan struct{}                   { return nil }
-func (v *values) Err() error                              { return nil }
-func (v *values) Value(key any) any {
-	if key == (heldKey{}) {
+func (v *leaseValues) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (v *leaseValues) Done() <-chan struct{}                   { return nil }
+func (v *leaseValues) Err() error                              { return nil }
+func (v *leaseValues) Value(key any) any {
+	if key == (leaseKey{}) {
 		return v
 	}
 	return context.WithoutCancel(v.Context).Value(key)
 }
 
-// lease makes the handle of holds that the keeper has.
-func (c *core) lease(ctx context.Context, holds ...*hold) *Lease {
-	g := &grip{k: c.keeper, holds: holds, refs: 1}
-	outer, _ := ctx.Value(heldKey{}).(*values)
-	g.values = values{ctx, g, outer}
-	g.ctx, g.cancel = context.WithCancelCause(&g.values)
-	c.keeper.mu.Lock()
-	defer c.keeper.mu.Unlock()
-	for _, h := range holds {
-		g.fence = max(g.fence, h.fence)
-		h.grip = g
-		if h.err != nil { // since it was granted
-			g.lose(h.err)
+// lease makes the first handle of grants that the watchdog has already.
+func (l *locker) lease(ctx context.Context, grants ...*grant) *Lease {
+	a := &acquisition{watchdog: l.watchdog, grants: grants, handles: 1}
+	outer, _ := ctx.Value(leaseKey{}).(*leaseValues)
+	a.values = leaseValues{ctx, a, outer}
+	a.ctx, a.cancel = context.WithCancelCause(&a.values)
+	l.watchdog.mu.Lock()
+	defer l.watchdog.mu.Unlock()
+	for _, g := range grants {
+		a.fence = max(a.fence, g.fence)
+		g.acq = a
+		if g.err != nil { // it was lost between its grant and now
+			a.lose(g.err)
 		}
 	}
-	return &Lease{c: c, g: g}
+	return &Lease{locker: l, watchdog: l.watchdog, acq: a}
 }
 
-// holds tells whether ctx is that of a lease on a lock.
-func (k *keeper) holds(ctx context.Context, record string) bool {
-	mark, _ := ctx.Value(heldKey{}).(*values)
+// heldBy reports whether ctx is that of a lease on the lock with this record, or of
+// one that was taken within such a lease: to wait for the lock would be to wait for
+// oneself.
+func heldBy(ctx context.Context, record string) bool {
+	mark, _ := ctx.Value(leaseKey{}).(*leaseValues)
 	for ; mark != nil; mark = mark.outer {
-		for _, h := range mark.g.holds {
-			if h.record() == record && mark.g.alive() {
+		for _, g := range mark.acq.grants {
+			if g.record() == record && mark.acq.stands() {
 				return true
 			}
 		}
@@ -80,70 +87,69 @@ func (k *keeper) holds(ctx context.Context, record string) bool {
 	return false
 }
 
-func (g *grip) alive() bool {
-	g.k.mu.Lock()
-	defer g.k.mu.Unlock()
-	return g.refs > 0 && g.err == nil
+func (a *acquisition) stands() bool {
+	a.watchdog.mu.Lock()
+	defer a.watchdog.mu.Unlock()
+	return a.handles > 0 && a.err == nil
 }
 
-// lose ends the grip. The caller holds keeper.mu.
-func (g *grip) lose(err error) {
-	if g.err == nil && g.refs > 0 {
-		g.err = err
-		g.cancel(err)
+// lose ends the acquisition. The caller holds watchdog.mu.
+func (a *acquisition) lose(err error) {
+	if a.err == nil && a.handles > 0 {
+		a.err = err
+		a.cancel(err)
 	}
+}
+
+// left is how long the lease stands if it is not renewed. The caller holds
+// watchdog.mu.
+func (a *acquisition) left(now time.Time) time.Duration {
+	shortest := left(a.grants[0].deadline, now)
+	for _, g := range a.grants[1:] {
+		shortest = min(shortest, left(g.deadline, now))
+	}
+	return shortest
 }
 
 // Context ends when the lease is lost, before the server can give the lock to
 // another, and when it is given back. Its cause then matches ErrLost or is
 // context.Canceled. It has the values of the context given to Lock.
-func (s *Lease) Context() context.Context { return s.g.ctx }
+func (s *Lease) Context() context.Context { return s.acq.ctx }
 
 // Fence is larger than that of every lease of the lock before, and stays the same
-// for the life of the lease. What the lock protects can refuse a holder who does
-// not know yet that he has lost it; see the package comment. Readers have that of
-// the writer before them.
-func (s *Lease) Fence() int64 { return s.g.fence }
+// for the life of the lease. By it the protected resource can refuse a holder that does
+// not know yet that it has lost the lock; see the package comment. Readers have the
+// fence of the writer before them.
+func (s *Lease) Fence() int64 { return s.acq.fence }
 
-// Err returns nil as long as the lease stands, by what this process knows; an
-// error that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
+// Err returns nil as long as the lease stands, as far as this process knows; an error
+// that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
 func (s *Lease) Err() error {
-	s.g.k.mu.Lock()
-	defer s.g.k.mu.Unlock()
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
 	return s.errLocked()
 }
 
+// errLocked is Err for callers that hold watchdog.mu. It looks at the clock itself:
+// the watchdog may not have had the processor yet.
 func (s *Lease) errLocked() error {
-	if s.done {
+	if s.returned {
 		return ErrNotHeld
 	}
-	if s.g.err == nil && s.g.left(time.Now()) <= 0 {
-		for _, h := range s.g.holds {
-			if left(h.deadline, time.Now()) <= 0 {
-				h.loseLocked(ErrExpired)
-			}
-		}
+	if s.acq.err == nil {
+		s.watchdog.expire(s.acq.grants, time.Now())
 	}
-	return s.g.err
-}
-
-// left is how long the lease stands if it is not renewed. The caller holds keeper.mu.
-func (g *grip) left(now time.Time) time.Duration {
-	shortest := left(g.holds[0].deadline, now)
-	for _, h := range g.holds[1:] {
-		shortest = min(shortest, left(h.deadline, now))
-	}
-	return shortest
+	return s.acq.err
 }
 
 // Remaining is how long the lease stands if it is not renewed, 0 if it does not.
 func (s *Lease) Remaining() time.Duration {
-	s.g.k.mu.Lock()
-	defer s.g.k.mu.Unlock()
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
 	if s.errLocked() != nil {
 		return 0
 	}
-	return max(s.g.left(time.Now()), 0)
+	return max(s.acq.left(time.Now()), 0)
 }
 
 // Check asks Redis whether the lease stands, one round trip for each lock. It
@@ -151,128 +157,108 @@ func (s *Lease) Remaining() time.Duration {
 // lease was given back, and ErrUnavailable or the context's cause if Redis did not
 // answer, which says nothing about the lease.
 func (s *Lease) Check(ctx context.Context) error {
-	for _, h := range s.g.holds {
+	for _, g := range s.acq.grants {
 		if err := s.Err(); err != nil {
 			return err
 		}
-		r, err := s.c.store.renew(ctx, h, 0, 0, "")
+		r, err := s.locker.server.check(ctx, g)
 		if err != nil {
 			return err
 		}
-		if r.what != "ok" {
-			h.lose(verdict(r.what))
+		if r.answer != answerOK {
+			s.watchdog.lose(g, r.answer.cause())
 		}
 	}
 	return s.Err()
 }
 
+// Reenter returns another handle of the lease, for code further down that unlocks
+// what it locks: the locks are given back with the last handle. It does not ask Redis.
+// The error is that of Err. There is no other way for a holder to enter again: a second
+// Lock waits, whoever calls it.
+func (s *Lease) Reenter() (*Lease, error) {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	if err := s.errLocked(); err != nil {
+		return nil, err
+	}
+	s.acq.handles++
+	return &Lease{locker: s.locker, watchdog: s.watchdog, acq: s.acq}, nil
+}
+
 // Unlock gives the lock back. It does so even if ctx has ended, holds its caller
 // for a tenth of a second beyond that at most, and goes on in the background if
 // Redis does not answer; the error then matches ErrUnavailable. If the lease was
-// lost before, the error matches ErrLost: what was done under it may have been done
-// at the same time as somebody else's. A second Unlock gives ErrNotHeld and never
-// touches a later holder's lock.
+// lost before, the error matches ErrLost: another holder may have worked at the same
+// time. A second Unlock gives ErrNotHeld and never touches a later holder's lock.
 //
-// Give back a lock that protects a transaction after the transaction has
-// committed, not before.
+// Unlock after the commit of the transaction that the lock protects, not before.
 func (s *Lease) Unlock(ctx context.Context) error { return s.unlock(ctx, 0) }
 
+// unlock is Unlock; keep is how long the work counts as done (once).
 func (s *Lease) unlock(ctx context.Context, keep time.Duration) error {
-	err, last := s.endHandle()
+	last, err := s.endHandle()
 	if !last {
 		return err
 	}
-	s.g.cancel(nil)
-	if result := s.giveBack(ctx, keep); err == nil {
-		err = result
+	s.acq.cancel(nil)
+	if released := s.release(ctx, keep); err == nil {
+		err = released
 	}
 	return err
 }
 
-// giveBack releases the holds.
-func (s *Lease) giveBack(ctx context.Context, keep time.Duration) error {
-	if len(s.g.holds) == 1 {
-		return s.c.giveBack(ctx, s.g.holds[0], keep)
+// endHandle ends this handle, and reports whether it was the last one. The error is
+// that of Err before.
+func (s *Lease) endHandle() (last bool, err error) {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	err = s.errLocked()
+	if s.returned {
+		return false, err
 	}
-	results := make([]error, len(s.g.holds))
+	s.returned = true
+	s.acq.handles--
+	return s.acq.handles == 0, err
+}
+
+// endOnlyHandle is endHandle for a lease that must have no other handles.
+func (s *Lease) endOnlyHandle() error {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	if err := s.errLocked(); err != nil {
+		return err
+	}
+	if s.acq.handles > 1 {
+		return badConfig("the lease has %d other handles", s.acq.handles-1)
+	}
+	s.returned = true
+	s.acq.handles--
+	return nil
+}
+
+// release gives the grants back, all at once.
+func (s *Lease) release(ctx context.Context, keep time.Duration) error {
+	if len(s.acq.grants) == 1 {
+		return s.locker.release(ctx, s.acq.grants[0], keep)
+	}
+	results := make([]error, len(s.acq.grants))
 	var all sync.WaitGroup
-	for i, h := range s.g.holds {
-		all.Go(func() { results[i] = s.c.giveBack(ctx, h, keep) })
+	for i, g := range s.acq.grants {
+		all.Go(func() { results[i] = s.locker.release(ctx, g, keep) })
 	}
 	all.Wait()
 	return errors.Join(results...)
 }
 
-// endHandle ends this handle, and tells whether it was the last one.
-func (s *Lease) endHandle() (err error, last bool) {
-	s.g.k.mu.Lock()
-	defer s.g.k.mu.Unlock()
-	err = s.errLocked()
-	if s.done {
-		return err, false
-	}
-	s.done = true
-	s.g.refs--
-	return err, s.g.refs == 0
-}
-
-// giveBack releases a hold, in the background if that takes too long.
-func (c *core) giveBack(ctx context.Context, h *hold, keep time.Duration) error {
-	c.keeper.remove(h)
-	if h.hooks.Released != nil {
-		defer func() { h.hooks.Released(h.name, time.Since(h.taken)) }()
-	}
-	release := func(ctx context.Context) (string, error) {
-		return c.store.release(ctx, &h.target, h.owner, h.fence, h.ends, false, keep)
-	}
-	patient, cancel := detach(ctx)
-	defer cancel()
-	what, err := release(patient)
-	if err != nil {
-		if errors.Is(err, ErrConflict) {
-			return &joined{lost(ErrStateLost), err}
-		}
-		until := time.Now().Add(h.lease)
-		c.background(func(ctx context.Context) error {
-			return c.insist(ctx, until, func(ctx context.Context) error { _, err := release(ctx); return err })
-		})
-		if patient.Err() != nil {
-			return &joined{ErrUnavailable, end(patient)}
-		}
-		return err
-	}
-	switch what {
-	case "ok", "again", "past":
-		return nil
-	}
-	return lost(verdict(what))
-}
-
-// grace is how long a lock is given back after its caller's context has ended.
-const grace = 100 * time.Millisecond
-
-// detach returns a context that ends a little after ctx.
-func detach(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return ctx, func() {}
-	}
-	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
-	})
-	return inner, func() { stop(); cancel(nil) }
-}
-
 // windDown ends the renewals after one lease more.
 func (s *Lease) windDown() {
-	s.g.k.mu.Lock()
-	defer s.g.k.mu.Unlock()
-	for _, h := range s.g.holds {
-		if last := time.Now().Add(h.lease); h.last.IsZero() || last.Before(h.last) {
-			h.last = last
-			if h.kept {
-				heap.Fix(&s.g.k.heap, h.index)
-			}
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	for _, g := range s.acq.grants {
+		g.stopRenewing(time.Now().Add(g.lease))
+		if g.watched {
+			heap.Fix(&s.watchdog.grants, g.index)
 		}
 	}
 }

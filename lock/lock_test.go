@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,11 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	ctx := t.Context()
 	pair := func() {
 		lease, err := l.Lock(ctx, "a")
@@ -45,7 +46,7 @@ func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
 func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	lockers := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{}), open(t, rdb, Options{StrictFIFO: true})}
+	lockers := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, rdb, lock.Options{StrictFIFO: true})}
 	var inside atomic.Int32
 	var last int64
 	var total int
@@ -55,7 +56,7 @@ func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 		for range each {
 			all.Go(func() {
 				for range rounds {
-					err := l.Do(t.Context(), "a", func(_ context.Context, lease *Lease) error {
+					err := l.Do(t.Context(), "a", func(_ context.Context, lease *lock.Lease) error {
 						if inside.Add(1) != 1 {
 							t.Error("two holders")
 						}
@@ -84,12 +85,12 @@ func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 // A script that waited for a connection while it held another would hang here.
 func TestOneConnectionIsEnough(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), Options{Lease: 2 * time.Second})
+	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), lock.Options{Lease: 2 * time.Second})
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
 			for range 5 {
-				err := l.Do(t.Context(), "a", func(ctx context.Context, _ *Lease) error {
+				err := l.Do(t.Context(), "a", func(ctx context.Context, _ *lock.Lease) error {
 					lease, err := l.RW("b").RLock(ctx)
 					if err != nil {
 						return err
@@ -107,14 +108,14 @@ func TestOneConnectionIsEnough(t *testing.T) {
 
 func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{Lease: 20 * time.Second})
+	l := open(t, s.Client(t), lock.Options{Lease: 20 * time.Second})
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.TryLock(t.Context(), "a")
-	var held *HeldError
-	if !errors.As(err, &held) || !errors.Is(err, ErrNotAcquired) {
+	var held *lock.HeldError
+	if !errors.As(err, &held) || !errors.Is(err, lock.ErrNotAcquired) {
 		t.Fatalf("got %v", err)
 	}
 	if held.Name != "a" || held.Remaining <= 10*time.Second || held.Remaining > 20*time.Second || held.Waiting != 0 {
@@ -131,7 +132,7 @@ func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
 
 func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	mine := errors.New("mine")
 	for name, fn := range map[string]func(){
 		"error":  func() {},
@@ -141,7 +142,7 @@ func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			defer func() { _ = recover(); close(done) }()
-			done <- l.Do(t.Context(), name, func(context.Context, *Lease) error { fn(); return mine })
+			done <- l.Do(t.Context(), name, func(context.Context, *lock.Lease) error { fn(); return mine })
 		}()
 		if err := <-done; name == "error" && !errors.Is(err, mine) {
 			t.Errorf("got %v", err)
@@ -156,25 +157,25 @@ func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	for _, o := range []Options{
+	for _, o := range []lock.Options{
 		{Lease: 30}, {Lease: -1}, {Lease: 99 * time.Millisecond}, {MaxHold: time.Second}, {MaxHold: -1},
 		{Replicas: -1}, {ReplicaTimeout: time.Hour}, {Prefix: "a{b}"}, {Label: strings.Repeat("x", 257)},
 	} {
-		if _, err := New(rdb, o); !errors.Is(err, ErrConfig) {
+		if _, err := lock.New(rdb, o); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := New(nil, Options{}); !errors.Is(err, ErrConfig) {
+	if _, err := lock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
-	l := open(t, rdb, Options{})
+	l := open(t, rdb, lock.Options{})
 	for _, name := range []string{"", strings.Repeat("x", 1025)} {
 		_, err1 := l.Lock(ctx, name)
 		_, err2 := l.TryLock(ctx, name)
 		_, err3 := l.Inspect(ctx, name)
-		_, err4 := l.With(Options{Lease: time.Nanosecond}).Lock(ctx, "a")
+		_, err4 := l.With(lock.Options{Lease: time.Nanosecond}).Lock(ctx, "a")
 		for _, err := range []error{err1, err2, err3, err4} {
-			if !errors.Is(err, ErrConfig) {
+			if !errors.Is(err, lock.ErrConfig) {
 				t.Errorf("%.10q: %v", name, err)
 			}
 		}
@@ -186,7 +187,7 @@ func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 
 func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +196,7 @@ func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
 	defer cancel()
 	lag, begin := redistest.MeasureLag(t), time.Now()
 	_, err = l.Lock(ctx, "a")
-	if !errors.Is(err, ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(begin); took > lag.Allow(80*time.Millisecond) {
@@ -208,7 +209,7 @@ func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
 	if err := lease.Unlock(ctx); err != nil { // with a context that has ended
 		t.Error(err)
 	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, ErrNotHeld) {
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
 		t.Errorf("second Unlock: %v", err)
 	}
 	if lease, err = l.TryLock(t.Context(), "a"); err != nil {

@@ -9,43 +9,48 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-func (h *hold) noteLoss(cause error) {
-	h.k.journal.To(h.log).Warn("a lease was lost", logonce.Name("name", h.name), "cause", cause, "held", time.Since(h.taken))
+func (w *watchdog) logLoss(g *grant, cause error) {
+	w.log.To(g.logger).Warn("a lease was lost", logonce.Name("name", g.name), "cause", cause, "held", time.Since(g.taken))
 }
 
-func (h *hold) noteFailure(err error, remaining time.Duration) {
-	h.k.journal.To(h.log).Warn("a renewal failed and is tried again", logonce.Name("name", h.name), "error", err, "remaining", remaining)
+func (w *watchdog) logFailure(g *grant, err error, remaining time.Duration) {
+	w.log.To(g.logger).Warn("a renewal failed and is tried again", logonce.Name("name", g.name), "error", err, "remaining", remaining)
 }
 
-// noteDeaf tells that grants are not heard, which costs nothing but time.
-func (c *core) noteDeaf(log *slog.Logger) {
-	c.journal.To(log).Warn("no messages from Redis, waiters ask every 250ms")
+// logNoMessages says that grants are not heard, which costs nothing but time.
+func (l *locker) logNoMessages(logger *slog.Logger) {
+	l.log.To(logger).Warn("no messages from Redis, waiters ask every 250ms")
 }
 
-// advise looks once, at the first lock that was taken, whether the server is one to
-// keep locks in, and once whether it has the replicas that are asked for. Nobody
-// waits for it, and a user who may not ask (ACL) hears nothing.
-func (c *core) advise(o *Options) {
-	if !c.looked.Swap(true) {
-		c.background(func(ctx context.Context) error {
-			for _, info := range c.store.info(ctx, "memory") {
-				if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
-					c.journal.To(o.Logger).Warn("this Redis may evict locks, use one with maxmemory-policy noeviction", "policy", policy)
-				}
+// adviseOnce looks, after the first lock that was taken, whether the server is one to
+// keep locks in, and after the first with Replicas whether it has any. Nobody waits
+// for it, and a user whom an ACL forbids to ask hears nothing.
+func (l *locker) adviseOnce(o *Options) {
+	if !l.checkedServer.Swap(true) {
+		l.advise("memory", func(settings map[string]string) {
+			policy := settings["maxmemory_policy"]
+			if policy != "" && policy != "noeviction" && settings["maxmemory"] != "0" {
+				l.log.To(o.Logger).Warn("this Redis may evict locks, use one with maxmemory-policy noeviction", "policy", policy)
 			}
-			return nil
 		})
 	}
-	if o.Replicas > 0 && !c.copies.Swap(true) {
-		c.background(func(ctx context.Context) error {
-			for _, info := range c.store.info(ctx, "replication") {
-				if info["role"] == "master" && info["connected_slaves"] == "0" {
-					c.journal.To(o.Logger).Warn("this Redis has no replicas, but Options.Replicas asks for some", "replicas", o.Replicas)
-				}
+	if o.Replicas > 0 && !l.checkedReplicas.Swap(true) {
+		l.advise("replication", func(settings map[string]string) {
+			if settings["role"] == "master" && settings["connected_slaves"] == "0" {
+				l.log.To(o.Logger).Warn("this Redis has no replicas, but Options.Replicas asks for some", "replicas", o.Replicas)
 			}
-			return nil
 		})
 	}
+}
+
+// advise looks at a section of each node's INFO, in the background.
+func (l *locker) advise(section string, look func(settings map[string]string)) {
+	l.background(func(ctx context.Context) error {
+		for _, node := range l.nodes {
+			look(node.settings(ctx, section))
+		}
+		return nil
+	})
 }
 
 // fields returns the lines of an INFO by their names.

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // An operator learns what was survived, once and not a thousand times, with the
@@ -18,10 +19,10 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	var log redistest.Log
-	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), Options{Lease: 3 * time.Second, Logger: log.Logger()})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
+	l := open(t, p.Client(t, quick, func(o *redis.Options) { o.MaxRetries = -1 }), lock.Options{Lease: 3 * time.Second, Logger: log.Logger()})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 	long := "bad\nname" + strings.Repeat("x", 500)
-	leases := []*Lease{must(t)(l.Lock(t.Context(), long))}
+	leases := []*lock.Lease{must(t)(l.Lock(t.Context(), long))}
 	for i := range 50 {
 		leases = append(leases, must(t)(l.Lock(t.Context(), fmt.Sprint(i))))
 	}
@@ -37,7 +38,7 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	}
 	p.Heal()
 	text := log.String()
-	if strings.Contains(text, l.c.process) {
+	if strings.Contains(text, l.Process()) {
 		t.Errorf("an owner's name is in the log: %s", text)
 	}
 	for line := range strings.Lines(text) {
@@ -50,13 +51,13 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
-		o    Options
+		o    lock.Options
 		want string
 	}{
-		"it evicts":       {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, Options{}, "may evict"},
-		"it cannot evict": {[]string{"--maxmemory-policy", "allkeys-lru"}, Options{}, ""},
-		"it is full":      {[]string{"--maxmemory", "100mb"}, Options{}, ""},
-		"no replicas":     {nil, Options{Replicas: 1, ReplicaTimeout: time.Millisecond}, "no replicas"},
+		"it evicts":       {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, lock.Options{}, "may evict"},
+		"it cannot evict": {[]string{"--maxmemory-policy", "allkeys-lru"}, lock.Options{}, ""},
+		"it is full":      {[]string{"--maxmemory", "100mb"}, lock.Options{}, ""},
+		"no replicas":     {nil, lock.Options{Replicas: 1, ReplicaTimeout: time.Millisecond}, "no replicas"},
 	} {
 		s := redistest.Start(t, test.args...)
 		var log redistest.Log
@@ -85,8 +86,8 @@ func TestAnAdviceThatIsForbiddenIsNotMissed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log redistest.Log
-	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "plain", "x" }), Options{Logger: log.Logger()})
-	if err := l.Do(t.Context(), "a", func(context.Context, *Lease) error { return nil }); err != nil {
+	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "plain", "x" }), lock.Options{Logger: log.Logger()})
+	if err := l.Do(t.Context(), "a", func(context.Context, *lock.Lease) error { return nil }); err != nil {
 		t.Error(err)
 	}
 	_ = l.Close()

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestMain(m *testing.M) {
@@ -27,9 +28,9 @@ func TestMain(m *testing.M) {
 const slack = 5 * time.Second
 
 // open makes a Locker that is closed with the test.
-func open(t testing.TB, rdb redis.UniversalClient, o Options) *Locker {
+func open(t testing.TB, rdb redis.UniversalClient, o lock.Options) *lock.Locker {
 	t.Helper()
-	l, err := New(rdb, o)
+	l, err := lock.New(rdb, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +38,8 @@ func open(t testing.TB, rdb redis.UniversalClient, o Options) *Locker {
 	return l
 }
 
-func must(t testing.TB) func(*Lease, error) *Lease {
-	return func(l *Lease, err error) *Lease {
+func must(t testing.TB) func(*lock.Lease, error) *lock.Lease {
+	return func(l *lock.Lease, err error) *lock.Lease {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +48,7 @@ func must(t testing.TB) func(*Lease, error) *Lease {
 	}
 }
 
-func unlock(t testing.TB, leases ...*Lease) {
+func unlock(t testing.TB, leases ...*lock.Lease) {
 	t.Helper()
 	for _, l := range leases {
 		if err := l.Unlock(context.Background()); err != nil {
@@ -73,20 +74,19 @@ func quota(t *testing.T, n int) func() bool {
 }
 
 // waiting waits until so many entries stand in the queue of a lock.
-func waiting(t *testing.T, l *Locker, kind keys.LockKind, name string, n int) {
+func waiting(t *testing.T, l *lock.Locker, kind keys.LockKind, name string, n int) {
 	t.Helper()
-	tgt := newTarget("", kind, name, exclusive)
 	redistest.Eventually(t, 30*time.Second, fmt.Sprint(n, " wait"), func() bool {
-		info, err := l.c.store.inspect(context.Background(), &tgt)
-		return err == nil && info.Waiting == n
+		waiting, err := l.Waiting(context.Background(), kind, name)
+		return err == nil && waiting == n
 	})
 }
 
 // child makes what a child process works with.
-func child(addr string, o Options) (*redis.Client, *Locker, error) {
+func child(addr string, o lock.Options) (*redis.Client, *lock.Locker, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, DisableIdentity: true})
 	o.Logger = slog.New(slog.DiscardHandler) // they lose leases by design
-	l, err := New(rdb, o)
+	l, err := lock.New(rdb, o)
 	return rdb, l, err
 }
 
@@ -94,18 +94,18 @@ func child(addr string, o Options) (*redis.Client, *Locker, error) {
 func holder(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
 	waiters, _ := strconv.Atoi(args[2])
-	rdb, l, err := child(args[0], Options{Lease: lease})
+	rdb, l, err := child(args[0], lock.Options{Lease: lease})
 	if err != nil {
 		return err
 	}
 	defer rdb.Close()
 	defer l.Close()
 	for range waiters {
-		go func() { _ = l.Do(context.Background(), "a", func(context.Context, *Lease) error { return nil }) }()
+		go func() { _ = l.Do(context.Background(), "a", func(context.Context, *lock.Lease) error { return nil }) }()
 	}
 	if waiters == 0 {
 		held, err := l.Lock(context.Background(), "a")
-		for errors.Is(err, ErrUnavailable) { // a process that has just begun may be slower than its lease is long
+		for errors.Is(err, lock.ErrUnavailable) { // a process that has just begun may be slower than its lease is long
 			held, err = l.Lock(context.Background(), "a")
 		}
 		if err != nil {
@@ -122,7 +122,7 @@ func holder(p *redistest.Parent, args []string) error {
 func permits(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
 	n, _ := strconv.Atoi(args[2])
-	rdb, l, err := child(args[0], Options{Lease: lease})
+	rdb, l, err := child(args[0], lock.Options{Lease: lease})
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func permits(p *redistest.Parent, args []string) error {
 	defer l.Close() // gives them back
 	for range n {
 		_, err := l.Semaphore("a", 4).Acquire(context.Background())
-		for errors.Is(err, ErrUnavailable) {
+		for errors.Is(err, lock.ErrUnavailable) {
 			_, err = l.Semaphore("a", 4).Acquire(context.Background())
 		}
 		if err != nil {
@@ -147,7 +147,7 @@ func permits(p *redistest.Parent, args []string) error {
 // without fences would have taken.
 func worker(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
-	rdb, l, err := child(args[0], Options{Lease: lease, Label: args[2]})
+	rdb, l, err := child(args[0], lock.Options{Lease: lease, Label: args[2]})
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func worker(p *redistest.Parent, args []string) error {
 	ctx := context.Background()
 	p.Say("ready")
 	for stop := false; !stop; {
-		err := l.Do(ctx, "a", func(held context.Context, s *Lease) error {
+		err := l.Do(ctx, "a", func(held context.Context, s *lock.Lease) error {
 			for range 20 {
 				if held.Err() != nil {
 					return nil
@@ -199,14 +199,14 @@ return 1`)
 
 // seller sells until nothing is left: reads, checks, writes back.
 func seller(p *redistest.Parent, args []string) error {
-	rdb, l, err := child(args[0], Options{Lease: 2 * time.Second})
+	rdb, l, err := child(args[0], lock.Options{Lease: 2 * time.Second})
 	if err != nil {
 		return err
 	}
 	defer rdb.Close()
 	defer l.Close()
 	ctx := context.Background()
-	sell := func(context.Context, *Lease) error {
+	sell := func(context.Context, *lock.Lease) error {
 		n, err := rdb.Get(ctx, "stock").Int()
 		if err != nil || n <= 0 {
 			return err

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,29 +13,8 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
-
-// kept is how much a Locker remembers: it should be nothing when nothing is held.
-func (c *core) kept() (n int) {
-	c.mu.Lock()
-	n = len(c.rooms) + len(c.entries) + len(c.attaching)
-	c.mu.Unlock()
-	c.keeper.mu.Lock()
-	defer c.keeper.mu.Unlock()
-	return n + len(c.keeper.heap)
-}
-
-// queued tells whether somebody of this process stands in a queue in Redis.
-func (c *core) queued() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, rm := range c.rooms {
-		if rm.queued {
-			return true
-		}
-	}
-	return false
-}
 
 func heapInUse() int64 {
 	var m runtime.MemStats
@@ -49,7 +28,7 @@ func heapInUse() int64 {
 func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 	s := redistest.Start(t)
 	names := redistest.Pick(5_000, 200_000)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	use := func(from, to int) {
 		var all sync.WaitGroup
 		const workers = 4
@@ -59,7 +38,7 @@ func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 					if i%10 > 0 && i%workers != w {
 						continue // only each tenth is wanted by all, at about the same time
 					}
-					err := ls[w%2].Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *Lease) error { return nil })
+					err := ls[w%2].Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *lock.Lease) error { return nil })
 					if err != nil {
 						t.Error(err)
 					}
@@ -72,30 +51,29 @@ func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 	before, bytes := heapInUse(), s.Stat("used_memory")
 	use(500, names)
 	for _, l := range ls {
-		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.c.kept() == 0 })
+		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
 	}
 	growth, inRedis := (heapInUse()-before)/int64(names), (s.Stat("used_memory")-bytes)/int64(names)
 	t.Logf("%d names: the heap grew by %d bytes for each, Redis by %d", names, growth, inRedis)
 	if growth > 64 { // the smallest entry of a map, with its name, is more
 		t.Errorf("the heap grew by %d bytes for each name", growth)
 	}
-	everyKeyEnds(t, s.Client(t))
+	lock.EveryKeyEnds(t, s.Client(t))
 }
 
 // Redis has its memory back when the fences need no longer be remembered, here after a
 // second, whatever the number of names; and this process has nothing of them.
 func TestRedisIsAsItWasAfterTheTimeOfTheFences(t *testing.T) {
-	cutOut(t, &beginLua, "local RETAIN = 600000", "local RETAIN = 1000")
-	cutOut(t, &renewLua, "600000, 86400000", "1000, 86400000")
+	lock.RememberFencesFor(t, "1000")
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	use := func(from, to int) {
 		var all sync.WaitGroup
 		const workers = 8
 		for w := range workers {
 			all.Go(func() {
 				for i := from + w; i < to; i += workers {
-					if err := l.Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *Lease) error { return nil }); err != nil {
+					if err := l.Do(t.Context(), fmt.Sprint("name", i), func(context.Context, *lock.Lease) error { return nil }); err != nil {
 						t.Error(err)
 					}
 				}
@@ -113,7 +91,7 @@ func TestRedisIsAsItWasAfterTheTimeOfTheFences(t *testing.T) {
 	use(warm, warm+names)
 	redistest.Eventually(t, 2*time.Minute, "the keys are gone", empty)
 	redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool {
-		return l.c.kept() == 0 && runtime.NumGoroutine() <= goroutines+8 // connections
+		return l.Kept() == 0 && runtime.NumGoroutine() <= goroutines+8 // connections
 	})
 	left := s.Stat("used_memory") - bytes
 	t.Logf("%d names: %d goroutines, before %d; Redis has %d bytes more", names, runtime.NumGoroutine(), goroutines, left)
@@ -128,15 +106,15 @@ func TestNothingIsLeftInRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.Mini(t)
 		ctx := t.Context()
-		a, b := open(t, m.Client(t), Options{}), open(t, m.Client(t), Options{StrictFIFO: true})
-		dead := open(t, m.Client(t), Options{NoRenewal: true})
+		a, b := open(t, m.Client(t), lock.Options{}), open(t, m.Client(t), lock.Options{StrictFIFO: true})
+		dead := open(t, m.Client(t), lock.Options{NoRenewal: true})
 		for i := range 50 {
 			name := fmt.Sprint(i)
 			held := must(t)(a.Lock(ctx, name))
 			waits, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 			_, err := b.Lock(waits, name) // leaves its queue
 			cancel()
-			if !errors.Is(err, ErrNotAcquired) {
+			if !errors.Is(err, lock.ErrNotAcquired) {
 				t.Error(err)
 			}
 			unlock(t, held, must(t)(a.RW(name).RLock(ctx)), must(t)(a.RW(name+"w").Lock(ctx)), must(t)(a.Semaphore(name, 2).Acquire(ctx)))
@@ -157,8 +135,8 @@ func TestNothingIsLeftInRedis(t *testing.T) {
 		if left := m.Client(t).Keys(ctx, "*").Val(); len(left) > 0 {
 			t.Errorf("%d keys are left, such as %q", len(left), left[0])
 		}
-		for _, l := range []*Locker{a, b, dead} {
-			if n := l.c.kept(); n != 0 {
+		for _, l := range []*lock.Locker{a, b, dead} {
+			if n := l.Kept(); n != 0 {
 				t.Errorf("a Locker remembers %d things", n)
 			}
 		}
@@ -174,11 +152,11 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 		rdb := s.Client(t)
 		ctx := t.Context()
 		var lostOnes atomic.Int32
-		l := open(t, s.Client(t), Options{Lease: time.Minute, Hooks: Hooks{
+		l := open(t, s.Client(t), lock.Options{Lease: time.Minute, Hooks: lock.Hooks{
 			Lost: func(string, error) { lostOnes.Add(1) },
 		}})
-		other := open(t, s.Client(t), Options{})
-		leases := make([]*Lease, 100)
+		other := open(t, s.Client(t), lock.Options{})
+		leases := make([]*lock.Lease, 100)
 		for i := range leases {
 			leases[i] = must(t)(l.Lock(ctx, fmt.Sprint(i)))
 		}
@@ -191,7 +169,7 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i%100 == 0 {
-				l.c.keeper.renewAll() // it need not wait until the leases are old
+				l.RenewAll() // it need not wait until the leases are old
 			}
 		}
 		rdb.ConfigSet(ctx, "maxmemory", "0") // it is enough
@@ -204,7 +182,7 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 			exists := rdb.Exists(ctx, keys.Lock("", keys.Mutex, name)[0]).Val() == 1
 			err := lease.Err()
 			if !exists && err == nil {
-				l.c.keeper.renewAll()
+				l.RenewAll()
 				redistest.Eventually(t, 15*time.Second, "it is reported", func() bool { err = lease.Err(); return err != nil })
 			}
 			if err == nil {
@@ -212,14 +190,14 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 				continue
 			}
 			gone++
-			if !errors.Is(err, ErrLost) || !errors.Is(err, ErrStateLost) {
+			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrStateLost) {
 				t.Errorf("%s: %v", policy, err)
 			}
 			next := must(t)(other.TryLock(ctx, name))
 			if next.Fence() <= lease.Fence() {
 				t.Errorf("%s: fence %d after %d", policy, next.Fence(), lease.Fence())
 			}
-			if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+			if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: Unlock: %v", policy, err)
 			}
 			if err := next.Check(ctx); err != nil {
@@ -238,16 +216,16 @@ func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", b.c.push)
+	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", b.Hears)
 	for i, key := range keys.Lock("", keys.Mutex, "a") {
 		held := must(t)(a.Lock(ctx, "a"))
-		got := make(chan *Lease, 1)
+		got := make(chan *lock.Lease, 1)
 		go func() { got <- must(t)(b.Lock(context.Background(), "a")) }()
-		redistest.Eventually(t, 30*time.Second, "it waits", b.c.queued)
+		redistest.Eventually(t, 30*time.Second, "it waits", b.InQueue)
 		rdb.Del(ctx, key)
 		err := held.Unlock(ctx)
-		if i == 0 != errors.Is(err, ErrStateLost) {
+		if i == 0 != errors.Is(err, lock.ErrStateLost) {
 			t.Errorf("%s: Unlock: %v", key, err)
 		}
 		select {
@@ -260,62 +238,5 @@ func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
 			t.Fatalf("%s: the waiter is stuck", key)
 		}
 	}
-	everyKeyEnds(t, rdb)
-}
-
-// The queue may outlive the record. Somebody who comes then neither passes those
-// who wait, nor has one of them granted the lock who has left meanwhile: nobody
-// would claim that, until two seconds are over.
-func TestAQueueOutlivesItsRecord(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	ctx := t.Context()
-	holder, waiter, comer := newStore(rdb, "p0"), newStore(rdb, "p1"), newStore(rdb, "p2")
-	tgt := newTarget("", keys.Mutex, "a", exclusive)
-	ask := func(s *store, owner, entry string, turn int64) reply {
-		t.Helper()
-		r, err := s.acquire(ctx, &tgt, bid{owners: []string{owner}, entry: entry, turn: turn, lease: time.Minute}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	evict := func() int64 { // with somebody in the queue, whose turn is returned
-		t.Helper()
-		rdb.FlushDB(ctx)
-		ask(holder, "p0:1", "", 0)
-		waits := ask(waiter, "p1:1", "m:p1:1", 0)
-		if rdb.Del(ctx, tgt.record()); waits.what != "busy" || rdb.ZCard(ctx, tgt.keys[1]).Val() != 1 {
-			t.Fatalf("%+v", waits)
-		}
-		return waits.n[2]
-	}
-
-	turn := evict()
-	if r := ask(comer, "p2:1", "", 0); r.what != "busy" {
-		t.Errorf("somebody waits, and who comes gets %+v", r)
-	}
-	if r := ask(waiter, "p1:2", "m:p1:1", turn); r.what != "granted" || r.n[0] <= turn {
-		t.Errorf("the one who waited got %+v", r)
-	}
-
-	turn = evict() // and somebody makes sure that he has nothing: that brings the record back
-	if what, err := comer.release(ctx, &tgt, "p2:1", 0, 0, true, 0); what != "lost" || err != nil {
-		t.Errorf("%q, %v", what, err)
-	}
-	if r := ask(comer, "p2:2", "", 0); r.what != "busy" {
-		t.Errorf("somebody waits, and who comes gets %+v", r)
-	}
-	if r := ask(waiter, "p1:2", "m:p1:1", turn); r.what != "granted" {
-		t.Errorf("the one who waited got %+v", r)
-	}
-
-	evict()
-	if err := waiter.leave(ctx, &tgt, "m:p1:1"); err != nil {
-		t.Error(err)
-	}
-	if r := ask(comer, "p2:3", "", 0); r.what != "granted" {
-		t.Errorf("nobody waits, and who comes gets %+v", r)
-	}
-	everyKeyEnds(t, rdb)
+	lock.EveryKeyEnds(t, rdb)
 }

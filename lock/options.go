@@ -20,8 +20,8 @@ type Options struct {
 	// Lease is how long a holder that dies keeps others out. It is renewed every
 	// third of it while the holder lives. 0: 10 s; at least 100 ms, at most 24 h.
 	Lease time.Duration
-	// MaxHold is how long a lease is renewed at the longest, so that a holder that
-	// lives but is stuck does not keep others out for ever; its context ends then.
+	// MaxHold is how long a lease is renewed at the longest. Then its context ends, so
+	// that a holder that lives but is stuck does not keep others out without end.
 	// 0: no limit; otherwise at least Lease.
 	MaxHold time.Duration
 	// NoRenewal lets every lease end after its time, whether or not its holder lives.
@@ -32,43 +32,41 @@ type Options struct {
 	Replicas int
 	// ReplicaTimeout is how long to wait for them. 0: 100 ms; at most 1 s.
 	ReplicaTimeout time.Duration
-	// StrictFIFO has every waiter stand in the queue by itself, where it costs a
-	// round trip for itself, instead of once for its whole process.
+	// StrictFIFO puts every waiter in the queue by itself, which costs a round trip for
+	// each, instead of one entry for the whole process.
 	StrictFIFO bool
-	// Prefix stands before the names of all keys, followed by a colon: locks with
-	// different prefixes have nothing to do with one another. "": none. At most
-	// 128 bytes, without braces.
+	// Prefix stands before the names of all keys, followed by a colon. Locks with
+	// different prefixes are independent. "": none. At most 128 bytes, no braces.
 	Prefix string
-	// Label is shown by Inspect while the lock is held, to tell who holds it. ""
-	// for none; at most 256 bytes.
+	// Label is shown by Inspect while the lock is held, to name its holder. "": none.
+	// At most 256 bytes.
 	Label string
 	// Hooks are told what happens.
 	Hooks Hooks
-	// Logger gets what was survived and may interest an operator, each kind of event
-	// once a minute at the most: a lease that was lost, renewals that fail,
-	// messages that do not come; and once, after the first lock, that the server may
-	// evict keys or has no replicas though Replicas asks for some. nil: slog.Default().
+	// Logger gets events that were survived, each kind at most once a minute: a lease
+	// that was lost, renewals that fail, messages that do not arrive. After the first
+	// lock it also gets a warning if the server may evict keys, or has no replicas
+	// though Replicas asks for some. nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// Hooks are called as things happen, outside all locks of this package, by the
-// goroutine they happen on, Lost by one of its own. They must not block. Each may
-// be nil.
+// Hooks are called when something happens, on the goroutine it happens on (Lost: on one
+// of its own), with no mutex of this package held. They must not block. Each may be nil.
 type Hooks struct {
-	// Acquired: a lock was taken after waiting; contended tells whether somebody
-	// had it at first.
+	// Acquired: a lock was taken after so long a wait; contended reports whether
+	// somebody had it at first.
 	Acquired func(name string, wait time.Duration, contended bool)
 	// Released: a lock was given back that had been held for so long.
 	Released func(name string, held time.Duration)
-	// Renewed: a renewal came back; remaining is until the lease ends, err why it
-	// did not succeed.
+	// Renewed: a renewal succeeded, or failed with err. The lease ends after remaining
+	// unless it is renewed.
 	Renewed func(name string, remaining time.Duration, err error)
 	// Lost: a lease ended that had not been released; cause matches ErrLost.
 	Lost func(name string, cause error)
-	// Push: wake-ups come by push from now on, or waiters have to poll.
+	// Push: from now on messages wake the waiters (live), or the waiters have to poll.
 	Push func(live bool)
-	// Orphan: Redis did not say whether it granted a lock, so that it may be held
-	// by nobody until it has been given back, which is being done.
+	// Orphan: Redis did not say whether it granted a lock. The lock may be held for
+	// nobody for a moment: it is being given back in the background.
 	Orphan func(name string)
 }
 

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = time.Second
-	l := open(t, s.Client(t), Options{Lease: lease})
+	l := open(t, s.Client(t), lock.Options{Lease: lease})
 	lag := redistest.MeasureLag(t)
 	var worst time.Duration
 	for range redistest.Pick(4, 50) {
@@ -37,7 +38,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 		c.Kill()
 		begin := time.Now()
 		worst = max(worst, (<-got).Sub(begin))
-		everyKeyEnds(t, s.Client(t))
+		lock.EveryKeyEnds(t, s.Client(t))
 	}
 	t.Logf("at the worst %v with a lease of %v", worst, lease)
 	if worst > lag.Allow(lease+100*time.Millisecond) {
@@ -48,8 +49,8 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 // A process with a thousand waiters that dies costs its claim window once.
 func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
+	l := open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 	gate, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	}
 	got := make(chan time.Time)
 	go func() {
-		_ = l.Do(context.Background(), "a", func(context.Context, *Lease) error { got <- time.Now(); return nil })
+		_ = l.Do(context.Background(), "a", func(context.Context, *lock.Lease) error { got <- time.Now(); return nil })
 	}()
 	redistest.Eventually(t, 30*time.Second, "ours is last", func() bool {
 		info, _ := l.Inspect(t.Context(), "a")
@@ -166,7 +167,7 @@ func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
 func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = 2 * time.Second
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	sem := l.Semaphore("a", 4)
 	for range redistest.Pick(2, 20) {
 		var children []*redistest.ChildProcess
@@ -175,16 +176,16 @@ func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
 			c.Expect("at:held")
 			children = append(children, c)
 		}
-		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, ErrNotAcquired) {
+		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("a fifth permit: %v", err)
 		}
 		children[0].Kill()
 		begin := time.Now()
-		back := []*Lease{must(t)(sem.Acquire(t.Context())), must(t)(sem.Acquire(t.Context()))}
+		back := []*lock.Lease{must(t)(sem.Acquire(t.Context())), must(t)(sem.Acquire(t.Context()))}
 		if took := time.Since(begin); took > lease+slack {
 			t.Errorf("it took %v", took)
 		}
-		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, ErrNotAcquired) {
+		if _, err := sem.TryAcquire(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("one of the living process' permits: %v", err)
 		}
 		unlock(t, back...)
@@ -232,12 +233,12 @@ func TestAnExpiredLockHasOneWinner(t *testing.T) {
 	if doubles == 0 {
 		t.Error("the control had one winner each time: the test has no teeth")
 	}
-	var lockers []*Locker
+	var lockers []*lock.Locker
 	for range 4 {
-		lockers = append(lockers, open(t, s.Client(t), Options{}))
+		lockers = append(lockers, open(t, s.Client(t), lock.Options{}))
 	}
 	const lease = 500 * time.Millisecond
-	dead := open(t, s.Client(t), Options{Lease: lease, NoRenewal: true})
+	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
 	rounds := redistest.Pick(50, 1000)
 	for round := range rounds {
 		if _, err := dead.Lock(ctx, fmt.Sprint(round)); err != nil {

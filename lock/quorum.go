@@ -6,6 +6,7 @@ import (
 	"errors"
 	mathrand "math/rand/v2"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,14 +15,14 @@ import (
 )
 
 // A Quorum takes locks on a majority of independent Redis servers, so that a
-// minority of them may fail or forget. It is experimental. There is no queue: who
-// finds a lock taken tries again after a random time.
+// minority of them may fail or forget. It is experimental. There is no queue: a
+// caller that finds a lock taken tries again after a random time.
 //
 // Its fences are made in two phases: the highest fence of the majority that granted
-// the lock is put on each of them, and the lock counts only if a majority took it.
-// Two grants of a lock have a server in common, on which the fence of the one was
-// put while it still had the lock, that is before the other was granted it there:
-// so the later one's is higher, whatever the clocks do.
+// the lock is put on each of these servers, and the lock counts only if a majority
+// took it. Any two majorities share a server. There the earlier holder wrote its
+// fence before the later one was granted the lock, so the later fence is higher,
+// whatever the clocks do.
 type Quorum struct{ l *Locker }
 
 // NewQuorum makes a Quorum of at least three servers that do not replicate each
@@ -45,7 +46,7 @@ func NewQuorum(nodes []redis.UniversalClient, o Options) (*Quorum, error) {
 		}
 		q.nodes = append(q.nodes, newStore(node, process))
 	}
-	return &Quorum{&Locker{c: bareCore(process, q, o), o: o}}, nil
+	return &Quorum{&Locker{shared: bareLocker(process, q, q.nodes, o), o: o}}, nil
 }
 
 // TryLock takes the lock name if a majority of the servers grants it at once. It
@@ -58,7 +59,8 @@ func (q *Quorum) TryLock(ctx context.Context, name string) (*Lease, error) {
 // Lock tries until it has the lock, ctx ends, or too few servers answer. The errors
 // are those of [Locker.Lock].
 func (q *Quorum) Lock(ctx context.Context, name string) (*Lease, error) {
-	if checkName(name) == nil && q.l.c.keeper.holds(ctx, newTarget(q.l.o.Prefix, keys.Quorum, name, exclusive).keys[0]) {
+	t := newTarget(q.l.o.Prefix, keys.Quorum, name, exclusive)
+	if checkName(name) == nil && heldBy(ctx, t.record()) {
 		return nil, ErrDeadlock
 	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
@@ -72,8 +74,8 @@ func (q *Quorum) Lock(ctx context.Context, name string) (*Lease, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, notAcquired(end(ctx))
-		case <-q.l.c.closed:
+			return nil, notAcquired(ctx)
+		case <-q.l.shared.closed:
 			timer.Stop()
 			return nil, ErrClosed
 		}
@@ -89,181 +91,194 @@ type quorum struct {
 	timeout time.Duration // for one of them
 }
 
-func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
+var (
+	errNoAnswerYet = unavailable(errors.New("no answer yet"))
+	errTooSlow     = unavailable(errors.New("no answer in time"))
+	errNoMajority  = unavailable(errors.New("a majority of the servers did not answer"))
+)
 
-// ask runs op on the nodes, all at once, and returns their answers in the order of
-// the nodes. When decided says so the others get as much time again, not the
-// whole timeout: so a hanging server costs little.
-func (q *quorum) ask(ctx context.Context, nodes []int, decided func([]outcome) bool,
-	op func(ctx context.Context, s *store) outcome,
-) []outcome {
-	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, unavailable(errors.New("no answer in time")))
+// A vote is what one node answered, or its error.
+type vote[R any] struct {
+	reply R
+	err   error
+}
+
+// poll runs op on the nodes, all at once, and returns their votes in the order of the
+// nodes. When decided says that the votes so far are enough, the other nodes get as
+// much time again, not the whole timeout: so a hanging server costs little.
+func poll[R any](ctx context.Context, q *quorum, nodes []*store, decided func([]vote[R]) bool,
+	op func(ctx context.Context, s *store) (R, error),
+) []vote[R] {
+	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTooSlow)
 	defer cancel()
 	begin := time.Now()
-	type answer struct {
+	type numbered struct {
 		i int
-		outcome
+		vote[R]
 	}
-	answers := make(chan answer, len(nodes))
-	for i, n := range nodes {
-		go func() { answers <- answer{i, op(ctx, q.nodes[n])} }()
-	}
-	outcomes := make([]outcome, len(nodes))
-	for i := range outcomes {
-		outcomes[i].err = unavailable(errors.New("no answer yet"))
+	arriving := make(chan numbered, len(nodes))
+	votes := make([]vote[R], len(nodes))
+	for i, node := range nodes {
+		votes[i].err = errNoAnswerYet
+		go func() {
+			r, err := op(ctx, node)
+			arriving <- numbered{i, vote[R]{r, err}}
+		}()
 	}
 	enough := false
 	for range nodes { // the end of ctx makes all of them answer
-		a := <-answers
-		outcomes[a.i] = a.outcome
-		if !enough && decided(outcomes) {
+		v := <-arriving
+		votes[v.i] = v.vote
+		if !enough && decided(votes) {
 			enough = true
-			grace := time.AfterFunc(max(time.Since(begin), 10*time.Millisecond), cancel)
-			defer grace.Stop()
+			hurry := time.AfterFunc(max(time.Since(begin), 10*time.Millisecond), cancel)
+			defer hurry.Stop()
 		}
 	}
-	return outcomes
+	return votes
 }
 
-func (q *quorum) all() []int {
-	all := make([]int, len(q.nodes))
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-func count(outcomes []outcome, is func(outcome) bool) (n int) {
-	for _, o := range outcomes {
-		if is(o) {
+// count is how many of votes there are that answered and satisfy is.
+func count[R any](votes []vote[R], is func(R) bool) (n int) {
+	for _, v := range votes {
+		if v.err == nil && is(v.reply) {
 			n++
 		}
 	}
 	return n
 }
 
-func says(what ...string) func(outcome) bool {
-	return func(o outcome) bool {
-		for _, w := range what {
-			if o.err == nil && o.what == w {
-				return true
-			}
+func failures[R any](votes []vote[R]) (n int) {
+	for _, v := range votes {
+		if v.err != nil {
+			n++
 		}
-		return false
 	}
+	return n
 }
 
-func failed(o outcome) bool { return o.err != nil }
+func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
 
-func (q *quorum) acquire(ctx context.Context, t *target, b bid, _ func(reply, error)) (reply, error) {
+// blocking is how many nodes make a majority of the others impossible.
+func (q *quorum) blocking() int { return len(q.nodes) - q.majority() + 1 }
+
+func isGranted(r bidReply) bool { return r.answer == answerGranted }
+func isBusy(r bidReply) bool    { return r.answer == answerBusy }
+func isOK(r renewReply) bool    { return r.answer == answerOK }
+
+func (q *quorum) acquire(ctx context.Context, t *target, b bid) (bidReply, error) {
 	sent := time.Now()
-	refused := len(q.nodes) - q.majority() + 1 // so many make a majority impossible
-	bids := q.ask(ctx, q.all(), func(o []outcome) bool {
-		return count(o, says("granted")) >= q.majority() || count(o, says("busy")) >= refused
-	}, func(ctx context.Context, s *store) outcome {
-		r, err := s.acquire(ctx, t, b, nil)
-		return outcome{r, err}
-	})
-	var top int64
-	var owned []int
-	for i, o := range bids {
-		if o.err == nil && o.what == "granted" {
-			top, owned = max(top, o.n[0]), append(owned, i)
+	votes := poll(ctx, q, q.nodes, func(votes []vote[bidReply]) bool {
+		return count(votes, isGranted) >= q.majority() || count(votes, isBusy) >= q.blocking()
+	}, func(ctx context.Context, s *store) (bidReply, error) { return s.acquire(ctx, t, b) })
+	var fence int64
+	var owned []*store
+	for i, v := range votes {
+		if v.err == nil && isGranted(v.reply) {
+			fence, owned = max(fence, v.reply.granted.fence), append(owned, q.nodes[i])
 		}
 	}
-	if len(owned) >= q.majority() {
-		h := &hold{target: *t, owner: b.owners[0], fence: top}
-		raised := q.ask(ctx, owned, func(o []outcome) bool { return count(o, says("ok")) >= q.majority() },
-			func(ctx context.Context, s *store) outcome {
-				r, err := s.renew(ctx, h, 0, top, "")
-				return outcome{r, err}
-			})
-		if count(raised, says("ok")) >= q.majority() {
-			return reply{what: "granted", n: [4]int64{top}, sent: sent}, nil
-		}
+	if len(owned) >= q.majority() && q.raiseFence(ctx, owned, &grant{target: *t, owner: b.owners[0], fence: fence}) {
+		return bidReply{answer: answerGranted, granted: granted{fence: fence, sent: sent}}, nil
 	}
 	// What was granted is given back before anything else is tried, also on those
-	// servers whose answer is not known; the caller refuses them the rest.
-	_, _ = q.release(context.WithoutCancel(ctx), t, b.owners[0], 0, 0, true, 0)
-	if ctx.Err() != nil {
-		return reply{}, context.Cause(ctx)
+	// servers whose answer is not known.
+	_ = q.refuse(context.WithoutCancel(ctx), t, b.owners[0])
+	switch {
+	case ctx.Err() != nil:
+		return bidReply{}, context.Cause(ctx)
+	case conflicts(votes) >= q.blocking():
+		return bidReply{}, ErrConflict
+	case failures(votes) >= q.blocking():
+		return bidReply{}, errNoMajority
 	}
-	if conflicts := count(bids, func(o outcome) bool { return errors.Is(o.err, ErrConflict) }); conflicts >= refused {
-		return reply{}, ErrConflict
-	}
-	if n := count(bids, failed); n >= refused {
-		return reply{}, unavailable(errors.New("a majority of the servers did not answer"))
-	}
-	r := reply{what: "busy"}
-	for _, o := range bids {
-		if o.err == nil && o.what == "busy" {
-			r.n[0] = max(r.n[0], o.n[0])
-		}
+	r := bidReply{answer: answerBusy}
+	for _, v := range votes {
+		r.busy.remaining = max(r.busy.remaining, v.reply.busy.remaining)
 	}
 	return r, nil
 }
 
-// release goes to all servers, with a refusal for those to which the acquisition
-// is still under way.
-func (q *quorum) release(ctx context.Context, t *target, owner string, fence, ends int64, _ bool, keep time.Duration) (string, error) {
-	good := says("ok", "again", "past")
-	all := q.ask(ctx, q.all(), func(o []outcome) bool { return count(o, good) >= q.majority() },
-		func(ctx context.Context, s *store) outcome {
-			what, err := s.release(ctx, t, owner, fence, ends, true, keep)
-			return outcome{reply{what: what}, err}
-		})
-	return q.sum(all, "ok", good)
-}
-
-func (q *quorum) renew(ctx context.Context, h *hold, lease time.Duration, raise int64, heir string) (reply, error) {
-	sent := time.Now()
-	all := q.ask(ctx, q.all(), func(o []outcome) bool { return count(o, says("ok")) >= q.majority() },
-		func(ctx context.Context, s *store) outcome {
-			r, err := s.renew(ctx, h, lease, raise, heir)
-			return outcome{r, err}
-		})
-	what, err := q.sum(all, "ok", says("ok"))
-	return reply{what: what, sent: sent}, err
-}
-
-// sum is what a majority says: good, or that it is not, or nothing.
-func (q *quorum) sum(all []outcome, word string, good func(outcome) bool) (string, error) {
-	if count(all, good) >= q.majority() {
-		return word, nil
+func conflicts(votes []vote[bidReply]) (n int) {
+	for _, v := range votes {
+		if errors.Is(v.err, ErrConflict) {
+			n++
+		}
 	}
-	if bad := len(all) - count(all, failed) - count(all, good); bad > len(all)-q.majority() {
-		for _, o := range all {
-			if o.err == nil && !good(o) {
-				return o.what, nil
+	return n
+}
+
+// raiseFence puts the fence of g on the nodes that granted it, and reports whether a
+// majority took it.
+func (q *quorum) raiseFence(ctx context.Context, owned []*store, g *grant) bool {
+	enough := func(votes []vote[renewReply]) bool { return count(votes, isOK) >= q.majority() }
+	return enough(poll(ctx, q, owned, enough, func(ctx context.Context, s *store) (renewReply, error) {
+		return s.raiseFence(ctx, g, g.fence)
+	}))
+}
+
+// release goes to all servers, with a refusal for those on which the bid is still on
+// its way.
+func (q *quorum) release(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
+	return q.giveBack(ctx, func(ctx context.Context, s *store) (answer, error) { return s.releaseOrRefuse(ctx, g, keep) })
+}
+
+func (q *quorum) refuse(ctx context.Context, t *target, owner string) error {
+	_, err := q.giveBack(ctx, func(ctx context.Context, s *store) (answer, error) {
+		return s.releaseOrRefuse(ctx, &grant{target: *t, owner: owner}, 0)
+	})
+	return err
+}
+
+func (q *quorum) giveBack(ctx context.Context, op func(ctx context.Context, s *store) (answer, error)) (answer, error) {
+	returned := func(a answer) bool { return a == answerOK || a == answerAgain || a == answerPast }
+	votes := poll(ctx, q, q.nodes, func(votes []vote[answer]) bool { return count(votes, returned) >= q.majority() }, op)
+	return verdict(q, votes, answerOK, returned)
+}
+
+func (q *quorum) renew(ctx context.Context, renewals []renewal) []renewed {
+	results := make([]renewed, len(renewals))
+	var all sync.WaitGroup
+	for i, r := range renewals {
+		all.Go(func() {
+			results[i].renewReply, results[i].err = q.ask(ctx, func(ctx context.Context, s *store) (renewReply, error) {
+				one := s.renew(ctx, []renewal{r})[0]
+				return one.renewReply, one.err
+			})
+		})
+	}
+	all.Wait()
+	return results
+}
+
+func (q *quorum) check(ctx context.Context, g *grant) (renewReply, error) {
+	return q.ask(ctx, func(ctx context.Context, s *store) (renewReply, error) { return s.check(ctx, g) })
+}
+
+// ask has the nodes renew or check a lease. The common answer has no end of the lease:
+// the servers have none in common.
+func (q *quorum) ask(ctx context.Context, op func(ctx context.Context, s *store) (renewReply, error)) (renewReply, error) {
+	sent := time.Now()
+	votes := poll(ctx, q, q.nodes, func(votes []vote[renewReply]) bool { return count(votes, isOK) >= q.majority() }, op)
+	r, err := verdict(q, votes, renewReply{answer: answerOK}, isOK)
+	r.ends, r.sent = 0, sent
+	return r, err
+}
+
+// verdict is yes if a majority says so, the first no if too many say no for a
+// majority of the others, and an error if too few answered.
+func verdict[R any](q *quorum, votes []vote[R], yes R, isYes func(R) bool) (R, error) {
+	ayes := count(votes, isYes)
+	if ayes >= q.majority() {
+		return yes, nil
+	}
+	if noes := len(votes) - failures(votes) - ayes; noes >= q.blocking() {
+		for _, v := range votes {
+			if v.err == nil && !isYes(v.reply) {
+				return v.reply, nil
 			}
 		}
 	}
-	return "", unavailable(errors.New("a majority of the servers did not answer"))
+	var none R
+	return none, errNoMajority
 }
-
-func (q *quorum) renewMany(ctx context.Context, due []*hold, terms []time.Duration) []outcome {
-	outcomes := make([]outcome, len(due))
-	done := make(chan struct{}, len(due))
-	for i, h := range due {
-		go func() {
-			r, err := q.renew(ctx, h, terms[i], 0, "")
-			outcomes[i] = outcome{r, err}
-			done <- struct{}{}
-		}()
-	}
-	for range due {
-		<-done
-	}
-	return outcomes
-}
-
-func (q *quorum) info(ctx context.Context, section string) (all []map[string]string) {
-	for _, node := range q.nodes {
-		all = append(all, node.info(ctx, section)...)
-	}
-	return all
-}
-
-// Nobody waits in a queue of a quorum, and nobody looks at one of its locks.
-func (q *quorum) leave(context.Context, *target, string) error   { return nil }
-func (q *quorum) inspect(context.Context, *target) (Info, error) { return Info{}, nil }

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/levee-go/levee/lock"
 )
 
 // Any two of five servers hang, die or have their clocks set, ten thousand
@@ -19,15 +21,15 @@ func TestChaosQuorum(t *testing.T) {
 		s, shift := shiftedServer(t, "--appendonly", "yes", "--appendfsync", "always")
 		nodes, shifts = append(nodes, s), append(shifts, shift)
 	}
-	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
+	qs := []*lock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
 	steps := []time.Duration{20 * time.Second, time.Hour, -20 * time.Second, -time.Hour}
-	guard := nodes.quorum(t, Options{})
+	guard := nodes.quorum(t, lock.Options{})
 	// A clock that is set forward ends the leases on its server, and a holder who has
 	// but a majority may lose the lock by that, which nothing can prevent. So clocks are
 	// set while nobody who counts has it; everything else happens at any time.
 	setClock := func(n int, d time.Duration) {
 		lease, err := guard.Lock(t.Context(), "a")
-		for errors.Is(err, ErrUnavailable) {
+		for errors.Is(err, lock.ErrUnavailable) {
 			lease, err = guard.Lock(t.Context(), "a")
 		}
 		if err != nil {

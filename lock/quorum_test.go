@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -12,22 +12,26 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 type servers []*redistest.Server
 
-func (s servers) quorum(t *testing.T, o Options) *Quorum {
+func (s servers) quorum(t *testing.T, o lock.Options) *lock.Quorum {
 	t.Helper()
-	var nodes []redis.UniversalClient
-	for _, server := range s {
-		nodes = append(nodes, server.Client(t, func(o *redis.Options) { o.DialerRetries = 1 }))
-	}
-	q, err := NewQuorum(nodes, o)
+	q, err := lock.NewQuorum(s.clients(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = q.Close() })
 	return q
+}
+
+func (s servers) clients(t *testing.T) (all []redis.UniversalClient) {
+	for _, server := range s {
+		all = append(all, server.Client(t, func(o *redis.Options) { o.DialerRetries = 1 }))
+	}
+	return all
 }
 
 func startServers(t *testing.T, n int) (all servers) {
@@ -42,7 +46,7 @@ func startServers(t *testing.T, n int) (all servers) {
 // putting it on the others would repeat one here.
 func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 	nodes := startServers(t, 5)
-	qs := []*Quorum{nodes.quorum(t, Options{}), nodes.quorum(t, Options{}), nodes.quorum(t, Options{})}
+	qs := []*lock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
 	var left atomic.Int32
 	left.Store(int32(redistest.Pick(300, 9000)))
 	total := contend(t, qs, func() bool { return left.Add(-1) >= 0 }, func(i int) {
@@ -63,7 +67,7 @@ func TestAQuorumSurvivesAnyMinority(t *testing.T) {
 // What one server forgot must not meet what another forgets before the leases in
 // between have been given back: two at a time are a minority, four are not. So between
 // two strikes everybody gets the lock twice.
-func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int), lost *atomic.Int32) (total int64) {
+func contend(t *testing.T, qs []*lock.Quorum, more func() bool, strike func(i int), lost *atomic.Int32) (total int64) {
 	t.Helper()
 	var inside atomic.Int32
 	var last int64
@@ -98,7 +102,7 @@ func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int), l
 			for more() {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				lease, err := q.Lock(ctx, "a")
-				for errors.Is(err, ErrUnavailable) { // while the servers change places
+				for errors.Is(err, lock.ErrUnavailable) { // while the servers change places
 					lease, err = q.Lock(ctx, "a")
 				}
 				cancel()
@@ -116,9 +120,9 @@ func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int), l
 				total++
 				inside.Add(-1)
 				err = lease.Unlock(t.Context())
-				if lost != nil && errors.Is(err, ErrLost) {
+				if lost != nil && errors.Is(err, lock.ErrLost) {
 					lost.Add(1)
-				} else if err != nil && !errors.Is(err, ErrUnavailable) {
+				} else if err != nil && !errors.Is(err, lock.ErrUnavailable) {
 					t.Errorf("Unlock: %v", err)
 				}
 				rounds[i].Add(1)
@@ -134,20 +138,20 @@ func contend(t *testing.T, qs []*Quorum, more func() bool, strike func(i int), l
 func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
 	var renewed atomic.Int32
-	q := nodes.quorum(t, Options{Lease: 2 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+	q := nodes.quorum(t, lock.Options{Lease: 2 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
 		if err == nil {
 			renewed.Add(1)
 		}
 	}}})
 	ctx := t.Context()
 	lease := must(t)(q.Lock(ctx, "a"))
-	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Error(err)
 	}
-	if _, err := q.Lock(lease.Context(), "a"); !errors.Is(err, ErrDeadlock) {
+	if _, err := q.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
 		t.Error(err)
 	}
-	if _, err := lease.Detach(ctx, time.Second); !errors.Is(err, ErrConfig) {
+	if _, err := lease.Detach(ctx, time.Second); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
 	nodes[0].Kill()
@@ -163,38 +167,31 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 		t.Error("a minority renews the lease")
 	}
 	begin := time.Now()
-	if _, err := q.Lock(ctx, "b"); !errors.Is(err, ErrUnavailable) {
+	if _, err := q.Lock(ctx, "b"); !errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
 	if took := time.Since(begin); took > time.Second {
 		t.Errorf("it took %v", took)
 	}
 	nodes[1].Cont()
-	if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
-	for _, o := range []Options{{Replicas: 1}, {StrictFIFO: true}, {Lease: 1}} {
-		if _, err := NewQuorum(q.l.c.store.(*quorum).clients(), o); !errors.Is(err, ErrConfig) {
+	for _, o := range []lock.Options{{Replicas: 1}, {StrictFIFO: true}, {Lease: 1}} {
+		if _, err := lock.NewQuorum(nodes.clients(t), o); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := NewQuorum(nil, Options{}); !errors.Is(err, ErrConfig) {
+	if _, err := lock.NewQuorum(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
-}
-
-func (q *quorum) clients() (all []redis.UniversalClient) {
-	for _, n := range q.nodes {
-		all = append(all, n.rdb)
-	}
-	return all
 }
 
 // One server's clock is an hour ahead. When it is gone the next fence must still be
 // larger, which it is only if the first one was put on the others too.
 func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
-	q := nodes.quorum(t, Options{})
+	q := nodes.quorum(t, lock.Options{})
 	ctx := t.Context()
 	ahead := time.Now().Add(time.Hour).UnixMicro()
 	nodes[0].Client(t).HSet(ctx, keys.Lock("", keys.Quorum, "a")[0], "f", ahead, "b", 1, "o", "")
@@ -220,7 +217,7 @@ func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
 		p := redistest.Proxy(t, s.Addr())
 		links, nodes = append(links, p), append(nodes, p.Client(t, quick))
 	}
-	q, err := NewQuorum(nodes, Options{Lease: 5 * time.Second})
+	q, err := lock.NewQuorum(nodes, lock.Options{Lease: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,11 +229,11 @@ func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
 	}
 	unlock(t, warm)
 	for _, p := range links[:2] {
-		p.DropReplies(100, "EVALSHA "+renewScript.Hash())
+		p.DropReplies(100, "EVALSHA "+lock.RenewScript.Hash())
 	}
 	if lease, err := q.TryLock(ctx, "a"); err == nil {
 		t.Fatalf("fence %d is on one server of three", lease.Fence())
-	} else if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotAcquired) {
+	} else if !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrNotAcquired) {
 		t.Error(err)
 	}
 	for _, p := range links {
@@ -249,15 +246,14 @@ func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
 // That is no loss: it was given back.
 func TestAQuorumsUnlockMayArriveTwice(t *testing.T) {
 	nodes := startServers(t, 3)
-	q, other := nodes.quorum(t, Options{}), nodes.quorum(t, Options{})
+	q, other := nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})
 	ctx := t.Context()
-	h := must(t)(q.Lock(ctx, "a")).g.holds[0]
+	lease := must(t)(q.Lock(ctx, "a"))
 	for range 2 {
-		what, err := q.l.c.store.release(ctx, &h.target, h.owner, h.fence, h.ends, false, 0)
-		if err != nil || what != "ok" {
-			t.Errorf("a release: %q, %v", what, err)
+		if given, err := lease.SendRelease(ctx); err != nil || !given {
+			t.Errorf("a release: %v, %v", given, err)
 		}
-		if _, err := other.TryLock(ctx, "a"); err != nil && !errors.Is(err, ErrNotAcquired) {
+		if _, err := other.TryLock(ctx, "a"); err != nil && !errors.Is(err, lock.ErrNotAcquired) {
 			t.Error(err)
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// An RW is a lock that many readers or one writer hold. Those who wait are served
-// in the order of their arrival, readers next to each other at once: so neither
-// side can shut out the other. Each reader has a lease of his own.
+// An RW is a lock that many readers or one writer hold. Waiters are served in the order
+// of their arrival, and readers next to each other together, so that neither side can
+// shut out the other. Each reader has a lease of its own.
 type RW struct {
 	l    *Locker
 	name string
 }
 
-// RW returns the read-write lock name, another than that of Lock(name).
+// RW returns the read-write lock name. It is independent of Lock(name).
 func (l *Locker) RW(name string) *RW { return &RW{l, name} }
 
 // Lock takes the lock for writing, as [Locker.Lock] does.
@@ -27,10 +27,10 @@ func (w *RW) TryLock(ctx context.Context) (*Lease, error) {
 	return w.l.lock(ctx, keys.ReadWrite, w.name, write, false)
 }
 
-// RLock takes the lock for reading, after the writers who wait already. The fence
-// of the lease is that of the last writer before, so readers of one phase share
-// it. With the context of a lease on the same lock, even a reader's, the error is
-// ErrDeadlock: a writer may be waiting in between.
+// RLock takes the lock for reading, after the writers who wait already. The fence of
+// the lease is that of the last writer before it, which readers share. With the context
+// of a lease on the same lock, even a reader's, the error is ErrDeadlock: a writer may
+// be waiting between the two.
 func (w *RW) RLock(ctx context.Context) (*Lease, error) {
 	return w.l.lock(ctx, keys.ReadWrite, w.name, read, true)
 }

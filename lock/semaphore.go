@@ -8,7 +8,7 @@ import (
 
 const maxPermits = 1 << 20
 
-// A Semaphore is held by up to n at a time, each with a lease of his own, so that
+// A Semaphore is held by up to n callers at a time. Each has a lease of its own, so that
 // the permits of a process that dies come back.
 type Semaphore struct {
 	l    *Locker
@@ -16,13 +16,14 @@ type Semaphore struct {
 	n    int
 }
 
-// Semaphore returns the semaphore name with n permits. Each caller counts against
-// its own n: while two sizes are in use, those with the smaller one wait longer.
+// Semaphore returns the semaphore name with n permits. Each caller counts against its
+// own n: while two sizes are in use, callers with the smaller one wait longer.
 // If n is not from 1 to 1,048,576, its methods fail with ErrConfig.
 func (l *Locker) Semaphore(name string, n int) *Semaphore { return &Semaphore{l, name, n} }
 
-// Acquire takes a permit, after those who asked before; otherwise it is like
-// [Locker.Lock]. Nobody keeps a caller from taking several and waiting for himself.
+// Acquire takes a permit, after the callers who asked before; otherwise it is like
+// [Locker.Lock]. A caller may take several permits: ErrDeadlock does not warn it when it
+// waits for one of its own.
 func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take(ctx, true) }
 
 // TryAcquire takes a permit if there is one and nobody waits for it.
@@ -40,10 +41,10 @@ func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
 		return nil, err
 	}
 	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
-	t.places = s.n
-	h, err := s.l.c.take(ctx, &t, &o, wait)
+	t.permits = s.n
+	g, err := s.l.shared.take(ctx, &t, &o, wait)
 	if err != nil {
 		return nil, err
 	}
-	return s.l.c.lease(ctx, h), nil
+	return s.l.shared.lease(ctx, g), nil
 }

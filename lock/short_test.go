@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"testing"
@@ -6,13 +6,14 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // A pair of a free lock is as cheap as it can be: what comes back here, such as a
 // deadline that is set twice, costs every user of every lock.
 func TestAFreeLockTakesTheShortWays(t *testing.T) {
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	pair := func() { unlock(t, must(t)(l.Lock(t.Context(), "a"))) }
 	pair()
 	commands := map[string]int64{"evalsha": 2, "time": 2, "hmget": 2, "hset": 2, "pexpire": 1, "exists": 0, "zcard": 0, "zadd": 0, "zrem": 0}
@@ -37,7 +38,7 @@ func TestALockThatWasGivenBackIsRememberedForMinutes(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	for _, lease := range []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour, 24 * time.Hour} {
-		l := open(t, s.Client(t), Options{Lease: lease})
+		l := open(t, s.Client(t), lock.Options{Lease: lease})
 		unlock(t, must(t)(l.Lock(t.Context(), "a")))
 		ttl := rdb.PTTL(t.Context(), keys.Lock("", keys.Mutex, "a")[0]).Val()
 		if ttl < 9*time.Minute || ttl > 20*time.Minute {

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // Hand-offs for as long as LEVEE_LONG says, while messages are dropped and
@@ -21,7 +22,7 @@ func TestSoakHandOffs(t *testing.T) {
 	defer cancel()
 	c := crowd{pause: time.Microsecond}
 	var all sync.WaitGroup
-	for i, o := range []Options{{}, {}, {}, {StrictFIFO: true}} {
+	for i, o := range []lock.Options{{}, {}, {}, {StrictFIFO: true}} {
 		rdb := s.Client(t)
 		if i%2 == 1 {
 			rdb = p.Client(t, quick)

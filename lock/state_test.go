@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // dump is everything in the server, but for how long it lives.
@@ -34,11 +35,11 @@ func TestAForeignValueIsLeftAsItIs(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	for i := range 4 {
-		kind, lock := keys.Mutex, func(l *Locker) (*Lease, error) { return l.Lock(ctx, "a") }
+		kind, take := keys.Mutex, func(l *lock.Locker) (*lock.Lease, error) { return l.Lock(ctx, "a") }
 		if i == 3 { // a mutex has no shares
-			kind, lock = keys.ReadWrite, func(l *Locker) (*Lease, error) { return l.RW("a").Lock(ctx) }
+			kind, take = keys.ReadWrite, func(l *lock.Locker) (*lock.Lease, error) { return l.RW("a").Lock(ctx) }
 		}
 		for name, put := range map[string]func(key string){
 			"string": func(key string) { rdb.Set(ctx, key, "10086", 0) },
@@ -54,7 +55,7 @@ func TestAForeignValueIsLeftAsItIs(t *testing.T) {
 					func() error { _, err := l.Lock(ctx, "a"); return err },
 					func() error { _, err := l.TryLock(ctx, "a"); return err },
 				} {
-					if err := call(); !errors.Is(err, ErrConflict) {
+					if err := call(); !errors.Is(err, lock.ErrConflict) {
 						t.Errorf("%s at %s: %v", name, key, err)
 					}
 				}
@@ -63,19 +64,19 @@ func TestAForeignValueIsLeftAsItIs(t *testing.T) {
 				}
 				continue
 			}
-			held, err := lock(l)
+			held, err := take(l)
 			if err != nil {
 				t.Fatal(err)
 			}
 			put(key)
 			before := dump(t, rdb)
-			if _, err := lock(other); !errors.Is(err, ErrConflict) {
+			if _, err := take(other); !errors.Is(err, lock.ErrConflict) {
 				t.Errorf("%s at %s: %v", name, key, err)
 			}
 			if after := dump(t, rdb); after != before {
 				t.Errorf("%s at %s: %s became %s", name, key, before, after)
 			}
-			if err := held.Unlock(ctx); err != nil && !(kind == keys.ReadWrite && errors.Is(err, ErrConflict)) {
+			if err := held.Unlock(ctx); err != nil && !(kind == keys.ReadWrite && errors.Is(err, lock.ErrConflict)) {
 				t.Errorf("%s at %s: Unlock: %v", name, key, err)
 			}
 		}
@@ -86,9 +87,9 @@ func TestTheUsersOwnKeyOfTheSameNameIsNotTouched(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	rdb.Set(t.Context(), "stock:10086", "100", 0)
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	for range 100 {
-		if err := l.Do(t.Context(), "stock:10086", func(context.Context, *Lease) error { return nil }); err != nil {
+		if err := l.Do(t.Context(), "stock:10086", func(context.Context, *lock.Lease) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,7 +104,7 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 	ctx := t.Context()
 	record := keys.Lock("", keys.Mutex, "a")[0]
 	var renewed atomic.Int32
-	l := open(t, s.Client(t), Options{Lease: time.Minute, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+	l := open(t, s.Client(t), lock.Options{Lease: time.Minute, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
 		if err == nil {
 			renewed.Add(1)
 		}
@@ -113,17 +114,17 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 		do   func()
 		want error
 	}{
-		"flush":   {func() { rdb.FlushAll(ctx) }, ErrStateLost},
-		"delete":  {func() { rdb.Del(ctx, record) }, ErrStateLost},
-		"type":    {func() { rdb.Set(ctx, record, "x", 0) }, ErrExpired},
-		"taken":   {func() { rdb.HSet(ctx, record, "o", "somebody:1") }, ErrTakenOver},
-		"ended":   {func() { rdb.HSet(ctx, record, "x", "1") }, ErrExpired},
+		"flush":   {func() { rdb.FlushAll(ctx) }, lock.ErrStateLost},
+		"delete":  {func() { rdb.Del(ctx, record) }, lock.ErrStateLost},
+		"type":    {func() { rdb.Set(ctx, record, "x", 0) }, lock.ErrExpired},
+		"taken":   {func() { rdb.HSet(ctx, record, "o", "somebody:1") }, lock.ErrTakenOver},
+		"ended":   {func() { rdb.HSet(ctx, record, "x", "1") }, lock.ErrExpired},
 		"scripts": {func() { rdb.ScriptFlush(ctx) }, nil},
 	} {
 		rdb.Del(ctx, record)
 		locker := l
 		if name == "type" { // renewals fail, and may do so for as long as the lease is
-			locker = l.With(Options{Lease: time.Second})
+			locker = l.With(lock.Options{Lease: time.Second})
 		}
 		lease, err := locker.Lock(ctx, "a")
 		if err != nil {
@@ -135,7 +136,7 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 		last = lease.Fence()
 		test.do()
 		before := renewed.Load()
-		l.c.keeper.renewAll()
+		l.RenewAll()
 		if test.want == nil {
 			redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() > before })
 			if err := errors.Join(lease.Err(), lease.Check(ctx), lease.Unlock(ctx)); err != nil {
@@ -148,10 +149,10 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 		case <-time.After(15 * time.Second): // it is to be renewed after 20
 			t.Fatalf("%s: not reported", name)
 		}
-		if err := context.Cause(lease.Context()); !errors.Is(err, ErrLost) || !errors.Is(err, test.want) {
+		if err := context.Cause(lease.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := lease.Unlock(ctx); !errors.Is(err, ErrLost) {
+		if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("%s: Unlock: %v", name, err)
 		}
 	}
@@ -161,7 +162,7 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 func TestAPersistedRecordStillEnds(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	dead, err := New(s.Client(t), Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	dead, err := lock.New(s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,7 @@ func TestAPersistedRecordStillEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	rdb.Persist(t.Context(), keys.Lock("", keys.Mutex, "a")[0])
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	begin := time.Now()
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
@@ -180,24 +181,15 @@ func TestAPersistedRecordStillEnds(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	_ = lease.Unlock(t.Context())
-	everyKeyEnds(t, rdb)
-}
-
-func everyKeyEnds(t *testing.T, rdb *redis.Client) {
-	t.Helper()
-	for _, key := range rdb.Keys(t.Context(), "*").Val() {
-		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl < 0 {
-			t.Errorf("%s has no TTL", key)
-		}
-	}
+	lock.EveryKeyEnds(t, rdb)
 }
 
 // The naive DEL of an expired holder would free the lock of the next one.
 func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	a := open(t, s.Client(t), Options{Lease: 200 * time.Millisecond, NoRenewal: true})
-	b := open(t, s.Client(t), Options{})
+	a := open(t, s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	b := open(t, s.Client(t), lock.Options{})
 	late, err := a.Lock(ctx, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -206,16 +198,16 @@ func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := late.Err(); !errors.Is(err, ErrExpired) {
+	if err := late.Err(); !errors.Is(err, lock.ErrExpired) {
 		t.Errorf("the first: %v", err)
 	}
-	if err := late.Unlock(ctx); !errors.Is(err, ErrLost) {
+	if err := late.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock: %v", err)
 	}
 	if err := next.Check(ctx); err != nil {
 		t.Errorf("the next: %v", err)
 	}
-	if _, err := a.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+	if _, err := a.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("a third: %v", err)
 	}
 	_ = next.Unlock(ctx)
@@ -228,13 +220,13 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	rdb := s.Client(t)
 	ctx := t.Context()
 	var renewed atomic.Int32
-	l := open(t, s.Client(t), Options{Lease: 2 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+	l := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
 		if err == nil {
 			renewed.Add(1)
 		}
 	}}})
-	other := open(t, s.Client(t), Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.c.push)
+	other := open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	held, err := l.Lock(ctx, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -244,13 +236,13 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	waits, leave := context.WithCancel(ctx)
 	defer leave()
 	behind := make(chan error, 1)
-	go func() { behind <- other.Do(waits, "q", func(context.Context, *Lease) error { return nil }) }()
+	go func() { behind <- other.Do(waits, "q", func(context.Context, *lock.Lease) error { return nil }) }()
 	waiting(t, l, keys.Mutex, "q", 1)
 	if err := rdb.ConfigSet(ctx, "maxmemory", "1mb").Err(); err != nil {
 		t.Fatal(err)
 	}
 	before := dump(t, rdb)
-	if _, err := other.TryLock(ctx, "b"); !errors.Is(err, ErrUnavailable) {
+	if _, err := other.TryLock(ctx, "b"); !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	if after := dump(t, rdb); after != before {
@@ -261,7 +253,7 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	if err := held.Check(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, lease := range []*Lease{held, shared, queued} {
+	for _, lease := range []*lock.Lease{held, shared, queued} {
 		if err := lease.Unlock(ctx); err != nil {
 			t.Error(err)
 		}
@@ -272,7 +264,7 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 		}
 	}
 	rdb.ConfigSet(ctx, "maxmemory", "0")
-	if err := <-behind; err != nil && !errors.Is(err, ErrUnavailable) {
+	if err := <-behind; err != nil && !errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -14,224 +13,266 @@ import (
 )
 
 const (
-	patience = 5 * time.Second        // for one script, whatever the client's own options are
-	prompt   = 100 * time.Millisecond // for one on the caller's own goroutine
-	limit    = 1 << 16                // scripts without an answer
+	patientTime = 5 * time.Second        // for one script, whatever the client's own options are
+	promptTime  = 100 * time.Millisecond // for one on the caller's own goroutine
+	maxScripts  = 1 << 16                // without an answer at a time
 )
+
+// A server grants locks: one Redis (store), or several that decide by majority
+// (quorum). Each method returns when ctx ends, whatever Redis does.
+type server interface {
+	// acquire takes a lock for the owners of a bid, or says why not.
+	acquire(ctx context.Context, t *target, b bid) (bidReply, error)
+	// release gives a lock back; keep is how long its work counts as done (once).
+	release(ctx context.Context, g *grant, keep time.Duration) (answer, error)
+	// refuse denies an owner a lock that it has asked for and may have got, or may
+	// still get by a command that is on its way.
+	refuse(ctx context.Context, t *target, owner string) error
+	// renew sets the ends of leases. Its results are in the order of its arguments.
+	renew(ctx context.Context, renewals []renewal) []renewed
+	// check looks whether a lease stands, and changes nothing.
+	check(ctx context.Context, g *grant) (renewReply, error)
+}
+
+// A renewal sets the end of a lease, to the time lease from now.
+type renewal struct {
+	grant *grant
+	lease time.Duration
+}
+
+// A renewed is how a renewal went.
+type renewed struct {
+	renewReply
+	err error
+}
 
 // A store is one Redis. Each method is one round trip, two after the server has
 // lost its scripts.
 type store struct {
 	rdb     redis.UniversalClient
-	direct  *redis.Client // rdb's connections with prompt as their timeout; nil if it has none
-	run     *redisconn.Runner
+	patient *redisconn.Conn
+	prompt  *redisconn.Conn
 	process any // a string
+	// late gets the reply to a bid whose caller has left, or its error. It is set
+	// before the first bid.
+	late func(t *target, b bid, r bidReply, err error)
 }
 
 func newStore(rdb redis.UniversalClient, process string) *store {
-	s := &store{rdb: rdb, run: redisconn.NewRunner(patience, limit), process: process}
-	if client, ok := rdb.(*redis.Client); ok {
-		s.direct = client.WithTimeout(prompt)
+	return &store{
+		rdb:     rdb,
+		patient: redisconn.New(rdb, patientTime, maxScripts),
+		prompt:  redisconn.New(rdb, promptTime, maxScripts),
+		process: process,
+		late:    func(*target, bid, bidReply, error) {},
 	}
-	return s
 }
 
-func (s *store) acquire(ctx context.Context, t *target, b bid, late func(reply, error)) (reply, error) {
+func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error) {
 	args := make([]any, 0, 9+len(b.owners))
-	args = append(args, t.mode.arg(), t.places, keys.LockChannels, s.process, b.entry, b.turn, flag(b.more),
+	args = append(args, t.mode.arg(), t.permits, keys.LockChannels, s.process, b.entry, b.ticket, flag(b.more),
 		b.lease.Milliseconds(), b.label)
 	for _, owner := range b.owners {
 		args = append(args, owner)
 	}
-	return s.eval(ctx, acquireScript, t.keys, args, b.replicas, b.timeout, late)
+	run := scriptRun{acquireScript, redisconn.Call{Keys: t.keys, Args: args}, b.replicas, b.timeout}
+	r, err := s.eval(ctx, run, func(r reply, err error) {
+		if err != nil {
+			s.late(t, b, bidReply{}, err)
+			return
+		}
+		answer, err := r.bid()
+		s.late(t, b, answer, err)
+	})
+	if err != nil {
+		return bidReply{}, err
+	}
+	return parsed(r.bid())
 }
 
-// release gives a lock back. fence 0 and abandon refuse the owner a lock it may
-// still get by a command that is under way.
-func (s *store) release(ctx context.Context, t *target, owner string, fence, ends int64, abandon bool, keep time.Duration) (string, error) {
-	args := []any{t.mode.arg(), t.places, keys.LockChannels, owner, fence, ends, flag(abandon), keep.Milliseconds()}
-	r, err := s.eval(ctx, releaseScript, t.keys, args, 0, 0, nil)
-	return r.what, err
+func (s *store) release(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
+	return s.giveBack(ctx, &g.target, g.owner, g.fence, g.ends, false, keep)
 }
 
-func (s *store) leave(ctx context.Context, t *target, entry string) error {
-	_, err := s.eval(ctx, leaveScript, t.keys, []any{entry, t.places, keys.LockChannels}, 0, 0, nil)
+func (s *store) refuse(ctx context.Context, t *target, owner string) error {
+	_, err := s.giveBack(ctx, t, owner, 0, 0, true, 0)
 	return err
 }
 
-func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
-	values, err := redisconn.Run(ctx, s.run, func(ctx context.Context) ([]any, error) {
-		return inspectScript.Run(ctx, s.rdb, t.keys).Slice()
-	}, nil)
-	if err != nil {
-		return Info{}, refine(ctx, err)
-	}
-	if len(values) != 6 {
-		return Info{}, unavailable(fmt.Errorf("unexpected answer %.100q", values))
-	}
-	label, _ := values[4].(string)
-	return Info{
-		Held: number(values[0]) == 1, Fence: number(values[1]), Remaining: millis(number(values[2])),
-		Waiting: int(number(values[3])), Label: label,
-	}, nil
+// releaseOrRefuse is release where the owner has the lock, and refuse where it has
+// not got it yet.
+func (s *store) releaseOrRefuse(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
+	return s.giveBack(ctx, &g.target, g.owner, g.fence, g.ends, true, keep)
 }
 
-func (s *store) info(ctx context.Context, section string) []map[string]string {
-	text, err := redisconn.Run(ctx, s.run, func(ctx context.Context) (string, error) {
+func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, ends int64, refuse bool, keep time.Duration) (answer, error) {
+	args := []any{t.mode.arg(), t.permits, keys.LockChannels, owner, fence, ends, flag(refuse), keep.Milliseconds()}
+	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: redisconn.Call{Keys: t.keys, Args: args}}, nil)
+	if err != nil {
+		return answerNone, err
+	}
+	what, _, err := r.words()
+	return parsed(what, err)
+}
+
+// leave takes an entry out of the queue, and passes on what it has been granted.
+func (s *store) leave(ctx context.Context, t *target, entry string) error {
+	call := redisconn.Call{Keys: t.keys, Args: []any{entry, t.permits, keys.LockChannels}}
+	_, err := s.eval(ctx, scriptRun{script: leaveScript, call: call}, nil)
+	return err
+}
+
+func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
+	if len(renewals) == 1 {
+		g, lease := renewals[0].grant, renewals[0].lease
+		r, err := s.change(ctx, g, g.replicas, renewArgs(g, lease, 0, ""))
+		return []renewed{{r, err}}
+	}
+	sent := time.Now()
+	calls := make([]redisconn.Call, len(renewals))
+	for i, r := range renewals {
+		calls[i] = redisconn.Call{Keys: r.grant.keys, Args: renewArgs(r.grant, r.lease, 0, "")}
+	}
+	cmds, failure := redisconn.Do(ctx, s.patient, func(ctx context.Context) ([]*redis.Cmd, error) {
+		return redisconn.Eval(ctx, s.rdb, renewScript, calls...), nil
+	}, nil)
+	results := make([]renewed, len(renewals))
+	for i := range results {
+		err := failure
+		if err == nil {
+			r := reply{sent: sent}
+			if r.value, err = cmds[i].Result(); err == nil {
+				results[i].renewReply, err = r.renewal()
+			}
+		}
+		if err != nil {
+			results[i].err = refine(ctx, err)
+		}
+	}
+	return results
+}
+
+func (s *store) check(ctx context.Context, g *grant) (renewReply, error) {
+	return s.change(ctx, g, 0, renewArgs(g, 0, 0, "")) // there is nothing to confirm
+}
+
+// raiseFence raises the lock's fence to at least fence.
+func (s *store) raiseFence(ctx context.Context, g *grant, fence int64) (renewReply, error) {
+	return s.change(ctx, g, g.replicas, renewArgs(g, 0, fence, ""))
+}
+
+// transfer makes heir the owner of a lease, and sets its end.
+func (s *store) transfer(ctx context.Context, g *grant, heir string, lease time.Duration) (renewReply, error) {
+	return s.change(ctx, g, g.replicas, renewArgs(g, lease, 0, heir))
+}
+
+// renewArgs are the arguments of renew.lua. lease 0: leave the end as it is; raise 0:
+// leave the fence; heir "": leave the owner.
+func renewArgs(g *grant, lease time.Duration, raise int64, heir string) []any {
+	return []any{g.mode.arg(), g.owner, g.fence, lease.Milliseconds(), raise, heir}
+}
+
+func (s *store) change(ctx context.Context, g *grant, replicas int, args []any) (renewReply, error) {
+	call := redisconn.Call{Keys: g.keys, Args: args}
+	r, err := s.eval(ctx, scriptRun{renewScript, call, replicas, g.replicaTimeout}, nil)
+	if err != nil {
+		return renewReply{}, err
+	}
+	return parsed(r.renewal())
+}
+
+func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
+	r, err := s.eval(ctx, scriptRun{script: inspectScript, call: redisconn.Call{Keys: t.keys}}, nil)
+	if err != nil {
+		return Info{}, err
+	}
+	return parsed(r.info())
+}
+
+// settings returns a section of INFO by the names of its lines, nothing if the
+// server does not say.
+func (s *store) settings(ctx context.Context, section string) map[string]string {
+	text, err := redisconn.Do(ctx, s.patient, func(ctx context.Context) (string, error) {
 		return s.rdb.Info(ctx, section).Result()
 	}, nil)
 	if err != nil {
 		return nil
 	}
-	return []map[string]string{fields(text)}
+	return fields(text)
 }
 
-// renewArgs are the arguments of the renewal of a lease, and of what is like it.
-func renewArgs(h *hold, lease time.Duration, raise int64, heir string) []any {
-	return []any{h.mode.arg(), h.owner, h.fence, lease.Milliseconds(), raise, heir}
-}
-
-func (s *store) renew(ctx context.Context, h *hold, lease time.Duration, raise int64, heir string) (reply, error) {
-	replicas := h.replicas
-	if lease == 0 && raise == 0 { // it only looks, and there is nothing to confirm
-		replicas = 0
+// flag is a condition as an argument.
+func flag(on bool) any {
+	if on {
+		return "1"
 	}
-	return s.eval(ctx, renewScript, h.keys, renewArgs(h, lease, raise, heir), replicas, h.replicaTimeout, nil)
+	return "0"
 }
 
-// renewMany renews in one pipeline for each node.
-func (s *store) renewMany(ctx context.Context, due []*hold, terms []time.Duration) []outcome {
+// A scriptRun is one run of a script, and how many replicas are to confirm it within
+// timeout.
+type scriptRun struct {
+	script   *redis.Script
+	call     redisconn.Call
+	replicas int
+	timeout  time.Duration
+}
+
+// eval runs a script: on the caller's own goroutine if it may, which saves what two
+// goroutines cost each other. A server that does not answer within promptTime is
+// asked again, on a goroutine that the caller can leave behind; every script may be
+// repeated. The time sent is that of the first attempt, which may have been the one
+// that counted.
+func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)) (reply, error) {
 	sent := time.Now()
-	cmds, err := redisconn.Run(ctx, s.run, func(ctx context.Context) ([]*redis.Cmd, error) {
-		return s.pipeline(ctx, due, terms), nil
-	}, nil)
-	outcomes := make([]outcome, len(due))
-	for i := range due {
-		r, err := reply{sent: sent}, err
-		var value any
-		if err == nil {
-			value, err = cmds[i].Result()
-		}
-		if err == nil {
-			err = r.parse(value)
-		}
-		if err != nil {
-			err = refine(ctx, err)
-		}
-		outcomes[i] = outcome{r, err}
-	}
-	return outcomes
-}
-
-func (s *store) pipeline(ctx context.Context, due []*hold, terms []time.Duration) []*redis.Cmd {
-	cmds, missing := make([]*redis.Cmd, len(due)), false
-	p := s.rdb.Pipeline()
-	for i, h := range due {
-		cmds[i] = renewScript.EvalSha(ctx, p, h.keys, renewArgs(h, terms[i], 0, "")...)
-	}
-	_, _ = p.Exec(ctx) // the commands have the errors
-	p = s.rdb.Pipeline()
-	for i, h := range due {
-		if redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
-			cmds[i], missing = renewScript.Eval(ctx, p, h.keys, renewArgs(h, terms[i], 0, "")...), true
+	if run.replicas == 0 && s.prompt.MayUseCaller(ctx) {
+		value, err := redisconn.DoOnCaller(ctx, s.prompt, func(ctx context.Context, rdb redis.Cmdable) (any, error) {
+			return run.script.Run(ctx, rdb, run.call.Keys, run.call.Args...).Result()
+		})
+		switch {
+		case err == nil:
+			return reply{value: value, sent: sent}, nil
+		case answered(err):
+			return reply{}, refine(ctx, err)
 		}
 	}
-	if missing {
-		_, _ = p.Exec(ctx)
-	}
-	return cmds
-}
-
-// eval runs a script. If the caller leaves before the answer comes, that goes to
-// late.
-func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, args []any, replicas int,
-	timeout time.Duration, late func(reply, error),
-) (reply, error) {
-	sent := time.Now()
-	if replicas == 0 && s.prompt(ctx) {
-		r := reply{sent: sent}
-		value, err := s.evalHere(ctx, script, keys, args)
-		if err == nil {
-			err = r.parse(value)
-		}
-		if err == nil {
-			return r, nil
-		}
-		if answered(err) {
-			return r, refine(ctx, err)
-		}
-		// No answer. The script is one that can be repeated, so that a slow server
-		// gets the time it needs, and the caller can leave.
-	}
-	r, err := redisconn.Run(ctx, s.run, func(ctx context.Context) (reply, error) {
-		r := reply{sent: sent}
-		var value any
-		var err error
-		if replicas > 0 {
-			value, r.acked, err = s.evalAndWait(ctx, script, keys, args, replicas, timeout)
-		} else {
-			value, err = script.Run(ctx, s.rdb, keys, args...).Result()
-		}
-		if err != nil {
-			return r, err
-		}
-		return r, r.parse(value)
-	}, late)
+	r, err := s.evalPatiently(ctx, run, sent, late)
 	if err != nil {
-		return r, refine(ctx, err)
+		return reply{}, refine(ctx, err)
 	}
 	return r, nil
 }
 
-// answered tells whether an error is Redis' own answer.
+// evalPatiently runs a script on a goroutine of its own. The reply that comes when
+// the caller has left goes to late.
+func (s *store) evalPatiently(ctx context.Context, run scriptRun, sent time.Time, late func(reply, error)) (reply, error) {
+	return redisconn.Do(ctx, s.patient, func(ctx context.Context) (reply, error) {
+		if run.replicas == 0 {
+			value, err := run.script.Run(ctx, s.rdb, run.call.Keys, run.call.Args...).Result()
+			return reply{value: value, sent: sent}, err
+		}
+		replies, confirmed, err := redisconn.EvalAndWait(ctx, s.rdb, run.script, []redisconn.Call{run.call}, run.replicas, run.timeout)
+		if len(replies) == 0 {
+			return reply{}, err
+		}
+		value, err := replies[0].Result() // a WAIT that failed has confirmed nothing
+		return reply{value: value, confirmed: confirmed, sent: sent}, err
+	}, late)
+}
+
+// parsed is what was parsed, or an error that matches ErrUnavailable.
+func parsed[T any](value T, err error) (T, error) {
+	if err != nil {
+		var none T
+		return none, unavailable(err)
+	}
+	return value, nil
+}
+
+// answered reports whether an error is Redis' own answer.
 func answered(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer)
-}
-
-// prompt tells whether evalHere comes back in time: the end of ctx by a
-// cancellation may go unnoticed there, for as long as prompt.
-func (s *store) prompt(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return s.direct != nil && ctx.Err() == nil && (!ok || time.Until(deadline) >= prompt)
-}
-
-// evalHere runs a script on the caller's own goroutine, which saves what two
-// goroutines cost each other.
-func (s *store) evalHere(ctx context.Context, script *redis.Script, keys []string, args []any) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, prompt)
-	defer cancel()
-	return script.Run(ctx, s.direct, keys, args...).Result()
-}
-
-// evalAndWait runs a script and waits for replicas in one round trip. Both
-// commands have to go over one connection, to the node that has the keys.
-func (s *store) evalAndWait(ctx context.Context, script *redis.Script, keys []string, args []any, replicas int,
-	timeout time.Duration,
-) (any, int, error) {
-	node := redis.Cmdable(s.rdb)
-	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, keys[0])
-		if err != nil {
-			return nil, 0, err
-		}
-		node = master
-	}
-	try := func(run func(p redis.Pipeliner) *redis.Cmd) (any, int, error) {
-		p := node.Pipeline()
-		script, wait := run(p), p.Do(ctx, "WAIT", replicas, timeout.Milliseconds())
-		_, _ = p.Exec(ctx)
-		if err := script.Err(); err != nil {
-			return nil, 0, err
-		}
-		acked, _ := wait.Int()
-		return script.Val(), acked, nil
-	}
-	value, acked, err := try(func(p redis.Pipeliner) *redis.Cmd { return script.EvalSha(ctx, p, keys, args...) })
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		value, acked, err = try(func(p redis.Pipeliner) *redis.Cmd { return script.Eval(ctx, p, keys, args...) })
-	}
-	return value, acked, err
 }
 
 // refine turns an error of Redis, or of the wait for it, into one of ours.
@@ -245,5 +286,5 @@ func refine(ctx context.Context, err error) error {
 	return unavailable(err)
 }
 
-// final reports whether to try again makes no sense.
+// final reports whether trying again makes no sense.
 func final(err error) bool { return errors.Is(err, ErrConflict) || !errors.Is(err, ErrUnavailable) }

@@ -12,35 +12,35 @@ import (
 
 const maxStripes = 1 << 16
 
-// A Striped is n locks under one name: for keys that may share a lock with others,
-// or for a stock that is kept in n parts so that n buyers can be served at a time.
-// (A stock that is one number needs no lock but one conditional update.)
+// A Striped is n locks under one name: for keys that may share a lock with others, or
+// for a stock that is kept in n parts so that n buyers can be served at a time. (A stock
+// that is one number needs no lock: use one conditional update.)
 type Striped struct {
 	l    *Locker
 	name string
 	n    int
 }
 
-// Striped returns the locks name:0 to name:n-1. Everybody must use the same n: with
-// another one a key has another stripe. If n is not from 1 to 65,536, its methods
+// Striped returns the locks name:0 to name:n-1. All callers must use the same n: with
+// another n a key has another stripe. If n is not from 1 to 65,536, its methods
 // fail with ErrConfig.
 func (l *Locker) Striped(name string, n int) *Striped { return &Striped{l, name, n} }
 
 // LockKey takes the lock of the stripe that key belongs to, as [Locker.Lock] does.
-// Two keys may share one, so whoever holds one key must not wait for another.
+// Two keys may share a stripe, so a caller that holds one key must not wait for another.
 func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 	o, err := s.check()
 	if err != nil {
 		return nil, err
 	}
 	t := s.target(&o, s.stripe(key))
-	return s.l.c.lock(ctx, &t, &o, true)
+	return s.l.shared.lock(ctx, &t, &o, true)
 }
 
-// LockAny takes the lock of a stripe that is free, or else waits for one with a
-// short queue, and returns its number. It does not take the stripes skip, such as
-// those the caller found empty. It looks from a random stripe on, a round trip each.
-// To skip every stripe is ErrConfig.
+// LockAny takes the lock of a free stripe, or waits for the one with the shortest queue,
+// and returns its number. It leaves out the stripes skip, such as those that the caller
+// found empty. It starts at a random stripe, and each stripe that it tries is a round
+// trip. With every stripe in skip the error is ErrConfig.
 func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error) {
 	o, err := s.check()
 	if err != nil {
@@ -55,11 +55,11 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 			continue
 		}
 		t := s.target(&o, stripe)
-		if s.l.c.keeper.holds(ctx, t.record()) {
+		if heldBy(ctx, t.record()) {
 			own = true // to wait for it would be to wait for oneself
 			continue
 		}
-		lease, err := s.l.c.lock(ctx, &t, &o, false)
+		lease, err := s.l.shared.lock(ctx, &t, &o, false)
 		if err == nil {
 			return lease, stripe, nil
 		}
@@ -77,7 +77,7 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 	case number < 0:
 		return nil, -1, badConfig("skip leaves none of the %d stripes", s.n)
 	}
-	lease, err := s.l.c.lock(ctx, &best, &o, true)
+	lease, err := s.l.shared.lock(ctx, &best, &o, true)
 	if err != nil {
 		return nil, -1, err
 	}

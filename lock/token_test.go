@@ -1,9 +1,8 @@
-package lock
+package lock_test
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,25 +11,26 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestATokenHandsALockOver(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	a, b := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
-	for name, take := range map[string]func() (*Lease, error){
-		"mutex":  func() (*Lease, error) { return a.Lock(ctx, "a") },
-		"all":    func() (*Lease, error) { return a.LockAll(ctx, "x", "y{}", "z\xff") },
-		"write":  func() (*Lease, error) { return a.RW("a").Lock(ctx) },
-		"read":   func() (*Lease, error) { return a.RW("a").RLock(ctx) },
-		"permit": func() (*Lease, error) { return a.Semaphore("a", 1).Acquire(ctx) },
+	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
+	for name, take := range map[string]func() (*lock.Lease, error){
+		"mutex":  func() (*lock.Lease, error) { return a.Lock(ctx, "a") },
+		"all":    func() (*lock.Lease, error) { return a.LockAll(ctx, "x", "y{}", "z\xff") },
+		"write":  func() (*lock.Lease, error) { return a.RW("a").Lock(ctx) },
+		"read":   func() (*lock.Lease, error) { return a.RW("a").RLock(ctx) },
+		"permit": func() (*lock.Lease, error) { return a.Semaphore("a", 1).Acquire(ctx) },
 	} {
 		lease := must(t)(take())
 		token, err := lease.Detach(ctx, time.Minute)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if lease.Err() == nil || lease.Context().Err() == nil || !errors.Is(lease.Unlock(ctx), ErrNotHeld) {
+		if lease.Err() == nil || lease.Context().Err() == nil || !errors.Is(lease.Unlock(ctx), lock.ErrNotHeld) {
 			t.Errorf("%s: the old lease stands", name)
 		}
 		if strings.Trim(string(token), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
@@ -43,12 +43,12 @@ func TestATokenHandsALockOver(t *testing.T) {
 		if err := taken.Check(ctx); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		for _, l := range []*Locker{a, b} {
-			if _, err := l.Attach(ctx, token); !errors.Is(err, ErrNotHeld) {
+		for _, l := range []*lock.Locker{a, b} {
+			if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
 				t.Errorf("%s: attached twice: %v", name, err)
 			}
 		}
-		if err := a.Release(ctx, token); !errors.Is(err, ErrNotHeld) {
+		if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
 			t.Errorf("%s: released what was attached: %v", name, err)
 		}
 		token, err = taken.Detach(ctx, time.Minute)
@@ -61,7 +61,7 @@ func TestATokenHandsALockOver(t *testing.T) {
 			}
 		}
 		next := must(t)(take())
-		if err := a.Release(ctx, token); !errors.Is(err, ErrNotHeld) && name != "read" && name != "permit" {
+		if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) && name != "read" && name != "permit" {
 			t.Errorf("%s: an old token: %v", name, err)
 		}
 		if err := next.Check(ctx); err != nil {
@@ -74,7 +74,7 @@ func TestATokenHandsALockOver(t *testing.T) {
 func TestADetachedLockEndsByItself(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	lease := must(t)(l.Lock(ctx, "a"))
 	begin := time.Now()
 	token, err := lease.Detach(ctx, 200*time.Millisecond)
@@ -85,11 +85,11 @@ func TestADetachedLockEndsByItself(t *testing.T) {
 	if took := time.Since(begin); took < 198*time.Millisecond || took > slack {
 		t.Errorf("it took %v", took)
 	}
-	if _, err := l.Attach(ctx, token); !errors.Is(err, ErrNotHeld) {
+	if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
 		t.Error(err)
 	}
 	unlock(t, next)
-	if _, err := must(t)(l.Lock(ctx, "b")).Detach(ctx, time.Millisecond); !errors.Is(err, ErrConfig) {
+	if _, err := must(t)(l.Lock(ctx, "b")).Detach(ctx, time.Millisecond); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
 }
@@ -98,7 +98,7 @@ func TestABadTokenIsRefused(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l := open(t, rdb, Options{})
+	l := open(t, rdb, lock.Options{})
 	token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -106,9 +106,9 @@ func TestABadTokenIsRefused(t *testing.T) {
 	before := dump(t, rdb)
 	good := string(token)
 	for _, bad := range []string{"", "x", "l1.", "l0." + good[3:], "l2." + good[3:], good + "A", good[:len(good)-1], good[:20] + "A" + good[21:]} {
-		_, err1 := l.Attach(ctx, Token(bad))
-		for _, err := range []error{err1, l.Release(ctx, Token(bad))} {
-			if !errors.Is(err, ErrBadToken) {
+		_, err1 := l.Attach(ctx, lock.Token(bad))
+		for _, err := range []error{err1, l.Release(ctx, lock.Token(bad))} {
+			if !errors.Is(err, lock.ErrBadToken) {
 				t.Errorf("%q: %v", bad, err)
 			}
 		}
@@ -118,33 +118,15 @@ func TestABadTokenIsRefused(t *testing.T) {
 	}
 }
 
-func FuzzToken(f *testing.F) {
-	f.Add("l1.W10")
-	f.Add(string(makeToken([]part{{[]byte("a"), []byte("levee:l1:m:{a}"), "m", 1, "x:1", 1}})))
-	f.Fuzz(func(t *testing.T, text string) {
-		parts, err := Token(text).parts()
-		if err != nil {
-			if !errors.Is(err, ErrBadToken) {
-				t.Error(err)
-			}
-			return
-		}
-		again, err := makeToken(parts).parts()
-		if err != nil || fmt.Sprint(again) != fmt.Sprint(parts) {
-			t.Errorf("%v became %v, %v", parts, again, err)
-		}
-	})
-}
-
 func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), Options{})
+	l := open(t, s.Client(t), lock.Options{})
 	lease := must(t)(l.Lock(ctx, "a"))
-	if _, err := l.Lock(lease.Context(), "a"); !errors.Is(err, ErrDeadlock) {
+	if _, err := l.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := l.TryLock(lease.Context(), "a"); !errors.Is(err, ErrNotAcquired) {
+	if _, err := l.TryLock(lease.Context(), "a"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("got %v", err)
 	}
 	inner := must(t)(lease.Reenter())
@@ -155,16 +137,16 @@ func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
 	if err := inner.Context().Err(); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, ErrNotAcquired) {
+	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("got %v", err)
 	}
 	unlock(t, inner)
 	unlock(t, must(t)(l.Lock(context.WithoutCancel(lease.Context()), "a"))) // no deadlock any more
-	if _, err := lease.Reenter(); !errors.Is(err, ErrNotHeld) {
+	if _, err := lease.Reenter(); !errors.Is(err, lock.ErrNotHeld) {
 		t.Errorf("got %v", err)
 	}
 	w := must(t)(l.RW("a").Lock(ctx))
-	if _, err := l.RW("a").RLock(w.Context()); !errors.Is(err, ErrDeadlock) {
+	if _, err := l.RW("a").RLock(w.Context()); !errors.Is(err, lock.ErrDeadlock) {
 		t.Errorf("got %v", err)
 	}
 	unlock(t, w)
@@ -172,7 +154,7 @@ func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
 
 func TestOnceRunsOnce(t *testing.T) {
 	s := redistest.Start(t)
-	ls := []*Locker{open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var runs, tried atomic.Int32
 	var all sync.WaitGroup
 	mine := errors.New("mine")
@@ -209,16 +191,16 @@ func TestOnceRunsOnce(t *testing.T) {
 		}
 		time.Sleep(60 * time.Millisecond)
 	}
-	if _, err := ls[0].Once(t.Context(), "a", 0, nil); !errors.Is(err, ErrConfig) {
+	if _, err := ls[0].Once(t.Context(), "a", 0, nil); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
-	everyKeyEnds(t, s.Client(t))
+	lock.EveryKeyEnds(t, s.Client(t))
 }
 
 func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	l, other := open(t, s.Client(t), Options{}), open(t, s.Client(t), Options{})
+	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	lease := must(t)(l.Lock(ctx, "a"))
 	b := must(t)(other.Lock(ctx, "b"))
 	waits := make(chan error)
@@ -230,16 +212,16 @@ func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := <-waits; !errors.Is(err, ErrClosed) {
+		if err := <-waits; !errors.Is(err, lock.ErrClosed) {
 			t.Error(err)
 		}
 	}
-	if lease.Context().Err() == nil || !errors.Is(lease.Err(), ErrClosed) {
+	if lease.Context().Err() == nil || !errors.Is(lease.Err(), lock.ErrClosed) {
 		t.Errorf("the lease: %v", lease.Err())
 	}
 	unlock(t, must(t)(other.TryLock(ctx, "a")), b)
 	unlock(t, must(t)(other.TryLock(ctx, "b")))
-	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, ErrClosed) {
+	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrClosed) {
 		t.Error(err)
 	}
 	_ = l.Close()
@@ -248,11 +230,11 @@ func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 func TestInspectAndLabels(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), Options{})
-	if info, err := l.Inspect(ctx, "a"); err != nil || info != (Info{}) {
+	l := open(t, s.Client(t), lock.Options{})
+	if info, err := l.Inspect(ctx, "a"); err != nil || info != (lock.Info{}) {
 		t.Errorf("%+v, %v", info, err)
 	}
-	lease := must(t)(l.With(Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
+	lease := must(t)(l.With(lock.Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
 	info, err := l.Inspect(ctx, "a")
 	if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second {
 		t.Errorf("%+v, %v", info, err)

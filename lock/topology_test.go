@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 func TestEverythingWorksOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	ls := []*Locker{open(t, cluster.Client(t), Options{}), open(t, cluster.Client(t), Options{})}
+	ls := []*lock.Locker{open(t, cluster.Client(t), lock.Options{}), open(t, cluster.Client(t), lock.Options{})}
 	ctx := t.Context()
 	var inside [6]atomic.Int32
 	last := [6]int64{}
@@ -31,7 +32,7 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 					close(moved)
 				}
 				n := (i + round) % len(inside)
-				err := ls[i%2].Do(ctx, fmt.Sprint("{", n, "}"), func(_ context.Context, s *Lease) error {
+				err := ls[i%2].Do(ctx, fmt.Sprint("{", n, "}"), func(_ context.Context, s *lock.Lease) error {
 					if inside[n].Add(1) != 1 || s.Fence() <= last[n] {
 						t.Errorf("lock %d: %d inside, fence %d after %d", n, inside[n].Load(), s.Fence(), last[n])
 					}
@@ -39,7 +40,7 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 					inside[n].Add(-1)
 					return nil
 				})
-				if err != nil && !errors.Is(err, ErrUnavailable) { // while a slot moves
+				if err != nil && !errors.Is(err, lock.ErrUnavailable) { // while a slot moves
 					t.Error(err)
 				}
 			}
@@ -60,19 +61,19 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 		t.Error(ran, err)
 	}
 	var renewed atomic.Int32
-	many := ls[0].With(Options{Lease: 3 * time.Second, Hooks: Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+	many := ls[0].With(lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
 		if err == nil {
 			renewed.Add(1)
 		}
 	}}}) // renewed in one pipeline for each node
-	var leases []*Lease
+	var leases []*lock.Lease
 	for i := range 20 {
 		leases = append(leases, must(t)(many.Lock(ctx, fmt.Sprint("many", i))))
 	}
 	redistest.Eventually(t, 20*time.Second, "they are renewed", func() bool { return int(renewed.Load()) >= 2*len(leases) })
 	unlock(t, leases...)
-	_, err := ls[0].With(Options{Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}).Lock(ctx, "r") // there are none
-	if !errors.Is(err, ErrNotReplicated) {
+	_, err := ls[0].With(lock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}).Lock(ctx, "r") // there are none
+	if !errors.Is(err, lock.ErrNotReplicated) {
 		t.Error(err)
 	}
 	unlock(t, must(t)(ls[1].TryLock(ctx, "r")))
@@ -89,14 +90,14 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 		return ctl.Wait(ctx, 1, 50*time.Millisecond).Val() == 1
 	})
 	var renewed atomic.Int32
-	l := open(t, s.Client(t), Options{Replicas: 1, ReplicaTimeout: time.Second, Lease: 4 * time.Second, Hooks: Hooks{
+	l := open(t, s.Client(t), lock.Options{Replicas: 1, ReplicaTimeout: time.Second, Lease: 4 * time.Second, Hooks: lock.Hooks{
 		Renewed: func(_ string, _ time.Duration, err error) {
 			if err == nil {
 				renewed.Add(1)
 			}
 		},
 	}})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.c.push)
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 	unlock(t, must(t)(l.Lock(ctx, "a")))
 	waits := s.Calls("wait")
 	lease := must(t)(l.Lock(ctx, "a"))
@@ -120,7 +121,7 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 		t.Errorf("%d WAIT for 20 looks", got)
 	}
 	replica.Stop()
-	if _, err := l.Lock(ctx, "b"); !errors.Is(err, ErrNotReplicated) {
+	if _, err := l.Lock(ctx, "b"); !errors.Is(err, lock.ErrNotReplicated) {
 		t.Errorf("got %v", err)
 	}
 	if info, _ := l.Inspect(ctx, "b"); info.Held {

@@ -1,4 +1,4 @@
-package lock
+package lock_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
 )
 
 // A renewal that is under way when the lock is given back must not bring it to life
@@ -24,7 +25,7 @@ func TestChaosUnlocksRaceRenewals(t *testing.T) {
 	var total, raced atomic.Int64
 	var all sync.WaitGroup
 	for worker := range 8 {
-		l := open(t, s.Client(t), Options{Lease: time.Minute})
+		l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 		all.Go(func() {
 			for i := 0; more(); i++ {
 				lease, err := l.TryLock(t.Context(), fmt.Sprint(worker))
@@ -32,7 +33,7 @@ func TestChaosUnlocksRaceRenewals(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				l.c.keeper.renewAll() // as if it was time
+				l.RenewAll() // as if it was time
 				if underWay(lease) {
 					raced.Add(1)
 				}
@@ -44,7 +45,7 @@ func TestChaosUnlocksRaceRenewals(t *testing.T) {
 				}
 				total.Add(1)
 			}
-			if n := l.c.kept(); n != 0 {
+			if n := l.Kept(); n != 0 {
 				t.Errorf("%d leases are still cared for", n)
 			}
 		})
@@ -57,13 +58,9 @@ func TestChaosUnlocksRaceRenewals(t *testing.T) {
 }
 
 // underWay waits for a moment until a lease is being renewed.
-func underWay(lease *Lease) bool {
-	h := lease.g.holds[0]
+func underWay(lease *lock.Lease) bool {
 	for begin := time.Now(); time.Since(begin) < 5*time.Millisecond; runtime.Gosched() {
-		h.k.mu.Lock()
-		busy := h.busy
-		h.k.mu.Unlock()
-		if busy {
+		if lease.IsRenewing() {
 			return true
 		}
 	}
@@ -75,9 +72,9 @@ func underWay(lease *Lease) bool {
 func leases(p *redistest.Parent, args []string) error {
 	n, _ := strconv.Atoi(args[1])
 	var lost, renewed atomic.Int64
-	rdb, l, err := child(args[0], Options{Hooks: Hooks{
+	rdb, l, err := child(args[0], lock.Options{Hooks: lock.Hooks{
 		Lost: func(_ string, err error) {
-			if !errors.Is(err, ErrClosed) {
+			if !errors.Is(err, lock.ErrClosed) {
 				lost.Add(1)
 			}
 		},

@@ -1,4 +1,4 @@
--- What the scripts that change a lock begin with.
+-- What every script begins with: the keys, and the server's time.
 -- KEYS  1 record, 2 queue, 3 alive, 4 shares: one lock, one cluster slot
 --
 -- record  hash: o  owner ("" free): an owner's name, or "g:" and a queue entry
@@ -8,7 +8,7 @@
 --               q  there may be somebody in the queue
 --               lr the last owner that has released    m  the owner's label
 --               d  until when the work counts as done (kind "once")
--- queue   zset: entry -> its turn. An entry is mode:process:number.
+-- queue   zset: entry -> its ticket: the lowest is next. An entry is mode:process:number.
 -- alive   zset: process -> until when it counts as alive without news (ms)
 -- shares  zset: owner, or "g:" and an entry, -> end of its lease (ms)
 --
@@ -22,4 +22,9 @@ local DAY = 86400000  -- and at the most, if the clock has stepped back, until i
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local micros = time[1] * 1000000 + time[2]
+
+-- Tells how long a key is to live that is needed for so long and then for its fence.
+local function lifetime(needed, fence)
+  return needed + RETAIN + math.floor(math.min(math.max(fence - micros, 0) / 1000, DAY))
+end
 

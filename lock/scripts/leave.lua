@@ -1,8 +1,8 @@
 -- Takes an entry out of the queue, and passes on what it has been granted.
--- ARGV  1 entry, 2 places, 3 channel prefix
+-- ARGV  1 entry, 2 permits, 3 channel prefix
 -- Gives 1 if it was there, else 0.
 local entry = ARGV[1]
-local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
+local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 -- include state.lua
 if not known then -- it was evicted, and the queue perhaps was not
   return redis.call('ZREM', queue, entry)

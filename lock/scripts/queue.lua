@@ -1,6 +1,6 @@
--- How a lock passes from one to the next. It stands in the scripts where they say
--- so, after the short ways that do without it, and uses what they have set:
--- places (permits), channel (prefix of the channels) and mine (the caller's entry).
+-- How a lock passes from one holder to the next, for the scripts that include this.
+-- They have set permits, channel (prefix of the channels) and mine (the entry of the
+-- caller, "" if it has none).
 
 local function alone(mode) return mode == 'm' or mode == 'o' end -- there are no shares
 local function exclusive(mode) return alone(mode) or mode == 'w' end
@@ -15,8 +15,8 @@ local function check(mode)
   end
 end
 
--- A process that lets a grant lapse counts as dead until it is heard again: it
--- may have a thousand entries, and none shall cost the others this time again.
+-- A process that lets a grant lapse counts as dead until it is heard again. It may
+-- have a thousand entries, and each would cost the others CLAIM.
 local function suspect(holder)
   if string.sub(holder, 1, 2) == 'g:' then
     redis.call('ZREM', alive, process(string.sub(holder, 3)))
@@ -38,15 +38,15 @@ local function expire(mode)
     suspect(holder)
     redis.call('ZREM', shares, holder)
   end
-  if length > 0 then -- the step back again
+  if length > 0 then -- the clock may have stepped back, as in state.lua
     for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, string.format('(%.0f', now + length), '+inf')) do
       redis.call('ZADD', shares, now + length, holder)
     end
   end
 end
 
--- Tells whether the lock can be taken in this mode, leaving the queue aside.
-local function room(mode)
+-- Tells whether the lock can be taken in this mode, whoever stands in the queue.
+local function fits(mode)
   if owner ~= '' then
     return false
   elseif alone(mode) or mode == 'r' then
@@ -54,11 +54,11 @@ local function room(mode)
   elseif mode == 'w' then
     return redis.call('ZCARD', shares) == 0
   end
-  return redis.call('ZCARD', shares) < places
+  return redis.call('ZCARD', shares) < permits
 end
 
--- Gives the first entry of a living process, and drops those of dead ones: one
--- that was only slow comes back, with its turn.
+-- Gives the first entry of a living process, and drops those of dead ones. A process
+-- that was only slow comes back with its ticket.
 local function head()
   while queued do
     local entry = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -77,9 +77,9 @@ local function head()
   end
 end
 
--- Grants the lock to as many from the head of the queue as there is room for.
--- Gives the entry it stopped at: the caller's own, or one for which there is none; of
--- a lock that one holds alone it looks at no entry.
+-- Grants the lock to as many from the head of the queue as it fits. Gives the entry
+-- that it stopped at: the caller's own, which takes the lock itself, or one that the
+-- lock does not fit. While an owner has the lock it looks at no entry.
 local function advance()
   while owner == '' do
     local entry = head()
@@ -87,7 +87,7 @@ local function advance()
       return entry
     end
     local mode = string.sub(entry, 1, 1)
-    if not room(mode) then
+    if not fits(mode) then
       return entry
     end
     redis.call('ZREM', queue, entry)

@@ -1,20 +1,22 @@
 -- Gives a lock back, and grants it to whoever is next.
--- ARGV  1 mode, 2 places, 3 channel prefix, 4 owner, 5 its fence, 6 the end of its
+-- ARGV  1 mode, 2 permits, 3 channel prefix, 4 owner, 5 its fence, 6 the end of its
 --       lease as it knows it (ms), 7 "1" to refuse it also a lock it asked for and
 --       may still get, 8 how long its work counts as done (ms, 0: not at all)
 -- Gives "ok"       it had the lock, now it has not
 --       "expired"  its lease had ended, but nobody has had the lock since
 --       "again"    it was the last to release before, and if ARGV 7 is not "1" nobody
 --                  else has had it since
---       "past"     it had released before: its lease has not ended and is not there
+--       "past"     it had released before: by ARGV 6 its lease would go on, yet it does
+--                  not have the lock
 --       "taken"    its lease had ended and somebody else has had the lock
 --       "lost"     the record is not the one it had the lock in
 local mode, me = ARGV[1], ARGV[4]
-local places, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
+local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 
--- The short way: nobody waits. The record lives on as it would with its lease, which
--- is for RETAIN and more. A server that is out of memory refuses a script its first
--- command that takes some: the long way begins with one that does not.
+-- The short way: nobody waits. The record keeps the TTL that it got with its lease,
+-- which is at least RETAIN from now. A server that is out of memory refuses HSET as the
+-- first write of a script, but not after a write that needs no memory: the long way
+-- begins with such a one.
 if mode == 'm' then
   local found = redis.call('HMGET', record, 'o', 'x', 'q')
   local rest = (tonumber(found[2]) or 0) - now
@@ -50,7 +52,7 @@ if not expires then
       return 'past'
     end
   end
-  if released == me and (owner == '' or ARGV[7] == '1') then -- the servers of a quorum have no common end of the lease
+  if released == me and (owner == '' or ARGV[7] == '1') then -- for a quorum, which knows no end of the lease
     return 'again'
   elseif born > tonumber(ARGV[5]) then
     return 'lost'
@@ -69,7 +71,7 @@ else
   redis.call('HSET', record, 'lr', me)
 end
 local answer = expires > now and 'ok' or 'expired'
-if answer == 'ok' and ARGV[8] ~= '0' then -- everybody who waits shall look
+if answer == 'ok' and ARGV[8] ~= '0' then -- wake everybody who waits: the work is done
   done = now + tonumber(ARGV[8])
   redis.call('HSET', record, 'd', done)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

@@ -1,4 +1,4 @@
--- The state of the lock: what the short ways do without. A value of another type
+-- The state of the lock, for the scripts that include this. A value of another type
 -- stops the script here, before anything is written.
 local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'q', 'lr', 'd')
 local owner, ends, length = found[1] or '', tonumber(found[2] or 0), tonumber(found[3] or 0)
@@ -14,9 +14,9 @@ elseif not known and redis.call('EXISTS', record, queue) > 0 then
   queued = '1' -- the record was evicted, and the queue was not
 end
 
--- Tells how long a key is to live, from how long it is needed.
-local function life(ms)
-  return ms + RETAIN + math.floor(math.min(math.max(fence - micros, 0) / 1000, DAY))
+-- Tells how long the record is to live, from how long its state is needed.
+local function life(needed)
+  return lifetime(needed, fence)
 end
 
 -- A step back of the server's clock must not make a lease longer than it was.

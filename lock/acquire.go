@@ -1,0 +1,122 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// lock takes a lock that one owner has, or several share.
+func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*Lease, error) {
+	if wait && heldBy(ctx, t.record()) {
+		return nil, ErrDeadlock
+	}
+	g, err := l.take(ctx, t, o, wait)
+	if err != nil {
+		return nil, err
+	}
+	return l.lease(ctx, g), nil
+}
+
+// take takes a lock and has it renewed.
+func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (*grant, error) {
+	if l.isClosed() {
+		return nil, ErrClosed
+	}
+	if ctx.Err() != nil {
+		return nil, notAcquired(ctx)
+	}
+	begin := time.Now()
+	take := l.takeNow
+	if wait {
+		take = l.takeInTurn
+	}
+	g, contended, err := take(ctx, t, o)
+	if err == nil || errors.Is(err, ErrNotReplicated) {
+		l.adviseOnce(o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if l.isClosed() { // it came too late for Close to find it
+		_ = l.release(ctx, g, 0)
+		return nil, ErrClosed
+	}
+	if ctx.Err() != nil { // while it was granted: the caller does not want it any more
+		l.releaseLater(g)
+		return nil, notAcquired(ctx)
+	}
+	if o.Hooks.Acquired != nil {
+		o.Hooks.Acquired(t.name, time.Since(begin), contended)
+	}
+	return g, nil
+}
+
+// takeNow takes a lock if it can be had at once. contended is always false.
+func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (g *grant, contended bool, err error) {
+	b := o.bid()
+	b.owners = []string{l.newOwner()}
+	r, err := l.ask(ctx, t, o, b)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, false, notAcquired(ctx)
+	case err != nil:
+		return nil, false, err
+	case r.answer == answerGranted:
+		g, err = l.accept(ctx, t, o, b.owners[0], r.granted)
+		return g, false, err
+	case r.answer == answerDone:
+		return nil, false, errDone
+	}
+	return nil, false, &HeldError{Name: t.name, Remaining: r.busy.remaining, Waiting: r.busy.waiting}
+}
+
+// bid is what the options say about a bid.
+func (o *Options) bid() bid {
+	return bid{lease: o.Lease, label: o.Label, replicas: o.Replicas, timeout: o.ReplicaTimeout}
+}
+
+// ask makes a bid. If its outcome is not known, it sees to it that its owners do not
+// hold the lock.
+func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
+	r, err := l.server.acquire(ctx, t, b)
+	if err != nil && !errors.Is(err, ErrConflict) {
+		if o.Hooks.Orphan != nil {
+			o.Hooks.Orphan(t.name)
+		}
+		l.refuse(t, o.Lease, b.owners)
+	}
+	return r, err
+}
+
+// lateReply gets the reply to a bid whose caller has left, or its error: what was
+// granted is given back, and an entry for which nobody waits any more leaves the
+// queue. See refuse for why a bid can be granted after its refusal.
+func (l *locker) lateReply(t *target, b bid, r bidReply, err error) {
+	switch {
+	case err != nil || r.answer == answerGranted:
+		l.refuse(t, b.lease, b.owners)
+	case r.answer == answerBusy && b.entry != "":
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.entries[b.entry] == nil {
+			l.leaveQueue(t, b.entry)
+		}
+	}
+}
+
+// accept makes the grant of what an owner got. If it came too late, or too few
+// replicas know of it, it is given back.
+func (l *locker) accept(ctx context.Context, t *target, o *Options, owner string, got granted) (*grant, error) {
+	g := newGrant(t, o, owner, got)
+	if got.confirmed < o.Replicas {
+		err := l.release(ctx, g, 0)
+		return nil, errors.Join(ErrNotReplicated, err)
+	}
+	if g.expired(time.Now()) {
+		_ = l.release(ctx, g, 0)
+		return nil, unavailable(errors.New("its answer took longer than the lease"))
+	}
+	l.watchdog.add(g)
+	return g, nil
+}

@@ -1,0 +1,150 @@
+package lock
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+// What the tests of package lock_test need beyond the exported names.
+
+const (
+	MinLease   = minLease
+	MaxPermits = maxPermits
+	MaxStripes = maxStripes
+)
+
+// The scripts, for faults that strike one of them.
+var (
+	AcquireScript = acquireScript
+	ReleaseScript = releaseScript
+	RenewScript   = renewScript
+	LeaveScript   = leaveScript
+)
+
+// Jumped is how a jump of the wall clock is found.
+var Jumped = jumped
+
+// RememberFencesFor makes the scripts remember fences for so many milliseconds, until
+// the test ends.
+func RememberFencesFor(t *testing.T, ms string) {
+	cutOut(t, &beginLua, "local RETAIN = 600000", "local RETAIN = "+ms)
+}
+
+// Hears reports whether messages of grants arrive.
+func (l *Locker) Hears() bool { return l.shared.hears() }
+
+// RenewAll makes every lease due, as after a gap in the messages.
+func (l *Locker) RenewAll() { l.shared.watchdog.renewAll() }
+
+// Look has the watchdog look at its leases as after a jump of the wall clock to now.
+func (l *Locker) Look(now time.Time) { l.shared.watchdog.look(now, true) }
+
+// Process is the secret part of the names of owners.
+func (l *Locker) Process() string { return l.shared.process }
+
+// Waiting is the length of the queue of a lock of any kind.
+func (l *Locker) Waiting(ctx context.Context, kind keys.LockKind, name string) (int, error) {
+	t := newTarget("", kind, name, exclusive)
+	info, err := l.shared.redis.inspect(ctx, &t)
+	return info.Waiting, err
+}
+
+// Kept is how much a Locker remembers: it should be nothing when nothing is held.
+func (l *Locker) Kept() (n int) {
+	s := l.shared
+	s.mu.Lock()
+	n = len(s.rooms) + len(s.entries) + len(s.attaching)
+	s.mu.Unlock()
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	return n + len(s.watchdog.grants)
+}
+
+// InQueue reports whether somebody of this process stands in a queue in Redis.
+func (l *Locker) InQueue() bool {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	for _, room := range l.shared.rooms {
+		if room.queued {
+			return true
+		}
+	}
+	return false
+}
+
+// InRooms is how many callers of this process wait.
+func (l *Locker) InRooms() (n int) {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	for _, room := range l.shared.rooms {
+		n += room.line.Len()
+	}
+	return n
+}
+
+// Taken is when the command was sent that took the lock.
+func (s *Lease) Taken() time.Time { return s.acq.grants[0].taken }
+
+// Deadline is until when this process believes in the lease.
+func (s *Lease) Deadline() time.Time {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	return s.acq.grants[0].deadline
+}
+
+// Shift changes the times at which the lease ends and is renewed.
+func (s *Lease) Shift(shift func(time.Time) time.Time) {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	g := s.acq.grants[0]
+	g.deadline, g.next = shift(g.deadline), shift(g.next)
+}
+
+// IsRenewing reports whether a renewal of the lease is on its way.
+func (s *Lease) IsRenewing() bool {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	return s.acq.grants[0].renewing
+}
+
+// SendRelease sends the command of Unlock, and reports whether that gave the lock
+// back, or had done so before.
+func (s *Lease) SendRelease(ctx context.Context) (bool, error) {
+	what, err := s.locker.server.release(ctx, s.acq.grants[0], 0)
+	return what == answerOK, err
+}
+
+// EveryKeyEnds sees that each key in the server has a TTL.
+func EveryKeyEnds(t *testing.T, rdb *redis.Client) {
+	t.Helper()
+	for _, key := range rdb.Keys(t.Context(), "*").Val() {
+		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl < 0 {
+			t.Errorf("%s has no TTL", key)
+		}
+	}
+}
+
+// cutOut replaces a part of a script's text, until the test ends.
+func cutOut(t *testing.T, text *string, from, to string) {
+	t.Helper()
+	if n := strings.Count(*text, from); n != 1 {
+		t.Fatalf("%q stands %d times in the script", from, n)
+	}
+	whole := *text
+	load := func() {
+		acquireScript, releaseScript, leaveScript = compose(acquireLua), compose(releaseLua), compose(leaveLua)
+		renewScript = compose(renewLua)
+	}
+	t.Cleanup(func() { *text = whole; load() })
+	*text = strings.Replace(whole, from, to, 1)
+	load()
+}
+
+// StripeOf is the number of the stripe that a key belongs to.
+func (s *Striped) StripeOf(key string) int { return s.stripe(key) }

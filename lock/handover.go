@@ -1,0 +1,167 @@
+package lock
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Hand-over
+//
+// A lock is handed over by a change of its owner's name in Redis:
+//
+//	Detach   owner a ──▶ b, a new name, which stands in the token
+//	Attach   owner b ──▶ c, a name made of b and of this process
+//	Release  of owner b
+//
+// A command for an earlier name, such as a renewal that was held up on its way, finds
+// that owner gone and does nothing. As c follows from b, an Attach whose reply was
+// lost can be repeated by the same process, and by no other.
+
+// Detach ends this lease and returns a token that stands for its locks. The locks are
+// held for the time ttl from now, and not renewed, unless the token is attached or
+// released before. It is one round trip for each lock. The lease must have no other
+// handles (Reenter). A lock may be handed over any number of times; its fence stays.
+//
+// ttl is from 100 ms to 24 h, otherwise the error matches ErrConfig. If the lease
+// was lost, the error matches ErrLost. If Redis does not answer, it matches
+// ErrUnavailable; the lease is over then too, and its locks are given back.
+func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
+	if ttl < minLease || ttl > maxLease {
+		return "", badConfig("ttl must be from %v to %v, got %v", minLease, maxLease, ttl)
+	}
+	if s.locker.redis == nil {
+		return "", badConfig("the lock of a quorum cannot be handed over")
+	}
+	if err := s.endOnlyHandle(); err != nil {
+		return "", err
+	}
+	s.acq.cancel(nil)
+	var parts []part
+	grants := slices.Clone(s.acq.grants)
+	for i, g := range s.acq.grants {
+		detached, err := s.locker.detach(ctx, g, ceilMillis(ttl))
+		if err != nil {
+			s.locker.releaseAll(ctx, append(grants, detached)) // g has the one name or the other
+			return "", err
+		}
+		grants[i] = detached
+		parts = append(parts, detached.part())
+	}
+	return makeToken(parts), nil
+}
+
+// detach hands a grant over to a new owner, which nobody renews. It returns the grant
+// of that one, which may or may not have the lock if there is an error.
+func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*grant, error) {
+	l.watchdog.remove(g)
+	detached := &grant{target: g.target, owner: l.newOwner(), fence: g.fence, lease: g.lease, hooks: g.hooks, taken: g.taken}
+	r, err := l.redis.transfer(ctx, g, detached.owner, ttl)
+	switch {
+	case err != nil:
+		return detached, err
+	case r.answer != answerOK:
+		return detached, lossError(r.answer.cause())
+	case r.confirmed < g.replicas:
+		return detached, ErrNotReplicated
+	}
+	return detached, nil
+}
+
+// Attach takes over the locks that a token stands for, and renews them from now on with
+// the Lease of the Locker's options. A token can be attached once: afterwards, and when
+// its time is over or its locks were given back, the error matches ErrNotHeld. The same
+// Locker may repeat a call that failed with ErrUnavailable.
+func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
+	parts, err := t.parts()
+	if err != nil {
+		return nil, err
+	}
+	o, err := l.options()
+	if err != nil {
+		return nil, err
+	}
+	if l.shared.isClosed() {
+		return nil, ErrClosed
+	}
+	if !l.shared.beginAttach(t) {
+		return nil, ErrNotHeld
+	}
+	defer l.shared.endAttach(t)
+	var grants []*grant
+	for i := range parts {
+		g, err := l.shared.attach(ctx, parts[i].grant(&o), &o)
+		if err != nil {
+			if errors.Is(err, ErrNotHeld) { // then the token is of no more use
+				l.shared.releaseAll(ctx, grants)
+			}
+			return nil, err
+		}
+		grants = append(grants, g)
+	}
+	for _, g := range grants {
+		l.shared.watchdog.add(g)
+	}
+	return l.shared.lease(ctx, grants...), nil
+}
+
+// attach takes over the lock of a detached grant.
+func (l *locker) attach(ctx context.Context, detached *grant, o *Options) (*grant, error) {
+	sum := sha256.Sum256([]byte(detached.owner))
+	heir := l.process + ":t" + hex.EncodeToString(sum[:12])
+	if l.watchdog.has(heir) {
+		return nil, ErrNotHeld
+	}
+	r, err := l.redis.transfer(ctx, detached, heir, o.Lease)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.answer != answerOK:
+		return nil, fmt.Errorf("%w: %w", ErrNotHeld, r.answer.cause())
+	case r.confirmed < o.Replicas:
+		return nil, ErrNotReplicated
+	}
+	return newGrant(&detached.target, o, heir, granted{fence: detached.fence, ends: r.ends, sent: r.sent}), nil
+}
+
+// beginAttach reports whether no other Attach of this token is on its way.
+func (l *locker) beginAttach(t Token) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.attaching[t] {
+		return false
+	}
+	l.attaching[t] = true
+	return true
+}
+
+func (l *locker) endAttach(t Token) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.attaching, t)
+}
+
+// Release gives back the locks that a token stands for, without attaching it. A second
+// Release returns nil as long as nobody else has taken the locks. If the token was
+// attached or its time is over, the error matches ErrNotHeld.
+func (l *Locker) Release(ctx context.Context, t Token) error {
+	parts, err := t.parts()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range parts {
+		what, err := l.shared.redis.release(ctx, parts[i].grant(&l.o), 0)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case what != answerOK && what != answerAgain:
+			errs = append(errs, fmt.Errorf("%w: %w", ErrNotHeld, what.cause()))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,167 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+const (
+	fastestPoll = 20 * time.Millisecond
+	slowestPoll = 250 * time.Millisecond
+	silentPolls = 8 // so many polls in a row without messages are worth a log line
+)
+
+// lead takes the lock for the leader w of a room, and for readers behind it. Each turn of
+// its loop is one bid; once the room's entry stands in the queue, a wait comes before it.
+//
+// Redis may fail while we wait. A leader that has no place in the queue yet gives up at
+// once: its caller is told that Redis is unavailable. One that stands in the queue goes
+// on for the length of a lease, as its place may still be there, and so may a grant to
+// it. Either way everybody in the room learns of it, see fail.
+func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options) (g *grant, contended bool, err error) {
+	var pause time.Duration
+	var failing time.Time // since when Redis has not answered
+	for polls := 0; ; polls++ {
+		queued, ticket := l.standing(room)
+		if queued {
+			contended = true
+			if polls == silentPolls && !l.hears() {
+				l.logNoMessages(o.Logger)
+			}
+			// A message that came since the last bid is still in room.wake: then this
+			// returns at once.
+			called, err := l.waitForTurn(ctx, room, pause, polls)
+			if err != nil {
+				l.exit(room, w)
+				return nil, contended, err
+			}
+			if called {
+				polls = 0
+			}
+		}
+		b, readers := l.roomBid(room, o, ticket)
+		r, err := l.ask(ctx, &room.target, o, b)
+		switch {
+		case err != nil && (ctx.Err() != nil || l.isClosed()):
+			l.exit(room, w)
+			return nil, contended, l.gaveUp(ctx)
+		case err != nil:
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if !queued || final(err) || time.Since(failing) > o.Lease {
+				l.fail(room, w, err)
+				return nil, contended, err
+			}
+			pause = min(max(2*pause, 2*fastestPoll), 2*slowestPoll)
+			continue
+		}
+		switch r.answer {
+		case answerGranted:
+			g, err := l.handOut(ctx, room, readers, o, b.owners, r.granted)
+			return g, contended, err
+		case answerBusy:
+			failing, pause = time.Time{}, r.busy.askAgain
+			l.mu.Lock()
+			room.stands(r.busy.ticket)
+			l.mu.Unlock()
+			continue
+		case answerDone:
+			err = errDone
+		default: // "gone" cannot be: an owner's name is used once
+			err = unavailable(errors.New("unexpected answer to a bid"))
+		}
+		l.fail(room, w, err)
+		return nil, contended, err
+	}
+}
+
+func (l *locker) gaveUp(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return notAcquired(ctx)
+	}
+	return ErrClosed
+}
+
+// waitForTurn waits until there was a message, or it is time to bid again. called
+// tells that there was a message.
+func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, pause time.Duration, polls int) (called bool, err error) {
+	if pause == 0 {
+		pause = time.Second // the last leader was granted the lock, and the entry was put back
+	}
+	if !l.hears() { // nobody will call us
+		pause = min(pause, min(fastestPoll<<min(polls, 8), slowestPoll))
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-room.wake:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, notAcquired(ctx)
+	case <-l.closed:
+		return false, ErrClosed
+	}
+}
+
+// roomBid makes the next bid of a room, and returns for whom it is: for the leader,
+// or for the leader and the readers behind it, an owner for each.
+func (l *locker) roomBid(room *waitRoom, o *Options, ticket int64) (bid, []*waiter) {
+	select {
+	case <-room.wake: // this bid finds what the message was about
+	default:
+	}
+	b := o.bid()
+	b.entry, b.ticket = room.entry, ticket
+	most := 1
+	if room.target.mode == read {
+		most = maxReaders
+	}
+	var readers []*waiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room.asked = true
+	for e := room.line.Front(); e != nil && len(readers) < most; e = e.Next() {
+		readers = append(readers, e.Value.(*waiter))
+		b.owners = append(b.owners, l.newOwner())
+	}
+	b.more = room.line.Len() > len(readers)
+	return b, readers
+}
+
+// handOut gives what was granted to those the bid was for, of whom the first is the
+// caller, and appoints the next leader. A reader may leave at any moment:
+//
+//  1. before the line is changed here: it is no longer in the line, its owner is refused
+//  2. after that, before its grant is handed to it: exit waits for the grant, and gives
+//     it back
+//
+// The next leader is appointed before the grants are accepted, which may take a round
+// trip: it need not wait for that.
+func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
+	l.mu.Lock()
+	room.stands(got.ticket)
+	room.asked = got.ticket > 0
+	here := make([]bool, len(readers))
+	for i, w := range readers {
+		if here[i] = w.place != nil; here[i] {
+			room.remove(w)
+		}
+	}
+	l.appointLeader(room)
+	l.mu.Unlock()
+
+	own, err := l.accept(ctx, &room.target, o, owners[0], got)
+	for i := 1; i < len(readers); i++ {
+		if !here[i] {
+			l.refuse(&room.target, o.Lease, owners[i:i+1])
+			continue
+		}
+		g, err := l.accept(ctx, &room.target, o, owners[i], got)
+		readers[i].handed <- handed{g, err}
+	}
+	return own, err
+}

@@ -1,0 +1,217 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
+)
+
+// A locker is what a Locker and those made of it by With share, or a Quorum.
+type locker struct {
+	process  string // 128 random bits: no two processes or Lockers are the same
+	acquired atomic.Int64
+	server   server
+	nodes    []*store // what server consists of
+	watchdog *watchdog
+	log      *logonce.Log
+
+	// redis is the only server, with a queue, messages and tokens. It and the three
+	// after it are unset in a Quorum, which has none of these.
+	redis       *store
+	link        *redisconn.Link
+	unsubscribe func()
+	hooks       Hooks // those of New, for what concerns all
+
+	logger          *slog.Logger
+	checkedServer   atomic.Bool // whether it is one to keep locks in
+	checkedReplicas atomic.Bool // whether it has any
+
+	ctx    context.Context // of what runs in the background
+	cancel context.CancelFunc
+	closed chan struct{} // closed by Close, as its first step
+
+	mu         sync.Mutex // guards what follows, and those fields of wait rooms that say so
+	rooms      map[roomKey]*waitRoom
+	entries    map[string]*waitRoom // by their entry in the queue
+	attaching  map[Token]bool       // tokens that an Attach is about to take
+	subscribed bool                 // to our channel
+	hearing    bool                 // what Hooks.Push was told last
+	closing    bool
+	ended      bool // nothing more is started in the background
+	tasks      sync.WaitGroup
+}
+
+func newLocker(rdb redis.UniversalClient, o Options) *locker {
+	process := rand.Text()
+	s := newStore(rdb, process)
+	l := bareLocker(process, s, []*store{s}, o)
+	s.late = l.lateReply
+	l.redis, l.link = s, redisconn.OpenLink(rdb)
+	l.unsubscribe = l.link.Subscribe(keys.LockChannels+process, redisconn.Subscriber{
+		Message: l.hear,
+		Gap:     l.gap,
+		Live:    func(bool) { l.noteHearing() },
+	})
+	return l
+}
+
+// bareLocker makes a locker without queue and messages.
+func bareLocker(process string, s server, nodes []*store, o Options) *locker {
+	ctx, cancel := context.WithCancel(context.Background())
+	log := logonce.New(o.Logger, "lock: ")
+	return &locker{
+		process: process, server: s, nodes: nodes, watchdog: newWatchdog(s, log), log: log, logger: o.Logger, hooks: o.Hooks,
+		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
+		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
+	}
+}
+
+// newOwner makes the name of an acquisition, which is never used again.
+func (l *locker) newOwner() string { return l.process + ":" + strconv.FormatInt(l.acquired.Add(1), 36) }
+
+// hear gets the message that an entry of ours has been granted its lock.
+func (l *locker) hear(payload string) {
+	at := strings.LastIndexByte(payload, ' ')
+	if at < 0 {
+		return
+	}
+	record, entry := payload[:at], payload[at+1:]
+	l.mu.Lock()
+	room := l.entries[entry]
+	l.mu.Unlock()
+	if room != nil {
+		room.call()
+		return
+	}
+	// Nobody waits under this entry any more: a command that was held up on its way
+	// has put it back in the queue. Pass the lock on.
+	t := target{keys: keys.LockOf(record), permits: 1}
+	l.background(func(ctx context.Context) error { return l.redis.leave(ctx, &t, entry) })
+}
+
+// gap is told that messages may have been missed: grants, and perhaps more. A
+// server that has restarted or failed over may not know our leases.
+func (l *locker) gap() {
+	l.mu.Lock()
+	l.subscribed = true
+	for _, room := range l.rooms {
+		room.call()
+	}
+	l.mu.Unlock()
+	l.watchdog.renewAll()
+	l.noteHearing()
+}
+
+// hears reports whether messages of grants arrive.
+func (l *locker) hears() bool {
+	live := l.link.Live()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return live && l.subscribed
+}
+
+// noteHearing tells the hook and the log when messages begin or cease to arrive.
+func (l *locker) noteHearing() {
+	hears := l.hears()
+	l.mu.Lock()
+	changed := hears != l.hearing
+	l.hearing = hears
+	l.mu.Unlock()
+	if changed && !hears && !l.isClosed() {
+		l.logNoMessages(l.logger)
+	}
+	if changed && l.hooks.Push != nil {
+		l.hooks.Push(hears)
+	}
+}
+
+func (l *locker) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// close ends everything, in this order:
+//
+//  1. closed: callers who wait leave, new ones are refused
+//  2. leases end and are given back
+//  3. the last caller has left its room, and so the queue in Redis
+//  4. nothing more is started; what runs in the background ends
+//
+// After a second, 2 to 4 are cut short.
+func (l *locker) close() {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		<-l.ctx.Done()
+		return
+	}
+	l.closing = true
+	close(l.closed)
+	l.mu.Unlock()
+
+	patience := time.AfterFunc(time.Second, l.cancel)
+	defer patience.Stop()
+	for _, g := range l.watchdog.all() {
+		l.watchdog.lose(g, ErrClosed)
+		l.releaseLater(g)
+	}
+	l.awaitEmptyRooms()
+	if l.link != nil {
+		l.unsubscribe()
+	}
+	l.mu.Lock()
+	l.ended = true
+	l.mu.Unlock()
+	l.tasks.Wait()
+	l.cancel()
+	l.watchdog.stop()
+	if l.link != nil {
+		l.link.Close()
+	}
+}
+
+// awaitEmptyRooms waits until those who waited have left, so that their entries are
+// taken out of the queues before the end.
+func (l *locker) awaitEmptyRooms() {
+	for l.ctx.Err() == nil {
+		l.mu.Lock()
+		n := len(l.rooms)
+		l.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// background runs fn in a goroutine that Close waits for.
+func (l *locker) background(fn func(ctx context.Context) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.backgroundLocked(fn)
+}
+
+// backgroundLocked is background for callers that hold mu.
+func (l *locker) backgroundLocked(fn func(ctx context.Context) error) {
+	if l.ended {
+		return
+	}
+	l.tasks.Add(1)
+	go contain.Call(func() error { return fn(l.ctx) }, func(error) { l.tasks.Done() })
+}

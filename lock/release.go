@@ -1,0 +1,107 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// grace is how long a caller is held beyond the end of its context, for a lock to be
+// given back.
+const grace = 100 * time.Millisecond
+
+// release gives back a grant, in the background if that takes too long.
+func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) error {
+	l.watchdog.remove(g)
+	if g.hooks.Released != nil {
+		defer func() { g.hooks.Released(g.name, time.Since(g.taken)) }()
+	}
+	patient, cancel := withGrace(ctx)
+	defer cancel()
+	what, err := l.server.release(patient, g, keep)
+	switch {
+	case errors.Is(err, ErrConflict):
+		return fmt.Errorf("%w: %w", lossError(ErrStateLost), err)
+	case err != nil:
+		l.insist(g.lease, func(ctx context.Context) error {
+			_, err := l.server.release(ctx, g, keep)
+			return err
+		})
+		if patient.Err() != nil {
+			return fmt.Errorf("%w: %w", ErrUnavailable, ended(patient))
+		}
+		return err
+	}
+	switch what {
+	case answerOK, answerAgain, answerPast: // the last two if the client has repeated the command
+		return nil
+	}
+	return lossError(what.cause())
+}
+
+// releaseAll gives back grants that nobody will use.
+func (l *locker) releaseAll(ctx context.Context, grants []*grant) {
+	var all sync.WaitGroup
+	for _, g := range grants {
+		all.Go(func() { _ = l.release(ctx, g, 0) })
+	}
+	all.Wait()
+}
+
+// releaseLater gives back, in the background, a grant that its caller does not want
+// any more.
+func (l *locker) releaseLater(g *grant) {
+	l.background(func(ctx context.Context) error { return l.release(ctx, g, 0) })
+}
+
+// refuse denies owners, in the background, a lock that they may have been granted.
+//
+// A bid whose outcome is not known may still be on its way to Redis, and arrive
+// after the refusal:
+//
+//  1. bid for owner 7           ──▶ held up on its connection
+//  2. its caller leaves; refuse 7 ──▶ Redis notes: 7 was the last to release
+//  3. the bid arrives: 7 has released, {"gone"}
+//
+// If another owner releases between 2 and 3 the note is overwritten and the bid is
+// granted. Its reply then comes to lateReply, which refuses the owner once more.
+func (l *locker) refuse(t *target, lease time.Duration, owners []string) {
+	for _, owner := range owners {
+		l.insist(lease, func(ctx context.Context) error { return l.server.refuse(ctx, t, owner) })
+	}
+}
+
+// insist runs op in the background, and again until it succeeds, repeating it makes
+// no sense, or the time is over.
+func (l *locker) insist(within time.Duration, op func(context.Context) error) {
+	l.background(insisting(within, op))
+}
+
+func insisting(within time.Duration, op func(context.Context) error) func(context.Context) error {
+	until := time.Now().Add(within)
+	return func(ctx context.Context) error {
+		for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+			err := op(ctx)
+			if err == nil || final(err) || ctx.Err() != nil || time.Now().After(until) {
+				return err
+			}
+			wait.Sleep(ctx, pause)
+		}
+	}
+}
+
+// withGrace returns a context that ends a little after ctx.
+func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
+	})
+	return inner, func() { stop(); cancel(nil) }
+}

@@ -1,0 +1,166 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// An answer is the first word of a script's reply. The scripts say what each means.
+type answer int
+
+const (
+	answerNone answer = iota
+	answerGranted
+	answerBusy
+	answerDone
+	answerGone
+	answerOK
+	answerAgain
+	answerPast
+	answerExpired
+	answerTaken
+	answerLost
+	answerReleased
+)
+
+var answers = map[string]answer{
+	"granted": answerGranted, "busy": answerBusy, "done": answerDone, "gone": answerGone,
+	"ok": answerOK, "again": answerAgain, "past": answerPast,
+	"expired": answerExpired, "taken": answerTaken, "lost": answerLost, "released": answerReleased,
+}
+
+// cause is why an owner does not have its lock, nil after answerOK.
+func (a answer) cause() error {
+	switch a {
+	case answerOK:
+		return nil
+	case answerExpired:
+		return ErrExpired
+	case answerLost:
+		return ErrStateLost
+	case answerReleased:
+		return ErrNotHeld
+	}
+	return ErrTakenOver
+}
+
+// A bidReply is the answer to a bid: granted and busy come with more, done and gone
+// with nothing.
+type bidReply struct {
+	answer  answer
+	granted granted
+	busy    busy
+}
+
+// A granted says what the owners of a bid got.
+type granted struct {
+	fence     int64
+	ends      int64     // when the lease ends, by the server's clock (ms)
+	ticket    int64     // the entry is in the queue again, with this ticket; 0: it is not
+	confirmed int       // by so many replicas
+	sent      time.Time // before the command left this process
+}
+
+// A busy says how long a lock may be held yet, and where the entry stands.
+type busy struct {
+	remaining time.Duration
+	waiting   int
+	ticket    int64
+	askAgain  time.Duration // after so long, unless a message comes before
+}
+
+// A renewReply is the answer to what looks at a lease or changes it.
+type renewReply struct {
+	answer    answer // ok, or why the lease does not stand
+	ends      int64  // by the server's clock (ms)
+	confirmed int
+	sent      time.Time
+}
+
+// A reply is what Redis sent back, not parsed yet.
+type reply struct {
+	value     any
+	confirmed int       // by so many replicas
+	sent      time.Time // before the command left this process
+}
+
+func (r *reply) bid() (bidReply, error) {
+	what, rest, err := r.words()
+	if err != nil {
+		return bidReply{}, err
+	}
+	b := bidReply{answer: what}
+	switch what {
+	case answerGranted:
+		b.granted = granted{confirmed: r.confirmed, sent: r.sent}
+		err = numbers(rest, &b.granted.fence, &b.granted.ends, &b.granted.ticket)
+	case answerBusy:
+		var remaining, waiting, again int64
+		err = numbers(rest, &remaining, &waiting, &b.busy.ticket, &again)
+		b.busy.remaining, b.busy.waiting, b.busy.askAgain = millis(remaining), int(waiting), millis(again)
+	}
+	return b, err
+}
+
+func (r *reply) renewal() (renewReply, error) {
+	what, rest, err := r.words()
+	if err != nil {
+		return renewReply{}, err
+	}
+	renewed := renewReply{answer: what, confirmed: r.confirmed, sent: r.sent}
+	if what == answerOK {
+		var fence int64 // which the owner knows
+		err = numbers(rest, &renewed.ends, &fence)
+	}
+	return renewed, err
+}
+
+// words splits a reply into its answer and what comes with it.
+func (r *reply) words() (answer, []any, error) {
+	list, ok := r.value.([]any)
+	if !ok {
+		list = []any{r.value}
+	}
+	if len(list) == 0 {
+		return answerNone, nil, r.unexpected()
+	}
+	word, _ := list[0].(string)
+	what := answers[word]
+	if what == answerNone {
+		return answerNone, nil, r.unexpected()
+	}
+	return what, list[1:], nil
+}
+
+func (r *reply) unexpected() error { return fmt.Errorf("unexpected answer %.100q", r.value) }
+
+// numbers puts the numbers of list where into points.
+func numbers(list []any, into ...*int64) error {
+	if len(list) != len(into) {
+		return errors.New("an answer of an unexpected length")
+	}
+	for i, value := range list {
+		n, ok := value.(int64)
+		if !ok {
+			return errors.New("an answer without its numbers")
+		}
+		*into[i] = n
+	}
+	return nil
+}
+
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func (r *reply) info() (Info, error) {
+	list, _ := r.value.([]any)
+	if len(list) != 5 {
+		return Info{}, r.unexpected()
+	}
+	label, _ := list[4].(string)
+	var held, fence, remaining, waiting int64
+	if err := numbers(list[:4], &held, &fence, &remaining, &waiting); err != nil {
+		return Info{}, err
+	}
+	return Info{Held: held == 1, Fence: fence, Remaining: millis(remaining), Label: label, Waiting: int(waiting)}, nil
+}

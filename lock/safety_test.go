@@ -1,0 +1,385 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+)
+
+// A lease counts from when its command was sent. Counted from the answer, its holder
+// would believe in it for as long as the answer took after Redis has given the lock to
+// another. 60 ms is the answer to a command on the caller's own goroutine, 300 ms that
+// to one which is left behind and repeated.
+func TestALeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	for _, delay := range []time.Duration{60 * time.Millisecond, 300 * time.Millisecond} {
+		p := redistest.Proxy(t, s.Addr())
+		var renewed atomic.Int32
+		l := open(t, p.Client(t), lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{
+			Renewed: func(_ string, _ time.Duration, err error) {
+				if err == nil {
+					renewed.Add(1)
+				}
+			},
+		}})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+		p.Delay(delay)
+		one, two := must(t)(l.Lock(t.Context(), "a")), must(t)(l.RW("a").RLock(t.Context()))
+		look := func(when string) {
+			t.Helper()
+			mutex, reader := keys.Lock("", keys.Mutex, "a")[0], keys.Lock("", keys.ReadWrite, "a")[3]
+			endsBefore(t, when, one, func() int64 { return number(t, rdb.HGet(t.Context(), mutex, "x").Val()) })
+			endsBefore(t, when, two, func() int64 { return int64(rdb.ZRangeWithScores(t.Context(), reader, 0, 0).Val()[0].Score) })
+		}
+		look("taken")
+		renewed.Store(0)
+		l.RenewAll() // both in one round trip
+		redistest.Eventually(t, 20*time.Second, "they are renewed", func() bool { return renewed.Load() >= 2 })
+		look("renewed")
+		unlock(t, two)
+		renewed.Store(0)
+		l.RenewAll()
+		redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() >= 1 })
+		endsBefore(t, "renewed alone", one, func() int64 {
+			return number(t, rdb.HGet(t.Context(), keys.Lock("", keys.Mutex, "a")[0], "x").Val())
+		})
+		token, err := one.Detach(t.Context(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := must(t)(l.Attach(t.Context(), token))
+		endsBefore(t, "attached", again, func() int64 {
+			return number(t, rdb.HGet(t.Context(), keys.Lock("", keys.Mutex, "a")[0], "x").Val())
+		})
+		p.Heal()
+		unlock(t, again)
+	}
+}
+
+// The same for a quorum, whose lease ends when that of any of its servers does.
+func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
+	var nodes []redis.UniversalClient
+	var links []*redistest.FaultProxy
+	all := startServers(t, 3)
+	var renewed atomic.Int32
+	for _, s := range all {
+		p := redistest.Proxy(t, s.Addr())
+		nodes, links = append(nodes, p.Client(t)), append(links, p)
+	}
+	q, err := lock.NewQuorum(nodes, lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{
+		Renewed: func(_ string, _ time.Duration, err error) {
+			if err == nil {
+				renewed.Add(1)
+			}
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	earliest := func() int64 {
+		first := time.Now().Add(time.Hour).UnixMilli()
+		for _, s := range all {
+			first = min(first, number(t, s.Client(t).HGet(t.Context(), keys.Lock("", keys.Quorum, "a")[0], "x").Val()))
+		}
+		return first
+	}
+	unlock(t, must(t)(q.Lock(t.Context(), "a"))) // loads the scripts
+	for _, p := range links {
+		p.Delay(60 * time.Millisecond)
+	}
+	lease, err := q.Lock(t.Context(), "a")
+	for errors.Is(err, lock.ErrUnavailable) { // a busy machine takes longer than a quorum waits
+		lease, err = q.Lock(t.Context(), "a")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	endsBefore(t, "taken", lease, earliest)
+	renewed.Store(0)
+	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() > 0 })
+	endsBefore(t, "renewed", lease, earliest)
+	unlock(t, lease)
+}
+
+// endsBefore sees that a lease ends before what Redis says, by the clock that both have.
+// Redis is asked last: a renewal in between makes the lease in Redis longer, not shorter.
+func endsBefore(t *testing.T, when string, lease *lock.Lease, inRedis func() int64) {
+	t.Helper()
+	here := lease.Deadline()
+	if there := time.UnixMilli(inRedis()); !here.Before(there) {
+		t.Errorf("%s: the lease ends here %v after its end in Redis", when, here.Sub(there))
+	}
+}
+
+func number(t *testing.T, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A wiretap is a hook that keeps the commands that take a lock, and can hold one of them
+// up on its way.
+type wiretap struct {
+	mu    sync.Mutex
+	bids  [][]any
+	holds chan struct{} // the next bid waits for it
+	reply chan []any    // its reply
+	after func()        // called when the next bid has been granted, before its caller knows
+}
+
+func (w *wiretap) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (w *wiretap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (w *wiretap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); cmd.Name() != "evalsha" || args[1] != lock.AcquireScript.Hash() {
+			return next(ctx, cmd)
+		}
+		w.mu.Lock()
+		w.bids = append(w.bids, cmd.Args())
+		holds, after := w.holds, w.after
+		w.holds = nil
+		w.mu.Unlock()
+		if holds != nil {
+			<-holds
+			ctx = context.WithoutCancel(ctx) // it left long ago
+		}
+		err := next(ctx, cmd)
+		said, _ := cmd.(*redis.Cmd).Slice()
+		if holds != nil {
+			w.reply <- said
+		}
+		if after != nil && len(said) > 0 && said[0] == "granted" {
+			w.onGrant(nil)
+			after()
+		}
+		return err
+	}
+}
+
+func (w *wiretap) onGrant(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.after = do
+}
+
+// first is the command that took the lock, and forgets it.
+func (w *wiretap) first() []any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	bid := w.bids[0]
+	w.bids = nil
+	return bid
+}
+
+// tapped is a client whose commands a wiretap sees, also those on the caller's
+// goroutine: a client that keeps to deadlines is not copied for these.
+func tapped(t *testing.T, s *redistest.Server) (*redis.Client, *wiretap) {
+	rdb := s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })
+	w := &wiretap{reply: make(chan []any, 1)}
+	rdb.AddHook(w)
+	return rdb, w
+}
+
+// A network or a client may deliver a command a second time, after its lock was given
+// back. Without a look at who released last (lr, also in the mutex's short way) the
+// copy takes the lock again, for nobody, until its lease ends.
+func TestALateCopyOfACommandTakesNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, tap := tapped(t, s)
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	failing := errors.New("so that the work does not count as done")
+	for name, kind := range map[string]struct{ take, try func(l *lock.Locker) error }{
+		"mutex":     {pair((*lock.Locker).Lock), pair((*lock.Locker).TryLock)},
+		"write":     {rwPair((*lock.RW).Lock), rwPair((*lock.RW).TryLock)},
+		"read":      {rwPair((*lock.RW).RLock), rwPair((*lock.RW).TryLock)},
+		"semaphore": {semaphorePair((*lock.Semaphore).Acquire), semaphorePair((*lock.Semaphore).TryAcquire)},
+		"once":      {onceWith(failing), onceWith(failing)},
+	} {
+		for range 2 { // with a new record and with one that was there
+			if err := kind.take(l); err != nil && !errors.Is(err, failing) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if said := s.Client(t).Do(t.Context(), tap.first()...).Val(); fmt.Sprint(said) != "[gone]" {
+				t.Errorf("%s: the copy is answered %v", name, said)
+			}
+			if err := kind.try(other); err != nil && !errors.Is(err, failing) {
+				t.Errorf("%s: after the copy: %v", name, err)
+			}
+		}
+	}
+}
+
+// pair takes the lock "a" and gives it back.
+func pair(take func(*lock.Locker, context.Context, string) (*lock.Lease, error)) func(*lock.Locker) error {
+	return func(l *lock.Locker) error { return giveBack(take(l, context.Background(), "a")) }
+}
+
+func rwPair(take func(*lock.RW, context.Context) (*lock.Lease, error)) func(*lock.Locker) error {
+	return func(l *lock.Locker) error { return giveBack(take(l.RW("a"), context.Background())) }
+}
+
+func semaphorePair(take func(*lock.Semaphore, context.Context) (*lock.Lease, error)) func(*lock.Locker) error {
+	return func(l *lock.Locker) error { return giveBack(take(l.Semaphore("a", 1), context.Background())) }
+}
+
+func onceWith(failing error) func(*lock.Locker) error {
+	return func(l *lock.Locker) error {
+		ctx, cancel := context.WithTimeout(context.Background(), slack)
+		defer cancel()
+		_, err := l.Once(ctx, "a", time.Minute, func(context.Context) error { return failing })
+		return err
+	}
+}
+
+func giveBack(lease *lock.Lease, err error) error {
+	if err != nil {
+		return err
+	}
+	return lease.Unlock(context.Background())
+}
+
+// The caller of a bid has left, the refusal of its owner has come and gone, and somebody
+// else has released since, so that Redis no longer knows of the refusal. Then the bid
+// arrives and is granted the lock, or stands in the queue. Its late answer has to undo
+// that, or nobody gets the lock for a minute here.
+func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
+	for name, busy := range map[string]bool{"granted": false, "busy": true} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb, tap := tapped(t, s)
+			l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+			record := keys.Lock("", keys.Mutex, "a")[0]
+			goOn := make(chan struct{})
+			tap.holds = goOn
+			short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := l.Lock(short, "a"); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Fatalf("got %v", err)
+			}
+			redistest.Eventually(t, 20*time.Second, "its owner is refused", func() bool {
+				return rdb.HGet(t.Context(), record, "lr").Val() != ""
+			})
+			unlock(t, must(t)(other.Lock(t.Context(), "a")))
+			var last *lock.Lease
+			if busy {
+				last = must(t)(other.Lock(t.Context(), "a"))
+			}
+			close(goOn)
+			if said := <-tap.reply; len(said) == 0 || said[0] != name {
+				t.Fatalf("the late bid is answered %v", said)
+			}
+			if busy {
+				redistest.Eventually(t, 30*time.Second, "nobody stands in the queue", func() bool {
+					n, err := other.Waiting(t.Context(), keys.Mutex, "a")
+					return err == nil && n == 0
+				})
+				unlock(t, last)
+				return
+			}
+			redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool {
+				lease, err := other.TryLock(t.Context(), "a")
+				return giveBack(lease, err) == nil
+			})
+		})
+	}
+}
+
+// A caller whose context ends while the answer is on its way does not get the lock, so
+// nobody would give it back.
+func TestACallerThatLeavesAsItIsGrantedKeepsNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, tap := tapped(t, s)
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	unlock(t, must(t)(l.Lock(t.Context(), "a"))) // loads the script
+	for name, take := range map[string]func(context.Context, string) (*lock.Lease, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tap.onGrant(cancel)
+		if _, err := take(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool {
+			return pair((*lock.Locker).TryLock)(other) == nil
+		})
+	}
+}
+
+// One bid is for all readers who wait in a process. One of them leaves before its share
+// is handed to it, or just then: either way nobody would give that share back.
+func TestAReaderThatLeavesAsItIsServedKeepsNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, tap := tapped(t, s)
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+	for round := range 60 {
+		gate := must(t)(other.RW("a").Lock(t.Context()))
+		leaves, leave := context.WithCancel(t.Context())
+		leads := make(chan error, 1)
+		follows := make(chan error, 1)
+		go func() { leads <- giveBack(l.RW("a").RLock(t.Context())) }()
+		waiting(t, other, keys.ReadWrite, "a", 1)
+		go func() { follows <- giveBack(l.RW("a").RLock(leaves)) }()
+		redistest.Eventually(t, 30*time.Second, "both wait", func() bool { return l.InRooms() == 2 })
+		tap.onGrant(func() {
+			leave()
+			for round%2 == 0 && l.InRooms() == 2 { // until it has left
+				time.Sleep(10 * time.Microsecond)
+			}
+		})
+		unlock(t, gate)
+		if err := <-leads; err != nil {
+			t.Error(err)
+		}
+		if err := <-follows; err != nil && !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		redistest.Eventually(t, 30*time.Second, "nobody reads", func() bool {
+			return rwPair((*lock.RW).TryLock)(other) == nil
+		})
+	}
+}
+
+// A look at the innermost lease alone would have the caller wait for itself here, until
+// its own context ends.
+func TestALockWithinALockWithinALockIsNoticed(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), lock.Options{})
+	outer := must(t)(l.Lock(t.Context(), "a"))
+	reader := must(t)(l.RW("a").RLock(outer.Context()))
+	stripe := must(t)(l.Striped("a", 1).LockKey(reader.Context(), "x"))
+	inner := must(t)(l.Lock(stripe.Context(), "b"))
+	within, stop := context.WithTimeout(inner.Context(), slack)
+	defer stop()
+	for name, take := range map[string]func() (*lock.Lease, error){
+		"Lock":    func() (*lock.Lease, error) { return l.Lock(within, "a") },
+		"LockAll": func() (*lock.Lease, error) { return l.LockAll(within, "c", "a") },
+		"RW.Lock": func() (*lock.Lease, error) { return l.RW("a").Lock(within) },
+		"RLock":   func() (*lock.Lease, error) { return l.RW("a").RLock(within) },
+		"LockKey": func() (*lock.Lease, error) { return l.Striped("a", 1).LockKey(within, "y") },
+		"LockAny": func() (*lock.Lease, error) { lease, _, err := l.Striped("a", 1).LockAny(within); return lease, err },
+	} {
+		if lease, err := take(); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("%s: %v, %v", name, lease, err)
+		}
+	}
+	unlock(t, outer)
+	unlock(t, must(t)(l.Lock(within, "a")), inner, stripe, reader) // nobody holds it any more
+}

@@ -1,0 +1,60 @@
+package lock
+
+import (
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+// A mode is a way to take a lock, as the scripts know it.
+type mode string
+
+const (
+	exclusive mode = "m"
+	once      mode = "o"
+	write     mode = "w"
+	read      mode = "r"
+	permit    mode = "p"
+)
+
+// arg is the mode as an argument: a constant, which costs no allocation.
+func (m mode) arg() any {
+	switch m {
+	case exclusive:
+		return "m"
+	case once:
+		return "o"
+	case write:
+		return "w"
+	case read:
+		return "r"
+	}
+	return "p"
+}
+
+// A target is a lock and the way to take it.
+type target struct {
+	name    string
+	keys    []string
+	mode    mode
+	permits int // of a semaphore, else 1
+}
+
+func newTarget(prefix string, kind keys.LockKind, name string, m mode) target {
+	return target{name: name, keys: keys.Lock(prefix, kind, name), mode: m, permits: 1}
+}
+
+// record is the key of the lock's record, which also tells one lock from another.
+func (t *target) record() string { return t.keys[0] }
+
+// A bid asks for a lock: for one owner, or for several readers at once.
+type bid struct {
+	owners   []string
+	entry    string // in the queue; "": do not wait
+	ticket   int64  // the entry's, by which it stands in the queue; 0: none yet
+	more     bool   // others wait behind the entry in this process
+	lease    time.Duration
+	label    string
+	replicas int
+	timeout  time.Duration // for the replicas
+}

@@ -1,0 +1,194 @@
+package lock
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// Waiting
+//
+// A process stands in the queue of a lock once, however many of its goroutines wait
+// for the lock. They stand in a wait room, in the order in which they came. The first
+// of them, the leader, acts for all:
+//
+//  1. It makes a bid. If the lock is taken, that puts the room's entry in the queue.
+//  2. It waits for the message that the entry has been granted the lock, or until
+//     Redis said to ask again.
+//  3. It bids again: that claims what was granted, tells the others that this process
+//     is alive, and finds a grant whose message was lost. If the lock is still taken,
+//     it goes on with 2.
+//
+// When the leader has the lock or gives up, the next in line becomes the leader. There
+// is no goroutine besides those of the callers who wait.
+//
+// An entry belongs to one room. When the room is gone, its entry leaves the queue. A
+// bid that was held up on its way may put the entry back; it is then granted the lock
+// until we hear of it (see hear), which is a moment.
+
+// A roomKey is what those in one wait room have in common, so that one bid can be for
+// all of them.
+type roomKey struct {
+	record         string
+	mode           mode
+	permits        int
+	lease          time.Duration
+	label          string
+	replicas       int
+	replicaTimeout time.Duration
+	single         string // with StrictFIFO: a name of its own, for a room of its own
+}
+
+// A waitRoom is where the callers of one process wait for a lock.
+type waitRoom struct {
+	key    roomKey
+	target target
+	entry  string        // in the queue
+	wake   chan struct{} // there was a message, or messages may have been missed
+
+	// Guarded by locker.mu.
+	line   list.List // of *waiter; the first is the leader
+	asked  bool      // the entry may stand in the queue
+	queued bool      // it does, as far as we know
+	ticket int64     // by which it stands there, or stood there last
+}
+
+// A waiter is a caller in a wait room. It is handed one thing, unless it leaves before.
+type waiter struct {
+	handed chan handed
+	place  *list.Element // in the line; nil when it stands there no more; guarded by locker.mu
+}
+
+// A handed is a grant or an error. If it is neither, the waiter is the leader now.
+type handed struct {
+	grant *grant
+	err   error
+}
+
+// maxReaders is for how many readers one bid is.
+const maxReaders = 256
+
+// call makes the leader bid again.
+func (r *waitRoom) call() { wait.Wake(r.wake) }
+
+// takeInTurn takes a lock after those who came before. contended tells whether it
+// had to wait for them.
+func (l *locker) takeInTurn(ctx context.Context, t *target, o *Options) (g *grant, contended bool, err error) {
+	room, w, first := l.enter(t, o)
+	if first {
+		return l.lead(ctx, room, w, o)
+	}
+	select {
+	case got := <-w.handed:
+		if got.grant == nil && got.err == nil {
+			g, _, err = l.lead(ctx, room, w, o)
+			return g, true, err
+		}
+		return got.grant, true, got.err
+	case <-ctx.Done():
+		err = notAcquired(ctx)
+	case <-l.closed:
+		err = ErrClosed
+	}
+	l.exit(room, w)
+	return nil, true, err
+}
+
+// enter puts a waiter in the room for what it wants, which it may have to open. first
+// tells that it is the leader.
+func (l *locker) enter(t *target, o *Options) (room *waitRoom, w *waiter, first bool) {
+	key := roomKey{t.record(), t.mode, t.permits, o.Lease, o.Label, o.Replicas, o.ReplicaTimeout, ""}
+	if o.StrictFIFO {
+		key.single = l.newOwner()
+	}
+	w = &waiter{handed: make(chan handed, 1)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room = l.rooms[key]
+	if room == nil {
+		entry := string(t.mode) + ":" + l.process + ":" + strconv.FormatInt(l.acquired.Add(1), 36)
+		room = &waitRoom{key: key, target: *t, entry: entry, wake: make(chan struct{}, 1)}
+		l.rooms[key], l.entries[entry] = room, room
+	}
+	w.place = room.line.PushBack(w)
+	return room, w, room.line.Len() == 1
+}
+
+// exit takes a waiter that gives up out of its room.
+func (l *locker) exit(room *waitRoom, w *waiter) {
+	l.mu.Lock()
+	if w.place != nil {
+		leads := room.line.Front() == w.place
+		room.remove(w)
+		if leads {
+			l.appointLeader(room)
+		}
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	// It has been taken out of the line, so something is handed to it at this moment.
+	if got := <-w.handed; got.grant != nil {
+		l.releaseLater(got.grant)
+	}
+}
+
+// remove takes a waiter out of the line. The caller holds locker.mu.
+func (r *waitRoom) remove(w *waiter) {
+	r.line.Remove(w.place)
+	w.place = nil
+}
+
+// appointLeader makes the first in line the leader, or closes an empty room. The
+// caller holds mu.
+func (l *locker) appointLeader(room *waitRoom) {
+	if front := room.line.Front(); front != nil {
+		front.Value.(*waiter).handed <- handed{}
+		return
+	}
+	delete(l.rooms, room.key)
+	delete(l.entries, room.entry)
+	if room.asked {
+		l.leaveQueue(&room.target, room.entry)
+	}
+}
+
+// leaveQueue takes the entry of a closed room out of the queue, in the background. The
+// caller holds mu.
+func (l *locker) leaveQueue(t *target, entry string) {
+	const counted = 3 * time.Second // then the other processes do not count us as alive
+	l.backgroundLocked(insisting(counted, func(ctx context.Context) error { return l.redis.leave(ctx, t, entry) }))
+}
+
+// fail ends the room with an error for all who wait in it. Each by itself would only
+// find out the same, one after the other.
+func (l *locker) fail(room *waitRoom, leader *waiter, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for front := room.line.Front(); front != nil; front = room.line.Front() {
+		w := front.Value.(*waiter)
+		room.remove(w)
+		if w != leader {
+			w.handed <- handed{err: err}
+		}
+	}
+	if errors.Is(err, ErrConflict) { // the key is not ours: there is no queue to leave
+		room.asked = false
+	}
+	l.appointLeader(room)
+}
+
+// standing says whether the room's entry stands in the queue, and its ticket.
+func (l *locker) standing(room *waitRoom) (queued bool, ticket int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return room.queued, room.ticket
+}
+
+// stands notes a ticket by which the room's entry stands in the queue; 0: it does
+// not. The caller holds locker.mu.
+func (r *waitRoom) stands(ticket int64) { r.ticket, r.queued = ticket, ticket > 0 }

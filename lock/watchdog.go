@@ -1,0 +1,311 @@
+package lock
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// A watchdog renews the leases of a Locker, and ends the contexts of those that are
+// lost: in time, even if Redis is silent. It is one goroutine, besides one for each
+// round trip on its way, which renews many leases.
+//
+// A grant is in one of three states:
+//
+//	resting ──next comes──▶ renewing ──an answer──▶ resting, or lost
+//	   └────────deadline passes─────────┴─────────▶ lost
+//
+// An answer that confirms the lease moves the deadline. No answer, or one from too
+// few replicas, does not: Redis may or may not have renewed the lease, so the
+// holder believes only in what was confirmed before.
+type watchdog struct {
+	server server
+	log    *logonce.Log
+	kick   chan struct{} // wakes the goroutine
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	// mu guards what follows, and those fields of grants, acquisitions and leases
+	// that say so. It is held for moments only, never over a round trip or a hook.
+	mu     sync.Mutex
+	grants grantHeap
+	sleeps time.Time // until when the goroutine sleeps; zero: until it is woken
+	idle   bool      // there was nothing to do when it was awake last
+}
+
+const (
+	wallCheck  = 250 * time.Millisecond // a jump of the clocks is noticed within
+	maxRenewed = 256                    // leases in one round trip
+)
+
+func newWatchdog(s server, log *logonce.Log) *watchdog {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watchdog{server: s, log: log, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	w.done.Go(w.run)
+	return w
+}
+
+func (w *watchdog) stop() {
+	w.cancel()
+	w.done.Wait()
+}
+
+// add begins the care for a grant.
+func (w *watchdog) add(g *grant) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g.watched = true
+	heap.Push(&w.grants, g)
+	w.wakeFor(g)
+}
+
+// remove ends the care for a grant that is given back.
+func (w *watchdog) remove(g *grant) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop(g)
+}
+
+// drop is remove for callers that hold mu.
+func (w *watchdog) drop(g *grant) {
+	if g.watched {
+		g.watched = false
+		heap.Remove(&w.grants, g.index)
+	}
+}
+
+// wakeFor wakes the goroutine if it would sleep too long for g. The caller holds mu.
+func (w *watchdog) wakeFor(g *grant) {
+	if w.sleeps.IsZero() || g.nextLook().Before(w.sleeps) {
+		wait.Wake(w.kick)
+	}
+}
+
+func (w *watchdog) all() []*grant {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.grants)
+}
+
+// has reports whether an owner has a grant that is cared for.
+func (w *watchdog) has(owner string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.grants, func(g *grant) bool { return g.owner == owner })
+}
+
+// firstLoss returns the error of the first of grants that was lost.
+func (w *watchdog) firstLoss(grants []*grant) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, g := range grants {
+		if g.err != nil {
+			return g.err
+		}
+	}
+	return nil
+}
+
+// renewAll makes every lease due, since the server may have forgotten them.
+func (w *watchdog) renewAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	for _, g := range w.grants {
+		g.next = now
+	}
+	heap.Init(&w.grants)
+	wait.Wake(w.kick)
+}
+
+// lose ends a grant and the lease that has it.
+func (w *watchdog) lose(g *grant, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.loseLocked(g, cause)
+}
+
+func (w *watchdog) loseLocked(g *grant, cause error) {
+	if g.err != nil {
+		return
+	}
+	g.err = lossError(cause)
+	w.drop(g)
+	if g.acq != nil {
+		g.acq.lose(g.err)
+	}
+	if !errors.Is(cause, ErrClosed) {
+		w.logLoss(g, cause)
+	}
+	if g.hooks.Lost != nil {
+		go g.hooks.Lost(g.name, g.err) // outside the mutex
+	}
+}
+
+func (w *watchdog) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	before := time.Now()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.kick:
+		case <-timer.C:
+		}
+		now := time.Now()
+		due, next := w.look(now, jumped(before, now))
+		before = now
+		for len(due) > 0 {
+			n := min(len(due), maxRenewed)
+			if due[0].replicas > 0 {
+				n = 1
+			}
+			w.renew(due[:n])
+			due = due[n:]
+		}
+		timer.Reset(next)
+	}
+}
+
+// jumped reports whether the wall clock has gone further than the monotonic one: it
+// was set, or the machine was suspended.
+func jumped(before, now time.Time) bool {
+	return now.Round(0).Sub(before.Round(0))-now.Sub(before) > 5*time.Millisecond
+}
+
+// look ends the leases whose deadline has passed, returns those to renew now, and
+// how long there is nothing to do.
+func (w *watchdog) look(now time.Time, jumped bool) (due []*grant, next time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if jumped { // the heap is ordered by the monotonic clock alone
+		w.expire(slices.Clone(w.grants), now)
+	}
+	for len(w.grants) > 0 && w.grants[0].due(now) {
+		g := w.grants[0]
+		if g.expired(now) {
+			w.loseLocked(g, ErrExpired)
+			continue
+		}
+		g.renewing = true
+		heap.Fix(&w.grants, 0)
+		if g.replicas > 0 { // it is renewed by itself, so it goes to the front
+			due = append([]*grant{g}, due...)
+		} else {
+			due = append(due, g)
+		}
+	}
+	return due, w.sleep(now)
+}
+
+// expire ends those of grants whose deadline has passed. The caller holds mu.
+func (w *watchdog) expire(grants []*grant, now time.Time) {
+	for _, g := range grants {
+		if g.expired(now) {
+			w.loseLocked(g, ErrExpired)
+		}
+	}
+}
+
+// sleep notes and returns how long there is nothing to do. The caller holds mu.
+func (w *watchdog) sleep(now time.Time) (next time.Duration) {
+	switch {
+	case len(w.grants) > 0:
+		w.idle, next = false, min(w.grants[0].nextLook().Sub(now), wallCheck)
+	case !w.idle:
+		// One look more before we sleep until woken: a lock that is taken and given
+		// back all the time need not wake us each time.
+		w.idle, next = true, wallCheck
+	default:
+		w.sleeps = time.Time{}
+		return math.MaxInt64
+	}
+	w.sleeps = now.Add(next)
+	return next
+}
+
+// renew renews leases in one round trip, without waiting for it.
+func (w *watchdog) renew(due []*grant) {
+	w.done.Add(1)
+	go contain.Call(func() error { w.renewNow(due); return nil }, func(error) { w.done.Done() })
+}
+
+func (w *watchdog) renewNow(due []*grant) {
+	timeout := time.Duration(math.MaxInt64)
+	renewals := make([]renewal, len(due))
+	for i, g := range due {
+		timeout = min(timeout, max(g.lease/6, 20*time.Millisecond))
+		renewals[i] = renewal{g, w.length(g)}
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, timeout)
+	defer cancel()
+	for i, r := range w.server.renew(ctx, renewals) {
+		w.learn(renewals[i], r)
+	}
+}
+
+// length is that of the renewed lease, which MaxHold may cut.
+func (w *watchdog) length(g *grant) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if g.last.IsZero() {
+		return g.lease
+	}
+	return max(min(g.lease, time.Until(g.last)), minLease)
+}
+
+// learn takes in how a renewal went, and tells the hook.
+func (w *watchdog) learn(r renewal, got renewed) {
+	g := r.grant
+	remaining, still, err := w.settle(r, got)
+	if !still {
+		return
+	}
+	if err != nil && !errors.Is(err, ErrLost) {
+		w.logFailure(g, err, remaining)
+	}
+	if g.hooks.Renewed != nil {
+		g.hooks.Renewed(g.name, max(remaining, 0), err)
+	}
+}
+
+// settle changes the grant as a renewal says, and returns how long the lease stands
+// and why the renewal did not succeed. It reports false, and changes nothing, if
+// the grant was given back or lost meanwhile.
+func (w *watchdog) settle(r renewal, got renewed) (remaining time.Duration, still bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g, now := r.grant, time.Now()
+	g.renewing = false
+	if !g.watched {
+		return 0, false, nil
+	}
+	switch {
+	case got.err != nil: // Redis may have renewed the lease or not, so the deadline stays
+		err = got.err
+	case got.answer != answerOK:
+		w.loseLocked(g, got.answer.cause())
+		return left(g.deadline, now), true, g.err
+	case got.confirmed < g.replicas:
+		err = ErrNotReplicated
+	default:
+		g.ends = got.ends
+		g.setDeadline(got.sent, r.lease)
+	}
+	if err != nil {
+		g.next = now.Add(min(max(g.lease/20, 10*time.Millisecond), time.Second))
+	}
+	heap.Fix(&w.grants, g.index)
+	w.wakeFor(g)
+	return left(g.deadline, now), true, err
+}
