@@ -3,36 +3,113 @@ package bloom
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
+
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// added is the answer to an add.
-type added struct {
-	state
-	entry entry // the last one in the log
-	stale bool  // nothing was done: state names a generation that was not given
+// A changeReply is the reply to an add or a remove.
+type changeReply struct {
+	generations generations
+	entry       entryID // the last entry that an add made in the log
+	stale       bool    // nothing was done, since the caller did not know these generations
 }
 
-// add puts hashes into the log and into the generations of s, which must be all there
-// are, or nothing is done.
-func (a *authority) add(ctx context.Context, inc *incarnation, hashes []hash, s state) (added, error) {
-	names := []string{a.names.Record(), a.names.Log(), a.names.Rebuild()}
-	args := []any{inc.header, encodeHashes(hashes), keepLog, life.Milliseconds(), orphanLife.Milliseconds(), a.names.Channel(), a.self}
-	for _, generation := range []string{s.current, s.next} {
-		if generation != "" {
-			names, args = a.appendPositions(names, args, inc, generation, hashes)
+// add puts ids into the set. They are in Redis first and then in the copy, so both say
+// yes when it returns.
+func (s *shared) add(ctx context.Context, ids []string) error {
+	return s.inChunks(ctx, "Add", ids, &s.counts.adds, func(rec *record, hashes []hash) error {
+		return s.addHashes(ctx, rec, hashes)
+	})
+}
+
+func (s *shared) addHashes(ctx context.Context, rec *record, hashes []hash) error {
+	reply, err := s.onGenerations(rec, func(g generations) (changeReply, error) {
+		return s.store.add(ctx, rec, hashes, g)
+	})
+	if err == nil {
+		s.addToCopies(rec, hashes, reply.entry)
+	}
+	return err
+}
+
+// addToCopies adds what this process has just added to Redis, where it is in the log at
+// entry. If the log has been read that far, it has brought the add, and perhaps a
+// removal of the same id after it. The reply must not set the bits again then, or the copy
+// would have bits that Redis has not:
+//
+//  1. Add(x) takes effect in Redis, entry 5; its reply is on the way.
+//  2. Another process removes x, entry 6.
+//  3. The updater reads entries 5 and 6.
+//  4. The reply of step 1 arrives.
+func (s *shared) addToCopies(rec *record, hashes []hash, entry entryID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.recentKey != rec.key {
+		s.recentKey = rec.key
+		s.recent.drop()
+	}
+	s.recent.push(hashes)
+	if !s.isCurrent(rec) {
+		return // no copy of rec answers, and the next one is loaded after this add
+	}
+	if s.ownEntry.before(entry) {
+		s.ownEntry = entry
+	}
+	if !s.applied.before(entry) {
+		return
+	}
+	for _, c := range []*localCopy{s.copy, s.candidate} {
+		if c == nil {
+			continue
+		}
+		for _, h := range hashes {
+			c.add(h)
 		}
 	}
-	reply, err := a.call(ctx, a.run, addScript, names, args...)
+}
+
+// addRecent adds what this process has added lately once more, because Redis may have
+// lost acknowledged adds in a failover. After a flush this helps only if the key comes
+// from a secret: else the new filter has another key, and the hashes mean nothing to it.
+func (s *shared) addRecent(ctx context.Context, rec *record) error {
+	s.mu.Lock()
+	sameKey := s.recentKey == rec.key
+	s.mu.Unlock()
+	if !sameKey {
+		return nil
+	}
+	hashes, _ := s.recent.take()
+	for chunk := range slices.Chunk(hashes, s.o.chunk()) {
+		if err := s.addHashes(ctx, rec, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add puts hashes into the log and into the generations g. If Redis has other ones, it
+// does nothing and returns those.
+func (s *store) add(ctx context.Context, rec *record, hashes []hash, g generations) (changeReply, error) {
+	call := redisconn.Call{
+		Keys: []string{s.names.Record(), s.names.Log(), s.names.Rebuild()},
+		Args: []any{rec.header, encodeHashes(hashes), keepLog, life.Milliseconds(), orphanLife.Milliseconds(), s.names.Channel(), s.self},
+	}
+	for _, generation := range []string{g.current, g.next} {
+		if generation != "" {
+			s.appendPositions(&call, rec.spread(s.o, generation), generation, hashes)
+		}
+	}
+	reply, err := s.eval(ctx, addScript, call.Keys, call.Args...).Slice()
 	if err != nil {
-		return added{}, err
+		return changeReply{}, err
 	}
 	return parseAdded(reply)
 }
 
 // appendPositions appends the positions of hashes in a generation, by piece.
-func (a *authority) appendPositions(names []string, args []any, inc *incarnation, generation string, hashes []hash) ([]string, []any) {
-	spread, touched := a.spread(inc, generation), map[uint64][]uint64{}
+func (s *store) appendPositions(call *redisconn.Call, spread spread, generation string, hashes []hash) {
+	touched := map[uint64][]uint64{}
 	for _, h := range hashes {
 		w := spread.start(h)
 		for range spread.hashes {
@@ -40,92 +117,32 @@ func (a *authority) appendPositions(names []string, args []any, inc *incarnation
 			touched[p/pieceBits] = append(touched[p/pieceBits], p%pieceBits)
 		}
 	}
-	names = append(names, a.names.Sums(generation))
-	args = append(args, generation, len(touched))
+	call.Keys = append(call.Keys, s.names.Sums(generation))
+	call.Args = append(call.Args, generation, len(touched))
 	for piece, positions := range touched {
-		names = append(names, a.names.Piece(generation, int(piece)))
-		counters := uint64(0)
-		if a.o.Counting {
-			names = append(names, a.names.Counters(generation, int(piece)))
-			counters = counterBytes(spread.size, int(piece))
+		call.Keys = append(call.Keys, s.names.Piece(generation, int(piece)))
+		bytes := uint64(0)
+		if s.o.Counting {
+			call.Keys = append(call.Keys, s.names.Counters(generation, int(piece)))
+			bytes = counterBytes(spread.size, int(piece))
 		}
-		args = append(args, piece, counters, len(positions))
+		call.Args = append(call.Args, piece, bytes, len(positions))
 		for _, p := range positions {
-			args = append(args, p)
+			call.Args = append(call.Args, p)
 		}
 	}
-	return names, args
 }
 
-func parseAdded(reply []any) (added, error) {
-	s, rest, err := parseReply(reply, 2, 3)
+func parseAdded(reply []any) (changeReply, error) {
+	kind, rest, err := parseReply(reply, 2, 3)
 	switch {
 	case err != nil:
-		return added{}, err
-	case s == "stale":
-		return added{state: state{rest[0], rest[1]}, stale: true}, nil
-	case s != "ok" || len(rest) < 3:
-		return added{}, fmt.Errorf("unexpected reply %.20q", s)
+		return changeReply{}, err
+	case kind == "stale":
+		return changeReply{generations: generations{rest[0], rest[1]}, stale: true}, nil
+	case kind != "ok" || len(rest) < 3:
+		return changeReply{}, fmt.Errorf("unexpected reply %.20q", kind)
 	}
-	e, err := decodeEntry(rest[0])
-	return added{state: state{rest[1], rest[2]}, entry: e}, err
-}
-
-// ticket gets what one remove spends. A script whose reply is lost is sent again, by
-// the client or by the network, and a position counted down twice may be cleared while
-// others stand on it. So Redis itself hands out what it takes: a ticket that was issued
-// twice has two names, and one that was spent is gone.
-func (a *authority) ticket(ctx context.Context, inc *incarnation) (string, error) {
-	reply, err := a.call(ctx, a.run, ticketScript, []string{a.names.Record(), a.names.Tickets()}, inc.header, ticketLife.Milliseconds())
-	if err != nil {
-		return "", err
-	}
-	_, texts, err := parseReply(reply, 1, 1)
-	if err != nil {
-		return "", err
-	}
-	return texts[0], nil
-}
-
-// remove takes hashes out of the generation of s in use, or does nothing if another one
-// is, or if that is not older by quiet than the ticket; a negative quiet is none.
-func (a *authority) remove(ctx context.Context, inc *incarnation, ticket string, hashes []hash, s state, quiet time.Duration) (added, error) {
-	names := []string{a.names.Record(), a.names.Log(), a.names.Tickets(), a.names.Sums(s.current)}
-	args := []any{inc.header, s.current, ticket, max(quiet.Milliseconds(), -1), keepLog, life.Milliseconds(), a.names.Channel(), a.self}
-	names, args = a.appendRemoved(names, args, inc, s.current, hashes)
-	reply, err := a.call(ctx, a.run, removeScript, names, args...)
-	if err != nil {
-		return added{}, err
-	}
-	kind, rest, err := parseReply(reply, 2, 2)
-	if err != nil {
-		return added{}, err
-	}
-	return added{state: state{rest[0], rest[1]}, stale: kind == "stale"}, nil
-}
-
-// appendRemoved appends the pieces that hashes touch in a generation, and the
-// positions of each hash in them.
-func (a *authority) appendRemoved(names []string, args []any, inc *incarnation, generation string, hashes []hash) ([]string, []any) {
-	spread := a.spread(inc, generation)
-	if generation == "" {
-		return names, append(args, spread.hashes, 0)
-	}
-	numbers := map[uint64]int{} // of the pieces, in the order in which they are given
-	var given, positions []any
-	for _, h := range hashes {
-		w := spread.start(h)
-		for range spread.hashes {
-			p := w.next(&spread)
-			piece := p / pieceBits
-			if numbers[piece] == 0 {
-				numbers[piece] = len(numbers) + 1
-				names = append(names, a.names.Piece(generation, int(piece)), a.names.Counters(generation, int(piece)))
-				given = append(given, piece, counterBytes(spread.size, int(piece)))
-			}
-			positions = append(positions, numbers[piece], p%pieceBits)
-		}
-	}
-	args = append(args, spread.hashes, len(numbers))
-	return names, append(append(args, given...), positions...)
+	entry, err := decodeEntryID(rest[0])
+	return changeReply{generations: generations{rest[1], rest[2]}, entry: entry}, err
 }

@@ -6,88 +6,90 @@ import (
 	"time"
 )
 
-// A replica is this process's copy of a generation. It is loaded range by range
-// while adds go on, and follows the log from before its first range was read: so
-// it holds at least what Redis held at the entry of the log that it has reached.
-// When the log has no more, both hold exactly the same, which is when their sums
-// are compared.
-type replica struct {
-	*generation
-	key   key
-	name  string
-	until atomic.Int64 // a no counts before that, on the clock of now
-
-	// cleared holds positions that the log says are cleared, and that are still set
-	// here. What is added after they were cleared takes them out again.
+// A localCopy holds the bits of a generation of Redis in this process. It holds at least
+// what Redis held at the log entry that the updater has reached. When the log has no
+// newer entry, both hold exactly the same, and the updater compares their checksums.
+//
+// Adds of this process set their bits here at once, ahead of the log. So a removal in
+// the log must not clear bits at once:
+//
+//  1. The log gets entry 7, which clears position p.
+//  2. This process adds y, which needs p. The log gets entry 8, and the Add returns.
+//  3. The updater reads the log up to entry 7.
+//
+// Clearing p in step 3 would deny y until entry 8 is read. So p waits in cleared until
+// the log has been read up to this process's newest Add; entry 8 takes p out of it.
+type localCopy struct {
+	generation *generation
+	key        key
+	name       string       // of the generation
+	until      atomic.Int64 // a no counts before this time, on the clock of now
+	// cleared holds the positions that the log has cleared and that are still set
+	// here. The caller of each method but denies and left holds shared.mu, or is the only
+	// one to have the copy.
 	cleared map[uint64]struct{}
 }
 
 var start = time.Now()
 
-// now is a clock that no change of the time of day disturbs.
+// now is a clock that does not jump when somebody sets the time.
 func now() int64 { return int64(time.Since(start)) }
 
-var errCorrupt = errors.New("what redis holds does not add up")
+var errCorrupt = errors.New("what redis holds contradicts its checksums")
 
-func (s *shared) newReplica(inc *incarnation, name string) *replica {
-	o := s.o
-	o.Counting = false // Redis counts; here it matters only what is set
-	return &replica{
-		generation: newGeneration(o, inc.key, inc.number(name)), key: inc.key, name: name,
-		cleared: map[uint64]struct{}{},
-	}
+func newLocalCopy(rec *record, o Options, name string) *localCopy {
+	o.Counting = false // only Redis counts; a copy holds bits
+	return &localCopy{generation: rec.newGeneration(o, name), key: rec.key, name: name, cleared: map[uint64]struct{}{}}
 }
 
-func (r *replica) add(h hash) {
-	r.keep(h)
-	r.generation.add(h)
+// denies reports whether id surely is not in the set.
+//
+// The order of the reads matters. until comes first: the bits read after it are at least
+// as new. The clock comes last: a process that was stopped between two of these lines
+// must not answer from the bits of before.
+func (c *localCopy) denies(id string) bool {
+	until := c.until.Load()
+	return !c.generation.saturated.Load() && !c.generation.contains(c.key.sum(id)) && now() < until
 }
 
-// keep has the positions of h stay set, whatever was cleared before it was added.
-func (r *replica) keep(h hash) {
-	if len(r.cleared) == 0 {
+// left returns for how long a no still counts.
+func (c *localCopy) left() time.Duration { return time.Duration(c.until.Load() - now()) }
+
+func (c *localCopy) add(h hash) {
+	c.keep(h)
+	c.generation.add(h)
+}
+
+// keep takes the positions of h out of cleared: h was added after they were cleared.
+func (c *localCopy) keep(h hash) {
+	if len(c.cleared) == 0 {
 		return
 	}
-	w := r.spread.start(h)
-	for range r.spread.hashes {
-		delete(r.cleared, w.next(&r.spread))
+	w := c.generation.spread.start(h)
+	for range c.generation.spread.hashes {
+		delete(c.cleared, w.next(&c.generation.spread))
 	}
 }
 
-// forget notes what the log says is cleared.
-func (r *replica) forget(positions []uint64) {
+// clearLater notes positions that the log has cleared.
+func (c *localCopy) clearLater(positions []uint64) {
 	for _, p := range positions {
-		if p < r.spread.size {
-			r.cleared[p] = struct{}{}
+		if p < c.generation.spread.size {
+			c.cleared[p] = struct{}{}
 		}
 	}
 }
 
-// settle clears what was noted and is not needed again. To clear at once what an add
-// further on in the log sets again would deny its id meanwhile, although it may be one
-// that this process has added itself.
-func (r *replica) settle() {
-	gone := uint64(0)
-	for p := range r.cleared {
-		if r.table.clear(p) {
-			gone++
+// clearNow clears the positions in cleared.
+func (c *localCopy) clearNow() {
+	n := uint64(0)
+	for p := range c.cleared {
+		if c.generation.table.clear(p) {
+			n++
 		}
 	}
-	clear(r.cleared)
-	if gone > 0 {
-		r.filled(r.set.Add(-gone))
+	clear(c.cleared)
+	if n > 0 {
+		c.generation.filled(c.generation.set.Add(-n))
 	}
-}
-
-// denies tells whether id surely is not in the set.
-func (s *shared) denies(id string) bool {
-	r := s.answering.Load()
-	if r == nil {
-		return false
-	}
-	// The order matters: what made until be as late as this is in the bits that are
-	// read after it, and the clock is read last, so that a process that is stopped
-	// anywhere between does not answer from what it knew before.
-	until := r.until.Load()
-	return !r.saturated.Load() && !r.contains(r.key.sum(id)) && now() < until
 }

@@ -4,83 +4,94 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
-// A loading is a replica before all of it is there.
-type loading struct {
-	*replica
-	loaded uint64 // positions below are there
-	sums   []sum  // of those
+// A download is a copy of which only a part has come from Redis. It comes range by
+// range while adds and removals go on. The updater reads the log from before the first
+// range on, so that the download misses nothing:
+//
+//  1. The download reads range 1, without position p.
+//  2. Add(x) in another process sets p in range 1 and q in range 2.
+//  3. The updater reads the Add in the log and sets p. It leaves q alone, since range 2
+//     will bring it.
+//  4. The download reads range 2, with q.
+type download struct {
+	copy      *localCopy
+	loaded    uint64     // positions below this have come
+	checksums []checksum // of what has come, by piece
 }
 
-// add sets the positions that are there. The others come with their range, which
-// is read from Redis after the hash went into it.
-func (l *loading) add(h hash) {
-	l.keep(h)
-	w := l.spread.start(h)
-	for range l.spread.hashes {
-		if p := w.next(&l.spread); p < l.loaded && l.table.set(p) {
-			l.sums[p/pieceBits].addBit(p % pieceBits)
+func newDownload(c *localCopy) *download {
+	return &download{copy: c, checksums: make([]checksum, pieces(c.generation.spread.size))}
+}
+
+// add sets those positions of h that have come.
+func (d *download) add(h hash) {
+	d.copy.keep(h)
+	g := d.copy.generation
+	w := g.spread.start(h)
+	for range g.spread.hashes {
+		if p := w.next(&g.spread); p < d.loaded && g.table.set(p) {
+			d.checksums[p/pieceBits].addBit(p % pieceBits)
 		}
 	}
 }
 
-// settle clears what the log said. Nobody asks a loading: it does not wait for adds
-// of our own.
-func (l *loading) settle() {
-	for p := range l.cleared {
-		if p < l.loaded && l.table.clear(p) {
-			l.sums[p/pieceBits].dropBit(p % pieceBits)
+// clearNow clears what the log has cleared, in the part that has come. It need not
+// wait for Adds of this process, since nobody asks a download.
+func (d *download) clearNow() {
+	for p := range d.copy.cleared {
+		if p < d.loaded && d.copy.generation.table.clear(p) {
+			d.checksums[p/pieceBits].dropBit(p % pieceBits)
 		}
 	}
-	clear(l.cleared)
+	clear(d.copy.cleared)
 }
 
-// take puts the next range in its place.
-func (l *loading) take(words []uint64, bytes string) error {
+// put fills words, the next range of the table, from what Redis holds.
+func (d *download) put(words []uint64, bytes string) error {
 	if err := decodeWords(words, bytes); err != nil {
 		return err
 	}
-	piece := l.loaded / pieceBits
-	l.sums[piece].add(words, int(l.loaded%pieceBits/64))
-	l.loaded += uint64(len(words)) * 64
+	d.checksums[d.loaded/pieceBits].add(words, int(d.loaded%pieceBits/64))
+	d.loaded += uint64(len(words)) * 64
 	return nil
 }
 
-// load copies a generation and puts it in the place of the one that answers, which
-// goes on answering meanwhile: what is added goes into both.
-func (f *follower) load(ctx context.Context, name string) error {
-	l := &loading{replica: f.newReplica(f.inc, name)}
-	l.sums = make([]sum, pieces(l.spread.size))
-	f.loading = l
-	defer func() { f.loading = nil }()
+// load makes a copy of a generation and lets it answer. Until then the old copy answers,
+// and the updater goes on to read the log into both.
+func (u *updater) load(ctx context.Context, name string) error {
+	d := newDownload(newLocalCopy(u.record, u.filter.o, name))
+	u.download = d
+	defer func() { u.download = nil }()
 
-	err := f.copy(ctx, l)
+	err := u.readPieces(ctx, d)
 	if err == nil {
-		err = f.verify(ctx, l)
+		err = u.verify(ctx, d)
 	}
 	if err != nil {
-		return f.postpone(name, err)
+		return u.postpone(name, err)
 	}
-	f.loading, f.failed = nil, ""
-	return f.install(ctx, l.replica)
+	u.download, u.failed = nil, ""
+	return u.install(ctx, d.copy)
 }
 
-func (f *follower) copy(ctx context.Context, l *loading) error {
-	for piece := range pieces(l.spread.size) {
+// readPieces reads all ranges, and the log between them whenever it is due.
+func (u *updater) readPieces(ctx context.Context, d *download) error {
+	table := &d.copy.generation.table
+	for piece := range pieces(d.copy.generation.spread.size) {
 		at := 0
-		for words := range slices.Chunk(l.table.piece(piece), rangeBytes/8) {
-			if now()-f.tried > int64(f.o.MaxLag)/4 || f.isAsked() {
-				if _, err := f.poll(ctx, nil); err != nil {
+		for words := range slices.Chunk(table.piece(piece), rangeBytes/8) {
+			if now()-u.tried > int64(u.filter.o.MaxLag)/4 || u.filter.isAsked() {
+				if _, err := u.readLog(ctx, nil); err != nil {
 					return err
 				}
 			}
-			bytes, err := f.readRange(ctx, l.name, piece, at, len(words)*8)
+			bytes, err := u.filter.store.readRange(ctx, d.copy.name, piece, at, len(words)*8)
 			if err != nil {
 				return err
 			}
-			if err := l.take(words, bytes); err != nil {
+			if err := d.put(words, bytes); err != nil {
 				return err
 			}
 			at += len(words) * 8
@@ -89,68 +100,71 @@ func (f *follower) copy(ctx context.Context, l *loading) error {
 	return nil
 }
 
-// verify brings l to the end of the log and compares it with the sums of that moment.
-func (f *follower) verify(ctx context.Context, l *loading) error {
-	n, err := f.poll(ctx, l)
+// verify reads the log to its end and compares the download with the checksums that Redis
+// had at that moment.
+func (u *updater) verify(ctx context.Context, d *download) error {
+	part, err := u.readLog(ctx, d)
 	if err != nil {
 		return err
 	}
-	if n.current != l.name {
-		return fmt.Errorf("generation %s is no longer in use", l.name)
+	if part.generations.current != d.copy.name {
+		return fmt.Errorf("generation %s is no longer in use", d.copy.name)
 	}
-	sums, err := decodeSums(n.sums, len(l.sums))
+	checksums, err := decodeChecksums(part.checksums, len(d.checksums))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errCorrupt, err)
 	}
-	if !slices.Equal(sums, l.sums) {
+	if !slices.Equal(checksums, d.checksums) {
 		return errCorrupt
 	}
 	total := uint64(0)
-	for _, s := range sums {
-		total += s.set
+	for _, c := range checksums {
+		total += c.set
 	}
-	l.set.Store(total)
-	l.filled(total)
+	d.copy.generation.set.Store(total)
+	d.copy.generation.filled(total)
 	return nil
 }
 
-// install lets r answer. From the moment that it is the candidate, Adds of this
-// process go into it themselves; what they added before comes with the log.
-func (f *follower) install(ctx context.Context, r *replica) error {
-	f.mu.Lock()
-	f.candidate = r
-	own := f.own
-	f.mu.Unlock()
+// install lets c answer. As soon as c is the candidate, Adds of this process set their
+// bits in c. The bits of earlier Adds come with the log, so c answers only when the log
+// has been read up to the newest of those.
+func (u *updater) install(ctx context.Context, c *localCopy) error {
+	s := u.filter
+	s.mu.Lock()
+	s.candidate = c
+	own := s.ownEntry
+	s.mu.Unlock()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.candidate = nil
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.candidate = nil
 	}()
-	for f.at.before(own) {
-		if _, err := f.poll(ctx, nil); err != nil {
+	for u.at.before(own) {
+		if _, err := u.readLog(ctx, nil); err != nil {
 			return err
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.shared.inc != f.inc || ctx.Err() != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record != u.record || ctx.Err() != nil {
 		return errLost
 	}
-	r.until.Store(f.polled + int64(f.o.MaxLag))
-	f.replica, f.candidate = r, nil
-	f.answering.Store(r)
-	f.loads.Add(1)
-	close(f.changed)
-	f.changed = make(chan struct{})
+	c.until.Store(u.polled + int64(s.o.MaxLag))
+	s.copy, s.candidate = c, nil
+	s.answering.Store(c)
+	s.loads.Add(1)
+	close(s.changed)
+	s.changed = make(chan struct{})
 	return nil
 }
 
-// postpone keeps a generation that does not load from being tried all the time.
-func (f *follower) postpone(name string, err error) error {
-	if f.failed != name {
-		f.backoff = 250 * time.Millisecond
+// postpone keeps a generation that did not load from being tried all the time.
+func (u *updater) postpone(name string, err error) error {
+	if u.failed != name {
+		u.backoff = firstBackoff
 	}
-	f.failed, f.retry = name, now()+int64(f.backoff)
-	f.backoff = min(2*f.backoff, time.Minute)
+	u.failed, u.retryAt = name, now()+int64(u.backoff)
+	u.backoff = min(2*u.backoff, maxBackoff)
 	return fmt.Errorf("loading: %w", err)
 }

@@ -3,133 +3,63 @@ package bloom
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"errors"
-	"iter"
+	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/levee-go/levee/internal/redisconn"
 )
 
-var (
-	//go:embed scripts/turn.lua
-	turnLua string
-	//go:embed scripts/begin.lua
-	beginLua string
-	//go:embed scripts/upload.lua
-	uploadLua string
-	//go:embed scripts/join.lua
-	joinLua string
-	//go:embed scripts/switch.lua
-	switchLua string
-	//go:embed scripts/pass.lua
-	passLua string
-
-	turnScript   = redis.NewScript(turnLua)
-	beginScript  = redis.NewScript(beginLua)
-	uploadScript = redis.NewScript(uploadLua)
-	joinScript   = redis.NewScript(joinLua)
-	switchScript = redis.NewScript(switchLua)
-	passScript   = redis.NewScript(passLua)
-)
+// The lease of a Rebuild is a key in Redis that holds the token of the Rebuild. While
+// it stands, Rebuilds in other processes wait.
 
 const (
-	turnLife  = 10 * time.Second       // how long a rebuilder that died holds others up
-	turnRenew = time.Second            // also how often it reads the log
-	turnLook  = 250 * time.Millisecond // how often those who wait look
-	grace     = time.Minute            // for the old generation
-	catchUp   = 5 * time.Second        // for our own replica, when all is done
+	leaseLife  = 10 * time.Second       // how long others wait for a Rebuild whose process died
+	leaseRenew = time.Second            // how often a Rebuild renews its lease and reads the log
+	leasePoll  = 250 * time.Millisecond // how often those who wait for the lease look
 )
 
-var errTurn = errors.New("the turn to rebuild was lost")
+var errLeaseLost = errors.New("the lease to rebuild was lost")
 
-func (s *shared) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
-	s.count(+1)
-	defer s.count(-1)
-	r, mine, err := s.takeTurn(ctx)
-	if err == nil && mine {
-		err = r.run(ctx, ids)
-	}
-	if r != nil {
-		r.finish(mine)
-	}
-	switch {
-	case err == nil:
-		if mine {
-			s.rebuilds.Add(1)
-		}
-		s.awaitChange(ctx, r.name)
-		return nil
-	case ctx.Err() != nil:
-		return over(ctx)
-	case errors.Is(err, errScan):
-		return errors.Unwrap(err)
-	}
-	return unavailable(ctx, "Rebuild", err)
+func newSharedRebuild(s *shared, rec *record) *sharedRebuild {
+	return &sharedRebuild{filter: s, store: s.store, record: rec, token: rand.Text(), name: rand.Text()}
 }
 
-func (s *shared) count(by int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rebuilding += by
-}
-
-// takeTurn waits for a turn in the filter that stands in Redis.
-func (s *shared) takeTurn(ctx context.Context) (r *rebuilding, mine bool, err error) {
-	for range attempts {
-		inc, err := s.incarnation(ctx)
-		if err != nil {
-			return nil, false, err
-		}
-		r = &rebuilding{shared: s, inc: inc, token: rand.Text(), name: rand.Text()}
-		mine, err = r.wait(ctx)
-		if !errors.Is(err, errLost) {
-			return r, mine, err
-		}
-		s.drop(inc)
-	}
-	return nil, false, errLost
-}
-
-// wait gets a turn, or tells that another Rebuild has succeeded meanwhile; name is
-// then its generation.
-func (r *rebuilding) wait(ctx context.Context) (mine bool, err error) {
-	before, first := "", true
-	for {
-		mine, current, err := r.take(ctx)
+// waitForLease waits until this Rebuild has the lease, or until another Rebuild has
+// succeeded: done. Then name is the generation of the other one.
+func (r *sharedRebuild) waitForLease(ctx context.Context) (done bool, err error) {
+	before := ""
+	for first := true; ; first = false {
+		mine, current, err := r.acquire(ctx)
 		if err != nil {
 			return false, err
 		}
 		if first {
-			before, first = current, false
+			before = current
 		}
+		r.held = mine
 		switch {
 		case current != before && current != "":
 			r.name = current
-			r.finish(mine)
-			return false, nil
-		case mine:
 			return true, nil
+		case mine:
+			return false, nil
 		}
-		if err := pause(ctx, turnLook); err != nil {
+		if err := pause(ctx, leasePoll); err != nil {
 			return false, err
 		}
 	}
 }
 
-// take takes or keeps the turn. A command that was left behind may come to the server
-// after the turn was given back, and take it again for nobody: it is given back again.
-func (r *rebuilding) take(ctx context.Context) (mine bool, current string, err error) {
-	reply, err := redisconn.Run(ctx, r.authority.run, func(ctx context.Context) ([]any, error) {
-		return turnScript.Run(ctx, r.rdb, []string{r.names.Record(), r.names.Rebuild()},
-			r.inc.header, r.token, turnLife.Milliseconds()).Slice()
-	}, func([]any, error) {
+// acquire takes or renews the lease, and returns the generation in use. A command that
+// was left behind may reach Redis after finish has released the lease, and take it
+// for nobody; then acquire releases it again.
+func (r *sharedRebuild) acquire(ctx context.Context) (mine bool, current string, err error) {
+	late := func() {
 		if r.finished.Load() {
-			r.pass()
+			r.release()
 		}
-	})
+	}
+	reply, err := evalOn(ctx, r.store.conn, late, leaseScript, []string{r.store.names.Record(), r.store.names.Rebuild()},
+		r.record.header, r.token, leaseLife.Milliseconds()).Slice()
 	if err != nil {
 		return false, "", err
 	}
@@ -140,47 +70,40 @@ func (r *rebuilding) take(ctx context.Context) (mine bool, current string, err e
 	return kind == "mine", rest[0], nil
 }
 
-func (s *shared) guess() state {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
-
-// finish ends the turn, if it is ours. Also after a success, which has ended it: tend
-// may have renewed it once more since.
-func (r *rebuilding) finish(mine bool) {
-	r.finished.Store(true)
-	if mine {
-		r.pass()
-	}
-}
-
-// pass gives the turn back. Should that fail, others wait until it ends by itself.
-func (r *rebuilding) pass() {
-	_, _ = redisconn.Run(context.Background(), r.authority.run, func(ctx context.Context) (int, error) {
-		return passScript.Run(ctx, r.rdb, []string{r.names.Rebuild()}, r.token, r.names.Channel(), r.token).Int()
-	}, nil)
-}
-
-// awaitChange waits until this process answers from a generation that is not older,
-// but not for ever: Redis may fail at any time, and then it abstains.
-func (s *shared) awaitChange(ctx context.Context, name string) {
-	timer := time.NewTimer(catchUp)
-	defer timer.Stop()
-	wake(s.asked)
+// keepLease renews the lease and reads the log into the next generation until ctx ends. If
+// the lease or the log is lost, it ends ctx. Any other error may pass: the scripts that
+// matter check the lease themselves.
+func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(leaseRenew)
+	defer ticker.Stop()
 	for {
-		s.mu.Lock()
-		r, changed := s.replica, s.changed
-		s.mu.Unlock()
-		if r != nil && r.name == name {
+		mine, _, err := r.acquire(ctx)
+		if err == nil && !mine || errors.Is(err, errLost) {
+			cancel(fmt.Errorf("%w: %w", errLeaseLost, errLost))
+			return
+		}
+		if err := r.followLog(ctx); errors.Is(err, errGap) || errors.Is(err, errLost) {
+			cancel(fmt.Errorf("%w: %w", errLeaseLost, err))
 			return
 		}
 		select {
-		case <-changed:
-		case <-timer.C:
-			return
 		case <-ctx.Done():
 			return
+		case <-ticker.C:
 		}
 	}
+}
+
+// finish releases the lease if this Rebuild has it. After a success it is released
+// already, but keepLease may have taken it once more since.
+func (r *sharedRebuild) finish() {
+	r.finished.Store(true)
+	if r.held {
+		r.release()
+	}
+}
+
+// release releases the lease. If that fails, others wait until it expires.
+func (r *sharedRebuild) release() {
+	_ = r.store.eval(context.Background(), releaseScript, []string{r.store.names.Rebuild()}, r.token, r.store.names.Channel(), r.token)
 }

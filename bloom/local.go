@@ -2,131 +2,234 @@ package bloom
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"iter"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// progressEvery is how many ids lie between two calls of Progress.
-const progressEvery = 1 << 16
-
-// A turn is one Rebuild, which others may be waiting for.
-type turn struct {
-	over chan struct{} // closed at its end
-	err  error         // of the Rebuild; to be read when it is over
-}
-
-// Rebuild fills the filter anew from ids, all that exist, and then switches to the
-// result at once. Until then the filter answers as before, and a Rebuild that
-// fails changes nothing: if ids yields an error, panics (*PanicError) or calls
-// Goexit (ErrGoexit), if ctx ends, or on Close (ErrClosed). It needs the memory of
-// a second filter while it runs.
+// A local is a filter in this process.
 //
-// One Rebuild runs at a time. Another call waits for it and returns nil when it has
-// succeeded, without reading its own ids, or takes its turn when it has failed.
+// A Rebuild fills the next generation while the current one answers. A row that commits
+// behind the scan's back must not be denied after the switch:
 //
-// ids is read on another goroutine, which Rebuild waits for even when ctx has
-// ended: it is looked at between two ids, and ids itself should mind it. If more
-// ids were added within MaxTransaction than are kept (131,072 at least), Rebuild
-// first waits until those are committed, at most MaxTransaction.
+//  1. Add(x), before the row of x commits.
+//  2. The Rebuild scans past the place of x.
+//  3. The row of x commits.
+//  4. The Rebuild switches to the next generation.
 //
-// Of a shared filter one Rebuild runs at a time in all processes, and calls wait for
-// one another as above. A process that dies in its Rebuild holds the others up for
-// ten seconds; then the next one starts from the beginning. Rebuild first waits until
-// the log of adds in Redis is MaxTransaction old, so also when the filter is new: a
-// Redis that lost what was added looks like that. It fails with ErrUnavailable if
-// Redis does not answer when it is needed, or loses the filter meanwhile. When Rebuild
-// has returned nil, this process answers from the result, unless Redis has failed
-// since.
-func (f *Filter) Rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
-	if f == nil {
-		return nil
-	}
-	life := f.life
-	if f.shared != nil {
-		life = f.shared.life
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(life, func() { cancel(ErrClosed) })()
-	if f.shared != nil {
-		return f.shared.rebuild(ctx, ids)
-	}
+// If step 1 comes during the Rebuild, the Add itself puts x into both generations. If it
+// comes up to MaxTransaction before, x is in recent, which the Rebuild takes over.
+//
+// A Remove takes ids out of the current generation only, since nobody knows whether the
+// next one holds them. For the same reason Removes do nothing for MaxTransaction after
+// a switch:
+//
+//  1. The deletion of the row of x commits.
+//  2. The Rebuild scans; x is not in the next generation.
+//  3. The Rebuild switches.
+//  4. Remove(x), at most MaxTransaction after step 1.
+//
+// Step 4 would clear positions that other ids need.
+type local struct {
+	o   Options // with the defaults filled in
+	key key
+	// answering is the generation that MayContain asks. Nil: the filter abstains.
+	answering atomic.Pointer[generation]
 
-	for {
-		mine, running := f.take()
-		if mine != nil {
-			mine.err = <-contain.Go(func() error { return f.rebuild(ctx, ids) })
-			f.give(mine)
-			return mine.err
-		}
-		select {
-		case <-running.over:
-			if running.err == nil {
-				return nil
-			}
-		case <-ctx.Done():
-			return over(ctx)
-		}
-	}
+	_ [64]byte // keeps what Adds write off the cache line that every MayContain reads
+
+	life context.Context // ends with Close
+	end  context.CancelCauseFunc
+
+	recent recent
+	counts counts
+	number uint64 // of the newest generation; only the goroutine of the flight uses it
+
+	// mu guards the fields below. An Add holds it for reading until the ids are in all
+	// generations and in recent: under the write lock no Add is halfway.
+	mu      sync.RWMutex
+	current *generation // nil after Close
+	next    *generation // the one that a Rebuild fills; nil: none
+	flight  *flight     // the Rebuild that runs; nil: none
+	settled time.Time   // before this time Removes do nothing
 }
 
-// take returns a turn, or the one that is running.
-func (f *Filter) take() (mine, running *turn) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.turn != nil {
-		return nil, f.turn
-	}
-	f.turn = &turn{over: make(chan struct{})}
-	return f.turn, nil
-}
+// counts are the calls that a filter has seen.
+type counts struct{ adds, removes, rebuilds atomic.Uint64 }
 
-// give ends a turn. What it has left of the next generation goes with it.
-func (f *Filter) give(t *turn) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.next, f.turn = nil, nil
-	close(t.over)
-}
-
-func (f *Filter) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
-	next, err := f.begin(ctx)
+// New makes a Filter in this process. Its errors name the option that is wrong.
+func New(o Options) (*Filter, error) {
+	o, err := o.withDefaults()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := scan(ctx, ids, f.o.Progress, func(id string) { next.add(f.key.sum(id)) }); err != nil {
-		return err
+	k, err := newKey(o.Secret)
+	if err != nil {
+		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.current == nil {
+	o.Secret = nil
+	return &Filter{newLocal(o, k), o.Counting}, nil
+}
+
+func newLocal(o Options, k key) *local {
+	l := &local{o: o, key: k, current: newGeneration(o, k, 0), recent: recent{span: o.MaxTransaction, room: maxBatch}}
+	l.life, l.end = context.WithCancelCause(context.Background())
+	if o.Complete {
+		l.answering.Store(l.current)
+	}
+	return l
+}
+
+func (l *local) mayContain(_ context.Context, id string) bool {
+	g := l.answering.Load()
+	return g == nil || g.saturated.Load() || g.contains(l.key.sum(id))
+}
+
+func (l *local) add(_ context.Context, ids []string) error {
+	var one [1]hash // keeps a lone hash off the heap
+	hashes := l.key.appendSums(one[:0], ids)
+
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.current == nil {
 		return ErrClosed
 	}
-	f.current, f.settled = next, time.Now().Add(f.o.MaxTransaction)
-	f.answering.Store(next)
-	f.rebuilds.Add(1)
+	for _, h := range hashes {
+		l.current.add(h)
+		if l.next != nil {
+			l.next.add(h)
+		}
+	}
+	l.recent.push(hashes)
+	l.counts.adds.Add(uint64(len(ids)))
 	return nil
 }
 
-// begin installs the next generation. From then on Adds go to both; what may be
-// committed behind the scan's back and was added before, it takes over.
-func (f *Filter) begin(ctx context.Context) (*generation, error) {
-	f.number++ // ours alone while it is our turn
-	next := newGeneration(f.o, f.key, f.number)
+func (l *local) remove(_ context.Context, ids []string) error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.current == nil {
+		return ErrClosed
+	}
+	l.counts.removes.Add(uint64(len(ids)))
+	if time.Now().Before(l.settled) {
+		return nil
+	}
+	for _, id := range ids {
+		l.current.remove(l.key.sum(id))
+	}
+	return nil
+}
 
-	f.mu.Lock() // no Add is halfway: each is in recent, or will see next
-	current := f.current
+func (l *local) close() {
+	l.end(ErrClosed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current, l.next = nil, nil
+	l.answering.Store(nil) // under mu: a Rebuild that ends now stores its result under mu too
+	l.recent.drop()
+}
+
+func (l *local) stats() Stats {
+	s := l.counts.stats(l.o)
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	s.Rebuilding = l.flight != nil
+	g := l.current
+	if g == nil {
+		return s
+	}
+	s.Complete = l.answering.Load() == g
+	s.Saturated = g.saturated.Load()
+	s.Abstaining = !s.Complete || s.Saturated
+	s.describe(g)
+	return s
+}
+
+// A flight is one Rebuild. Calls that join it wait for its end.
+type flight struct {
+	done chan struct{} // closed at the end
+	err  error         // of the Rebuild; written before done is closed, read after
+}
+
+func (l *local) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
+	ctx, cancel := untilClosed(ctx, l.life)
+	defer cancel()
+	for {
+		f, joined := l.join()
+		if !joined {
+			f.err = <-contain.Go(func() error { return l.run(ctx, ids) })
+			l.finish(f)
+			return f.err
+		}
+		select {
+		case <-f.done:
+			if f.err == nil {
+				return nil
+			}
+		case <-ctx.Done():
+			return ended(ctx)
+		}
+	}
+}
+
+// join returns the flight that runs, or a new one that the caller has to run and
+// finish.
+func (l *local) join() (f *flight, joined bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flight != nil {
+		return l.flight, true
+	}
+	l.flight = &flight{done: make(chan struct{})}
+	return l.flight, false
+}
+
+// finish ends a flight. A next generation that did not become current goes with it.
+func (l *local) finish(f *flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next, l.flight = nil, nil
+	close(f.done)
+}
+
+func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
+	next, err := l.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := scan(ctx, ids, l.o.Progress, func(id string) { next.add(l.key.sum(id)) }); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == nil {
+		return ErrClosed
+	}
+	l.current, l.settled = next, time.Now().Add(l.o.MaxTransaction)
+	l.answering.Store(next)
+	l.counts.rebuilds.Add(1)
+	return nil
+}
+
+// begin makes the next generation, into which Adds go from now on, and takes over what
+// was added within MaxTransaction before.
+func (l *local) begin(ctx context.Context) (*generation, error) {
+	l.number++
+	next := newGeneration(l.o, l.key, l.number)
+
+	l.mu.Lock() // no Add is halfway: each is in recent, or will see next
+	current := l.current
 	if current == nil {
-		f.mu.Unlock()
+		l.mu.Unlock()
 		return nil, ErrClosed
 	}
-	f.next = next
-	kept, wait := f.recent.take()
-	f.mu.Unlock()
+	l.next = next
+	kept, wait := l.recent.take()
+	l.mu.Unlock()
 
 	for _, h := range kept {
 		if current.contains(h) { // else it was removed since
@@ -134,55 +237,4 @@ func (f *Filter) begin(ctx context.Context) (*generation, error) {
 		}
 	}
 	return next, pause(ctx, wait)
-}
-
-// scan reads ids.
-func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint64), add func(id string)) error {
-	if progress == nil {
-		progress = func(uint64) {}
-	}
-	read := uint64(0)
-	for id, err := range ids {
-		if err != nil {
-			return fmt.Errorf("bloom: Rebuild after %d ids: %w", read, err)
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		add(id)
-		if read++; read%progressEvery == 0 {
-			progress(read)
-		}
-	}
-	if ctx.Err() != nil { // also if ids ended early because of it, without saying so
-		return over(ctx)
-	}
-	progress(read)
-	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return over(ctx)
-	}
-}
-
-// over is the error of a context that has ended, with its cause.
-func over(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	switch {
-	case errors.Is(cause, ErrClosed):
-		return ErrClosed
-	case errors.Is(cause, err):
-		return fmt.Errorf("bloom: Rebuild: %w", cause)
-	}
-	return fmt.Errorf("bloom: Rebuild: %w: %w", err, cause)
 }

@@ -2,187 +2,129 @@ package bloom
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"time"
+
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
-// add puts ids into the set, some at a time.
-func (s *shared) add(ctx context.Context, ids []string) error {
-	for chunk := range slices.Chunk(ids, s.o.chunk()) {
-		if s.life.Err() != nil {
-			return ErrClosed
-		}
-		if err := s.addChunk(ctx, chunk); err != nil {
-			return unavailable(ctx, "Add", err)
-		}
-		s.adds.Add(uint64(len(chunk)))
-	}
-	return nil
-}
+// Remove
+//
+// A Remove counts the positions of an id down, and clears those that reach zero. If it
+// counts down what the id did not count up, it clears positions of other ids, and the
+// filter denies ids that exist. Three checks prevent that.
+//
+// The ticket: the remove script runs twice if the client or the network sends it again
+// after its reply was lost. So a Remove first gets a ticket from Redis, and the script does
+// nothing unless it finds the ticket and deletes it. A ticket request that runs twice
+// issues two tickets, of which nobody spends the first. A ticket lives much longer than a
+// call may take, so a ticket that is missing was spent and has not expired.
+//
+// The age of the generation: a generation that a Rebuild has made lacks ids whose row was
+// deleted before its scan.
+//
+//  1. The deletion of the row of x commits.
+//  2. A Rebuild scans; x is not in its generation.
+//  3. The Rebuild switches to that generation.
+//  4. Remove(x) begins, at most MaxTransaction after step 1, and gets a ticket.
+//
+// The script compares two times of Redis' clock: since, at which the generation came in
+// use, and that of the ticket. The deletion committed at most MaxTransaction before
+// Remove began, and Remove began at most time.Since(begun) before the ticket was issued:
+// the sum of both is minAge. If the generation was in use minAge before the ticket, its
+// scan was over before the deletion, and has seen the row. If not, the script removes
+// nothing. A script that runs late decides the same, because it compares with the ticket
+// and not with its own time.
+//
+// The counters: the script removes an id only if all its counters are above zero. It does
+// not count a full counter down, because that has lost count.
+//
+// The copy of this process hears of a removal from the log, like all others: see
+// localCopy for why it must not clear bits earlier.
 
-var errChanging = errors.New("the generations keep changing")
+// ticketLife is how long a ticket can be spent, much longer than callTimeout.
+const ticketLife = time.Minute
 
-// attempts is how often a call is repeated because the filter has changed under it.
-const attempts = 8
-
-func (s *shared) addChunk(ctx context.Context, ids []string) error {
-	hashes := make([]hash, 0, addChunk)
-	for range attempts {
-		inc, err := s.incarnation(ctx)
-		if err != nil {
-			return err
-		}
-		hashes = hashes[:0]
-		for _, id := range ids {
-			hashes = append(hashes, inc.key.sum(id))
-		}
-		err = s.addHashes(ctx, inc, hashes)
-		if !errors.Is(err, errLost) {
-			return err
-		}
-		s.drop(inc) // the next attempt makes a record
-	}
-	return errLost
-}
-
-// addHashes adds in Redis, and then here: so when it returns, both say yes.
-func (s *shared) addHashes(ctx context.Context, inc *incarnation, hashes []hash) error {
-	for range attempts {
-		s.mu.Lock()
-		guess := s.state
-		s.mu.Unlock()
-		done, err := s.authority.add(ctx, inc, hashes, guess)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		if s.inc != nil && *s.inc == *inc {
-			s.state = done.state
-		}
-		if !done.stale {
-			s.added(inc, hashes, done.entry)
-		}
-		s.mu.Unlock()
-		if !done.stale {
-			return nil
-		}
-	}
-	return errChanging
-}
-
-// added takes over an add of our own ahead of the log. It is called with mu held.
-func (s *shared) added(inc *incarnation, hashes []hash, at entry) {
-	if s.recentOf != inc.key {
-		s.recentOf = inc.key
-		s.recent.drop()
-	}
-	s.recent.push(hashes)
-	if s.inc == nil || *s.inc != *inc {
-		return // nothing of inc answers; what will, begins later than this add
-	}
-	if s.own.before(at) {
-		s.own = at
-	}
-	if !s.applied.before(at) {
-		return // the log has brought it, and perhaps its Remove
-	}
-	for _, r := range []*replica{s.replica, s.candidate} {
-		if r == nil {
-			continue
-		}
-		for _, h := range hashes {
-			r.add(h)
-		}
-	}
-}
-
-// addAgain adds what was added here lately: a Redis that failed over to a replica may
-// have lost what it had acknowledged. After a flush it is of use only if the key is a
-// secret's.
-func (s *shared) addAgain(ctx context.Context, inc *incarnation) error {
-	s.mu.Lock()
-	same := s.recentOf == inc.key
-	s.mu.Unlock()
-	if !same {
-		return nil
-	}
-	hashes, _ := s.recent.take()
-	for chunk := range slices.Chunk(hashes, s.o.chunk()) {
-		if err := s.addHashes(ctx, inc, chunk); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// remove takes ids out of the set, some at a time.
 func (s *shared) remove(ctx context.Context, ids []string) error {
 	begun := time.Now()
-	for chunk := range slices.Chunk(ids, s.o.chunk()) {
-		if s.life.Err() != nil {
-			return ErrClosed
-		}
-		if err := s.removeChunk(ctx, begun, chunk); err != nil {
-			return unavailable(ctx, "Remove", err)
-		}
-		s.removes.Add(uint64(len(chunk)))
-	}
-	return nil
+	return s.inChunks(ctx, "Remove", ids, &s.counts.removes, func(rec *record, hashes []hash) error {
+		return s.removeHashes(ctx, rec, begun, hashes)
+	})
 }
 
-func (s *shared) removeChunk(ctx context.Context, begun time.Time, ids []string) error {
-	for range attempts {
-		inc, err := s.incarnation(ctx)
-		if err != nil {
-			return err
-		}
-		hashes := make([]hash, 0, len(ids))
-		for _, id := range ids {
-			hashes = append(hashes, inc.key.sum(id))
-		}
-		err = s.removeHashes(ctx, inc, begun, hashes)
-		if !errors.Is(err, errLost) {
-			return err
-		}
-		s.drop(inc) // and nothing was removed
-	}
-	return errLost
-}
-
-// removeHashes removes in Redis. Here it comes with the log: an add of our own that is
-// not in there yet may need the same positions.
-//
-// A row that was deleted before the scan of a Rebuild is not in its result. The Remove
-// begins within MaxTransaction of that, and the ticket is not older than the Remove by
-// more than what has passed meanwhile: so the generation must be older than the ticket
-// by both. However late the script then runs, it looks at the ticket.
-func (s *shared) removeHashes(ctx context.Context, inc *incarnation, begun time.Time, hashes []hash) error {
-	ticket, err := s.ticket(ctx, inc)
+func (s *shared) removeHashes(ctx context.Context, rec *record, begun time.Time, hashes []hash) error {
+	ticket, err := s.store.ticket(ctx, rec)
 	if err != nil {
 		return err
 	}
-	quiet := s.o.MaxTransaction
-	if quiet >= 0 {
-		quiet += time.Since(begun)
+	minAge := s.o.MaxTransaction
+	if minAge >= 0 {
+		minAge += time.Since(begun)
 	}
-	for range attempts {
-		s.mu.Lock()
-		guess := s.state
-		s.mu.Unlock()
-		done, err := s.authority.remove(ctx, inc, ticket, hashes, guess, quiet)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		if s.inc != nil && *s.inc == *inc {
-			s.state = done.state
-		}
-		s.mu.Unlock()
-		if !done.stale {
-			wake(s.kick)
-			return nil
+	_, err = s.onGenerations(rec, func(g generations) (changeReply, error) {
+		return s.store.remove(ctx, rec, ticket, hashes, g, minAge)
+	})
+	if err == nil {
+		wait.Wake(s.announced)
+	}
+	return err
+}
+
+// ticket gets a ticket for one Remove.
+func (s *store) ticket(ctx context.Context, rec *record) (string, error) {
+	reply, err := s.eval(ctx, ticketScript, []string{s.names.Record(), s.names.Tickets()}, rec.header, ticketLife.Milliseconds()).Slice()
+	if err != nil {
+		return "", err
+	}
+	_, texts, err := parseReply(reply, 1, 1)
+	if err != nil {
+		return "", err
+	}
+	return texts[0], nil
+}
+
+// remove takes hashes out of the generation g.current, if that was in use minAge before
+// the ticket was issued; a negative minAge: at once. If another generation is in use, it
+// does nothing and returns that.
+func (s *store) remove(ctx context.Context, rec *record, ticket string, hashes []hash, g generations, minAge time.Duration) (changeReply, error) {
+	call := redisconn.Call{
+		Keys: []string{s.names.Record(), s.names.Log(), s.names.Tickets(), s.names.Sums(g.current)},
+		Args: []any{rec.header, g.current, ticket, max(minAge.Milliseconds(), -1), keepLog, life.Milliseconds(), s.names.Channel(), s.self},
+	}
+	s.appendRemoved(&call, rec.spread(s.o, g.current), g.current, hashes)
+	reply, err := s.eval(ctx, removeScript, call.Keys, call.Args...).Slice()
+	if err != nil {
+		return changeReply{}, err
+	}
+	kind, rest, err := parseReply(reply, 2, 2)
+	if err != nil {
+		return changeReply{}, err
+	}
+	return changeReply{generations: generations{rest[0], rest[1]}, stale: kind == "stale"}, nil
+}
+
+// appendRemoved appends the pieces that hashes touch in a generation, and then for each
+// hash where its positions are: which of those pieces, and the position in it.
+func (s *store) appendRemoved(call *redisconn.Call, spread spread, generation string, hashes []hash) {
+	if generation == "" {
+		call.Args = append(call.Args, spread.hashes, 0)
+		return
+	}
+	numbers := map[uint64]int{} // of the pieces, in the order in which they are given
+	var given, positions []any
+	for _, h := range hashes {
+		w := spread.start(h)
+		for range spread.hashes {
+			p := w.next(&spread)
+			piece := p / pieceBits
+			if numbers[piece] == 0 {
+				numbers[piece] = len(numbers) + 1
+				call.Keys = append(call.Keys, s.names.Piece(generation, int(piece)), s.names.Counters(generation, int(piece)))
+				given = append(given, piece, counterBytes(spread.size, int(piece)))
+			}
+			positions = append(positions, numbers[piece], p%pieceBits)
 		}
 	}
-	return errChanging
+	call.Args = append(call.Args, spread.hashes, len(numbers))
+	call.Args = append(append(call.Args, given...), positions...)
 }

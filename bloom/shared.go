@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,16 +14,63 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
-// Open makes a Filter that all processes share that open one of the same Name in
-// the same Redis. See the package documentation for what it promises.
+// A shared is a filter whose table and log are in Redis.
 //
-// It asks Redis for the filter's record, and makes it if there is none. A filter
-// stored with another Capacity, FalsePositiveRate or Secret is an error
-// (ErrParameters). That Redis does not answer is none: the filter abstains and goes
-// on trying, and so it does if the stored filter turns out to be another one only
-// then. Open does not wait until the filter is loaded.
+//	Redis          record      which generation is in use, and which comes next
+//	               generation  its table: pieces (bitmaps), counters if it counts, checksums
+//	               log         the newest adds and removals
+//	this process   localCopy   the bits of the generation in use; answers MayContain
+//	               updater     a goroutine that loads the copy and reads the log into it
+//
+// An Add changes table and log in one script (add.go), and so does a Remove (remove.go).
+// A Rebuild makes another generation and switches to it (sharedrebuild.go).
+type shared struct {
+	// answering is the copy that MayContain asks. Nil: the filter abstains.
+	answering atomic.Pointer[localCopy]
+	o         Options
+	quoted    string // the name, for logs
+
+	_ [64]byte // keeps what Adds write off the cache line that every MayContain reads
+
+	store       *store
+	link        *redisconn.Link
+	unsubscribe func()
+	life        context.Context // ends with Close
+	end         context.CancelCauseFunc
+	running     sync.WaitGroup
+	announced   chan struct{} // signals that the log may have new entries
+	asked       chan struct{} // signals that somebody waits for the next read of the log
+
+	recent recent // hashes that this process has added
+	counts counts
+	loads  atomic.Uint64
+
+	// mu guards the fields below. Nobody holds it during a call to Redis.
+	mu           sync.Mutex
+	record       *record       // nil: not known
+	generations  generations   // the newest known; Redis may have others by now
+	copy         *localCopy    // the same as answering
+	candidate    *localCopy    // loaded, and soon to replace copy
+	ownEntry     entryID       // the log's newest entry of an Add of this process
+	applied      entryID       // the log's newest entry that the copies have
+	confirmation *confirmation // for the callers that wait for the next read; nil: none
+	changed      chan struct{} // closed when another copy begins to answer
+	warned       string        // the generation that was reported as full
+	rebuilding   int           // Rebuilds that run in this process
+	recentKey    key           // with which the hashes in recent were made
+}
+
+// Open makes a Filter that is one filter in all processes that Open the same Name in
+// the same Redis. The package documentation says what such a filter promises.
+//
+// Open asks Redis for the filter's record, and makes one if there is none. It returns
+// ErrParameters if the stored filter has another Capacity, FalsePositiveRate or Secret.
+// If Redis does not answer, Open succeeds: the filter abstains and keeps trying. It also
+// abstains if the stored filter turns out only then to have other parameters. Open does
+// not wait until the copy is loaded.
 //
 // The Filter has goroutines of its own until Close.
 func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, error) {
@@ -36,188 +81,202 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("bloom: Open needs a redis client, got nil")
 	}
-	s := &shared{
-		o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
-		kick: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
-		self: rand.Text(),
-	}
-	s.authority = newAuthority(rdb, o, s.self)
-	s.recent = recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch}
-	s.life, s.end = context.WithCancelCause(context.Background())
-	if _, err := s.find(ctx, o.Complete); err != nil {
+	s := newShared(rdb, o)
+	if _, err := s.askForRecord(ctx, o.Complete); err != nil {
 		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
 			return nil, unavailable(ctx, "Open", err)
 		}
 		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
-	s.hub = redisconn.OpenLink(rdb)
-	s.unsubscribe = s.hub.Subscribe(s.names.Channel(), redisconn.Subscriber{
+	s.start(rdb)
+	return &Filter{s, o.Counting}, nil
+}
+
+func newShared(rdb redis.UniversalClient, o Options) *shared {
+	s := &shared{
+		o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
+		store:     newStore(rdb, o, rand.Text()),
+		announced: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
+		recent: recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch},
+	}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	return s
+}
+
+func (s *shared) start(rdb redis.UniversalClient) {
+	s.link = redisconn.OpenLink(rdb)
+	s.unsubscribe = s.link.Subscribe(s.store.names.Channel(), redisconn.Subscriber{
 		Message: func(from string) {
-			if from != s.self {
-				wake(s.kick)
+			if from != s.store.self {
+				wait.Wake(s.announced)
 			}
 		},
-		Gap: func() { wake(s.kick) },
+		Gap: func() { wait.Wake(s.announced) },
 	})
-	s.running.Go(func() { s.follow(s.life) })
-	return &Filter{o: o, shared: s}, nil
+	s.running.Go(func() { newUpdater(s).run(s.life) })
 }
 
-func (o Options) withSharedDefaults() (Options, error) {
-	if o.Name == "" {
-		return o, errors.New("bloom: Name must not be empty")
-	}
-	o, err := o.withDefaults()
-	if err != nil {
-		return o, err
-	}
-	if o.MaxLag == 0 {
-		o.MaxLag = time.Second
-	}
-	if o.MaxLag < 20*time.Millisecond {
-		return o, fmt.Errorf("bloom: MaxLag must be at least 20ms, is %v", o.MaxLag)
-	}
-	if _, err := newKey(o.Secret); err != nil {
-		return o, err
-	}
-	o.Secret = slices.Clone(o.Secret)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	return o, nil
+func (s *shared) close() {
+	s.end(ErrClosed)
+	s.forget(s.knownRecord())
+	s.running.Wait()
+	s.recent.drop()
+	s.unsubscribe()
+	s.link.Close()
 }
 
-// shared is a filter whose authority is Redis.
-type shared struct {
-	// answering is what MayContain asks, nil as long as the filter abstains.
-	answering atomic.Pointer[replica]
-	o         Options
-	quoted    string // the name, for logs
-
-	_ [64]byte // what Adds write stays off the line that every MayContain reads
-
-	*authority
-	self        string
-	hub         *redisconn.Link
-	unsubscribe func()
-	life        context.Context // ends with Close
-	end         context.CancelCauseFunc
-	running     sync.WaitGroup
-	kick        chan struct{} // there may be news in the log
-	asked       chan struct{} // somebody waits for the next look into it
-
-	mu        sync.Mutex    // guards what follows, and is not held over a call to Redis
-	inc       *incarnation  // nil while it is not known
-	state     state         // newest that is known; a guess
-	replica   *replica      // follows the log; it answers unless it is nil
-	candidate *replica      // loaded, about to replace it
-	own       entry         // newest add of our own
-	applied   entry         // how far the replicas have followed the log
-	ask       *ask          // of those who wait for the next look, or nil
-	changed   chan struct{} // closed when another replica answers
-	warned    string        // the generation that was said to be full
-
-	rebuilding int // Rebuilds that run here
-
-	recentOf key    // what those in recent were hashed with
-	recent   recent // adds of our own; it has a lock of its own
-
-	adds     atomic.Uint64
-	removes  atomic.Uint64
-	rebuilds atomic.Uint64
-	loads    atomic.Uint64
-}
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+func (s *shared) mayContain(ctx context.Context, id string) bool {
+	if !s.denies(id) {
+		return true
 	}
+	return s.o.Confirm && !(s.confirm(ctx) && s.denies(id))
 }
 
-// incarnation returns the filter that stands in Redis, as far as is known.
-func (s *shared) incarnation(ctx context.Context) (*incarnation, error) {
+// denies reports whether id surely is not in the set.
+func (s *shared) denies(id string) bool {
+	c := s.answering.Load()
+	return c != nil && c.denies(id)
+}
+
+// currentRecord returns the record of the filter in Redis, and asks Redis for it if
+// it is not known.
+func (s *shared) currentRecord(ctx context.Context) (*record, error) {
+	if rec := s.knownRecord(); rec != nil {
+		return rec, nil
+	}
+	return s.askForRecord(ctx, false)
+}
+
+func (s *shared) knownRecord() *record {
 	s.mu.Lock()
-	inc := s.inc
-	s.mu.Unlock()
-	if inc != nil {
-		return inc, nil
-	}
-	return s.find(ctx, false)
+	defer s.mu.Unlock()
+	return s.record
 }
 
-// find asks Redis for the filter that stands there, and makes one if there is none:
-// a complete one that holds nothing, or one that abstains.
-func (s *shared) find(ctx context.Context, complete bool) (*incarnation, error) {
-	found, err := s.ensure(ctx, complete)
+// askForRecord asks Redis for the record, which Redis makes if there is none: of a filter
+// that is complete and empty, or of one that abstains.
+func (s *shared) askForRecord(ctx context.Context, complete bool) (*record, error) {
+	rec, err := s.store.ensure(ctx, complete)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inc == nil {
-		s.inc = found
+	if s.record == nil {
+		s.record = rec
 	}
-	return s.inc, nil
+	return s.record, nil
 }
 
-// drop abstains: what was known of inc no longer holds, and Redis is asked again for
-// what there is.
-func (s *shared) drop(inc *incarnation) {
+// forget makes the filter abstain, because nothing known of rec holds any longer. The
+// next call and the updater ask Redis what there is.
+func (s *shared) forget(rec *record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inc != inc {
+	if s.record != rec {
 		return
 	}
-	s.inc = nil
-	s.replica, s.candidate, s.state, s.own, s.applied = nil, nil, state{}, entry{}, entry{}
+	s.record, s.generations, s.ownEntry, s.applied = nil, generations{}, entryID{}, entryID{}
+	s.copy, s.candidate = nil, nil
 	s.answering.Store(nil)
 }
 
-// warnFull says once of a generation that it holds more ids than the Capacity. What
-// tells so is an estimate, off by a percent or two in small filters: hence the room,
-// without which half of those that hold just their Capacity would be reported. It is
-// called with mu held.
-func (s *shared) warnFull() {
-	room := s.o.Capacity/20 + 10
-	if r := s.replica; r != nil && s.warned != r.name && r.ids() > s.o.Capacity+room {
-		s.warned = r.name
-		s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
-			"capacity", s.o.Capacity, "ids", r.ids(), "false_positive_rate", r.rate())
+// attempts is how often a call is repeated because the filter has changed meanwhile.
+const attempts = 8
+
+// onRecord calls fn with the record of the filter in Redis. If Redis has lost that filter,
+// fn has done nothing and is called again with the next record.
+func (s *shared) onRecord(ctx context.Context, fn func(*record) error) error {
+	for range attempts {
+		rec, err := s.currentRecord(ctx)
+		if err != nil {
+			return err
+		}
+		if err = fn(rec); !errors.Is(err, errLost) {
+			return err
+		}
+		s.forget(rec)
 	}
+	return errLost
 }
 
-func (s *shared) close() {
-	s.end(ErrClosed)
-	s.drop(s.known())
-	s.running.Wait()
-	s.recent.drop()
-	s.unsubscribe()
-	s.hub.Close()
+var errChanging = errors.New("the generations keep changing")
+
+// onGenerations calls change with the generations that are in use, as far as this process
+// knows. If Redis replies that there are others, change has done nothing and is called
+// again with those.
+func (s *shared) onGenerations(rec *record, change func(generations) (changeReply, error)) (changeReply, error) {
+	for range attempts {
+		s.mu.Lock()
+		guess := s.generations
+		s.mu.Unlock()
+		reply, err := change(guess)
+		if err != nil {
+			return reply, err
+		}
+		s.mu.Lock()
+		if s.isCurrent(rec) {
+			s.generations = reply.generations
+		}
+		s.mu.Unlock()
+		if !reply.stale {
+			return reply, nil
+		}
+	}
+	return changeReply{}, errChanging
 }
 
-func (s *shared) known() *incarnation {
+// isCurrent reports whether rec is the record of the filter in Redis, as far as is known.
+// The caller holds mu.
+func (s *shared) isCurrent(rec *record) bool { return s.record != nil && *s.record == *rec }
+
+// inChunks calls fn with the hashes of some ids at a time and counts the ids.
+func (s *shared) inChunks(ctx context.Context, what string, ids []string, count *atomic.Uint64, fn func(*record, []hash) error) error {
+	for chunk := range slices.Chunk(ids, s.o.chunk()) {
+		if s.life.Err() != nil {
+			return ErrClosed
+		}
+		err := s.onRecord(ctx, func(rec *record) error {
+			return fn(rec, rec.key.appendSums(make([]hash, 0, len(chunk)), chunk))
+		})
+		if err != nil {
+			return unavailable(ctx, what, err)
+		}
+		count.Add(uint64(len(chunk)))
+	}
+	return nil
+}
+
+// warnFull reports once for each generation that it holds more ids than Capacity. The
+// number of ids is an estimate, in small filters off by a percent or two. Without
+// some slack half of the filters with exactly Capacity ids would be reported.
+func (s *shared) warnFull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inc
+	slack := s.o.Capacity/20 + 10
+	c := s.copy
+	if c == nil || s.warned == c.name || c.generation.ids() <= s.o.Capacity+slack {
+		return
+	}
+	s.warned = c.name
+	s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
+		"capacity", s.o.Capacity, "ids", c.generation.ids(), "false_positive_rate", c.generation.rate())
 }
 
 func (s *shared) stats() Stats {
-	stats := Stats{
-		Capacity: s.o.Capacity, Abstaining: true,
-		Adds: s.adds.Load(), Removes: s.removes.Load(), Rebuilds: s.rebuilds.Load(), Loads: s.loads.Load(),
-	}
+	stats := s.counts.stats(s.o)
+	stats.Loads = s.loads.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats.Rebuilding = s.rebuilding > 0
-	r := s.answering.Load()
-	if r == nil {
+	c := s.answering.Load()
+	if c == nil {
 		return stats
 	}
-	left := time.Duration(r.until.Load() - now())
+	left := c.left()
 	stats.Lag = s.o.MaxLag - left
-	stats.Complete, stats.Saturated = true, r.saturated.Load()
+	stats.Complete, stats.Saturated = true, c.generation.saturated.Load()
 	stats.Abstaining = stats.Saturated || left <= 0
-	stats.describe(r.generation)
+	stats.describe(c.generation)
 	return stats
 }

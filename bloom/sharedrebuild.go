@@ -3,7 +3,6 @@ package bloom
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -13,169 +12,214 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
-// A rebuilding is the Rebuild of a shared filter that has its turn.
+// A sharedRebuild is one Rebuild of a shared filter.
 //
-// The next generation grows in this process. The log of adds is read along, from
-// MaxTransaction before the beginning on: so it holds what is scanned and what is
-// added. When the scan is over it goes
+//	begin       finds the entry of the log to read from, MaxTransaction back, and makes
+//	            the next generation in this process
+//	scan        puts all ids into it; meanwhile keepLease reads the log into it
+//	freeze      reads the log once more; the next generation changes no more here
+//	upload      writes its pieces to Redis, where nobody uses them yet
+//	announce    names it in the record: every Add now sets bits in both generations
+//	addMissed   adds again what was added between freeze and announce
+//	makeCurrent makes it the generation in use, in one script
 //
-//	freeze   the log is read once more, and then left alone
-//	upload   the table goes to Redis, where nobody uses it yet
-//	join     from now on every add goes to it too
-//	add      what was added between freeze and join is added again
-//	switch   it takes the place of the old one
+// The old generation answers all the time. addMissed is necessary because of this:
 //
-// The old generation answers all the while. Nothing has to be cleaned up if the
-// process dies: what it had uploaded ends by itself, and when the lease of its turn is
-// gone, adds no longer go to its generation, which can never be switched to then.
-type rebuilding struct {
-	*shared
-	inc   *incarnation
-	token string
-	name  string // of the generation
-	next  *generation
-	bits  table // which of its positions are set; from freeze on
+//  1. freeze has read the log up to entry 7.
+//  2. Another process adds x: entry 8, and the bits of the old generation.
+//  3. announce. The upload does not have x, and Adds from now on do not concern x.
+//  4. makeCurrent. Without addMissed x would be denied.
+//
+// The steps from upload to makeCurrent check the lease in their scripts, and an Add checks
+// it before it uses the announced generation. That is necessary because of this:
+//
+//  1. announce; then this process is stopped until its lease has expired.
+//  2. Another process adds x. It finds no lease, so it deletes the announcement, and x
+//     goes into the old generation only.
+//  3. This process continues, and takes the lease again with its own token.
+//  4. makeCurrent finds that its generation is not announced, and does nothing. A switch
+//     would deny x.
+//
+// If the process dies, there is nothing to clean up: the keys that it has uploaded
+// expire after orphanLife.
+type sharedRebuild struct {
+	filter *shared
+	store  *store
+	record *record
+	token  string // of the lease
+	name   string // of the next generation
+	next   *generation
+	bits   table // the set positions of next, made by freeze
 
-	finished atomic.Bool // whatever still takes the turn takes it for nobody
+	held     bool        // waitForLease got the lease
+	finished atomic.Bool // this Rebuild needs the lease no more
 
-	mu     sync.Mutex // guards what follows; held while the log is read
-	at     entry      // where in the log
+	// mu guards the fields below, and writes to next after the scan. It is held
+	// while the log is read.
+	mu     sync.Mutex
+	at     entryID // the newest entry of the log that was read
 	frozen bool
 }
 
-func (r *rebuilding) run(ctx context.Context, ids iter.Seq2[string, error]) error {
-	wait, err := r.begin(ctx)
+const (
+	grace       = time.Minute     // how long the old generation lives after the switch
+	copyTimeout = 5 * time.Second // how long Rebuild waits at its end for this process's copy
+)
+
+// rebuild makes and runs a sharedRebuild, or waits for one in another process.
+func (s *shared) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
+	ctx, cancel := untilClosed(ctx, s.life)
+	defer cancel()
+	s.countRebuilding(+1)
+	defer s.countRebuilding(-1)
+	name, err := s.rebuildOrWait(ctx, ids)
+	if err == nil {
+		s.awaitCopy(ctx, name)
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if scan, ok := errors.AsType[*scanError](err); ok {
+		return scan.cause
+	}
+	return unavailable(ctx, "Rebuild", err)
+}
+
+func (s *shared) countRebuilding(by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rebuilding += by
+}
+
+// rebuildOrWait returns the generation that is the result.
+func (s *shared) rebuildOrWait(ctx context.Context, ids iter.Seq2[string, error]) (name string, err error) {
+	var r *sharedRebuild
+	done := false
+	err = s.onRecord(ctx, func(rec *record) (err error) {
+		r = newSharedRebuild(s, rec)
+		done, err = r.waitForLease(ctx)
+		return err
+	})
+	if r == nil {
+		return "", err
+	}
+	defer r.finish()
+	if done || err != nil {
+		return r.name, err
+	}
+	if err := r.run(ctx, ids); err != nil {
+		return "", err
+	}
+	s.counts.rebuilds.Add(1)
+	return r.name, nil
+}
+
+// A scanError is the error in which the caller's ids ended.
+type scanError struct{ cause error }
+
+func (e *scanError) Error() string { return e.cause.Error() }
+
+func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) error {
+	patience, err := r.begin(ctx)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	var tending sync.WaitGroup
-	defer tending.Wait()
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
 	defer cancel(nil)
-	tending.Go(func() { r.tend(ctx, cancel) })
+	keeping.Go(func() { r.keepLease(ctx, cancel) })
 
-	if err := pause(ctx, wait); err != nil {
-		return r.cause(ctx, err)
+	err = pause(ctx, patience)
+	if err == nil {
+		err = r.scan(ctx, ids)
 	}
-	err = <-contain.Go(func() error {
-		return scan(ctx, ids, r.o.Progress, func(id string) { r.next.add(r.inc.key.sum(id)) })
-	})
-	if err != nil {
-		return r.cause(ctx, &scanError{err})
-	}
-	for _, step := range []func(context.Context) error{r.freeze, r.upload, r.join, r.addAgain, r.switchTo} {
-		if err := step(ctx); err != nil {
-			return r.cause(ctx, err)
+	for _, step := range []func(context.Context) error{r.freeze, r.upload, r.announce, r.addMissed, r.makeCurrent} {
+		if err == nil {
+			err = step(ctx)
 		}
 	}
-	return nil
-}
-
-// errScan marks what the caller's ids ended in.
-var errScan = errors.New("scan")
-
-type scanError struct{ error }
-
-func (e *scanError) Is(target error) bool { return target == errScan }
-
-func (e *scanError) Unwrap() error { return e.error }
-
-// cause prefers what tend has ended ctx for over what that has led to.
-func (r *rebuilding) cause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil && errors.Is(cause, errTurn) {
-		return cause
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errLeaseLost) {
+		return cause // why keepLease has ended ctx, not what that has led to
 	}
 	return err
 }
 
-// begin finds where to begin in the log, and how long to wait before the scan.
-func (r *rebuilding) begin(ctx context.Context) (time.Duration, error) {
-	back := max(r.o.MaxTransaction, 0)
-	reply, err := r.call(ctx, r.authority.run, beginScript, []string{r.names.Log()}, back.Milliseconds())
+// begin finds where in the log to begin, and how long to wait before the scan: as long as
+// the log does not reach back MaxTransaction, the row of an add that is not in the log may
+// still be uncommitted.
+func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
+	back := max(r.filter.o.MaxTransaction, 0)
+	reply, err := r.store.eval(ctx, logStartScript, []string{r.store.names.Log()}, back.Milliseconds()).Slice()
 	if err != nil {
 		return 0, err
 	}
-	at, wait, err := parseBegin(reply)
+	at, patience, err := parseLogStart(reply)
 	if err != nil {
 		return 0, err
 	}
-	r.at, r.next = at, newGeneration(r.o, r.inc.key, r.inc.number(r.name))
-	if back == 0 {
-		wait = 0
-	}
-	return min(wait, back), nil
+	r.at, r.next = at, r.record.newGeneration(r.filter.o, r.name)
+	return min(patience, back), nil
 }
 
-func parseBegin(reply []any) (entry, time.Duration, error) {
+func parseLogStart(reply []any) (at entryID, patience time.Duration, err error) {
 	if len(reply) != 2 {
-		return entry{}, 0, errGap
+		return entryID{}, 0, errGap
 	}
 	text, ok1 := reply[0].(string)
 	ms, ok2 := reply[1].(int64)
 	if !ok1 || !ok2 || ms < 0 {
-		return entry{}, 0, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+		return entryID{}, 0, errReply(reply)
 	}
-	at, err := decodeEntry(text)
+	at, err = decodeEntryID(text)
 	return at, time.Duration(ms) * time.Millisecond, err
 }
 
-// tend keeps the turn and reads the log along, until ctx ends. If it cannot go on, it
-// ends ctx.
-func (r *rebuilding) tend(ctx context.Context, cancel context.CancelCauseFunc) {
-	ticker := time.NewTicker(turnRenew)
-	defer ticker.Stop()
-	for {
-		mine, _, err := r.take(ctx)
-		if err == nil && !mine || errors.Is(err, errLost) {
-			cancel(fmt.Errorf("%w: %w", errTurn, errLost))
-			return
-		}
-		// Any other error may pass; what matters is asked again by the scripts.
-		if err := r.follow(ctx); errors.Is(err, errGap) || errors.Is(err, errLost) {
-			cancel(fmt.Errorf("%w: %w", errTurn, err))
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+func (r *sharedRebuild) scan(ctx context.Context, ids iter.Seq2[string, error]) error {
+	err := <-contain.Go(func() error {
+		return scan(ctx, ids, r.filter.o.Progress, func(id string) { r.next.add(r.record.key.sum(id)) })
+	})
+	if err != nil {
+		return &scanError{err}
 	}
+	return nil
 }
 
-// follow reads the log along, until freeze.
-func (r *rebuilding) follow(ctx context.Context) error {
+// followLog reads the log into the next generation, until freeze. Removals in it are
+// ignored: nobody knows whether the scan has seen their rows.
+func (r *sharedRebuild) followLog(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.frozen {
 		return nil
 	}
-	return r.read(ctx, func(hashes []hash) {
+	return r.readLog(ctx, func(hashes []hash) {
 		for _, h := range hashes {
 			r.next.add(h)
 		}
 	})
 }
 
-// read reads the log to its end. It is called with mu held.
-func (r *rebuilding) read(ctx context.Context, take func([]hash)) error {
+// readLog reads the log to its end. The caller holds mu.
+func (r *sharedRebuild) readLog(ctx context.Context, added func([]hash)) error {
 	for {
-		n, err := r.tail(ctx, r.inc, r.at, r.name, false)
+		part, err := r.store.tail(ctx, r.record, r.at, r.name, false)
 		if err != nil {
 			return err
 		}
-		take(n.hashes)
-		if r.at = n.last; !n.more {
+		added(part.hashes)
+		if r.at = part.last; !part.more {
 			return nil
 		}
 	}
 }
 
-func (r *rebuilding) freeze(ctx context.Context) error {
-	if err := r.follow(ctx); err != nil {
+func (r *sharedRebuild) freeze(ctx context.Context) error {
+	if err := r.followLog(ctx); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -184,77 +228,84 @@ func (r *rebuilding) freeze(ctx context.Context) error {
 	return nil
 }
 
-func (r *rebuilding) upload(ctx context.Context) error {
+func (r *sharedRebuild) upload(ctx context.Context) error {
+	names := r.store.names
 	for piece := range pieces(r.next.spread.size) {
-		if err := r.uploadWords(ctx, r.names.Piece(r.name, piece), r.bits.piece(piece), encodeWords); err != nil {
+		if err := r.uploadWords(ctx, names.Piece(r.name, piece), r.bits.piece(piece), encodeWords); err != nil {
 			return err
 		}
-		if !r.o.Counting {
+		if !r.filter.o.Counting {
 			continue
 		}
-		if err := r.uploadWords(ctx, r.names.Counters(r.name, piece), r.next.table.counters(piece), encodeCounters); err != nil {
+		if err := r.uploadWords(ctx, names.Counters(r.name, piece), r.next.table.counters(piece), encodeCounters); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *rebuilding) uploadWords(ctx context.Context, name string, words []uint64, encode func([]byte, []uint64) []byte) error {
-	buffer, at := make([]byte, 0, rangeBytes), 0
+func (r *sharedRebuild) uploadWords(ctx context.Context, name string, words []uint64, encode func([]byte, []uint64) []byte) error {
+	at := 0
 	for part := range slices.Chunk(words, rangeBytes/8) {
-		buffer = encode(buffer[:0], part)
-		err := r.mine(ctx, uploadScript, []string{r.names.Rebuild(), name}, r.token, at, slices.Clone(buffer), orphanLife.Milliseconds())
+		bytes := encode(make([]byte, 0, len(part)*8), part) // not reused: a call that was left behind may still read it
+		err := r.evalIfHeld(ctx, uploadScript, []string{r.store.names.Rebuild(), name}, r.token, at, bytes, orphanLife.Milliseconds())
 		if err != nil {
 			return err
 		}
-		at += len(buffer)
+		at += len(bytes)
 	}
 	return nil
 }
 
-func (r *rebuilding) join(ctx context.Context) error {
-	args := append([]any{r.inc.header, r.token, r.name, orphanLife.Milliseconds()}, encodeSums(sumsOf(&r.bits))...)
-	return r.mine(ctx, joinScript, []string{r.names.Record(), r.names.Rebuild(), r.names.Sums(r.name)}, args...)
+func (r *sharedRebuild) announce(ctx context.Context) error {
+	names := r.store.names
+	args := append([]any{r.record.header, r.token, r.name, orphanLife.Milliseconds()}, encodeChecksums(checksumsOf(&r.bits))...)
+	return r.evalIfHeld(ctx, announceScript, []string{names.Record(), names.Rebuild(), names.Sums(r.name)}, args...)
 }
 
-// mine runs a script that does nothing unless the turn is still ours.
-func (r *rebuilding) mine(ctx context.Context, script *redis.Script, names []string, args ...any) error {
-	mine, err := redisconn.Run(ctx, r.authority.run, func(ctx context.Context) (bool, error) {
-		return script.Run(ctx, r.rdb, names, args...).Bool()
-	}, nil)
-	if err == nil && !mine {
-		err = errTurn
+// evalIfHeld runs a script that gives 0 and does nothing without the lease.
+func (r *sharedRebuild) evalIfHeld(ctx context.Context, script *redis.Script, keys []string, args ...any) error {
+	held, err := r.store.eval(ctx, script, keys, args...).Bool()
+	if err == nil && !held {
+		err = errLeaseLost
 	}
 	return err
 }
 
-// addAgain adds what was added while the table was uploaded, which did not go into
-// it. That it stands in the log twice then does no harm.
-func (r *rebuilding) addAgain(ctx context.Context) error {
+// addMissed adds what was added since freeze. Most of it gets a second entry in the log,
+// which does no harm.
+func (r *sharedRebuild) addMissed(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var found []hash
-	err := r.read(ctx, func(hashes []hash) { found = append(found, hashes...) })
-	for chunk := range slices.Chunk(found, r.o.chunk()) {
-		if err == nil {
-			err = r.addHashes(ctx, r.inc, chunk)
+	var missed []hash
+	if err := r.readLog(ctx, func(hashes []hash) { missed = append(missed, hashes...) }); err != nil {
+		return err
+	}
+	for chunk := range slices.Chunk(missed, r.filter.o.chunk()) {
+		if err := r.filter.addHashes(ctx, r.record, chunk); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
-func (r *rebuilding) switchTo(ctx context.Context) error {
-	s := r.guess()
-	n := pieces(r.next.spread.size)
-	next := r.keysOf(r.name, n)
+// makeCurrent gives the script the keys of the old generation, which it lets expire. If
+// another generation is in use than this process thinks, the script does nothing and
+// returns that.
+func (r *sharedRebuild) makeCurrent(ctx context.Context) error {
+	names := r.store.names
+	next := r.store.keysOf(r.name)
+	r.filter.mu.Lock()
+	current := r.filter.generations.current
+	r.filter.mu.Unlock()
 	for range attempts {
-		old := []string(nil)
-		if s.current != "" {
-			old = r.keysOf(s.current, n)
+		var old []string
+		if current != "" {
+			old = r.store.keysOf(current)
 		}
-		names := slices.Concat([]string{r.names.Record(), r.names.Log(), r.names.Rebuild()}, next, old)
-		reply, err := r.call(ctx, r.authority.run, switchScript, names, r.inc.header, r.token, r.name, s.current, len(next),
-			life.Milliseconds(), grace.Milliseconds(), r.names.Channel(), r.token)
+		keys := slices.Concat([]string{names.Record(), names.Log(), names.Rebuild()}, next, old)
+		reply, err := r.store.eval(ctx, switchScript, keys, r.record.header, r.token, r.name, current, len(next),
+			life.Milliseconds(), grace.Milliseconds(), names.Channel(), r.token).Slice()
 		if err != nil {
 			return err
 		}
@@ -262,10 +313,33 @@ func (r *rebuilding) switchTo(ctx context.Context) error {
 		case len(reply) == 1 && reply[0] == "ok":
 			return nil
 		case len(reply) == 2 && reply[0] == "stale":
-			s.current, _ = reply[1].(string)
+			current, _ = reply[1].(string)
 		default:
-			return errTurn
+			return errLeaseLost
 		}
 	}
-	return errTurn
+	return errLeaseLost
+}
+
+// awaitCopy waits until this process answers from the generation name. It does not wait
+// longer than copyTimeout, since Redis may fail at any time, and the filter then abstains.
+func (s *shared) awaitCopy(ctx context.Context, name string) {
+	timer := time.NewTimer(copyTimeout)
+	defer timer.Stop()
+	wait.Wake(s.asked)
+	for {
+		s.mu.Lock()
+		c, changed := s.copy, s.changed
+		s.mu.Unlock()
+		if c != nil && c.name == name {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -3,10 +3,9 @@ package bloom
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -16,153 +15,186 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-var (
-	//go:embed scripts/ensure.lua
-	ensureLua string
-	//go:embed scripts/add.lua
-	addLua string
-	//go:embed scripts/tail.lua
-	tailLua string
-	//go:embed scripts/ticket.lua
-	ticketLua string
-	//go:embed scripts/remove.lua
-	removeLua string
-	//go:embed scripts/range.lua
-	rangeLua string
-	//go:embed scripts/touch.lua
-	touchLua string
+//go:embed scripts/*.lua
+var scripts embed.FS
 
-	ensureScript = redis.NewScript(ensureLua)
-	addScript    = redis.NewScript(addLua)
-	tailScript   = redis.NewScript(tailLua)
-	ticketScript = redis.NewScript(ticketLua)
-	removeScript = redis.NewScript(removeLua)
-	rangeScript  = redis.NewScript(rangeLua)
-	touchScript  = redis.NewScript(touchLua)
+var (
+	ensureScript   = script("ensure")
+	addScript      = script("common", "add")
+	ticketScript   = script("common", "ticket")
+	removeScript   = script("common", "remove")
+	tailScript     = script("tail")
+	rangeScript    = script("range")
+	touchScript    = script("touch")
+	leaseScript    = script("lease")
+	releaseScript  = script("release")
+	logStartScript = script("common", "logstart")
+	uploadScript   = script("upload")
+	announceScript = script("announce")
+	switchScript   = script("common", "switch")
 )
+
+// script makes a script of the files with the given names, one after the other.
+func script(names ...string) *redis.Script {
+	text := ""
+	for _, name := range names {
+		part, err := scripts.ReadFile("scripts/" + name + ".lua")
+		if err != nil {
+			panic(err) // the file is not in the repository
+		}
+		text += string(part)
+	}
+	return redis.NewScript(text)
+}
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.
 // Whether it took effect is unknown.
 var ErrUnavailable = errors.New("bloom: redis unavailable")
 
 var (
-	errLost = errors.New("the filter is no longer in redis") // or another with its name
+	errLost = errors.New("the filter is no longer in redis") // or another one of its name is
 	errGap  = errors.New("the log does not go on where it was left")
 )
 
 const (
-	// life is that of everything in Redis. Each process prolongs it every touchEvery,
-	// so a filter ends when no process has used it for that long.
+	// life is how long a key in Redis lives. Each process prolongs it every
+	// touchEvery, so a filter expires when no process has used it for that long.
 	life       = 7 * 24 * time.Hour
 	touchEvery = time.Hour
-	// orphanLife is that of a generation that is not in use yet: its rebuilder may
-	// die.
+	// orphanLife is how long the keys of a generation live that is not in use yet: the
+	// process that rebuilds may die.
 	orphanLife = 10 * time.Minute
-	// callTimeout bounds what Redis may take for one call, whatever the client's own
-	// options are.
+	// callTimeout is how long Redis may take for a call, whatever the options of the
+	// user's client are.
 	callTimeout = time.Second
-	// addChunk is how many ids go at most into one call: it keeps others waiting for
-	// less than a millisecond.
-	addChunk = 64
-	// ticketLife is much longer than callTimeout: so who finds that a ticket of its own
-	// is gone knows that it has spent it itself.
-	ticketLife = time.Minute
-	// tailChunk is how many entries of the log are read at a time.
-	tailChunk = 512
 )
 
-// An incarnation is a filter for as long as its record stands.
-type incarnation struct {
+// A store is what Redis holds of a filter. Each method is one call to Redis, and
+// returns within callTimeout.
+type store struct {
+	conn    *redisconn.Conn
+	logConn *redisconn.Conn // for reads of the log: they are many, so few of them may hang
+	names   keys.Filter
+	o       Options
+	self    string // the message with which this process announces its changes
+}
+
+func newStore(rdb redis.UniversalClient, o Options, self string) *store {
+	return &store{
+		conn:    redisconn.New(rdb, callTimeout, 1024),
+		logConn: redisconn.New(rdb, min(callTimeout, o.MaxLag), 4),
+		names:   keys.BloomFilter(o.Name), o: o, self: self,
+	}
+}
+
+// eval runs a script and returns its reply, which may be an error.
+func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+	return evalOn(ctx, s.conn, nil, script, keys, args...)
+}
+
+// evalOn runs a script on conn. If the caller leaves before the script's end, late gets
+// the end.
+func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redis.Script, keys []string, args ...any) *redis.Cmd {
+	cmd, err := redisconn.Do(ctx, conn, func(ctx context.Context) (*redis.Cmd, error) {
+		cmd := redisconn.Eval(ctx, conn.Bounded(), script, redisconn.Call{Keys: keys, Args: args})[0]
+		return cmd, cmd.Err()
+	}, func(*redis.Cmd, error) {
+		if late != nil {
+			late()
+		}
+	})
+	if cmd == nil { // not begun, or left behind
+		cmd = redis.NewCmd(ctx)
+		cmd.SetErr(err)
+	}
+	return cmd
+}
+
+// A record is one filter in Redis. If Redis loses the filter, the next filter of that
+// name has another record.
+type record struct {
 	header string
 	key    key
 }
 
-// number is what the positions of a generation are computed with. Generations have
-// random names, so that no two ever meet.
-func (inc *incarnation) number(generation string) uint64 {
-	return inc.key.sum("generation\x00" + generation).a
+// generations names the generation in use and the one that a Rebuild is about to switch
+// to; "" for none. Generations have random names, so that no two ever meet.
+type generations struct{ current, next string }
+
+func (rec *record) newGeneration(o Options, name string) *generation {
+	return newGeneration(o, rec.key, rec.number(name))
 }
 
-func (a *authority) spread(inc *incarnation, generation string) spread {
-	size, hashes := a.o.size()
-	return newSpread(inc.key, inc.number(generation), size, hashes)
+func (rec *record) spread(o Options, name string) spread {
+	size, hashes := o.size()
+	return newSpread(rec.key, rec.number(name), size, hashes)
 }
 
-// An authority is what Redis holds of a filter. Each method is one call, but for
-// Redis having lost its scripts, and comes back within callTimeout.
-type authority struct {
-	rdb   redis.Scripter
-	run   *redisconn.Runner
-	poll  *redisconn.Runner
-	names keys.Filter
-	o     Options
-	self  string // tells our announcements from others'
-}
+// number returns what the positions of a generation are computed with.
+func (rec *record) number(name string) uint64 { return rec.key.sum("generation\x00" + name).a }
 
-func newAuthority(rdb redis.UniversalClient, o Options, self string) *authority {
-	a := &authority{
-		rdb: rdb, names: keys.BloomFilter(o.Name), o: o, self: self,
-		run:  redisconn.NewRunner(callTimeout, 1024),
-		poll: redisconn.NewRunner(min(callTimeout, o.MaxLag), 4), // those that hang are not followed by many
-	}
-	if client, ok := rdb.(*redis.Client); ok {
-		a.rdb = client.WithTimeout(callTimeout) // what is left behind comes to its end
-	}
-	return a
-}
-
-// call runs a script and gives its reply as a list.
-func (a *authority) call(ctx context.Context, r *redisconn.Runner, script *redis.Script, names []string, args ...any) ([]any, error) {
-	return redisconn.Run(ctx, r, func(ctx context.Context) ([]any, error) {
-		return script.Run(ctx, a.rdb, names, args...).Slice()
-	}, nil)
-}
-
-// ensure returns the filter that stands in Redis, which it makes if there is none:
-// with a generation that holds nothing if it is complete, else without one.
-func (a *authority) ensure(ctx context.Context, complete bool) (*incarnation, error) {
-	proposal, _, err := newHeader(a.o)
+// ensure returns the record of the filter in Redis, which it makes if there is none:
+// with an empty generation in use if the filter is complete, else without one.
+func (s *store) ensure(ctx context.Context, complete bool) (*record, error) {
+	proposal, _, err := newHeader(s.o)
 	if err != nil {
 		return nil, err
 	}
-	begin, args := "", []any{proposal.encode(), life.Milliseconds(), ""}
+	first, checksums := "", []any(nil)
 	if complete {
-		begin = rand.Text()
-		args = append(append(args, begin), encodeSums(make([]sum, pieces(proposal.size)))...)
-	} else {
-		args = append(args, "")
+		first, checksums = rand.Text(), encodeChecksums(make([]checksum, pieces(proposal.size)))
 	}
+	corrupt := "" // a header that Redis shall replace, unless somebody else already has
 	for {
-		stands, err := redisconn.Run(ctx, a.run, func(ctx context.Context) (string, error) {
-			return ensureScript.Run(ctx, a.rdb, []string{a.names.Record(), a.names.Log(), a.names.Sums(begin)}, args...).Text()
-		}, nil)
+		args := append([]any{proposal.encode(), life.Milliseconds(), corrupt, first}, checksums...)
+		stored, err := s.eval(ctx, ensureScript, []string{s.names.Record(), s.names.Log(), s.names.Sums(first)}, args...).Text()
 		if err != nil {
 			return nil, err
 		}
-		h, err := decodeHeader(stands)
-		if errors.Is(err, errHeader) && args[2] != stands {
-			args = slices.Clone(args) // the call may still be at it
-			args[2] = stands          // replace it, unless somebody else has by now
+		h, err := decodeHeader(stored)
+		if errors.Is(err, errHeader) && corrupt != stored {
+			corrupt = stored
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		k, err := h.accept(a.o)
-		return &incarnation{stands, k}, err
+		k, err := h.accept(s.o)
+		return &record{stored, k}, err
 	}
 }
 
-// state says which generations there are: the one in use and the one that a rebuild
-// is about to switch to, "" for none.
-type state struct{ current, next string }
+// readRange reads a part of a piece.
+func (s *store) readRange(ctx context.Context, generation string, piece, first, length int) (string, error) {
+	return s.eval(ctx, rangeScript, []string{s.names.Piece(generation, piece)},
+		strconv.Itoa(first), strconv.Itoa(first+length-1)).Text()
+}
+
+// touch prolongs the life of the generation in use.
+func (s *store) touch(ctx context.Context, generation string) error {
+	names := append([]string{s.names.Record(), s.names.Log()}, s.keysOf(generation)...)
+	return s.eval(ctx, touchScript, names, generation, life.Milliseconds()).Err()
+}
+
+// keysOf names all keys of a generation, its checksums first.
+func (s *store) keysOf(generation string) []string {
+	size, _ := s.o.size()
+	names := []string{s.names.Sums(generation)}
+	for i := range pieces(size) {
+		names = append(names, s.names.Piece(generation, i))
+		if s.o.Counting {
+			names = append(names, s.names.Counters(generation, i))
+		}
+	}
+	return names
+}
 
 // parseReply splits a reply into its kind and least to most texts.
 func parseReply(reply []any, least, most int) (kind string, texts []string, err error) {
 	for _, part := range reply[:min(len(reply), most+1)] {
 		text, ok := part.(string)
 		if !ok {
-			return "", nil, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+			return "", nil, errReply(reply)
 		}
 		texts = append(texts, text)
 	}
@@ -170,41 +202,14 @@ func parseReply(reply []any, least, most int) (kind string, texts []string, err 
 		return "", nil, errLost
 	}
 	if len(texts) < least+1 {
-		return "", nil, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+		return "", nil, errReply(reply)
 	}
 	return texts[0], texts[1:], nil
 }
 
-// readRange reads a part of a piece.
-func (a *authority) readRange(ctx context.Context, generation string, piece, first, length int) (string, error) {
-	return redisconn.Run(ctx, a.run, func(ctx context.Context) (string, error) {
-		return rangeScript.Run(ctx, a.rdb, []string{a.names.Piece(generation, piece)},
-			strconv.Itoa(first), strconv.Itoa(first+length-1)).Text()
-	}, nil)
-}
+func errReply(reply []any) error { return fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...)) }
 
-// touch prolongs the life of a generation of n pieces, if it is in use.
-func (a *authority) touch(ctx context.Context, generation string, n int) error {
-	_, err := redisconn.Run(ctx, a.run, func(ctx context.Context) (int, error) {
-		return touchScript.Run(ctx, a.rdb, append([]string{a.names.Record(), a.names.Log()}, a.keysOf(generation, n)...),
-			generation, life.Milliseconds()).Int()
-	}, nil)
-	return err
-}
-
-// keysOf names the sums and the n pieces of a generation, and their counters.
-func (a *authority) keysOf(generation string, n int) []string {
-	names := []string{a.names.Sums(generation)}
-	for i := range n {
-		names = append(names, a.names.Piece(generation, i))
-		if a.o.Counting {
-			names = append(names, a.names.Counters(generation, i))
-		}
-	}
-	return names
-}
-
-// unavailable keeps go-redis' errors inside the package; the text stays.
+// unavailable hides go-redis' errors: their text stays, their types do not.
 func unavailable(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil:

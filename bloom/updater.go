@@ -4,213 +4,221 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
-// A follower keeps the replica of a shared filter up. It is one goroutine, and what
-// it holds is its own.
-type follower struct {
-	*shared
-	inc     *incarnation
-	at      entry    // where it is in the log
-	polled  int64    // when it last asked and reached the end
-	tried   int64    // when it last asked
-	loading *loading // or nil
+// An updater keeps the copy of a shared filter up to date. It is one goroutine, and
+// only that goroutine uses its fields.
+type updater struct {
+	filter   *shared
+	record   *record   // the filter that the fields below belong to
+	at       entryID   // the newest entry of the log that was read; zero: none yet
+	polled   int64     // when the last read began that reached the log's end
+	tried    int64     // when the last read began
+	download *download // the generation that is being loaded; nil: none
 
-	failed  string // the generation that did not load
-	retry   int64  // when to try it again
-	backoff time.Duration
-	again   bool // what was added here lately is to be added again
-	touched int64
-	trouble string // what was last said about it
+	failed   string // the generation that did not load
+	retryAt  int64  // when to try failed again
+	backoff  time.Duration
+	addAgain bool // this process's recent adds are to be added again
+	touched  int64
+	trouble  string // the problem that was last logged; "": none
 }
 
-// burst is how long the follower rests after an announcement, since more may come.
-const burst = 5 * time.Millisecond
+const (
+	// burst is how long the updater waits after an announcement, since more may follow.
+	burst = 5 * time.Millisecond
+	// firstBackoff and maxBackoff are the pauses after a generation did not load.
+	firstBackoff = 250 * time.Millisecond
+	maxBackoff   = time.Minute
+)
 
-func (s *shared) follow(ctx context.Context) {
-	f := &follower{shared: s}
-	pace := s.o.MaxLag / 4
+func newUpdater(s *shared) *updater { return &updater{filter: s} }
+
+func (u *updater) run(ctx context.Context) {
+	pause := u.filter.o.MaxLag / 4
 	for ctx.Err() == nil {
-		err := f.step(ctx)
-		f.report(ctx, err)
+		err := u.step(ctx)
+		u.report(ctx, err)
 		if err != nil {
-			s.rest(ctx, max(pace, 100*time.Millisecond))
+			u.rest(ctx, max(pause, 100*time.Millisecond))
 		} else {
-			s.rest(ctx, pace)
+			u.rest(ctx, pause)
 		}
 	}
-	s.takeAsk().finish(false)
+	u.filter.takeConfirmation().finish(false)
 }
 
-// rest waits until it is time to look again.
-func (s *shared) rest(ctx context.Context, d time.Duration) {
+// rest waits until it is time to read the log again.
+func (u *updater) rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-s.asked:
-	case <-s.kick:
+	case <-u.filter.asked:
+	case <-u.filter.announced:
 		timer.Reset(burst)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-s.asked:
+		case <-u.filter.asked:
 		}
 	}
 }
 
-// step looks into the log, and loads the generation in use if it is not the one
-// that is there.
-func (f *follower) step(ctx context.Context) error {
-	inc, err := f.incarnation(ctx)
+// step reads the log, and loads the generation in use if the copy is of another one.
+func (u *updater) step(ctx context.Context) error {
+	rec, err := u.filter.currentRecord(ctx)
 	if err != nil {
 		return err
 	}
-	if f.inc != inc {
-		f.inc, f.at = inc, entry{}
+	if u.record != rec {
+		u.record, u.at = rec, entryID{}
 	}
-	if f.again {
-		if err := f.addAgain(ctx, inc); err != nil {
+	if u.addAgain {
+		if err := u.filter.addRecent(ctx, rec); err != nil {
 			return err
 		}
-		f.again = false
+		u.addAgain = false
 	}
-	n, err := f.poll(ctx, nil)
-	if err == nil && f.wants(n.current) {
-		err = f.load(ctx, n.current)
+	part, err := u.readLog(ctx, nil)
+	if err == nil && u.shouldLoad(part.generations.current) {
+		err = u.load(ctx, part.generations.current)
 	}
 	if err == nil {
-		f.touch(ctx, n.current)
+		u.touch(ctx, part.generations.current)
 	}
 	if errors.Is(err, errLost) || errors.Is(err, errGap) {
-		f.drop(f.inc)
-		f.at, f.failed, f.again = entry{}, "", true
+		u.filter.forget(u.record)
+		u.at, u.failed, u.addAgain = entryID{}, "", true
 	}
 	return err
 }
 
-// wants tells whether a generation is to be loaded.
-func (f *follower) wants(current string) bool {
-	f.mu.Lock()
-	r := f.replica
-	f.mu.Unlock()
-	if current == "" || r != nil && r.name == current {
+func (u *updater) shouldLoad(current string) bool {
+	c, _ := u.filter.followed()
+	if current == "" || c != nil && c.name == current {
 		return false
 	}
-	return current != f.failed || now() >= f.retry
+	return current != u.failed || now() >= u.retryAt
 }
 
-// poll reads the log to its end and takes over what it says. The sums of l, if it is
-// not nil, come with the end.
-func (f *follower) poll(ctx context.Context, l *loading) (news, error) {
-	ask := f.takeAsk()
-	n, err := f.read(ctx, l)
-	ask.finish(err == nil)
-	return n, err
+// readLog reads the log to its end and applies what it says. With the end come the
+// checksums of d, if d is not nil.
+func (u *updater) readLog(ctx context.Context, d *download) (logPart, error) {
+	waiting := u.filter.takeConfirmation() // before the read begins: it has to see their adds
+	part, err := u.readToEnd(ctx, d)
+	waiting.finish(err == nil)
+	return part, err
 }
 
-func (f *follower) read(ctx context.Context, l *loading) (news, error) {
+func (u *updater) readToEnd(ctx context.Context, d *download) (logPart, error) {
 	for {
-		f.mu.Lock()
-		r, own := f.replica, f.own
-		f.mu.Unlock()
-		of := ""
-		if l != nil {
-			of = l.name
-		} else if r != nil {
-			of = r.name
+		c, own := u.filter.followed()
+		checksumsOf := ""
+		if d != nil {
+			checksumsOf = d.copy.name
+		} else if c != nil {
+			checksumsOf = c.name
 		}
-		f.tried = now()
-		n, err := f.tail(ctx, f.inc, f.at, of, l != nil)
+		u.tried = now()
+		part, err := u.filter.store.tail(ctx, u.record, u.at, checksumsOf, d != nil)
 		if err != nil {
-			return n, err
+			return part, err
 		}
-		f.apply(n)
-		if n.more {
+		u.apply(part)
+		if part.more {
 			continue
 		}
-		if n.last.before(own) {
-			return n, fmt.Errorf("%w: an add of our own is missing", errGap)
+		if part.last.before(own) {
+			return part, fmt.Errorf("%w: an add of this process is missing", errGap)
 		}
-		if r != nil && l == nil && n.current == r.name && !f.agrees(r, n) {
-			return n, fmt.Errorf("%w: %w", errGap, errCorrupt)
+		if c != nil && d == nil && part.generations.current == c.name && !u.agrees(c, part) {
+			return part, fmt.Errorf("%w: %w", errGap, errCorrupt)
 		}
-		f.polled = f.tried
-		if r != nil {
-			r.until.Store(f.polled + int64(f.o.MaxLag))
+		u.polled = u.tried
+		if c != nil {
+			c.until.Store(u.polled + int64(u.filter.o.MaxLag))
 		}
-		return n, nil
+		return part, nil
 	}
 }
 
-// apply takes over a part of the log. What is cleared waits until there is no add of
-// our own ahead of it, which may need it.
-func (f *follower) apply(n news) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range []*replica{f.replica, f.candidate} {
-		if r == nil {
+// apply applies a part of the log to all copies. What it clears in the copies that Adds
+// of this process go into waits until no such Add is ahead of the log: see localCopy.
+func (u *updater) apply(part logPart) {
+	s := u.filter
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range []*localCopy{s.copy, s.candidate} {
+		if c == nil {
 			continue
 		}
-		n.each(r.name, r.add, r.forget)
-		if !n.last.before(f.own) {
-			r.settle()
+		part.replay(c.name, c.add, c.clearLater)
+		if !part.last.before(s.ownEntry) {
+			c.clearNow()
 		}
 	}
-	if l := f.loading; l != nil {
-		n.each(l.name, l.add, l.forget)
-		l.settle()
+	if d := u.download; d != nil {
+		part.replay(d.copy.name, d.add, d.copy.clearLater)
+		d.clearNow()
 	}
-	f.at = n.last
-	if f.shared.inc == f.inc {
-		f.state, f.applied = n.state, n.last
+	u.at = part.last
+	if s.record == u.record {
+		s.generations, s.applied = part.generations, part.last
 	}
 }
 
-// agrees tells whether r has as many bits set as Redis says, unless an Add of ours
-// has gone ahead of the log.
-func (f *follower) agrees(r *replica, n news) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n.last.before(f.own) {
+// agrees reports whether the copy has as many bits set as Redis had at the end of the
+// log. While an Add of this process is ahead of the log, that cannot be said.
+func (u *updater) agrees(c *localCopy, part logPart) bool {
+	s := u.filter
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if part.last.before(s.ownEntry) {
 		return true
 	}
-	return len(n.sums) == 2 && n.sums[1] == fmt.Sprint(r.set.Load())
+	return len(part.checksums) == 2 && part.checksums[1] == strconv.FormatUint(c.generation.set.Load(), 10)
 }
 
-// touch prolongs now and then the life of what is in use. A failure is made good
-// by the next one.
-func (f *follower) touch(ctx context.Context, current string) {
-	if current == "" || f.touched != 0 && now()-f.touched < int64(touchEvery) {
+// touch prolongs once in touchEvery the life of the generation in use. If that fails,
+// the next step tries again.
+func (u *updater) touch(ctx context.Context, current string) {
+	if current == "" || u.touched != 0 && now()-u.touched < int64(touchEvery) {
 		return
 	}
-	size, _ := f.o.size()
-	if f.authority.touch(ctx, current, pieces(size)) == nil {
-		f.touched = now()
+	if u.filter.store.touch(ctx, current) == nil {
+		u.touched = now()
 	}
 }
 
-// report says once what goes wrong, and that it is over.
-func (f *follower) report(ctx context.Context, err error) {
+// report logs each problem once, and its end.
+func (u *updater) report(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	f.mu.Lock()
-	f.warnFull()
-	f.mu.Unlock()
+	u.filter.warnFull()
 	what := ""
 	if err != nil {
 		what = fmt.Sprintf("%.200v", err)
 	}
-	if what == f.trouble {
+	if what == u.trouble {
 		return
 	}
-	f.trouble = what
+	u.trouble = what
 	if what == "" {
-		f.o.Logger.Info("bloom: filter follows redis again", "filter", f.quoted)
+		u.filter.o.Logger.Info("bloom: filter follows redis again", "filter", u.filter.quoted)
 		return
 	}
-	f.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", f.quoted, "error", what)
+	u.filter.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", u.filter.quoted, "error", what)
+}
+
+// followed returns the copy that answers, and the log's newest entry of an Add of this
+// process.
+func (s *shared) followed() (*localCopy, entryID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.copy, s.ownEntry
 }
