@@ -41,6 +41,7 @@ type shared struct {
 	life        context.Context // ends with Close
 	end         context.CancelCauseFunc
 	running     sync.WaitGroup
+	closing     sync.Once
 	announced   chan struct{} // signals that the log may have new entries
 	asked       chan struct{} // signals that somebody waits for the next read of the log
 
@@ -117,12 +118,14 @@ func (s *shared) start(rdb redis.UniversalClient) {
 }
 
 func (s *shared) close() {
-	s.end(ErrClosed)
-	s.forget(s.knownRecord())
-	s.running.Wait()
-	s.recent.drop()
-	s.unsubscribe()
-	s.link.Close()
+	s.closing.Do(func() { // a second Close would end another filter's share in the link
+		s.end(ErrClosed)
+		s.forget(s.knownRecord())
+		s.running.Wait()
+		s.recent.drop()
+		s.unsubscribe()
+		s.link.Close()
+	})
 }
 
 func (s *shared) mayContain(ctx context.Context, id string) bool {
