@@ -8,6 +8,15 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
+// An Add is one script, which sets bits in the generation in use and in the one that a
+// Rebuild has announced, updates their checksums, and appends the hashes to the log. It is
+// one script because a process that loads a copy compares it with the checksums at one
+// entry of the log: bits that come before or after their entry would not agree.
+//
+// The positions of an id depend on the generation, and this process computes them. If
+// Redis has generations that this process does not know, because a Rebuild has announced
+// or switched, the script does nothing and names them, and this process repeats the Add.
+
 // A changeReply is the reply to an add or a remove.
 type changeReply struct {
 	generations generations
@@ -107,7 +116,8 @@ func (s *store) add(ctx context.Context, rec *record, hashes []hash, g generatio
 	return parseAdded(reply)
 }
 
-// appendPositions appends the positions of hashes in a generation, by piece.
+// appendPositions appends the positions of hashes in a generation, by piece, in the order
+// in which add.lua reads them.
 func (s *store) appendPositions(call *redisconn.Call, spread spread, generation string, hashes []hash) {
 	touched := map[uint64][]uint64{}
 	for _, h := range hashes {

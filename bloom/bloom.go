@@ -53,30 +53,26 @@
 //
 // # What is not promised
 //
-// That an Add survives a failover. If Redis fails over to a replica that has not seen an
-// Add, other processes may deny the id until the process that added it has noticed and
-// added it again. A process can do that for its adds of the last minute, or of
-// MaxTransaction if that is longer. If that process is gone, other processes may deny the
-// id until the next Rebuild.
-//
-// That damage in Redis is noticed at once. If Redis evicts a piece, or somebody else
-// writes into it, processes notice when they load a copy. Damage to the counters is
-// noticed only where it contradicts the bits.
-//
-// That ids leave the filter. Without [Options.Counting] deleted ids stay until the
-// next Rebuild. A counting filter counts: an id that was added twice must be removed
-// twice. An id is also counted twice when a Rebuild and an Add near it both put it in, or
-// when Redis got its Add twice. Each of these errs to yes. A Rebuild starts the counting
-// over: an id counts as often as the ids of the Rebuild yield it. A position that was
-// set fifteen times or more has lost count and stays set until the next Rebuild.
-//
-// That a wrong Remove is harmless. To Remove an id that is not in the filter is an
-// error of the caller, and can make the filter say no to other ids. Most such Removes
-// find that the id is not there and do nothing, but about FalsePositiveRate of them clear
-// positions that other ids need.
-//
-// That timing hides anything. Somebody who measures how long answers take can tell which
-// ids exist.
+//   - A failover may lose adds. If Redis fails over to a replica that has not seen an Add,
+//     other processes may deny the id until the process that added it has noticed and
+//     added it again. A process can do so for its adds of the last minute, or of
+//     MaxTransaction if that is longer. If that process is gone, other processes may deny
+//     the id until the next Rebuild.
+//   - Damage in Redis is not noticed at once. If Redis evicts a piece, or somebody else
+//     writes into it, processes notice when they load a copy. Damage to the counters is
+//     noticed only where it contradicts the bits.
+//   - Deleted ids stay until the next Rebuild, unless the filter counts and they are
+//     removed. A counting filter counts: an id that was added twice must be removed twice.
+//     An id is also counted twice when a Rebuild and an Add near it both put it in, and
+//     when Redis got its Add twice. These errors are on the side of yes. A Rebuild starts
+//     the counting over: an id counts as often as the ids of the Rebuild yield it. A
+//     position that was set fifteen times or more has lost count and stays set until the
+//     next Rebuild.
+//   - A wrong Remove does harm. To Remove an id that is not in the filter is an error of
+//     the caller, and can make the filter say no to other ids. Most such Removes find that
+//     the id is not there and do nothing, but about FalsePositiveRate of them clear
+//     positions that other ids need.
+//   - Answers take different times. Somebody who measures them can tell which ids exist.
 //
 // # How it is made
 //
@@ -177,6 +173,9 @@ func (f *Filter) Remove(ctx context.Context, ids ...string) error {
 		return nil
 	case !f.counting:
 		return ErrNotCounting
+	}
+	if l, ok := f.impl.(*local); ok {
+		return l.remove(ctx, ids) // as in Add
 	}
 	return f.impl.remove(ctx, slices.Clone(ids))
 }

@@ -15,6 +15,10 @@ import (
 //  3. The updater reads the Add in the log and sets p. It leaves q alone, since range 2
 //     will bring it.
 //  4. The download reads range 2, with q.
+//
+// When all ranges have come, the updater reads the log to its end. Redis returns with it
+// the checksums of that moment, and the download must have the same. A piece that was
+// evicted, cut short or overwritten differs in them.
 type download struct {
 	copy      *localCopy
 	loaded    uint64     // positions below this have come

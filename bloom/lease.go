@@ -9,7 +9,9 @@ import (
 )
 
 // The lease of a Rebuild is a key in Redis that holds the token of the Rebuild. While
-// it stands, Rebuilds in other processes wait.
+// it stands, Rebuilds in other processes wait. It saves work, but alone it does not make a
+// switch safe, since a process that was stopped may believe in a lease that has expired.
+// The scripts of each step check the lease in Redis: see sharedRebuild.
 
 const (
 	leaseLife  = 10 * time.Second       // how long others wait for a Rebuild whose process died

@@ -341,7 +341,7 @@ func TestALogWithoutOurOwnAddIsNotFollowed(t *testing.T) {
 }
 
 // The hashes and positions of one record mean nothing to another record of that name.
-func TestNothingIsDoneToAnotherIncarnation(t *testing.T) {
+func TestNothingIsDoneToAnotherRecord(t *testing.T) {
 	t.Parallel()
 	srv, st, rec := testStore(t)
 	rdb, ctx := srv.Client(t), t.Context()

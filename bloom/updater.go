@@ -10,6 +10,27 @@ import (
 
 // An updater keeps the copy of a shared filter up to date. It is one goroutine, and
 // only that goroutine uses its fields.
+//
+// It reads the log four times in MaxLag, and at once after an announcement or when a
+// caller waits for a confirmation. A read that reaches the end of the log brings
+// everything that Redis held when the read began, so a no counts for MaxLag from then, and
+// not from the reply:
+//
+//  1. The updater sends a read. Redis runs it; the newest entry is 7.
+//  2. Another process adds x: entry 8.
+//  3. The reply to the read arrives, 0.9 s after step 1.
+//
+// Counted from step 3, the copy could deny x for 1.9 s after its Add with a MaxLag of 1 s.
+//
+// Three things show that the copy and Redis have parted:
+//
+//   - the log no longer has the entry that was read last (see log.go),
+//   - the log ends before an Add of this process that Redis has acknowledged,
+//   - at the end of the log the copy has more or fewer bits set than Redis.
+//
+// The filter then forgets the record and abstains. The next step adds again what this
+// process has added lately, and loads a new copy. An error of the connection has no such
+// effect: the copy answers until MaxLag has passed, and again after the next good read.
 type updater struct {
 	filter   *shared
 	record   *record   // the filter that the fields below belong to
@@ -21,8 +42,8 @@ type updater struct {
 	failed   string // the generation that did not load
 	retryAt  int64  // when to try failed again
 	backoff  time.Duration
-	addAgain bool // this process's recent adds are to be added again
-	touched  int64
+	addAgain bool   // this process's recent adds are to be added again
+	touched  int64  // when the keys in Redis were last prolonged; 0: not yet
 	trouble  string // the problem that was last logged; "": none
 }
 

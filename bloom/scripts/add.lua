@@ -43,14 +43,13 @@ while args_read < #ARGV do
   local generation = {checksums = key(), pieces = {}}
   known[arg()] = generation
   for i = 1, tonumber(arg()) do
-    local piece = {bits = key()}
-    piece.index = arg()
-    piece.counter_bytes = tonumber(arg())
-    piece.counters = piece.counter_bytes > 0 and key()
-    local positions = tonumber(arg())
-    piece.first, piece.last = args_read + 1, args_read + positions
-    args_read = piece.last
-    generation.pieces[i] = piece
+    local bits, index, counter_bytes = key(), arg(), tonumber(arg())
+    local counters, positions = counter_bytes > 0 and key(), tonumber(arg())
+    generation.pieces[i] = {
+      bits = bits, index = index, counters = counters, counter_bytes = counter_bytes,
+      first = args_read + 1, last = args_read + positions,
+    }
+    args_read = args_read + positions
   end
 end
 if (current ~= '' and not known[current]) or (nxt ~= '' and not known[nxt]) then
@@ -132,10 +131,9 @@ if nxt ~= '' and not fill(known[nxt], ARGV[5]) then
   redis.call('HSET', KEYS[1], 'next', '')
 end
 
-keep_type(KEYS[2], 'stream')
-local entry = ''
+local entry
 for i = 1, #ARGV[2], 16 do
-  entry = redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'h', ARGV[2]:sub(i, i + 15))
+  entry = append(KEYS[2], ARGV[3], 'h', ARGV[2]:sub(i, i + 15))
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])

@@ -19,6 +19,18 @@ local function keep_type(key, wanted)
   end
 end
 
+-- append adds an entry to the log and returns its ID. If the key of the log holds something
+-- else, a new log begins, which every reader notices. Any other error, as that of a
+-- Redis without memory, ends the script and leaves the log as it is.
+local function append(log, keep, field, ...)
+  local entry = redis.pcall('XADD', log, 'MAXLEN', '~', keep, '*', field, ...)
+  if type(entry) == 'table' then
+    keep_type(log, 'stream')
+    entry = redis.call('XADD', log, '*', field, ...)
+  end
+  return entry
+end
+
 -- Counters have 4 bits. A full one has lost count and is never counted down.
 local FULL = 15
 
@@ -26,16 +38,17 @@ local FULL = 15
 -- it: the place of its byte, the byte, and what one is worth in it. Two counters share a
 -- byte, and that of the even position is the high half.
 local function read_counter(counters, position)
-  local place = math.floor(position / 2)
+  local odd = position % 2
+  local place, one = (position - odd) / 2, odd == 0 and 16 or 1
   local byte = redis.call('GETRANGE', counters, place, place):byte() or 0
-  local one = position % 2 == 0 and 16 or 1
   return math.floor(byte / one) % 16, place, byte, one
 end
 
 -- weight returns what a set bit adds to the weight of its piece: the bit's value in its
 -- byte, times the place of the byte, counted from one.
 local function weight(position)
-  return 2 ^ (7 - position % 8) * (math.floor(position / 8) + 1)
+  local bit = position % 8 -- counted from the highest
+  return 2 ^ (7 - bit) * ((position - bit) / 8 + 1)
 end
 
 -- change_checksums adds to the number of set bits of a piece, n<index>, and to its weight,

@@ -102,8 +102,7 @@ for _, piece in ipairs(pieces) do
 end
 if #cleared > 0 then
   sound = type(redis.pcall('HINCRBY', checksums, 'n', -#cleared)) == 'number' and sound
-  keep_type(KEYS[2], 'stream')
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'c', current, 'p', table.concat(cleared, ' '))
+  append(KEYS[2], ARGV[5], 'c', current, 'p', table.concat(cleared, ' '))
   redis.call('PEXPIRE', KEYS[2], ARGV[6])
   redis.call('PUBLISH', ARGV[7], ARGV[8])
 end
