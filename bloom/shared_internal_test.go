@@ -334,7 +334,7 @@ func TestALogWithoutOurOwnAddIsNotFollowed(t *testing.T) {
 	s.mu.Lock()
 	s.ownEntry = entryID{1 << 50, 0}
 	s.mu.Unlock()
-	redistest.Eventually(t, 30*time.Second, "it loads anew", func() bool { return f.Stats().Loads == 2 })
+	redistest.Eventually(t, 30*time.Second, "it loads again", func() bool { return f.Stats().Loads == 2 })
 	if f.Stats().Abstaining || !f.MayContain(t.Context(), "a") {
 		t.Error("it does not answer")
 	}
