@@ -210,7 +210,7 @@ func faults(t *testing.T, s *redistest.Server, counting bool, mine, theirs *redi
 					rdb.SetRange(ctx, key, rand.Int64N(20_000), "corrupt")
 				}
 			}
-			rdb.Del(ctx, rdb.Keys(ctx, "*:log").Val()...) // so that it is loaded anew
+			rdb.Del(ctx, rdb.Keys(ctx, "*:log").Val()...) // so that a new copy is loaded
 			time.Sleep(600 * time.Millisecond)
 			rebuild()
 		},

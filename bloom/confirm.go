@@ -3,44 +3,46 @@ package bloom
 import (
 	"context"
 	"time"
+
+	"github.com/levee-go/levee/internal/wait"
 )
 
-func (s *shared) mayContain(ctx context.Context, id string) bool {
-	if !s.denies(id) {
-		return true
+// confirmTimeout is how long MayContain waits for Redis to confirm a no, before it says
+// yes.
+const confirmTimeout = 100 * time.Millisecond
+
+// A confirmation is one read of the log that callers wait for. It begins after they
+// have asked, so it sees every add from before. Callers that come while a read runs
+// share the next one.
+type confirmation struct {
+	done chan struct{} // closed at the end of the read
+	ok   bool          // the read has reached the end of the log; written before done is closed
+}
+
+// finish ends the confirmation, if there is one.
+func (c *confirmation) finish(ok bool) {
+	if c != nil {
+		c.ok = ok
+		close(c.done)
 	}
-	return s.o.Confirm && !(s.confirm(ctx) && s.denies(id))
 }
 
-// An ask is a look into the log that begins later.
-type ask struct {
-	done chan struct{} // closed when the look is over
-	ok   bool          // it has reached the end; to be read when it is over
-}
-
-func (a *ask) finish(ok bool) {
-	if a != nil {
-		a.ok = ok
-		close(a.done)
-	}
-}
-
-// confirm waits until everything is taken over that was added before the call, and
-// tells whether it is. All who wait share one look into the log.
+// confirm waits until the copy has everything that was added before the call, and
+// reports whether it has.
 func (s *shared) confirm(ctx context.Context) bool {
 	s.mu.Lock()
-	if s.ask == nil {
-		s.ask = &ask{done: make(chan struct{})}
+	if s.confirmation == nil {
+		s.confirmation = &confirmation{done: make(chan struct{})}
 	}
-	a := s.ask
+	c := s.confirmation
 	s.mu.Unlock()
-	wake(s.asked)
+	wait.Wake(s.asked)
 
 	timer := time.NewTimer(confirmTimeout)
 	defer timer.Stop()
 	select {
-	case <-a.done:
-		return a.ok
+	case <-c.done:
+		return c.ok
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-s.life.Done():
@@ -48,19 +50,18 @@ func (s *shared) confirm(ctx context.Context) bool {
 	return false
 }
 
-// confirmTimeout is how long a no waits to be confirmed; then it is none.
-const confirmTimeout = 100 * time.Millisecond
-
-func (s *shared) takeAsk() *ask {
+// takeConfirmation returns the confirmation that callers wait for, nil for none. The
+// updater takes it before it begins to read: later callers get another one.
+func (s *shared) takeConfirmation() *confirmation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := s.ask
-	s.ask = nil
-	return a
+	c := s.confirmation
+	s.confirmation = nil
+	return c
 }
 
 func (s *shared) isAsked() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ask != nil
+	return s.confirmation != nil
 }

@@ -5,15 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// A generation is the filter from one Rebuild to the next.
+// A generation is the table from one Rebuild to the next.
 type generation struct {
 	spread    spread
 	table     table
-	limit     uint64      // set positions above which it is saturated
+	limit     uint64      // saturated: more positions than this are set
 	saturated atomic.Bool // written only when it changes
 
-	_   [64]byte // what Adds write stays off the lines that every read needs
-	set atomic.Uint64
+	_   [64]byte      // keeps what Adds write off the cache lines that every read needs
+	set atomic.Uint64 // positions
 }
 
 func newGeneration(o Options, k key, number uint64) *generation {
@@ -25,7 +25,7 @@ func newGeneration(o Options, k key, number uint64) *generation {
 	}
 }
 
-// limit is how many positions are set when the estimated rate reaches p: an
+// limit returns how many positions are set when the estimated rate reaches p. An
 // absent id passes if all its positions are set.
 func limit(p float64, size uint64, hashes int) uint64 {
 	if p < 0 {
@@ -34,7 +34,8 @@ func limit(p float64, size uint64, hashes int) uint64 {
 	return uint64(math.Pow(p, 1/float64(hashes)) * float64(size))
 }
 
-// contains never misses what was added before it began.
+// contains reports whether all positions of an id are set. It says yes to every id that
+// was added before it began.
 func (g *generation) contains(h hash) bool {
 	w := g.spread.start(h)
 	for range g.spread.hashes {
@@ -58,7 +59,8 @@ func (g *generation) add(h hash) {
 	}
 }
 
-// remove takes an id out of a counting generation, unless it surely is not in it.
+// remove takes an id out of a counting generation, unless a position of it is clear: then
+// the id is not in.
 func (g *generation) remove(h hash) {
 	if !g.contains(h) {
 		return
@@ -75,6 +77,7 @@ func (g *generation) remove(h hash) {
 	}
 }
 
+// filled notes how many positions are set.
 func (g *generation) filled(set uint64) {
 	if full := set > g.limit; full != g.saturated.Load() {
 		g.saturated.Store(full)

@@ -8,15 +8,16 @@ import (
 	"hash/crc32"
 )
 
-// ErrParameters reports that a filter of this name is stored with another
-// capacity, rate, secret or format. What changes these needs another Name.
+// ErrParameters reports that a filter of this name is stored with another capacity,
+// rate, secret or format. To change one of these, use another Name.
 var ErrParameters = errors.New("bloom: the stored filter has other parameters")
 
-// errHeader reports bytes that no version of this package has written.
+// errHeader reports a header that no version of this package has written.
 var errHeader = errors.New("bloom: the stored header is corrupt")
 
-// A header is the part of a filter's record that never changes: made once, with
-// the record, and compared by every script. Its bytes, integers little-endian:
+// A header is the part of a filter's record in Redis that never changes. It is made with
+// the record, and every script compares it, so that a script does nothing to another
+// filter of the same name. Its bytes, integers little-endian:
 //
 //	 0  "LVBF"
 //	 4  1, the version
@@ -24,7 +25,7 @@ var errHeader = errors.New("bloom: the stored header is corrupt")
 //	 6  positions of an id
 //	 7  1 if positions are counted, 0 if not
 //	 8  size, the number of positions of the table
-//	16  salt, random; also tells apart two records of one name
+//	16  salt, random; also makes two records of one name differ
 //	32  fingerprint of the key
 //	48  CRC-32C of all before
 type header struct {
@@ -67,7 +68,7 @@ func (h *header) key(secret []byte) (key, error) {
 	return newKey(secret)
 }
 
-// fingerprint tells keys apart without giving them away.
+// fingerprint differs between keys and does not reveal them.
 func (k key) fingerprint() (f [16]byte) {
 	h := k.sum("fingerprint")
 	binary.LittleEndian.PutUint64(f[:], h.a)
@@ -92,8 +93,8 @@ func (h *header) encode() string {
 	return string(b)
 }
 
-// decodeHeader reads a header. An error that is ErrParameters comes from another
-// version of this package; errHeader means that the bytes make no sense.
+// decodeHeader reads a header. It returns ErrParameters for a header of another version
+// of this package, and errHeader for anything else it cannot read.
 func decodeHeader(s string) (header, error) {
 	var h header
 	b := []byte(s[:min(len(s), headerLen)])
@@ -116,7 +117,8 @@ func decodeHeader(s string) (header, error) {
 	return h, nil
 }
 
-// accept returns the key of a stored filter, if it is the one that o describes.
+// accept returns the key of a stored filter, or ErrParameters if o describes another
+// one.
 func (h *header) accept(o Options) (key, error) {
 	size, hashes := o.size()
 	if h.size != size || h.hashes != hashes {

@@ -9,8 +9,7 @@ import (
 	"math/bits"
 )
 
-// A hash is what the filter knows of an id: 128 bits that nobody without the key
-// can compute or choose.
+// A hash stands for an id: 128 bits that nobody without the key can compute or choose.
 type hash struct{ a, b uint64 }
 
 // A key is the key of SipHash.
@@ -73,6 +72,14 @@ func (k key) sum(s string) hash {
 	return hash{a, v0 ^ v1 ^ v2 ^ v3}
 }
 
+// appendSums appends the hashes of ids.
+func (k key) appendSums(to []hash, ids []string) []hash {
+	for _, id := range ids {
+		to = append(to, k.sum(id))
+	}
+	return to
+}
+
 func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v0 += v1
 	v1 = bits.RotateLeft64(v1, 13) ^ v0
@@ -87,10 +94,10 @@ func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	return v0, v1, v2, v3
 }
 
-// A spread lays hashes out over the positions of one generation. Each generation
-// has another one, so that an id found to pass by trying passes only until the
-// next Rebuild. Both factors are odd: a product then is a one-to-one map, and its
-// high bits depend on all bits of the hash.
+// A spread lays hashes out over the positions of one generation. Each generation has
+// a spread of its own: an id that somebody has found to pass, by trying, passes only
+// until the next Rebuild. Both factors are odd, so that multiplication by them maps
+// one to one, and the high bits of a product depend on all bits of the hash.
 type spread struct {
 	a, b   uint64
 	size   uint64 // number of positions

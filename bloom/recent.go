@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// maxBatch is how many adds one batch keeps: 2 MB, and there are two.
+// maxBatch is how many hashes a batch keeps: 2 MB, and there are two batches.
 const maxBatch = 1 << 17
 
-// recent keeps the hashes added within the last span, and at most as long again,
-// for the next Rebuild: a row may have been added before its scan begins and be
-// committed behind it. When more are added than it can keep, it remembers how long
-// what it has lost matters.
+// A recent keeps the hashes of the last span, in two batches that each cover at
+// most a span, for the next Rebuild: their rows may commit behind its scan. If more
+// are added than two batches hold, it drops the older batch and notes until when one
+// of those rows may still commit, so that a Rebuild can wait.
 type recent struct {
-	span time.Duration // not positive: nothing is kept
-	room int           // of a batch
+	span time.Duration // how long a row may take to commit; 0 or less: nothing is kept
+	room int           // hashes that a batch holds
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	now, old batch
-	lost     time.Time // until then a row may commit that is in neither
+	lost     time.Time // until then a dropped row may commit
 }
 
 type batch struct {
@@ -37,15 +37,15 @@ func (r *recent) push(hashes []hash) {
 		part := hashes[:min(len(hashes), r.room)]
 		hashes = hashes[len(part):]
 		if now.Sub(r.now.begun) >= r.span || len(r.now.hashes)+len(part) > r.room {
-			r.turn(now)
+			r.rotate(now)
 		}
 		r.now.hashes = append(r.now.hashes, part...)
 		r.now.last = now
 	}
 }
 
-// turn begins a new batch and forgets the older one.
-func (r *recent) turn(now time.Time) {
+// rotate begins a new batch and drops the older one.
+func (r *recent) rotate(now time.Time) {
 	if r.matters(r.old, now) {
 		r.lost = r.old.last.Add(r.span)
 	}
@@ -54,13 +54,13 @@ func (r *recent) turn(now time.Time) {
 	r.now = batch{hashes: reuse, begun: now}
 }
 
-// matters tells whether a row of b may still be uncommitted.
+// matters reports whether a row of b may still be uncommitted.
 func (r *recent) matters(b batch, now time.Time) bool {
 	return len(b.hashes) > 0 && now.Sub(b.last) < r.span
 }
 
-// take returns what is kept, and how long to wait for the rows of what is lost to
-// be committed.
+// take returns the hashes whose rows may still be uncommitted, and how long to wait
+// until the rows of the dropped ones have committed.
 func (r *recent) take() (kept []hash, wait time.Duration) {
 	now := time.Now()
 	r.mu.Lock()

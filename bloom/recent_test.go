@@ -18,7 +18,7 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.recent.room = 1000
+		f.impl.(*local).recent.room = 1000
 		ids := make([]string, n)
 		for i := range ids {
 			ids[i] = strconv.Itoa(i)
@@ -28,7 +28,7 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		_ = f.Add(t.Context(), ids[n/2:]...)
 		time.Sleep(10 * time.Second)
-		if kept := len(f.recent.now.hashes) + len(f.recent.old.hashes); kept > 2000 {
+		if kept := len(f.impl.(*local).recent.now.hashes) + len(f.impl.(*local).recent.old.hashes); kept > 2000 {
 			t.Errorf("%d adds are kept, want at most 2000", kept)
 		}
 		var scanned time.Duration

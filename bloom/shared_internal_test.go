@@ -28,12 +28,12 @@ func someTable() table {
 
 func TestTheSumsOfATableFindEveryChangedByte(t *testing.T) {
 	table := someTable()
-	want := sumsOf(&table)
+	want := checksumsOf(&table)
 	for i, word := range table.words {
 		changes := []uint64{1, 0x80, 0x81, 0xff, 0x69 ^ 0x96, uint64(1 + rand.IntN(255))}
 		for shift := range 8 * len(changes) {
 			changed := word ^ changes[shift/8]<<(shift%8*8)
-			var before, after sum
+			var before, after checksum
 			before.add([]uint64{word}, i)
 			after.add([]uint64{changed}, i)
 			if before == after {
@@ -41,7 +41,7 @@ func TestTheSumsOfATableFindEveryChangedByte(t *testing.T) {
 			}
 			if i%500 == 0 { // the sum of a table is that of its words
 				table.words[i] = changed
-				if slices.Equal(sumsOf(&table), want) {
+				if slices.Equal(checksumsOf(&table), want) {
 					t.Fatalf("word %d: %#x for %#x is not found in the table", i, changed, word)
 				}
 				table.words[i] = word
@@ -56,7 +56,7 @@ func TestEveryValueOfEveryByteHasASumOfItsOwn(t *testing.T) {
 		for shift := 0; shift < 64; shift += 8 {
 			seen := map[uint64]uint64{}
 			for v := range uint64(256) {
-				var s sum
+				var s checksum
 				s.add([]uint64{v << shift}, place)
 				if other, ok := seen[s.weight]; ok {
 					t.Fatalf("at %d, %#x and %#x weigh the same", place, v, other)
@@ -138,30 +138,30 @@ func hexOf(s string) string {
 // Redis and this process count bits in another order, and keep sums in another
 // language.
 func TestRedisAndWeSetTheSameBitsAndKeepTheSameSums(t *testing.T) {
-	s, a, inc := testAuthority(t)
+	srv, st, rec := testStore(t)
 	name := "generation"
-	rdb := s.Client(t)
+	rdb := srv.Client(t)
 	ctx := t.Context()
-	rdb.HSet(ctx, a.names.Record(), "current", name)
-	here := newGeneration(a.o, inc.key, inc.number(name))
-	rdb.HSet(ctx, a.names.Sums(name), encodeSums(sumsOf(&here.table))...)
+	rdb.HSet(ctx, st.names.Record(), "current", name)
+	here := rec.newGeneration(st.o, name)
+	rdb.HSet(ctx, st.names.Sums(name), encodeChecksums(checksumsOf(&here.table))...)
 	var hashes []hash
 	for i := range 300 {
-		h := inc.key.sum(strconv.Itoa(i))
+		h := rec.key.sum(strconv.Itoa(i))
 		hashes = append(hashes, h)
 		here.add(h)
 	}
 	for chunk := range slices.Chunk(hashes, addChunk) {
-		if _, err := a.add(ctx, inc, chunk, state{current: name}); err != nil {
+		if _, err := st.add(ctx, rec, chunk, generations{current: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	sums := sumsOf(&here.table)
+	sums := checksumsOf(&here.table)
 	if len(sums) != 3 {
 		t.Fatalf("%d pieces", len(sums))
 	}
 	for i := range sums {
-		bytes := rdb.Get(ctx, a.names.Piece(name, i)).Val()
+		bytes := rdb.Get(ctx, st.names.Piece(name, i)).Val()
 		words := make([]uint64, len(here.table.piece(i)))
 		if err := decodeWords(words, bytes); err != nil || !slices.Equal(words, here.table.piece(i)) {
 			t.Errorf("piece %d differs, %v", i, err)
@@ -171,26 +171,26 @@ func TestRedisAndWeSetTheSameBitsAndKeepTheSameSums(t *testing.T) {
 		}
 	}
 	var fields []string
-	for field, value := range rdb.HGetAll(ctx, a.names.Sums(name)).Val() {
+	for field, value := range rdb.HGetAll(ctx, st.names.Sums(name)).Val() {
 		fields = append(fields, field, value)
 	}
-	if stored, err := decodeSums(fields, 3); err != nil || !slices.Equal(stored, sums) {
+	if stored, err := decodeChecksums(fields, 3); err != nil || !slices.Equal(stored, sums) {
 		t.Errorf("redis has the sums %v, %v, we have %v", stored, err, sums)
 	}
 }
 
-func testAuthority(t *testing.T) (*redistest.Server, *authority, *incarnation) {
-	s := redistest.Start(t)
+func testStore(t *testing.T) (*redistest.Server, *store, *record) {
+	srv := redistest.Start(t)
 	o, err := Options{Name: "f", Capacity: 7_500_000, MaxTransaction: -1}.withSharedDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newAuthority(s.Client(t), o, "self")
-	inc, err := a.ensure(t.Context(), false)
+	st := newStore(srv.Client(t), o, "self")
+	rec, err := st.ensure(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, a, inc
+	return srv, st, rec
 }
 
 // The rebuilder dies after its generation was announced. Adds go to it as long as its
@@ -206,34 +206,38 @@ func TestAGenerationWhoseRebuilderIsGoneIsNeverSwitchedTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s := f.shared
-	r, mine, err := s.takeTurn(ctx)
-	if err != nil || !mine {
-		t.Fatal(mine, err)
+	s := f.impl.(*shared)
+	rec, err := s.currentRecord(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newSharedRebuild(s, rec)
+	if done, err := r.waitForLease(ctx); err != nil || done || !r.held {
+		t.Fatal(done, r.held, err)
 	}
 	if _, err := r.begin(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []func(context.Context) error{r.freeze, r.upload, r.join} {
+	for _, step := range []func(context.Context) error{r.freeze, r.upload, r.announce} {
 		if err := step(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := func() string { return rdb.HGet(ctx, s.names.Record(), "next").Val() }
+	next := func() string { return rdb.HGet(ctx, s.store.names.Record(), "next").Val() }
 	for _, id := range []string{"a", "b"} {
 		if err := f.Add(ctx, id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, _ := strconv.Atoi(rdb.HGet(ctx, s.names.Sums(r.name), "n").Val()); next() != r.name || n < 8 {
+	if n, _ := strconv.Atoi(rdb.HGet(ctx, s.store.names.Sums(r.name), "n").Val()); next() != r.name || n < 8 {
 		t.Errorf("adds do not go to what was announced: next %q, %d bits", next(), n)
 	}
-	for _, key := range []string{s.names.Sums(r.name), s.names.Piece(r.name, 0)} {
+	for _, key := range []string{s.store.names.Sums(r.name), s.store.names.Piece(r.name, 0)} {
 		if ttl := rdb.PTTL(ctx, key).Val(); ttl <= 0 || ttl > orphanLife {
 			t.Errorf("%s lives %v", key, ttl)
 		}
 	}
-	rdb.PExpire(ctx, s.names.Rebuild(), time.Millisecond) // as if it was never renewed
+	rdb.PExpire(ctx, s.store.names.Rebuild(), time.Millisecond) // as if it was never renewed
 	time.Sleep(5 * time.Millisecond)
 	if err := f.Add(ctx, "c"); err != nil {
 		t.Fatal(err)
@@ -241,16 +245,16 @@ func TestAGenerationWhoseRebuilderIsGoneIsNeverSwitchedTo(t *testing.T) {
 	if next() != "" {
 		t.Error("adds still go to a generation without a rebuilder")
 	}
-	if err := r.upload(ctx); !errors.Is(err, errTurn) {
+	if err := r.upload(ctx); !errors.Is(err, errLeaseLost) {
 		t.Errorf("it uploads without its lease: %v", err)
 	}
-	if mine, _, err := r.take(ctx); err != nil || !mine { // it wakes up
+	if mine, _, err := r.acquire(ctx); err != nil || !mine { // it wakes up
 		t.Error(mine, err)
 	}
-	if err := r.switchTo(ctx); !errors.Is(err, errTurn) {
+	if err := r.makeCurrent(ctx); !errors.Is(err, errLeaseLost) {
 		t.Errorf("it switches: %v", err)
 	}
-	r.pass()
+	r.release()
 	if err := f.Rebuild(ctx, func(yield func(string, error) bool) { yield("a", nil) }); err != nil {
 		t.Error(err)
 	}
@@ -265,27 +269,27 @@ func TestAGenerationWhoseRebuilderIsGoneIsNeverSwitchedTo(t *testing.T) {
 // else it was cut off, or is another one.
 func TestALogGoesOnOnlyFromAnEntryThatStands(t *testing.T) {
 	t.Parallel()
-	s, a, inc := testAuthority(t)
-	rdb, ctx := s.Client(t), t.Context()
-	tail := func(from entry) (news, error) { return a.tail(ctx, inc, from, "", false) }
-	begun, err := tail(entry{})
+	srv, st, rec := testStore(t)
+	rdb, ctx := srv.Client(t), t.Context()
+	tail := func(from entryID) (logPart, error) { return st.tail(ctx, rec, from, "", false) }
+	begun, err := tail(entryID{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []hash
-	var done added
+	var done changeReply
 	for i := range 2 * tailChunk / addChunk {
 		hashes := make([]hash, addChunk)
 		for j := range hashes {
 			hashes[j] = hash{uint64(i), uint64(j)}
 		}
 		all = append(all, hashes...)
-		if done, err = a.add(ctx, inc, hashes, state{}); err != nil {
+		if done, err = st.add(ctx, rec, hashes, generations{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var read []hash
-	for n := (news{last: begun.last, more: true}); n.more; read = append(read, n.hashes...) {
+	for n := (logPart{last: begun.last, more: true}); n.more; read = append(read, n.hashes...) {
 		if n, err = tail(n.last); err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +300,7 @@ func TestALogGoesOnOnlyFromAnEntryThatStands(t *testing.T) {
 	if n, err := tail(done.entry); err != nil || len(n.hashes) != 0 || n.more || n.last != done.entry {
 		t.Errorf("at the end: %+v, %v", n, err)
 	}
-	for what, from := range map[string]entry{
+	for what, from := range map[string]entryID{
 		"an entry that never was":    {done.entry.ms, done.entry.seq + 1},
 		"one that was to come later": {done.entry.ms + 1e6, 0},
 		"one before all":             {1, 1},
@@ -305,7 +309,7 @@ func TestALogGoesOnOnlyFromAnEntryThatStands(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	rdb.XTrimMaxLen(ctx, a.names.Log(), 1)
+	rdb.XTrimMaxLen(ctx, st.names.Log(), 1)
 	if _, err := tail(begun.last); !errors.Is(err, errGap) {
 		t.Errorf("cut off: %v", err)
 	}
@@ -326,33 +330,33 @@ func TestALogWithoutOurOwnAddIsNotFollowed(t *testing.T) {
 	if err := f.Rebuild(t.Context(), func(yield func(string, error) bool) { yield("a", nil) }); err != nil {
 		t.Fatal(err)
 	}
-	s := f.shared
+	s := f.impl.(*shared)
 	s.mu.Lock()
-	s.own = entry{1 << 50, 0}
+	s.ownEntry = entryID{1 << 50, 0}
 	s.mu.Unlock()
-	redistest.Eventually(t, 30*time.Second, "it loads anew", func() bool { return f.Stats().Loads == 2 })
+	redistest.Eventually(t, 30*time.Second, "it loads again", func() bool { return f.Stats().Loads == 2 })
 	if f.Stats().Abstaining || !f.MayContain(t.Context(), "a") {
 		t.Error("it does not answer")
 	}
 }
 
-// What one incarnation of a filter means makes no sense to another.
-func TestNothingIsDoneToAnotherIncarnation(t *testing.T) {
+// The hashes and positions of one record mean nothing to another record of that name.
+func TestNothingIsDoneToAnotherRecord(t *testing.T) {
 	t.Parallel()
-	s, a, inc := testAuthority(t)
-	rdb, ctx := s.Client(t), t.Context()
+	srv, st, rec := testStore(t)
+	rdb, ctx := srv.Client(t), t.Context()
 	rdb.FlushAll(ctx)
-	if _, err := a.ensure(ctx, false); err != nil {
+	if _, err := st.ensure(ctx, false); err != nil {
 		t.Fatal(err)
 	}
-	before := rdb.XLen(ctx, a.names.Log()).Val()
-	if _, err := a.add(ctx, inc, make([]hash, 1), state{}); !errors.Is(err, errLost) {
+	before := rdb.XLen(ctx, st.names.Log()).Val()
+	if _, err := st.add(ctx, rec, make([]hash, 1), generations{}); !errors.Is(err, errLost) {
 		t.Errorf("add: %v", err)
 	}
-	if _, err := a.tail(ctx, inc, entry{}, "", false); !errors.Is(err, errLost) {
+	if _, err := st.tail(ctx, rec, entryID{}, "", false); !errors.Is(err, errLost) {
 		t.Errorf("tail: %v", err)
 	}
-	if after := rdb.XLen(ctx, a.names.Log()).Val(); after != before {
+	if after := rdb.XLen(ctx, st.names.Log()).Val(); after != before {
 		t.Errorf("the log has %d entries, had %d", after, before)
 	}
 }
@@ -384,12 +388,12 @@ func FuzzSums(f *testing.F) {
 		if n < 0 || n > 1000 {
 			return
 		}
-		sums, err := decodeSums(strings.Fields(text), n)
+		sums, err := decodeChecksums(strings.Fields(text), n)
 		if err != nil {
 			return
 		}
 		var fields []string
-		for _, part := range encodeSums(sums) {
+		for _, part := range encodeChecksums(sums) {
 			switch part := part.(type) {
 			case string:
 				fields = append(fields, part)
@@ -397,7 +401,7 @@ func FuzzSums(f *testing.F) {
 				fields = append(fields, strconv.FormatUint(part, 10))
 			}
 		}
-		if again, err := decodeSums(fields, n); err != nil || !slices.Equal(again, sums) {
+		if again, err := decodeChecksums(fields, n); err != nil || !slices.Equal(again, sums) {
 			t.Errorf("%v comes back as %v, %v", sums, again, err)
 		}
 	})
@@ -433,13 +437,13 @@ func FuzzReplies(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind, current, next, entry, hashes string, number int64, field, value, after, cleared string) {
 		full := []any{kind, current, next, entry, hashes, number, []any{field, value}, []any{after, current, cleared}}
 		for n := range len(full) + 1 {
-			if got, err := parseNews(full[:n]); err == nil {
+			if got, err := parseLogPart(full[:n]); err == nil {
 				if got.last.String() != entry || !bytes.Equal(encodeHashes(got.hashes), []byte(hashes)) || n != len(full) {
 					t.Errorf("%q is understood as %+v", full[:n], got)
 				}
 				seen := 0
-				got.each(current, func(hash) { seen++ }, func(p []uint64) {
-					if len(p) != len(strings.Fields(cleared)) || seen != got.clears[0].after {
+				got.replay(current, func(hash) { seen++ }, func(p []uint64) {
+					if len(p) != len(strings.Fields(cleared)) || seen != got.removals[0].after {
 						t.Errorf("%q is understood as %+v", full[:n], got)
 					}
 				})
@@ -452,18 +456,18 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		for _, reply := range [][]any{{entry, number}, {number, entry}, {entry}, {nil, number}, {[]any{}, nil}} {
-			if at, wait, err := parseBegin(reply); err == nil && (at.String() != entry || wait < 0 && number >= 0) {
+			if at, wait, err := parseLogStart(reply); err == nil && (at.String() != entry || wait < 0 && number >= 0) {
 				t.Errorf("%q is understood as %v, %v", reply, at, wait)
 			}
 		}
 		for i := range full {
 			odd := slices.Clone(full)
 			odd[i] = nil
-			if _, err := parseNews(odd); err == nil {
+			if _, err := parseLogPart(odd); err == nil {
 				t.Errorf("%q is understood", odd)
 			}
 			odd[i] = []any{int64(1)}
-			if _, err := parseNews(odd); err == nil {
+			if _, err := parseLogPart(odd); err == nil {
 				t.Errorf("%q is understood", odd)
 			}
 		}

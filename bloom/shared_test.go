@@ -92,3 +92,24 @@ func TestWhatOneProcessAddsOthersFind(t *testing.T) {
 	}
 	t.Logf("%+v", b.Stats())
 }
+
+// Two filters on one client share its subscription. Without the sync.Once in close, the
+// second Close of the one ends the subscription of the other, or panics.
+func TestClosingTwiceLeavesOtherFiltersOfTheClientAlone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	lazy := func(o *bloom.Options) { o.MaxLag = time.Minute } // finds adds by messages only
+	a, b, c := open(t, s.Client(t)), open(t, rdb, lazy), open(t, rdb, lazy)
+	rebuild(t, a, 0, 100)
+	answers(t, b)
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 3 {
+		add(t, a, 1000+i, 1001+i)
+		redistest.Eventually(t, 5*time.Second, "the other finds it", func() bool { return missing(b, 1000+i, 1001+i) == 0 })
+	}
+}

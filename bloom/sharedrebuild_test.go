@@ -213,7 +213,7 @@ func TestASharedRebuildThatFailsChangesNothing(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(begun); took > 3*time.Second {
-			t.Errorf("took %v: the turn was not given back", took)
+			t.Errorf("took %v: the lease was not released", took)
 		}
 		if n := missing(a, 0, 1000) + missing(b, 0, 1000); n > 0 {
 			t.Errorf("%d denied", n)

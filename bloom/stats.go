@@ -13,7 +13,7 @@ type Stats struct {
 
 	Adds     uint64 // ids given to Add
 	Removes  uint64 // ids given to Remove
-	Rebuilds uint64 // that have succeeded
+	Rebuilds uint64 // Rebuilds that have succeeded
 
 	Fill              float64 // share of the positions that are set
 	FalsePositiveRate float64 // estimated from Fill: the share of absent ids that pass
@@ -25,36 +25,16 @@ type Stats struct {
 	Rebuilding bool // in this process
 
 	// Of a shared filter only.
-	Loads uint64        // how often its table was loaded from Redis
-	Lag   time.Duration // how far it may be behind Redis; above MaxLag it abstains
+	Loads uint64        // how often this process has loaded a copy of the table
+	Lag   time.Duration // how far the copy may be behind Redis; above MaxLag the filter abstains
 }
 
-// Stats takes a snapshot. It waits for nothing but a switch between generations.
-func (f *Filter) Stats() Stats {
-	if f == nil {
-		return Stats{Abstaining: true}
+// stats returns the Stats of a filter that abstains.
+func (c *counts) stats(o Options) Stats {
+	return Stats{
+		Capacity: o.Capacity, Abstaining: true,
+		Adds: c.adds.Load(), Removes: c.removes.Load(), Rebuilds: c.rebuilds.Load(),
 	}
-	if f.shared != nil {
-		return f.shared.stats()
-	}
-	s := Stats{
-		Capacity: f.o.Capacity,
-		Adds:     f.adds.Load(),
-		Removes:  f.removes.Load(),
-		Rebuilds: f.rebuilds.Load(),
-	}
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	g := f.current
-	s.Rebuilding = f.turn != nil
-	s.Complete = g != nil && f.answering.Load() == g
-	s.Saturated = g != nil && g.saturated.Load()
-	s.Abstaining = !s.Complete || s.Saturated
-	if g == nil {
-		return s
-	}
-	s.describe(g)
-	return s
 }
 
 func (s *Stats) describe(g *generation) {
@@ -67,11 +47,11 @@ func (s *Stats) describe(g *generation) {
 // rate estimates the share of absent ids that pass.
 func (g *generation) rate() float64 { return math.Pow(g.fill(), float64(g.spread.hashes)) }
 
-// ids estimates how many different ids have set the positions that are set
-// (Swamidass and Baldi, 2007).
+// ids estimates from the set positions how many different ids are in (Swamidass and
+// Baldi, 2007).
 func (g *generation) ids() uint64 {
 	size, set := float64(g.spread.size), float64(g.set.Load())
-	if set >= size { // all: any number may have
+	if set >= size { // any number of ids sets all positions
 		set = size - 1
 	}
 	return uint64(math.Round(-size / float64(g.spread.hashes) * math.Log1p(-set/size)))

@@ -1,5 +1,5 @@
--- Reads a part of a piece. A script, so that a client that sends its reads to
--- replicas sends this one to the master.
+-- Reads a part of a piece. It is a script because a client may send plain reads to
+-- replicas, and sends scripts to the master.
 -- KEYS  1 piece
 -- ARGV  1 first byte, 2 last byte
 -- Gives the bytes, fewer or none where the piece ends or is not there.

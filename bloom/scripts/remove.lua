@@ -1,16 +1,18 @@
 -- Takes ids out of the generation in use.
--- KEYS  1 record, 2 log, 3 tickets, 4 sums of the generation, then for each of its
---       pieces that is touched: the piece, its counters
+-- KEYS  1 record, 2 log, 3 tickets, 4 checksums of the generation, then for each of its
+--       pieces that an id touches: the piece, its counters
 -- ARGV  1 header, 2 generation that the caller takes for the one in use, 3 ticket,
---       4 how much younger than the ticket the generation may not be, in ms, or nothing
---       is taken out of it; -1 if that does not matter, 5 entries to keep in the log, 6 life in ms, 7 channel, 8 message, 9 positions of an id,
---       10 number of pieces, for each of those: its index, the bytes of its counters;
---       then for each position of each id: which of the pieces, the position in it
+--       4 minimum age of the generation in ms when the ticket was issued, -1 for none: if
+--       it is younger, nothing is removed, 5 entries to keep in the log, 6 life in ms,
+--       7 channel, 8 message, 9 positions of an id, 10 number of pieces, for each of
+--       those: its index, the length of its counters in bytes; then for each position of
+--       each id: which of the pieces, the position in it
 -- Gives {"ok", current, next}
---       {"stale", current, next}  another generation is in use
---       {"lost"}                  the record is gone, or another
--- Asked again, it finds the ticket spent and does nothing: to count down twice would
--- clear what others stand on. What is corrupt is given up, as by an add.
+--       {"stale", current, next}  nothing was done: another generation is in use
+--       {"lost"}  the record is gone, or another one is there
+-- Run twice, it finds that its ticket is spent and does nothing: counting down twice would
+-- clear positions that other ids need. If it finds the generation damaged, it takes it
+-- out of the record, as an add does.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return {'lost'}
 end
@@ -24,8 +26,8 @@ if type(issued) ~= 'string' then
   return {'ok', current, nxt}
 end
 redis.call('ZREM', KEYS[3], ARGV[3])
-local quiet = tonumber(ARGV[4])
-if current == '' or quiet >= 0 and tonumber(issued) < since + quiet then
+local min_age = tonumber(ARGV[4])
+if current == '' or min_age >= 0 and tonumber(issued) - since < min_age then
   return {'ok', current, nxt}
 end
 
@@ -34,31 +36,30 @@ local function give_up()
   return {'ok', '', nxt}
 end
 
-local pieces, arg = {}, 11
+local checksums, PIECE_BITS = KEYS[4], 2 ^ 25
+local pieces, args_read = {}, 10
 for i = 1, tonumber(ARGV[10]) do
-  local piece = {bits = KEYS[3 + 2 * i], counters = KEYS[4 + 2 * i], index = ARGV[arg], cleared = 0, weight = 0}
+  local piece = {bits = KEYS[3 + 2 * i], counters = KEYS[4 + 2 * i], index = ARGV[args_read + 1], cleared = 0, weight = 0}
   local length = redis.pcall('STRLEN', piece.counters)
-  local untouched = length == 0 and redis.pcall('HGET', KEYS[4], 'n' .. piece.index) == '0'
-  if length ~= tonumber(ARGV[arg + 1]) and not untouched then
+  local untouched = length == 0 and redis.pcall('HGET', checksums, 'n' .. piece.index) == '0'
+  if length ~= tonumber(ARGV[args_read + 2]) and not untouched then
     return give_up()
   end
-  pieces[i], arg = piece, arg + 2
+  pieces[i], args_read = piece, args_read + 2
 end
 
--- How often a position is set: two to a byte, the even one in its high half.
-local function counted(piece, position)
-  local at = math.floor(position / 2)
-  local byte = redis.call('GETRANGE', piece.counters, at, at):byte() or 0
-  local unit = position % 2 == 0 and 16 or 1
-  return math.floor(byte / unit) % 16, at, byte - unit
+-- place_of returns the piece and the position in it that ARGV names from i on.
+local function place_of(i)
+  return pieces[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
 end
 
+-- holds returns whether an id is in, nil if bits and counters contradict each other.
 local function holds(first, last)
   local all = true
   for i = first, last, 2 do
-    local piece = pieces[tonumber(ARGV[i])]
-    local n = counted(piece, tonumber(ARGV[i + 1]))
-    if redis.pcall('GETBIT', piece.bits, ARGV[i + 1]) ~= (n > 0 and 1 or 0) then
+    local piece, position = place_of(i)
+    local n = read_counter(piece.counters, position)
+    if redis.pcall('GETBIT', piece.bits, position) ~= (n > 0 and 1 or 0) then
       return nil
     end
     all = all and n > 0
@@ -66,28 +67,29 @@ local function holds(first, last)
   return all
 end
 
-local cleared = {}
+-- take counts the positions of an id down and clears those that reach zero.
+local cleared = {} -- in the whole table
 local function take(first, last)
   for i = first, last, 2 do
-    local piece, position = pieces[tonumber(ARGV[i])], tonumber(ARGV[i + 1])
-    local n, at, byte = counted(piece, position)
-    if n > 0 and n < 15 then -- a full one has lost count, and stays
-      redis.call('SETRANGE', piece.counters, at, string.char(byte))
+    local piece, position = place_of(i)
+    local n, place, byte, one = read_counter(piece.counters, position)
+    if n > 0 and n < FULL then
+      redis.call('SETRANGE', piece.counters, place, string.char(byte - one))
     end
     if n == 1 then
       redis.call('SETBIT', piece.bits, position, 0)
-      piece.cleared = piece.cleared + 1
-      piece.weight = piece.weight + 2 ^ (7 - position % 8) * (math.floor(position / 8) + 1)
-      cleared[#cleared + 1] = string.format('%.0f', piece.index * 2 ^ 25 + position)
+      piece.cleared, piece.weight = piece.cleared + 1, piece.weight + weight(position)
+      cleared[#cleared + 1] = whole(piece.index * PIECE_BITS + position)
     end
   end
 end
 
-local step, sound = 2 * tonumber(ARGV[9]), true
-for first = arg, #ARGV, step do
-  local there = holds(first, first + step - 1)
+local args_of_id, sound = 2 * tonumber(ARGV[9]), true
+for first = args_read + 1, #ARGV, args_of_id do
+  local last = first + args_of_id - 1
+  local there = holds(first, last)
   if there then
-    take(first, first + step - 1)
+    take(first, last)
   elseif there == nil then
     sound = false
     break
@@ -95,18 +97,12 @@ for first = arg, #ARGV, step do
 end
 for _, piece in ipairs(pieces) do
   if piece.cleared > 0 then
-    local n = redis.pcall('HINCRBY', KEYS[4], 'n' .. piece.index, -piece.cleared)
-    local w = redis.pcall('HINCRBY', KEYS[4], 'w' .. piece.index, string.format('%.0f', -piece.weight))
-    sound = sound and type(n) == 'number' and type(w) == 'number'
+    sound = change_checksums(checksums, piece.index, -piece.cleared, -piece.weight) and sound
   end
 end
 if #cleared > 0 then
-  sound = type(redis.pcall('HINCRBY', KEYS[4], 'n', -#cleared)) == 'number' and sound
-  local kind = redis.call('TYPE', KEYS[2]).ok
-  if kind ~= 'stream' and kind ~= 'none' then
-    redis.call('DEL', KEYS[2])
-  end
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'c', current, 'p', table.concat(cleared, ' '))
+  sound = type(redis.pcall('HINCRBY', checksums, 'n', -#cleared)) == 'number' and sound
+  append(KEYS[2], ARGV[5], 'c', current, 'p', table.concat(cleared, ' '))
   redis.call('PEXPIRE', KEYS[2], ARGV[6])
   redis.call('PUBLISH', ARGV[7], ARGV[8])
 end

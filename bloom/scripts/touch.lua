@@ -1,6 +1,6 @@
--- Prolongs the life of what is in use.
--- KEYS  1 record, 2 log, 3 sums, then pieces
--- ARGV  1 generation they are of, 2 life in ms
+-- Prolongs the life of the filter.
+-- KEYS  1 record, 2 log, 3 checksums of the generation, then its pieces
+-- ARGV  1 generation, 2 life in ms
 -- Gives 1, or 0 if the generation is no longer in use.
 if redis.pcall('HGET', KEYS[1], 'current') ~= ARGV[1] then
   return 0

@@ -1,16 +1,16 @@
--- Takes, or keeps, the turn to rebuild.
+-- Takes or renews the lease of a Rebuild.
 -- KEYS  1 record, 2 lease
 -- ARGV  1 header, 2 token, 3 life of the lease in ms
--- Gives {"mine", current} or {"held", current}, or {"lost"} if the record is gone
--- or another.
--- A lease that has ended while nobody took it is taken again: what hangs on it, the
--- generation announced by join, does not come back with it.
+-- Gives {"mine", current} or {"held", current}, or {"lost"} if the record is gone or
+-- another one is there.
+-- A Rebuild may take its lease again after it has expired, if no other Rebuild has it. A
+-- generation that it had announced does not come back with the lease.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return {'lost'}
 end
 local current = redis.call('HGET', KEYS[1], 'current') or ''
 local holder = redis.pcall('GET', KEYS[2])
-if type(holder) == 'table' then -- not a string, so not ours
+if type(holder) == 'table' then -- an error: somebody has made another type of it
   redis.call('DEL', KEYS[2])
   holder = false
 end

@@ -16,7 +16,7 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A heldConn keeps the n-th command that takes the turn from its way to the server.
+// A heldConn holds back the n-th command that takes or renews a lease.
 type heldConn struct {
 	net.Conn
 	*holding
@@ -28,16 +28,15 @@ type holding struct {
 }
 
 func (c heldConn) Write(b []byte) (int, error) {
-	if bytes.Contains(b, []byte(turnScript.Hash())) && c.n.Add(-1) == 0 {
+	if bytes.Contains(b, []byte(leaseScript.Hash())) && c.n.Add(-1) == 0 {
 		close(c.reached)
 		<-c.goOn
 	}
 	return c.Conn.Write(b)
 }
 
-// A renewal that is under way when the turn is given back may come to the server after
-// that. Left there it is a turn that nobody has, and holds the next Rebuild up for ten
-// seconds.
+// A renewal may reach the server after the lease was released. Without the second release
+// nobody has that lease, and the next Rebuild waits ten seconds for it.
 func TestARenewalThatComesTooLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -56,7 +55,7 @@ func TestARenewalThatComesTooLateIsGivenBack(t *testing.T) {
 	if err := f.Rebuild(t.Context(), func(func(string, error) bool) {}); err != nil { // the server knows the scripts
 		t.Fatal(err)
 	}
-	h.n.Store(2) // the first takes the turn, the second is to keep it
+	h.n.Store(2) // the first takes the lease, the second renews it
 	broken := errors.New("broken")
 	err = f.Rebuild(t.Context(), func(yield func(string, error) bool) {
 		<-h.reached
@@ -65,17 +64,17 @@ func TestARenewalThatComesTooLateIsGivenBack(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	ctl, lease := s.Client(t), f.shared.names.Rebuild()
+	ctl, lease := s.Client(t), f.impl.(*shared).store.names.Rebuild()
 	if n := ctl.Exists(t.Context(), lease).Val(); n != 0 {
-		t.Error("the turn was not given back")
+		t.Error("the lease was not released")
 	}
-	turns := func() int64 { return s.Calls("set") } // which no other script does
-	before := turns()
+	sets := func() int64 { return s.Calls("set") } // which no other script does
+	before := sets()
 	close(h.goOn)
-	redistest.Eventually(t, turnLife, "it has come to the server", func() bool { return turns() > before })
+	redistest.Eventually(t, leaseLife, "it has come to the server", func() bool { return sets() > before })
 	begun := time.Now()
-	redistest.Eventually(t, turnLife, "the turn is free", func() bool { return ctl.Exists(t.Context(), lease).Val() == 0 })
-	if took := time.Since(begun); took > turnLife/2 {
-		t.Errorf("it was given back after %v, which is when it ended by itself", took)
+	redistest.Eventually(t, leaseLife, "the lease is free", func() bool { return ctl.Exists(t.Context(), lease).Val() == 0 })
+	if took := time.Since(begun); took > leaseLife/2 {
+		t.Errorf("it was released after %v, which is when it ended by itself", took)
 	}
 }

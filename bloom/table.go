@@ -1,22 +1,20 @@
 package bloom
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // counterBits is the width of a counter.
 const counterBits = 4
 
-// A table holds whether each of its positions is set: as one bit, or as a counter
-// of how often. It may be read and written concurrently, without a lock: readers
-// load whole words, writers change them by atomic operations. What was set before
-// a read began is seen by it.
+// A table holds for each of its positions one bit, whether it is set, or a counter,
+// how often. It may be read and written concurrently, without a lock: readers load
+// whole words, writers change words by atomic operations. A read sees every position
+// that was set before it began.
 type table struct {
 	words    []uint64
 	counting bool
 }
 
-// newTable makes a table of positions, a multiple of 64.
+// newTable makes a table of the given number of positions, a multiple of 64.
 func newTable(positions uint64, counting bool) table {
 	words := positions / 64
 	if counting {
@@ -32,26 +30,26 @@ func (t *table) has(p uint64) bool {
 	return atomic.LoadUint64(&t.words[p/64])&(1<<(p%64)) != 0
 }
 
-// set sets a position, or counts it once more, and tells whether it was clear.
+// set sets a position, or counts it once more, and reports whether it was clear.
 func (t *table) set(p uint64) bool {
 	if t.counting {
 		return t.count(p, +1)
 	}
 	word, bit := &t.words[p/64], uint64(1)<<(p%64)
 	if atomic.LoadUint64(word)&bit != 0 {
-		return false // most are; a load does not take the line away from readers
+		return false // the common case: a load does not take the cache line away from readers
 	}
 	return atomic.OrUint64(word, bit)&bit == 0
 }
 
-// clear clears a position of a table of bits and tells whether it was set.
+// clear clears a position of a table of bits and reports whether it was set.
 func (t *table) clear(p uint64) bool {
 	bit := uint64(1) << (p % 64)
 	return atomic.AndUint64(&t.words[p/64], ^bit)&bit != 0
 }
 
-// bits returns which positions of a table are set, as a table of bits. That of a table
-// of bits is itself; that of a counting one is made while nothing is set or unset.
+// bits returns a table of bits with the same positions set: a table of bits returns
+// itself. A counting table must not be written meanwhile.
 func (t *table) bits() table {
 	if !t.counting {
 		return *t
@@ -65,15 +63,15 @@ func (t *table) bits() table {
 	return bits
 }
 
-// unset counts a position of a counting table once less and tells whether that
-// cleared it.
+// unset counts a position of a counting table once less and reports whether it is
+// clear since.
 func (t *table) unset(p uint64) bool { return t.count(p, -1) }
 
-// maxCount is where a counter stays for good: how often its position was set
-// beyond that is not known, and to count it down could clear it too early.
+// maxCount is where a counter stays. Its position may have been set more often, so
+// counting it down could clear it while an id still needs it.
 const maxCount = 1<<counterBits - 1
 
-// count changes a counter by one and tells whether it left or reached zero.
+// count changes a counter by one and reports whether it left or reached zero.
 func (t *table) count(p uint64, by int) bool {
 	word, shift := &t.words[p/16], p%16*counterBits
 	for {

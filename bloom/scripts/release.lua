@@ -1,7 +1,7 @@
--- Gives the turn to rebuild back.
+-- Releases the lease of a Rebuild.
 -- KEYS  1 lease
 -- ARGV  1 token, 2 channel, 3 message
--- Gives 1, or 0 if the lease is gone or another's.
+-- Gives 1, or 0 if the lease is gone or another Rebuild has it.
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

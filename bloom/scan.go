@@ -1,0 +1,73 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// progressEvery is how many ids lie between two calls of Progress.
+const progressEvery = 1 << 16
+
+// scan reads the ids of a Rebuild.
+func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint64), add func(id string)) error {
+	if progress == nil {
+		progress = func(uint64) {}
+	}
+	read := uint64(0)
+	for id, err := range ids {
+		if err != nil {
+			return fmt.Errorf("bloom: Rebuild after %d ids: %w", read, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		add(id)
+		if read++; read%progressEvery == 0 {
+			progress(read)
+		}
+	}
+	if ctx.Err() != nil { // also if ids ended early because of it, without an error
+		return ended(ctx)
+	}
+	progress(read)
+	return nil
+}
+
+// untilClosed returns a context that ends with ctx, and with life for ErrClosed.
+func untilClosed(ctx, life context.Context) (_ context.Context, cancel func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(life, func() { end(ErrClosed) })
+	return ctx, func() {
+		stop()
+		end(nil)
+	}
+}
+
+// pause waits for d, or fails when ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	if wait.Sleep(ctx, d); ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return nil
+}
+
+// ended is the error of a Rebuild whose context has ended: the context's own and its
+// cause, or ErrClosed.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	switch {
+	case errors.Is(cause, ErrClosed):
+		return ErrClosed
+	case errors.Is(cause, err):
+		return fmt.Errorf("bloom: Rebuild: %w", cause)
+	}
+	return fmt.Errorf("bloom: Rebuild: %w: %w", err, cause)
+}
