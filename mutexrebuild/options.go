@@ -83,9 +83,9 @@ func (o Options) WithDefaults() (Options, error) {
 func (s Keyspace) withDefaults() (Keyspace, error) {
 	switch {
 	case s.Name == "" || strings.ContainsAny(s.Name, ":{}"):
-		return s, fmt.Errorf("Name must not be empty nor hold any of \":{}\", got %q", s.Name)
+		return s, fmt.Errorf("%s must not be empty nor hold any of \":{}\", got %q", "Name", s.Name)
 	case s.Schema < 0:
-		return s, fmt.Errorf("Schema must not be negative, got %d", s.Schema)
+		return s, fmt.Errorf("%s must not be negative, got %d", "Schema", s.Schema)
 	case s.MaxBytes < 0:
 		return s, fmt.Errorf("MaxBytes must not be negative, got %d", s.MaxBytes)
 	case s.MaxBytes == 0:
