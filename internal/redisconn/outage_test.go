@@ -265,8 +265,12 @@ func TestAProbeIsARead(t *testing.T) {
 		spoil func(t *testing.T, s *redistest.Server, p *redistest.FaultProxy)
 		up    bool
 	}{
-		"read only":   {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) { do(t, s, "REPLICAOF", "127.0.0.1", "1") }, true},
-		"full":        {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) { do(t, s, "CONFIG", "SET", "maxmemory", "1") }, true},
+		"read only": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) {
+			do(t, s, "REPLICAOF", "127.0.0.1", "1")
+		}, true},
+		"full": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) {
+			do(t, s, "CONFIG", "SET", "maxmemory", "1")
+		}, true},
 		"foreign key": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) { do(t, s, "LPUSH", "k", "a") }, true},
 		"loading":     {func(_ *testing.T, _ *redistest.Server, p *redistest.FaultProxy) { replies(p, "-LOADING loading") }, false},
 		"no right":    {func(_ *testing.T, _ *redistest.Server, p *redistest.FaultProxy) { replies(p, "-NOPERM no right") }, false},
