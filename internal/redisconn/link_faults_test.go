@@ -1,0 +1,135 @@
+package redisconn_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// After Close a user frees what its subscriber uses. So Close waits for a call that
+// runs, and none comes later.
+func TestCloseWaitsForTheCallThatRuns(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		h := redisconn.OpenLink(m.Client(t, roomy))
+		begun, closed := make(chan struct{}), atomic.Bool{}
+		h.Subscribe("news", redisconn.Subscriber{
+			Gap: func() {
+				close(begun)
+				time.Sleep(time.Second)
+				if closed.Load() {
+					t.Error("Close returned while a call was running")
+				}
+			},
+			Live: func(bool) {
+				if closed.Load() {
+					t.Error("a call came after Close")
+				}
+			},
+		})
+		<-begun
+		h.Close()
+		closed.Store(true)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// A link that stays in the registry after its last Close is deaf for good.
+func TestALinkIsOpenedAgainAfterItsLastClose(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		first := redisconn.OpenLink(rdb)
+		first.Close()
+		second := open(t, rdb)
+		if second == first {
+			t.Error("a closed link was handed out")
+		}
+		l, _ := listen(t, second, "news")
+		l.await(10*time.Second, 1, "live")
+	})
+}
+
+// fragile makes a client whose connections can be refused and cut.
+func fragile(t *testing.T, m *redistest.MiniServer) (rdb *redis.Client, refuse func(bool), cut func()) {
+	var refused atomic.Bool
+	var mu sync.Mutex
+	var conns []net.Conn // guarded by mu
+	rdb = m.Client(t, roomy, func(o *redis.Options) {
+		dial := o.Dialer
+		o.MaxRetries, o.DialerRetries = -1, 1
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if refused.Load() {
+				return nil, errors.New("refused")
+			}
+			conn, err := dial(ctx, network, addr)
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, conn)
+			return conn, err
+		}
+	})
+	return rdb, refused.Store, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		conns = nil
+	}
+}
+
+// Without growing pauses a process makes a hundred attempts a second, and a fleet keeps
+// a server that comes back from doing so. A link that breaks after it has worked is
+// opened again at once.
+func TestThePauseBetweenAttemptsGrowsUntilOneSucceeds(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, refuse, cut := fragile(t, m)
+		refuse(true)
+		h := open(t, rdb)
+		var failed atomic.Int32
+		h.Subscribe("news", redisconn.Subscriber{Failed: func(error) { failed.Add(1) }})
+		time.Sleep(time.Minute)
+		if n := failed.Load(); n < 60 || n > 70 { // 10, 20, 40 … 640 ms, then each second
+			t.Errorf("%d attempts in a minute, want 60 to 70", n)
+		}
+		refuse(false)
+		l, _ := listen(t, h, "news")
+		l.await(10*time.Second, 1, "live")
+		cut()
+		began := time.Now()
+		l.await(10*time.Second, 2, "gap")
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("the channel was subscribed again after %v, want at most 100ms", took)
+		}
+	})
+}
+
+// A silent connection is replaced every three seconds. If the old ones stayed open, the
+// server would run out of connections.
+func TestAReplacedConnectionIsClosed(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		h := open(t, m.Client(t, roomy))
+		var failed atomic.Int32
+		h.Subscribe("news", redisconn.Subscriber{Failed: func(error) { failed.Add(1) }})
+		m.Before(func(command string, args []string) {
+			if command == "PUBLISH" { // the heartbeats get lost
+				args[0] = "nobody"
+			}
+		})
+		time.Sleep(time.Minute)
+		if failed.Load() < 10 {
+			t.Fatalf("%d connections failed in a minute, want 10 and more", failed.Load())
+		}
+		if n := m.CurrentConnectionCount(); n > 3 {
+			t.Errorf("%d connections are open, want at most the link's and two for heartbeats", n)
+		}
+	})
+}

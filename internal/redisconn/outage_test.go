@@ -1,0 +1,385 @@
+package redisconn_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+const opTimeout = 100 * time.Millisecond
+
+// openConn opens a Conn until the end of the test.
+func openConn(t *testing.T, rdb redis.UniversalClient, timeout time.Duration) *redisconn.Conn {
+	c := redisconn.Open(rdb, timeout, 100, nil)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// hang keeps a server in a bubble from answering reads, until heal is called. asked
+// counts them.
+func hang(t *testing.T, m *redistest.MiniServer) (asked *atomic.Int32, heal func()) {
+	asked = new(atomic.Int32)
+	over := make(chan struct{})
+	m.Before(func(command string, _ []string) {
+		if command == "GETRANGE" {
+			asked.Add(1)
+			<-over
+		}
+	})
+	heal = sync.OnceFunc(func() { close(over) })
+	t.Cleanup(heal) // before the clients, whose cleanups come first
+	return asked, heal
+}
+
+// read reads key as the users of a Conn do, and tells its Outage.
+func read(ctx context.Context, c *redisconn.Conn, key string) error {
+	_, err := redisconn.Do(ctx, c, func(ctx context.Context) ([]byte, error) {
+		return redisconn.GetRange(ctx, c.Client, key, 10)
+	}, nil)
+	switch {
+	case err == nil:
+		c.Outage.Answered()
+	case redisconn.Asked(ctx, err):
+		c.Outage.Missed(key)
+	}
+	return err
+}
+
+// Without the circuit each of these callers loses a timeout, for as long as Redis
+// hangs.
+func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := openConn(t, m.Client(t, roomy), opTimeout)
+		if err := read(t.Context(), c, "k"); err != nil {
+			t.Fatal(err)
+		}
+		asked, heal := hang(t, m)
+		lost := 0
+		for range 100 {
+			began := time.Now()
+			err := read(t.Context(), c, "k")
+			switch took := time.Since(began); {
+			case took == opTimeout && errors.Is(err, redisconn.ErrTimeout):
+				lost++
+			case took == 0 && errors.Is(err, redisconn.ErrOutage):
+			default:
+				t.Errorf("a read took %v and ended with %v", took, err)
+			}
+		}
+		if lost != 3 || !c.Outage.Down() || c.Outage.Count() != 1 {
+			t.Errorf("%d callers lost a timeout, down %v, %d outages; want 3, true, 1", lost, c.Outage.Down(), c.Outage.Count())
+		}
+		if _, err := redisconn.DoOnCaller(t.Context(), c, func(context.Context, redis.Cmdable) (int, error) {
+			t.Error("an operation on its caller's goroutine was started")
+			return 0, nil
+		}); !errors.Is(err, redisconn.ErrOutage) {
+			t.Errorf("DoOnCaller: got %v, want ErrOutage", err)
+		}
+
+		before := asked.Load()
+		time.Sleep(10 * time.Second)
+		if n := asked.Load() - before; n < 10 || n > 30 { // every 0.5 s to 0.7 s, once the pauses have grown
+			t.Errorf("Redis was asked %d times in 10 s, want 10 to 30", n)
+		}
+		heal()
+		healed := time.Now()
+		<-c.Outage.Up()
+		if took := time.Since(healed); took > 700*time.Millisecond || c.Outage.Down() {
+			t.Errorf("asked again after %v, down %v; want at most 700ms", took, c.Outage.Down())
+		}
+		if err := read(t.Context(), c, "k"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Only reads without an answer in a row open the circuit.
+func TestAnAnswerStartsTheCountAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		o := openConn(t, m.Client(t, roomy), opTimeout).Outage
+		for range 10 {
+			o.Missed("k")
+			o.Missed("k")
+			o.Answered()
+		}
+		if o.Down() {
+			t.Error("reads that were not in a row have opened the circuit")
+		}
+		o.Missed("k")
+		o.Missed("k")
+		o.Missed("k")
+		if !o.Down() {
+			t.Error("three in a row have not")
+		}
+		<-o.Up()
+	})
+}
+
+// A pause of the process or of the network is over when the circuit opens. Callers are
+// not to do without Redis for longer than it takes to probe once.
+func TestAHiccupIsOverAfterOneProbe(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := openConn(t, m.Client(t, roomy), opTimeout)
+		_, heal := hang(t, m)
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() { _ = read(t.Context(), c, "k") })
+		}
+		began := time.Now()
+		time.AfterFunc(opTimeout+time.Millisecond, heal)
+		all.Wait()
+		<-c.Outage.Up()
+		if took := time.Since(began) - opTimeout; took > 10*time.Millisecond || c.Outage.Count() != 1 {
+			t.Errorf("not asked for %v, %d outages; want 10ms at most, 1", took, c.Outage.Count())
+		}
+	})
+}
+
+// Answers take as long as the timeout: probes get one, callers do not. A circuit that
+// probed at once each time would open and close ten times a second, and each time cost
+// callers a timeout.
+func TestTheCircuitDoesNotSwing(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		o := openConn(t, m.Client(t, roomy), opTimeout).Outage
+		began := time.Now()
+		for time.Since(began) < time.Minute {
+			o.Missed("k") // and each probe is answered
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := o.Count(); n < 60 || n > 180 { // every 0.4 s to 0.7 s
+			t.Errorf("%d outages in a minute, want 60 to 180", n)
+		}
+		time.Sleep(11 * time.Second)
+		<-o.Up()
+		began = time.Now()
+		for !o.Down() {
+			o.Missed("k")
+		}
+		<-o.Up()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("an outage that is not like the last took %v, want a probe at once", took)
+		}
+	})
+}
+
+func TestWaitUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := openConn(t, m.Client(t, roomy), opTimeout)
+		o := c.Outage
+		if began := time.Now(); !o.WaitUp(t.Context(), time.Hour) || time.Since(began) != 0 {
+			t.Error("it waited without an outage")
+		}
+		_, heal := hang(t, m)
+		for !o.Down() {
+			_ = read(t.Context(), c, "k")
+		}
+		if began := time.Now(); o.WaitUp(t.Context(), time.Second) || time.Since(began) != time.Second {
+			t.Errorf("it waited for %v, want the second that it may", time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if began := time.Now(); o.WaitUp(ctx, time.Hour) || time.Since(began) != time.Second {
+			t.Errorf("it waited for %v, want the second that its context has", time.Since(began))
+		}
+		time.AfterFunc(time.Second, heal)
+		if began := time.Now(); !o.WaitUp(t.Context(), time.Hour) || time.Since(began) > 2*time.Second {
+			t.Errorf("it waited for %v, want the end of the outage", time.Since(began))
+		}
+	})
+}
+
+// An Open of a client that is used already must find the outage that is known. Another
+// timeout is another opinion of what an answer is.
+func TestTheConnsOfAClientAndATimeoutShareAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		one, two := redisconn.Open(rdb, opTimeout, 100, nil), redisconn.Open(rdb, opTimeout, 100, nil)
+		slow, apart := openConn(t, rdb, 2*opTimeout), openConn(t, m.Client(t, roomy), opTimeout)
+		longer := one.WithTimeout(time.Hour, 1)
+		if one.Outage != two.Outage || longer.Outage != one.Outage {
+			t.Error("Conns of one client and timeout have two Outages")
+		}
+		if one.Outage == slow.Outage || one.Outage == apart.Outage {
+			t.Error("an Outage is shared with another timeout or client")
+		}
+		_, heal := hang(t, m)
+		for range 3 {
+			_ = read(t.Context(), one, "k")
+		}
+		if !two.Outage.Down() || slow.Outage.Down() || apart.Outage.Down() {
+			t.Errorf("down: %v, %v, %v; want only the first", two.Outage.Down(), slow.Outage.Down(), apart.Outage.Down())
+		}
+		one.Close() // and the probes go on for the other
+		heal()
+		<-two.Outage.Up()
+		two.Close()
+		again := openConn(t, rdb, opTimeout)
+		if again.Outage == one.Outage {
+			t.Error("an Outage is handed out whose last user has closed it")
+		}
+		one.Outage.Missed("k") // by somebody who is late
+		one.Outage.Missed("k")
+		one.Outage.Missed("k")
+		if one.Outage.Down() {
+			t.Error("a closed Outage begins to probe")
+		}
+	})
+}
+
+// One hung node leaves most keys of a cluster readable, yet three reads in a row may be
+// of its keys.
+func TestOnAClusterReadsMustFailForATimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := struct{ redis.UniversalClient }{m.Client(t, roomy)} // anything but a *redis.Client
+		o := openConn(t, rdb, opTimeout).Outage
+		for range 10 {
+			o.Missed("k")
+		}
+		time.Sleep(opTimeout - time.Nanosecond)
+		if o.Missed("k"); o.Down() {
+			t.Error("the circuit is open before a timeout has passed")
+		}
+		time.Sleep(time.Nanosecond)
+		if o.Missed("k"); !o.Down() {
+			t.Error("the circuit is closed although nothing was answered for a timeout")
+		}
+		<-o.Up()
+	})
+}
+
+// A server that answers reads is alive, whatever it says to the rest. One that answers
+// them with an error is of no use, however fast it does.
+func TestAProbeIsARead(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(t *testing.T, s *redistest.Server, p *redistest.FaultProxy)
+		up    bool
+	}{
+		"read only": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) {
+			do(t, s, "REPLICAOF", "127.0.0.1", "1")
+		}, true},
+		"full": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) {
+			do(t, s, "CONFIG", "SET", "maxmemory", "1")
+		}, true},
+		"foreign key": {func(t *testing.T, s *redistest.Server, _ *redistest.FaultProxy) { do(t, s, "LPUSH", "k", "a") }, true},
+		"loading":     {func(_ *testing.T, _ *redistest.Server, p *redistest.FaultProxy) { replies(p, "-LOADING loading") }, false},
+		"no right":    {func(_ *testing.T, _ *redistest.Server, p *redistest.FaultProxy) { replies(p, "-NOPERM no right") }, false},
+		"refuses":     {func(_ *testing.T, _ *redistest.Server, p *redistest.FaultProxy) { p.Refuse(true); p.Cut() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			p := redistest.Proxy(t, s.Addr())
+			o := openConn(t, p.Client(t), time.Second).Outage
+			test.spoil(t, s, p)
+			for range 3 {
+				o.Missed("k")
+			}
+			if !test.up {
+				if o.WaitUp(t.Context(), 300*time.Millisecond) {
+					t.Error("the circuit is closed, want it open: nothing was answered")
+				}
+				p.Heal()
+			}
+			if !o.WaitUp(t.Context(), 10*time.Second) {
+				t.Error("the circuit is open, want it closed: reads are answered")
+			}
+		})
+	}
+}
+
+func do(t *testing.T, s *redistest.Server, args ...any) {
+	t.Helper()
+	if err := s.Client(t).Do(t.Context(), args...).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func replies(p *redistest.FaultProxy, with string) {
+	p.RewriteReplies(1_000_000, "GETRANGE", func([]byte) []byte { return []byte(with + "\r\n") })
+}
+
+// An operator reads of an outage once, and of its end.
+func TestAnOutageIsLogged(t *testing.T) {
+	s := redistest.Start(t)
+	log := &redistest.Log{}
+	c := redisconn.Open(s.Client(t), time.Second, 1, logonce.New(log.Logger(), "levee: "))
+	defer c.Close()
+	for range 3 {
+		c.Outage.Missed("k")
+	}
+	log.Await(t, "level=INFO msg=\"levee: redis answers again\" after=")
+	log.Await(t, "level=WARN msg=\"levee: redis does not answer and is not asked until it does\"")
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Errorf("got %d lines, want 2:\n%s", n, log)
+	}
+}
+
+// Close during an outage ends its probes, also one that waits for an answer.
+func TestCloseEndsTheProbes(t *testing.T) {
+	leavesNothing(t)
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond })
+	c := redisconn.Open(rdb, opTimeout, 1, nil)
+	s.Stop()
+	for range 3 {
+		c.Outage.Missed("k")
+	}
+	time.Sleep(50 * time.Millisecond) // the first probe waits
+	began, lag := time.Now(), redistest.MeasureLag(t)
+	c.Close()
+	if took := time.Since(began); took > lag.Allow(50*time.Millisecond) {
+		t.Errorf("Close took %v", took)
+	}
+	select {
+	case <-c.Outage.Up():
+	default:
+		t.Error("those who wait for the end of the outage wait on")
+	}
+	s.Cont()
+	_ = rdb.Close()
+}
+
+func TestANilOutageIsNone(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := redisconn.New(m.Client(t, roomy), opTimeout, 1)
+		if c.Outage != nil {
+			t.Fatal("New made an Outage")
+		}
+		for range 10 {
+			c.Outage.Missed("k")
+			c.Outage.Answered()
+		}
+		if c.Outage.Down() || !c.Outage.WaitUp(t.Context(), 0) || !c.MayUseCaller(t.Context()) {
+			t.Error("a Conn without an Outage has one")
+		}
+		c.Close()
+	})
+}
+
+func TestAsked(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		{t.Context(), nil, true}, {t.Context(), io.EOF, true}, {t.Context(), redisconn.ErrTimeout, true},
+		{t.Context(), redisconn.ErrOutage, false}, {t.Context(), redisconn.ErrBusy, false},
+		{ended, nil, false}, {ended, context.Canceled, false},
+	} {
+		if got := redisconn.Asked(test.ctx, test.err); got != test.want {
+			t.Errorf("caller gone: %v, %v: got %v, want %v", test.ctx.Err() != nil, test.err, got, test.want)
+		}
+	}
+}

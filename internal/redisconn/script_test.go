@@ -1,0 +1,177 @@
+package redisconn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// echo returns its argument and counts its runs in the key. "bad" is an error.
+var echo = redis.NewScript(`
+	if ARGV[1] == "bad" then return redis.error_reply("BAD argument") end
+	redis.call("INCR", KEYS[1])
+	return ARGV[1]`)
+
+func echoes(n int, key func(i int) string) (calls []redisconn.Call) {
+	for i := range n {
+		calls = append(calls, redisconn.Call{Keys: []string{key(i)}, Args: []any{fmt.Sprint(i)}})
+	}
+	return calls
+}
+
+func own(i int) string { return fmt.Sprint("k", i) }
+
+// wantEchoes checks that each call has its own reply and has run once.
+func wantEchoes(t *testing.T, rdb redis.UniversalClient, calls []redisconn.Call, replies []*redis.Cmd) {
+	t.Helper()
+	if len(replies) != len(calls) {
+		t.Fatalf("got %d replies, want %d", len(replies), len(calls))
+	}
+	for i, reply := range replies {
+		if got, err := reply.Text(); err != nil || got != fmt.Sprint(i) {
+			t.Errorf("call %d: got %q, %v", i, got, err)
+		}
+		if n, err := rdb.Get(t.Context(), calls[i].Keys[0]).Int(); err != nil || n != 1 {
+			t.Errorf("call %d ran %d times, %v, want once", i, n, err)
+		}
+	}
+}
+
+func TestEvalRunsEachCallOnce(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	for _, n := range []int{1, 2, 100} {
+		for _, known := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d calls, script known %v", n, known), func(t *testing.T) {
+				do(t, s, "FLUSHALL")
+				do(t, s, "SCRIPT", "FLUSH")
+				if known {
+					echo.Load(t.Context(), rdb)
+				}
+				calls := echoes(n, own)
+				wantEchoes(t, rdb, calls, redisconn.Eval(t.Context(), rdb, echo, calls...))
+			})
+		}
+	}
+	if replies := redisconn.Eval(t.Context(), rdb, echo); len(replies) != 0 {
+		t.Errorf("no calls: got %d replies, want none", len(replies))
+	}
+}
+
+func TestEvalOnACluster(t *testing.T) {
+	c := redistest.Cluster(t)
+	c.Replicate()
+	rdb := c.Client(t)
+	// In the second round the text of the script is for those calls alone that met a
+	// server without it. To run the others again would do everything twice.
+	t.Run("only the calls of nodes without the script are repeated", func(t *testing.T) {
+		for known := range len(c.Nodes) + 1 {
+			for _, node := range c.Nodes {
+				do(t, node, "FLUSHALL")
+				do(t, node, "SCRIPT", "FLUSH")
+			}
+			for _, node := range c.Nodes[:known] {
+				echo.Load(t.Context(), node.Client(t))
+			}
+			calls := echoes(60, own)
+			wantEchoes(t, rdb, calls, redisconn.Eval(t.Context(), rdb, echo, calls...))
+		}
+	})
+	t.Run("EvalAndWait asks the node of the keys", func(t *testing.T) {
+		for i := range 10 {
+			calls := echoes(3, func(n int) string { return fmt.Sprintf("{%d}:%d", i, n) })
+			replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, calls, 1, 10*time.Second)
+			if confirmed != 1 || err != nil {
+				t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
+			}
+			wantEchoes(t, rdb, calls, replies)
+		}
+	})
+}
+
+func TestEachCallHasItsOwnError(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
+	calls := echoes(3, own)
+	calls[1].Args[0] = "bad"
+	for range 2 { // without the script, and with it
+		replies := redisconn.Eval(t.Context(), rdb, echo, calls...)
+		for i, reply := range replies {
+			if bad := redis.HasErrorPrefix(reply.Err(), "BAD argument"); bad != (i == 1) {
+				t.Errorf("call %d: got %v", i, reply.Err())
+			}
+		}
+		if err := redisconn.FirstError(replies); !redis.HasErrorPrefix(err, "BAD argument") {
+			t.Errorf("FirstError: got %v", err)
+		}
+		if err := redisconn.FirstError(replies[:1]); err != nil {
+			t.Errorf("FirstError: got %v, want nil", err)
+		}
+	}
+	s.Kill()
+	for i, reply := range redisconn.Eval(t.Context(), rdb, echo, calls...) {
+		if reply.Err() == nil {
+			t.Errorf("call %d of a server that is gone: got no error", i)
+		}
+	}
+}
+
+// replicated returns a server with a replica that follows it.
+func replicated(t *testing.T) (master, replica *redistest.Server) {
+	master, replica = redistest.Start(t), redistest.Start(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	do(t, replica, "REPLICAOF", host, port)
+	rdb := master.Client(t)
+	redistest.Eventually(t, 30*time.Second, "the replica follows", func() bool {
+		return rdb.Wait(t.Context(), 1, 100*time.Millisecond).Val() == 1
+	})
+	return master, replica
+}
+
+func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
+	master, replica := replicated(t)
+	rdb := master.Client(t)
+	for _, n := range []int{1, 10} {
+		do(t, master, "FLUSHALL")
+		do(t, master, "SCRIPT", "FLUSH")
+		calls := echoes(n, own)
+		replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, calls, 1, 10*time.Second)
+		if confirmed != 1 || err != nil {
+			t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
+		}
+		wantEchoes(t, rdb, calls, replies)
+		wantEchoes(t, replica.Client(t), calls, replies) // confirmed: it is there
+	}
+	replica.Stop()
+	defer replica.Cont()
+	// A timeout that rounds to 0 would be no timeout at all.
+	for _, timeout := range []time.Duration{0, time.Microsecond, 50 * time.Millisecond} {
+		replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, echoes(1, own), 1, timeout)
+		if confirmed != 0 || err != nil || redisconn.FirstError(replies) != nil {
+			t.Errorf("with a frozen replica: got %d confirmations, %v, %v, want 0", confirmed, err, redisconn.FirstError(replies))
+		}
+	}
+	if err := redisconn.TooFew(0, 1); !errors.Is(err, redisconn.ErrTooFewReplicas) || !strings.Contains(err.Error(), "0 of 1") {
+		t.Errorf("TooFew: got %v", err)
+	}
+}
+
+func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
+	s.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, confirmed, err := redisconn.EvalAndWait(ctx, rdb, echo, echoes(2, own), 1, time.Second)
+	if confirmed != 0 || err == nil {
+		t.Errorf("got %d confirmations, %v, want an error", confirmed, err)
+	}
+}
