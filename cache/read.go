@@ -119,7 +119,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	l.caller = caller
 	switch role {
 	case flight.Opened:
-		l.opened = c.newJob(flight.Detached(ctx), key, caller.Flight)
+		l.opened = c.newJob(context.WithoutCancel(ctx), key, caller.Flight) // a load of ctx waits for it
 	case flight.LateForFallback:
 		go c.rereadFallback(flight.Detached(ctx), caller.Flight)
 	}
