@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/localcache"
@@ -64,10 +65,11 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	if len(opened) > 0 {
 		c.start(ctx, opened...)
 	}
+	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
 		contain.Call(func() error { // Clone is the user's too
-			answer, err := c.wait(ctx, l)
+			answer, err := c.wait(ctx, l, time.Since(began))
 			if err == nil {
 				values[l.key] = c.own(answer.entry)
 			}

@@ -184,6 +184,9 @@ type Patience[R any] struct {
 	// SoftTimeout is how long a caller waits who has a fallback. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
+	// Waited is how much of the first SoftTimeout has passed before the wait, since the
+	// caller waits for several ids one after another.
+	Waited time.Duration
 	// Own is the caller's own fallback, where the flight has none. It may be nil.
 	Own func() (R, bool)
 }
@@ -199,7 +202,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 		case <-f.done:
 		default:
 			if soft == nil && p.SoftTimeout > 0 {
-				soft = time.NewTimer(p.SoftTimeout)
+				soft = time.NewTimer(max(p.SoftTimeout-p.Waited, 0))
 				defer soft.Stop()
 			}
 			if result, ended, err := f.wait(ctx, number, soft, p); ended {
