@@ -19,7 +19,7 @@ const maxTogether = 1024
 // others. GetMany returns when all are there or ctx ends.
 //
 // It reads its keys from Redis in one round trip to each node, and loads the missing
-// ones with one call of [Source.LoadMany], of at most 256 keys; without LoadMany, it
+// ones with one call of [Source.LoadMany], for every 256 of them; without LoadMany, it
 // calls Load for 64 keys at a time. Keys that others are reading or loading, by Get or
 // GetMany, in this process or another, it waits for. Everything that is promised of
 // Get holds for each key. Of very many keys 1,024 are under way at a time.
