@@ -4,6 +4,7 @@ package cache_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -104,4 +105,59 @@ func TestAFillDuringAWriteIsDropped(t *testing.T) {
 		}
 		reader.gives(r, 1, "v2")
 	})
+}
+
+// What is invalidated between the load of a batch and its publication is refused and
+// loaded again; the other keys of the batch are published.
+func TestAnInvalidationBetweenABatchsLoadAndItsCommitIsHonoured(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		t.Run(fmt.Sprint("by another process: ", other), func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}, {redis: "none"}}, func(r *rig) {
+				source := newBatches(r, 1, 100)
+				reader := open(r, source.source())
+				writer := reader
+				if other && r.rdb != nil {
+					writer = open(r, source.source())
+				}
+				reached, release := stopAt(r, "commit")
+				defer release()
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					got, err := reader.GetMany(r.ctx, upTo(1, 100))
+					if err != nil || len(got) != 100 {
+						r.Errorf("want 100 values, got %d, %v", len(got), err)
+					}
+				})
+				<-reached
+				source.put(7, "v2")
+				if err := writer.Invalidate(r.ctx, 7); err != nil {
+					r.Fatal(err)
+				}
+				late := make(chan string, 1)
+				go func() {
+					got, _ := reader.GetMany(r.ctx, []int64{7}) // joins the flight, after the invalidation
+					late <- got[7]
+				}()
+				r.eventually("it waits", func() bool { return reader.Stats().Gets == 101 })
+				time.Sleep(10 * time.Millisecond)
+				release()
+				if got := <-late; got != "v2" {
+					r.Errorf("want v2 after the invalidation, got %q", got)
+				}
+				wg.Wait()
+				for _, c := range []*probe[int64, string]{reader, writer} {
+					c.gives(r, 7, "v2")
+				}
+				if n := reader.Stats().Rebuild.Refused; n != 1 {
+					r.Errorf("want one refusal, got %d", n)
+				}
+				if r.rdb != nil {
+					writer.givesMany(r, upTo(8, 100), "v1") // published with their first load
+					if byKey, _ := source.loads(); byKey[7] != 2 || byKey[8] != 1 {
+						r.Errorf("want only 7 loaded again, got %d and %d loads", byKey[7], byKey[8])
+					}
+				}
+			})
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/localcache"
@@ -18,7 +19,7 @@ const maxTogether = 1024
 // others. GetMany returns when all are there or ctx ends.
 //
 // It reads its keys from Redis in one round trip to each node, and loads the missing
-// ones with one call of [Source.LoadMany], of at most 256 keys; without LoadMany, it
+// ones with one call of [Source.LoadMany], for every 256 of them; without LoadMany, it
 // calls Load for 64 keys at a time. Keys that others are reading or loading, by Get or
 // GetMany, in this process or another, it waits for. Everything that is promised of
 // Get holds for each key. Of very many keys 1,024 are under way at a time.
@@ -63,10 +64,11 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	if opened > 0 {
 		c.start(ctx, c.jobsOf(ctx, lookups, opened)...)
 	}
+	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
 		contain.Call(func() error { // Clone is the user's too
-			answer, err := c.wait(ctx, l)
+			answer, err := c.wait(ctx, l, began)
 			if err == nil {
 				values[l.key] = c.own(answer.entry)
 			}

@@ -68,7 +68,7 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (fo
 	if l.opened {
 		c.start(ctx, c.newJob(ctx, key, l.caller.Flight))
 	}
-	return c.wait(ctx, &l)
+	return c.wait(ctx, &l, time.Time{})
 }
 
 // A lookup is one caller's read of one key.
@@ -137,13 +137,14 @@ func (l lookup[K, V]) failed(err error) lookup[K, V] {
 }
 
 // wait ends a read: every answer and every error beyond the local tier goes through
-// here, is counted, and a null becomes ErrNotFound.
-func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V]) (found[V], error) {
+// here, is counted, and a null becomes ErrNotFound. The caller has waited since then,
+// for other keys; the zero time: for none.
+func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], since time.Time) (found[V], error) {
 	answer, first, err := l.answer, true, l.err
 	if !l.over {
 		answer, first, err = l.caller.Wait(ctx, flight.Patience[found[V]]{
-			SoftTimeout: c.o.SoftTimeout,
-			Own:         func() (found[V], bool) { return c.staleWhileSlow(l.key) },
+			SoftTimeout: c.o.SoftTimeout, Since: since,
+			Own: func() (found[V], bool) { return c.staleWhileSlow(l.key) },
 		})
 	}
 	if err != nil && !errors.Is(err, ErrInvalidKey) {

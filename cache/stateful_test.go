@@ -107,7 +107,11 @@ func playScript(t *testing.T, d *dice) {
 	for i := range s.keys {
 		s.keys[i] = scriptedKey{versions: []string{""}}
 	}
-	s.c = openOn(r, rdb, cache.Source[int64, string]{Load: s.load}, func(o *cache.Options) { *o = s.o })
+	source := pick(d,
+		cache.Source[int64, string]{Load: s.load},
+		cache.Source[int64, string]{LoadMany: s.loadMany},
+		cache.Source[int64, string]{Load: s.load, LoadMany: s.loadMany})
+	s.c = openOn(r, rdb, source, func(o *cache.Options) { *o = s.o })
 	for len(d.left) > 0 && !t.Failed() {
 		s.step(int64(d.roll(len(s.keys))))
 	}
@@ -143,6 +147,21 @@ func (s *drama) load(ctx context.Context, key int64) (string, error) {
 		return row, nil
 	}
 	return "", cache.ErrNotFound
+}
+
+// loadMany is load for several keys, and returns one that nobody asked for.
+func (s *drama) loadMany(ctx context.Context, keys []int64) (map[int64]string, error) {
+	found := map[int64]string{77: "nobody asked for this"}
+	for _, key := range keys {
+		row, err := s.load(ctx, key)
+		switch {
+		case err == nil:
+			found[key] = row
+		case !errors.Is(err, cache.ErrNotFound):
+			return found, err
+		}
+	}
+	return found, nil
 }
 
 // replace makes a new version of a row.
@@ -202,26 +221,40 @@ func (s *drama) step(key int64) {
 	case 9, 10:
 		time.Sleep(time.Duration(1+s.dice.roll(200)) * pick(s.dice, time.Millisecond, 100*time.Millisecond, time.Second, 10*time.Second))
 	case 11:
-		values, err := s.c.GetMany(ctx, []int64{0, 1, 2})
-		for i := range s.keys {
-			if value, ok := values[int64(i)]; ok {
-				s.answered(&s.keys[i], cache.Result[string]{Value: value, Age: -1}, nil)
-			}
-		}
-		var batch *cache.BatchError
-		if errors.As(err, &batch) {
-			for _, cause := range batch.Causes {
-				s.named(cause)
-			}
-		} else if err != nil {
-			s.named(err)
-		}
+		s.getMany(ctx, pick(s.dice, []int64{0, 1, 2}, []int64{2, 0}, []int64{1, 1}, nil))
 	default:
 		got, err := s.c.Fetch(ctx, key)
 		s.answered(k, got, err)
 	}
 	if s.dice.roll(3) == 0 {
 		synctest.Wait()
+	}
+}
+
+// getMany checks each answer as that of a Fetch. A key without an answer or a cause does
+// not exist.
+func (s *drama) getMany(ctx context.Context, keys []int64) {
+	values, err := s.c.GetMany(ctx, keys)
+	var batch *cache.BatchError
+	if err != nil && !errors.As(err, &batch) {
+		s.Errorf("want a *BatchError, got %v", err)
+		return
+	}
+	answers := 0
+	for _, key := range keys {
+		value, ok := values[key]
+		switch {
+		case ok:
+			answers++
+			s.answered(&s.keys[key], cache.Result[string]{Value: value, Age: -1}, nil)
+		case batch != nil && batch.Causes[key] != nil:
+			s.named(batch.Causes[key])
+		default:
+			s.answered(&s.keys[key], cache.Result[string]{Age: -1}, cache.ErrNotFound)
+		}
+	}
+	if answers < len(values) {
+		s.Errorf("%v were asked for, and the answers are %v", keys, values)
 	}
 }
 

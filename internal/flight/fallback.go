@@ -25,9 +25,20 @@ type Patience[R any] struct {
 	// SoftTimeout is how long a caller with a fallback waits. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
+	// Since is when the wait began, for a caller who waits for several ids one after
+	// another. Zero: with the call of Wait.
+	Since time.Time
 	// Own returns the caller's own fallback. It is asked if the flight has none for the
 	// caller. nil: the caller has none.
 	Own func() (R, bool)
+}
+
+// timer makes the timer of the first SoftTimeout.
+func (p Patience[R]) timer() *time.Timer {
+	if p.Since.IsZero() {
+		return time.NewTimer(p.SoftTimeout)
+	}
+	return time.NewTimer(max(p.SoftTimeout-time.Since(p.Since), 0))
 }
 
 // SetFallback keeps a fallback for the callers up to the last Decide. It is called

@@ -186,7 +186,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 	for {
 		if !f.over.Load() {
 			if soft == nil && p.SoftTimeout > 0 {
-				soft = time.NewTimer(p.SoftTimeout)
+				soft = p.timer()
 				defer soft.Stop()
 			}
 			if result, ended, err := f.wait(ctx, number, soft, p); ended {

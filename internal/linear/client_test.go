@@ -54,7 +54,9 @@ func client(p *redistest.Parent, args []string) error {
 	}
 	var all []worker
 	for n := range subjects {
-		rdb := redis.NewClient(&redis.Options{Addr: a.addr})
+		// Reads use a copy of a client that does not keep to contexts by itself, and a
+		// copy loses hooks.
+		rdb := redis.NewClient(&redis.Options{Addr: a.addr, ContextTimeoutEnabled: true})
 		defer rdb.Close()
 		rdb.AddHook(pauses{})
 		s, err := newSubject(kind, n, rdb, a.db, patience)

@@ -56,7 +56,13 @@ func (m *MiniServer) Before(fn func(command string, args []string)) {
 func (m *MiniServer) Client(t testing.TB, changes ...func(*redis.Options)) *redis.Client {
 	// An IP literal, since to look up a name leaves the bubble.
 	o := options("127.0.0.1:6379", append([]func(*redis.Options){func(o *redis.Options) {
-		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
+		o.Dialer = func(context.Context, string, string) (net.Conn, error) {
+			conn, err := m.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return buffered(conn), nil
+		}
 	}}, changes...))
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,5 +98,19 @@ func TestAMiniServerCanHangInABubble(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		time.Sleep(time.Second) // the hanging command must find its way out before the end
+	})
+}
+
+// A pipeline is longer than what a pipe in memory takes without a reader.
+func TestAMiniServerTakesLongPipelines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := Mini(t).Client(t)
+		p := rdb.Pipeline()
+		for range 1000 {
+			p.Set(t.Context(), "key", strings.Repeat("x", 1000), time.Minute)
+		}
+		if _, err := p.Exec(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
 }
