@@ -94,8 +94,12 @@ func TestALoadRefusedAgainAndAgainIsForThoseWhoWereThere(t *testing.T) {
 		if got := <-early; got.value != "3" || got.err != nil {
 			r.Errorf("the early caller gets %q, %v, want the third load", got.value, got.err)
 		}
-		<-reached
-		release <- struct{}{}
+		select {
+		case <-reached:
+			release <- struct{}{}
+		case got := <-late:
+			r.Fatalf("the caller after the last invalidation gets %q, %v of a load from before it", got.value, got.err)
+		}
 		if got := <-late; got.value != "4" || got.err != nil {
 			r.Errorf("the caller after the last invalidation gets %q, %v, want a load of its own", got.value, got.err)
 		}
@@ -117,11 +121,9 @@ func TestACallerWhoHasGoneTakesNoLateJoinerAlong(t *testing.T) {
 			if command != "GETRANGE" || args[0] != "test:1" {
 				return
 			}
-			switch reads.Add(1) {
-			case 1:
+			if reads.Add(1) == 1 {
 				close(reading)
 				<-answer
-			case 2:
 				leave()
 			}
 		})

@@ -56,9 +56,7 @@ func TestWhatIsStaleIsRefreshedOnceWhileItAnswers(t *testing.T) {
 		if n := source.loads(1); n != 2 {
 			r.Errorf("%d loads, want 2: the first, and one refresh", n)
 		}
-		if n := caches[0].Stats().Refreshed + caches[1].Stats().Refreshed; n == 0 {
-			r.Errorf("%d refreshes brought a value", n)
-		}
+		r.eventually("a refresh is counted", func() bool { return caches[0].Stats().Refreshed+caches[1].Stats().Refreshed > 0 })
 	})
 }
 
