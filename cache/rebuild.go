@@ -4,16 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
-	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -40,71 +34,6 @@ const maxRefusals = 2
 
 // errElsewhere ends a refresh that another process, or a writer, makes needless.
 var errElsewhere = errors.New("levee: refreshed elsewhere")
-
-// A job belongs to one goroutine at a time.
-type job[K comparable, V any] struct {
-	key    K
-	id     string
-	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
-	flight *flight.Flight[found[V]]
-	class  class
-	done   atomic.Bool
-
-	mark     localcache.Mark // of the local tier, from before the operation that decides the result
-	filled   bool            // the result is in the local tier
-	seen     []byte          // what stands in Redis and is no answer
-	fallback bool            // the flight has one
-
-	waiter    *mutexrebuild.Waiter
-	remaining time.Duration // of the lease that another process has
-	lease     mutexrebuild.Lease
-	refusals  int
-
-	loaded     loaded[V]
-	began      int  // the number of the last caller who had joined when the load began
-	beside     bool // loaded is from beside a writer, for the callers up to besideAt
-	besideAt   int
-	size       int // of loaded, encoded
-	storable   bool
-	publishing bool // there is something to commit
-}
-
-func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {
-	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
-}
-
-// decide comes before each operation that may decide the result.
-func (c *Cache[K, V]) decide(j *job[K, V]) {
-	j.flight.Decide()
-	j.mark = c.local.Mark(j.id)
-}
-
-// finish ends a job with an answer or an error.
-func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
-	if !j.done.CompareAndSwap(false, true) {
-		return
-	}
-	failpoint.At("finish")
-	j.waiter.Close()
-	switch {
-	case j.class == background:
-		c.refreshEnded(j.id, err)
-	case j.loaded.err != nil && j.fallback && c.closing.Err() == nil:
-		c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
-	}
-	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
-	if next != nil {
-		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
-		detach(later) // j may have ended on its caller's goroutine, with the caller's context
-		go c.run(later)
-	}
-}
-
-// isCurrent reports whether the local tier would give its answer of j to a caller who
-// comes now. If so, callers who joined after the decision may have that answer too.
-func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
-	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
-}
 
 // A step takes jobs a step further and returns those that want to ask for a lease
 // again. It owns them from its call on.
@@ -139,14 +68,6 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 	}
 }
 
-// detach frees jobs from the end of the context of the caller who opened their flights.
-// If that caller is a load, their loads still count as part of it.
-func detach[K comparable, V any](jobs []*job[K, V]) {
-	for _, j := range jobs {
-		j.ctx = context.WithoutCancel(j.ctx)
-	}
-}
-
 // run takes jobs from the beginning to their ends.
 func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 	c.contained(jobs, func() {
@@ -155,41 +76,6 @@ func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 			go c.inParts(unanswered, c.loadWithoutLease)
 		}
 		c.inParts(missing, c.rebuild)
-	})
-}
-
-// inParts calls do for parts of jobs, several at a time: as many jobs as one call of
-// LoadMany takes or, without LoadMany, one job.
-func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
-	size, parallel := maxBatch, maxBatches
-	if c.source.LoadMany == nil {
-		size, parallel = 1, maxSingles
-	}
-	if len(jobs) <= size {
-		c.contained(jobs, func() { do(jobs) })
-		return
-	}
-	var parts errgroup.Group
-	parts.SetLimit(parallel)
-	for part := range slices.Chunk(jobs, size) {
-		parts.Go(func() error {
-			c.contained(part, func() { do(part) })
-			return nil
-		})
-	}
-	_ = parts.Wait() // no part has an error: the jobs have
-}
-
-// contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the
-// user's client may), the jobs end with that error.
-func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
-	contain.Call(func() error { fn(); return nil }, func(err error) {
-		if err == nil {
-			return
-		}
-		for _, j := range jobs {
-			c.finish(j, found[V]{}, err)
-		}
 	})
 }
 
@@ -414,102 +300,4 @@ func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
 		again = append(again, j)
 	}
 	return again
-}
-
-// loadAndPublish loads under leases and publishes. An invalidation that overtook a
-// load has taken its lease away: that job loads again, at most maxRefusals times.
-func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
-	failpoint.At("granted")
-	ctx := jobs[0].ctx
-	leases := make([]mutexrebuild.Lease, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.lease
-		j.began = j.flight.Decide()
-	}
-	renewal := c.leases.KeepRenewing(ctx, leases)
-	c.load(jobs)
-	renewal.Stop()
-	failpoint.At("loaded")
-
-	var publishing []*job[K, V]
-	var values []mutexrebuild.Publication
-	var unused []mutexrebuild.Lease
-	for _, j := range jobs {
-		if value, ok := c.publication(j); ok {
-			publishing, values = append(publishing, j), append(values, value)
-		} else {
-			unused = append(unused, j.lease)
-		}
-	}
-	if len(unused) > 0 {
-		c.leases.Abort(ctx, unused...)
-		for _, j := range jobs {
-			if !j.publishing {
-				c.endUnpublished(j)
-			}
-		}
-	}
-	if len(publishing) == 0 {
-		return nil
-	}
-	return c.publish(ctx, publishing, values)
-}
-
-// publication returns what to publish for a job. If its value cannot be stored, that
-// is nothing, or the end of an old value that must not go on to answer.
-func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication, ok bool) {
-	if j.loaded.err != nil {
-		return value, false
-	}
-	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
-	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
-	j.size, j.storable = len(data), err == nil && c.leases.Storable(data, ttl)
-	if !j.storable {
-		c.counts.unpublished.Add(1)
-		value.Data = nil
-	}
-	j.publishing = j.storable || len(j.seen) > 0
-	return value, j.publishing
-}
-
-// publish commits values and ends their jobs, except those that were refused.
-func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []mutexrebuild.Publication) (again []*job[K, V]) {
-	for _, j := range jobs {
-		j.flight.Decide()
-	}
-	failpoint.At("commit")
-	outcomes := c.leases.Commit(ctx, values...)
-	failpoint.At("committed")
-	for i, j := range jobs {
-		switch outcome := outcomes[i]; {
-		case outcome.Published && j.storable:
-			c.fill(j, j.loaded.entry, j.size, time.Now())
-			c.finishLoaded(j)
-		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
-			c.endUnpublished(j)
-		case j.class == background:
-			c.finish(j, found[V]{}, errElsewhere) // invalidated, so there is nothing left to refresh
-		default:
-			j.flight.DecidedAt(j.began)
-			j.refusals++
-			j.publishing = false
-			again = append(again, j)
-		}
-	}
-	return again
-}
-
-// endUnpublished ends a job whose value was not, or perhaps not, published. So it says
-// nothing to callers who joined after its load began.
-func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
-	j.flight.DecidedAt(j.began)
-	if j.loaded.err == nil {
-		c.fill(j, j.loaded.entry, j.size, time.Now())
-	}
-	c.finishLoaded(j)
-}
-
-// finishLoaded ends a job with what its load brought.
-func (c *Cache[K, V]) finishLoaded(j *job[K, V]) {
-	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource}, j.loaded.err)
 }

@@ -1,0 +1,125 @@
+package cache
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// A job belongs to one goroutine at a time.
+type job[K comparable, V any] struct {
+	key    K
+	id     string
+	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
+	flight *flight.Flight[found[V]]
+	class  class
+	done   atomic.Bool
+
+	mark     localcache.Mark // of the local tier, from before the operation that decides the result
+	filled   bool            // the result is in the local tier
+	seen     []byte          // what stands in Redis and is no answer
+	fallback bool            // the flight has one
+
+	waiter    *mutexrebuild.Waiter
+	remaining time.Duration // of the lease that another process has
+	lease     mutexrebuild.Lease
+	refusals  int
+
+	loaded     loaded[V]
+	began      int  // the number of the last caller who had joined when the load began
+	beside     bool // loaded is from beside a writer, for the callers up to besideAt
+	besideAt   int
+	size       int // of loaded, encoded
+	storable   bool
+	publishing bool // there is something to commit
+}
+
+func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {
+	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
+}
+
+// decide comes before each operation that may decide the result.
+func (c *Cache[K, V]) decide(j *job[K, V]) {
+	j.flight.Decide()
+	j.mark = c.local.Mark(j.id)
+}
+
+// finish ends a job with an answer or an error.
+func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
+	if !j.done.CompareAndSwap(false, true) {
+		return
+	}
+	failpoint.At("finish")
+	j.waiter.Close()
+	switch {
+	case j.class == background:
+		c.refreshEnded(j.id, err)
+	case j.loaded.err != nil && j.fallback && c.closing.Err() == nil:
+		c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
+	}
+	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
+	if next != nil {
+		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
+		detach(later) // j may have ended on its caller's goroutine, with the caller's context
+		go c.run(later)
+	}
+}
+
+// isCurrent reports whether the local tier would give its answer of j to a caller who
+// comes now. If so, callers who joined after the decision may have that answer too.
+func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
+	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
+}
+
+// detach frees jobs from the end of the context of the caller who opened their flights.
+// If that caller is a load, their loads still count as part of it.
+func detach[K comparable, V any](jobs []*job[K, V]) {
+	for _, j := range jobs {
+		j.ctx = context.WithoutCancel(j.ctx)
+	}
+}
+
+// inParts calls do for parts of jobs, several at a time: as many jobs as one call of
+// LoadMany takes or, without LoadMany, one job.
+func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
+	size, parallel := maxBatch, maxBatches
+	if c.source.LoadMany == nil {
+		size, parallel = 1, maxSingles
+	}
+	if len(jobs) <= size {
+		c.contained(jobs, func() { do(jobs) })
+		return
+	}
+	var parts errgroup.Group
+	parts.SetLimit(parallel)
+	for part := range slices.Chunk(jobs, size) {
+		parts.Go(func() error {
+			c.contained(part, func() { do(part) })
+			return nil
+		})
+	}
+	_ = parts.Wait() // no part has an error: the jobs have
+}
+
+// contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the
+// user's client may), the jobs end with that error.
+func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
+	contain.Call(func() error { fn(); return nil }, func(err error) {
+		if err == nil {
+			return
+		}
+		for _, j := range jobs {
+			c.finish(j, found[V]{}, err)
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package cache
+
+import (
+	"context"
+	"time"
+
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// loadAndPublish loads under leases and publishes. An invalidation that overtook a
+// load has taken its lease away: that job loads again, at most maxRefusals times.
+func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
+	failpoint.At("granted")
+	ctx := jobs[0].ctx
+	leases := make([]mutexrebuild.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+		j.began = j.flight.Decide()
+	}
+	renewal := c.leases.KeepRenewing(ctx, leases)
+	c.load(jobs)
+	renewal.Stop()
+	failpoint.At("loaded")
+
+	var publishing []*job[K, V]
+	var values []mutexrebuild.Publication
+	var unused []mutexrebuild.Lease
+	for _, j := range jobs {
+		if value, ok := c.publication(j); ok {
+			publishing, values = append(publishing, j), append(values, value)
+		} else {
+			unused = append(unused, j.lease)
+		}
+	}
+	if len(unused) > 0 {
+		c.leases.Abort(ctx, unused...)
+		for _, j := range jobs {
+			if !j.publishing {
+				c.endUnpublished(j)
+			}
+		}
+	}
+	if len(publishing) == 0 {
+		return nil
+	}
+	return c.publish(ctx, publishing, values)
+}
+
+// publication returns what to publish for a job. If its value cannot be stored, that
+// is nothing, or the end of an old value that must not go on to answer.
+func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication, ok bool) {
+	if j.loaded.err != nil {
+		return value, false
+	}
+	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
+	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
+	j.size, j.storable = len(data), err == nil && c.leases.Storable(data, ttl)
+	if !j.storable {
+		c.counts.unpublished.Add(1)
+		value.Data = nil
+	}
+	j.publishing = j.storable || len(j.seen) > 0
+	return value, j.publishing
+}
+
+// publish commits values and ends their jobs, except those that were refused.
+func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []mutexrebuild.Publication) (again []*job[K, V]) {
+	for _, j := range jobs {
+		j.flight.Decide()
+	}
+	failpoint.At("commit")
+	outcomes := c.leases.Commit(ctx, values...)
+	failpoint.At("committed")
+	for i, j := range jobs {
+		switch outcome := outcomes[i]; {
+		case outcome.Published && j.storable:
+			c.fill(j, j.loaded.entry, j.size, time.Now())
+			c.finishLoaded(j)
+		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
+			c.endUnpublished(j)
+		case j.class == background:
+			c.finish(j, found[V]{}, errElsewhere) // invalidated, so there is nothing left to refresh
+		default:
+			j.flight.DecidedAt(j.began)
+			j.refusals++
+			j.publishing = false
+			again = append(again, j)
+		}
+	}
+	return again
+}
+
+// endUnpublished ends a job whose value was not, or perhaps not, published. So it says
+// nothing to callers who joined after its load began.
+func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
+	j.flight.DecidedAt(j.began)
+	if j.loaded.err == nil {
+		c.fill(j, j.loaded.entry, j.size, time.Now())
+	}
+	c.finishLoaded(j)
+}
+
+// finishLoaded ends a job with what its load brought.
+func (c *Cache[K, V]) finishLoaded(j *job[K, V]) {
+	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource}, j.loaded.err)
+}
