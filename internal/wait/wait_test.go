@@ -53,7 +53,7 @@ func TestEndedNamesTheCause(t *testing.T) {
 	cause := errors.New("the user has left")
 	plain, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := wait.Ended(plain); err != context.Canceled { //nolint:errorlint // it is to be the very error
+	if err := wait.Ended(plain); err != context.Canceled {
 		t.Errorf("got %v, want the bare %v", err, context.Canceled)
 	}
 	caused, cancelCause := context.WithCancelCause(t.Context())
