@@ -17,8 +17,8 @@ type Conn struct {
 	Outage  *Outage // nil: none is ever declared
 	timeout time.Duration
 	runner  *Runner
-	// onCaller has the connections of Client and keeps to timeout and to a
-	// context's deadline. Nil if no client can be made to.
+	// onCaller has the connections of Client, and keeps to timeout and to a context's
+	// deadline. nil: there is no such client.
 	onCaller *redis.Client
 	release  func()
 }
@@ -32,8 +32,8 @@ func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logo
 	return c
 }
 
-// New is Open for one who never stops asking Redis: it has no Outage and needs no
-// Close.
+// New is Open for callers who ask Redis in any case: the Conn has no Outage and needs
+// no Close.
 func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
 	return &Conn{Client: rdb, timeout: timeout, runner: NewRunner(timeout, limit), onCaller: Punctual(rdb, timeout), release: func() {}}
 }
@@ -46,14 +46,15 @@ func (c *Conn) WithTimeout(timeout time.Duration, limit int) *Conn {
 	return with
 }
 
-// Close ends this user's share in the Outage.
+// Close gives the Outage up, which ends when all its Conns are closed. It is called
+// once.
 func (c *Conn) Close() { c.release() }
 
 // Punctual returns a client with the connections of rdb that keeps to timeout and to
-// a context's deadline, nil if there is none. Both are needed: a read timeout
-// alone starts only after the wait for a connection. The copy has Options of its
-// own. A cluster client looks up its nodes and commands first, and no option of it
-// bounds that.
+// a context's deadline, nil if it can make none. Both are needed: a read timeout alone
+// starts only after the wait for a connection. The user's client does not change, as a
+// copy has Options of its own. A cluster client cannot be made punctual: it looks up
+// nodes and commands first, and no option bounds that.
 func Punctual(rdb redis.UniversalClient, timeout time.Duration) *redis.Client {
 	client, ok := rdb.(*redis.Client)
 	switch {
@@ -79,18 +80,18 @@ func Do[T any](ctx context.Context, c *Conn, op func(context.Context) (T, error)
 }
 
 // MayUseCaller reports whether DoOnCaller may be used with ctx: the client keeps to
-// its time, ctx does not end before that, and no operation has cost a connection
+// its time, ctx has at least that time left, and no operation has cost a connection
 // within the last second.
 func (c *Conn) MayUseCaller(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return c.onCaller != nil && ctx.Err() == nil && (!ok || time.Until(deadline) >= c.timeout) && c.Outage.mayDropConn()
 }
 
-// DoOnCaller runs op on the caller's own goroutine, which saves what two goroutines
-// cost each other. The end of ctx by a cancellation goes unnoticed there, for the
-// Conn's time at the longest. An operation that times out costs its connection,
-// since its reply could still reach somebody else there. During an outage
-// DoOnCaller returns ErrOutage at once.
+// DoOnCaller runs op on the caller's own goroutine, which saves the way to another one
+// and back. op does not notice when ctx is cancelled, so DoOnCaller may return later
+// than ctx ends, by the Conn's time at most. An operation that times out costs its
+// connection: its reply may still come, and the next operation must not take it for its
+// own. During an outage DoOnCaller returns ErrOutage at once.
 func DoOnCaller[T any](ctx context.Context, c *Conn, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
 	var none T
 	switch {
@@ -109,10 +110,9 @@ func DoOnCaller[T any](ctx context.Context, c *Conn, op func(context.Context, re
 	return value, err
 }
 
-// GetRange reads up to longest bytes of key and one more, by which more is told
-// from as many. It is not a GET: somebody else may have put hundreds of megabytes
-// there, and go-redis makes room for all that a server announces. A value of
-// another type reads as none.
+// GetRange reads up to longest bytes of key, and one more if the value is longer. It is
+// not a GET: somebody else may have put hundreds of megabytes there, and go-redis makes
+// room for all that a server announces. A value of another type reads as none.
 func GetRange(ctx context.Context, rdb redis.Cmdable, key string, longest int) ([]byte, error) {
 	return Bytes(rdb.GetRange(ctx, key, 0, int64(longest)))
 }
@@ -126,8 +126,8 @@ func Bytes(reply *redis.StringCmd) ([]byte, error) {
 	return data, err
 }
 
-// Asked reports whether an operation that ended with err was begun at all, and its
-// caller stayed: only then does its end say something about Redis.
+// Asked reports whether err says something about Redis: the operation that ended with
+// it was begun, and its caller has not left.
 func Asked(caller context.Context, err error) bool {
 	return caller.Err() == nil && !errors.Is(err, ErrOutage) && !errors.Is(err, ErrBusy)
 }

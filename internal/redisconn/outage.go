@@ -25,10 +25,10 @@ import (
 //
 // Only reads open the circuit. An error in place of an answer (LOADING, BUSY,
 // MASTERDOWN) counts as none, since such a server has nothing to give. Scripts do
-// not count: a server that is full, or a replica, refuses scripts and still answers
-// reads, and go-redis repeats what a replica refuses until the time is up, so a
-// refused script looks like one without an answer. Every rebuild begins with a
-// read, so a server that hangs is noticed by reads.
+// not count. A server that is full, or a replica, refuses scripts and still answers
+// reads; and since go-redis repeats what a replica refuses until the time is up, a
+// refused script looks like one without an answer. Every rebuild begins with a read, so
+// reads notice a server that hangs.
 //
 // One hung node of a cluster leaves most keys readable, yet three reads in a row
 // may be for keys of that node. There the circuit opens only when nothing was
@@ -52,10 +52,10 @@ const (
 // answer.
 var ErrOutage = errors.New("levee: redis does not answer and is not asked")
 
-// An Outage knows whether Redis is not asked at present. A nil Outage never is. It
-// may be used concurrently.
+// An Outage knows whether there is an outage at present. With a nil Outage there never
+// is one. It may be used concurrently.
 type Outage struct {
-	minSpan time.Duration                               // the circuit opens when nothing was answered for so long
+	minSpan time.Duration                               // the circuit opens only if nothing was answered for so long
 	probe   func(ctx context.Context, key string) error // a read of key
 	ctx     context.Context                             // ends with the last user
 	end     context.CancelFunc
@@ -74,7 +74,7 @@ type Outage struct {
 	pause time.Duration // before the next probe
 }
 
-// A place is what an Outage stands before.
+// A place has one Outage: a client, and the time that its operations may take.
 type place struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
@@ -82,10 +82,10 @@ type place struct {
 
 var outages registry[place, *Outage]
 
-// openOutage returns the Outage of rdb for operations that may take timeout, and what
-// ends the caller's share in it. punctual is a client for the probes, if there is
-// one: there a probe that times out costs its connection, and so clears the pool of
-// those that a firewall has forgotten.
+// openOutage returns the Outage of rdb for operations that may take timeout. The last
+// of its users to call release ends it. punctual is a client for the probes, nil: rdb.
+// With a punctual client a probe that times out costs its connection, which clears the
+// pool of connections that a firewall has forgotten.
 func openOutage(rdb redis.UniversalClient, timeout time.Duration, punctual *redis.Client, log *logonce.Log) (o *Outage, release func()) {
 	at := place{rdb, timeout}
 	o = outages.open(at, rdb, func() *Outage { return newOutage(rdb, timeout, punctual, log) })

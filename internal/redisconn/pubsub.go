@@ -92,9 +92,9 @@ func startLink(rdb redis.UniversalClient) *Link {
 	return l
 }
 
-// Close ends this user's share in the link. With the last one it closes the
-// connection and waits for the link's goroutines; if the server hangs while a
-// connection is being opened, that is as long as the client's own timeouts last.
+// Close gives the link up. The last user's Close closes the connection and waits for
+// the link's goroutines. If the server hangs while a connection is being opened, that
+// takes as long as the client's own timeouts.
 func (l *Link) Close() {
 	if !links.release(l.rdb, l.rdb) {
 		return
@@ -303,10 +303,10 @@ func (l *Link) tend(ctx context.Context) {
 	}
 }
 
-// publisher returns a client that gives up a heartbeat after a second. Heartbeats
-// use the connections of all other commands. When a firewall has forgotten those,
-// each dead one is found by the command that waits on it: with longer timeouts a
-// new connection would stay without a heartbeat and be taken for a silent one.
+// publisher returns a client that gives up a heartbeat after a second. Heartbeats share
+// the pool with all other commands. When a firewall has forgotten the pool's
+// connections, each dead one costs one command its timeout. With a longer timeout the
+// link's new connection would get no heartbeat within maxSilence, and be replaced too.
 func (l *Link) publisher() redis.Cmdable {
 	if client := Punctual(l.rdb, beatEvery); client != nil {
 		return client

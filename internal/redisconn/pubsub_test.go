@@ -116,7 +116,7 @@ func TestAClientHasOneLinkHoweverManyUseIt(t *testing.T) {
 	for range 10 {
 		h := open(t, rdb)
 		if h != redisconn.OpenLink(rdb) {
-			t.Fatal("one client has two hubs")
+			t.Fatal("one client has two links")
 		}
 		h.Close() // the second Open's
 		l, _ := listen(t, h, "news")

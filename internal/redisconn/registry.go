@@ -7,9 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A registry holds what all users of one client share, for as long as there is a
-// user. A K names it and holds the client. A client of the user's own making that
-// cannot be a map key shares nothing.
+// A registry holds what all users of one client share, for as long as there is a user.
+// Its keys hold the client. A client of a type that cannot be a map key shares nothing.
 type registry[K comparable, T any] struct {
 	mu      sync.Mutex // guards what follows
 	entries map[K]*shared[T]
@@ -20,7 +19,7 @@ type shared[T any] struct {
 	users int
 }
 
-// open returns what stands under name, which make makes for the first user.
+// open returns the value of name. It calls make for the first user.
 func (r *registry[K, T]) open(name K, client redis.UniversalClient, make func() T) T {
 	if !reflect.ValueOf(client).Comparable() {
 		return make()
@@ -39,8 +38,8 @@ func (r *registry[K, T]) open(name K, client redis.UniversalClient, make func() 
 	return s.value
 }
 
-// release ends one user's share. It reports true for the last, who has to end what
-// was shared.
+// release is called once by each user. It reports true for the last, who has to end the
+// value.
 func (r *registry[K, T]) release(name K, client redis.UniversalClient) (last bool) {
 	if !reflect.ValueOf(client).Comparable() {
 		return true

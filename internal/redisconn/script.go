@@ -20,7 +20,7 @@ type Call struct {
 }
 
 // Eval runs script for each of calls and returns their replies, each with its own
-// error: in one round trip per node, and in a second for those calls that met a
+// error. That takes one round trip per node, and a second one for the calls that met a
 // server without the script. A lone call is a plain command.
 func Eval(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, calls ...Call) []*redis.Cmd {
 	if len(calls) == 1 {
@@ -48,7 +48,7 @@ func Eval(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, 
 type evaluate func(ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
 
 // withoutScript returns the indices of the replies of servers that do not know the
-// script. A pipeline, unlike a plain command, does not send its text by itself.
+// script. After such a reply Script.Run sends the text by itself; a pipeline does not.
 func withoutScript(replies []*redis.Cmd) (indices []int) {
 	for i, reply := range replies {
 		if redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
@@ -58,10 +58,9 @@ func withoutScript(replies []*redis.Cmd) (indices []int) {
 	return indices
 }
 
-// EvalAndWait is Eval for calls of which all keys are on one node, followed in the
-// same pipeline by a WAIT for replicas, of at most timeout. It returns how many have
-// confirmed. The error is that of the node or of the WAIT, not those of the
-// replies.
+// EvalAndWait is Eval for calls whose keys are all on one node, followed in the same
+// pipeline by a WAIT for replicas of at most timeout. It returns how many replicas have
+// confirmed. err is that of finding the node or of the WAIT; the replies have their own.
 func EvalAndWait(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, calls []Call,
 	replicas int, timeout time.Duration,
 ) (replies []*redis.Cmd, confirmed int, err error) {
@@ -77,7 +76,7 @@ func EvalAndWait(ctx context.Context, rdb redis.UniversalClient, script *redis.S
 		for _, c := range calls {
 			replies = append(replies, eval(ctx, p, c.Keys, c.Args...))
 		}
-		wait := p.Do(ctx, "WAIT", replicas, max(timeout.Milliseconds(), 1)) // 0 would be without an end
+		wait := p.Do(ctx, "WAIT", replicas, max(timeout.Milliseconds(), 1)) // 0 would wait without limit
 		_, _ = p.Exec(ctx)                                                  // the replies have the errors
 		if len(withoutScript(replies)) == 0 {
 			confirmed, err = wait.Int()
