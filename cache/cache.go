@@ -60,7 +60,7 @@ type Cache[K comparable, V any] struct {
 
 	local   *localcache.Cache[K, *entry[V]]
 	flights *flight.Group[found[V]]
-	leases  *mutexrebuild.Group
+	fleet   *mutexrebuild.Group // leases, values and messages in Redis
 	breaker *breaker.Breaker
 	gather  [classes]gatherer[K, V] // loads by LoadMany, by class
 
@@ -107,7 +107,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
-	if c.leases, err = mutexrebuild.New(rdb, o.keyspace(), o.Rebuild, c.messages()); err != nil {
+	if c.fleet, err = mutexrebuild.New(rdb, o.keyspace(), o.Rebuild, c.messages()); err != nil {
 		c.local.Close()
 		return nil, named(err)
 	}
@@ -140,7 +140,7 @@ func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
 	c.loading.wait(c.o.loadTimeout())
-	c.leases.Close()
+	c.fleet.Close()
 	c.local.Close()
 	return nil
 }

@@ -45,7 +45,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("cache: the loader panicked: %v\n\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("cache: a function of the source panicked: %v\n\n%s", e.Value, e.Stack)
 }
 
 // Unwrap gives the value passed to panic if it was an error.

@@ -53,19 +53,21 @@ func (g *gatherer[K, V]) run(call func([]*job[K, V])) {
 	for _, load := range together {
 		jobs = append(jobs, load.jobs...)
 	}
+	defer func() { // also if call should panic
+		for _, load := range together {
+			close(load.done)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(g.waiting) > 0 {
+			go g.run(call)
+			return
+		}
+		g.calls--
+	}()
 	if len(jobs) > 0 {
 		call(jobs)
 	}
-	for _, load := range together {
-		close(load.done)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.waiting) > 0 {
-		go g.run(call)
-		return
-	}
-	g.calls--
 }
 
 // next takes loads off the queue, as many as go into one call.

@@ -49,9 +49,10 @@ func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[
 }
 
 // decide comes before each operation that may decide the result.
-func (c *Cache[K, V]) decide(j *job[K, V]) {
-	j.flight.Decide()
+func (c *Cache[K, V]) decide(j *job[K, V]) (number int) {
+	number = j.flight.Decide()
 	j.mark = c.local.Mark(j.id)
+	return number
 }
 
 // finish ends a job with an answer or an error.
@@ -76,7 +77,8 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 }
 
 // isCurrent reports whether the local tier would give its answer of j to a caller who
-// comes now. If so, callers who joined after the decision may have that answer too.
+// comes now. If so, callers who joined after the decision may have that answer too. With
+// a negative DistrustTTL the local tier answers nobody while messages do not arrive.
 func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
 	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
 }
@@ -85,7 +87,9 @@ func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
 // If that caller is a load, their loads still count as part of it.
 func detach[K comparable, V any](jobs []*job[K, V]) {
 	for _, j := range jobs {
-		j.ctx = context.WithoutCancel(j.ctx)
+		if j.ctx.Done() != nil { // else it is detached: a chain of flights must not make a chain of contexts
+			j.ctx = context.WithoutCancel(j.ctx)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ const maxStaleLife = time.Second
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
 // so an invalidation in between drops it. size is that of the entry, encoded; an entry
-// of size 0 could not be encoded and is not kept.
+// of size 0 could not be encoded, or is over MaxValue, and is not kept.
 func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
 	if size == 0 || c.local == nil {
 		return
@@ -29,17 +29,13 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
 		j.filled = c.local.Fill(j.mark, j.key, e, size, life)
 		return
 	}
-	if j.filled = c.local.FillNull(j.mark, j.key, life); !j.filled {
-		c.dropLocal(j.key, j.id)
+	// A value would hide the null, so it goes first. That overtakes the mark: the null is
+	// kept from the next read on.
+	if _, ok := c.local.Kept(j.key); ok {
+		c.local.Delete(j.id)
+		return
 	}
-}
-
-// dropLocal removes a local value whose row is gone, where its null could not be
-// stored.
-func (c *Cache[K, V]) dropLocal(key K, id string) {
-	if _, ok := c.local.Kept(key); ok {
-		c.local.Delete(id)
-	}
+	j.filled = c.local.FillNull(j.mark, j.key, life)
 }
 
 // forgetLocal drops what this process alone knows of ids: entries and held errors.

@@ -10,8 +10,13 @@ import (
 	"github.com/levee-go/levee/localcache"
 )
 
-// maxTogether is how many keys of a GetMany are under way at a time.
-const maxTogether = 1024
+// maxTogether is how many keys of a GetMany are under way at a time. Others may have
+// joined their flights, and wait for their turn with them: without LoadMany, which
+// loads them one by one, there are fewer.
+const (
+	maxTogether       = 1024
+	maxTogetherSingly = 4 * maxSingles
+)
 
 // GetMany returns the values of keys. A key that does not exist is absent from
 // the map, and one that is given twice counts once. If some keys have no answer, the
@@ -26,7 +31,11 @@ const maxTogether = 1024
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	values := make(map[K]V, len(keys))
 	var failed BatchError
-	for part := range slices.Chunk(unique(keys), maxTogether) {
+	together := maxTogether
+	if c.source.LoadMany == nil {
+		together = maxTogetherSingly
+	}
+	for part := range slices.Chunk(unique(keys), together) {
 		c.getPart(ctx, part, values, &failed)
 	}
 	if len(failed.Causes) > 0 {
@@ -39,27 +48,22 @@ func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 // together.
 func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, failed *BatchError) {
 	lookups := make([]lookup[K, V], 0, len(keys))
-	opened := 0
 	for _, key := range keys {
-		// Source.Key and the filter are the user's. A panic must not leave the flights
-		// that were opened before it without anybody to run them.
-		contain.Call(func() error {
+		contain.Call(func() error { // Source.Key, Clone and the filter are the user's
 			e, kind := c.local.Get(key)
 			if kind == localcache.Value {
 				values[key] = c.own(e)
 				return nil
 			}
-			l := c.lookup(ctx, key, kind)
-			if l.opened {
-				opened++
-			}
-			lookups = append(lookups, l)
+			lookups = append(lookups, c.lookup(ctx, key, kind))
 			return nil
-		}, func(err error) {
-			if err != nil {
-				failed.add(key, named(err))
-			}
-		})
+		}, failed.of(key))
+	}
+	opened := 0
+	for i := range lookups {
+		if c.join(ctx, &lookups[i]); lookups[i].opened {
+			opened++
+		}
 	}
 	if opened > 0 {
 		c.start(ctx, c.jobsOf(ctx, lookups, opened)...)
@@ -67,17 +71,14 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
-		contain.Call(func() error { // Clone is the user's too
-			answer, err := c.wait(ctx, l, began)
-			if err == nil {
-				values[l.key] = c.own(answer.entry)
+		answer, err := c.conclude(ctx, l, began)
+		if err != nil {
+			if !errors.Is(err, ErrNotFound) {
+				failed.add(l.key, err)
 			}
-			return err
-		}, func(err error) {
-			if err != nil && !errors.Is(err, ErrNotFound) {
-				failed.add(l.key, named(err))
-			}
-		})
+			continue
+		}
+		contain.Call(func() error { values[l.key] = c.own(answer.entry); return nil }, failed.of(l.key))
 	}
 }
 
@@ -92,6 +93,15 @@ func (c *Cache[K, V]) jobsOf(ctx context.Context, lookups []lookup[K, V], opened
 		}
 	}
 	return jobs
+}
+
+// of returns a function that adds the error of key, if it is one.
+func (e *BatchError) of(key any) func(error) {
+	return func(err error) {
+		if err != nil {
+			e.add(key, named(err))
+		}
+	}
 }
 
 func (e *BatchError) add(key any, err error) {

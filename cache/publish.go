@@ -18,7 +18,8 @@ func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
 		leases[i] = j.lease
 		j.began = j.flight.Decide()
 	}
-	renewal := c.leases.KeepRenewing(ctx, leases)
+	renewal := c.fleet.KeepRenewing(ctx, leases)
+	defer renewal.Stop() // after a panic
 	c.load(jobs)
 	renewal.Stop()
 	failpoint.At("loaded")
@@ -34,7 +35,7 @@ func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
 		}
 	}
 	if len(unused) > 0 {
-		c.leases.Abort(ctx, unused...)
+		c.fleet.Abort(ctx, unused...)
 		for _, j := range jobs {
 			if !j.publishing {
 				c.endUnpublished(j)
@@ -55,9 +56,11 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 	}
 	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
 	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
-	j.size, j.storable = len(data), err == nil && c.leases.Storable(data, ttl)
+	j.size, j.storable = len(data), err == nil && c.fleet.Storable(data, ttl)
 	if !j.storable {
-		c.counts.unpublished.Add(1)
+		if !j.loaded.entry.private {
+			c.counts.unpublished.Add(1)
+		}
 		value.Data = nil
 	}
 	j.publishing = j.storable || len(j.seen) > 0
@@ -70,7 +73,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 		j.flight.Decide()
 	}
 	failpoint.At("commit")
-	outcomes := c.leases.Commit(ctx, values...)
+	outcomes := c.fleet.Commit(ctx, values...)
 	failpoint.At("committed")
 	for i, j := range jobs {
 		switch outcome := outcomes[i]; {
@@ -82,7 +85,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 		case j.class == background:
 			c.finish(j, found[V]{}, errElsewhere) // invalidated, so there is nothing left to refresh
 		default:
-			j.flight.DecidedAt(j.began)
+			j.flight.TakeBack(j.began)
 			j.refusals++
 			j.publishing = false
 			again = append(again, j)
@@ -94,7 +97,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 // endUnpublished ends a job whose value was not, or perhaps not, published. So it says
 // nothing to callers who joined after its load began.
 func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
-	j.flight.DecidedAt(j.began)
+	j.flight.TakeBack(j.began)
 	if j.loaded.err == nil {
 		c.fill(j, j.loaded.entry, j.size, time.Now())
 	}

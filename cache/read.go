@@ -61,14 +61,15 @@ type found[V any] struct {
 	fallback bool // answers because the load failed or takes too long
 }
 
-// read is the read path beyond a value in the local tier: [Cache.lookup] answers or
-// joins a flight, the caller who opens a flight starts it, and all wait for its end.
+// read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
+// process knows, [Cache.join] joins the flight of the key, the caller who opened it
+// starts it, and [Cache.conclude] waits for its end.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (found[V], error) {
 	l := c.lookup(ctx, key, kind)
-	if l.opened {
+	if c.join(ctx, &l); l.opened {
 		c.start(ctx, c.newJob(ctx, key, l.caller.Flight))
 	}
-	return c.wait(ctx, &l, time.Time{})
+	return c.conclude(ctx, &l, time.Time{})
 }
 
 // A lookup is one caller's read of one key.
@@ -78,12 +79,14 @@ type lookup[K comparable, V any] struct {
 	over   bool // answer or err is the end; else the caller waits
 	answer found[V]
 	err    error
+	held   bool // err is the held error of a load
 	caller flight.Caller[found[V]]
 	opened bool // the flight, by this caller, who has to start it
 }
 
 // lookup goes through the tiers of this process, in the order in which they are
-// asked, and then joins the flight of key.
+// asked: a null, the filter, and during an outage the values that were kept. The value
+// in the local tier comes before it, in Get.
 func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) lookup[K, V] {
 	c.counts.asked.Add(1)
 	l := lookup[K, V]{key: key}
@@ -93,37 +96,41 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	if c.closing.Err() != nil { // the filter would go on to answer
 		return l.failed(ErrClosed)
 	}
-	id, err := c.id(key)
-	if err != nil {
-		return l.failed(err)
+	if l.id, l.err = c.id(key); l.err != nil {
+		return l.failed(l.err)
 	}
-	l.id = id
-	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, id) {
+	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
 		return l.answered(found[V]{entry: c.absent, tier: TierFilter})
 	}
-	if c.leases.Down() {
-		if kept, ok := c.staleDuringOutage(ctx, key, id); ok {
+	if c.fleet.Down() {
+		if kept, ok := c.staleDuringOutage(ctx, key, l.id); ok {
 			return l.answered(kept)
 		}
 	}
 	if ctx.Err() != nil {
 		return l.failed(wait.Ended(ctx))
 	}
-	caller, role, err := c.flights.Join(ctx, id)
-	if err != nil {
-		if !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant) {
-			c.counts.held.Add(1)
-		}
-		return l.failed(err)
+	return l
+}
+
+// join puts a lookup that is not over on the flight of its key. It calls no function of
+// the user's: a flight that is opened here has to be started, and a batch joins several
+// before it starts them.
+func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V]) {
+	if l.over {
+		return
 	}
-	l.caller = caller
-	switch role {
-	case flight.Opened:
+	caller, role, err := c.flights.Join(ctx, l.id)
+	switch {
+	case err != nil:
+		l.held = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
+		*l = l.failed(err)
+	case role == flight.Opened:
 		l.opened = true
-	case flight.LateForFallback:
+	case role == flight.LateForFallback:
 		go c.rereadFallback(flight.Detached(ctx), caller.Flight)
 	}
-	return l
+	l.caller = caller
 }
 
 func (l lookup[K, V]) answered(answer found[V]) lookup[K, V] {
@@ -136,10 +143,10 @@ func (l lookup[K, V]) failed(err error) lookup[K, V] {
 	return l
 }
 
-// wait ends a read: every answer and every error beyond the local tier goes through
-// here, is counted, and a null becomes ErrNotFound. The caller has waited since then,
-// for other keys; the zero time: for none.
-func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], since time.Time) (found[V], error) {
+// conclude ends a read: it waits for the flight, and counts. Every answer and every error
+// beyond a value in the local tier goes through here, and a null becomes ErrNotFound.
+// since is when a GetMany began to wait for its keys; zero: now.
+func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], since time.Time) (found[V], error) {
 	answer, first, err := l.answer, true, l.err
 	if !l.over {
 		answer, first, err = l.caller.Wait(ctx, flight.Patience[found[V]]{
@@ -149,12 +156,14 @@ func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], since time.Time
 	}
 	if err != nil && !errors.Is(err, ErrInvalidKey) {
 		if kept, ok := c.staleOnError(l.key, err); ok {
-			c.log.Warn("a load failed and a value kept in this process answers", logonce.Name("key", l.id), "error", err)
-			answer, err = kept, nil
+			c.log.Warn("a read failed and a value kept in this process answers", logonce.Name("key", l.id), "error", err)
+			answer, first, err = kept, true, nil
 		}
 	}
 	if err != nil {
-		c.counts.errors.Add(1)
+		if c.counts.errors.Add(1); l.held {
+			c.counts.held.Add(1)
+		}
 		return found[V]{}, named(err)
 	}
 	c.counts.count(answer.entry.null, answer.tier, answer.stale, answer.fallback, first)

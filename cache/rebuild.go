@@ -15,8 +15,8 @@ import (
 //
 // A job is one key on its way through a flight. Jobs go through the steps below in
 // batches; a single Get is a batch of one. A batch splits where its keys need
-// different steps, and each part goes on by itself. Every step takes one round trip
-// to each Redis node, or one call of the source.
+// different steps, and each part goes on by itself. A step ends in an answer, or in
+// another ask for the lease.
 //
 //	look         reads Redis. A value that answers ends the job.
 //	rebuild      asks for leases, until each key has an answer or a step to go on with:
@@ -29,7 +29,8 @@ import (
 // wait.
 
 // maxRefusals is how often a load that an invalidation overtook is run again. A key
-// that is refused more often is written faster than it can be loaded.
+// that is refused more often is written faster than it can be loaded; its callers get
+// the value that was loaded last, which is right for them: they asked before that load.
 const maxRefusals = 2
 
 // errElsewhere ends a refresh that another process, or a writer, makes needless.
@@ -47,7 +48,7 @@ type step[K comparable, V any] struct {
 // Redis does. So it runs on the caller's goroutine, unless it could hold the caller
 // beyond its context; everything after it runs on another one.
 func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
-	if !c.leases.ReadsOnCaller(ctx) {
+	if !c.fleet.ReadsOnCaller(ctx) {
 		detach(jobs)
 		go c.run(jobs)
 		return
@@ -86,7 +87,7 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 	if len(jobs) == 1 { // without the slices: this is the path of every hit
 		j := jobs[0]
 		c.decide(j)
-		value := c.leases.GetOne(ctx, j.id)
+		value := c.fleet.GetOne(ctx, j.id)
 		switch {
 		case value.Err != nil:
 			return nil, jobs
@@ -101,7 +102,7 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 			c.decide(j)
 			ids[i] = j.id
 		}
-		values, now := c.leases.Get(ctx, ids...), time.Now()
+		values, now := c.fleet.Get(ctx, ids...), time.Now()
 		for i, value := range values {
 			switch j := part[i]; {
 			case value.Err != nil:
@@ -164,7 +165,7 @@ func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
 			c.decide(j)
 			asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
 		}
-		jobs = c.proceed(c.sort(jobs, c.leases.Begin(jobs[0].ctx, asks...)))
+		jobs = c.proceed(c.byVerdict(jobs, c.fleet.Begin(jobs[0].ctx, asks...)))
 	}
 }
 
@@ -178,15 +179,16 @@ func (c *Cache[K, V]) withoutHeldErrors(jobs []*job[K, V]) []*job[K, V] {
 			continue
 		}
 		if j.waiter == nil && j.class != background {
-			j.waiter = c.leases.NewWaiter(j.id)
+			j.waiter = c.fleet.NewWaiter(j.id)
 		}
 		others = append(others, j)
 	}
 	return others
 }
 
-// sort puts jobs to the steps that follow from their grants.
-func (c *Cache[K, V]) sort(jobs []*job[K, V], grants []mutexrebuild.Grant) []step[K, V] {
+// byVerdict ends the jobs that a grant brought an answer for, and puts the others to the
+// steps that follow from their verdicts.
+func (c *Cache[K, V]) byVerdict(jobs []*job[K, V], grants []mutexrebuild.Grant) []step[K, V] {
 	now := time.Now()
 	var granted, held, unknown, again []*job[K, V]
 	var steps []step[K, V]
@@ -209,7 +211,7 @@ func (c *Cache[K, V]) sort(jobs []*job[K, V], grants []mutexrebuild.Grant) []ste
 				j.remaining = grant.Remaining
 				steps = append(steps, step[K, V]{[]*job[K, V]{j}, c.waitForLease})
 			case beside:
-				j.flight.DecidedAt(j.besideAt)
+				j.flight.TakeBack(j.besideAt)
 				c.finishLoaded(j)
 			default:
 				held = append(held, j)
@@ -281,14 +283,14 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 // loadBesideWriter loads while a writer holds the keys, and publishes nothing.
 //
 // A load during a write may see the new row before its invalidation. It may answer
-// only if no later reader can find the old value in Redis. While a hold stands nothing
-// is there, so a hold must stand after the load too: the jobs ask again, and if the
-// verdict is the same, the load answers. It does not go to the local tier.
+// only if no later reader can find the old value in Redis. So the jobs ask again: if the
+// verdict is held once more, nothing is in Redis now and no lease stands, so a value
+// that is published later is also loaded later. Then the load answers. It does not go to
+// the local tier.
 func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
 	for _, j := range jobs {
 		c.counts.besideWriter.Add(1)
-		c.decide(j)
-		j.besideAt = j.flight.Decide()
+		j.besideAt = c.decide(j)
 	}
 	c.load(jobs)
 	for _, j := range jobs {

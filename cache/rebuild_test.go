@@ -31,7 +31,7 @@ func (p *probe[K, V]) getting(ctx context.Context, key K) <-chan gotten {
 }
 
 // A load beside a writer answers the callers who had joined before it began. Later ones
-// may know of another write that it did not see. Without DecidedAt after the load, the
+// may know of another write that it did not see. Without TakeBack after the load, the
 // late caller gets the old value here.
 func TestALoadBesideAWriterIsForThoseWhoWereThere(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
@@ -64,7 +64,7 @@ func TestALoadBesideAWriterIsForThoseWhoWereThere(t *testing.T) {
 }
 
 // Callers who joined before the last load began asked before its value could be old.
-// Later ones go on to a flight of their own. Without DecidedAt after the refused commit,
+// Later ones go on to a flight of their own. Without TakeBack after the refused commit,
 // the late caller gets the old value here.
 func TestALoadRefusedAgainAndAgainIsForThoseWhoWereThere(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
@@ -25,7 +24,7 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, id string, seen []byte
 	}
 	c.counts.refreshes.Add(1)
 	j := c.newJob(flight.Detached(ctx), key, f)
-	j.class, j.seen = background, bytes.Clone(seen)
+	j.class, j.seen = background, seen
 	jobs := []*job[K, V]{j}
 	go c.contained(jobs, func() { c.rebuild(jobs) })
 }

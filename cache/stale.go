@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
 )
 
@@ -107,13 +108,16 @@ func (c *Cache[K, V]) staleDuringOutage(ctx context.Context, key K, id string) (
 }
 
 // staleOnError returns the value that this process has kept of a key that could not be
-// read; none if err does not come from the source.
+// read: its load failed, or ctx of its caller ended. Other processes may have invalidated
+// it without our knowledge, so it is marked. There is none for a closed cache and for a
+// load that asks for its own key.
 func (c *Cache[K, V]) staleOnError(key K, err error) (found[V], bool) {
 	if errors.Is(err, ErrClosed) || errors.Is(err, flight.ErrClosed) || errors.Is(err, flight.ErrReentrant) {
 		return found[V]{}, false
 	}
 	e, ok := c.local.Kept(key)
 	now := time.Now()
+	// A value within its TTL answers too, since a read failed, unless StaleIfError is off.
 	if !ok || c.stateOf(e, now) > fallback || !e.past(now) && c.windows.fallback == 0 {
 		return found[V]{}, false
 	}
@@ -124,7 +128,7 @@ func (c *Cache[K, V]) staleOnError(key K, err error) (found[V], bool) {
 // nothing has failed, the value must be one whose invalidation this process would have
 // heard of.
 func (c *Cache[K, V]) staleWhileSlow(key K) (found[V], bool) {
-	if !c.leases.Live() {
+	if !c.fleet.Live() {
 		return found[V]{}, false
 	}
 	return c.staleOnError(key, nil)
@@ -132,7 +136,7 @@ func (c *Cache[K, V]) staleWhileSlow(key K) (found[V], bool) {
 
 // countsAsStale reports whether a value that this process has kept counts as stale: it
 // is past its TTL, or another process may have changed it without our knowledge.
-func (c *Cache[K, V]) countsAsStale(e *entry[V]) bool { return c.leases.Shared() || e.past(time.Now()) }
+func (c *Cache[K, V]) countsAsStale(e *entry[V]) bool { return c.fleet.Shared() || e.past(time.Now()) }
 
 // rereadFallback reads the fallback of a flight again for callers who joined after it
 // was read.
@@ -141,13 +145,16 @@ func (c *Cache[K, V]) rereadFallback(ctx context.Context, f *flight.Flight[found
 		return
 	}
 	defer c.loading.end()
-	f.RereadFallback(func() (answer found[V], ok bool) {
-		value := c.leases.GetOne(ctx, f.ID)
+	reread := func() (answer found[V], ok bool) {
+		value := c.fleet.GetOne(ctx, f.ID)
 		if value.Err != nil || len(value.Data) == 0 {
 			return answer, false
 		}
 		answer, state := c.judge(f.ID, value, time.Now())
 		answer.fallback = true
 		return answer, state != dead
-	})
+	}
+	// A hook of the user's client may panic. It has to be contained here, since this
+	// goroutine has no caller; those who wait go on to wait for the load.
+	contain.Call(func() error { f.RereadFallback(reread); return nil }, func(error) {})
 }

@@ -126,7 +126,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(),
-		Live:      c.leases.Live(),
-		LocalTier: local, Rebuild: c.leases.Stats(), Breaker: c.breaker.Stats(),
+		Live:      c.fleet.Live(),
+		LocalTier: local, Rebuild: c.fleet.Stats(), Breaker: c.breaker.Stats(),
 	}
 }

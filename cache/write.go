@@ -16,8 +16,8 @@ type adder interface {
 // time the later one stays, which need not be the one whose value the source kept:
 // where writers compete, use Write or Invalidate. It returns ErrInvalidKey,
 // ErrClosed, the error of a ctx that had ended already, that of the filter, the
-// codec's, or ErrUnavailable. A value over Options.MaxValue is not stored; what was
-// there before is dropped.
+// codec's, or ErrUnavailable. A value that the codec does not take, or that is over
+// Options.MaxValue, is not stored; what was there before is dropped.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	ids, err := c.check(ctx, key)
 	if err != nil {
@@ -29,12 +29,14 @@ func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	e := c.newEntry(key, value, 0)
 	data, ttl, err := c.format.encode(ids[0], e)
 	if err == nil {
-		err = c.leases.Set(ctx, ids[0], data, ttl)
+		err = c.fleet.Set(ctx, ids[0], data, ttl)
+	} else { // the source has another value than Redis all the same
+		err = errors.Join(err, c.fleet.Invalidate(ctx, ids...))
 	}
 	// With Redis, another process may have invalidated the value already: the
 	// local tier fills from Redis, which knows the order.
 	c.forgetLocal(ids)
-	if err == nil && len(data) > 0 && !c.leases.Shared() {
+	if err == nil && len(data) > 0 && !c.fleet.Shared() {
 		if c.source.Clone != nil {
 			e.value = c.source.Clone(value) // the caller may go on to change its own
 		}
@@ -56,7 +58,7 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	if err != nil {
 		return err
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.leases.Invalidate(ctx, ids...) })
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
 }
 
 // Write runs tx, which changes keys in the source, so that no reader keeps what
@@ -81,9 +83,9 @@ func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Conte
 	if err := c.announce(ctx, ids); err != nil {
 		return err
 	}
-	end, held := c.leases.Hold(ctx, ids...)
-	if held != nil {
-		c.log.Warn("a write goes on without a hold on its keys", "error", named(held))
+	end, holdErr := c.fleet.Hold(ctx, ids...)
+	if holdErr != nil {
+		c.log.Warn("a write goes on without a hold on its keys", "error", named(holdErr))
 	}
 	c.forgetLocal(ids)
 	defer func() {
@@ -105,7 +107,7 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	if err := c.announce(ctx, ids); err != nil {
 		return err
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.leases.Invalidate(ctx, ids...) })
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
 }
 
 // check returns the ids of all keys, or why nothing may be done.

@@ -17,8 +17,8 @@ type Value struct {
 // An Ask asks for the lease of an id.
 type Ask struct {
 	ID string
-	// Seen is what the caller has found there and cannot use, so that Begin does
-	// not return it again.
+	// Seen is what the caller has found there and cannot use, so that Begin does not
+	// return it again. Its first 64 bytes are enough.
 	Seen []byte
 }
 
@@ -43,7 +43,6 @@ type Grant struct {
 	Lease     Lease         // Granted
 	Value     Value         // Found
 	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed
-	Err       error         // Unknown
 }
 
 // A Publication is a value to publish, and how long Redis keeps it.

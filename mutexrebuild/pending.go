@@ -110,6 +110,9 @@ func (p *pending) add(targets []target, err error) {
 	p.log.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[0].id), "error", err)
 	for _, t := range targets {
 		was, known := p.requests[t]
+		if !known && blocks && len(p.requests) >= p.limit {
+			p.dropOneForReplicas()
+		}
 		if p.closed || !known && len(p.requests) >= p.limit {
 			p.dropped.Add(1)
 			if !p.closed {
@@ -147,6 +150,18 @@ func (p *pending) settle(targets []target, began uint64, err error) {
 		}
 	}
 	p.updateBlocking()
+}
+
+// dropOneForReplicas makes room by a request that only waits for replicas: to forget one
+// that blocks its id would cut the whole group off from Redis. The caller holds p.mu.
+func (p *pending) dropOneForReplicas() {
+	for t, r := range p.requests {
+		if !r.blocks {
+			p.remove(t)
+			p.dropped.Add(1)
+			return
+		}
+	}
 }
 
 // put and remove keep blocked in step with requests. The caller holds p.mu.

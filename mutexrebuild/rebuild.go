@@ -95,7 +95,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 			// may answer only if no later reader can find the old value in Redis.
 			// While a hold stands nothing is there: so one must stand after the load.
 			if wasBeside >= 0 {
-				f.DecidedAt(wasBeside)
+				f.TakeBack(wasBeside)
 				return beside, nil
 			}
 			besideAt = f.Decide()
@@ -122,6 +122,7 @@ func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], le
 	failpoint.At("granted")
 	began := f.Decide()
 	renewal := g.KeepRenewing(ctx, []Lease{lease})
+	defer renewal.Stop() // after a panic
 	data, ttl, err := g.load(ctx, f.ID, load)
 	renewal.Stop()
 	failpoint.At("loaded")
@@ -134,7 +135,7 @@ func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], le
 	outcome := g.Commit(ctx, Publication{lease, data, ttl})[0]
 	failpoint.At("committed")
 	if !outcome.Published {
-		f.DecidedAt(began) // it was not published, so it says nothing to those who joined later
+		f.TakeBack(began) // it was not published, so it says nothing to those who joined later
 	}
 	return data, outcome.Published || outcome.Err != nil, nil
 }

@@ -207,40 +207,36 @@ func (s *store) allowed(n int, id func(int) string, refuse func(int, error)) []i
 
 func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 	grants := make([]Grant, len(asks))
-	asked := s.allowed(len(asks), func(i int) string { return asks[i].ID }, func(i int, err error) { grants[i].Err = err })
+	asked := s.allowed(len(asks), func(i int) string { return asks[i].ID }, func(int, error) {}) // the zero Grant is Unknown
 	if len(asked) == 0 {
 		return grants
 	}
 	calls := make([]redisconn.Call, len(asked))
-	tokens := make([]Lease, len(asked))
+	leases := make([]Lease, len(asked))
 	for n, i := range asked {
-		tokens[n] = Lease{asks[i].ID, newToken()}
-		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{tokens[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
+		leases[n] = Lease{asks[i].ID, newToken()}
+		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
 	}
 	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
 		return redisconn.Eval(ctx, s.conn.Client, beginScript, calls...), nil
-	}, func([]*redis.Cmd, error) { s.giveUp(ctx, tokens, nil) })
+	}, func([]*redis.Cmd, error) { s.giveUp(ctx, leases, nil) })
+	var lost []Lease // without an answer: they may have been granted
 	for n, i := range asked {
-		grants[i] = s.grant(ctx, replies, n, tokens[n], err)
-	}
-	return grants
-}
-
-// grant reads a reply of begin.lua. After an error the lease may have been granted.
-func (s *store) grant(ctx context.Context, replies []*redis.Cmd, n int, lease Lease, err error) Grant {
-	if err == nil {
-		var reply []any
-		if reply, err = replies[n].Slice(); err == nil {
-			var grant Grant
-			if grant, err = parseGrant(reply); err == nil {
-				grant.Lease = lease
-				return grant
+		grant, replyErr := Grant{}, err
+		if err == nil {
+			if grant, replyErr = parseGrant(replies[n]); replyErr != nil {
+				s.logSurvived(ctx, replyErr)
 			}
 		}
-		s.logSurvived(ctx, err)
+		if grant.Lease = leases[n]; replyErr != nil {
+			lost = append(lost, leases[n])
+		}
+		grants[i] = grant
 	}
-	s.giveUp(ctx, []Lease{lease}, err)
-	return Grant{Err: err}
+	if len(lost) > 0 && !errors.Is(err, redisconn.ErrOutage) { // during an outage nothing was sent
+		s.giveUp(ctx, lost, err)
+	}
+	return grants
 }
 
 // headBytes is how much of a value begin.lua looks at to know it again.
@@ -248,7 +244,12 @@ const headBytes = 64
 
 func head(data []byte) []byte { return data[:min(len(data), headBytes)] }
 
-func parseGrant(reply []any) (Grant, error) {
+// parseGrant reads a reply of begin.lua. After an error the lease may have been granted.
+func parseGrant(cmd *redis.Cmd) (Grant, error) {
+	reply, err := cmd.Slice()
+	if err != nil {
+		return Grant{}, err
+	}
 	if len(reply) == 0 {
 		return Grant{}, errors.New("empty reply")
 	}
@@ -297,13 +298,17 @@ func (s *store) run(ctx context.Context, script *redis.Script, calls []redisconn
 func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	outcomes := make([]Outcome, len(values))
 	asked := make([]int, 0, len(values))
+	var blocked []Lease // they may stand and should not
 	for i, v := range values {
-		if s.pending.blocks(v.Lease.ID) { // the lease may stand and should not
+		if s.pending.blocks(v.Lease.ID) {
 			outcomes[i].Err = errUnconfirmed
-			s.giveUp(ctx, []Lease{v.Lease}, errUnconfirmed)
+			blocked = append(blocked, v.Lease)
 			continue
 		}
 		asked = append(asked, i)
+	}
+	if len(blocked) > 0 {
+		s.giveUp(ctx, blocked, errUnconfirmed)
 	}
 	if len(asked) == 0 {
 		return outcomes
@@ -316,6 +321,7 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
 		return redisconn.Eval(ctx, s.conn.Client, commitScript, calls...), nil
 	}, nil)
+	var lost []Lease // without an answer: they may still stand
 	for n, i := range asked {
 		outcome := Outcome{Err: err}
 		if err == nil {
@@ -323,9 +329,12 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 			s.logSurvived(ctx, outcome.Err)
 		}
 		if outcome.Err != nil {
-			s.giveUp(ctx, []Lease{values[i].Lease}, outcome.Err)
+			lost = append(lost, values[i].Lease)
 		}
 		outcomes[i] = outcome
+	}
+	if len(lost) > 0 {
+		s.giveUp(ctx, lost, err)
 	}
 	return outcomes
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
-	"time"
 )
 
 // Set publishes data that the source already holds, and ends every lease of id: no

@@ -136,7 +136,7 @@ func TestUnderAHoldReadersLoadAndDoNotPublish(t *testing.T) {
 }
 
 // A load beside a writer answers the callers who had joined before it began. Later ones
-// may know of another write that it did not see. Without DecidedAt after the load, the
+// may know of another write that it did not see. Without TakeBack after the load, the
 // late caller gets the old value here.
 func TestALoadBesideAWriterIsForThoseWhoWereThere(t *testing.T) {
 	everywhere(t, func(r *rig) {

@@ -61,16 +61,24 @@ func (f *Flight[R]) setFallback(fallback R, number int) {
 // It also returns when the flight ends, and when read reports that there is nothing to
 // fall back to any more; the next caller who joins then has to start it again.
 func (f *Flight[R]) RereadFallback(read func() (R, bool)) {
+	returned := false
+	defer func() {
+		if !returned { // read panicked
+			var none R
+			f.reread(none, false, 0)
+		}
+	}()
 	for {
 		joined, missing := f.fallbackMissing()
 		if !missing {
-			return
+			break
 		}
 		fallback, ok := read()
 		if !f.reread(fallback, ok, joined) {
-			return
+			break
 		}
 	}
+	returned = true
 }
 
 // fallbackMissing returns the number of the last caller, if the fallback is not good

@@ -25,7 +25,7 @@
 // begins with a read of its own. Nobody waits for more than two flights that bring a
 // value.
 //
-// An error goes to everybody: it carries no value that could be old.
+// An error goes to everybody, except where there is a fallback (see below): it carries no value that could be old.
 //
 // # Fallbacks
 //
@@ -245,17 +245,21 @@ func (f *Flight[R]) end() <-chan struct{} {
 func (f *Flight[R]) Decide() int {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.decidedAt = f.joined
+	if !f.over.Load() {
+		f.decidedAt = f.joined
+	}
 	return f.decidedAt
 }
 
-// DecidedAt goes back to an earlier decision, whose number it takes. The runner calls
+// TakeBack goes back to an earlier decision, whose number it takes. The runner calls
 // it when the value that it loaded after that decision was not published: it then
 // proves nothing to callers who joined later.
-func (f *Flight[R]) DecidedAt(number int) {
+func (f *Flight[R]) TakeBack(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.decidedAt = number
+	if !f.over.Load() {
+		f.decidedAt = number
+	}
 }
 
 // Finish ends the flight with result for the callers up to the last Decide, or with
@@ -264,13 +268,13 @@ func (f *Flight[R]) DecidedAt(number int) {
 // the result too; Finish calls it with the group's mutex held, so nobody joins between
 // the question and the end. nil: only the callers up to the last Decide.
 //
-// The other callers go on to the flight that Finish returns, which the runner has to
+// The other callers, also those for whom a fallback is not good, go on to the flight that Finish returns, which the runner has to
 // run as well. It returns nil if there are none.
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	g := f.group
 	g.mu.Lock()
 	if err != nil && !g.closed {
-		g.holdError(f.ID, err, f.fallback != nil || f.alone)
+		g.holdError(f, err)
 	}
 	switch {
 	case err == nil:
@@ -308,7 +312,7 @@ func (g *Group[R]) Close() (idle <-chan struct{}) {
 	defer g.mu.Unlock()
 	if !g.closed {
 		g.closed = true
-		g.running++
+		g.running++ // and ended, so that Close closes idle itself if nothing runs
 		g.ended()
 	}
 	return g.idle

@@ -165,7 +165,7 @@ func TestDecidedAtTakesADecisionBack(t *testing.T) {
 	began := f.Decide()
 	b := join(t, g, flight.Waits)
 	f.Decide() // before the commit
-	f.DecidedAt(began)
+	f.TakeBack(began)
 	next := f.Finish("v1", nil, nil)
 	now(t, a, answer{"v1", true, nil})
 	if next == nil {

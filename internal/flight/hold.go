@@ -13,6 +13,10 @@ type heldError struct {
 	// Redis before they take err: the old value may still answer. If an invalidation
 	// has removed it, they load.
 	look bool
+	// refresh is true if the load was a refresh. Nobody waited for it, and it may have
+	// ended because another process refreshes: it stands in the way of the next refresh
+	// only.
+	refresh bool
 }
 
 // HeldError returns the error that a flight with a fallback takes instead of loading.
@@ -20,19 +24,20 @@ type heldError struct {
 func (f *Flight[R]) HeldError() error {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	if h := f.group.held[f.ID]; h != nil && f.fallback != nil {
+	if h := f.group.held[f.ID]; h != nil && f.fallback != nil && !h.refresh {
 		return h.err
 	}
 	return nil
 }
 
-// holdError holds err for about errorHold, unless an error of id is held already. The
-// caller holds g.mu.
-func (g *Group[R]) holdError(id string, err error, look bool) {
-	if g.errorHold < 0 || g.held[id] != nil {
+// holdError holds the error of f's load for about errorHold, unless one is held already;
+// that of a refresh gives way. The caller holds g.mu.
+func (g *Group[R]) holdError(f *Flight[R], err error) {
+	id := f.ID
+	if was := g.held[id]; g.errorHold < 0 || was != nil && (f.alone || !was.refresh) {
 		return
 	}
-	h := &heldError{err, look}
+	h := &heldError{err: err, look: f.fallback != nil || f.alone, refresh: f.alone}
 	g.held[id] = h
 	time.AfterFunc(wait.Jitter(g.errorHold, 0.2), func() {
 		g.mu.Lock()

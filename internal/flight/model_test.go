@@ -21,7 +21,7 @@ import (
 //	runner   Decide | reads; a value: Finish
 //	         Decide | begin; a value: Finish; no lease: waits until it is free
 //	         Decide | loads | Decide | commits if it still has the lease | Finish
-//	         a refused commit: DecidedAt, then from begin again, or Finish
+//	         a refused commit: TakeBack, then from begin again, or Finish
 //	other    is another process: begin | loads | commits if it still has the lease
 //
 // After each interleaving every caller has an answer, of the flight it joined or of the
@@ -37,7 +37,7 @@ type model struct {
 	decideAfterRead    bool
 	decideAfterCommit  bool
 	undecidedCommit    bool // no Decide at the commit
-	keepRefused        bool // no DecidedAt after a refused commit
+	keepRefused        bool // no TakeBack after a refused commit
 	lateJoinersToo     bool // forAll
 	commitWithoutLease bool
 }
@@ -299,7 +299,7 @@ func (r *runner) publish() {
 	default:
 		if !r.keepRefused {
 			r.did("decidedAt%d", r.began)
-			r.flight.DecidedAt(r.began)
+			r.flight.TakeBack(r.began)
 		}
 		r.then("finish", r.finish)
 		if r.refusals++; r.refusals <= maxRefusals {

@@ -57,7 +57,7 @@ var (
 	// Nobody can join a flight any more when its value is about to be published.
 	leaveBeforeCommit = []mutant.Edit{
 		{File: "internal/flight/flight.go", Old: "		delete(g.flights, f.ID)\n", New: "		f.leave()\n"},
-		{File: "internal/flight/flight.go", Old: "// DecidedAt takes the decision back", New: `func (f *Flight[R]) Leave() {
+		{File: "internal/flight/flight.go", Old: "// TakeBack takes the decision back", New: `func (f *Flight[R]) Leave() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.leave()
@@ -69,7 +69,7 @@ func (f *Flight[R]) leave() {
 	}
 }
 
-// DecidedAt takes the decision back`},
+// TakeBack takes the decision back`},
 		{File: "cache/rebuild.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.Leave()\n	}\n	failpoint.At(\"commit\")"},
 		{File: "mutexrebuild/rebuild.go", Old: "	f.Decide()\n	outcome :=", New: "	f.Leave()\n	outcome :="},
 	}

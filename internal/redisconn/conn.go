@@ -104,7 +104,7 @@ func DoOnCaller[T any](ctx context.Context, c *Conn, op func(context.Context, re
 	opCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	value, err := op(opCtx, c.onCaller)
-	if opCtx.Err() != nil {
+	if err != nil && opCtx.Err() != nil && ctx.Err() == nil { // an end of the caller's own costs no connection
 		c.Outage.droppedConn()
 	}
 	return value, err

@@ -135,9 +135,16 @@ func (s *Server) answers() bool {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write([]byte("PING\r\n"))
-	reply, err := bufio.NewReader(conn).ReadString('\n')
-	return err == nil && !strings.HasPrefix(reply, "-LOADING")
+	_, _ = conn.Write([]byte("INFO server\r\n"))
+	for scan := bufio.NewScanner(conn); scan.Scan(); {
+		switch line := scan.Text(); {
+		case strings.HasPrefix(line, "-"): // it answers, if not to everybody
+			return !strings.HasPrefix(line, "-LOADING")
+		case strings.HasPrefix(line, "process_id:"):
+			return line == fmt.Sprint("process_id:", s.proc.cmd.Process.Pid) // else another test's server on this port
+		}
+	}
+	return false
 }
 
 // Addr returns the server's address, "127.0.0.1:port". It never changes.
