@@ -8,13 +8,14 @@
 //
 // # The read path
 //
-//	Get ─▶ local? ─▶ filter? ─▶ redis? ─▶ rebuild ─▶ one flight per process ─▶ one lease per fleet ─▶ breaker ─▶ loader
+//	Get ─▶ local tier ─▶ filter ─▶ flight ─▶ Redis ─▶ lease ─▶ breaker ─▶ loader ─▶ publish ─▶ local tier ─▶ answer
 //
 // A hit in the local tier costs no allocation and no clock call, a hit in Redis one
-// read. On a miss one caller of one process asks the source, under a lease in Redis
-// that is both the mutex of the rebuild and the right to publish its result; all
-// others wait for it. That a key does not exist is a result like any other, with a
-// TTL of its own.
+// read. The callers of one process who want the same key share a flight. On a miss the
+// flight that gets the key's lease in Redis asks the source, and the flights of other
+// processes wait for it. The lease is both the mutex of the rebuild and the right to
+// publish its result. That a key does not exist is a result like any other, with a TTL
+// of its own.
 //
 // # Beyond the TTL
 //
@@ -22,9 +23,10 @@
 // while one process of the fleet refreshes it in the background, and for
 // [Options.StaleIfError] in place of an error of the source, or when the caller cannot
 // wait for the source. [Result] marks it. A value that is read often is refreshed
-// before its TTL ends, see [Options.EarlyRefresh]. While Redis is out of reach, what the process has kept in its
-// local tier answers in the same way, and is refreshed in the background. An
-// invalidation ends a value in any of these states, and nulls never live longer than
+// before its TTL ends, see [Options.EarlyRefresh]. While Redis is out of reach, and in a
+// cache without Redis, a value that the process has kept in its local tier answers
+// until StaleWhileRevalidate ends, and is refreshed in the background. An invalidation
+// ends a value in any of these states, and nulls never live longer than
 // [Options.NullTTL].
 //
 // # Writing
@@ -36,20 +38,23 @@
 //
 // # What is promised
 //
-//   - One rebuild: while Redis works, at most one load of a key runs in the whole
-//     fleet, and in each process at most one whatever Redis does.
+//   - One lease per key: while Redis works, two loads of a key run at once only if an
+//     invalidation came between, a writer holds the key, Rebuild.WaitBudget is spent,
+//     or a loader outlives its timeout.
 //   - No stale fill: after [Cache.Invalidate] has returned nil, no Get that starts
 //     later gets from Redis, or from a rebuild under way anywhere, what was there
 //     before. Values in the local tier of another process, and those that it is just
 //     reading for it, follow with the message, normally within a few milliseconds.
 //     When messages stop, they count for at most a second from their fill, as soon
 //     as three heartbeats of a second each are missing; and never for longer than
-//     [Options.Local] allows.
+//     [Options.Local] allows. After that a value answers only during an outage, in
+//     place of an error, or for a caller who cannot wait any longer: marked stale, and
+//     no later than StaleIfError after its TTL.
 //   - Independence: a caller leaves when its context ends, and takes nobody with
 //     it. A loader that panics or calls Goexit fails those who wait for it, and
 //     nothing else.
 //   - Bounded load: the source runs at most the breaker's number of loads at a
-//     time, also when Redis is down; the library never repeats a load.
+//     time, also when Redis is down; the library never retries a load that failed.
 //   - Honest errors: an outage never looks like [ErrNotFound], and an error of
 //     Redis never comes out of Get.
 //   - Finite life: everything written to Redis has a TTL, shortened at random so
@@ -66,8 +71,9 @@
 //     Rebuild.WaitReplicas in [Options] is set, or that it did not confirm before
 //     the process ended. Then, too.
 //   - Any order between different keys.
-//   - Mutual exclusion: a lease is lost when its process stands still for longer
-//     than its life, and then two loads run; only one of them can publish.
+//   - Mutual exclusion: beside the cases of "One lease per key", a process that stands
+//     still for longer than its lease may load beside another, and during an outage
+//     every process loads for itself. Only a load whose lease still stands publishes.
 //   - That clocks which disagree do no harm at all. What a host stores whose clock is
 //     ahead counts as new for as much longer: in a local tier never beyond its TTL, in
 //     Redis until Redis, by its own clock, drops it after the TTL and the longer of

@@ -23,9 +23,10 @@ var (
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
 	// ErrUnavailable reports that Redis did not confirm a Set, an Invalidate or
-	// the end of a Write. Whether it took effect is unknown. It is tried again until
-	// it has: then others no longer see the old value, and this process does not see
-	// it meanwhile.
+	// the end of a Write. Whether it took effect is unknown. The invalidation is tried
+	// again until Redis confirms it; then other processes no longer see the old value,
+	// and this process does not see it meanwhile. It is dropped by Close, and when
+	// 10,000 others are pending.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.

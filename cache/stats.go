@@ -62,7 +62,7 @@ type Stats struct {
 
 	Loads        uint64 // calls of the source that began
 	LoadErrors   uint64 // of which ended in an error, a panic or a timeout
-	Degraded     uint64 // loads of a key without a lease, because Redis did not answer
+	Degraded     uint64 // loads of a key without a lease: no answer of Redis, WaitBudget spent, or an invalidation pending
 	BesideWriter uint64 // loads of a key while a writer held it, which are not published
 	Unpublished  uint64 // values that could not be stored, by their size or TTL
 	Unfit        uint64 // bytes in Redis that were no value of their key

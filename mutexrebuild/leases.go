@@ -58,8 +58,8 @@ type Outcome struct {
 	Err       error // whether it was published is unknown
 }
 
-// Get reads the values of ids, in one round trip per node. A lone Get, and one whose
-// ctx has time enough, runs on the caller's goroutine: see ReadsOnCaller.
+// Get reads the values of ids, in one round trip per node. A Get whose ctx has time
+// enough runs on the caller's goroutine: see ReadsOnCaller.
 func (g *Group) Get(ctx context.Context, ids ...string) []Value {
 	values := g.leases.get(ctx, ids)
 	for i := range values {

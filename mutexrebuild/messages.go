@@ -17,7 +17,7 @@ const (
 	wakeUp      = 'w' // its lease has ended, and somebody waits
 )
 
-// message is a kind, the process that sends it, and an id.
+// message is a kind, the group that sends it, and an id.
 func (s *store) message(kind byte, id string) string {
 	return string(kind) + s.self + id
 }
@@ -58,7 +58,7 @@ func (s *subscription) receive(message string) {
 	}
 	failpoint.At("message")
 	kind, from, id := message[0], message[1:sender], message[sender:]
-	// This process's own invalidations have been handled where they were made.
+	// This group's own invalidations have been handled where they were made.
 	// Handling them again would drop what has been filled since.
 	if kind == invalidated && from != s.self && s.to.Invalidated != nil {
 		s.to.Invalidated(id)

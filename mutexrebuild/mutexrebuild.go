@@ -7,8 +7,8 @@
 //	})
 //
 // It works on bytes and knows nothing of what they mean. [Group.Rebuild] is the
-// whole of it for use alone; package cache is made of the steps underneath, which
-// take many ids in each call.
+// whole of it for use alone; package cache is made of the steps underneath, most of
+// which take many ids in each call.
 //
 // # The lease
 //
@@ -26,8 +26,8 @@
 //
 // A lease belongs to one acquisition, not to a process: two rebuilds of one
 // process, one before and one after an invalidation, are told apart. It ends by
-// itself when its process dies, and guards efficiency only: should it be lost,
-// there are two loads, never an old value.
+// itself when its process dies. If a lease is lost, two loads may run; only the one
+// whose lease stands publishes.
 //
 // # The hold
 //
@@ -37,15 +37,16 @@
 // # Without Redis
 //
 // A Redis that does not answer three reads in a row is in an outage, for all groups
-// of its client: one probe at a time asks it until it answers, every other
-// operation fails at once, and every process loads for itself.
+// of its client and RedisTimeout: one probe at a time asks it until it answers, every
+// other operation fails at once, and every process loads for itself.
 //
 // An invalidation that Redis did not confirm is an error, and is tried again until
 // Redis confirms it. Meanwhile this process neither reads the id from Redis nor
 // publishes it there. It keeps 10,000 of them; where there are more, it leaves
 // Redis alone for every id until those are confirmed.
 //
-// A group that was made without a client keeps its leases in the process.
+// A group that was made without a client keeps its leases in the process. Each ask is
+// granted, and an invalidation takes the leases of its id away.
 //
 // # What is not promised
 //
@@ -54,7 +55,9 @@
 // Redis did not confirm and that was dropped, because the process ended, or there
 // was no room for it; and until it is confirmed, other processes may find the old
 // value. A writer that never invalidates is never noticed. And a lease does not
-// exclude two loads: it only lets the later one publish.
+// exclude two loads: another begins when an invalidation takes the lease away, when its
+// holder stands still for longer than Options.Lease, and when a caller has waited for
+// Options.WaitBudget.
 package mutexrebuild
 
 import (

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// processLeases are the leases of a group without Redis. A lease is always granted,
-// since in one process a flight already sees to it that one caller at a time asks.
-// What remains of the protocol is that an invalidation takes leases away: a load that
-// began before it is refused, and runs again.
+// processLeases are the leases of a group without Redis. A lease is always granted; a
+// flight and a refresh of the same id may both have one. An invalidation takes the
+// leases of its id away: a load that began before the invalidation is refused, and runs
+// again.
 type processLeases struct {
 	mu     sync.Mutex          // guards tokens
 	tokens map[string][]string // by id, of the leases that stand: a flight's, a refresh's

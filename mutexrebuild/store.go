@@ -57,7 +57,7 @@ type store struct {
 	pending *pending        // invalidations that Redis has not confirmed
 	closing context.Context // ends with the group
 	channel string
-	self    string // tells this process's messages from others'
+	self    string // tells this group's messages from others'
 	log     *logonce.Log
 }
 
@@ -298,6 +298,9 @@ func (s *store) run(ctx context.Context, script *redis.Script, calls []redisconn
 func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	outcomes := make([]Outcome, len(values))
 	asked := make([]int, 0, len(values))
+	// begin also refuses during an outage, so that nobody waits to give up a lease that
+	// was never asked for. Here the lease stands: during an outage the operation fails at
+	// once, and the lease is given up when Redis answers again.
 	var blocked []Lease // they may stand and should not
 	for i, v := range values {
 		if s.pending.blocks(v.Lease.ID) {
