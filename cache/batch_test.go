@@ -246,7 +246,7 @@ func TestAbsentKeysOfABatchAreNulls(t *testing.T) {
 			return
 		}
 		other := newBatches(r, 1, 6) // it would have the rows
-		if got, err := open(r, other.source()).GetMany(r.ctx, upTo(1, 6)); r.local == false && (err != nil || len(got) != 3) {
+		if got, err := open(r, other.source()).GetMany(r.ctx, upTo(1, 6)); !r.local && (err != nil || len(got) != 3) {
 			r.Errorf("want the nulls of Redis, got %v, %v", got, err)
 		}
 	})
@@ -440,8 +440,9 @@ func TestValuesOfABatchAreRefreshedEarly(t *testing.T) {
 func TestABatchDuringAWriteIsNotPublished(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source := newBatches(r, 1, 10)
-		reader, writer := open(r, source.source()), (*probe[int64, string])(nil)
-		if writer = reader; r.rdb != nil {
+		reader := open(r, source.source())
+		writer := reader
+		if r.rdb != nil {
 			writer = open(r, source.source())
 		}
 		err := writer.Write(r.ctx, upTo(1, 10), func(context.Context) error {
