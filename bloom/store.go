@@ -3,7 +3,7 @@ package bloom
 import (
 	"context"
 	"crypto/rand"
-	"embed"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,37 +15,53 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-//go:embed scripts/*.lua
-var scripts embed.FS
-
 var (
-	ensureScript   = script("ensure")
-	addScript      = script("common", "add")
-	ticketScript   = script("common", "ticket")
-	removeScript   = script("common", "remove")
-	tailScript     = script("tail")
-	rangeScript    = script("range")
-	touchScript    = script("touch")
-	leaseScript    = script("lease")
-	releaseScript  = script("release")
-	logStartScript = script("common", "logstart")
-	uploadScript   = script("upload")
-	announceScript = script("announce")
-	switchScript   = script("common", "switch")
+	//go:embed scripts/common.lua
+	commonLua string
+	//go:embed scripts/ensure.lua
+	ensureLua string
+	//go:embed scripts/add.lua
+	addLua string
+	//go:embed scripts/ticket.lua
+	ticketLua string
+	//go:embed scripts/remove.lua
+	removeLua string
+	//go:embed scripts/tail.lua
+	tailLua string
+	//go:embed scripts/range.lua
+	rangeLua string
+	//go:embed scripts/touch.lua
+	touchLua string
+	//go:embed scripts/lease.lua
+	leaseLua string
+	//go:embed scripts/release.lua
+	releaseLua string
+	//go:embed scripts/logstart.lua
+	logStartLua string
+	//go:embed scripts/upload.lua
+	uploadLua string
+	//go:embed scripts/announce.lua
+	announceLua string
+	//go:embed scripts/switch.lua
+	switchLua string
+
+	ensureScript   = redis.NewScript(ensureLua)
+	addScript      = compose(addLua)
+	ticketScript   = compose(ticketLua)
+	removeScript   = compose(removeLua)
+	tailScript     = redis.NewScript(tailLua)
+	rangeScript    = redis.NewScript(rangeLua)
+	touchScript    = redis.NewScript(touchLua)
+	leaseScript    = redis.NewScript(leaseLua)
+	releaseScript  = redis.NewScript(releaseLua)
+	logStartScript = compose(logStartLua)
+	uploadScript   = redis.NewScript(uploadLua)
+	announceScript = redis.NewScript(announceLua)
+	switchScript   = compose(switchLua)
 )
 
-// script makes a script of the files with the given names, one after the other.
-func script(names ...string) *redis.Script {
-	text := ""
-	for _, name := range names {
-		part, err := scripts.ReadFile("scripts/" + name + ".lua")
-		if err != nil {
-			panic(err) // the file is not in the repository
-		}
-		text += string(part)
-	}
-	return redis.NewScript(text)
-}
+// compose makes a script of one that uses the functions of common.lua.
+func compose(text string) *redis.Script { return redis.NewScript(commonLua + text) }
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.
 // Whether it took effect is unknown.

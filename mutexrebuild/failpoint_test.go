@@ -143,7 +143,7 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 		{name: "nobody may join from just before the publication on", edits: []mutant.Edit{joinAny,
 			{File: "mutexrebuild/rebuild.go", Old: "\tf.Decide()\n\toutcome :=", New: "\tf.Leave()\n\toutcome :="},
 			{File: "internal/flight/flight.go", Old: "\t\tdelete(g.flights, f.ID)\n", New: "\t\tf.leave()\n"},
-			{File: "internal/flight/flight.go", Old: "// TakeBack takes the decision back", New: `func (f *Flight[R]) Leave() {
+			{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) Leave() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.leave()
@@ -155,7 +155,7 @@ func (f *Flight[R]) leave() {
 	}
 }
 
-// TakeBack takes the decision back`},
+// TakeBack goes back`},
 		}, after: []string{"finish, cached"}, nobody: []string{"missed", "granted", "committed"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -158,7 +158,7 @@ func TestTheNextFlightCarriesAllWhoCameLate(t *testing.T) {
 
 // The value of a refused commit proves nothing to callers who joined after its load
 // began: an invalidation that they know of may be the reason for the refusal.
-func TestDecidedAtTakesADecisionBack(t *testing.T) {
+func TestTakeBackGoesBackToAnEarlierDecision(t *testing.T) {
 	g := newGroup()
 	a := join(t, g, flight.Opened)
 	f := a.Flight

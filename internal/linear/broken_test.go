@@ -47,7 +47,7 @@ var (
 	}
 	// A value that Redis refused to publish is an answer, instead of being loaded again.
 	keepRefused = []mutant.Edit{
-		{File: "cache/rebuild.go", Old: "case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:", New: "case true:"},
+		{File: "cache/publish.go", Old: "case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:", New: "case true:"},
 		{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
 	}
 	// A flight's result is for all who joined it, however late.
@@ -57,7 +57,7 @@ var (
 	// Nobody can join a flight any more when its value is about to be published.
 	leaveBeforeCommit = []mutant.Edit{
 		{File: "internal/flight/flight.go", Old: "		delete(g.flights, f.ID)\n", New: "		f.leave()\n"},
-		{File: "internal/flight/flight.go", Old: "// TakeBack takes the decision back", New: `func (f *Flight[R]) Leave() {
+		{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) Leave() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.leave()
@@ -69,8 +69,8 @@ func (f *Flight[R]) leave() {
 	}
 }
 
-// TakeBack takes the decision back`},
-		{File: "cache/rebuild.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.Leave()\n	}\n	failpoint.At(\"commit\")"},
+// TakeBack goes back`},
+		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.Leave()\n	}\n	failpoint.At(\"commit\")"},
 		{File: "mutexrebuild/rebuild.go", Old: "	f.Decide()\n	outcome :=", New: "	f.Leave()\n	outcome :="},
 	}
 )
