@@ -229,3 +229,18 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 		})
 	}
 }
+
+// Invalidations that only wait for replicas may fill the room. To drop one that blocks
+// its id for them would cut the whole group off from Redis, for as long as the replicas
+// are away.
+func TestABlockingInvalidationFindsRoomAmongThoseThatWaitForReplicas(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.limit = 10
+		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
+		r.add(targets(0, 10), redisconn.ErrTooFewReplicas)
+		r.add([]target{{id: "x"}}, errDown)
+		if !r.blocks("x") || r.blocks("y") || r.length() != 10 {
+			r.Errorf("x is blocked: %v, y, which nobody asked for: %v, %d pending", r.blocks("x"), r.blocks("y"), r.length())
+		}
+	})
+}

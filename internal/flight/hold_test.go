@@ -198,3 +198,27 @@ func TestAfterCloseNoErrorIsHeld(t *testing.T) {
 		f.Finish("new", nil, nil)
 	})
 }
+
+// A refresh ends with an error also where another process refreshes. If a load took that
+// for its own error, an old value that answers only for errors would answer although
+// nothing failed.
+func TestTheErrorOfARefreshIsNoReasonForAFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		g.Alone("id").Finish("", io.EOF, nil)
+		c := join(t, g, flight.Opened)
+		c.Flight.Decide()
+		c.Flight.SetFallback("old")
+		if err := c.Flight.HeldError(); err != nil {
+			t.Errorf("the load is spared by %v", err)
+		}
+		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
+		c = join(t, g, flight.Opened)
+		c.Flight.Decide()
+		c.Flight.SetFallback("old")
+		if err := c.Flight.HeldError(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the held error is %v", err)
+		}
+		c.Flight.Finish("", nil, nil)
+	})
+}

@@ -133,6 +133,23 @@ func TestAfterALostConnectionCallersDoNotReadThemselvesForASecond(t *testing.T) 
 	})
 }
 
+// A caller who cancels loses no connection: the read is answered all the same. If that
+// counted as a lost one, a caller a second who hangs up would send all others' reads to
+// other goroutines.
+func TestACallerWhoCancelsCostsNobodyTheirReads(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := openConn(t, m.Client(t, roomy), opTimeout)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, _ = redisconn.DoOnCaller(ctx, c, func(context.Context, redis.Cmdable) ([]byte, error) {
+			cancel()
+			return nil, context.Canceled
+		})
+		if !c.MayUseCaller(t.Context()) {
+			t.Error("no caller may read")
+		}
+	})
+}
+
 func TestPunctual(t *testing.T) {
 	s := redistest.Start(t)
 	plain, obeys := s.Client(t), s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })

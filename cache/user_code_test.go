@@ -1,0 +1,102 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// A function of the user's may end its goroutine, as a test's FailNow does. A batch must
+// not have opened flights before it that nobody runs then: other callers would wait for
+// them without an end, and Close too.
+func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := func(context.Context, int64) (string, error) { return "v1", nil }
+		c := must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+			if key == 2 {
+				runtime.Goexit()
+			}
+			return strconv.FormatInt(key, 10)
+		}}, cache.Options{Name: "test"}))
+		var batch sync.WaitGroup
+		batch.Go(func() { _, _ = c.GetMany(t.Context(), []int64{1, 2}) })
+		batch.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
+			t.Errorf("Get(1) after it: %q, %v", got, err)
+		}
+		_ = c.Close()
+	})
+}
+
+// A Set says that the source has another value now. If its value cannot be encoded, the
+// old one must not go on to answer.
+func TestASetThatCannotBeEncodedEndsTheOldValue(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source := newRows(r, 1)
+		var broken bool
+		c := open(r, source.source(), func(o *cache.Options) { o.Codec = sometimes{&broken} })
+		c.gives(r, 1, "v1")
+		source.put(1, "v2")
+		broken = true
+		if err := c.Set(r.ctx, 1, "v2"); !errors.Is(err, errBroken) {
+			r.Errorf("Set: %v", err)
+		}
+		broken = false
+		c.gives(r, 1, "v2")
+	})
+}
+
+// sometimes is a codec of texts that fails while broken.
+type sometimes struct{ broken *bool }
+
+func (s sometimes) Marshal(v any) ([]byte, error) {
+	if *s.broken {
+		return nil, errBroken
+	}
+	return []byte(v.(string)), nil
+}
+
+func (s sometimes) Unmarshal(data []byte, v any) error {
+	*v.(*string) = string(data)
+	return nil
+}
+
+// A refresh that finds no row any more ends the value that it was to refresh. A null
+// beside that value would be hidden by it for the rest of its local life.
+func TestARefreshThatFindsNoRowEndsTheLocalValue(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}, {redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.TTL, o.Jitter, o.StaleWhileRevalidate = time.Second, -1, time.Hour
+		})
+		c.gives(r, 1, "v1")
+		time.Sleep(1500 * time.Millisecond)
+		delete(source.values, 1)
+		c.gives(r, 1, "v1") // stale, and refreshed
+		time.Sleep(100 * time.Millisecond)
+		c.gives404(r, 1)
+	})
+}
+
+// An error of a load counts once, by one name, also where GetMany hands it on.
+func TestABatchNamesAnErrorOnce(t *testing.T) {
+	inCells(t, []cell{{redis: "none"}}, func(r *rig) {
+		source := newRows(r, 1)
+		source.slowly(func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() })
+		c := open(r, source.source(), func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Second })
+		_, err := c.GetMany(r.ctx, []int64{1})
+		var batch *cache.BatchError
+		if !errors.As(err, &batch) || batch.Causes[int64(1)].Error() != "cache: load timed out" {
+			r.Errorf("got %v", err)
+		}
+	})
+}
