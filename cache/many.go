@@ -11,31 +11,24 @@ import (
 )
 
 // maxTogether is how many keys of a GetMany are under way at a time. Others may have
-// joined their flights, and wait for their turn with them: without LoadMany, which
-// loads them one by one, there are fewer.
-const (
-	maxTogether       = 1024
-	maxTogetherSingly = 4 * maxSingles
-)
+// joined their flights, and wait for their turn with them.
+const maxTogether = 1024
 
 // GetMany returns the values of keys. A key that does not exist is absent from
 // the map, and one that is given twice counts once. If some keys have no answer, the
 // error is a [*BatchError] that says why, and the map, which is never nil, holds the
 // others. GetMany returns when all are there or ctx ends.
 //
-// It reads its keys from Redis in one round trip to each node, and loads the missing
-// ones with one call of [Source.LoadMany], for every 256 of them; without LoadMany, it
-// calls Load for 64 keys at a time. Keys that others are reading or loading, by Get or
-// GetMany, in this process or another, it waits for. Everything that is promised of
-// Get holds for each key. Of very many keys 1,024 are under way at a time.
+// For every 256 of its keys it reads Redis in one round trip to each node, and loads the
+// missing ones with one call of [Source.LoadMany]; without LoadMany it calls Load for 64
+// keys at a time. Of very many keys 1,024 are under way at a time, and a key whose load
+// hangs holds up those after them. Keys that others are reading or loading, by Get or
+// GetMany, in this process or another, it waits for. Everything that is promised of Get
+// holds for each key.
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	values := make(map[K]V, len(keys))
 	var failed BatchError
-	together := maxTogether
-	if c.source.LoadMany == nil {
-		together = maxTogetherSingly
-	}
-	for part := range slices.Chunk(unique(keys), together) {
+	for part := range slices.Chunk(unique(keys), maxTogether) {
 		c.getPart(ctx, part, values, &failed)
 	}
 	if len(failed.Causes) > 0 {
