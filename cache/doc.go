@@ -31,10 +31,10 @@
 //
 // # Writing
 //
-// Who changes a row does it in [Cache.Write], or calls [Cache.Invalidate] when it
-// has committed; who has the new value at hand may [Cache.Set] it. A filter has to
-// know a key before its row commits: Write and Set see to that, and
-// [Cache.Announce] does where the row is written elsewhere.
+// A writer changes a row in [Cache.Write], or calls [Cache.Invalidate] after the commit.
+// A writer that has the new value at hand may [Cache.Set] it. A filter has to know a key
+// before its row commits: Write and Set see to that, and [Cache.Announce] does for rows
+// that are written elsewhere.
 //
 // # What is promised
 //

@@ -11,9 +11,9 @@ import (
 	"github.com/levee-go/levee/localcache"
 )
 
-// Get returns the value of key: from the local tier, from Redis, or from the
-// source, which at most one of all the callers in all processes asks. It returns
-// when the value is there or ctx ends.
+// Get returns the value of key: from the local tier, from Redis, or from the source,
+// which one caller asks for all those in all processes who want the key. It returns when
+// the value is there or ctx ends.
 //
 // A value past its TTL may be the answer, see the package's documentation;
 // [Cache.Fetch] tells. The error matches [ErrNotFound] if the source has no such key,

@@ -19,9 +19,9 @@ const maxRefusals = 2
 // after Options.LoadTimeout, and on Close.
 type Load func(ctx context.Context) (data []byte, ttl time.Duration, err error)
 
-// Rebuild returns the value of id: from Redis if it is there, else from load, which
-// at most one of all the callers in all processes runs while Redis works. It returns
-// when the value is there or ctx ends. A value longer than Keyspace.MaxBytes, or with
+// Rebuild returns the value of id: from Redis if it is there, else from load, which one
+// caller runs for all those in all processes who want id. It returns when the value is
+// there or ctx ends. A value longer than Keyspace.MaxBytes, or with
 // a ttl under a millisecond, is returned and not published.
 //
 // The errors are those of load, a *PanicError or ErrGoexit if it did not return,
