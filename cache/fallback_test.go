@@ -20,16 +20,23 @@ func onlyFallback(o *cache.Options) {
 	o.StaleWhileRevalidate, o.StaleIfError = -1, time.Hour
 }
 
+// oldAndSlow opens a cache that has v1 past its TTL, over a source that has v2 and takes
+// so long to say so.
+func oldAndSlow(r *rig, load time.Duration) (*rows, *probe[int64, string]) {
+	source := newRows(r, 1)
+	c := open(r, source.source(), onlyFallback)
+	c.gives(r, 1, "v1")
+	time.Sleep(2 * time.Second)
+	source.put(1, "v2")
+	source.slowly(func(context.Context, int64) error { time.Sleep(load); return nil })
+	return source, c
+}
+
 // Without SoftTimeout a caller with a long deadline waits for a slow database
 // although there is an old value to answer with.
 func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), onlyFallback)
-		c.gives(r, 1, "v1")
-		time.Sleep(2 * time.Second)
-		source.put(1, "v2")
-		source.slowly(func(context.Context, int64) error { time.Sleep(3 * time.Second); return nil })
+		source, c := oldAndSlow(r, 3*time.Second)
 
 		for i := range 3 { // one opens the flight, the others join it
 			began := time.Now()
@@ -56,12 +63,7 @@ func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 // it would hide the new value from patient callers for a second.
 func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), onlyFallback)
-		c.gives(r, 1, "v1")
-		time.Sleep(2 * time.Second)
-		source.put(1, "v2")
-		source.slowly(func(context.Context, int64) error { time.Sleep(150 * time.Millisecond); return nil })
+		_, c := oldAndSlow(r, 150*time.Millisecond)
 
 		impatient, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
 		defer cancel()

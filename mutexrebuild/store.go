@@ -122,7 +122,7 @@ func (s *store) get(ctx context.Context, ids []string) []Value {
 		replies := make([]*redis.StringCmd, len(asked))
 		p := rdb.Pipeline()
 		for n, i := range asked {
-			replies[n] = s.getRange(ctx, p, s.key(ids[i]))
+			replies[n] = p.GetRange(ctx, s.key(ids[i]), 0, int64(s.space.MaxBytes)) // as redisconn.GetRange does
 		}
 		_, _ = p.Exec(ctx) // the replies have the errors
 		return replies, nil
@@ -153,7 +153,7 @@ func (s *store) getOne(ctx context.Context, id string) Value {
 	}
 	key := s.key(id)
 	value := s.value(onCallerOrDo(ctx, s.conn, func(ctx context.Context, rdb redis.Cmdable) ([]byte, error) {
-		return redisconn.Bytes(s.getRange(ctx, rdb, key))
+		return redisconn.GetRange(ctx, rdb, key, s.space.MaxBytes)
 	}))
 	if value.Err == nil {
 		s.conn.Outage.Answered()
@@ -170,10 +170,6 @@ func onCallerOrDo[T any](ctx context.Context, c *redisconn.Conn, op func(context
 		return redisconn.DoOnCaller(ctx, c, op)
 	}
 	return redisconn.Do(ctx, c, func(ctx context.Context) (T, error) { return op(ctx, c.Client) }, nil)
-}
-
-func (s *store) getRange(ctx context.Context, rdb redis.Cmdable, key string) *redis.StringCmd {
-	return rdb.GetRange(ctx, key, 0, int64(s.space.MaxBytes))
 }
 
 func (s *store) value(data []byte, err error) Value {
