@@ -29,6 +29,13 @@ FUZZTIME ?= 60s
 SOAK     ?= 30m
 ARGS     ?=
 
+# Which Redis the tests start: "make test REDIS_SERVER=/usr/bin/valkey-server".
+REDIS_SERVER ?= $(or $(LEVEE_REDIS_SERVER),redis-server)
+export LEVEE_REDIS_SERVER := $(REDIS_SERVER)
+
+# The packages that talk to a Redis.
+CORE := ./internal/redisconn ./internal/clients ./internal/security ./mutexrebuild ./lock ./bloom ./cache
+
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## This list
@@ -47,7 +54,15 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 # take each other's processors. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) $(MODULES:%='-C=% -race -p=2 -vet=all ./...') '$(failpoints)'
+	@$(runtests) $(MODULES:%='-C=% -race -p=2 -vet=all -timeout=30m ./...') '$(failpoints)'
+
+.PHONY: servers
+servers: redis ## The tests of what talks to Redis, on each server that Debian has (PKG=)
+	@bash .ci/get-servers bin/servers
+	@for server in $(REDIS_SERVER) $$(find $(CURDIR)/bin/servers -maxdepth 1 -type f -perm -1); do \
+		echo "== $$($$server --version)"; \
+		LEVEE_REDIS_SERVER=$$server $(runtests) '-p=2 $(if $(filter-out ./...,$(PKG)),$(PKG),$(CORE))' || failed=1; \
+	done; exit $${failed:-0}
 
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml on all modules
@@ -79,7 +94,11 @@ fuzz: redis ## Every fuzz target in turn (PKG=, FUZZTIME=60s each)
 	done
 
 .PHONY: bench
-bench: redis ## Benchmarks with allocations (PKG=, BENCH=pattern, COUNT=1)
+bench: redis ## levee beside its peers, two minutes (ARGS="-work hit-bytes,arrivals -rounds 5")
+	@go run -C internal/bench -tags gozero . $(or $(ARGS),-short)
+
+.PHONY: micro
+micro: redis ## The packages' own benchmarks, with allocations (PKG=, BENCH=pattern, COUNT=1)
 	@mkdir -p bin
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG) | tee bin/bench.txt
 	@$(BENCHSTAT) bin/bench.txt

@@ -32,6 +32,44 @@ func (s *shared) add(ctx context.Context, ids []string) error {
 	})
 }
 
+// ensure adds the ids that the copy does not hold. The copy may be outdated, and the filter
+// may abstain for it: it holds what it held. In a filter that does not count, an id that
+// only looks held has to be in the log all the same, from which a Rebuild takes over what
+// its scan may have missed.
+func (s *shared) ensure(ctx context.Context, ids []string) error {
+	if s.life.Err() != nil {
+		return ErrClosed
+	}
+	held := s.held(ids)
+	others := slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(held, id) })
+	if len(others) > 0 {
+		if err := s.add(ctx, others); err != nil {
+			return err
+		}
+	}
+	if len(held) > 0 && !s.o.Counting {
+		ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+		defer cancel()
+		_ = s.add(ctx, held)
+	}
+	return nil
+}
+
+// held returns the ids that the copy holds.
+func (s *shared) held(ids []string) (held []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.copy == nil || s.copy.generation.saturated.Load() {
+		return nil
+	}
+	for _, id := range ids {
+		if s.copy.holds(s.copy.key.sum(id)) {
+			held = append(held, id)
+		}
+	}
+	return held
+}
+
 func (s *shared) addHashes(ctx context.Context, rec *record, hashes []hash) error {
 	reply, err := s.onGenerations(rec, func(g generations) (changeReply, error) {
 		return s.store.add(ctx, rec, hashes, g)

@@ -119,6 +119,7 @@ type Filter struct {
 type filter interface {
 	mayContain(ctx context.Context, id string) bool
 	add(ctx context.Context, ids []string) error
+	ensure(ctx context.Context, ids []string) error
 	remove(ctx context.Context, ids []string) error
 	rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 	stats() Stats
@@ -150,6 +151,24 @@ func (f *Filter) Add(ctx context.Context, ids ...string) error {
 		return l.add(ctx, ids) // not through the interface, which would move ids to the heap
 	}
 	return f.impl.add(ctx, slices.Clone(ids))
+}
+
+// Ensure is Add for ids that may be in the set already, such as those of rows that are
+// updated. What the filter holds, as far as this process knows, it does not count again,
+// and it needs no Redis for that: also while the filter abstains because Redis does not
+// answer. The other ids it adds, with the errors of Add.
+//
+// About FalsePositiveRate of the ids that are new look as if the filter held them. A filter
+// that does not count adds them all the same, but waits for Redis only 100 ms and passes over
+// its errors; an id that only looked held, whose row commits while Redis is out of reach and
+// a Rebuild of another process runs, may be denied until the next Rebuild. A counting
+// filter does not add them, and denies them when others are removed: give it new ids
+// by Add, also ids that were removed before.
+func (f *Filter) Ensure(ctx context.Context, ids ...string) error {
+	if f == nil {
+		return nil
+	}
+	return f.impl.ensure(ctx, slices.Clone(ids))
 }
 
 // Remove takes ids out of a counting filter, each as often as it is given. A filter

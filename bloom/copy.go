@@ -60,6 +60,20 @@ func (c *localCopy) add(h hash) {
 	c.generation.add(h)
 }
 
+// holds reports whether h is in, less what the log has cleared.
+func (c *localCopy) holds(h hash) bool {
+	if !c.generation.contains(h) || len(c.cleared) == 0 {
+		return c.generation.contains(h)
+	}
+	w := c.generation.spread.start(h)
+	for range c.generation.spread.hashes {
+		if _, cleared := c.cleared[w.next(&c.generation.spread)]; cleared {
+			return false
+		}
+	}
+	return true
+}
+
 // keep takes the positions of h out of cleared: h was added after they were cleared.
 func (c *localCopy) keep(h hash) {
 	if len(c.cleared) == 0 {

@@ -108,6 +108,30 @@ func (l *local) add(_ context.Context, ids []string) error {
 	return nil
 }
 
+// ensure adds each id to the generations that do not hold it.
+func (l *local) ensure(ctx context.Context, ids []string) error {
+	if !l.o.Counting {
+		return l.add(ctx, ids)
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.current == nil {
+		return ErrClosed
+	}
+	for _, h := range l.key.appendSums(nil, ids) {
+		held := l.current.contains(h) && !l.current.saturated.Load()
+		if !held {
+			l.current.add(h)
+			l.recent.push([]hash{h})
+			l.counts.adds.Add(1)
+		}
+		if l.next != nil && !(held && l.next.contains(h)) {
+			l.next.add(h)
+		}
+	}
+	return nil
+}
+
 func (l *local) remove(_ context.Context, ids []string) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/bits-and-blooms/bloom/v3"
+
+	"github.com/levee-go/levee/internal/keys"
 )
 
 // maxBytes is how large the table of a filter may be; a Rebuild holds two tables.
@@ -16,7 +18,8 @@ const maxBytes = 4 << 30
 
 // Options of a Filter. Only Capacity is required.
 type Options struct {
-	// Name tells filters apart that share a Redis. Open needs one; New ignores it.
+	// Name tells filters apart that share a Redis. Open needs one that is not blank and
+	// holds no control characters; New ignores it.
 	Name string
 
 	// Capacity is how many ids the filter is sized for. The filter takes more, at a
@@ -107,8 +110,8 @@ func (o Options) withDefaults() (Options, error) {
 
 // withSharedDefaults is withDefaults for Open.
 func (o Options) withSharedDefaults() (Options, error) {
-	if o.Name == "" {
-		return o, errors.New("bloom: Name must not be empty")
+	if err := keys.CheckName(o.Name); err != nil {
+		return o, fmt.Errorf("bloom: %w", err)
 	}
 	o, err := o.withDefaults()
 	if err != nil {

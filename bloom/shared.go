@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"reflect"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -30,6 +31,7 @@ import (
 type shared struct {
 	// answering is the copy that MayContain asks. Nil: the filter abstains.
 	answering atomic.Pointer[localCopy]
+	rdb       redis.UniversalClient
 	o         Options
 	quoted    string // the name, for logs
 
@@ -68,7 +70,8 @@ type shared struct {
 // the same Redis. The package documentation says what such a filter promises.
 //
 // Open asks Redis for the filter's record, and makes one if there is none. It returns
-// ErrParameters if the stored filter has another Capacity, FalsePositiveRate or Secret.
+// ErrParameters if the stored filter has another Capacity, FalsePositiveRate or Secret,
+// and an error that says so if it cannot work with a client like rdb.
 // If Redis does not answer, Open succeeds: the filter abstains and keeps trying. It also
 // abstains if the stored filter turns out only then to have other parameters. Open does
 // not wait until the copy is loaded.
@@ -79,9 +82,10 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 	if err != nil {
 		return nil, err
 	}
-	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, errors.New("bloom: Open needs a redis client, got nil")
+	if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
+		return nil, fmt.Errorf("bloom: %w", err)
 	}
+	redisconn.Advise(rdb, logonce.New(o.Logger, "bloom: "))
 	s := newShared(rdb, o)
 	if _, err := s.askForRecord(ctx, o.Complete); err != nil {
 		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
@@ -95,7 +99,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 
 func newShared(rdb redis.UniversalClient, o Options) *shared {
 	s := &shared{
-		o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
+		rdb: rdb, o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
 		store:     newStore(rdb, o, rand.Text()),
 		announced: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
 		recent: recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch},

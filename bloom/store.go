@@ -111,8 +111,8 @@ func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, a
 // evalOn runs a script on conn. If the caller leaves before the script's end, late gets
 // the end.
 func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redis.Script, keys []string, args ...any) *redis.Cmd {
-	cmd, err := redisconn.Do(ctx, conn, func(ctx context.Context) (*redis.Cmd, error) {
-		cmd := redisconn.Eval(ctx, conn.Bounded(), script, redisconn.Call{Keys: keys, Args: args})[0]
+	cmd, err := redisconn.Do(ctx, conn, conn.Timeout(), func(ctx context.Context) (*redis.Cmd, error) {
+		cmd := script.Run(ctx, conn.Client(), keys, args...)
 		return cmd, cmd.Err()
 	}, func(*redis.Cmd, error) {
 		if late != nil {

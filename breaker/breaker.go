@@ -1,12 +1,13 @@
 // Package breaker stands in front of a source that may fail, hang or be
-// overloaded, such as a database. It bounds how many calls run at a time, how long
-// each may take and how long it waits for a place, and it stops calling for a while
-// when too many calls fail.
+// overloaded, such as a database. It bounds how many calls run at a time and how long
+// each may take, has bursts of calls wait for a place, sheds what it cannot serve in
+// time, and stops calling for a while when too many calls fail.
 //
 // A call of [Breaker.Do] passes, in this order:
 //
 //	open?   refused at once with ErrOpen
-//	queue   waits for a place, first in first out, at most QueueTimeout: ErrLimited
+//	queue   waits for a place, first in first out, if its turn can be expected in
+//	        time: else ErrLimited at once
 //	open?   asked again, because it may have opened while the call waited; the
 //	        opening also ends the waiting
 //	run     in a goroutine of its own, at most Timeout: ErrTimeout
@@ -20,13 +21,36 @@
 // beside the one that tries. Only a closed breaker has a queue: otherwise a call
 // that finds no place is refused at once.
 //
+// # The queue
+//
+// A call that finds no place waits if it can be expected to end before its caller's
+// deadline or, without a deadline, to get one within QueueTimeout; both are reckoned from how long the last
+// functions took, how long those that run have taken so far, and how many calls wait.
+// So a burst waits, as long as it takes:
+//
+//	MaxConcurrent × QueueTimeout / the time of a function = 64 × 5 s / 50 ms = 6,400 calls
+//
+// at once can be served, by the defaults, give or take a quarter for an estimate that
+// errs. Under standing overload the calls that can be served in time are, and the
+// others hear at once that they cannot. When functions become slower, calls that wait are looked at
+// again, and those that have become hopeless are refused.
+//
+// # Inner calls
+//
+// A function may make a call of its own Breaker, or wait for somebody else's: it does
+// not count meanwhile, and the inner call runs in its place. So functions that need
+// each other do not wait for each other in vain, whatever the limit. The Breaker knows
+// an inner call by its context, which must be made from that of the function. It must
+// be told of functions that wait for calls that others have made: see [Pause] and
+// [Call]. Package cache does.
+//
 // What is promised:
 //
-//   - At most [Options.MaxConcurrent] functions run, whatever becomes of their
-//     callers: a function that ignores the end of its context keeps its place until
+//   - At most [Options.MaxConcurrent] functions run, those that wait for inner calls
+//     not counted, whatever becomes of their callers: a function that ignores the end of its context keeps its place until
 //     it returns. If such functions hold all places, nothing runs until one of them
 //     returns.
-//   - A call returns when its context ends and at the latest after
+//   - A call returns when its context ends, and without a deadline at the latest after
 //     [Breaker.MaxDuration], whatever the function does.
 //   - A function that panics or calls runtime.Goexit ends its call with an error
 //     and is a failure. A function that hangs is a failure after Timeout. None of
@@ -57,8 +81,9 @@ var (
 	// calls have failed.
 	ErrOpen = errors.New("breaker: open")
 	// ErrLimited reports that the function was not called, because too many are
-	// running or waiting. If the caller's context ended while it waited, the
-	// error matches the context's error too.
+	// running or waiting. Its text tells which limit that was and how long the wait
+	// would have been. If the caller's context ended while it waited, the error
+	// matches the context's error too.
 	ErrLimited = errors.New("breaker: too many calls")
 	// ErrTimeout reports that the function did not return within Timeout.
 	ErrTimeout = errors.New("breaker: call timed out")
@@ -96,14 +121,12 @@ func (s State) String() string {
 // concurrently and has nothing to close. The calls of a nil *Breaker are not
 // bounded, but are still contained and return with their context.
 type Breaker struct {
-	o          Options // with the defaults filled in
-	timedOut   error   // ErrTimeout, as one value of this Breaker: the cause of its timeouts and of no other's
-	circuit    *circuit
-	normal     *limiter
-	degraded   *limiter
-	background *limiter
-	hook       hook
-	tally      tally
+	o        Options // with the defaults filled in
+	timedOut error   // ErrTimeout, as one value of this Breaker: the cause of its timeouts and of no other's
+	circuit  *circuit
+	queue    *queue
+	hook     hook
+	tally    tally
 }
 
 // New makes a Breaker. Its errors name the option that is wrong.
@@ -113,18 +136,16 @@ func New(o Options) (*Breaker, error) {
 		return nil, err
 	}
 	b := &Breaker{
-		o:          o,
-		timedOut:   fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
-		normal:     newLimiter(o.MaxConcurrent, o.MaxQueue),
-		degraded:   newLimiter(o.MaxDegraded, o.MaxQueue),
-		background: newLimiter(o.MaxBackground, 0),
-		hook:       hook{fn: o.OnStateChange},
+		o:        o,
+		timedOut: fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
+		queue:    newQueue(o),
+		hook:     hook{fn: o.OnStateChange},
 	}
 	if o.Name != "" {
 		b.timedOut = fmt.Errorf("%w after %v: %s", ErrTimeout, o.Timeout, o.Name)
 	}
 	if o.FailureRatio > 0 {
-		b.circuit = newCircuit(o, b.hook.push)
+		b.circuit = newCircuit(o, b.changed)
 	}
 	return b, nil
 }
@@ -140,9 +161,9 @@ func (b *Breaker) orOff() *Breaker {
 }
 
 // Do calls fn and returns its error. It does not call fn if the breaker is open
-// (ErrOpen) or no place comes free in time (ErrLimited). fn runs in a goroutine of
-// its own. Its context has the values of ctx and ends with ctx; if there is a
-// Timeout, it also ends after that and when Do returns.
+// (ErrOpen) or no place can be expected to come free in time (ErrLimited). fn runs in a
+// goroutine of its own. Its context has the values of ctx and ends with ctx; if there is
+// a Timeout, it also ends after that and when Do returns.
 //
 // Do returns when fn does, with *PanicError or ErrGoexit if fn ended so. If fn's
 // context ends first, Do returns at once, with ErrTimeout or with the error of
@@ -150,27 +171,96 @@ func (b *Breaker) orOff() *Breaker {
 // returns after its context has ended, unless it was ctx that ended and IsFailure
 // clears fn's error.
 func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	b = b.orOff()
-	return b.do(ctx, fn, nil, b.o.QueueTimeout)
+	return b.Run(ctx, Call{}, fn)
 }
 
-// DoDegraded is Do within a smaller limit, for calls that are only made because
-// something before the source has failed, such as a shared cache. At most
-// MaxDegraded of them run at a time, and they count within MaxConcurrent too. They
-// wait for both places within one QueueTimeout.
+// DoDegraded is Do for a call of class [Degraded].
 func (b *Breaker) DoDegraded(ctx context.Context, fn func(ctx context.Context) error) error {
-	b = b.orOff()
-	return b.do(ctx, fn, b.degraded, b.o.QueueTimeout)
+	return b.Run(ctx, Call{Class: Degraded}, fn)
 }
 
-// DoBackground is Do for calls that nobody waits for, such as a refresh of a value
-// that can still be used. At most MaxBackground of them run at a time, and they
-// count within MaxConcurrent too. They do not wait for a place, so they never delay
-// a call that somebody waits for: while such a call queues, DoBackground returns
-// ErrLimited.
+// DoBackground is Do for a call of class [Background].
 func (b *Breaker) DoBackground(ctx context.Context, fn func(ctx context.Context) error) error {
+	return b.Run(ctx, Call{Class: Background}, fn)
+}
+
+// A Class says within which limits a call runs. All count within MaxConcurrent.
+type Class uint8
+
+const (
+	// Normal is the class of most calls.
+	Normal Class = iota
+	// Degraded is for calls that are only made because something before the source
+	// has failed, such as a shared cache. At most MaxDegraded of them run at a time.
+	Degraded
+	// Background is for calls that nobody waits for, such as a refresh of a value
+	// that can still be used. At most MaxBackground of them run at a time. They do not
+	// wait for a place, so they never delay a call that somebody waits for.
+	Background
+	classes
+)
+
+// A Call says how to make a call. The zero value is what Do does.
+type Call struct {
+	Class Class
+	// For is who waits for the call, if that is not the caller of Run alone. When they
+	// have all left, the call gives up its place in the queue, but not a function that
+	// runs. Nil: the caller, with the context.
+	For Callers
+	// Inner is closed when a function that the Breaker runs comes to wait for the call,
+	// see [Pause]. Nil: none does, but for the caller.
+	Inner <-chan struct{}
+}
+
+// Callers are those who wait for a call. A context.Context is one caller.
+type Callers interface {
+	// Deadline is when the last of them leaves; false: they wait as long as it takes.
+	Deadline() (deadline time.Time, ok bool)
+	// Done is closed when all have left.
+	Done() <-chan struct{}
+	// Err is not nil when Done is closed.
+	Err() error
+}
+
+// Run is Do as c says.
+func (b *Breaker) Run(ctx context.Context, c Call, fn func(ctx context.Context) error) error {
 	b = b.orOff()
-	return b.do(ctx, fn, b.background, -1)
+	if c.For == nil {
+		c.For = ctx
+		defer Pause(ctx)()
+	}
+	if ctx.Err() != nil {
+		b.tally.left.Add(1)
+		return ended(ctx)
+	}
+	if b.circuit.refuses() {
+		b.tally.refused(ErrOpen)
+		return ErrOpen
+	}
+	place, err := b.queue.acquire(ctx, c)
+	if err != nil {
+		b.tally.refused(err)
+		return err
+	}
+	settle, ok := b.circuit.admit()
+	if !ok {
+		b.queue.release(place)
+		b.tally.refused(ErrOpen)
+		return ErrOpen
+	}
+	return b.run(context.WithValue(ctx, holderKey{}, place), fn, place, settle)
+}
+
+// changed comes under gobreaker's mutex and must not block for long. Only a closed
+// breaker has a queue.
+func (b *Breaker) changed(from, to State) {
+	switch to {
+	case Open:
+		b.queue.close(ErrOpen)
+	case Closed:
+		b.queue.open()
+	}
+	b.hook.push(from, to)
 }
 
 // State returns the present state. It does not wait.
@@ -178,63 +268,23 @@ func (b *Breaker) State() State {
 	return b.orOff().circuit.state()
 }
 
-// MaxDuration is the longest a call can take, QueueTimeout and Timeout together,
-// or 0 if there is no bound but the caller's context.
+// MaxDuration is the longest a call can take whose caller has no deadline, QueueTimeout
+// and Timeout together, or 0 if there is no bound. With a deadline it is the bound of all
+// calls if QueueTimeout was given.
 func (b *Breaker) MaxDuration() time.Duration {
 	if b == nil || b.o.Timeout <= 0 {
 		return 0
 	}
-	if b.normal == nil && b.degraded == nil {
+	if b.o.MaxConcurrent < 0 && b.o.MaxDegraded < 0 {
 		return b.o.Timeout
 	}
 	return b.o.Timeout + max(0, b.o.QueueTimeout)
 }
 
-// do is Do within two limits: extra, and that of all calls. The call waits for
-// both places for at most queueTimeout, or not at all if that is negative.
-func (b *Breaker) do(ctx context.Context, fn func(context.Context) error, extra *limiter, queueTimeout time.Duration) error {
-	if ctx.Err() != nil {
-		b.tally.left.Add(1)
-		return ended(ctx)
-	}
-	if err := b.enter(ctx, extra, queueTimeout); err != nil {
-		b.tally.refused(err)
-		return err
-	}
-	settle, ok := b.circuit.admit()
-	if !ok {
-		b.leave(extra)
-		b.tally.refused(ErrOpen)
-		return ErrOpen
-	}
-	return b.run(ctx, fn, extra, settle)
-}
-
-// enter takes a place in each limit. It gives up when the breaker opens.
-func (b *Breaker) enter(ctx context.Context, extra *limiter, queueTimeout time.Duration) error {
-	if b.circuit.refuses() {
-		return ErrOpen
-	}
-	w := wait{ctx: ctx, closed: b.circuit.whileClosed(), timeout: queueTimeout}
-	if err := extra.acquire(&w); err != nil {
-		return err
-	}
-	if err := b.normal.acquire(&w); err != nil {
-		extra.release()
-		return err
-	}
-	return nil
-}
-
-func (b *Breaker) leave(extra *limiter) {
-	b.normal.release()
-	extra.release()
-}
-
 // run calls fn and gives the verdict as soon as the call is over for its caller.
 // The places are given back when fn itself is over, and only after the verdict,
 // so that the next call from the queue meets a breaker that knows the verdict.
-func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, extra *limiter, settle func(error)) error {
+func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, place *holder, settle func(error)) error {
 	ctx, cancel := b.bound(ctx)
 	defer cancel()
 
@@ -249,7 +299,7 @@ func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, extra
 
 	if late == nil {
 		b.tally.running.Add(-1)
-		b.leave(extra)
+		b.queue.release(place)
 		return err
 	}
 	b.tally.stuck.Add(1)
@@ -257,7 +307,7 @@ func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, extra
 		<-late
 		b.tally.stuck.Add(-1)
 		b.tally.running.Add(-1)
-		b.leave(extra)
+		b.queue.release(place)
 	}()
 	return err
 }
@@ -293,6 +343,19 @@ func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, 
 		return failure, err
 	}
 }
+
+// left is the ErrLimited of a call whose callers have left before it had a place.
+func left(callers Callers) error {
+	if ctx, ok := callers.(context.Context); ok {
+		return fmt.Errorf("%w: %w", ErrLimited, &gone{ended(ctx)})
+	}
+	return fmt.Errorf("%w: %w", ErrLimited, &gone{callers.Err()})
+}
+
+// A gone tells that the callers left from other refusals.
+type gone struct{ error }
+
+func (g *gone) Unwrap() error { return g.error }
 
 // ended is the error of a context that has ended, with its cause.
 func ended(ctx context.Context) error {

@@ -289,7 +289,8 @@ func TestMaxDurationIsQueueAndTimeout(t *testing.T) {
 		o    breaker.Options
 		want time.Duration
 	}{
-		{breaker.Options{}, 5200 * time.Millisecond},
+		{breaker.Options{}, 10 * time.Second},
+		{breaker.Options{QueueTimeout: 200 * time.Millisecond}, 5200 * time.Millisecond},
 		{breaker.Options{QueueTimeout: -1}, 5 * time.Second},
 		{breaker.Options{MaxConcurrent: -1, MaxDegraded: -1}, 5 * time.Second},
 		{breaker.Options{Timeout: -1}, 0},

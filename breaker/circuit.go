@@ -1,7 +1,6 @@
 package breaker
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
@@ -23,9 +22,8 @@ var (
 	excluded verdict = errors.New("excluded")
 )
 
-// A circuit is gobreaker's state machine, with two things that it lacks: callers
-// in the queue are told when it opens, and a refusal while it is open takes no
-// mutex. gobreaker decides, and it ignores the verdict on a call that began before
+// A circuit is gobreaker's state machine, with one thing that it lacks: a refusal
+// while it is open takes no mutex. gobreaker decides, and it ignores the verdict on a call that began before
 // the last change of state.
 //
 // A nil circuit never opens.
@@ -39,25 +37,10 @@ type circuit struct {
 	// come to it: without the mirror a refusal takes three mutexes and twice the time.
 	start     time.Time
 	openUntil atomic.Int64
-
-	closed atomic.Pointer[closedPhase] // the present one, or the last
-}
-
-// A closedPhase is the time from a closing to the next opening. ctx ends with
-// it, and the waiting of the callers in the queue ends with ctx.
-type closedPhase struct {
-	ctx context.Context
-	end context.CancelCauseFunc
-}
-
-func newClosedPhase() *closedPhase {
-	ctx, end := context.WithCancelCause(context.Background())
-	return &closedPhase{ctx, end}
 }
 
 func newCircuit(o Options, changed func(from, to State)) *circuit {
 	c := &circuit{cooldown: jitter(o.Cooldown), changed: changed, start: time.Now()}
-	c.closed.Store(newClosedPhase())
 	c.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
 		Interval:     o.Window,
@@ -83,15 +66,6 @@ func (c *circuit) refuses() bool {
 	return until != 0 && int64(time.Since(c.start)) < until
 }
 
-// whileClosed returns a context that ends when the circuit opens. It has ended
-// already if the circuit is not closed.
-func (c *circuit) whileClosed() context.Context {
-	if c == nil {
-		return context.Background()
-	}
-	return c.closed.Load().ctx
-}
-
 // admit lets a call run, whose verdict must then be given to settle.
 func (c *circuit) admit() (settle func(verdict error), ok bool) {
 	if c == nil {
@@ -114,10 +88,8 @@ func (c *circuit) onChange(_ string, from, to gobreaker.State) {
 	switch State(to) {
 	case Open:
 		c.openUntil.Store(int64(time.Since(c.start) + c.cooldown))
-		c.closed.Load().end(ErrOpen)
 	case Closed:
 		c.openUntil.Store(0)
-		c.closed.Store(newClosedPhase())
 	}
 	c.changed(State(from), State(to))
 }

@@ -2,6 +2,7 @@ package breaker_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,14 +20,14 @@ func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
 			go func() { _ = b.DoDegraded(context.Background(), hold) }()
 		}
 		synctest.Wait()
-		if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+		if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
 			t.Errorf("third degraded call: got %v, want ErrLimited", err)
 		}
 		if err := b.Do(t.Context(), succeed); err != nil {
 			t.Errorf("normal call: got %v, want nil", err)
 		}
 		occupy(b, 6, release)
-		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
 			t.Errorf("ninth call: got %v, want ErrLimited: degraded ones count in the whole", err)
 		}
 		close(release)
@@ -45,7 +46,7 @@ func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
 		release := make(chan struct{})
 		occupy(b, 4, release)
 		for range 3 {
-			if err := b.DoDegraded(t.Context(), succeed); err != breaker.ErrLimited {
+			if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
 				t.Errorf("got %v, want ErrLimited", err)
 			}
 		}
@@ -71,7 +72,7 @@ func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		begin := time.Now()
 		err := b.DoDegraded(t.Context(), succeed)
-		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
+		if !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
 			t.Errorf("got %v after %v, want ErrLimited after 200ms in all", err, time.Since(begin))
 		}
 		close(release)
@@ -84,7 +85,7 @@ func TestABackgroundCallDoesNotWait(t *testing.T) {
 		release := make(chan struct{})
 		occupy(b, 4, release)
 		begin := time.Now()
-		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		close(release)
@@ -104,7 +105,7 @@ func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 			go func() { _ = b.DoBackground(context.Background(), hold) }()
 		}
 		synctest.Wait()
-		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
 			t.Errorf("third of four in the background: got %v, want ErrLimited", err)
 		}
 		occupy(b, 2, release)
@@ -113,7 +114,7 @@ func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 		waiter.Go(func() { waited = b.Do(context.Background(), succeed) })
 		synctest.Wait()
 		began := time.Now()
-		if err := b.DoBackground(t.Context(), succeed); err != breaker.ErrLimited || time.Since(began) > 0 {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(began) > 0 {
 			t.Errorf("with all places taken: got %v after %v, want ErrLimited at once", err, time.Since(began))
 		}
 		close(release)

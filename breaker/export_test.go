@@ -14,9 +14,7 @@ func (b *Breaker) AtOpening(f func()) {
 
 // HasPlace reports whether a place of MaxConcurrent is free.
 func (b *Breaker) HasPlace() bool {
-	if !b.normal.places.TryAcquire(1) {
-		return false
-	}
-	b.normal.places.Release(1)
-	return true
+	b.queue.mu.Lock()
+	defer b.queue.mu.Unlock()
+	return b.queue.fits(Normal, false)
 }

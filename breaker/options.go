@@ -37,12 +37,14 @@ type Options struct {
 	// MaxConcurrent, at least 1, or 16 if MaxConcurrent is no limit; negative: no
 	// limit but MaxConcurrent.
 	MaxBackground int
-	// QueueTimeout is how long a call waits for a place. 0: 200 ms; negative: it
-	// does not wait.
+	// QueueTimeout is the longest that a call waits for a place. One that can be
+	// expected to wait for longer, or until it is too late for its caller's deadline,
+	// is refused at once. 0: until then, or for Timeout if its caller has no deadline;
+	// negative: calls do not wait.
 	QueueTimeout time.Duration
-	// MaxQueue is how many calls may wait at MaxConcurrent, and how many at
-	// MaxDegraded; the next one is refused at once. 0: 1024; negative: no bound but
-	// QueueTimeout.
+	// MaxQueue is how many normal and how many degraded calls may wait; the next one
+	// is refused at once. It bounds the memory of what waits, some 10 KB a call with
+	// its goroutines. 0: 10,000; negative: no bound but QueueTimeout.
 	MaxQueue int
 
 	// Timeout is how long a function may take. 0: 5 s; negative: no bound but the
@@ -62,6 +64,8 @@ type Options struct {
 	// If it is 64 changes behind, later changes are joined to the last of them. Its
 	// panics are contained and counted. Nil: nobody is told.
 	OnStateChange func(from, to State)
+
+	capped bool // QueueTimeout was given
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -83,12 +87,16 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.MaxConcurrent, 64)
 	setDefault(&o.MaxDegraded, 16)
 	setDefault(&o.MaxBackground, max(1, half(o.MaxConcurrent)))
-	setDefault(&o.QueueTimeout, 200*time.Millisecond)
-	setDefault(&o.MaxQueue, 1024)
+	setDefault(&o.MaxQueue, 10_000)
 	setDefault(&o.Timeout, 5*time.Second)
 	if o.Timeout > math.MaxInt64/4 || o.QueueTimeout > math.MaxInt64/4 {
 		return o, fmt.Errorf("breaker: Timeout and QueueTimeout must be under 73 years; negative turns them off, got %v and %v", o.Timeout, o.QueueTimeout)
 	}
+	o.capped = o.QueueTimeout != 0
+	if o.QueueTimeout == 0 && o.Timeout < 0 {
+		o.QueueTimeout = math.MaxInt64 / 4
+	}
+	setDefault(&o.QueueTimeout, o.Timeout)
 	return o.withWindow()
 }
 

@@ -1,9 +1,9 @@
 package breaker
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 )
 
 // Stats is a snapshot of a Breaker. The counters start at zero in New. While no
@@ -15,6 +15,8 @@ type Stats struct {
 	Running int // functions running now, each in a place of MaxConcurrent
 	Stuck   int // of these, those whose caller has gone
 	Waiting int // calls waiting for a place
+	// Service is how long a function keeps its place, as the queue expects it now.
+	Service time.Duration
 
 	Successes      uint64
 	Failures       uint64
@@ -22,7 +24,11 @@ type Stats struct {
 	Excluded       uint64 // the caller left while its function ran
 	RefusedOpen    uint64
 	RefusedLimited uint64
+	Shed           uint64 // of these, those whose turn could not be expected in time
 	Left           uint64 // the caller left before its function ran
+
+	Waited   uint64        // calls that had to wait for their place, and got one
+	WaitTime time.Duration // of all of these
 
 	LostCallbacks uint64 // calls of OnStateChange that panicked or called Goexit
 }
@@ -32,11 +38,10 @@ func (b *Breaker) Stats() Stats {
 	if b == nil {
 		return Stats{}
 	}
-	return Stats{
+	s := Stats{
 		State:          b.circuit.state(),
 		Running:        int(b.tally.running.Load()),
 		Stuck:          int(b.tally.stuck.Load()),
-		Waiting:        b.normal.waiting() + b.degraded.waiting(),
 		Successes:      b.tally.successes.Load(),
 		Failures:       b.tally.failures.Load(),
 		Timeouts:       b.tally.timeouts.Load(),
@@ -46,6 +51,8 @@ func (b *Breaker) Stats() Stats {
 		Left:           b.tally.left.Load(),
 		LostCallbacks:  b.hook.failed.Load(),
 	}
+	b.queue.stats(&s)
+	return s
 }
 
 type tally struct {
@@ -71,10 +78,11 @@ func (t *tally) judged(v verdict) {
 
 // refused counts a call that did not get a place.
 func (t *tally) refused(err error) {
+	var gone *gone
 	switch {
 	case errors.Is(err, ErrOpen):
 		t.open.Add(1)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // joined with ErrLimited
+	case errors.As(err, &gone):
 		t.left.Add(1)
 	default:
 		t.limited.Add(1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,11 +18,11 @@ import (
 )
 
 // A Loader reads the value of key from the source. It says that there is none by
-// an error that matches [ErrNotFound] or that [Options.IsNotFound] recognizes; a nil
-// pointer without an error is a value like any other. It is called concurrently for
-// different keys, on goroutines of the cache. Its context has the values of the
-// caller's, but not its end: it ends after the load timeout, and on Close. A panic
-// or Goexit of it is an error of those who wait for the key.
+// an error that matches [ErrNotFound] or sql.ErrNoRows, or that [Options.IsNotFound]
+// recognizes; a nil pointer without an error is a value like any other. It is called
+// concurrently for different keys, on goroutines of the cache. Its context has the
+// values of the caller's, but not its end: it ends after the load timeout, and on Close.
+// A panic or Goexit of it is an error of those who wait for the key.
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several different keys. A key that is absent
@@ -58,11 +59,12 @@ type Cache[K comparable, V any] struct {
 	format  format[V]
 	windows windows
 
-	local   *localcache.Cache[K, *entry[V]]
+	local   *localcache.Cache[K, entry[V]]
 	flights *flight.Group[found[V]]
 	fleet   *mutexrebuild.Group // leases, values and messages in Redis
 	breaker *breaker.Breaker
-	gather  [classes]gatherer[K, V] // loads by LoadMany, by class
+
+	gather, gatherInner [classes]gatherer[K, V] // loads by LoadMany, by class; of these those that loads wait for
 
 	absent     *entry[V] // of a key that does not exist, where its times are unknown
 	doorkeeper *doorkeeper
@@ -70,6 +72,7 @@ type Cache[K comparable, V any] struct {
 	closing    context.Context
 	close      context.CancelFunc
 	loading    tasks // loads, also those that are left behind
+	errorRun   errorRun
 	log        *logonce.Log
 	counts     counters
 }
@@ -92,6 +95,11 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if src.Load == nil && src.LoadMany == nil {
 		return nil, errors.New("cache: Source.Load and Source.LoadMany are both nil")
 	}
+	if o.Local.TTL == 0 {
+		if o.Local.TTL = 30 * time.Second; rdb == nil {
+			o.Local.TTL = math.MaxInt64 // as long as an entry's own: no invalidation can go unheard
+		}
+	}
 	c := &Cache[K, V]{
 		o: o, source: src, windows: o.windows(), breaker: o.Breaker,
 		absent:     &entry[V]{life: life{null: true}},
@@ -99,11 +107,13 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
+	c.flights.Inner = breaker.Inside
+	c.flights.Refused = func(err error) bool { return errors.Is(err, breaker.ErrLimited) }
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
 	c.format = newFormat[V](o, c.log)
-	if c.local, err = localcache.New[K, *entry[V]](o.Local); err != nil {
+	if c.local, err = localcache.New[K, entry[V]](o.Local); err != nil {
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
@@ -120,6 +130,7 @@ func (c *Cache[K, V]) messages() mutexrebuild.Messages {
 	return mutexrebuild.Messages{
 		Invalidated: c.local.Delete,
 		Missed:      c.local.Flush,
+		Cleared:     c.local.Flush,
 		Live: func(live bool) {
 			if live {
 				// An entry that was filled while no messages arrived may have missed its

@@ -151,7 +151,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	if bad := calm.failed(); len(bad) > 0 {
 		t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
 	}
-	if bad := haste.failed(context.DeadlineExceeded); len(bad) > 0 {
+	if bad := haste.failed(context.DeadlineExceeded, breaker.ErrLimited); len(bad) > 0 { // refused at once, if their turn could not be expected in time
 		t.Errorf("%d Gets failed otherwise than by their deadline, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
 	}
 	if took, most := haste.took(1), lag.allow(150*time.Millisecond); took > most {

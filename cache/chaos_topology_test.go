@@ -21,7 +21,6 @@ import (
 // While the sentinels replace a master that died, nobody who reads gets an error or
 // waits beyond its deadline, and the new master is used as soon as it is one.
 func TestChaosAFailoverFailsNoGet(t *testing.T) {
-	redistest.Long(t)
 	leavesNothing(t)
 	servers := redistest.Sentinel(t)
 	r := newRig(t, cell{redis: "real"}, func() redis.UniversalClient { return servers.Client(t) })
@@ -36,7 +35,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		source.put(key, "v1")
 		caches[0].gives(r, key, "v1")
 	}
-	for round := range 3 {
+	for round := range redistest.Pick(1, 3) {
 		home := crowd{caches: caches, callers: 8, pause: 10 * time.Millisecond, patience: time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 		time.Sleep(200 * time.Millisecond)
 		source.forget()
@@ -53,7 +52,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		if bad := got.failed(); len(bad) > 0 {
 			t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
 		}
-		if took, most := got.took(1), lag.allow(350*time.Millisecond); took > most {
+		if took, most := got.took(1), lag.allow(350*time.Millisecond); took > most && redistest.Pick(false, true) {
 			t.Errorf("a Get took %v, more than %v", took, most)
 		}
 		old.Restart()
@@ -98,7 +97,7 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 	plain.comesFrom(r, 1, cache.TierRedis)
 	safe.comesFrom(r, 1, cache.TierRedis)
 	copied := replica.Client(t)
-	r.eventually("the replica has it all", func() bool { return copied.Exists(r.ctx, "plain:1", "safe:1").Val() == 2 })
+	r.eventually("the replica has it all", func() bool { return copied.Exists(r.ctx, "levee:c1:{plain:1}", "levee:c1:{safe:1}").Val() == 2 })
 
 	link.Blackhole(true)
 	var held sync.WaitGroup
@@ -180,8 +179,7 @@ func inStep(r *rig, replica *redistest.Server) bool {
 // While the slots of a cluster move from node to node, no reader gets an error, and
 // nothing is loaded that has not been written.
 func TestChaosSlotsMoveUnderReaders(t *testing.T) {
-	redistest.Long(t)
-	const slots = 100
+	slots := redistest.Pick(10, 100)
 	leavesNothing(t)
 	cluster := redistest.Cluster(t)
 	r := newRig(t, cell{redis: "real"}, func() redis.UniversalClient { return cluster.Client(t) })
@@ -197,7 +195,7 @@ func TestChaosSlotsMoveUnderReaders(t *testing.T) {
 	}
 	home := crowd{caches: caches, callers: 8, pause: 5 * time.Millisecond, patience: 20 * time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 	for i := range slots {
-		key := fmt.Sprint("test:", i)
+		key := fmt.Sprint("levee:c1:{test:", i, "}")
 		to := cluster.Nodes[i%3]
 		if cluster.Owner(key) == to {
 			to = cluster.Nodes[(i+1)%3]

@@ -18,7 +18,7 @@ import (
 // clock is off by so much.
 func shiftClocks(r *rig, by time.Duration) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	for scan := r.rdb.Scan(r.ctx, 0, "test:*", 1000).Iterator(); scan.Next(r.ctx); {
+	for scan := r.rdb.Scan(r.ctx, 0, "levee:c1:{test:*", 1000).Iterator(); scan.Next(r.ctx); {
 		data, err := r.rdb.Get(r.ctx, scan.Val()).Bytes()
 		if err != nil {
 			r.Fatal(err)
@@ -27,8 +27,8 @@ func shiftClocks(r *rig, by time.Duration) {
 			shifted := int64(binary.BigEndian.Uint64(data[at:])) + by.Milliseconds()
 			binary.BigEndian.PutUint64(data[at:], uint64(shifted))
 		}
-		sum := crc32.Update(crc32.Checksum(data[:40], castagnoli), castagnoli, data[44:])
-		binary.BigEndian.PutUint32(data[40:], sum)
+		sum := crc32.Update(crc32.Checksum(data[:48], castagnoli), castagnoli, data[52:])
+		binary.BigEndian.PutUint32(data[48:], sum)
 		if err := r.rdb.Set(r.ctx, scan.Val(), data, redis.KeepTTL).Err(); err != nil {
 			r.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestAClockThatIsAheadLengthensNoLocalLife(t *testing.T) {
 		shiftClocks(r, time.Hour)
 		reader.comesFrom(r, 1, cache.TierLocal)
 		source.put(1, "v2")
-		if err := r.rdb.Del(r.ctx, "test:1").Err(); err != nil && !errors.Is(err, redis.Nil) {
+		if err := r.rdb.Del(r.ctx, "levee:c1:{test:1}").Err(); err != nil && !errors.Is(err, redis.Nil) {
 			r.Fatal(err)
 		}
 		reader.gives(r, 1, "v1") // nobody has said anything

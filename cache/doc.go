@@ -50,6 +50,12 @@
 //     [Options.Local] allows. After that a value answers only during an outage, in
 //     place of an error, or for a caller who cannot wait any longer: marked stale, and
 //     no later than StaleIfError after its TTL.
+//   - Clear: after [Cache.Clear] has returned nil, no Get of the same process that
+//     starts later gets what was loaded before. Other processes follow as the local
+//     tier does, also with what stands in Redis.
+//   - Deployments: old and new processes of a rolling deployment, and of its rollback,
+//     may have Schemas that follow each other. What one invalidates, writes or sets
+//     is dropped for both.
 //   - Independence: a caller leaves when its context ends, and takes nobody with
 //     it. A loader that panics or calls Goexit fails those who wait for it, and
 //     nothing else.
@@ -61,7 +67,8 @@
 //     that what was stored together does not expire together. It is never
 //     lengthened.
 //   - Binding: what is read from Redis is checked against its key, its schema and a
-//     checksum. Anything else is a miss and is overwritten.
+//     checksum. Anything else is a miss and is overwritten; but a key of another
+//     Redis type is left alone, logged and counted, and the source answers for it.
 //
 // # What is not promised
 //

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -9,15 +10,16 @@ import (
 type entry[V any] struct {
 	value V
 	life
-	private bool // not for Redis: the null of a key that is missed for the first time
 }
 
 // A life is what is known of an entry beside its value.
 type life struct {
+	created int64  // when it was read from the source, Unix milliseconds
+	expires int64  // when its TTL ends, Unix milliseconds
+	epoch   uint64 // of the cache when the load began
+	cost    uint32 // what the load took, in milliseconds
 	null    bool
-	created int64         // when it was read from the source, Unix milliseconds
-	expires int64         // when its TTL ends, Unix milliseconds
-	cost    time.Duration // what the load took
+	private bool // not for Redis: the null of a key that is missed for the first time
 }
 
 // stamp sets the times of an entry that was read now. What remains of ttl beyond
@@ -26,7 +28,13 @@ type life struct {
 func (e *life) stamp(now time.Time, ttl, cost time.Duration) {
 	e.created = now.UnixMilli()
 	e.expires = e.created + ttl.Milliseconds()
-	e.cost = cost
+	e.cost = uint32(min(cost.Milliseconds(), math.MaxUint32))
+}
+
+// spread takes a random part of any size off the TTL: what one Warm has loaded must not
+// expire together.
+func (e *life) spread() {
+	e.expires = e.created + shortened(e.ttl(), rand.Float64()).Milliseconds()
 }
 
 func (e *life) ttl() time.Duration {

@@ -16,17 +16,21 @@ var (
 	// it to say so.
 	ErrNotFound = errors.New("cache: not found")
 	// ErrOverloaded reports that the source was not asked, to spare it. It also
-	// matches the cause, breaker.ErrOpen or breaker.ErrLimited.
+	// matches the cause, breaker.ErrOpen or breaker.ErrLimited. The latter comes at
+	// once if the load could not be expected to end before the caller's deadline, and its
+	// text says which limit it was and how long the wait would have been.
 	ErrOverloaded = errors.New("cache: overloaded")
 	// ErrInvalidKey reports a key that is too long or has no text form.
 	ErrInvalidKey = errors.New("cache: invalid key")
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
-	// ErrUnavailable reports that Redis did not confirm a Set, an Invalidate or
-	// the end of a Write. Whether it took effect is unknown. The invalidation is tried
-	// again until Redis confirms it; then other processes no longer see the old value,
-	// and this process does not see it meanwhile. It is dropped by Close, and when
-	// 10,000 others are pending.
+	// ErrUnavailable reports that Redis did not confirm a Set, an Invalidate or the
+	// invalidation after a Write whose transaction has succeeded: the change is in the
+	// source, and not yet everywhere. Whether the invalidation took effect is unknown.
+	// It is tried again until Redis confirms it; then other processes no longer see the
+	// old value, and this process does not see it meanwhile. It is dropped by Close, and
+	// when 10,000 others are pending. From Warm and Refresh it says that Redis could not be
+	// asked.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.
@@ -92,16 +96,17 @@ func (r *renamed) Error() string        { return "cache: " + strings.TrimPrefix(
 func (r *renamed) Is(target error) bool { return r.is != nil && target == r.is }
 func (r *renamed) Unwrap() error        { return r.err }
 
-// A BatchError reports which keys of a GetMany have no answer, and why.
+// A BatchError reports which keys of a GetMany or a Warm have no answer, and why.
 type BatchError struct {
 	Causes map[any]error // by key
+	Others int           // more keys of a Warm without an answer, beside the first hundred, which are in Causes
 }
 
 // Error names one of the causes.
 func (e *BatchError) Error() string {
 	for key, err := range e.Causes {
 		others := ""
-		if n := len(e.Causes) - 1; n > 0 {
+		if n := len(e.Causes) + e.Others - 1; n > 0 {
 			others = fmt.Sprintf(" and %d more", n)
 		}
 		return fmt.Sprintf("cache: no answer for %.64q%s: %v", fmt.Sprint(key), others, err)

@@ -82,9 +82,8 @@ func Example() {
 	store := &shop{rows: map[int64]string{42: "lamp"}}
 
 	products, err := cache.New(rdb, store.Product, cache.Options{ // store.Product: func(ctx, int64) (Product, error)
-		Name:       "product",
-		TTL:        10 * time.Minute,
-		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
+		Name: "product",
+		TTL:  10 * time.Minute,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -267,6 +266,79 @@ func ExampleCache_GetMany() {
 	// Output:
 	// map[1:lamp]
 	// connection refused true
+}
+
+// Warm fills Redis before a new service, or one with an empty Redis, gets its readers.
+func ExampleCache_Warm() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	names, err := cache.New(rdb, func(_ context.Context, id int64) (string, error) {
+		return fmt.Sprint("product ", id), nil
+	}, cache.Options{Name: "name"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer names.Close()
+
+	bestsellers := func(yield func(int64) bool) { // such as the rows of a query, one by one
+		for id := int64(1); id <= 1000 && yield(id); id++ {
+		}
+	}
+	var last cache.WarmProgress
+	err = names.Warm(ctx, bestsellers, cache.WarmOptions{
+		Rate:     50_000, // keys a second; the default is 1,000
+		Progress: func(p cache.WarmProgress) { last = p },
+	})
+	fmt.Println(last.Loaded, "loaded,", err)
+	p, err := names.Fetch(ctx, 42)
+	fmt.Println(p.Value, "from", p.Tier, err)
+	// Output:
+	// 1000 loaded, <nil>
+	// product 42 from redis <nil>
+}
+
+// Refresh replaces a value whose row was changed elsewhere, and nobody waits for the load.
+func ExampleCache_Refresh() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	price := 100
+	prices, err := cache.New(rdb, func(context.Context, string) (int, error) { return price, nil }, cache.Options{Name: "price"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close()
+
+	before, err := prices.Get(ctx, "lamp")
+	fmt.Println(before, err)
+	price = 80 // by a batch job that knows nothing of the cache
+	fmt.Println(prices.Refresh(ctx, "lamp"))
+	after, err := prices.Get(ctx, "lamp")
+	fmt.Println(after, err)
+	// Output:
+	// 100 <nil>
+	// <nil>
+	// 80 <nil>
+}
+
+// SetMany publishes values that the source already holds.
+func ExampleCache_SetMany() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	stock, err := cache.New(rdb, func(context.Context, string) (int, error) { return 0, nil }, cache.Options{Name: "stock"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stock.Close()
+
+	fmt.Println(stock.SetMany(ctx, map[string]int{"lamp": 3, "chair": 8}))
+	values, err := stock.GetMany(ctx, []string{"lamp", "chair"})
+	fmt.Println(values, err)
+	// Output:
+	// <nil>
+	// map[chair:8 lamp:3] <nil>
 }
 
 // Fetch tells where a value came from, and whether it is past its TTL.

@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
 )
 
@@ -29,19 +28,21 @@ type Codec interface {
 //	 2  1  version of this layout
 //	 3  1  kind
 //	 4  1  codec
-//	 5  3  zero
+//	 5  1  number of further epochs between header and value: 0. There is room for tags.
+//	 6  2  zero
 //	 8  4  Options.Schema
 //	12  8  created, Unix milliseconds
 //	20  8  end of the TTL, Unix milliseconds
 //	28  4  cost of the load in milliseconds
-//	32  8  digest of the key, so that a value is never taken for another key's
-//	40  4  CRC-32C of everything else
+//	32  8  epoch of the cache when the load began, see Cache.Clear
+//	40  8  digest of name and id, so that a value is never taken for another key's
+//	48  4  CRC-32C of everything else
 //
 // Bytes of which anything else is true are a miss.
 const (
-	headerSize = 44
+	headerSize = 52
 	magic      = "Lv"
-	version    = 1
+	version    = 2
 
 	kindValue = 1
 	kindNull  = 2
@@ -57,16 +58,16 @@ const (
 	offCreated = 12
 	offExpires = 20
 	offCost    = 28
-	offDigest  = 32
-	offSum     = 40
+	offEpoch   = 32
+	offDigest  = 40
+	offSum     = 48
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A format knows how the values of one cache are stored.
 type format[V any] struct {
-	name   string
-	prefix uint64 // digest of what every name of a key begins with
+	prefix uint64 // digest of the name
 	schema int
 	max    int
 	id     byte
@@ -76,7 +77,7 @@ type format[V any] struct {
 }
 
 func newFormat[V any](o Options, log *logonce.Log) format[V] {
-	f := format[V]{prefix: fnv1a(fnvOffset, keys.Value(o.Name, o.Schema, "")), name: o.Name, schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
+	f := format[V]{prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
 	if f.codec != nil {
 		return f
 	}
@@ -114,7 +115,8 @@ func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error)
 	binary.BigEndian.PutUint32(data[offSchema:], uint32(f.schema))
 	binary.BigEndian.PutUint64(data[offCreated:], uint64(e.created))
 	binary.BigEndian.PutUint64(data[offExpires:], uint64(e.expires))
-	binary.BigEndian.PutUint32(data[offCost:], uint32(min(e.cost.Milliseconds(), 1<<32-1)))
+	binary.BigEndian.PutUint32(data[offCost:], e.cost)
+	binary.BigEndian.PutUint64(data[offEpoch:], e.epoch)
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
 	data = append(data, payload...)
 	binary.BigEndian.PutUint32(data[offSum:], checksum(data))
@@ -141,7 +143,8 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 	e := &entry[V]{life: life{
 		created: int64(binary.BigEndian.Uint64(data[offCreated:])),
 		expires: int64(binary.BigEndian.Uint64(data[offExpires:])),
-		cost:    time.Duration(binary.BigEndian.Uint32(data[offCost:])) * time.Millisecond,
+		cost:    binary.BigEndian.Uint32(data[offCost:]),
+		epoch:   binary.BigEndian.Uint64(data[offEpoch:]),
 	}}
 	payload := data[headerSize:]
 	switch data[offKind] {
@@ -174,16 +177,10 @@ func (f format[V]) contain(err *error) {
 	}
 }
 
-// digest binds bytes to the key they were stored under: FNV-1a of the key's name,
-// made without the name where that is the prefix and the id as it is. FNV is enough
-// against accidents, such as a reply that reaches the wrong command; who can write to
-// Redis can forge it.
-func (f format[V]) digest(id string) uint64 {
-	if keys.IsPlain(f.schema, id) {
-		return fnv1a(f.prefix, id)
-	}
-	return fnv1a(fnvOffset, keys.Value(f.name, f.schema, id))
-}
+// digest binds bytes to the key they were stored under: FNV-1a of name and id, which a
+// colon parts, since a name has none. FNV is enough against accidents, such as a reply
+// that reaches the wrong command; who can write to Redis can forge it.
+func (f format[V]) digest(id string) uint64 { return fnv1a(f.prefix, id) }
 
 // fnv1a goes on with an FNV-1a hash: with fnvOffset it begins one. hash/fnv would
 // allocate, and takes bytes.

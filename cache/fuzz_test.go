@@ -20,7 +20,7 @@ import (
 // much of little, or read what does not fit.
 func FuzzDecode(f *testing.F) {
 	for _, g := range goldens {
-		f.Add("42", read(f, goldenFile(g.name)))
+		f.Add("42", read(f, goldenFile(version, g.name)))
 	}
 	_, data := stored(f)
 	f.Add("42", data)
@@ -84,12 +84,12 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, other, text string, number int64, null bool, created, expires, cost int64, schema int) {
 		o := Options{Name: "p", Schema: schema & (1<<31 - 1), MaxValue: 1 << 20}
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
-		times := life{null, created, expires, time.Duration(cost) * time.Millisecond}
-		roundTrip(t, newFormat[string](o, nil), id, other, entry[string]{text, times, false})
-		roundTrip(t, newFormat[[]byte](o, nil), id, other, entry[[]byte]{[]byte(text), times, false})
+		times := life{null: null, created: created, expires: expires, cost: uint32(cost), epoch: uint64(number)}
+		roundTrip(t, newFormat[string](o, nil), id, other, entry[string]{text, times})
+		roundTrip(t, newFormat[[]byte](o, nil), id, other, entry[[]byte]{[]byte(text), times})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, newFormat[*goldenProduct](o, nil), id, other, entry[*goldenProduct]{p, times, false})
+		roundTrip(t, newFormat[*goldenProduct](o, nil), id, other, entry[*goldenProduct]{p, times})
 	})
 }
 
@@ -159,7 +159,7 @@ func FuzzTimesFromRedis(f *testing.F) {
 	f.Add(int64(math.MaxInt64), int64(math.MinInt64), int64(0))
 	f.Add(int64(0), int64(1<<62), int64(1<<40))
 	f.Fuzz(func(t *testing.T, created, expires, now int64) {
-		e := entry[string]{life: life{created: created, expires: expires, cost: time.Hour}}
+		e := entry[string]{life: life{created: created, expires: expires, cost: 3_600_000}}
 		at := time.UnixMilli(now)
 		most := 30 * time.Second
 		if life := jittered(min(e.left(at), most), 0.1); life <= 0 || life > most {
@@ -214,7 +214,7 @@ func FuzzOptions(f *testing.F) {
 		}
 		defer func() { _ = c.Close() }()
 		longest := max(c.o.TTL, time.Duration(own))
-		for _, e := range []*entry[string]{c.newEntry("k", "v", 0), c.newEntry("k", "", time.Hour), nullOf(c)} {
+		for _, e := range []*entry[string]{c.newEntry("k", "v", 0, 0), c.newEntry("k", "", 0, time.Hour), nullOf(c)} {
 			data, ttl, err := c.format.encode("k", e)
 			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.windows.stored(longest), c.o.NullTTL)) {
 				t.Errorf("%+v is stored for %v, %v", e, ttl, err)

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -28,8 +29,9 @@ type gathered[K comparable, V any] struct {
 	done chan struct{}
 }
 
-// load has call load jobs, together with others', and returns when they are loaded.
-func (g *gatherer[K, V]) load(jobs []*job[K, V], call func([]*job[K, V])) {
+// load has call load jobs, together with others', and returns when they are loaded. It
+// reports false if they are not: inner was closed before their call began.
+func (g *gatherer[K, V]) load(jobs []*job[K, V], inner <-chan struct{}, call func([]*job[K, V])) (done bool) {
 	own := &gathered[K, V]{jobs, make(chan struct{})}
 	g.mu.Lock()
 	g.waiting = append(g.waiting, own)
@@ -39,10 +41,33 @@ func (g *gatherer[K, V]) load(jobs []*job[K, V], call func([]*job[K, V])) {
 	}
 	g.mu.Unlock()
 	if leads {
-		runtime.Gosched() // loads that are about to wait come along
-		g.run(call)
+		go func() { // the call may be one of others' loads: this one must be free to be withdrawn
+			runtime.Gosched() // loads that are about to wait come along
+			g.run(call)
+		}()
+	}
+	select {
+	case <-own.done:
+		return true
+	case <-inner:
+	}
+	if g.withdraw(own) {
+		return false
 	}
 	<-own.done
+	return true
+}
+
+// withdraw takes a load off the queue. It reports false if its call has begun.
+func (g *gatherer[K, V]) withdraw(own *gathered[K, V]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.waiting, own)
+	if i < 0 {
+		return false
+	}
+	g.waiting = slices.Delete(g.waiting, i, i+1)
+	return true
 }
 
 // run makes one call and, if others wait then, leaves the next one to another

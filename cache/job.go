@@ -3,11 +3,11 @@ package cache
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
@@ -22,8 +22,10 @@ type job[K comparable, V any] struct {
 	id     string
 	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
 	flight *flight.Flight[found[V]]
-	class  class
+	class  breaker.Class
 	done   atomic.Bool
+	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
+	warms  bool                    // it is one of Warm
 
 	mark     localcache.Mark // of the local tier, from before the operation that decides the result
 	filled   bool            // the result is in the local tier
@@ -31,6 +33,7 @@ type job[K comparable, V any] struct {
 	fallback bool            // the flight has one
 
 	waiter    *mutexrebuild.Waiter
+	waits     time.Time     // since when, for the lease that another process has
 	remaining time.Duration // of the lease that another process has
 	lease     mutexrebuild.Lease
 	refusals  int
@@ -63,9 +66,9 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	failpoint.At("finish")
 	j.waiter.Close()
 	switch {
-	case j.class == background:
-		c.refreshEnded(j.id, err)
-	case j.loaded.err != nil && j.fallback && c.closing.Err() == nil:
+	case j.ended != nil:
+		j.ended(j, err)
+	case j.loaded.err != nil && j.fallback && !c.closed():
 		c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
 	}
 	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
@@ -104,15 +107,20 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 		c.contained(jobs, func() { do(jobs) })
 		return
 	}
-	var parts errgroup.Group
-	parts.SetLimit(parallel)
+	turns := make(chan struct{}, parallel)
+	var parts sync.WaitGroup
 	for part := range slices.Chunk(jobs, size) {
-		parts.Go(func() error {
+		crowd := c.crowd(part)
+		parts.Go(func() {
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+			case <-crowd.Inner(): // see inner
+			}
 			c.contained(part, func() { do(part) })
-			return nil
 		})
 	}
-	_ = parts.Wait() // no part has an error: the jobs have
+	parts.Wait()
 }
 
 // contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the

@@ -3,18 +3,20 @@ package cache
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/flight"
 )
 
-// A class says within which limits of the breaker a load runs.
-type class uint8
-
+// The classes of loads, which say within which limits of the breaker they run.
 const (
-	normal     class = iota // somebody waits for it, under a lease
-	degraded                // somebody waits for it, and without a lease every process may be loading the same
-	background              // a refresh: nobody waits for it
-	classes
+	normal     = breaker.Normal     // somebody waits for it, under a lease
+	degraded   = breaker.Degraded   // somebody waits for it, and without a lease every process may be loading the same
+	background = breaker.Background // a refresh: nobody waits for it
+	classes    = 3
 )
 
 // A loaded is what a load brought: an entry or an error.
@@ -29,26 +31,47 @@ func (c *Cache[K, V]) load(jobs []*job[K, V]) {
 	switch {
 	case c.source.Load != nil && len(jobs) == 1:
 		c.loadOne(jobs[0])
-	case c.flights.IsLoading(jobs[0].ctx):
+		return
+	case c.flights.IsLoading(jobs[0].ctx), jobs[0].warms: // a part of Warm is a call by itself, and counts as one
 		// A load asks for other keys of its own cache: it must not wait for calls of
 		// LoadMany that may wait for it.
 		c.loadMany(jobs)
-	default:
-		c.gather[jobs[0].class].load(jobs, c.loadMany)
+		return
 	}
+	if !inner(jobs) && c.gather[jobs[0].class].load(jobs, c.crowd(jobs).Inner(), c.loadMany) {
+		return
+	}
+	c.gatherInner[jobs[0].class].load(jobs, nil, c.loadMany)
+}
+
+// inner reports whether a load waits for one of jobs, or asks for them. Its place is of
+// no use until they are loaded, so they must not wait for jobs that may wait for a
+// place.
+func inner[K comparable, V any](jobs []*job[K, V]) bool {
+	return breaker.Inside(jobs[0].ctx) || slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return j.flight.Inner() })
+}
+
+// crowd returns those who wait for jobs.
+func (c *Cache[K, V]) crowd(jobs []*job[K, V]) *flight.Crowd[found[V]] {
+	flights := make([]*flight.Flight[found[V]], len(jobs))
+	for i, j := range jobs {
+		flights[i] = j.flight
+	}
+	return c.flights.Crowd(c.o.SoftTimeout, flights...)
 }
 
 func (c *Cache[K, V]) loadOne(j *job[K, V]) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	err := c.ask(j.ctx, j.class, []string{j.id}, func(ctx context.Context) error {
-		began := time.Now()
+	err := c.ask([]*job[K, V]{j}, func(ctx context.Context) error {
+		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, err := c.source.Load(ctx, j.key)
 		switch {
 		case err == nil:
-			brought.Store(c.newEntry(j.key, value, time.Since(began)))
+			brought.Store(c.newEntry(j.key, value, epoch, time.Since(began)))
 		case c.isNotFound(err): // a success of the source
-			brought.Store(c.newNull(j.id, began))
+			brought.Store(c.newNull(j.id, epoch, began))
 		default:
+			c.errorRun.failed(c.log, j.id, err)
 			return err
 		}
 		return nil
@@ -66,8 +89,8 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		keys[i], ids[i] = j.key, j.id
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	err := c.ask(jobs[0].ctx, jobs[0].class, ids, func(ctx context.Context) error {
-		began := time.Now()
+	err := c.ask(jobs, func(ctx context.Context) error {
+		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
 		case c.isNotFound(err):
@@ -78,9 +101,9 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		entries := make([]*entry[V], len(keys))
 		for i, key := range keys {
 			if value, ok := values[key]; ok {
-				entries[i] = c.newEntry(key, value, time.Since(began))
+				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
 			} else {
-				entries[i] = c.newNull(ids[i], began)
+				entries[i] = c.newNull(ids[i], epoch, began)
 			}
 		}
 		brought.Store(&entries)
@@ -94,10 +117,14 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 	}
 }
 
-// ask calls the source by way of the breaker, within the limits of class. ids are those
-// that fn loads. fn may still be running when ask returns an error.
-func (c *Cache[K, V]) ask(ctx context.Context, class class, ids []string, fn func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(c.flights.Loading(ctx, ids...))
+// ask has fn load the keys of jobs, by way of the breaker. fn may still be running when
+// ask returns an error.
+func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) error {
+	ids := make([]string, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.id
+	}
+	ctx, cancel := context.WithCancelCause(c.flights.Loading(jobs[0].ctx, ids...))
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
@@ -105,15 +132,10 @@ func (c *Cache[K, V]) ask(ctx context.Context, class class, ids []string, fn fun
 		ctx, stop = context.WithTimeoutCause(ctx, limit, ErrLoadTimeout)
 		defer stop()
 	}
-	do := c.breaker.Do
-	switch class {
-	case degraded:
-		do = c.breaker.DoDegraded
-	case background:
-		do = c.breaker.DoBackground
-	}
+	crowd := c.crowd(jobs)
+	call := breaker.Call{Class: jobs[0].class, For: crowd, Inner: crowd.Inner()}
 	var began atomic.Bool
-	err := do(ctx, func(ctx context.Context) error {
+	err := c.breaker.Run(ctx, call, func(ctx context.Context) error {
 		if !c.loading.begin() {
 			return ErrClosed
 		}
@@ -131,30 +153,26 @@ func (c *Cache[K, V]) ask(ctx context.Context, class class, ids []string, fn fun
 	return err
 }
 
-func (c *Cache[K, V]) isNotFound(err error) bool {
-	return err != nil && (errors.Is(err, ErrNotFound) || c.o.IsNotFound != nil && c.o.IsNotFound(err))
-}
-
-// newEntry makes an entry of a value that the source holds now.
-func (c *Cache[K, V]) newEntry(key K, value V, cost time.Duration) *entry[V] {
+// newEntry makes an entry of a value that the source holds now. The load began in epoch.
+func (c *Cache[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration) *entry[V] {
 	ttl := c.o.TTL
 	if c.source.TTL != nil {
 		if own := c.source.TTL(key, value); own > 0 {
 			ttl = own
 		}
 	}
-	e := &entry[V]{value: value}
+	e := &entry[V]{value: value, life: life{epoch: epoch}}
 	e.stamp(time.Now(), jittered(ttl, c.o.Jitter), cost)
 	return e
 }
 
 // newNull makes an entry of a key that the source did not have when it was asked at
 // began.
-func (c *Cache[K, V]) newNull(id string, began time.Time) *entry[V] {
+func (c *Cache[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V] {
 	if c.o.Filter != nil {
 		c.counts.filterFalse.Add(1)
 	}
-	e := &entry[V]{life: life{null: true}, private: !c.doorkeeper.admits(id, began)}
+	e := &entry[V]{life: life{null: true, epoch: epoch, private: !c.doorkeeper.admits(id, began)}}
 	e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), time.Since(began))
 	return e
 }

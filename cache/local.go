@@ -14,9 +14,10 @@ const maxStaleLife = time.Second
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
 // so an invalidation in between drops it. size is that of the entry, encoded; an entry
-// of size 0 could not be encoded, or is over MaxValue, and is not kept.
+// of size 0 could not be encoded, or is over MaxValue, and is not kept. What Warm loads
+// stays in Redis: nobody has asked for it, and it would push out what is read.
 func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
-	if size == 0 || c.local == nil {
+	if size == 0 || c.local == nil || c.cleared(e) || j.warms && c.fleet.Shared() {
 		return
 	}
 	failpoint.At("fill")
@@ -24,14 +25,17 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
 	if e.past(now) {
 		left = min(left, maxStaleLife)
 	}
-	life := jittered(min(left, c.o.Local.TTL), c.o.Jitter)
+	life := min(left, c.o.Local.TTL)
+	if c.fleet.Shared() { // else the TTL is all there is, and has been shortened already
+		life = jittered(life, c.o.Jitter)
+	}
 	if !e.null {
-		j.filled = c.local.Fill(j.mark, j.key, e, size, life)
+		j.filled = c.local.Fill(j.mark, j.key, *e, size, life)
 		return
 	}
 	// A value would hide the null, so it goes first. That overtakes the mark: the null is
 	// kept from the next read on.
-	if _, ok := c.local.Kept(j.key); ok {
+	if c.local.Kept(j.key) != nil {
 		c.local.Delete(j.id)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/localcache"
 )
@@ -60,6 +61,9 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	}
 	if opened > 0 {
 		c.start(ctx, c.jobsOf(ctx, lookups, opened)...)
+	}
+	if slices.ContainsFunc(lookups, func(l lookup[K, V]) bool { return !l.over && !l.caller.Ready() }) {
+		defer breaker.Pause(ctx)() // see read
 	}
 	began := time.Now()
 	for i := range lookups {

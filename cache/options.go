@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -18,7 +18,8 @@ import (
 // gives it. Its "no" is a promise: the source is not asked. It is called concurrently,
 // in the path of every read beyond the local tier. If it has a method
 // Add(ctx, ids ...string) error, as bloom.Filter does, Set, Write and Announce call
-// it before a key comes to exist.
+// it before a key comes to exist. If it has an Ensure of that form too, Set and Write call
+// that one, since they do not know whether their keys are new.
 type Filter interface {
 	MayContain(ctx context.Context, id string) bool
 }
@@ -27,10 +28,14 @@ type Filter interface {
 // negative value is an error where the field does not say what it means.
 type Options struct {
 	// Name is the cache's name, the same in all processes and different from
-	// other caches' on the same Redis. It may not be empty nor hold any of ":{}".
+	// other caches' on the same Redis. It may not be blank nor hold control characters
+	// or any of ":{}".
 	Name string
-	// Schema is part of the keys. Raise it when the form of the values changes,
-	// and old and new processes do not read each other's.
+	// Schema is part of the names of values in Redis. Raise it by one when the form of
+	// the values changes, and old and new processes do not read each other's. What a
+	// process invalidates, writes or sets, it drops for the schemas one below and one
+	// above as well: so nobody reads a stale value during a rolling deployment or its
+	// rollback, as long as no more than two schemas that follow each other are in use.
 	Schema int
 
 	// TTL is how long a value may live, from its load. 0: 10 minutes. At least
@@ -55,11 +60,19 @@ type Options struct {
 	EarlyRefresh float64
 
 	// Local adjusts the tier in this process; a negative MaxBytes switches it
-	// off. Its TTL bounds how long an entry lives there, whatever its own TTL.
+	// off. Its 64 MiB are those of this cache alone; with a Budget several caches share
+	// them. Its TTL bounds how long an entry lives there, whatever its own TTL; without
+	// Redis, 0 means that an entry lives there as long as its own TTL says.
 	Local localcache.Options
 	// Filter answers for keys that cannot exist. Nil: none.
 	Filter Filter
-	// Breaker protects the source. Caches of one database should share one. Nil:
+	// FilterBestEffort lets Set, Write and Announce go on when the filter does not confirm
+	// that it has learned of a key. So inserts run while a shared filter's Redis is out of
+	// reach, at a price: other processes, and this one when Redis answers again, may take
+	// the row for absent until the filter's next Rebuild. It is logged at Error.
+	FilterBestEffort bool
+	// Breaker protects the source. Caches of one database should share one; a loader
+	// of one of them may read the others, with the context that it got. Nil:
 	// one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
@@ -80,8 +93,9 @@ type Options struct {
 	// client's own options are. 0: 100 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
-	// the loader reads from replicas that may lag this much. 0: the loader reads
-	// what was written last.
+	// the loader reads from replicas that may lag this much. What one reader has
+	// loaded meanwhile answers others for up to a second, but not beyond it. 0: the
+	// loader reads what was written last.
 	ReplicaLag time.Duration
 
 	// MaxKey is the longest key in bytes. 0: 512.
@@ -96,7 +110,9 @@ type Options struct {
 	// missing for those who get it from Redis.
 	Codec Codec
 	// IsNotFound recognizes the loader's error for a key that does not exist,
-	// beside ErrNotFound. Nil: there is no other. It is called concurrently.
+	// beside ErrNotFound and sql.ErrNoRows. Nil: there is no other. It is called
+	// concurrently. An error that it does not recognize counts as a failure of the
+	// source.
 	IsNotFound func(error) bool
 	// Logger gets what the cache survives and its callers are not told of, each kind
 	// of event once a minute at the most, with keys quoted and cut and without
@@ -109,11 +125,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
+	if err := keys.CheckCache(o.Name); err != nil {
+		return o, fmt.Errorf("cache: %w", err)
+	}
 	switch {
-	case o.Name == "":
-		return o, errors.New("cache: Name is empty")
-	case strings.ContainsAny(o.Name, ":{}"):
-		return o, fmt.Errorf("cache: Name must not hold any of \":{}\", got %q", o.Name)
 	case o.Schema < 0 || int64(o.Schema) > 1<<31-1:
 		return o, fmt.Errorf("cache: Schema must be from 0 to 2147483647, got %d", o.Schema)
 	case !(o.Jitter < 1): // also NaN
@@ -144,9 +159,6 @@ func (o Options) withDefaults() (Options, error) {
 	)
 	if err != nil {
 		return o, err
-	}
-	if o.Local.TTL == 0 {
-		o.Local.TTL = 30 * time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -24,6 +24,8 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 	}{
 		{"Name", func(o *cache.Options) { o.Name = "" }},
 		{"Name", func(o *cache.Options) { o.Name = "a:b" }},
+		{"Name", func(o *cache.Options) { o.Name = " " }},
+		{"Name", func(o *cache.Options) { o.Name = "a\nb" }},
 		{"Name", func(o *cache.Options) { o.Name = "{a" }},
 		{"Name", func(o *cache.Options) { o.Name = "a}" }},
 		{"Schema", func(o *cache.Options) { o.Schema = -1 }},
@@ -78,7 +80,7 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 func TestOptionsThatLookOddAndAreNot(t *testing.T) {
 	for name, change := range map[string]func(*cache.Options){
 		"nothing":                  func(*cache.Options) {},
-		"a name of any other text": func(o *cache.Options) { o.Name = "Käse% \x00\n" },
+		"a name of any other text": func(o *cache.Options) { o.Name = "Käse% 🦆" },
 		"largest schema":           func(o *cache.Options) { o.Schema = 1<<31 - 1 },
 		"no jitter":                func(o *cache.Options) { o.Jitter = math.Inf(-1) },
 		"nearly all jitter":        func(o *cache.Options) { o.Jitter = math.Nextafter(1, 0) },
@@ -96,7 +98,7 @@ func TestOptionsThatLookOddAndAreNot(t *testing.T) {
 		},
 		"a rebuild longer than the breaker": func(o *cache.Options) {
 			o.Breaker = must(breaker.New(breaker.Options{Timeout: time.Second}))
-			o.Rebuild.LoadTimeout = 2 * time.Second
+			o.Rebuild.LoadTimeout = 3 * time.Second // than the wait for its queue and its Timeout together
 		},
 		"a load longer than any": func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Hour },
 		"a short load":           func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Millisecond },
@@ -122,7 +124,7 @@ func TestDefaults(t *testing.T) {
 		c.gives404(r, 2)
 		_ = c.Invalidate(r.ctx, 2)
 		c.gives404(r, 2) // Redis takes a null at its second miss
-		for key, want := range map[string]struct{ ttl, after time.Duration }{"test:1": {10 * time.Minute, time.Hour}, "test:2": {30 * time.Second, 0}} {
+		for key, want := range map[string]struct{ ttl, after time.Duration }{"levee:c1:{test:1}": {10 * time.Minute, time.Hour}, "levee:c1:{test:2}": {30 * time.Second, 0}} {
 			left := r.rdb.PTTL(r.ctx, key).Val() - want.after
 			if left > want.ttl || left < want.ttl*9/10-time.Second {
 				r.Errorf("%s stays for %v and %v, with a default of %v less a tenth at most", key, left, want.after, want.ttl)

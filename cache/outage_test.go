@@ -203,7 +203,9 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 			if !errors.Is(err, cache.ErrUnavailable) || errors.Is(err, cache.ErrNotFound) {
 				r.Errorf("%s: %v", op, err)
 			}
-			if took, most := time.Since(began), lag.allow(250*time.Millisecond); took > most {
+			// A Write asks twice, and behind operations that hang one may wait for its place
+			// as long as for its answer.
+			if took, most := time.Since(began), lag.allow(350*time.Millisecond); took > most {
 				r.Errorf("%s took %v, more than %v", op, took, most)
 			}
 		}
@@ -228,7 +230,7 @@ func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 		r.eventually("a value is published", func() bool {
 			_ = c.Invalidate(r.ctx, 2) // on a connection that is broken it may fail
 			_, err := c.Get(r.ctx, 2)
-			return err == nil && r.rdb.Exists(r.ctx, "test:2").Val() == 1
+			return err == nil && r.rdb.Exists(r.ctx, "levee:c1:{test:2}").Val() == 1
 		})
 		if got := other.comesFrom(r, 2, cache.TierLocal); got.Value != "v1" {
 			r.Errorf("%+v", got)

@@ -54,6 +54,9 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 	if j.loaded.err != nil {
 		return value, false
 	}
+	if j.warms {
+		j.loaded.entry.spread()
+	}
 	data, ttl, err := c.format.encode(j.id, j.loaded.entry)
 	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
 	j.size, j.storable = len(data), err == nil && c.fleet.Storable(data, ttl)
@@ -77,7 +80,7 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 	failpoint.At("committed")
 	for i, j := range jobs {
 		switch outcome := outcomes[i]; {
-		case outcome.Published && j.storable:
+		case outcome.Published && j.storable && !c.cleared(j.loaded.entry): // else Clear has overtaken the load
 			c.fill(j, j.loaded.entry, j.size, time.Now())
 			c.finishLoaded(j)
 		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:

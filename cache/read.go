@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
@@ -24,7 +25,7 @@ import (
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	e, kind := c.local.Get(key)
 	if kind == localcache.Value {
-		return c.own(e), nil // a hit allocates nothing and asks no clock
+		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
 	}
 	answer, err := c.read(ctx, key, kind)
 	return c.own(answer.entry), err
@@ -43,13 +44,17 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 
 // own gives the value of e to a caller, who may change it if there is a Clone.
 func (c *Cache[K, V]) own(e *entry[V]) (value V) {
-	switch {
-	case e == nil || e.null:
+	if e == nil || e.null {
 		return value
-	case c.source.Clone != nil:
-		return c.source.Clone(e.value)
 	}
-	return e.value
+	return c.cloned(&e.value)
+}
+
+func (c *Cache[K, V]) cloned(value *V) V {
+	if c.source.Clone != nil {
+		return c.source.Clone(*value)
+	}
+	return *value
 }
 
 // A found is an answer. What Fetch and the counters say of it is settled where it is
@@ -68,6 +73,9 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (fo
 	l := c.lookup(ctx, key, kind)
 	if c.join(ctx, &l); l.opened {
 		c.start(ctx, c.newJob(ctx, key, l.caller.Flight))
+	}
+	if !l.over && !l.caller.Ready() {
+		defer breaker.Pause(ctx)() // if it is that of a load, this one waits for another
 	}
 	return c.conclude(ctx, &l, time.Time{})
 }
@@ -93,7 +101,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	if kind == localcache.Null {
 		return l.answered(found[V]{entry: c.absent, tier: TierLocal})
 	}
-	if c.closing.Err() != nil { // the filter would go on to answer
+	if c.closed() { // the filter would go on to answer
 		return l.failed(ErrClosed)
 	}
 	if l.id, l.err = c.id(key); l.err != nil {
@@ -102,7 +110,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
 		return l.answered(found[V]{entry: c.absent, tier: TierFilter})
 	}
-	if c.fleet.Down() {
+	if c.fleet.Down(l.id) {
 		if kept, ok := c.staleDuringOutage(ctx, key, l.id); ok {
 			return l.answered(kept)
 		}

@@ -88,14 +88,14 @@ func TestNotFoundIsKeptAsLongAsNullTTL(t *testing.T) {
 		c.gives404(r, 7)
 		loads := 1
 		if r.rdb != nil {
-			if left := r.rdb.PTTL(r.ctx, "test:7").Val(); left > 0 {
+			if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:7}").Val(); left > 0 {
 				r.Errorf("Redis has the null of a first miss for %v", left)
 			}
 		}
 		if r.rdb != nil && !r.local {
 			loads = 2 // Redis takes a null at its second miss
 			c.gives404(r, 7)
-			if left := r.rdb.PTTL(r.ctx, "test:7").Val(); left <= 0 || left > 200*time.Millisecond {
+			if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:7}").Val(); left <= 0 || left > 200*time.Millisecond {
 				r.Errorf("the null stays for %v", left)
 			}
 		}
@@ -182,7 +182,7 @@ func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
 		for path, from := range map[string]int{"loaded": 0, "null": n, "set": 2 * n} {
 			var lefts []time.Duration
 			for key := from; key < from+n; key++ {
-				lefts = append(lefts, r.rdb.PTTL(r.ctx, fmt.Sprintf("test:%d", key)).Val())
+				lefts = append(lefts, r.rdb.PTTL(r.ctx, fmt.Sprintf("levee:c1:{test:%d}", key)).Val())
 			}
 			least, most := slices.Min(lefts), slices.Max(lefts)
 			// Of 200 uniform draws all lie on one side with probability 2^-199.
@@ -198,7 +198,7 @@ func TestNegativeJitterIsNone(t *testing.T) {
 		source := newRows(r, 1)
 		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 }, hard)
 		c.gives(r, 1, "v1")
-		if left := r.rdb.PTTL(r.ctx, "test:1").Val(); left != time.Hour {
+		if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:1}").Val(); left != time.Hour {
 			r.Errorf("%v left of an hour", left)
 		}
 	})
@@ -252,18 +252,20 @@ func TestTheLoadersErrorReachesAllAndIsHeld(t *testing.T) {
 }
 
 func TestNotFoundIsRecognizedHoweverItIsWrapped(t *testing.T) {
+	errNoDocument := errors.New("no documents in result")
 	for name, err := range map[string]error{
 		"bare":       cache.ErrNotFound,
 		"wrapped":    fmt.Errorf("product: %w", cache.ErrNotFound),
 		"joined":     errors.Join(errors.New("product"), cache.ErrNotFound),
-		"the user's": fmt.Errorf("product: %w", sql.ErrNoRows),
+		"a driver's": fmt.Errorf("product: %w", errNoDocument),
+		"sql's":      fmt.Errorf("product: %w", sql.ErrNoRows),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, fewCells, func(r *rig) {
 				source := newRows(r, 1)
 				source.slowly(func(context.Context, int64) error { return err })
 				c := open(r, source.source(), func(o *cache.Options) {
-					o.IsNotFound = func(err error) bool { return errors.Is(err, sql.ErrNoRows) }
+					o.IsNotFound = func(err error) bool { return errors.Is(err, errNoDocument) }
 				})
 				c.gives404(r, 1)
 				if s := c.Stats(); s.Loaded != 1 || s.Errors != 0 || s.LoadErrors != 0 || s.Breaker.Failures != 0 {
@@ -274,8 +276,8 @@ func TestNotFoundIsRecognizedHoweverItIsWrapped(t *testing.T) {
 	}
 }
 
-// What makes a key absent is ErrNotFound or IsNotFound and nothing else: not a text,
-// not a nil, and not an error that the cache was not told of.
+// What makes a key absent is ErrNotFound, sql.ErrNoRows or IsNotFound and nothing else:
+// not a text, not a nil, and not an error that the cache was not told of.
 func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 	const (
 		value = iota
@@ -286,6 +288,7 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 		value any
 		err   error
 	}
+	errNoDocument := errors.New("no documents in result") // a driver's own
 	for name, c := range map[string]struct {
 		loaded
 		is int
@@ -296,8 +299,9 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 		"a nil slice in an interface":       {loaded{[]string(nil), nil}, value},
 		"ErrNotFound":                       {loaded{nil, cache.ErrNotFound}, none},
 		"a value, and ErrNotFound":          {loaded{"v1", cache.ErrNotFound}, none},
-		"what IsNotFound knows":             {loaded{nil, sql.ErrNoRows}, none},
-		"what IsNotFound knows, and others": {loaded{nil, errors.Join(sql.ErrConnDone, sql.ErrNoRows)}, none},
+		"sql.ErrNoRows":                     {loaded{nil, fmt.Errorf("product: %w", sql.ErrNoRows)}, none},
+		"what IsNotFound knows":             {loaded{nil, errNoDocument}, none},
+		"what IsNotFound knows, and others": {loaded{nil, errors.Join(sql.ErrConnDone, errNoDocument)}, none},
 		"what IsNotFound does not know":     {loaded{nil, sql.ErrTxDone}, fault},
 		"a value, and an error":             {loaded{"v1", errBroken}, fault},
 		"a text that says so":               {loaded{nil, errors.New(cache.ErrNotFound.Error())}, fault},
@@ -313,7 +317,7 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 						}}
 					}
 					p := open(r, src, func(o *cache.Options) {
-						o.IsNotFound = func(err error) bool { return errors.Is(err, sql.ErrNoRows) }
+						o.IsNotFound = func(err error) bool { return errors.Is(err, errNoDocument) }
 					}, unheld)
 					for range 3 {
 						_, err := p.Get(r.ctx, 1)
@@ -327,7 +331,7 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 							r.Errorf("Get: %v", err)
 						}
 					}
-					if n := r.rdb.Exists(r.ctx, "test:1").Val(); n != 0 && c.is == fault {
+					if n := r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val(); n != 0 && c.is == fault {
 						r.Error("of a fault something is stored")
 					}
 				})

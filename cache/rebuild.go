@@ -8,6 +8,7 @@ import (
 
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -33,8 +34,14 @@ import (
 // the value that was loaded last, which is right for them: they asked before that load.
 const maxRefusals = 2
 
-// errElsewhere ends a refresh that another process, or a writer, makes needless.
-var errElsewhere = errors.New("levee: refreshed elsewhere")
+// maxInnerWait is how long a load waits for what another process loads. After that it
+// loads that itself, in the place that it has and that is of no use meanwhile. The other
+// process may be waiting for what loads of this one hold up in turn.
+const maxInnerWait = 500 * time.Millisecond
+
+// errElsewhere ends a load in the background that another process, or a writer, makes
+// needless.
+var errElsewhere = errors.New("levee: loaded elsewhere")
 
 // A step takes jobs a step further and returns those that want to ask for a lease
 // again. It owns them from its call on.
@@ -45,14 +52,9 @@ type step[K comparable, V any] struct {
 
 // start runs the flights that a caller has opened. Most end with the first read, and
 // handing that to another goroutine and back would take a good part of the time that
-// Redis does. So it runs on the caller's goroutine, unless it could hold the caller
-// beyond its context; everything after it runs on another one.
+// Redis does. So it runs on the caller's goroutine, which leaves it when its context
+// ends; everything after it runs on another one.
 func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
-	if !c.fleet.ReadsOnCaller(ctx) {
-		detach(jobs)
-		go c.run(jobs)
-		return
-	}
 	var missing, unanswered []*job[K, V]
 	c.contained(jobs, func() { missing, unanswered = c.look(ctx, jobs) })
 	detach(missing)
@@ -86,7 +88,9 @@ func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, unanswered []*job[K, V]) {
 	if len(jobs) == 1 { // without the slices: this is the path of every hit
 		j := jobs[0]
-		c.decide(j)
+		if c.decide(j); c.filledMeanwhile(j) {
+			return nil, nil
+		}
 		value := c.fleet.GetOne(ctx, j.id)
 		switch {
 		case value.Err != nil:
@@ -97,14 +101,15 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		return jobs, nil
 	}
 	for part := range slices.Chunk(jobs, maxBatch) {
-		ids := make([]string, len(part))
-		for i, j := range part {
-			c.decide(j)
-			ids[i] = j.id
+		ids, asked := make([]string, 0, len(part)), make([]*job[K, V], 0, len(part))
+		for _, j := range part {
+			if c.decide(j); !c.filledMeanwhile(j) {
+				asked, ids = append(asked, j), append(ids, j.id)
+			}
 		}
 		values, now := c.fleet.Get(ctx, ids...), time.Now()
 		for i, value := range values {
-			switch j := part[i]; {
+			switch j := asked[i]; {
 			case value.Err != nil:
 				unanswered = append(unanswered, j)
 			case !c.accept(j, value, now):
@@ -113,6 +118,23 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		}
 	}
 	return missing, unanswered
+}
+
+// filledMeanwhile ends a job whose flight was opened by a caller who missed the local
+// tier before an earlier flight had filled it, and joined after that had ended. Without
+// this look the key would be loaded twice if it is not in Redis: a null that is missed
+// for the first time, or any key while there is no Redis to ask.
+func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
+	answer := found[V]{entry: c.absent, tier: TierLocal}
+	switch e, kind := c.local.Again(j.key); kind {
+	case localcache.Value:
+		answer.entry = e
+	case localcache.Miss:
+		return false
+	}
+	j.filled = true
+	c.finish(j, answer, nil)
+	return true
 }
 
 // accept ends a job with a value from Redis if that is an answer. If the value answers
@@ -124,6 +146,11 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Ti
 	}
 	answer, state := c.judge(j.id, value, now)
 	switch {
+	case j.warms:
+		if state < stale {
+			c.finish(j, found[V]{}, errElsewhere)
+		}
+		return state < stale
 	case state == fallback:
 		j.flight.SetFallback(answer)
 		j.fallback = true
@@ -145,6 +172,10 @@ func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) 
 	if !ok || value.TooLong {
 		c.counts.unfit.Add(1)
 		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
+		return found[V]{}, dead
+	}
+	if c.cleared(e) {
+		c.counts.cleared.Add(1)
 		return found[V]{}, dead
 	}
 	state := c.stateOf(e, now)
@@ -210,13 +241,19 @@ func (c *Cache[K, V]) byVerdict(jobs []*job[K, V], grants []mutexrebuild.Grant) 
 			case grant.Verdict == mutexrebuild.Busy:
 				j.remaining = grant.Remaining
 				steps = append(steps, step[K, V]{[]*job[K, V]{j}, c.waitForLease})
+			case c.acceptShared(j, grant.Value, now):
 			case beside:
 				j.flight.TakeBack(j.besideAt)
 				c.finishLoaded(j)
 			default:
+				j.lease = grant.Lease
 				held = append(held, j)
 			}
 		default:
+			if j.warms { // every process would load all keys
+				c.finish(j, found[V]{}, errNoRedis)
+				continue
+			}
 			unknown = append(unknown, j)
 		}
 	}
@@ -251,6 +288,12 @@ func (c *Cache[K, V]) proceed(steps []step[K, V]) (again []*job[K, V]) {
 // another process has.
 func (c *Cache[K, V]) waitForLease(jobs []*job[K, V]) (again []*job[K, V]) {
 	j := jobs[0]
+	if j.waits.IsZero() {
+		j.waits = time.Now()
+	}
+	if j.flight.Inner() && time.Since(j.waits) > maxInnerWait {
+		return c.loadDegraded(jobs)
+	}
 	if j.waiter.Wait(c.closing, j.remaining) {
 		return jobs
 	}
@@ -278,28 +321,4 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 		c.finishLoaded(j)
 	}
 	return nil
-}
-
-// loadBesideWriter loads while a writer holds the keys, and publishes nothing.
-//
-// A load during a write may see the new row before its invalidation. It may answer
-// only if no later reader can find the old value in Redis. So the jobs ask again: if the
-// verdict is held once more, nothing is in Redis now and no lease stands, so a value
-// that is published later is also loaded later. Then the load answers. It does not go to
-// the local tier.
-func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
-	for _, j := range jobs {
-		c.counts.besideWriter.Add(1)
-		j.besideAt = c.decide(j)
-	}
-	c.load(jobs)
-	for _, j := range jobs {
-		if j.loaded.err != nil {
-			c.finishLoaded(j)
-			continue
-		}
-		j.beside = true
-		again = append(again, j)
-	}
-	return again
 }

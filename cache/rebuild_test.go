@@ -31,8 +31,8 @@ func (p *probe[K, V]) getting(ctx context.Context, key K) <-chan gotten {
 }
 
 // A load beside a writer answers the callers who had joined before it began. Later ones
-// may know of another write that it did not see. Without TakeBack after the load, the
-// late caller gets the old value here.
+// may know of another write that it did not see. The load is not shared then. Without
+// TakeBack after it, the late caller gets the old value here.
 func TestALoadBesideAWriterIsForThoseWhoWereThere(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -118,7 +118,7 @@ func TestACallerWhoHasGoneTakesNoLateJoinerAlong(t *testing.T) {
 		ctx, leave := context.WithCancel(r.ctx)
 		defer leave()
 		m.Before(func(command string, args []string) {
-			if command != "GETRANGE" || args[0] != "test:1" {
+			if command != "GETRANGE" || args[0] != "levee:c1:{test:1}" {
 				return
 			}
 			if reads.Add(1) == 1 {

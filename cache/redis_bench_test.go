@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func BenchmarkRedisHit(b *testing.B) {
 	text := strings.Repeat("x", 200)
 	raw := noLocal(b, rdb, "raw", text)
 	redisHit(b, "raw", func(int) bool {
-		got, err := rdb.Get(ctx, "raw:42").Result()
+		got, err := rdb.Get(ctx, "levee:c1:{raw:42}").Result()
 		return err == nil && len(got) > 200
 	}, func(int) bool {
 		got, err := raw.Get(ctx, 42)
@@ -38,12 +39,12 @@ func BenchmarkRedisHit(b *testing.B) {
 
 	structs := noLocal(b, rdb, "json", lamp)
 	redisHit(b, "json", func(int) bool {
-		data, err := rdb.Get(ctx, "json:42").Bytes()
+		data, err := rdb.Get(ctx, "levee:c1:{json:42}").Bytes()
 		if err != nil {
 			return false
 		}
 		var p product
-		return json.Unmarshal(data[44:], &p) == nil && p.ID == 7 // behind our header
+		return json.Unmarshal(data[52:], &p) == nil && p.ID == 7 // behind our header
 	}, func(int) bool {
 		p, err := structs.Get(ctx, 42)
 		return err == nil && p.ID == 7
@@ -138,4 +139,36 @@ func BenchmarkPage(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkRedisHits is a hit in Redis of many callers at a time.
+//
+//	go test -run '^$' -bench RedisHits -benchtime 0.5s -count 3 ./cache
+func BenchmarkRedisHits(b *testing.B) {
+	server := redistest.Start(b)
+	load := func(context.Context, int64) ([]byte, error) { return []byte(strings.Repeat("x", 200)), nil }
+	c := must(cache.New(server.Client(b), load, cache.Options{
+		Name: "hits", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
+	}))
+	defer c.Close()
+	for key := range int64(1000) {
+		_ = must(c.Get(b.Context(), key))
+	}
+	for _, callers := range []int{1, 16, 256, 1024} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			b.ReportAllocs()
+			var all sync.WaitGroup
+			for caller := range callers {
+				all.Go(func() {
+					for i := range b.N/callers + 1 {
+						if got, err := c.Get(b.Context(), int64((caller+7*i)%1000)); err != nil || len(got) != 200 {
+							b.Errorf("got %d bytes, %v", len(got), err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
 }

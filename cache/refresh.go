@@ -24,17 +24,17 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, id string, seen []byte
 	}
 	c.counts.refreshes.Add(1)
 	j := c.newJob(flight.Detached(ctx), key, f)
-	j.class, j.seen = background, seen
+	j.class, j.seen, j.ended = background, seen, c.refreshEnded
 	jobs := []*job[K, V]{j}
 	go c.contained(jobs, func() { c.rebuild(jobs) })
 }
 
-func (c *Cache[K, V]) refreshEnded(id string, err error) {
+func (c *Cache[K, V]) refreshEnded(j *job[K, V], err error) {
 	c.refreshing.Add(-1)
 	switch {
 	case err == nil:
 		c.counts.refreshed.Add(1)
-	case !errors.Is(err, errElsewhere) && c.closing.Err() == nil:
-		c.log.Warn("a refresh failed", logonce.Name("key", id), "error", err)
+	case !errors.Is(err, errElsewhere) && !c.closed():
+		c.log.Warn("a refresh failed", logonce.Name("key", j.id), "error", err)
 	}
 }

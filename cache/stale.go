@@ -47,7 +47,7 @@ type windows struct {
 // of is the state of e at now. Chance is drawn from (0, 1] each time.
 func (w windows) of(e life, now time.Time, chance float64) state {
 	switch over := now.Sub(time.UnixMilli(e.expires)); {
-	case over < 0 && !e.null && w.isEarly(e.ttl(), -over, e.cost, chance):
+	case over < 0 && !e.null && w.isEarly(e.ttl(), -over, time.Duration(e.cost)*time.Millisecond, chance):
 		return early
 	case over < 0:
 		return fresh
@@ -94,14 +94,15 @@ func (w windows) left(e life, now time.Time) time.Duration {
 
 // staleDuringOutage returns the value that this process has kept of a key while there
 // is no Redis to ask. A load is left to the background: all processes are doing the
-// same.
+// same. In a cache without Redis nobody else changes the value, so it is loaded only
+// past its TTL.
 func (c *Cache[K, V]) staleDuringOutage(ctx context.Context, key K, id string) (found[V], bool) {
-	e, ok := c.local.Kept(key)
+	e := c.local.Kept(key)
 	now := time.Now()
-	if !ok || c.windows.stale == 0 || c.stateOf(e, now) > stale {
+	if e == nil || c.windows.stale == 0 && c.countsAsStale(e) || c.stateOf(e, now) > stale {
 		return found[V]{}, false
 	}
-	if e.past(now) || e.age(now) >= maxStaleLife {
+	if e.past(now) || c.fleet.Shared() && e.age(now) >= maxStaleLife {
 		c.refresh(ctx, key, id, nil)
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}, true
@@ -115,10 +116,10 @@ func (c *Cache[K, V]) staleOnError(key K, err error) (found[V], bool) {
 	if errors.Is(err, ErrClosed) || errors.Is(err, flight.ErrClosed) || errors.Is(err, flight.ErrReentrant) {
 		return found[V]{}, false
 	}
-	e, ok := c.local.Kept(key)
+	e := c.local.Kept(key)
 	now := time.Now()
 	// A value within its TTL answers too, since a read failed, unless StaleIfError is off.
-	if !ok || c.stateOf(e, now) > fallback || !e.past(now) && c.windows.fallback == 0 {
+	if e == nil || c.stateOf(e, now) > fallback || !e.past(now) && c.windows.fallback == 0 {
 		return found[V]{}, false
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e), fallback: true}, true

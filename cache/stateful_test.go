@@ -125,7 +125,7 @@ func playScript(t *testing.T, d *dice) {
 
 func (s *drama) load(ctx context.Context, key int64) (string, error) {
 	s.mu.Lock()
-	mood := s.mood
+	mood, versions := s.mood, s.keys[key].versions
 	s.mu.Unlock()
 	switch mood {
 	case "fails":
@@ -140,9 +140,6 @@ func (s *drama) load(ctx context.Context, key int64) (string, error) {
 	case "is slow":
 		time.Sleep(300 * time.Millisecond)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	versions := s.keys[key].versions
 	if row := versions[len(versions)-1]; row != "" {
 		return row, nil
 	}
@@ -162,6 +159,14 @@ func (s *drama) loadMany(ctx context.Context, keys []int64) (map[int64]string, e
 		}
 	}
 	return found, nil
+}
+
+// feel changes the mood of the source, and returns the one before.
+func (s *drama) feel(mood string) (before string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.mood = s.mood, mood
+	return before
 }
 
 // replace makes a new version of a row.
@@ -193,20 +198,28 @@ func (s *drama) step(key int64) {
 		s.written(k, s.c.Invalidate(ctx, key))
 	case 2:
 		s.replace(k, version)
-		s.written(k, s.c.Invalidate(ctx, key))
+		if s.dice.roll(2) == 0 {
+			s.written(k, s.c.Invalidate(ctx, key))
+		} else {
+			s.written(k, s.c.Refresh(ctx, key))
+		}
 	case 3:
 		s.replace(k, version)
-		s.written(k, s.c.Set(ctx, key, version))
+		if s.dice.roll(2) == 0 {
+			s.written(k, s.c.Set(ctx, key, version))
+		} else {
+			s.written(k, s.c.SetMany(ctx, map[int64]string{key: version}))
+		}
 	case 4:
 		s.written(k, s.c.Write(ctx, []int64{key}, func(context.Context) error {
-			s.replace(k, version)
+			if s.dice.roll(2) == 0 {
+				s.beside(ctx, k, key)
+			}
+			s.replace(k, version+"w")
 			return nil
 		}))
 	case 5:
-		mood := pick(s.dice, "answers", "fails", "panics", "exits", "hangs", "is slow", "answers")
-		s.mu.Lock()
-		s.mood = mood
-		s.mu.Unlock()
+		s.feel(pick(s.dice, "answers", "fails", "panics", "exits", "hangs", "is slow", "answers"))
 	case 6:
 		s.breakRedis()
 	case 7:
@@ -229,6 +242,28 @@ func (s *drama) step(key int64) {
 	if s.dice.roll(3) == 0 {
 		synctest.Wait()
 	}
+}
+
+// beside is what happens beside a write of a key: another write of it begins and ends
+// while somebody loads. Who asks then must not get what that load has brought.
+func (s *drama) beside(ctx context.Context, k *scriptedKey, key int64) {
+	defer s.feel(s.feel(pick(s.dice, "is slow", "answers")))
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if _, err := s.c.Get(ctx, key); err != nil && !errors.Is(err, cache.ErrNotFound) {
+			s.named(err)
+		}
+	}()
+	time.Sleep(pick(s.dice, time.Millisecond, 200*time.Millisecond))
+	s.replace(k, fmt.Sprintf("%d.%d b", key, len(k.versions)))
+	s.written(k, s.c.Invalidate(ctx, key))
+	if s.dice.roll(2) == 0 {
+		<-answered
+	}
+	got, err := s.c.Fetch(ctx, key)
+	s.answered(k, got, err)
+	<-answered
 }
 
 // getMany checks each answer as that of a Fetch. A key without an answer or a cause does
@@ -333,8 +368,8 @@ func (s *drama) breakRedis() {
 		s.mini.FlushAll()
 	case 3: // somebody else's bytes at our keys
 		for i := range s.keys {
-			_ = s.mini.Set("test:"+strconv.Itoa(i), pick(s.dice, "", "what?", "Lv\x01\x01"))
-			s.mini.SetTTL("test:"+strconv.Itoa(i), time.Hour)
+			_ = s.mini.Set("levee:c1:{test:"+strconv.Itoa(i)+"}", pick(s.dice, "", "what?", "Lv\x02\x01"))
+			s.mini.SetTTL("levee:c1:{test:"+strconv.Itoa(i)+"}", time.Hour)
 		}
 	case 4:
 		// Not GETRANGE: scripts call that too, with the server's mutex held.

@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // written opens a cache that holds v1 of key 1, with v2 in the source.
@@ -150,12 +156,15 @@ func TestNothingReadDuringAWriteIsKept(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
 		c, source := written(r)
 		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
-			for range 3 {
+			for n := range 3 {
 				got, err := c.Fetch(r.ctx, 1) // the transaction has not committed
-				if err != nil || got.Value != "v1" || r.rdb != nil && got.Tier != cache.TierSource {
+				if err != nil || got.Value != "v1" || r.rdb != nil && got.Tier == cache.TierLocal {
 					r.Errorf("during the write: %+v, %v", got, err)
 				}
-				if r.rdb != nil && r.rdb.Exists(r.ctx, "test:1").Val() != 0 {
+				if loaded := got.Tier == cache.TierSource; r.rdb != nil && loaded != (n == 0) {
+					r.Errorf("read %d is from %v", n, got.Tier)
+				}
+				if r.rdb != nil && r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 {
 					r.Error("a value has been published during the write")
 				}
 			}
@@ -180,7 +189,7 @@ func TestHoldsOfTwoWritersStandSideBySide(t *testing.T) {
 		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
 			err := other.Write(r.ctx, []int64{1}, func(context.Context) error { return nil })
 			c.gives(r, 1, "v1")
-			if r.rdb.Exists(r.ctx, "test:1").Val() != 0 {
+			if r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 {
 				r.Error("the key is open")
 			}
 			source.put(1, "v2")
@@ -192,4 +201,174 @@ func TestHoldsOfTwoWritersStandSideBySide(t *testing.T) {
 		c.gives(r, 1, "v2")
 		c.comesFrom(r, 1, r.near())
 	})
+}
+
+// "Committed, not yet everywhere" is one thing and a failed transaction another. A caller
+// who tolerates ErrUnavailable must not tolerate a transaction that failed.
+func TestErrUnavailableFromWriteMeansCommitted(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	source := newRows(r, 1)
+	var log redistest.Log
+	c := open(r, source.source(), logged(&log))
+	server.Kill()
+	if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return nil }); !errors.Is(err, cache.ErrUnavailable) {
+		r.Errorf("tx succeeded and Redis is away: %v", err)
+	}
+	failed := errors.New("deadlock detected")
+	if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return failed }); err != failed {
+		r.Errorf("tx failed and Redis is away: %v", err)
+	}
+	log.Await(t, "the invalidation after a failed write is not confirmed")
+	for name, test := range map[string]struct {
+		key  string
+		want error
+	}{"a bad key": {tooLong, cache.ErrInvalidKey}, "a filter that does not learn": {"a", errBroken}} {
+		c := openOn(r, nil, cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "", nil }},
+			func(o *cache.Options) { o.Filter = brokenFilter{} })
+		err := c.Write(r.ctx, []string{test.key}, func(context.Context) error { r.Errorf("%s: tx runs", name); return nil })
+		if !errors.Is(err, test.want) || errors.Is(err, cache.ErrUnavailable) {
+			r.Errorf("%s: %v", name, err)
+		}
+	}
+	server.Restart()
+}
+
+var tooLong = strings.Repeat("x", 1000)
+
+// brokenFilter lets everything pass, and learns nothing.
+type brokenFilter struct{}
+
+func (brokenFilter) MayContain(context.Context, string) bool { return true }
+func (brokenFilter) Add(context.Context, ...string) error    { return errBroken }
+
+// A row that is cached by id and by name changes in one transaction.
+func TestOneWriteChangesKeysOfSeveralCaches(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		products, source := written(r)
+		ids := map[string]int64{"old": 1}
+		var mu sync.Mutex
+		bySlug := open(r, cache.Source[string, int64]{Load: func(_ context.Context, slug string) (int64, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if id, ok := ids[slug]; ok {
+				return id, nil
+			}
+			return 0, cache.ErrNotFound
+		}}, func(o *cache.Options) { o.Name, o.Filter = "slug", nil })
+		bySlug.gives(r, "old", int64(1))
+		bySlug.gives404(r, "new")
+		err := cache.Write(r.ctx, func(context.Context) error {
+			source.put(1, "v2")
+			mu.Lock()
+			defer mu.Unlock()
+			ids = map[string]int64{"new": 1}
+			return nil
+		}, products.Changes(1), bySlug.Changes("old", "new"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		products.gives(r, 1, "v2")
+		bySlug.gives404(r, "old")
+		bySlug.gives(r, "new", int64(1))
+	})
+}
+
+// What is wrong with one of the caches must be known before the transaction, not when it
+// has committed.
+func TestAWriteOverSeveralCachesRunsForAllOrNone(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		a, source := written(r)
+		b := open(r, cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "", nil }},
+			func(o *cache.Options) { o.Name = "other" })
+		closed := open(r, source.source(), func(o *cache.Options) { o.Name = "closed" })
+		if err := closed.Close(); err != nil {
+			r.Error(err)
+		}
+		for name, test := range map[string]struct {
+			changes cache.Changes
+			want    error
+		}{
+			"a bad key":      {b.Changes(tooLong), cache.ErrInvalidKey},
+			"a closed cache": {closed.Changes(1), cache.ErrClosed},
+			"no cache":       {cache.Changes{}, nil},
+		} {
+			err := cache.Write(r.ctx, func(context.Context) error { r.Errorf("%s: tx runs", name); return nil }, a.Changes(1), test.changes)
+			if err == nil || test.want != nil && !errors.Is(err, test.want) {
+				r.Errorf("%s: %v", name, err)
+			}
+		}
+		a.gives(r, 1, "v1")
+		ran := false
+		if err := cache.Write(r.ctx, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
+			r.Errorf("without keys: ran %v, %v", ran, err)
+		}
+	})
+}
+
+// One after the other, the holds of ten caches would take ten round trips, and so would
+// their ends.
+func TestTheCachesOfAWriteAreAskedAtOnce(t *testing.T) {
+	r := onServer(t, start(t), cell{redis: "real"})
+	const caches = 3
+	source := newRows(r, 1)
+	together := &together{n: caches, all: make(chan struct{})}
+	var changes []cache.Changes
+	for i := range caches {
+		rdb := r.client().(*redis.Client)
+		rdb.AddHook(together)
+		c := openOn(r, rdb, source.source(), func(o *cache.Options) { o.Name, o.RedisTimeout = "c"+strconv.Itoa(i), 20*time.Second })
+		changes = append(changes, c.Changes(1))
+	}
+	if err := cache.Write(r.ctx, func(context.Context) error { together.again(); return nil }, changes...); err != nil {
+		r.Error(err)
+	}
+	if together.late {
+		r.Error("one cache waits for the other's answer")
+	}
+}
+
+// together is a hook that keeps scripts back until n of them are under way.
+type together struct {
+	n int
+
+	mu   sync.Mutex // guards what follows
+	in   int
+	all  chan struct{} // closed when all are there
+	late bool          // one has waited for the others in vain
+}
+
+func (h *together) again() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.in, h.all = 0, make(chan struct{})
+}
+
+func (h *together) arrive(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			continue
+		}
+		h.mu.Lock()
+		if h.in++; h.in == h.n {
+			close(h.all)
+		}
+		all := h.all
+		h.mu.Unlock()
+		select {
+		case <-all:
+		case <-time.After(5 * time.Second):
+			h.mu.Lock()
+			h.late = true
+			h.mu.Unlock()
+		}
+	}
+}
+
+func (h *together) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *together) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { h.arrive(cmd); return next(ctx, cmd) }
+}
+func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { h.arrive(cmds...); return next(ctx, cmds) }
 }

@@ -4,11 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // adder is what a Filter has that learns of new keys, as bloom.Filter does.
 type adder interface {
 	Add(ctx context.Context, ids ...string) error
+}
+
+// ensurer is what a Filter has that learns of keys which it may know already.
+type ensurer interface {
+	Ensure(ctx context.Context, ids ...string) error
 }
 
 // Set publishes a value that the source already holds. It ends every lease of key, so
@@ -19,30 +29,56 @@ type adder interface {
 // codec's, or ErrUnavailable. A value that the codec does not take, or that is over
 // Options.MaxValue, is not stored; what was there before is dropped.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
-	ids, err := c.check(ctx, key)
+	return c.setAll(ctx, []K{key}, func(int) V { return value })
+}
+
+// SetMany is [Cache.Set] for several values, in two round trips to each Redis node for
+// every 128 of them. If it returns an error, some of them may have been set.
+func (c *Cache[K, V]) SetMany(ctx context.Context, values map[K]V) error {
+	keys := slices.Collect(maps.Keys(values))
+	return c.setAll(ctx, keys, func(i int) V { return values[keys[i]] })
+}
+
+func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) error {
+	ids, err := c.check(ctx, keys...)
 	if err != nil {
 		return err
 	}
-	if err := c.announce(ctx, ids); err != nil {
+	if err := c.ensure(ctx, ids); err != nil {
 		return err
 	}
-	e := c.newEntry(key, value, 0)
-	data, ttl, err := c.format.encode(ids[0], e)
-	if err == nil {
-		err = c.fleet.Set(ctx, ids[0], data, ttl)
-	} else { // the source has another value than Redis all the same
-		err = errors.Join(err, c.fleet.Invalidate(ctx, ids...))
+	entries := make([]*entry[V], len(keys))
+	publications := make([]mutexrebuild.Publication, len(keys))
+	var unfit []error
+	for i, key := range keys {
+		entries[i] = c.newEntry(key, value(i), c.fleet.LoadEpoch(), 0)
+		data, ttl, err := c.format.encode(ids[i], entries[i])
+		if err != nil { // the source has another value than Redis all the same
+			unfit, data = append(unfit, err), nil
+		}
+		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
+	err = c.fleet.SetMany(ctx, publications...)
 	// With Redis, another process may have invalidated the value already: the
 	// local tier fills from Redis, which knows the order.
 	c.forgetLocal(ids)
-	if err == nil && len(data) > 0 && !c.fleet.Shared() {
-		if c.source.Clone != nil {
-			e.value = c.source.Clone(value) // the caller may go on to change its own
+	if err == nil && !c.fleet.Shared() {
+		for i, e := range entries {
+			c.putLocal(ids[i], keys[i], e, len(publications[i].Data))
 		}
-		c.local.Put(ids[0], key, e, len(data), min(e.ttl(), c.o.Local.TTL))
 	}
-	return named(err)
+	return named(errors.Join(append(unfit, err)...))
+}
+
+// putLocal puts a value into the local tier that its caller has Set.
+func (c *Cache[K, V]) putLocal(id string, key K, e *entry[V], size int) {
+	if size == 0 {
+		return
+	}
+	if c.source.Clone != nil {
+		e.value = c.source.Clone(e.value) // the caller may go on to change its own
+	}
+	c.local.Put(id, key, *e, size, min(e.ttl(), c.o.Local.TTL))
 }
 
 // Invalidate drops keys after their write has committed. When it returns nil, no
@@ -61,44 +97,11 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
 }
 
-// Write runs tx, which changes keys in the source, so that no reader keeps what
-// was there before: it tells the filter, closes the keys to publication, runs tx,
-// and invalidates. Readers meanwhile load and do not publish. Should the process
-// die in tx, the keys open again after Options.Rebuild.Hold.
-//
-// It returns the error of tx, and invalidates all the same, because a transaction
-// that reports failure may have committed; so too when tx panics and when ctx ends
-// meanwhile. Before tx runs, it may return ErrInvalidKey, ErrClosed, the error of
-// ctx, or that of the filter. If the invalidation is not confirmed, the error
-// matches ErrUnavailable; then tx may well have succeeded. Redis out of reach does
-// not keep tx from running.
-func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) (err error) {
-	if tx == nil {
-		return errors.New("cache: Write needs a tx")
-	}
-	ids, err := c.check(ctx, keys...)
-	if err != nil {
-		return err
-	}
-	if err := c.announce(ctx, ids); err != nil {
-		return err
-	}
-	end, holdErr := c.fleet.Hold(ctx, ids...)
-	if holdErr != nil {
-		c.log.Warn("a write goes on without a hold on its keys", "error", named(holdErr))
-	}
-	c.forgetLocal(ids)
-	defer func() {
-		err = errors.Join(err, c.forget(context.WithoutCancel(ctx), ids, end))
-	}()
-	return tx(ctx)
-}
-
-// Announce says that keys are about to exist: they go into the filter, and what
-// is known of their absence is dropped. Call it before the row commits. A reader
-// who asks between Announce and the commit may learn once more that a key does not
-// exist, for at most Options.NullTTL; Write excludes that. Errors are those of
-// Invalidate and the filter's.
+// Announce says that keys are about to exist: they go into the filter, a counting one
+// counts them, and what is known of their absence is dropped. Call it before the row
+// commits. A reader who asks between Announce and the commit may learn once more that a
+// key does not exist, for at most Options.NullTTL; Write excludes that. Errors are those
+// of Invalidate and the filter's.
 func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	ids, err := c.check(ctx, keys...)
 	if err != nil {
@@ -112,9 +115,17 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 
 // check returns the ids of all keys, or why nothing may be done.
 func (c *Cache[K, V]) check(ctx context.Context, keys ...K) ([]string, error) {
-	if c.closing.Err() != nil {
+	if c.closed() {
 		return nil, ErrClosed
 	}
+	ids, err := c.ids(keys)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return ids, err
+}
+
+func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
 	ids := make([]string, len(keys))
 	for i, key := range keys {
 		id, err := c.id(key)
@@ -123,19 +134,36 @@ func (c *Cache[K, V]) check(ctx context.Context, keys ...K) ([]string, error) {
 		}
 		ids[i] = id
 	}
-	return ids, ctx.Err()
+	return ids, nil
 }
 
-// announce adds ids to the filter, if it is one that learns.
+// announce adds ids of new keys to the filter, if it is one that learns.
 func (c *Cache[K, V]) announce(ctx context.Context, ids []string) error {
 	filter, ok := c.o.Filter.(adder)
 	if !ok {
 		return nil
 	}
-	if err := filter.Add(ctx, ids...); err != nil {
-		return fmt.Errorf("cache: filter: %w", err)
+	return c.learned(ids, filter.Add(ctx, ids...))
+}
+
+// ensure has the filter know ids of keys that may be new.
+func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
+	filter, ok := c.o.Filter.(ensurer)
+	if !ok {
+		return c.announce(ctx, ids)
 	}
-	return nil
+	return c.learned(ids, filter.Ensure(ctx, ids...))
+}
+
+func (c *Cache[K, V]) learned(ids []string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case c.o.FilterBestEffort:
+		c.log.Error("the filter has not learned of a key, and may deny it until its next Rebuild", logonce.Name("key", ids[0]), "error", err)
+		return nil
+	}
+	return fmt.Errorf("cache: filter: %w", err)
 }
 
 // forget invalidates ids, in Redis first: the other way round, a reader in between

@@ -76,7 +76,7 @@ func getBesideBare[K interface{ int64 | string }](b *testing.B, keys []K, bareTT
 		middle := time.Now()
 		for i := range slice {
 			p, kind := c.Get(keys[(at+i)%len(keys)])
-			if kind != localcache.Value || p.Price != 7 {
+			if kind != localcache.Value || (*p).Price != 7 {
 				missed++
 			}
 		}

@@ -19,8 +19,8 @@ const (
 	filled
 	outdated
 	refused
-	// of a Kept
-	kept
+	// of another call
+	other
 
 	outcomes
 )

@@ -7,9 +7,10 @@ import (
 )
 
 // A hit does not ask the system for the time, which would cost more than the
-// hit. A goroutine publishes the time each tick, ahead by lead. So a life ends early,
-// by at most lead; it ends late only if the goroutine is late by more than a tick.
-// Fills read the time anyway, and publish it if the goroutine is late.
+// hit. A timer publishes the time each tick, ahead by lead. So a life ends early,
+// by at most lead; it ends late only if the timer is late by more than a tick.
+// Fills read the time anyway, and publish it if the timer is late. The first fill
+// starts the timer: an empty cache has none.
 const (
 	tick = 25 * time.Millisecond
 	lead = 2 * tick
@@ -20,37 +21,51 @@ type clock struct {
 	soon  atomic.Int64 // at least now, usually a little later; never goes back
 	began time.Time
 
-	quit chan struct{}
-	done sync.WaitGroup
+	running atomic.Bool
+	mu      sync.Mutex // guards what follows
+	timer   *time.Timer
+	stopped bool
 }
 
 func (c *clock) start() {
 	c.began = time.Now()
-	c.quit = make(chan struct{})
 	c.publish(0)
-	c.done.Go(c.run)
 }
 
+// stop ends the ticks. None runs when it returns.
 func (c *clock) stop() {
-	close(c.quit)
-	c.done.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 }
 
+// run starts the ticks.
 func (c *clock) run() {
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			c.publish(int64(time.Since(c.began)))
-		case <-c.quit:
-			return
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer == nil && !c.stopped {
+		c.timer = time.AfterFunc(tick, c.tick)
+		c.running.Store(true)
+	}
+}
+
+func (c *clock) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		c.publish(int64(time.Since(c.began)))
+		c.timer.Reset(tick)
 	}
 }
 
 // now reads the time itself. What it returns is never after soon.
 func (c *clock) now() int64 {
+	if !c.running.Load() {
+		c.run()
+	}
 	now := int64(time.Since(c.began))
 	if c.soon.Load() < now {
 		c.publish(now)

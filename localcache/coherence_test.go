@@ -92,13 +92,13 @@ func TestPutPutNeverShowsTheFirst(t *testing.T) {
 		id := strconv.Itoa(key)
 		c.Put(id, key, 1, 8, time.Minute)
 		c.Put(id, key, 2, 8, time.Minute)
-		if v, kind := c.Get(key); kind == value && v != 2 {
+		if v, kind := get(c, key); kind == value && v != 2 {
 			t.Fatalf("Get(%d) = %d at once", key, v)
 		}
 	}
 	c.Settle()
 	for key := range keys {
-		if v, kind := c.Get(key); kind == value && v != 2 {
+		if v, kind := get(c, key); kind == value && v != 2 {
 			t.Fatalf("Get(%d) = %d when all had settled", key, v)
 		}
 	}
@@ -146,7 +146,7 @@ func TestNoReaderSeesADeletedVersion(t *testing.T) {
 			for range rounds {
 				key := rand.IntN(keys)
 				least := floor[key].Load()
-				version, kind := c.Get(key)
+				version, kind := get(c, key)
 				if kind == value {
 					hits.Add(1)
 					if version < least {

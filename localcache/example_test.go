@@ -18,7 +18,7 @@ func Example() {
 	rows := map[int64]string{42: "lamp"} // the database
 	name := func(id int64) string {
 		if v, kind := names.Get(id); kind == localcache.Value {
-			return v
+			return *v
 		}
 		mark := names.Mark(fmt.Sprint(id)) // before the read
 		v := rows[id]

@@ -2,41 +2,63 @@ package localcache
 
 import "time"
 
-const Lead = lead
+const (
+	Lead      = lead
+	MaxQueued = maxQueued
+)
 
 // Settle waits until ristretto has applied what it was given.
 func (c *Cache[K, V]) Settle() {
-	c.values.inner.Wait()
+	c.values.store.settleAll()
 	if c.nulls != nil {
-		c.nulls.inner.Wait()
+		c.nulls.store.settleAll()
+	}
+}
+
+// settleAll goes round until the items that follow others have been stored too.
+func (s *store) settleAll() {
+	for s.inner.Load() != nil {
+		s.inner.Load().Wait()
+		if s.queue.length.Load() == 0 {
+			return
+		}
 	}
 }
 
 // FillPast is a Fill that has already found its mark to be current.
 func (c *Cache[K, V]) FillPast(m Mark, key K, value V) {
-	c.values.set(c.hash.sum(key), &entry[K, V]{value: value, stamp: c.stamp(m, time.Minute)}, key, 8)
+	c.values.put(&entry[K, V]{value: value, head: c.head(m, time.Minute)}, key, 8)
 }
 
 // Hash is what ristretto knows key by.
-func (c *Cache[K, V]) Hash(key K) uint64 { return c.hash.sum(key) }
+func (c *Cache[K, V]) Hash(key K) uint64 {
+	hash, _ := c.hash.sum(key)
+	return hash
+}
 
 // InFront reports whether the front holds an entry of key.
-func (c *Cache[K, V]) InFront(key K) bool { return c.values.front.get(c.hash.sum(key), key) != nil }
+func (c *Cache[K, V]) InFront(key K) bool {
+	hash, check := c.hash.sum(key)
+	return c.values.match(c.values.front.get(hash), hash, check, key) != nil
+}
 
 // Heat puts the entry of key in the front, as a hit may. It calls between after it
 // has found the entry and before it puts it there.
 func (c *Cache[K, V]) Heat(key K, between func()) {
-	hash := c.hash.sum(key)
-	e := c.values.get(hash, key)
+	hash, check := c.hash.sum(key)
+	e := c.values.get(hash, check, key)
 	between()
-	c.values.front.put(hash, e)
+	c.values.front.put(e, 0)
 }
 
 // FrontSize is the number of entries in the front.
 func (c *Cache[K, V]) FrontSize() (n int) {
-	for i := range c.values.front.slots {
-		if c.values.front.slots[i].entry.Load() != nil {
-			n++
+	for i := range c.values.front.table.Load().buckets {
+		b := &c.values.front.table.Load().buckets[i]
+		for j := range b {
+			if b[j].entry.Load() != nil {
+				n++
+			}
 		}
 	}
 	return n
@@ -49,10 +71,8 @@ func (c *Cache[K, V]) Enter() (leave func()) {
 	return func() { shard.leave(miss) }
 }
 
-// MostBytes and MostQueued are what Stats().Bytes and Queued may not exceed by
-// more than one entry for each caller.
-func (c *Cache[K, V]) MostBytes() int64  { return c.values.maxUsed }
-func (c *Cache[K, V]) MostQueued() int64 { return c.values.margin }
+// MostBytes is what Stats().Bytes may not exceed by more than one entry for each caller.
+func (c *Cache[K, V]) MostBytes() int64 { return c.values.store.most }
 
-// Queued is the number of bytes in ristretto's queue.
-func (c *Cache[K, V]) Queued() int64 { return c.values.queued.Load() }
+// Queued is the number of items in ristretto's queue.
+func (c *Cache[K, V]) Queued() int64 { return c.values.store.queue.length.Load() }

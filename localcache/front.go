@@ -2,26 +2,47 @@ package localcache
 
 import "sync/atomic"
 
-// A front is a small table of the hottest entries, before ristretto. A hit in
-// ristretto takes a lock that all readers of a key share, and enters and leaves the
-// callCounter. A hit in the front does neither: the cores that read one hot key do
-// not wait for each other.
+// A front is a table of entries before ristretto, for as many as there are. A hit in
+// ristretto takes a lock that all readers of a key share, looks into a map, and enters
+// and leaves the callCounter. A hit in the front does none of this: the cores that read
+// one hot key do not wait for each other, and a hit of any key is two misses of the
+// processor's cache, the slot and the entry.
 //
-// One hit in many puts its entry here, so that only hot ones get in. An entry
-// leaves when another takes its slot, or when ristretto lets go of it. It
-// counts under the same conditions as everywhere: the front decides how fast a
-// hit is, never what it finds.
+// A hit in ristretto puts its entry here, if there is room in its bucket; if not, one
+// hit in many does, so that the hotter entries stay. An entry leaves when another takes
+// its slot, or when ristretto lets go of it. It counts under the same conditions as
+// everywhere: the front decides how fast a hit is, never what it finds.
+//
+// A nil front is off.
 type front[K comparable, V any] struct {
-	slots [1 << frontBits]slot[K, V]
+	table atomic.Pointer[table[K, V]]
+}
+
+type table[K comparable, V any] struct {
+	buckets []bucket[K, V]
+	shift   uint // of a hash, which leaves the number of its bucket
+}
+
+// A bucket is two neighbouring lines of the processor's cache. An entry stands in the
+// slot that its hash names or, if that is taken, in another one, of the same line first.
+type bucket[K comparable, V any] [ways]slot[K, V]
+
+type slot[K comparable, V any] struct {
+	hash  atomic.Uint64 // saves a look at the entry of another key
+	entry atomic.Pointer[entry[K, V]]
 }
 
 const (
-	frontBits = 9
+	ways         = 8
+	firstBuckets = 5 // bits: 32 buckets, 256 slots, 4 KiB
+	mostBuckets  = 20
 
-	// One hit in 64 in ristretto puts the entry in the front. One hit in 16 in the
-	// front goes on to ristretto, which has to know which entries are wanted.
-	putBits  = 6
-	passBits = 4
+	// One hit in 64 in ristretto may take the slot of another entry. One hit in 16 in the
+	// front goes on to ristretto, which has to know which entries are wanted: one in 64
+	// while it has so much room that it need not choose.
+	putBits       = 6
+	passBits      = 4
+	roomyPassBits = 6
 )
 
 // sampled picks one n in 1<<bits, evenly but without a period: if callers ask for
@@ -31,39 +52,84 @@ func sampled(n uint64, bits int) bool { return n*golden>>(64-bits) == 0 }
 // golden is 2^64 divided by the golden ratio.
 const golden = 0x9E3779B97F4A7C15
 
-type slot[K comparable, V any] struct {
-	hash  atomic.Uint64 // saves a look at the entry of another key
-	entry atomic.Pointer[entry[K, V]]
+func newFront[K comparable, V any]() *front[K, V] {
+	f := &front[K, V]{}
+	f.table.Store(newTable[K, V](firstBuckets))
+	return f
 }
 
-func (f *front[K, V]) slot(hash uint64) *slot[K, V] { return &f.slots[hash>>(64-frontBits)] }
-
-func (f *front[K, V]) get(hash uint64, key K) *entry[K, V] {
-	s := f.slot(hash)
-	if s.hash.Load() != hash {
-		return nil
-	}
-	e := s.entry.Load()
-	if e == nil || e.key != key {
-		return nil
-	}
-	return e
+func newTable[K comparable, V any](bits uint) *table[K, V] {
+	return &table[K, V]{buckets: make([]bucket[K, V], 1<<bits), shift: 64 - bits}
 }
 
-func (f *front[K, V]) put(hash uint64, e *entry[K, V]) {
-	s := f.slot(hash)
+func (t *table[K, V]) bucket(hash uint64) *bucket[K, V] { return &t.buckets[hash>>t.shift] }
+
+// fit makes a larger table if there are entries for three quarters of the slots. It
+// begins empty, which costs each entry one hit in ristretto.
+func (f *front[K, V]) fit(entries int64) {
+	if f == nil {
+		return
+	}
+	t := f.table.Load()
+	if bits := 64 - t.shift; entries > int64(len(t.buckets)*ways*3/4) && bits < mostBuckets {
+		f.table.CompareAndSwap(t, newTable[K, V](bits+1))
+	}
+}
+
+// get returns an entry with this hash, which may be gone by now.
+func (f *front[K, V]) get(hash uint64) *entry[K, V] {
+	b := f.table.Load().bucket(hash)
+	first := hash % ways
+	for i := range uint64(ways) {
+		if s := &b[first^i]; s.hash.Load() == hash {
+			return s.entry.Load()
+		}
+	}
+	return nil
+}
+
+// put is called for the nth hit in ristretto.
+func (f *front[K, V]) put(e *entry[K, V], n uint64) {
+	b := f.table.Load().bucket(e.hash)
+	s := b.free(e.hash)
+	if s == nil {
+		if !sampled(n, putBits) {
+			return
+		}
+		s = &b[n%ways]
+	}
 	if s.entry.Load() == e {
 		return
 	}
 	s.entry.Store(e)
-	s.hash.Store(hash)
+	s.hash.Store(e.hash)
 	// ristretto may let go of e while this runs. Then either put sees gone, or
 	// ristretto's drop sees e in the slot.
-	if e.cost.Load()&gone != 0 {
-		f.drop(hash, e)
+	if e.state.Load()&gone != 0 {
+		f.drop(e)
 	}
 }
 
-func (f *front[K, V]) drop(hash uint64, e *entry[K, V]) {
-	f.slot(hash).entry.CompareAndSwap(e, nil)
+// free returns the slot of hash, or an empty one, or nil.
+func (b *bucket[K, V]) free(hash uint64) (empty *slot[K, V]) {
+	first := hash % ways
+	for i := range uint64(ways) {
+		switch s := &b[first^i]; {
+		case s.hash.Load() == hash:
+			return s
+		case empty == nil && s.entry.Load() == nil:
+			empty = s
+		}
+	}
+	return empty
+}
+
+func (f *front[K, V]) drop(e *entry[K, V]) {
+	if f == nil {
+		return
+	}
+	b := f.table.Load().bucket(e.hash)
+	for i := range b {
+		b[i].entry.CompareAndSwap(e, nil)
+	}
 }

@@ -10,12 +10,12 @@ import (
 // goes back, the sum is the same only if both are, even if a deletion falls
 // between the two reads.
 //
-// Stripes have 32 bits, so that the table stays in the processor's cache. A number
+// They have 32 bits, so that the table stays in the processor's cache. A number
 // returns after 4 billion deletions; an old entry would count again only if it
 // lived through exactly that many.
 type generations struct {
 	seed   maphash.Seed
-	all    atomic.Uint64 // starts at 1, so that the zero Mark is never current
+	all    atomic.Uint32 // starts at 1, so that the zero Mark is never current
 	stripe [1 << 16]atomic.Uint32
 }
 
@@ -27,13 +27,13 @@ func newGenerations() *generations {
 
 func (g *generations) stripeOf(id string) uint16 { return uint16(maphash.String(g.seed, id)) }
 
-func (g *generations) now(stripe uint16) uint64 {
-	return uint64(g.stripe[stripe].Load()) + g.all.Load()
+func (g *generations) now(stripe uint16) uint32 {
+	return g.stripe[stripe].Load() + g.all.Load()
 }
 
 // bump overtakes every generation of the stripe and returns the new one.
-func (g *generations) bump(stripe uint16) uint64 {
-	return uint64(g.stripe[stripe].Add(1)) + g.all.Load()
+func (g *generations) bump(stripe uint16) uint32 {
+	return g.stripe[stripe].Add(1) + g.all.Load()
 }
 
 func (g *generations) bumpAll() { g.all.Add(1) }

@@ -11,7 +11,9 @@
 //   - A fill that began earlier does not bring that value back: a reader takes a
 //     [Mark] before it reads from Redis or the database, and Fill drops the value
 //     if a deletion has overtaken the mark.
-//   - No entry is returned past its life. A life may end up to 50 ms early.
+//   - A Get that starts after a fill was taken finds it, unless the cache is at its
+//     budget: then ristretto may reject it a moment later.
+//   - No entry is returned past its life. A life may end up to 51 ms early.
 //   - [Cache.Close] waits for the callers inside; later ones find nothing.
 //   - The budget is in bytes and counts what an entry takes beside its value.
 //     Nulls, which are keys known not to exist, have their own budget.
@@ -20,7 +22,6 @@
 //
 //   - A fill may not be kept, or not for long: the least wanted entries go first,
 //     and a new key must be wanted more than the entries it would push out.
-//   - A fill of a new key is seen some microseconds later.
 //   - Of two fills with equal marks either may stay.
 //   - A deletion also ends the entries of other ids in the same stripe, one in
 //     65,536 of all.
@@ -40,8 +41,9 @@
 // other entries push it out. If ristretto applies writes out of order, the result is
 // a miss and never an old value, because each entry knows its generation.
 //
-// The hottest few hundred entries are also in a small table before ristretto,
-// where a hit takes no lock.
+// Entries that were read are also in a table before ristretto, where a hit takes no lock.
+// Those that ristretto has not taken from its queue yet are in a table behind it.
+// Caches may share the memory for all this: see [Budget].
 //
 // An id is the key as text; processes name it when they tell each other of a
 // deletion. A key is what the caller of Get holds, of any comparable type. They
@@ -68,7 +70,7 @@ const (
 // A Mark is a moment in the life of an id, see [Cache.Mark]. The zero Mark is
 // before every moment: a fill with it is dropped.
 type Mark struct {
-	generation uint64
+	generation uint32
 	stripe     uint16
 }
 
@@ -82,6 +84,7 @@ type Cache[K comparable, V any] struct {
 	maxAge      atomic.Int64 // older entries do not count, see Trust
 	hash        hasher[K]
 	generations *generations
+	budget      *Budget
 	values      *tier[K, V]
 	nulls       *tier[K, struct{}] // nil: nulls are not kept
 
@@ -96,94 +99,110 @@ type Cache[K comparable, V any] struct {
 // New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is
 // negative, New returns nil, a cache that is off.
 //
-// A cache owns goroutines: Close it.
+// A cache owns goroutines and a timer, from its first fill on: Close it.
 func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	o, err := o.withDefaults()
 	if err != nil || o.MaxBytes < 0 {
 		return nil, err
 	}
-	hash := newHasher[K]()
 	c := &Cache[K, V]{
-		hash:        hash,
+		hash:        newHasher[K](),
 		generations: newGenerations(),
-		values:      newTier[K, V](o.MaxBytes, hash),
+		budget:      o.Budget,
 		ttl:         o.TTL,
 		distrustTTL: o.DistrustTTL,
 		closed:      make(chan struct{}),
 	}
-	c.values.front = new(front[K, V])
-	if o.MaxNullBytes > 0 {
-		c.nulls = newTier[K, struct{}](o.MaxNullBytes, hash)
+	values, nulls := c.budget.join()
+	c.values = newTier[K, V](values, &c.hash)
+	c.values.front = newFront[K, V]()
+	if nulls != nil && o.MaxNullBytes >= 0 {
+		c.nulls = newTier[K, struct{}](nulls, &c.hash)
 	}
 	c.Trust(true)
 	c.clock.start()
 	return c, nil
 }
 
-// Get returns the value of key and Value, or the zero V and Null or Miss. If both a
-// value and a null count, Get returns the value. Get does not allocate.
-func (c *Cache[K, V]) Get(key K) (V, Kind) {
-	var none V
+// Get returns the value of key and Value, or nil and Null or Miss. If both a value and a
+// null count, Get returns the value. Nobody may change the value. Get does not allocate.
+func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	if c == nil {
-		return none, Miss
+		return nil, Miss
 	}
-	hash := c.hash.sum(key) // before enter, because it panics if key is an interface that holds a slice, say
+	hash, check := c.hash.sum(key) // before enter, because it panics if key is an interface that holds a slice, say
 	shard := c.calls.shard()
-	if e := c.values.front.get(hash, key); e != nil && c.counts(&e.stamp) {
+	if e := c.values.match(c.values.front.get(hash), hash, check, key); e != nil && c.counts(&e.head) {
 		n := shard.fronted.Add(1)
-		if !sampled(n, passBits) {
-			return e.value, Value
+		if !sampled(n, passBits) || !sampled(n, roomyPassBits) && c.values.store.roomy() {
+			return &e.value, Value
 		}
 		shard.passed.Add(1)
 	}
 	if !shard.enter() {
-		return none, Miss
+		return nil, Miss
 	}
-	if e := c.values.get(hash, key); e != nil && c.counts(&e.stamp) {
-		n := shard.leave(hit)
-		if sampled(n, putBits) {
-			c.values.front.put(hash, e)
-		}
-		return e.value, Value
+	if e := c.values.get(hash, check, key); e != nil && c.counts(&e.head) {
+		c.values.front.put(e, shard.leave(hit))
+		return &e.value, Value
 	}
-	if e := c.nulls.get(hash, key); e != nil && c.counts(&e.stamp) {
+	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
 		shard.leave(null)
-		return none, Null
+		return nil, Null
 	}
 	shard.leave(miss)
-	return none, Miss
+	return nil, Miss
 }
 
-// Kept returns the value of key even if its life is over, for a caller that finds
-// nothing better. It returns no value that was pushed out, or that is older than a
-// deletion of its id or than a null of key. The value may be far older than
-// Options.TTL, and Kept does not say how old it is.
-func (c *Cache[K, V]) Kept(key K) (V, bool) {
-	var none V
+// Again is Get for a caller whose Get has missed a moment ago. Stats does not count it.
+func (c *Cache[K, V]) Again(key K) (value *V, kind Kind) {
 	if c == nil {
-		return none, false
+		return nil, Miss
 	}
-	hash := c.hash.sum(key)
+	hash, check := c.hash.sum(key)
 	shard := c.calls.shard()
 	if !shard.enter() {
-		return none, false
+		return nil, Miss
 	}
-	e, null := c.values.get(hash, key), c.nulls.get(hash, key)
-	shard.leave(kept)
-	if e == nil || !c.current(&e.stamp) || null != nil && c.current(&null.stamp) && null.filled >= e.filled {
-		return none, false
+	defer shard.leave(other)
+	if e := c.values.get(hash, check, key); e != nil && c.counts(&e.head) {
+		return &e.value, Value
 	}
-	return e.value, true
+	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
+		return nil, Null
+	}
+	return nil, Miss
+}
+
+// Kept returns the value of key even if its life is over, or nil, for a caller that
+// finds nothing better. It returns no value that was pushed out, or that is older than a
+// deletion of its id or than a null of key. The value may be far older than
+// Options.TTL, and Kept does not say how old it is.
+func (c *Cache[K, V]) Kept(key K) *V {
+	if c == nil {
+		return nil
+	}
+	hash, check := c.hash.sum(key)
+	shard := c.calls.shard()
+	if !shard.enter() {
+		return nil
+	}
+	e, null := c.values.get(hash, check, key), c.nulls.get(hash, check, key)
+	shard.leave(other)
+	if e == nil || !c.current(&e.head) || null != nil && c.current(&null.head) && null.filled >= e.filled {
+		return nil
+	}
+	return &e.value
 }
 
 // counts reports whether an entry is neither too old nor overtaken by a deletion.
-func (c *Cache[K, V]) counts(s *stamp) bool {
-	age := c.clock.soon.Load() - s.filled
-	return age < s.life && age < c.maxAge.Load() && c.current(s)
+func (c *Cache[K, V]) counts(e *head) bool {
+	age := c.clock.soon.Load() - e.filled
+	return age < int64(e.life)*int64(time.Millisecond) && age < c.maxAge.Load() && c.current(e)
 }
 
 // current reports whether no deletion has overtaken an entry.
-func (c *Cache[K, V]) current(s *stamp) bool { return s.generation == c.generations.now(s.stripe) }
+func (c *Cache[K, V]) current(e *head) bool { return e.generation == c.generations.now(e.stripe) }
 
 // Mark returns the present moment of id. Take it before you read from Redis or the
 // database what you are going to fill: then a deletion that the read may have missed
@@ -222,7 +241,6 @@ func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
 // fill puts an entry into t, one of c's tiers. T is V for a value, struct{} for a
 // null.
 func fill[K comparable, V, T any](c *Cache[K, V], t *tier[K, T], m Mark, key K, value T, size int, ttl time.Duration) bool {
-	hash := c.hash.sum(key)
 	shard := c.calls.shard()
 	if !shard.enter() {
 		return false
@@ -237,7 +255,7 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *tier[K, T], m Mark, key K, 
 		shard.leave(outdated)
 		return false
 	}
-	if !t.set(hash, &entry[K, T]{value: value, stamp: c.stamp(m, life)}, key, size) {
+	if !t.put(&entry[K, T]{head: c.head(m, life), value: value}, key, size) {
 		shard.leave(refused)
 		return false
 	}
@@ -245,11 +263,14 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *tier[K, T], m Mark, key K, 
 	return true
 }
 
-// stamp starts the life of an entry. The entry carries the generation of the mark,
+// head starts the life of an entry. The entry carries the generation of the mark,
 // not the present one: so a fill that a deletion overtakes is a miss.
-func (c *Cache[K, V]) stamp(m Mark, life time.Duration) stamp {
-	return stamp{generation: m.generation, stripe: m.stripe, filled: c.clock.now(), life: int64(life)}
+func (c *Cache[K, V]) head(m Mark, life time.Duration) head {
+	return head{generation: m.generation, stripe: m.stripe, filled: c.clock.now(), life: milliseconds(life)}
 }
+
+// milliseconds rounds down. What is longer than seven weeks becomes that.
+func milliseconds(d time.Duration) uint32 { return uint32(min(d.Milliseconds(), math.MaxUint32)) }
 
 // Put replaces what is known of key by a value that is newer than all reads that
 // have begun. When Put returns, the former value or null is gone, even if Put
@@ -313,7 +334,6 @@ func (c *Cache[K, V]) Close() {
 	}
 	c.calls.close()
 	c.clock.stop()
-	c.values.close()
-	c.nulls.close()
+	c.budget.leave()
 	close(c.closed)
 }

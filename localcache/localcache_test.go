@@ -27,9 +27,18 @@ func open[K comparable, V any](t testing.TB, o localcache.Options) *localcache.C
 // want fails unless Get answers like that.
 func want[K, V comparable](t testing.TB, c *localcache.Cache[K, V], key K, value V, kind localcache.Kind) {
 	t.Helper()
-	if v, k := c.Get(key); v != value || k != kind {
+	if v, k := get(c, key); v != value || k != kind {
 		t.Fatalf("Get(%v) = %v, %v; want %v, %v", key, v, k, value, kind)
 	}
+}
+
+// get is Get with the zero V in place of nil.
+func get[K comparable, V any](c *localcache.Cache[K, V], key K) (value V, kind localcache.Kind) {
+	v, kind := c.Get(key)
+	if v != nil {
+		value = *v
+	}
+	return value, kind
 }
 
 const (

@@ -3,12 +3,12 @@ package lock
 import (
 	"context"
 	"errors"
-	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A Locker takes locks for one process. It keeps one subscription per Redis
@@ -22,8 +22,8 @@ type Locker struct {
 // New makes a Locker that keeps its locks in rdb, which stays the caller's. It
 // does not wait for Redis. The error matches ErrConfig.
 func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
-	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, badConfig("rdb must not be nil")
+	if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
+		return nil, badConfig("%v", err)
 	}
 	o, err := o.withDefaults()
 	if err != nil {

@@ -57,6 +57,7 @@ func newLocker(rdb redis.UniversalClient, o Options) *locker {
 	process := rand.Text()
 	s := newStore(rdb, process)
 	l := bareLocker(process, s, []*store{s}, o)
+	redisconn.Advise(rdb, l.log)
 	s.late = l.lateReply
 	l.redis, l.link = s, redisconn.OpenLink(rdb)
 	l.unsubscribe = l.link.Subscribe(keys.LockChannels+process, redisconn.Subscriber{

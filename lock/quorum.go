@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	mathrand "math/rand/v2"
-	"reflect"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A Quorum takes locks on a majority of independent Redis servers, so that a
@@ -40,13 +40,17 @@ func NewQuorum(nodes []redis.UniversalClient, o Options) (*Quorum, error) {
 	}
 	process := rand.Text()
 	q := &quorum{timeout: min(max(o.Lease/10, 20*time.Millisecond), 500*time.Millisecond)}
-	for _, node := range nodes {
-		if v := reflect.ValueOf(node); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-			return nil, badConfig("nodes must not be nil")
+	for i, node := range nodes {
+		if err := redisconn.CheckClient(node, redisconn.Scripts); err != nil {
+			return nil, badConfig("nodes[%d]: %v", i, err)
 		}
 		q.nodes = append(q.nodes, newStore(node, process))
 	}
-	return &Quorum{&Locker{shared: bareLocker(process, q, q.nodes, o), o: o}}, nil
+	l := bareLocker(process, q, q.nodes, o)
+	for _, node := range nodes {
+		redisconn.Advise(node, l.log)
+	}
+	return &Quorum{&Locker{shared: l, o: o}}, nil
 }
 
 // TryLock takes the lock name if a majority of the servers grants it at once. It

@@ -49,9 +49,8 @@ type renewed struct {
 // A store is one Redis. Each method is one round trip, two after the server has
 // lost its scripts.
 type store struct {
-	rdb     redis.UniversalClient
+	prompt  *redisconn.Conn // what is not answered is asked again over the patient one
 	patient *redisconn.Conn
-	prompt  *redisconn.Conn
 	process any // a string
 	// late gets the reply to a bid whose caller has left, or its error. It is set
 	// before the first bid.
@@ -60,9 +59,8 @@ type store struct {
 
 func newStore(rdb redis.UniversalClient, process string) *store {
 	return &store{
-		rdb:     rdb,
-		patient: redisconn.New(rdb, patientTime, maxScripts),
 		prompt:  redisconn.New(rdb, promptTime, maxScripts),
+		patient: redisconn.New(rdb, patientTime, maxScripts),
 		process: process,
 		late:    func(*target, bid, bidReply, error) {},
 	}
@@ -133,17 +131,12 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	for i, r := range renewals {
 		calls[i] = redisconn.Call{Keys: r.grant.keys, Args: renewArgs(r.grant, r.lease, 0, "")}
 	}
-	cmds, failure := redisconn.Do(ctx, s.patient, func(ctx context.Context) ([]*redis.Cmd, error) {
-		return redisconn.Eval(ctx, s.rdb, renewScript, calls...), nil
-	}, nil)
+	cmds := s.patient.Eval(ctx, renewScript, calls, nil)
 	results := make([]renewed, len(renewals))
 	for i := range results {
-		err := failure
-		if err == nil {
-			r := reply{sent: sent}
-			if r.value, err = cmds[i].Result(); err == nil {
-				results[i].renewReply, err = r.renewal()
-			}
+		r, err := reply{sent: sent}, error(nil)
+		if r.value, err = cmds[i].Result(); err == nil {
+			results[i].renewReply, err = r.renewal()
 		}
 		if err != nil {
 			results[i].err = refine(ctx, err)
@@ -192,8 +185,8 @@ func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
 // settings returns a section of INFO by the names of its lines, nothing if the
 // server does not say.
 func (s *store) settings(ctx context.Context, section string) map[string]string {
-	text, err := redisconn.Do(ctx, s.patient, func(ctx context.Context) (string, error) {
-		return s.rdb.Info(ctx, section).Result()
+	text, err := redisconn.Do(ctx, s.patient, patientTime, func(ctx context.Context) (string, error) {
+		return s.patient.Client().Info(ctx, section).Result()
 	}, nil)
 	if err != nil {
 		return nil
@@ -218,40 +211,42 @@ type scriptRun struct {
 	timeout  time.Duration
 }
 
-// eval runs a script: on the caller's own goroutine if it may, which saves what two
-// goroutines cost each other. A server that does not answer within promptTime is
-// asked again, on a goroutine that the caller can leave behind; every script may be
-// repeated. The time sent is that of the first attempt, which may have been the one
-// that counted.
+// eval runs a script. A server that does not answer within promptTime is asked again:
+// every script may be repeated. The time sent is that of the first attempt, which may
+// have been the one that counted. A reply that comes when the caller has left goes to
+// late.
 func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)) (reply, error) {
 	sent := time.Now()
-	if run.replicas == 0 && s.prompt.MayUseCaller(ctx) {
-		value, err := redisconn.DoOnCaller(ctx, s.prompt, func(ctx context.Context, rdb redis.Cmdable) (any, error) {
-			return run.script.Run(ctx, rdb, run.call.Keys, run.call.Args...).Result()
-		})
-		switch {
-		case err == nil:
-			return reply{value: value, sent: sent}, nil
-		case answered(err):
+	if run.replicas > 0 {
+		r, err := s.evalAndWait(ctx, run, sent, late)
+		if err != nil {
 			return reply{}, refine(ctx, err)
 		}
+		return r, nil
 	}
-	r, err := s.evalPatiently(ctx, run, sent, late)
+	var cmd *redis.Cmd
+	for _, conn := range []*redisconn.Conn{s.prompt, s.patient} {
+		cmd = conn.EvalOne(ctx, run.script, run.call, func(cmd *redis.Cmd) {
+			if late != nil && ctx.Err() != nil {
+				value, err := cmd.Result()
+				late(reply{value: value, sent: sent}, err)
+			}
+		})
+		if err := cmd.Err(); err == nil || answered(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	value, err := cmd.Result()
 	if err != nil {
 		return reply{}, refine(ctx, err)
 	}
-	return r, nil
+	return reply{value: value, sent: sent}, nil
 }
 
-// evalPatiently runs a script on a goroutine of its own. The reply that comes when
-// the caller has left goes to late.
-func (s *store) evalPatiently(ctx context.Context, run scriptRun, sent time.Time, late func(reply, error)) (reply, error) {
-	return redisconn.Do(ctx, s.patient, func(ctx context.Context) (reply, error) {
-		if run.replicas == 0 {
-			value, err := run.script.Run(ctx, s.rdb, run.call.Keys, run.call.Args...).Result()
-			return reply{value: value, sent: sent}, err
-		}
-		replies, confirmed, err := redisconn.EvalAndWait(ctx, s.rdb, run.script, []redisconn.Call{run.call}, run.replicas, run.timeout)
+// evalAndWait runs a script and has replicas confirm it.
+func (s *store) evalAndWait(ctx context.Context, run scriptRun, sent time.Time, late func(reply, error)) (reply, error) {
+	return redisconn.Do(ctx, s.patient, patientTime, func(ctx context.Context) (reply, error) {
+		replies, confirmed, err := s.patient.EvalAndWait(ctx, run.script, []redisconn.Call{run.call}, run.replicas, run.timeout)
 		if len(replies) == 0 {
 			return reply{}, err
 		}

@@ -99,6 +99,10 @@ func TestRoundTrips(t *testing.T) {
 		r.must(other.Invalidate(r.ctx, "warm"))
 		r.must(set(r.ctx, other, "warm", "v"))
 		_, _ = rebuild(r.ctx, other, "cold", fails(errSource))
+		endCold, err := other.Hold(r.ctx, "cold2")
+		r.must(err)
+		r.loads(other, "cold2", "v")
+		r.must(endCold(r.ctx))
 		want := func(what, trips string) {
 			r.Helper()
 			if got := m.take(); got != trips {
@@ -142,7 +146,9 @@ func TestRoundTrips(t *testing.T) {
 		r.must(err)
 		want("a hold", "evalsha")
 		r.want(g, "x", "v", gives("v"))
-		want("a load beside a hold", "getrange evalsha evalsha") // it makes sure that the hold still stands
+		want("a load beside a hold", "getrange evalsha evalsha")
+		r.finds(g, "x", "v")
+		want("what it shares", "getrange evalsha")
 		r.must(end(r.ctx))
 		want("the end of a hold", "evalsha")
 	})

@@ -141,15 +141,15 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 		{name: "a flight's result for all who joined", edits: []mutant.Edit{joinAny},
 			after: []string{"committed", "finish", "finish, cached"}, nobody: []string{"missed", "granted", "loaded", "commit"}},
 		{name: "nobody may join from just before the publication on", edits: []mutant.Edit{joinAny,
-			{File: "mutexrebuild/rebuild.go", Old: "\tf.Decide()\n\toutcome :=", New: "\tf.Leave()\n\toutcome :="},
-			{File: "internal/flight/flight.go", Old: "\t\tdelete(g.flights, f.ID)\n", New: "\t\tf.leave()\n"},
-			{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) Leave() {
+			{File: "mutexrebuild/rebuild.go", Old: "\tf.Decide()\n\toutcome :=", New: "\tf.LeaveEarly()\n\toutcome :="},
+			{File: "internal/flight/flight.go", Old: "\t\tdelete(g.flights, f.ID)\n", New: "\t\tf.leaveEarly()\n"},
+			{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.leave()
+	f.leaveEarly()
 }
 
-func (f *Flight[R]) leave() {
+func (f *Flight[R]) leaveEarly() {
 	if f.group.flights[f.ID] == f {
 		delete(f.group.flights, f.ID)
 	}

@@ -30,18 +30,18 @@ type Lease struct{ ID, token string }
 type Verdict int
 
 const (
-	Unknown Verdict = iota // Redis gave no answer, or was not asked
+	Unknown Verdict = iota // Redis gave no answer, was not asked, or has a key of another type there
 	Granted                // the lease is the caller's
 	Found                  // somebody has published a value meanwhile
 	Busy                   // another caller has the lease
-	Held                   // a writer holds the key: load, and do not publish
+	Held                   // a writer holds the key: load, and do not publish, but Share
 )
 
 // A Grant is a Verdict and what belongs to it.
 type Grant struct {
 	Verdict   Verdict
-	Lease     Lease         // Granted
-	Value     Value         // Found
+	Lease     Lease         // Granted; Held: the right to Share
+	Value     Value         // Found; Held: what somebody shares, none if Data is empty
 	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed
 }
 
@@ -58,16 +58,28 @@ type Outcome struct {
 	Err       error // whether it was published is unknown
 }
 
-// Get reads the values of ids, in one round trip per node. A Get whose ctx has time
-// enough runs on the caller's goroutine: see ReadsOnCaller.
+// Get reads the values of ids, in one round trip per node. It returns within
+// Keyspace.RedisTimeout, and when ctx ends; a cancellation of ctx may go unnoticed for
+// that long.
 func (g *Group) Get(ctx context.Context, ids ...string) []Value {
 	values := g.leases.get(ctx, ids)
 	for i := range values {
-		if values[i].Err != nil {
-			g.counts.unknown.Add(1)
-		}
+		g.judgeable(ctx, &values[i])
 	}
 	return values
+}
+
+// judgeable makes sure that the epoch is known by which a value is to be judged, and
+// counts a value that is unknown.
+func (g *Group) judgeable(ctx context.Context, value *Value) {
+	if value.Err == nil && len(value.Data) > 0 {
+		if err := g.epoch.sure(ctx); err != nil {
+			*value = Value{Err: err}
+		}
+	}
+	if value.Err != nil {
+		g.counts.unknown.Add(1)
+	}
 }
 
 // GetOne is Get for one id, without a slice.
@@ -76,25 +88,23 @@ func (g *Group) GetOne(ctx context.Context, id string) Value {
 		return Value{}
 	}
 	value := g.redis.getOne(ctx, id)
-	if value.Err != nil {
-		g.counts.unknown.Add(1)
-	}
+	g.judgeable(ctx, &value)
 	return value
-}
-
-// ReadsOnCaller reports whether Get with ctx reads on the caller's own goroutine. The
-// end of ctx by a cancellation goes unnoticed there, for Keyspace.RedisTimeout at the
-// longest.
-func (g *Group) ReadsOnCaller(ctx context.Context) bool {
-	return g.redis != nil && g.redis.conn.MayUseCaller(ctx)
 }
 
 // Begin asks for leases, in one round trip per node. Each lease that it grants has
 // to be committed or aborted.
 func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {
 	grants := g.leases.begin(ctx, asks)
-	for _, grant := range grants {
+	for i := range grants {
+		grant := &grants[i]
 		if grant.Verdict == Unknown {
+			g.counts.unknown.Add(1)
+			continue
+		}
+		// A load that begins now needs the epoch as well.
+		if err := g.epoch.sure(ctx); err != nil && grant.Verdict == Found {
+			*grant = Grant{}
 			g.counts.unknown.Add(1)
 		}
 	}
@@ -114,6 +124,34 @@ func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
 		}
 	}
 	return outcomes
+}
+
+// Share lets values answer other readers that were loaded beside a writer, under the
+// leases that came with the verdict Held, for their TTL or until something happens to
+// the id, in one round trip per node. It reports which it shares: none whose id was
+// invalidated, set or shared since Begin, nor of an id that no writer holds any more.
+//
+// A key that is read and written a lot would be loaded by each flight of each process
+// otherwise, for as long as a write takes. To share is no publication: who wants the
+// value asks Begin for it, and that finds it only while the same holds stand. So each
+// invalidation, and each begin and end of a hold, ends it, in the same step:
+//
+//	reader A                   writers W1, W2             reader B
+//	                           W1 holds the key
+//	1 Begin: held, right r1
+//	                           W2 holds the key: r1 is void
+//	2 loads v1
+//	                           W1 commits v2 and returns
+//	3 Share under r1: refused
+//	                                                      Begin: held, right r2
+//	                                                      loads v2, shares it
+//
+// Could A share v1 in step 3, W2's hold would keep it there for B, whose Get began after
+// W1 returned. The right changes with each shared value too. So of two loads that began
+// under one right the first to Share wins, and a slow one does not bring an older value
+// back: all readers see the values in one order.
+func (g *Group) Share(ctx context.Context, values ...Publication) (shared []bool) {
+	return g.leases.share(ctx, values)
 }
 
 // Abort gives leases back unused.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
 )
@@ -13,19 +11,22 @@ import (
 // logPrefix begins each message.
 const logPrefix = "levee: "
 
-// logSurvived logs an error of Redis that no caller gets to see. An outage and an
+// logSurvived remembers and logs an error of Redis that no caller gets to see. An outage and an
 // unconfirmed invalidation have been logged already, and that a caller has left says
 // nothing about Redis.
 func (s *store) logSurvived(caller context.Context, err error) {
-	if err != nil && caller.Err() == nil && !errors.Is(err, redisconn.ErrOutage) && !errors.Is(err, errUnconfirmed) {
-		logRedisError(s.log, "redis failed", err)
+	if err == nil || caller.Err() != nil || errors.Is(err, redisconn.ErrOutage) || errors.Is(err, errUnconfirmed) {
+		return
 	}
+	latest := err // of its own: err would be allocated for every hit
+	s.survived.Store(&latest)
+	logRedisError(s.log, "redis failed", err)
 }
 
-// logRedisError logs a Redis error: at level Error if Redis denies access, because
+// logRedisError logs a Redis error: at level Error if Redis refuses the client, because
 // only an operator can fix that and the cache is useless until then.
 func logRedisError(log *logonce.Log, what string, err error) {
-	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
+	if redisconn.Refused(err) {
 		log.Error("redis refuses what a cache needs", "error", err)
 		return
 	}

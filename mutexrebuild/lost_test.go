@@ -275,13 +275,13 @@ func TestAWriteWhoseReplyWasLost(t *testing.T) {
 // nothing is published.
 func TestAReadWithoutAnAnswerIsNotAMiss(t *testing.T) {
 	for name, lose := range map[string]func(p *redistest.FaultProxy){
-		"reset":  func(p *redistest.FaultProxy) { p.CutReplies(1, "GETRANGE p:x") },
-		"silent": func(p *redistest.FaultProxy) { p.DropReplies(1, "GETRANGE p:x") },
+		"reset":  func(p *redistest.FaultProxy) { p.CutReplies(1, "GETRANGE "+valueKey("x")) },
+		"silent": func(p *redistest.FaultProxy) { p.DropReplies(1, "GETRANGE "+valueKey("x")) },
 		"error": func(p *redistest.FaultProxy) {
-			p.RewriteReplies(1, "GETRANGE p:x", func([]byte) []byte { return []byte("-READONLY no\r\n") })
+			p.RewriteReplies(1, "GETRANGE "+valueKey("x"), func([]byte) []byte { return []byte("-READONLY no\r\n") })
 		},
 		"noise": func(p *redistest.FaultProxy) {
-			p.RewriteReplies(1, "GETRANGE p:x", func([]byte) []byte { return []byte("\x00\xff\r\n") })
+			p.RewriteReplies(1, "GETRANGE "+valueKey("x"), func([]byte) []byte { return []byte("\x00\xff\r\n") })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package mutexrebuild
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,6 +16,7 @@ import (
 const (
 	invalidated = 'i' // its value and its lease are gone
 	wakeUp      = 'w' // its lease has ended, and somebody waits
+	cleared     = 'c' // none: the epoch has risen. Whoever hears it reads how far
 )
 
 // message is a kind, the group that sends it, and an id.
@@ -29,15 +31,17 @@ type subscription struct {
 	unsub func()
 	self  string
 	to    Messages
+	epoch *epoch
 	log   *logonce.Log
-	deaf  bool // a connection has failed, and no message has come since
+	deaf  bool                  // a connection has failed, and no message has come since
+	cause atomic.Pointer[error] // why the last connection failed
 
 	mu      sync.Mutex         // guards waiters, and next of each
 	waiters map[string]*Waiter // by id: the first of those that listen
 }
 
 func subscribe(rdb redis.UniversalClient, s *store, to Messages, log *logonce.Log) *subscription {
-	sub := &subscription{link: redisconn.OpenLink(rdb), self: s.self, to: to, log: log, waiters: map[string]*Waiter{}}
+	sub := &subscription{link: redisconn.OpenLink(rdb), self: s.self, to: to, epoch: s.epoch, log: log, waiters: map[string]*Waiter{}}
 	sub.unsub = sub.link.Subscribe(s.channel, redisconn.Subscriber{
 		Message: sub.receive, Gap: sub.missed, Live: sub.live, Failed: sub.failed,
 	})
@@ -58,6 +62,10 @@ func (s *subscription) receive(message string) {
 	}
 	failpoint.At("message")
 	kind, from, id := message[0], message[1:sender], message[sender:]
+	if kind == cleared && from != s.self {
+		s.epoch.risen()
+		return
+	}
 	// This group's own invalidations have been handled where they were made.
 	// Handling them again would drop what has been filled since.
 	if kind == invalidated && from != s.self && s.to.Invalidated != nil {
@@ -71,6 +79,7 @@ func (s *subscription) receive(message string) {
 // missed handles a gap in the messages: any id may have been invalidated, and any
 // waiter may have missed its wake-up.
 func (s *subscription) missed() {
+	s.epoch.missed()
 	if s.to.Missed != nil {
 		s.to.Missed()
 	}
@@ -92,6 +101,7 @@ func (s *subscription) live(live bool) {
 		s.deaf = false
 		s.log.Info("messages of other processes arrive again")
 	}
+	s.epoch.setLive(live)
 	if s.to.Live != nil {
 		s.to.Live(live)
 	}
@@ -99,6 +109,8 @@ func (s *subscription) live(live bool) {
 
 func (s *subscription) failed(err error) {
 	s.deaf = true
+	s.cause.Store(&err)
+	s.epoch.failed()
 	logRedisError(s.log, "no messages of other processes arrive", err)
 }
 

@@ -64,7 +64,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
@@ -73,6 +72,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -94,12 +94,15 @@ var (
 type PanicError = contain.PanicError
 
 // Messages tells the owner of a Group what other processes did. The functions run
-// on one goroutine, in order, and must not block. Each may be nil.
+// on one goroutine, in order, except Cleared, and must not block. Each may be nil.
 type Messages struct {
 	// Invalidated is called when another process has invalidated or set id.
 	Invalidated func(id string)
 	// Missed is called when invalidations may have been missed.
 	Missed func()
+	// Cleared is called when the epoch has risen: after a Clear of this group, before it
+	// returns, and when another process has cleared. It may be called on any goroutine.
+	Cleared func()
 	// Live is called when messages arrive reliably from now on, and when they cease
 	// to. Before its first call they do not.
 	Live func(live bool)
@@ -111,7 +114,9 @@ type Group struct {
 	o       Options
 	space   Keyspace
 	leases  leases
+	epoch   *epoch
 	redis   *store // the same, nil without Redis
+	rdb     redis.UniversalClient
 	msgs    *subscription
 	flights *flight.Group[[]byte] // of Rebuild
 	loads   sync.WaitGroup        // of flights; a load that was left behind may outlast its flight
@@ -130,14 +135,17 @@ type leases interface {
 	begin(ctx context.Context, asks []Ask) []Grant
 	renew(ctx context.Context, leases []Lease)
 	commit(ctx context.Context, values []Publication) []Outcome
+	share(ctx context.Context, values []Publication) []bool
 	abort(ctx context.Context, leases []Lease)
-	set(ctx context.Context, id string, p Publication) error
+	set(ctx context.Context, values []Publication) error
+	claim(ctx context.Context, ids []string) []Grant
+	replace(ctx context.Context, values []Publication) []Outcome
 	invalidate(ctx context.Context, ids []string, h holds) error
 }
 
 // New makes a group. Groups of the same name in several processes work together.
 // An untyped nil rdb makes a group that works within this process only. It returns
-// an error that names the field that it cannot use.
+// an error that names the field, or the option of the client, that it cannot use.
 func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Group, error) {
 	space, err := space.withDefaults()
 	if err == nil {
@@ -151,17 +159,21 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Gro
 	}
 	g := &Group{o: o, space: space, flights: flight.NewGroup[[]byte](o.ErrorHold), log: logonce.New(space.Logger.With("cache", space.Name), logPrefix)}
 	g.closing, g.close = context.WithCancel(context.Background())
+	g.epoch = newEpoch(g.closing, space.ReplicaLag, m.Cleared)
 	if rdb == nil {
 		g.leases = &processLeases{tokens: map[string][]string{}}
 		return g, nil
 	}
-	g.redis = newStore(g.closing, rdb, space, o, g.log)
+	redisconn.Advise(rdb, g.log)
+	g.rdb = rdb
+	g.redis = newStore(g.closing, rdb, space, o, g.epoch, g.log)
 	g.leases = g.redis
 	g.msgs = subscribe(rdb, g.redis, m, g.log)
 	g.closeRedis = sync.OnceFunc(func() {
 		g.msgs.end()
 		g.redis.close()
 	})
+	g.epoch.begin()
 	return g, nil
 }
 
@@ -169,8 +181,8 @@ func checkClient(rdb redis.UniversalClient, o Options) error {
 	if rdb == nil {
 		return nil
 	}
-	if v := reflect.ValueOf(rdb); v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("the client is a nil %T; pass an untyped nil to work without Redis", rdb)
+	if err := redisconn.CheckClient(rdb, redisconn.Reads); err != nil {
+		return err
 	}
 	if _, ok := rdb.(*redis.Client); o.WaitReplicas > 0 && !ok {
 		return fmt.Errorf("WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
@@ -210,10 +222,10 @@ func (g *Group) waitForLoads() {
 // processes.
 func (g *Group) Shared() bool { return g.redis != nil }
 
-// Down reports whether there is no Redis to ask: the group was made without one, or
-// there is an outage.
-func (g *Group) Down() bool { return g.redis == nil || g.redis.conn.Outage.Down() }
+// Down reports whether there is no Redis to ask for id: the group was made without one,
+// or there is an outage.
+func (g *Group) Down(id string) bool { return g.redis == nil || g.redis.down(id) }
 
 // Live reports whether messages of other processes arrive reliably. Without Redis
 // there are none to miss.
-func (g *Group) Live() bool { return g.redis == nil || g.msgs.link.Live() }
+func (g *Group) Live() bool { return g.redis == nil || g.msgs.link.Live() && g.epoch.heard.Load() }

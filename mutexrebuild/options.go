@@ -4,18 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
+
+	"github.com/levee-go/levee/internal/keys"
 )
 
 // A Keyspace says which values a group is about, and how Redis is asked for them.
 // The zero value of every field but Name works.
 type Keyspace struct {
 	// Name is part of the keys' names, the same in all processes that work together.
-	// It may not be empty nor hold any of ":{}".
+	// It may not be blank nor hold control characters or any of ":{}".
 	Name string
-	// Schema is part of the keys' names too. Raise it when the stored form of the
-	// values changes: old and new processes then do not read each other's values.
+	// Schema is part of the names of the values too. Raise it by one when the stored form
+	// of the values changes: old and new processes then do not read each other's values,
+	// and what one invalidates or sets, it drops for the other as well. That holds for
+	// the schemas one below and one above, so never skip one.
 	Schema int
 	// MaxBytes is the longest value that is stored and read. 0: 1 MiB. Of a longer
 	// value that somebody else has put under a key, no more than this and a byte
@@ -81,11 +84,12 @@ func (o Options) WithDefaults() (Options, error) {
 }
 
 func (s Keyspace) withDefaults() (Keyspace, error) {
+	if err := keys.CheckCache(s.Name); err != nil {
+		return s, err
+	}
 	switch {
-	case s.Name == "" || strings.ContainsAny(s.Name, ":{}"):
-		return s, fmt.Errorf("%s must not be empty nor hold any of \":{}\", got %q", "Name", s.Name)
-	case s.Schema < 0:
-		return s, fmt.Errorf("%s must not be negative, got %d", "Schema", s.Schema)
+	case s.Schema < 0 || int64(s.Schema) > 1<<31-1:
+		return s, fmt.Errorf("%s must be from 0 to 2147483647, got %d", "Schema", s.Schema)
 	case s.MaxBytes < 0:
 		return s, fmt.Errorf("MaxBytes must not be negative, got %d", s.MaxBytes)
 	case s.MaxBytes == 0:

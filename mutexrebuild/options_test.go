@@ -49,7 +49,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 }
 
 func TestNamesAndClientsAreChecked(t *testing.T) {
-	for _, name := range []string{"", ":", "a:b", "{a}", "a{", "}"} {
+	for _, name := range []string{"", " ", "a\n", ":", "a:b", "{a}", "a{", "}"} {
 		space := mutexrebuild.Keyspace{Name: name}
 		_, err := mutexrebuild.New(nil, space, mutexrebuild.Options{}, mutexrebuild.Messages{})
 		if err == nil || !strings.HasPrefix(err.Error(), "mutexrebuild: Name must") {
@@ -69,7 +69,7 @@ func TestSchemasDoNotReadEachOthersValues(t *testing.T) {
 		for schema, value := range []string{"a", "b", "c"} {
 			r.want(r.group(opts{Schema: schema}), "x", value, gives(value))
 		}
-		if got := r.rdb.Exists(r.ctx, "p:x", "p:v1:x", "p:v2:x").Val(); got != 3 {
+		if got := r.rdb.Exists(r.ctx, "levee:c1:{p:x}", "levee:c1:{p:x}:v1", "levee:c1:{p:x}:v2").Val(); got != 3 {
 			r.Errorf("Redis has %q", r.rdb.Keys(r.ctx, "*").Val())
 		}
 	})

@@ -46,8 +46,12 @@ const (
 // know of an invalidation.
 var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
 
-// A target is an invalidation of an id, and the hold to lift with it, "" for none.
-type target struct{ id, lift string }
+// A target is an invalidation of an id, and the hold to lift with it, "" for none. Or it
+// is a Clear, which blocks every id.
+type target struct {
+	id, lift string
+	clear    bool
+}
 
 // A request says when an invalidation was last asked for, and whether it blocks its
 // id: not if only replicas are missing.
@@ -73,6 +77,7 @@ type pending struct {
 	clock      uint64
 	requests   map[target]request
 	blocked    map[string]int // by id: how many requests block it
+	clears     int            // how many block every id
 	overflowed bool           // a request that blocks was dropped for lack of room
 	running    bool           // the goroutine
 	closed     bool
@@ -92,7 +97,7 @@ func (p *pending) blocks(id string) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.overflowed || p.blocked[id] > 0
+	return p.overflowed || p.clears > 0 || p.blocked[id] > 0
 }
 
 // now returns a moment for settle.
@@ -138,7 +143,7 @@ func (p *pending) settle(targets []target, began uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range targets {
-		for _, t := range []target{t, {id: t.id}} { // lifting a hold is an invalidation as well
+		for _, t := range []target{t, {id: t.id, clear: t.clear}} { // lifting a hold is an invalidation as well
 			was, known := p.requests[t]
 			switch {
 			case !known || was.at > began:
@@ -168,13 +173,19 @@ func (p *pending) dropOneForReplicas() {
 func (p *pending) put(t target, r request) {
 	p.remove(t)
 	p.requests[t] = r
-	if r.blocks {
+	switch {
+	case r.blocks && t.clear:
+		p.clears++
+	case r.blocks:
 		p.blocked[t.id]++
 	}
 }
 
 func (p *pending) remove(t target) {
-	if p.requests[t].blocks {
+	switch blocks := p.requests[t].blocks; {
+	case blocks && t.clear:
+		p.clears--
+	case blocks:
 		if p.blocked[t.id]--; p.blocked[t.id] == 0 {
 			delete(p.blocked, t.id)
 		}
@@ -185,7 +196,7 @@ func (p *pending) remove(t target) {
 // updateBlocking brings overflowed and blocking up to date. The caller holds p.mu.
 func (p *pending) updateBlocking() {
 	p.overflowed = p.overflowed && len(p.requests) > 0
-	p.blocking.Store(p.overflowed || len(p.blocked) > 0)
+	p.blocking.Store(p.overflowed || p.clears > 0 || len(p.blocked) > 0)
 }
 
 // run tries until nothing is pending. After a failure it goes on with a single
@@ -260,6 +271,7 @@ func (p *pending) giveUp() {
 	p.dropped.Add(uint64(len(p.requests)))
 	clear(p.requests)
 	clear(p.blocked)
+	p.clears = 0
 	p.running = false
 	p.updateBlocking()
 }

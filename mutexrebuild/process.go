@@ -41,6 +41,10 @@ func (p *processLeases) commit(_ context.Context, values []Publication) []Outcom
 	return outcomes
 }
 
+func (*processLeases) share(_ context.Context, values []Publication) []bool {
+	return make([]bool, len(values))
+}
+
 func (p *processLeases) abort(_ context.Context, leases []Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,8 +68,25 @@ func (p *processLeases) end(lease Lease) bool {
 	return true
 }
 
-func (p *processLeases) set(ctx context.Context, id string, _ Publication) error {
-	return p.invalidate(ctx, []string{id}, holds{})
+func (p *processLeases) set(ctx context.Context, values []Publication) error {
+	ids := make([]string, len(values))
+	for i, v := range values {
+		ids[i] = v.Lease.ID
+	}
+	return p.invalidate(ctx, ids, holds{})
+}
+
+func (p *processLeases) claim(ctx context.Context, ids []string) []Grant {
+	_ = p.invalidate(ctx, ids, holds{})
+	asks := make([]Ask, len(ids))
+	for i, id := range ids {
+		asks[i].ID = id
+	}
+	return p.begin(ctx, asks)
+}
+
+func (p *processLeases) replace(ctx context.Context, values []Publication) []Outcome {
+	return p.commit(ctx, values)
 }
 
 func (p *processLeases) invalidate(_ context.Context, ids []string, _ holds) error {

@@ -216,8 +216,8 @@ func (r *rig) must(err error) {
 	}
 }
 
-func valueKey(id string) string { return keys.Value("p", 0, id) }
-func leaseKey(id string) string { return keys.Lease(valueKey(id)) }
+func valueKey(id string) string { return keys.OfCache("p").Value(0, id) }
+func leaseKey(id string) string { return keys.OfCache("p").Lease(id) }
 
 // everyKeyEnds fails the test for a key without a TTL.
 func everyKeyEnds(t testing.TB, rdb redis.UniversalClient) {

@@ -5,13 +5,14 @@ import "sync/atomic"
 // Stats counts what a group has done since it was made.
 type Stats struct {
 	Unknown uint64 // reads, leases and publications of an id that Redis did not answer, or was not asked for
+	Foreign uint64 // keys of another type that were met under the names of values and leases, and left alone
 	Refused uint64 // publications refused because the key had been invalidated
 	Waits   uint64 // waits for the lease of another process
 	Wakes   uint64 // of which ended by a message
 	Polls   uint64 // of which ended by looking without one
 	GaveUp  uint64 // of which ended with the wait budget
 
-	Outages uint64 // how often Redis was not asked, until it answered again
+	Outages uint64 // how often Redis, or a node of a cluster, was not asked until it answered again
 	Outage  bool   // it is not asked now: one probe at a time asks it
 
 	Unconfirmed int    // invalidations that wait for Redis to confirm them
@@ -33,8 +34,9 @@ func (g *Group) Stats() Stats {
 		Waits: c.waits.Load(), Wakes: c.wakes.Load(), Polls: c.polls.Load(), GaveUp: c.gaveUp.Load(),
 	}
 	if g.redis != nil {
-		outage, pending := g.redis.conn.Outage, g.redis.pending
-		s.Outages, s.Outage = outage.Count(), outage.Down()
+		pending := g.redis.pending
+		s.Outages, s.Outage = g.redis.conn.Outages()
+		s.Foreign = g.redis.foreign.Load()
 		s.Unconfirmed = pending.length()
 		s.Queued, s.Retried, s.Dropped = pending.queued.Load(), pending.retried.Load(), pending.dropped.Load()
 	}

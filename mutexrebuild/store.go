@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +18,8 @@ import (
 )
 
 var (
+	//go:embed scripts/common.lua
+	commonLua string
 	//go:embed scripts/begin.lua
 	beginLua string
 	//go:embed scripts/renew.lua
@@ -24,55 +28,66 @@ var (
 	commitLua string
 	//go:embed scripts/abort.lua
 	abortLua string
+	//go:embed scripts/share.lua
+	shareLua string
 	//go:embed scripts/invalidate.lua
 	invalidateLua string
 	//go:embed scripts/claim.lua
 	claimLua string
 	//go:embed scripts/set.lua
 	setLua string
+	//go:embed scripts/epoch.lua
+	epochLua string
 
-	beginScript      = redis.NewScript(beginLua)
+	beginScript      = compose(beginLua)
 	renewScript      = redis.NewScript(renewLua)
-	commitScript     = redis.NewScript(commitLua)
+	commitScript     = compose(commitLua)
 	abortScript      = redis.NewScript(abortLua)
-	invalidateScript = redis.NewScript(invalidateLua)
-	claimScript      = redis.NewScript(claimLua)
-	setScript        = redis.NewScript(setLua)
+	shareScript      = redis.NewScript(shareLua)
+	invalidateScript = compose(invalidateLua)
+	claimScript      = compose(claimLua)
+	setScript        = compose(setLua)
+	epochScript      = redis.NewScript(epochLua)
 )
 
+// compose makes a script of one that uses the functions of common.lua.
+func compose(text string) *redis.Script { return redis.NewScript(commonLua + text) }
+
 // maxWaiting is how many operations of one group may be without an answer. It is far
-// above what a healthy server leaves open, and bounds what a hung one holds.
-const maxWaiting = 4096
+// above what a healthy server leaves open, also in a cold start of as many keys as the
+// breaker has wait, and bounds what a hung one holds.
+const maxWaiting = 16_384
 
 // A store speaks the lease protocol with Redis. Each method takes one round trip per
 // node, and another after the server has lost its scripts; set takes two, and
 // invalidate one for every 128 ids. Each returns within the operation's time; at once
 // during an outage.
 type store struct {
-	conn    *redisconn.Conn
-	writes  *redisconn.Conn // for operations that wait for replicas too
-	space   Keyspace
-	lease   time.Duration
-	waitFor int             // see Options.WaitReplicas
-	pending *pending        // invalidations that Redis has not confirmed
-	closing context.Context // ends with the group
-	channel string
-	self    string // tells this group's messages from others'
-	log     *logonce.Log
+	conn     *redisconn.Conn
+	space    Keyspace
+	names    keys.Cache
+	lease    time.Duration
+	waitFor  int // see Options.WaitReplicas
+	epoch    *epoch
+	pending  *pending        // invalidations that Redis has not confirmed
+	aborts   aborts          // of leases that may have been granted, without their callers
+	closing  context.Context // ends with the group
+	channel  string
+	self     string                // tells this group's messages from others'
+	survived atomic.Pointer[error] // the latest error of Redis that no caller got to see
+	log      *logonce.Log
+	foreign  atomic.Uint64 // see Stats
 }
 
-func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, log *logonce.Log) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, e *epoch, log *logonce.Log) *store {
 	conn := redisconn.Open(rdb, space.RedisTimeout, maxWaiting, logonce.New(space.Logger, logPrefix))
+	names := keys.OfCache(space.Name)
 	s := &store{
-		conn: conn, writes: conn, space: space, lease: o.Lease, waitFor: o.WaitReplicas,
-		closing: closing, channel: keys.Events(space.Name), self: newToken(), log: log,
+		conn: conn, space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
+		epoch: e, closing: closing, channel: names.Messages(), self: newToken(), log: log,
 	}
-	if s.waitFor > 0 {
-		s.writes = conn.WithTimeout(2*space.RedisTimeout, maxWaiting) // the replicas' answer has a time of its own
-	}
-	s.pending = newPending(closing, conn.Outage, log, func(ctx context.Context, targets []target) error {
-		return s.drop(ctx, targets, s.withReplicaLag(holds{}))
-	})
+	s.pending = newPending(closing, conn.Outage(), log, s.retry)
+	e.read = s.readEpoch
 	return s
 }
 
@@ -80,13 +95,15 @@ func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace
 // not confirmed, not much longer than a second.
 func (s *store) close() {
 	s.pending.close()
+	s.aborts.close()
+	s.epoch.close()
 	s.conn.Close()
 }
 
 // refusal says why Redis must not be asked for id, nil if it may.
 func (s *store) refusal(id string) error {
 	switch {
-	case s.conn.Outage.Down():
+	case s.down(id):
 		return redisconn.ErrOutage
 	case s.pending.blocks(id):
 		return errUnconfirmed
@@ -94,19 +111,38 @@ func (s *store) refusal(id string) error {
 	return nil
 }
 
-// do runs one operation of Redis in the time for it, and logs its error.
-func do[R any](ctx context.Context, s *store, op func(context.Context) (R, error), late func(R, error)) (R, error) {
-	result, err := redisconn.Do(ctx, s.conn, op, late)
-	s.logSurvived(ctx, err)
-	return result, err
+// down reports whether Redis, or in a cluster the node that has id, is not asked.
+func (s *store) down(id string) bool {
+	if o := s.conn.Outage(); o != nil {
+		return o.Down()
+	}
+	return s.conn.Down(s.key(id))
 }
 
-func (s *store) key(id string) string { return keys.Value(s.space.Name, s.space.Schema, id) }
+func (s *store) key(id string) string { return s.names.Value(s.space.Schema, id) }
 
 // keys are the keys of most scripts: value and lease.
-func (s *store) keys(id string) []string {
-	value := s.key(id)
-	return []string{value, keys.Lease(value)}
+func (s *store) keys(id string) []string { return []string{s.key(id), s.names.Lease(id)} }
+
+// allKeys are the keys of a script that ends what is known of id: beside its keys the
+// values of the schemas before and after this one, which processes of another release
+// may be using.
+func (s *store) allKeys(id string) []string {
+	all := append(s.keys(id), s.names.Value(s.space.Schema+1, id))
+	if s.space.Schema > 0 {
+		all = append(all, s.names.Value(s.space.Schema-1, id))
+	}
+	return all
+}
+
+// foundForeign notes that a script has left n keys of another type alone. Somebody else
+// uses names that belong to this cache. Until that ends the source answers for id.
+func (s *store) foundForeign(id string, n int) {
+	if n > 0 {
+		s.foreign.Add(uint64(n))
+		s.log.Error("a key of another type stands where a value or a lease belongs, and is left alone: it is not cached",
+			logonce.Name("id", id), "key", s.key(id))
+	}
 }
 
 func (s *store) get(ctx context.Context, ids []string) []Value {
@@ -118,30 +154,13 @@ func (s *store) get(ctx context.Context, ids []string) []Value {
 	if len(asked) == 0 {
 		return values
 	}
-	replies, err := onCallerOrDo(ctx, s.conn, func(ctx context.Context, rdb redis.Cmdable) ([]*redis.StringCmd, error) {
-		replies := make([]*redis.StringCmd, len(asked))
-		p := rdb.Pipeline()
-		for n, i := range asked {
-			replies[n] = p.GetRange(ctx, s.key(ids[i]), 0, int64(s.space.MaxBytes)) // as redisconn.GetRange does
-		}
-		_, _ = p.Exec(ctx) // the replies have the errors
-		return replies, nil
-	})
-	answered := false
+	names := make([]string, len(asked))
 	for n, i := range asked {
-		if values[i].Err = err; err == nil {
-			values[i] = s.value(redisconn.Bytes(replies[n]))
-		}
-		if values[i].Err == nil {
-			answered = true
-		} else if err == nil {
-			s.logSurvived(ctx, values[i].Err)
-		}
+		names[n] = s.key(ids[i])
 	}
-	if answered {
-		s.conn.Outage.Answered()
-	} else {
-		s.unanswered(ctx, s.key(ids[asked[0]]), values[asked[0]].Err)
+	for n, reply := range s.conn.ReadMany(ctx, names, s.space.MaxBytes) {
+		values[asked[n]] = s.value(redisconn.Bytes(reply))
+		s.logSurvived(ctx, reply.Err())
 	}
 	return values
 }
@@ -151,25 +170,9 @@ func (s *store) getOne(ctx context.Context, id string) Value {
 	if err := s.refusal(id); err != nil {
 		return Value{Err: err}
 	}
-	key := s.key(id)
-	value := s.value(onCallerOrDo(ctx, s.conn, func(ctx context.Context, rdb redis.Cmdable) ([]byte, error) {
-		return redisconn.GetRange(ctx, rdb, key, s.space.MaxBytes)
-	}))
-	if value.Err == nil {
-		s.conn.Outage.Answered()
-	} else {
-		s.unanswered(ctx, key, value.Err)
-	}
+	value := s.value(s.conn.Read(ctx, s.key(id), s.space.MaxBytes))
+	s.logSurvived(ctx, value.Err)
 	return value
-}
-
-// onCallerOrDo runs op on this goroutine if op can be left in time there, else on
-// another.
-func onCallerOrDo[T any](ctx context.Context, c *redisconn.Conn, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
-	if c.MayUseCaller(ctx) {
-		return redisconn.DoOnCaller(ctx, c, op)
-	}
-	return redisconn.Do(ctx, c, func(ctx context.Context) (T, error) { return op(ctx, c.Client) }, nil)
 }
 
 func (s *store) value(data []byte, err error) Value {
@@ -177,14 +180,6 @@ func (s *store) value(data []byte, err error) Value {
 		return Value{Data: head(data), TooLong: true}
 	}
 	return Value{Data: data, Err: err}
-}
-
-// unanswered logs the error of a read, and lets the outage circuit know.
-func (s *store) unanswered(caller context.Context, key string, err error) {
-	s.logSurvived(caller, err)
-	if redisconn.Asked(caller, err) {
-		s.conn.Outage.Missed(keys.Lease(key))
-	}
 }
 
 // allowed returns the indices of the ids that Redis may be asked for, and gives the
@@ -211,26 +206,28 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 	leases := make([]Lease, len(asked))
 	for n, i := range asked {
 		leases[n] = Lease{asks[i].ID, newToken()}
-		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
+		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes, s.space.Schema}}
 	}
-	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
-		return redisconn.Eval(ctx, s.conn.Client, beginScript, calls...), nil
-	}, func([]*redis.Cmd, error) { s.giveUp(ctx, leases, nil) })
+	replies := s.conn.Eval(ctx, beginScript, calls, func(n int, _ *redis.Cmd) { s.giveUp(ctx, leases[n:n+1], nil) })
 	var lost []Lease // without an answer: they may have been granted
+	var failure error
 	for n, i := range asked {
-		grant, replyErr := Grant{}, err
-		if err == nil {
-			if grant, replyErr = parseGrant(replies[n]); replyErr != nil {
-				s.logSurvived(ctx, replyErr)
-			}
+		grant, err := parseGrant(replies[n])
+		if errors.Is(err, errForeign) {
+			s.foundForeign(asks[i].ID, 1)
+			continue // Unknown, and no lease
 		}
-		if grant.Lease = leases[n]; replyErr != nil {
-			lost = append(lost, leases[n])
+		s.logSurvived(ctx, err)
+		if err != nil && !errors.Is(err, redisconn.ErrOutage) { // during an outage nothing was sent
+			lost, failure = append(lost, leases[n]), err
+		}
+		if grant.Lease.ID = asks[i].ID; grant.Verdict != Held {
+			grant.Lease = leases[n]
 		}
 		grants[i] = grant
 	}
-	if len(lost) > 0 && !errors.Is(err, redisconn.ErrOutage) { // during an outage nothing was sent
-		s.giveUp(ctx, lost, err)
+	if len(lost) > 0 {
+		s.giveUp(ctx, lost, failure)
 	}
 	return grants
 }
@@ -240,7 +237,11 @@ const headBytes = 64
 
 func head(data []byte) []byte { return data[:min(len(data), headBytes)] }
 
-// parseGrant reads a reply of begin.lua. After an error the lease may have been granted.
+// errForeign reports that a key of another type stands where a value or a lease belongs.
+var errForeign = errors.New("levee: a key of another type")
+
+// parseGrant reads a reply of begin.lua. After an error the lease may have been granted,
+// but not after errForeign.
 func parseGrant(cmd *redis.Cmd) (Grant, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
@@ -254,7 +255,11 @@ func parseGrant(cmd *redis.Cmd) (Grant, error) {
 	case "granted":
 		return Grant{Verdict: Granted}, nil
 	case "held":
-		return Grant{Verdict: Held}, nil
+		if right, shared, ok := twoStrings(reply[1:]); ok {
+			return Grant{Verdict: Held, Lease: Lease{token: right}, Value: Value{Data: []byte(shared)}}, nil
+		}
+	case "foreign":
+		return Grant{}, errForeign
 	case "wait":
 		if left, ok := last.(int64); ok {
 			return Grant{Verdict: Busy, Remaining: time.Duration(left) * time.Millisecond}, nil
@@ -265,6 +270,15 @@ func parseGrant(cmd *redis.Cmd) (Grant, error) {
 		}
 	}
 	return Grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+}
+
+func twoStrings(from []any) (first, second string, ok bool) {
+	if len(from) != 2 {
+		return "", "", false
+	}
+	first, ok1 := from[0].(string)
+	second, ok2 := from[1].(string)
+	return first, second, ok1 && ok2
 }
 
 func (s *store) renew(ctx context.Context, leases []Lease) {
@@ -286,9 +300,7 @@ func (s *store) abort(ctx context.Context, leases []Lease) {
 
 // run runs a script whose answers nobody needs.
 func (s *store) run(ctx context.Context, script *redis.Script, calls []redisconn.Call) {
-	_, _ = do(ctx, s, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, redisconn.FirstError(redisconn.Eval(ctx, s.conn.Client, script, calls...))
-	}, nil)
+	s.logSurvived(ctx, redisconn.FirstError(s.conn.Eval(ctx, script, calls, nil)))
 }
 
 func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
@@ -315,40 +327,97 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	calls := make([]redisconn.Call, len(asked))
 	for n, i := range asked {
 		v := values[i]
-		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID), Args: []any{v.Lease.token, v.Data, v.TTL.Milliseconds(), s.channel, s.message(wakeUp, v.Lease.ID)}}
+		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID), Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(wakeUp, v.Lease.ID)}}
 	}
-	replies, err := do(ctx, s, func(ctx context.Context) ([]*redis.Cmd, error) {
-		return redisconn.Eval(ctx, s.conn.Client, commitScript, calls...), nil
-	}, nil)
+	replies := s.conn.Eval(ctx, commitScript, calls, nil)
 	var lost []Lease // without an answer: they may still stand
+	var failure error
 	for n, i := range asked {
-		outcome := Outcome{Err: err}
-		if err == nil {
-			outcome.Published, outcome.Err = replies[n].Bool()
-			s.logSurvived(ctx, outcome.Err)
+		outcomes[i] = s.parseOutcome(ctx, values[i].Lease.ID, replies[n])
+		if err := outcomes[i].Err; err != nil && !errors.Is(err, errForeign) {
+			lost, failure = append(lost, values[i].Lease), err
 		}
-		if outcome.Err != nil {
-			lost = append(lost, values[i].Lease)
-		}
-		outcomes[i] = outcome
 	}
 	if len(lost) > 0 {
-		s.giveUp(ctx, lost, err)
+		s.giveUp(ctx, lost, failure)
 	}
 	return outcomes
 }
 
+// share lets values answer that were loaded beside a writer.
+func (s *store) share(ctx context.Context, values []Publication) (shared []bool) {
+	shared = make([]bool, len(values))
+	asked := s.allowed(len(values), func(i int) string { return values[i].Lease.ID }, func(int, error) {})
+	if len(asked) == 0 {
+		return shared
+	}
+	calls := make([]redisconn.Call, len(asked))
+	for n, i := range asked {
+		v := values[i]
+		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID)[1:], Args: []any{v.Lease.token, newToken(), v.Data, v.TTL.Milliseconds(), s.space.Schema}}
+	}
+	for n, reply := range s.conn.Eval(ctx, shareScript, calls, nil) {
+		var err error
+		shared[asked[n]], err = reply.Bool()
+		s.logSurvived(ctx, err)
+	}
+	return shared
+}
+
+// parseOutcome reads a reply of commit.lua.
+func (s *store) parseOutcome(ctx context.Context, id string, cmd *redis.Cmd) Outcome {
+	reply, err := cmd.Int()
+	if reply == foreignValue {
+		s.foundForeign(id, 1)
+		return Outcome{Err: errForeign}
+	}
+	s.logSurvived(ctx, err)
+	return Outcome{Published: reply == 1, Err: err}
+}
+
+// foreignValue is what commit.lua gives when a key of another type stands there.
+const foreignValue = 2
+
+// inRedis is the life of a value in Redis, in milliseconds.
+func inRedis(ttl time.Duration) int64 { return min(ttl, maxLife).Milliseconds() }
+
 // giveUp aborts leases that may or may not have been granted, without holding up the
 // caller: others would wait for their end. It does nothing if the server could not
-// be dialled. During an outage it waits for Redis to answer, for at most one lease.
+// be dialled. During an outage it waits for Redis to answer, for at most one lease: after
+// that the lease has ended by itself. For the same reason an abort that fails is not tried
+// again. A lease that stands by mistake makes others wait for three seconds at most, and
+// during an outage nobody asks for leases.
 func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redisconn.ErrBusy) {
 		return
 	}
-	go func() {
-		if s.conn.Outage.WaitUp(s.closing, s.lease) {
+	s.aborts.begin(func() {
+		if s.conn.WaitUp(s.closing, s.key(leases[0].ID), s.lease) {
 			s.abort(context.WithoutCancel(ctx), leases)
 		}
-	}()
+	})
+}
+
+// aborts are the goroutines of giveUp. close waits for them, and none begins after that:
+// what they would have given back ends by itself.
+type aborts struct {
+	mu      sync.Mutex // guards closed, and that running grows only before it
+	closed  bool
+	running sync.WaitGroup
+}
+
+func (a *aborts) begin(abort func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.running.Go(abort)
+	}
+}
+
+func (a *aborts) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.running.Wait()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,11 +20,43 @@ import (
 // millisecond, it publishes that there is no value. It returns ErrUnavailable if
 // Redis did not confirm; then id is invalidated as soon as that can be done.
 func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
-	defer g.flights.Forget(id) // at the end: an error from before it must not be held
-	if !g.Storable(data, ttl) {
-		return g.leases.invalidate(ctx, []string{id}, holds{})
+	return g.SetMany(ctx, Publication{Lease: Lease{ID: id}, Data: data, TTL: ttl})
+}
+
+// SetMany is Set for several values, in two round trips per node for every 128 of them.
+// Their leases need no more than an ID.
+func (g *Group) SetMany(ctx context.Context, values ...Publication) error {
+	storable, dropped := make([]Publication, 0, len(values)), []string(nil)
+	for _, v := range values {
+		defer g.flights.Forget(v.Lease.ID) // at the end: an error from before it must not be held
+		if g.Storable(v.Data, v.TTL) {
+			storable = append(storable, v)
+		} else {
+			dropped = append(dropped, v.Lease.ID)
+		}
 	}
-	return g.leases.set(ctx, id, Publication{Data: data, TTL: ttl})
+	var err error
+	if len(dropped) > 0 {
+		err = g.leases.invalidate(ctx, dropped, holds{})
+	}
+	if len(storable) > 0 {
+		err = errors.Join(err, g.leases.set(ctx, storable))
+	}
+	return err
+}
+
+// Claim takes the leases of ids from whoever has them, in one round trip per node, and
+// leaves their values to answer meanwhile: whoever claims loads, and then calls Replace or
+// Abort. A load under way elsewhere cannot be published any more. An id that a writer
+// holds is Held, and nothing is done to it; Unknown: Redis gave no answer.
+func (g *Group) Claim(ctx context.Context, ids ...string) []Grant { return g.leases.claim(ctx, ids) }
+
+// Replace publishes values under leases of Claim, in place of those that stand there, in
+// one round trip per node, and tells all processes. A value is not published, without an
+// error, if somebody has claimed, set or invalidated the id since, or if Redis has no
+// memory for it.
+func (g *Group) Replace(ctx context.Context, values ...Publication) []Outcome {
+	return g.leases.replace(ctx, values)
 }
 
 // Storable reports whether Redis may hold data for ttl.
@@ -40,6 +74,30 @@ func (g *Group) Storable(data []byte, ttl time.Duration) bool {
 func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 	return g.invalidate(ctx, ids, holds{})
 }
+
+// Clear ends what is known of every id, in all processes. It writes one key of Redis, and
+// what it ends stays there until its TTL. That is for owners who put [Group.Epoch] into their
+// values and compare: [Group.Rebuild] does not.
+//
+// When Clear returns nil, no value that this process reads afterwards counts, from
+// wherever it comes, if its load began before. Other processes follow when the message
+// arrives, or within a second of having noticed that messages do not. After ErrUnavailable Clear
+// is tried again until Redis confirms it, and until then this process leaves Redis alone.
+func (g *Group) Clear(ctx context.Context) error {
+	if g.redis == nil {
+		g.epoch.learn(g.epoch.known.Load() + 1)
+		return nil
+	}
+	return g.redis.clear(ctx)
+}
+
+// Epoch returns the present epoch, as far as this process knows. A value that carries a
+// lower one does not count.
+func (g *Group) Epoch() uint64 { return g.epoch.known.Load() }
+
+// LoadEpoch returns the epoch that a value carries whose load begins now. For
+// Keyspace.ReplicaLag after a Clear that is one that does not count.
+func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
 // Hold drops the values of ids and keeps anybody from publishing new ones until
 // the returned function is called, which invalidates them again. A process that
@@ -75,62 +133,165 @@ func (s *store) withReplicaLag(h holds) holds {
 	return h
 }
 
-// noMemory is what set.lua gives when the server has none. That the Set has been
-// overtaken is no error: the other writer came a moment later.
-const noMemory = 0
+// What set.lua gives: there is no memory for the value, or it is published. That a Set
+// has been overtaken, the third, is no error: the other writer came a moment later. Nor
+// is a key of another type that stands there: readers ask the source.
+const (
+	noMemory  = 0
+	published = 1
+)
 
-// set publishes whatever lease there is, and ends it. It takes two steps: a command
+// set publishes whatever leases there are, and ends them. It takes two steps: a command
 // that its caller left behind at a timeout may reach the server at any time, and one
 // that does must not publish its value over a later invalidation. A value that Redis
 // did not confirm is dropped, as soon as that can be done.
-func (s *store) set(ctx context.Context, id string, p Publication) error {
-	targets, began := []target{{id: id}}, s.pending.now()
-	outcome, err := s.claimAndSet(ctx, id, p)
-	if err != nil {
-		s.pending.add(targets, err)
-		return unavailable(ctx, "set", err)
+func (s *store) set(ctx context.Context, values []Publication) error {
+	var failed error
+	var ids []string // of the values that failed
+	for part := range slices.Chunk(values, maxTargets) {
+		targets, began := make([]target, len(part)), s.pending.now()
+		for i, v := range part {
+			targets[i].id = v.Lease.ID
+		}
+		outcomes, err := s.claimAndSet(ctx, part)
+		if err != nil {
+			s.pending.add(targets, err)
+			failed = err
+		} else {
+			s.pending.settle(targets, began, nil)
+		}
+		for i, t := range targets {
+			switch {
+			case err != nil:
+				ids = append(ids, t.id)
+			case outcomes[i] == noMemory:
+				ids, failed = append(ids, t.id), errors.New("out of memory")
+			}
+		}
 	}
-	s.pending.settle(targets, began, nil)
-	if outcome == noMemory {
-		return unavailable(ctx, "set", errors.New("out of memory"))
-	}
-	return nil
+	return s.unavailable(ctx, "set", ids, failed)
 }
 
-func (s *store) claimAndSet(ctx context.Context, id string, p Publication) (outcome int, err error) {
-	token := newToken()
-	_, err = redisconn.Do(ctx, s.writes, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, claimScript.Run(ctx, s.conn.Client, s.keys(id), token, s.lease.Milliseconds()).Err()
-	}, nil)
-	if err != nil {
-		return 0, err
+func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int, err error) {
+	claimed := make([]Publication, len(values))
+	for i, v := range values {
+		claimed[i] = v
+		claimed[i].Lease.token = newToken()
+	}
+	if _, err = s.takeLeases(ctx, claimed, "drop"); err != nil {
+		return nil, err
 	}
 	failpoint.At("claimed")
-	return redisconn.Do(ctx, s.writes, func(ctx context.Context) (int, error) {
-		replies, err := s.evalConfirmed(ctx, setScript, redisconn.Call{Keys: s.keys(id),
-			Args: []any{token, p.Data, p.TTL.Milliseconds(), s.channel, s.message(invalidated, id)}})
-		if err != nil {
-			return 0, err
+	return s.setClaimed(ctx, claimed)
+}
+
+// takeLeases takes the leases of values from whoever has them, and reports which it got.
+func (s *store) takeLeases(ctx context.Context, values []Publication, value string) (got []bool, err error) {
+	calls := make([]redisconn.Call, len(values))
+	for i, v := range values {
+		calls[i] = redisconn.Call{Keys: s.allKeys(v.Lease.ID), Args: []any{v.Lease.token, s.lease.Milliseconds(), value}}
+	}
+	got = make([]bool, len(values))
+	for i, reply := range s.conn.Eval(ctx, claimScript, calls, nil) {
+		gives, err := reply.Int64Slice() // whether it got the lease, and how many keys are foreign
+		if err == nil && len(gives) != 2 {
+			err = fmt.Errorf("unexpected reply %v", gives)
 		}
-		return replies[0].Int()
-	}, nil)
+		if err != nil {
+			return nil, err
+		}
+		got[i] = gives[0] == 1
+		s.foundForeign(values[i].Lease.ID, int(gives[1]))
+	}
+	return got, nil
+}
+
+// setClaimed publishes values whose leases have been taken, and tells everybody. The
+// outcomes are those of set.lua.
+func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int, err error) {
+	calls := make([]redisconn.Call, len(values))
+	for i, v := range values {
+		calls[i] = redisconn.Call{Keys: s.keys(v.Lease.ID),
+			Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(invalidated, v.Lease.ID)}}
+	}
+	replies, err := s.evalConfirmed(ctx, setScript, calls...)
+	if err != nil {
+		return nil, err
+	}
+	outcomes = make([]int, len(replies))
+	for i, reply := range replies {
+		if outcomes[i], err = reply.Int(); err != nil {
+			return nil, err
+		}
+	}
+	return outcomes, nil
+}
+
+func (s *store) claim(ctx context.Context, ids []string) []Grant {
+	grants, values := make([]Grant, len(ids)), make([]Publication, len(ids))
+	for i, id := range ids {
+		values[i].Lease = Lease{id, newToken()}
+	}
+	got, err := s.takeLeases(ctx, values, "keep")
+	s.logSurvived(ctx, err)
+	for i := range grants {
+		switch {
+		case err != nil: // the zero Grant is Unknown
+		case got[i]:
+			grants[i] = Grant{Verdict: Granted, Lease: values[i].Lease}
+		default:
+			grants[i] = Grant{Verdict: Held}
+		}
+	}
+	if err != nil && !errors.Is(err, redisconn.ErrOutage) {
+		s.giveUp(ctx, leasesOf(values), err)
+	}
+	return grants
+}
+
+func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
+	outcomes := make([]Outcome, len(values))
+	set, err := s.setClaimed(ctx, values)
+	s.logSurvived(ctx, err)
+	for i := range outcomes {
+		if outcomes[i].Err = err; err == nil {
+			outcomes[i].Published = set[i] == published
+		}
+	}
+	if err != nil {
+		s.giveUp(ctx, leasesOf(values), err)
+	}
+	return outcomes
+}
+
+func leasesOf(values []Publication) []Lease {
+	leases := make([]Lease, len(values))
+	for i, v := range values {
+		leases[i] = v.Lease
+	}
+	return leases
 }
 
 // evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks
-// for that.
+// for that. Their answer has a time of its own.
 func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls ...redisconn.Call) ([]*redis.Cmd, error) {
 	if s.waitFor == 0 {
-		replies := redisconn.Eval(ctx, s.conn.Client, script, calls...)
+		replies := s.conn.Eval(ctx, script, calls, nil)
 		return replies, redisconn.FirstError(replies)
 	}
-	replies, confirmed, err := redisconn.EvalAndWait(ctx, s.conn.Client, script, calls, s.waitFor, s.space.RedisTimeout)
-	if first := redisconn.FirstError(replies); first != nil {
-		return replies, first
+	if s.conn.Outage().Down() {
+		return nil, redisconn.ErrOutage
 	}
-	if err == nil && confirmed < s.waitFor {
-		err = redisconn.TooFew(confirmed, s.waitFor)
-	}
-	return replies, err
+	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]*redis.Cmd, error) {
+		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, s.waitFor, s.space.RedisTimeout)
+		if first := redisconn.FirstError(replies); first != nil {
+			return replies, first
+		}
+		if err == nil && confirmed < s.waitFor {
+			err = redisconn.TooFew(confirmed, s.waitFor)
+		}
+		return replies, err
+	}, nil)
 }
 
 // maxTargets is how many ids are invalidated in one round trip.
@@ -146,7 +307,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	}
 	targets := make([]target, len(ids))
 	for i, id := range ids {
-		targets[i] = target{id, h.lift}
+		targets[i] = target{id: id, lift: h.lift}
 	}
 	var failed error
 	for len(targets) > 0 {
@@ -167,30 +328,52 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 		}
 		targets = targets[len(chunk):]
 	}
-	return unavailable(ctx, "invalidate", failed)
+	return s.unavailable(ctx, "invalidate", ids, failed)
 }
 
 // drop invalidates targets in one round trip per node. It lifts their holds, and
 // places that of h.
 func (s *store) drop(ctx context.Context, targets []target, h holds) error {
-	_, err := redisconn.Do(ctx, s.writes, func(ctx context.Context) ([]*redis.Cmd, error) {
-		calls := make([]redisconn.Call, len(targets))
-		for i, t := range targets {
-			calls[i] = redisconn.Call{Keys: s.keys(t.id),
-				Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)}}
+	calls := make([]redisconn.Call, len(targets))
+	for i, t := range targets {
+		calls[i] = redisconn.Call{
+			Keys: s.allKeys(t.id),
+			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)},
 		}
-		return s.evalConfirmed(ctx, invalidateScript, calls...)
-	}, nil)
+	}
+	replies, err := s.evalConfirmed(ctx, invalidateScript, calls...)
+	for i, reply := range replies {
+		foreign, _ := reply.Int() // an error is in err too
+		s.foundForeign(targets[i].id, foreign)
+	}
 	return err
 }
 
-// unavailable keeps go-redis' errors inside the package; the text stays.
-func unavailable(ctx context.Context, what string, err error) error {
-	switch {
-	case err == nil:
+// unavailable makes the error of a change that Redis did not confirm. It keeps go-redis'
+// errors inside the package; the text stays.
+func (s *store) unavailable(ctx context.Context, what string, ids []string, err error) error {
+	if err == nil {
 		return nil
-	case ctx.Err() != nil:
+	}
+	if len(ids) > 0 {
+		what += fmt.Sprintf(" %.100q", ids[0])
+	}
+	if len(ids) > 1 {
+		what += fmt.Sprintf(" and %d more", len(ids)-1)
+	}
+	what += fmt.Sprintf(" of %q", s.space.Name)
+	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, wait.Ended(ctx))
 	}
-	return fmt.Errorf("%w: %s: %v", ErrUnavailable, what, err)
+	return fmt.Errorf("%w: %s: %s", ErrUnavailable, what, s.explained(err))
+}
+
+// explained is the text of an error. During an outage it ends with what was last heard of
+// Redis: that it "does not answer" is not the whole truth of one that answers WRONGPASS.
+func (s *store) explained(err error) string {
+	text := strings.TrimPrefix(err.Error(), logPrefix)
+	if last := s.survived.Load(); last != nil && errors.Is(err, redisconn.ErrOutage) {
+		text += ": " + strings.TrimPrefix((*last).Error(), logPrefix)
+	}
+	return text
 }

@@ -107,10 +107,9 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 		return nil, err
 	}
 	o := cache.Options{
-		Name:       p.name,
-		TTL:        p.ttl.usual,
-		IsNotFound: func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
-		Logger:     slog.New(slog.DiscardHandler), // the table tells what happens
+		Name:   p.name,
+		TTL:    p.ttl.usual,
+		Logger: slog.New(slog.DiscardHandler), // the table tells what happens
 		// The embedded Redis has to share the processors with hundreds of readers: a slow answer does not mean that it is in trouble.
 		RedisTimeout: time.Second,
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -65,7 +64,6 @@ func (s site) open(ctx context.Context, rdb *redis.Client) (p products, f *bloom
 	o := cache.Options{
 		Name:         s.name,
 		Breaker:      off,
-		IsNotFound:   func(err error) bool { return errors.Is(err, sql.ErrNoRows) },
 		RedisTimeout: s.size.redis,
 		Logger:       quiet,
 	}

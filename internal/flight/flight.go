@@ -25,7 +25,8 @@
 // begins with a read of its own. Nobody waits for more than two flights that bring a
 // value.
 //
-// An error goes to everybody, except where there is a fallback (see below): it carries no value that could be old.
+// An error goes to everybody, except where there is a fallback (see below): it carries
+// no value that could be old. A refusal is an exception too, see [Crowd].
 //
 // # Fallbacks
 //
@@ -66,6 +67,12 @@ var (
 // A Group holds the flights of one cache, whose results are of type R. It may be
 // used concurrently.
 type Group[R any] struct {
+	// Refused recognizes the errors that are refusals, see [Crowd]; Inner the contexts
+	// of callers that have to be told of to Crowd.Inner. Either may be nil, and neither
+	// may be changed after the first Join.
+	Refused func(error) bool
+	Inner   func(context.Context) bool
+
 	errorHold time.Duration
 
 	mu      sync.Mutex // guards what follows, and the fields of flights that say so
@@ -92,7 +99,8 @@ func NewGroup[R any](errorHold time.Duration) *Group[R] {
 type Flight[R any] struct {
 	ID    string
 	group *Group[R]
-	alone bool
+	alone bool // made by Alone
+	apart bool // made by Apart
 
 	// Guarded by Group.mu. Nobody changes decidedAt after Finish.
 	done       chan struct{} // closed by Finish; nil while nobody waits
@@ -101,6 +109,12 @@ type Flight[R any] struct {
 	fallback   *R            // answers if the load does not
 	fallbackAt int           // callers up to this number may take the fallback
 	rereading  bool          // somebody runs RereadFallback
+	crowd      *Crowd[R]     // the last
+	heardAt    int           // callers up to this number may take a refusal
+	left       []int         // numbers of the callers who have left
+	deadline   time.Time     // the latest of the callers'
+	patient    bool          // a caller has none
+	inner      bool          // see Group.Inner
 
 	// Written once by Finish before over is true, read only after that.
 	over   atomic.Bool
@@ -143,6 +157,7 @@ func (g *Group[R]) Join(ctx context.Context, id string) (Caller[R], Role, error)
 		f, role = g.open(id), Opened
 	}
 	f.joined++
+	f.arrived(ctx)
 	if f.fallback != nil && !f.rereading {
 		f.rereading, role = true, LateForFallback
 	}
@@ -177,6 +192,23 @@ func (g *Group[R]) Alone(id string) *Flight[R] {
 	return f
 }
 
+// Apart makes a flight that nobody joins or waits for and that knows of no other, for
+// work that tells its owner how it ended. No error of it is held. It returns ErrClosed,
+// or ErrReentrant to a load of id.
+func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
+	if g.isLoading(ctx, id) {
+		return nil, ErrReentrant
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, ErrClosed
+	}
+	f := g.begin(id)
+	f.apart = true
+	return f, nil
+}
+
 // Wait returns the result that the caller may take, and whether the caller is the
 // first to have joined of those who may. It returns when the flight ends or ctx does,
 // and earlier if p allows. The errors are those given to Finish and that of ctx.
@@ -190,6 +222,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 				defer soft.Stop()
 			}
 			if result, ended, err := f.wait(ctx, number, soft, p); ended {
+				f.leave(number)
 				return result, number == 1, err
 			}
 		}
@@ -240,6 +273,9 @@ func (f *Flight[R]) end() <-chan struct{} {
 	return f.done
 }
 
+// Ready reports whether Wait returns at once, with the result of a flight that has ended.
+func (c Caller[R]) Ready() bool { return c.Flight.over.Load() && c.number <= c.Flight.decidedAt }
+
 // Decide lets everybody who has joined so far take the result of the runner's next
 // operation, and returns the number of the last of them.
 func (f *Flight[R]) Decide() int {
@@ -273,7 +309,7 @@ func (f *Flight[R]) TakeBack(number int) {
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	g := f.group
 	g.mu.Lock()
-	if err != nil && !g.closed {
+	if err != nil && !g.closed && !f.apart {
 		g.holdError(f, err)
 	}
 	switch {
@@ -283,17 +319,20 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 		}
 	case f.fallback != nil && !g.closed:
 		result, err, f.decidedAt = *f.fallback, nil, f.fallbackAt
+	case g.isRefusal(err):
+		f.decidedAt = f.heardAt
 	default:
 		f.decidedAt = f.joined
 	}
-	if f.alone {
+	switch {
+	case f.alone:
 		delete(g.alone, f.ID)
-	} else {
+	case !f.apart:
 		delete(g.flights, f.ID)
 	}
 	if f.joined > f.decidedAt {
 		next = g.open(f.ID)
-		next.joined = f.joined - f.decidedAt
+		f.inherit(next)
 	}
 	f.result, f.err, f.next = result, err, next
 	f.over.Store(true)
@@ -303,6 +342,11 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 	g.ended()
 	g.mu.Unlock()
 	return next
+}
+
+// isRefusal reports whether callers who joined late have to try themselves.
+func (g *Group[R]) isRefusal(err error) bool {
+	return !g.closed && g.Refused != nil && g.Refused(err)
 }
 
 // Close ends joining. Runners still have to Finish their flights; the returned channel

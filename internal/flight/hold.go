@@ -9,7 +9,7 @@ import (
 // A heldError is the error of a load that ended a short while ago.
 type heldError struct {
 	err error
-	// look is true if the load had a fallback or was a refresh. Callers then look into
+	// look is true if the load had a fallback, was a refresh, or was refused. Callers then look into
 	// Redis before they take err: the old value may still answer. If an invalidation
 	// has removed it, they load.
 	look bool
@@ -37,7 +37,7 @@ func (g *Group[R]) holdError(f *Flight[R], err error) {
 	if was := g.held[id]; g.errorHold < 0 || was != nil && (f.alone || !was.refresh) {
 		return
 	}
-	h := &heldError{err: err, look: f.fallback != nil || f.alone, refresh: f.alone}
+	h := &heldError{err: err, look: f.fallback != nil || f.alone || g.isRefusal(err), refresh: f.alone}
 	g.held[id] = h
 	time.AfterFunc(wait.Jitter(g.errorHold, 0.2), func() {
 		g.mu.Lock()
@@ -46,6 +46,13 @@ func (g *Group[R]) holdError(f *Flight[R], err error) {
 			delete(g.held, id)
 		}
 	})
+}
+
+// ForgetAll is Forget for every id.
+func (g *Group[R]) ForgetAll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.held)
 }
 
 // Forget drops the held error of id. A writer of this process calls it: after the

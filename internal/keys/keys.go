@@ -1,46 +1,71 @@
 // Package keys makes the names of everything levee keeps in Redis. No other
 // package builds one.
 //
-//	product:42               the value of id 42 in the cache "product"
-//	product:v3:42            the same with Schema 3
-//	{product:42}:lock        its lease, in the same cluster slot
-//	levee:cache:1:product    the channel of that cache's events
-//	levee:hub:1:<process>    the channel of a process's heartbeat
+//	levee:c1:{product:42}       the value of id 42 in the cache "product"
+//	levee:c1:{product:42}:v3    the same with Schema 3
+//	levee:c1:{product:42}:lock  its lease, one for all schemas
+//	levee:c1:{product}:epoch    the epoch of the cache, see Clear
+//	levee:cache:1:product       the channel of that cache's messages
+//	levee:hub:1:<process>       the channel of a process's heartbeat
 //
-// The 1 in a channel's name is the version of the messages on it. Pub/sub does
-// not know database numbers: caches of one name in two databases hear each
-// other, which costs them a needless miss and nothing else.
+// The c1 is the version of the layout, and the 1 in a channel's name that of the
+// messages on it. Pub/sub does not know database numbers: caches of one name in two
+// databases hear each other, which costs them a needless miss and nothing else.
 package keys
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
-// Value names the value of id in the cache name. Different arguments give
-// different names, whatever bytes id has, as long as name holds none of ":{}".
-func Value(name string, schema int, id string) string {
-	if schema == 0 && looksLikeSchema(id) {
-		return name + ":%76" + escape(id[1:]) // the v, so that it is not taken for a schema
-	}
+// A Cache makes the names of one cache. Different caches, schemas and ids have
+// different ones, whatever bytes an id has, as long as the cache's name is one that
+// CheckCache lets pass. All names of one id are in one cluster slot: Redis Cluster looks
+// only at what is between the braces, and there are no others.
+type Cache struct{ prefix, name string }
+
+// OfCache is the names of the cache called name.
+func OfCache(name string) Cache { return Cache{"levee:c1:{" + name, name} }
+
+// Value names the value of id.
+func (c Cache) Value(schema int, id string) string {
 	if schema == 0 {
-		return name + ":" + escape(id)
+		return c.prefix + ":" + escape(id) + "}"
 	}
-	return name + ":v" + strconv.Itoa(schema) + ":" + escape(id)
+	return c.prefix + ":" + escape(id) + "}:v" + strconv.Itoa(schema)
 }
 
-// IsPlain reports whether Value ends in id as it is, after what it has for "".
-func IsPlain(schema int, id string) bool {
-	return !strings.ContainsAny(id, "{}%") && (schema != 0 || !looksLikeSchema(id))
+// Lease names the lease of id.
+func (c Cache) Lease(id string) string { return c.prefix + ":" + escape(id) + "}:lock" }
+
+// Epoch names the epoch. It has no colon between the braces, as every id has.
+func (c Cache) Epoch() string { return c.prefix + "}:epoch" }
+
+// Messages names the channel of the cache.
+func (c Cache) Messages() string { return "levee:cache:1:" + c.name }
+
+const field = "Name" // of the options, which an error about a name begins with
+
+// CheckCache returns an error if name cannot be that of a cache.
+func CheckCache(name string) error {
+	if strings.ContainsAny(name, ":{}") {
+		return fmt.Errorf("%s must hold none of \":{}\", got %.60q", field, name)
+	}
+	return CheckName(name)
 }
 
-// Lease names the lease of a value. The braces make Redis Cluster look only at
-// what is between them: the lease is in the slot of its value, because the
-// value's name has no braces of its own.
-func Lease(value string) string { return "{" + value + "}:lock" }
-
-// Events names the channel of a cache's invalidations and wake-ups.
-func Events(name string) string { return "levee:cache:1:" + name }
+// CheckName returns an error if name is blank or holds control characters.
+func CheckName(name string) error {
+	switch {
+	case strings.TrimSpace(name) == "":
+		return fmt.Errorf("%s must not be blank", field)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%s must hold no control characters, got %.60q", field, name)
+	}
+	return nil
+}
 
 // Heartbeat names the channel on which a process hears only itself.
 func Heartbeat(process string) string { return "levee:hub:1:" + process }
@@ -55,12 +80,3 @@ func escape(id string) string {
 }
 
 var escaper = strings.NewReplacer("{", "%7B", "}", "%7D", "%", "%25")
-
-// looksLikeSchema reports whether id starts as "v3:" does.
-func looksLikeSchema(id string) bool {
-	if len(id) < 3 || id[0] != 'v' {
-		return false
-	}
-	rest := strings.TrimLeft(id[1:], "0123456789")
-	return len(rest) < len(id)-1 && strings.HasPrefix(rest, ":")
-}

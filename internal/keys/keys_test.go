@@ -11,14 +11,15 @@ import (
 )
 
 func TestNamesAreWhatTheDocumentationSays(t *testing.T) {
+	product := keys.OfCache("product")
 	for _, test := range []struct{ got, want string }{
-		{keys.Value("product", 0, "42"), "product:42"},
-		{keys.Value("product", 3, "42"), "product:v3:42"},
-		{keys.Value("product", 0, "v3:42"), "product:%763:42"},
-		{keys.Value("product", 0, "v:42"), "product:v:42"},
-		{keys.Value("product", 0, "a{b}%c"), "product:a%7Bb%7D%25c"},
-		{keys.Value("product", 0, ""), "product:"},
-		{keys.Lease("product:42"), "{product:42}:lock"},
+		{product.Value(0, "42"), "levee:c1:{product:42}"},
+		{product.Value(3, "42"), "levee:c1:{product:42}:v3"},
+		{product.Value(0, "a{b}%c"), "levee:c1:{product:a%7Bb%7D%25c}"},
+		{product.Value(0, ""), "levee:c1:{product:}"},
+		{product.Lease("42"), "levee:c1:{product:42}:lock"},
+		{product.Epoch(), "levee:c1:{product}:epoch"},
+		{product.Messages(), "levee:cache:1:product"},
 	} {
 		if test.got != test.want {
 			t.Errorf("got %q, want %q", test.got, test.want)
@@ -26,31 +27,58 @@ func TestNamesAreWhatTheDocumentationSays(t *testing.T) {
 	}
 }
 
-// Two caches, schemas or ids that met in one key would read each other's
-// values. Dropping the escape of a percent sign or of a leading "v1:" fails here.
+// Two caches, schemas or ids that met in one key would read each other's values, or take
+// each other's leases. Dropping the escape of a brace or of a percent sign fails here.
 func TestDifferentArgumentsGiveDifferentKeys(t *testing.T) {
-	seen := map[string][3]any{}
-	part := rapid.OneOf(rapid.StringMatching(`(v[0-9]{0,2}:|%76|%7B|%|\{|\}|:|1){0,4}`), rapid.String())
+	type args struct {
+		kind, name string
+		schema     int
+		id         string
+	}
+	seen := map[string]args{}
+	part := rapid.OneOf(rapid.StringMatching(`(v[0-9]{0,2}|\}:v1|\}:lock|\}:epoch|%7B|%7D|%|\{|\}|:|1){0,4}`), rapid.String())
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "v1", "a.v1"}).Draw(t, "name")
 		schema := rapid.IntRange(0, 12).Draw(t, "schema")
 		id := part.Draw(t, "id")
-		key := keys.Value(name, schema, id)
-		args := [3]any{name, schema, id}
-		if other, ok := seen[key]; ok && other != args {
-			t.Fatalf("%q is the key of %q and of %q", key, args, other)
+		c := keys.OfCache(name)
+		for key, made := range map[string]args{
+			c.Value(schema, id): {"value", name, schema, id},
+			c.Lease(id):         {"lease", name, 0, id},
+			c.Epoch():           {kind: "epoch", name: name},
+		} {
+			if other, ok := seen[key]; ok && other != made {
+				t.Fatalf("%q is the key of %v and of %v", key, made, other)
+			}
+			seen[key] = made
 		}
-		seen[key] = args
 	})
 }
 
-// A script may only touch keys of one slot, so a value and its lease have to
-// share theirs.
-func TestAValueAndItsLeaseShareASlot(t *testing.T) {
+// A script may only touch keys of one slot: the values of all schemas and the lease
+// have to share theirs.
+func TestTheKeysOfAnIDShareASlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		value := keys.Value("n", rapid.IntRange(0, 3).Draw(t, "schema"), rapid.String().Draw(t, "id"))
-		sameSlot(t, value)
+		sameSlot(t, rapid.IntRange(0, 3).Draw(t, "schema"), rapid.String().Draw(t, "id"))
 	})
+}
+
+func TestNamesThatNobodyCouldReadAreRefused(t *testing.T) {
+	for _, name := range []string{"", " ", "\t", "\u00a0 ", "a\nb", "a\x00", "\x7f", "a\u0085"} {
+		if keys.CheckName(name) == nil || keys.CheckCache(name) == nil {
+			t.Errorf("%q is taken", name)
+		}
+	}
+	for _, name := range []string{":", "a:b", "{a}", "a{", "}"} {
+		if keys.CheckName(name) != nil || keys.CheckCache(name) == nil {
+			t.Errorf("%q: of a filter %v, of a cache %v", name, keys.CheckName(name), keys.CheckCache(name))
+		}
+	}
+	for _, name := range []string{"product", "a b", "ä", "a.v1", "%"} {
+		if err := keys.CheckCache(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
 }
 
 // Ids with braces, which would choose a slot if they stood in the key as they are,
@@ -60,7 +88,7 @@ func TestBracesInAnIDDoNotChooseItsSlot(t *testing.T) {
 	const ids, shares = 100_000, 16
 	var found [shares]int
 	for i := range ids {
-		key := keys.Value("product", 0, "{x}"+strconv.Itoa(i))
+		key := keys.OfCache("product").Value(0, "{x}"+strconv.Itoa(i))
 		found[int(slot(hashTag(key)))*shares/16384]++
 	}
 	for i, n := range found {
@@ -92,13 +120,17 @@ func FuzzKeys(f *testing.F) {
 		if schema < 0 {
 			return
 		}
-		sameSlot(t, keys.Value("n", schema, id))
+		sameSlot(t, schema, id)
 	})
 }
 
-func sameSlot(t interface{ Fatalf(string, ...any) }, value string) {
-	if hashTag(value) != hashTag(keys.Lease(value)) {
-		t.Fatalf("the lease of %q is in another slot", value)
+func sameSlot(t interface{ Fatalf(string, ...any) }, schema int, id string) {
+	c := keys.OfCache("n")
+	tag := hashTag(c.Lease(id))
+	for _, key := range []string{c.Value(0, id), c.Value(schema, id), c.Value(schema+1, id)} {
+		if hashTag(key) != tag || strings.Count(key, "{") != 1 {
+			t.Fatalf("%q and the lease of %q are in different slots", key, id)
+		}
 	}
 }
 

@@ -18,7 +18,12 @@ const insistent = "LEVEE_LINEAR_MUTANT"
 
 // Many short histories find what is badly broken sooner than one long one: the worse a
 // history is, the longer it takes to rule an order out.
-func TestShortHistoriesAreLinearizable(t *testing.T) {
+func TestShortHistoriesAreLinearizable(t *testing.T) { shortHistories(t, noOrder, kinds...) }
+
+// noOrder reports whether a history is surely not linearizable.
+func noOrder(history []op) bool { return check(history, 500*time.Millisecond) == porcupine.Illegal }
+
+func shortHistories(t *testing.T, wrong func([]op) bool, kinds ...string) {
 	histories := 2
 	if os.Getenv(insistent) != "" {
 		histories = 20
@@ -28,13 +33,23 @@ func TestShortHistoriesAreLinearizable(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			for range histories {
 				history := record(t, kind, s.Addr(), calm, 300*time.Millisecond)
-				if check(history, 500*time.Millisecond) == porcupine.Illegal {
-					t.Fatal("not linearizable")
+				if wrong(history) {
+					t.Fatal("not linearizable, or stale")
 				}
 				s.Client(t).FlushAll(t.Context())
 			}
 		})
 	}
+}
+
+// A rolling deployment and its rollback, see TestNoReadIsStaleDuringADeployment.
+func TestShortHistoriesOfTwoReleasesAreNotStale(t *testing.T) {
+	shortHistories(t, func(history []op) bool { return len(stale(history)) > 0 }, "releases")
+}
+
+// The same with writers who clear the whole cache.
+func TestShortHistoriesWithClearsAreLinearizable(t *testing.T) {
+	shortHistories(t, noOrder, "clears")
 }
 
 // These edits make the caches and groups of a mutant.
@@ -43,7 +58,7 @@ var (
 	// takes no lease away.
 	commitUnasked = []mutant.Edit{
 		{File: "mutexrebuild/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
-		{File: "mutexrebuild/scripts/invalidate.lua", Old: "redis.call('DEL', KEYS[1], KEYS[2])", New: "redis.call('DEL', KEYS[1])"},
+		{File: "mutexrebuild/scripts/invalidate.lua", Old: "redis.call('DEL', KEYS[2])", New: ""},
 	}
 	// A value that Redis refused to publish is an answer, instead of being loaded again.
 	keepRefused = []mutant.Edit{
@@ -54,24 +69,28 @@ var (
 	joinAny = []mutant.Edit{
 		{File: "internal/flight/flight.go", Old: "if number <= f.decidedAt {", New: "if true {"},
 	}
+	// What was loaded beside a writer is shared whatever has happened since.
+	shareUnasked = []mutant.Edit{
+		{File: "mutexrebuild/scripts/share.lua", Old: "if right ~= ARGV[1] then", New: "if false then"},
+	}
 	// Nobody can join a flight any more when its value is about to be published.
 	leaveBeforeCommit = []mutant.Edit{
-		{File: "internal/flight/flight.go", Old: "		delete(g.flights, f.ID)\n", New: "		f.leave()\n"},
-		{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) Leave() {
+		{File: "internal/flight/flight.go", Old: "		delete(g.flights, f.ID)\n", New: "		f.leaveEarly()\n"},
+		{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.leave()
+	f.leaveEarly()
 }
 
-func (f *Flight[R]) leave() {
+func (f *Flight[R]) leaveEarly() {
 	if f.group.flights[f.ID] == f {
 		delete(f.group.flights, f.ID)
 	}
 }
 
 // TakeBack goes back`},
-		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.Leave()\n	}\n	failpoint.At(\"commit\")"},
-		{File: "mutexrebuild/rebuild.go", Old: "	f.Decide()\n	outcome :=", New: "	f.Leave()\n	outcome :="},
+		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.LeaveEarly()\n	}\n	failpoint.At(\"commit\")"},
+		{File: "mutexrebuild/rebuild.go", Old: "	f.Decide()\n	outcome :=", New: "	f.LeaveEarly()\n	outcome :="},
 	}
 )
 
@@ -87,6 +106,7 @@ func TestProtocolsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		{"a refused value is answered to everybody", [][]mutant.Edit{keepRefused, joinAny}},
 		{"callers may join after the invalidation", [][]mutant.Edit{joinAny}},
 		{"callers may join until the publication", [][]mutant.Edit{leaveBeforeCommit, joinAny}},
+		{"a load from before a write is shared beside the next", [][]mutant.Edit{shareUnasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			of := mutant.Of{Package: "./internal/linear", Test: "^TestShortHistoriesAreLinearizable$", Env: []string{insistent + "=1"}}
@@ -101,6 +121,57 @@ func TestProtocolsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			}
 			if n := strings.Count(output, "not linearizable"); n != len(kinds) {
 				t.Errorf("%d kinds are not linearizable, of %d:\n%s", n, len(kinds), output)
+			}
+		})
+	}
+}
+
+// The same for what keeps two releases apart and together.
+func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
+	for name, edit := range map[string]mutant.Edit{
+		"a write drops the values of its own schema": {
+			File: "mutexrebuild/store.go",
+			Old:  "append(s.keys(id), s.names.Value(s.space.Schema+1, id))\n	if s.space.Schema > 0 {",
+			New:  "s.keys(id)\n	if false {",
+		},
+		"each schema has a lease": {
+			File: "mutexrebuild/store.go",
+			Old:  "{ return []string{s.key(id), s.names.Lease(id)} }",
+			New:  "{ return []string{s.key(id), s.key(id) + \":lock\"} }",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			output, failed := mutant.Run(t, mutant.Of{
+				Package: "./internal/linear", Test: "^TestShortHistoriesOfTwoReleasesAreNotStale$", Env: []string{insistent + "=1"},
+				Edits: []mutant.Edit{edit},
+			})
+			if !failed || !strings.Contains(output, "not linearizable") {
+				t.Errorf("20 histories without a fault found:\n%s", output)
+			}
+		})
+	}
+}
+
+// The same for what a Clear stands on.
+func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
+	for name, edit := range map[string]mutant.Edit{
+		"a load from before a Clear is published for those who joined": {
+			File: "cache/publish.go", Old: " && !c.cleared(j.loaded.entry): // else", New: ": // else",
+		},
+		"a value carries the epoch of the end of its load": {
+			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	e.stamp", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	e.stamp",
+		},
+		"a value from Redis counts whatever its epoch": {
+			File: "cache/rebuild.go", Old: "if c.cleared(e) {", New: "if false {",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			output, failed := mutant.Run(t, mutant.Of{
+				Package: "./internal/linear", Test: "^TestShortHistoriesWithClearsAreLinearizable$", Env: []string{insistent + "=1"},
+				Edits: []mutant.Edit{edit},
+			})
+			if !failed || !strings.Contains(output, "not linearizable") {
+				t.Errorf("20 histories without a fault found:\n%s", output)
 			}
 		})
 	}

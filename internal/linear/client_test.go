@@ -32,7 +32,8 @@ const (
 	nervous = 100 * time.Millisecond
 )
 
-// kinds are those of subjects.
+// kinds are those of subjects. In "releases", which come beside them, two releases of a
+// cache are deployed and rolled back; in "clears" writers clear the whole cache.
 var kinds = []string{"cache", "group"}
 
 // record runs the clients for a while and returns what they did.
@@ -53,20 +54,24 @@ func client(p *redistest.Parent, args []string) error {
 		return err
 	}
 	var all []worker
+	subjects, callers, own := subjects, callers, 0
+	if kind == "clears" {
+		subjects, callers, own = 1, subjects*callers, a.process
+	}
 	for n := range subjects {
 		// Reads use a copy of a client that does not keep to contexts by itself, and a
 		// copy loses hooks.
 		rdb := redis.NewClient(&redis.Options{Addr: a.addr, ContextTimeoutEnabled: true})
 		defer rdb.Close()
 		rdb.AddHook(pauses{})
-		s, err := newSubject(kind, n, rdb, a.db, patience)
+		s, err := newSubject(kind, a.process, n, rdb, a.db, patience)
 		if err != nil {
 			return err
 		}
 		defer s.close()
 		for c := range callers {
-			one := &caller{id: (a.process*subjects+n)*callers + c, subject: s, db: a.db, most: 1}
-			if kind == "cache" {
+			one := &caller{id: (a.process*subjects+n)*callers + c, subject: s, db: a.db, most: 1, own: own}
+			if kind != "group" {
 				one.most = 4
 			}
 			all = append(all, func(begin time.Time) ([]op, error) {
@@ -115,6 +120,7 @@ type caller struct {
 	subject subject
 	db      *board
 	most    int // keys that it reads at once
+	own     int // which of the sets of keys of a time is its process's
 	history []op
 	failed  error
 }
@@ -127,7 +133,7 @@ func (c *caller) run(begin time.Time, length time.Duration) {
 		if now >= length {
 			return
 		}
-		first := int(now/epoch) * keys
+		first := (int(now/epoch)*processes + c.own) * keys
 		if now < 0 || first+keys > boardKeys {
 			continue
 		}
@@ -166,13 +172,17 @@ func (c *caller) read(first int, offsets []int) {
 // its value is the newest, as the only writer of a key does.
 func (c *caller) write(key int) {
 	done := op{Client: int64(c.id), Key: int64(key), Write: true, Call: c.db.tick()}
-	switch how := rand.IntN(4); {
+	switch how := rand.IntN(6); {
 	case how == 0 && key%keys == 0:
 		done.Value = c.db.write(key)
 		pause()
 		c.failed = c.subject.set(key, done.Value)
-	case how == 1:
+	case how <= 3: // holds of several writers overlap
 		c.failed = c.subject.write(key, func() { done.Value = c.db.write(key) })
+	case how == 4:
+		done.Value = c.db.write(key)
+		pause()
+		c.failed = c.subject.refresh(key)
 	default:
 		done.Value = c.db.write(key)
 		pause()

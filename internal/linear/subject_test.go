@@ -22,14 +22,20 @@ type subject interface {
 	write(key int, commit func()) error // commit runs within it, once
 	invalidate(key int) error
 	set(key int, version int64) error
+	refresh(key int) error
 	close()
 }
 
 // newSubject makes the nth subject of its kind in a process.
-func newSubject(kind string, n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+func newSubject(kind string, process, n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
 	switch kind {
 	case "cache":
-		return newCached(n, rdb, db, patience)
+		return newCached(n, 0, rdb, db, patience)
+	case "releases":
+		return newReleases(process, n, rdb, db, patience)
+	case "clears":
+		c, err := newCached(2, 0, rdb, db, patience)
+		return clears{c}, err
 	case "group":
 		return newRebuilt(rdb, db, patience)
 	}
@@ -54,9 +60,9 @@ type cached struct{ *cache.Cache[int, int64] }
 
 // newCached makes caches of all kinds of sources, every other one of which answers
 // with values past their TTL and refreshes them.
-func newCached(n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+func newCached(n, schema int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
 	o := cache.Options{
-		Name: "linear", TTL: valueTTL, RedisTimeout: patience, Logger: quiet,
+		Name: "linear", Schema: schema, TTL: valueTTL, RedisTimeout: patience, Logger: quiet,
 		StaleWhileRevalidate: -1, StaleIfError: -1, EarlyRefresh: -1,
 		Local:   localcache.Options{MaxBytes: -1},
 		Rebuild: mutexrebuild.Options{ErrorHold: -1},
@@ -123,7 +129,54 @@ func (c cached) set(key int, version int64) error {
 	return insist(func() error { return c.Set(context.Background(), key, version) })
 }
 
+func (c cached) refresh(key int) error {
+	return insist(func() error { return c.Refresh(context.Background(), key) })
+}
+
 func (c cached) close() { _ = c.Close() }
+
+// releases is a cache in a rolling deployment. Its process has one of two releases at a
+// time, with different Schemas, and goes from one to the other and back. Half of the time
+// the two processes have different ones.
+type releases struct {
+	process int
+	of      [2]subject
+}
+
+// releaseLife is shorter than the life of a value: what a process left behind in one
+// release is still there when it comes back to it.
+const releaseLife = 8 * time.Millisecond
+
+func newReleases(process, n int, rdb redis.UniversalClient, db *board, patience time.Duration) (r releases, err error) {
+	r.process = process
+	for i := range r.of {
+		if r.of[i], err = newCached(n, 1+i, rdb, db, patience); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+func (r releases) now() subject {
+	step := time.Now().UnixNano() / int64(releaseLife) % 4
+	return r.of[[][4]int{{0, 0, 1, 1}, {0, 1, 1, 0}}[r.process%2][step]]
+}
+
+func (r releases) read(keys []int) ([]int64, error)   { return r.now().read(keys) }
+func (r releases) write(key int, commit func()) error { return r.now().write(key, commit) }
+func (r releases) invalidate(key int) error           { return r.now().invalidate(key) }
+func (r releases) set(key int, version int64) error   { return r.now().set(key, version) }
+func (r releases) refresh(key int) error              { return r.now().refresh(key) }
+func (r releases) close()                             { r.of[0].close(); r.of[1].close() }
+
+// clears is a cache whose writers clear all of it where others invalidate a key. A Clear
+// holds at once only in its own process, so each process has one cache and keys of its
+// own; the Clears of the other one come in between.
+type clears struct{ subject }
+
+func (c clears) invalidate(int) error {
+	return insist(func() error { return c.subject.(cached).Clear(context.Background()) })
+}
 
 // rebuilt is a group by itself.
 type rebuilt struct {
@@ -177,6 +230,9 @@ func (g rebuilt) invalidate(key int) error {
 func (g rebuilt) set(key int, version int64) error {
 	return insist(func() error { return g.Set(context.Background(), id(key), encoded(version), valueTTL) })
 }
+
+// refresh is an invalidation: a group by itself leaves the load to its caller.
+func (g rebuilt) refresh(key int) error { return g.invalidate(key) }
 
 func (g rebuilt) close() { g.Close() }
 

@@ -3,131 +3,152 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
+)
+
+var (
+	// ErrTimeout reports that the caller left an operation behind when its time was
+	// up. Whether the operation took effect is unknown.
+	ErrTimeout = errors.New("levee: redis did not answer in time")
+
+	// ErrBusy reports that an operation was not started, because too many that were
+	// left behind still wait for Redis.
+	ErrBusy = errors.New("levee: too many redis operations without an answer")
 )
 
 // A Conn is one Redis, and the time that an operation may take. It may be used
 // concurrently. Make it with Open or New.
 type Conn struct {
-	Client  redis.UniversalClient
-	Outage  *Outage // nil: none is ever declared
+	client  client
 	timeout time.Duration
-	runner  *Runner
-	// onCaller has the connections of Client, and keeps to timeout and to a context's
-	// deadline. nil: there is no such client.
-	onCaller *redis.Client
-	release  func()
+	limit   int64 // of running
+	alarm   alarm
+	lanes   lanes
+	long    longKeys
+	log     *logonce.Log
+	release func()
+
+	running atomic.Int64        // operations of Do, also those that were left behind
+	longest atomic.Pointer[any] // see boxed
 }
 
-// Open returns a Conn for operations of at most timeout, of which at most limit
-// wait for an answer at a time. All Conns that Open returns for one client and
-// timeout share one Outage; the log is that of the first. Each needs a Close.
+// place is what the users of one shared Conn have in common: a client, and the time
+// that operations may take.
+type place struct {
+	rdb     redis.UniversalClient
+	timeout time.Duration
+}
+
+var conns registry[place, *Conn]
+
+// Open returns the Conn of a client for operations of at most timeout, which notes
+// outages. All who open it with that timeout share it: their operations ride together,
+// and one outage is found for all. The log and the limit of Do are those of the first.
+// Each Open needs a Close.
 func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log) *Conn {
-	c := New(rdb, timeout, limit)
-	c.Outage, c.release = openOutage(rdb, timeout, c.onCaller, log)
+	at := place{rdb, timeout}
+	return conns.open(at, rdb, func() *Conn {
+		c := newConn(rdb, timeout, limit, log, true)
+		c.release = func() {
+			if conns.release(at, rdb) {
+				c.lanes.endOutages()
+			}
+		}
+		return c
+	})
+}
+
+// New returns a Conn of its own, for callers who ask Redis in any case: it knows no
+// outage and needs no Close. limit is how many operations of Do may be without an answer.
+func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
+	return newConn(rdb, timeout, limit, nil, false)
+}
+
+func newConn(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log, notesOutages bool) *Conn {
+	c := &Conn{client: newClient(rdb, timeout), timeout: timeout, limit: int64(limit), log: log, release: func() {}}
+	c.alarm.timeout = timeout
+	c.lanes.init(c, notesOutages)
 	return c
 }
 
-// New is Open for callers who ask Redis in any case: the Conn has no Outage and needs
-// no Close.
-func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
-	return &Conn{Client: rdb, timeout: timeout, runner: NewRunner(timeout, limit), onCaller: Punctual(rdb, timeout), release: func() {}}
-}
-
-// WithTimeout returns a Conn of the same client and Outage for operations that may
-// take longer. It lives as long as c and needs no Close.
-func (c *Conn) WithTimeout(timeout time.Duration, limit int) *Conn {
-	with := New(c.Client, timeout, limit)
-	with.Outage = c.Outage
-	return with
-}
-
-// Close gives the Outage up, which ends when all its Conns are closed. It is called
+// Close gives a Conn of Open up. The last Close ends its outages. Each user calls it
 // once.
 func (c *Conn) Close() { c.release() }
 
-// Punctual returns a client with the connections of rdb that keeps to timeout and to
-// a context's deadline, nil if it can make none. Both are needed: a read timeout alone
-// starts only after the wait for a connection. The user's client does not change, as a
-// copy has Options of its own. A cluster client cannot be made punctual: it looks up
-// nodes and commands first, and no option bounds that.
-func Punctual(rdb redis.UniversalClient, timeout time.Duration) *redis.Client {
-	client, ok := rdb.(*redis.Client)
-	switch {
-	case !ok:
+// Client returns the user's client, for an operation of Do.
+func (c *Conn) Client() redis.UniversalClient { return c.client.get() }
+
+// Timeout returns how long an operation may take.
+func (c *Conn) Timeout() time.Duration { return c.timeout }
+
+// Down reports whether key is not asked for at present.
+func (c *Conn) Down(key string) bool { return c.lanes.of(key).outage.Down() }
+
+// WaitUp waits until key may be asked for again, for at most patience or until ctx ends,
+// and reports whether it may.
+func (c *Conn) WaitUp(ctx context.Context, key string, patience time.Duration) bool {
+	return c.lanes.of(key).outage.WaitUp(ctx, patience)
+}
+
+// Outage returns the Outage of a Redis of one node, nil for a cluster.
+func (c *Conn) Outage() *Outage {
+	if c.lanes.cluster != nil {
 		return nil
-	case client.Options().ContextTimeoutEnabled:
-		return client // a copy would lose hooks that are added later
 	}
-	client = client.WithTimeout(timeout)
-	client.Options().ContextTimeoutEnabled = true
-	return client
+	return c.lanes.one.outage
 }
 
-// Do runs op within the Conn's time, on a goroutine that the caller leaves behind
-// when ctx or the time ends; see [Run]. During an outage it returns ErrOutage at
-// once.
-func Do[T any](ctx context.Context, c *Conn, op func(context.Context) (T, error), late func(T, error)) (T, error) {
-	if c.Outage.Down() {
-		var none T
-		return none, ErrOutage
-	}
-	return Run(ctx, c.runner, op, late)
+// Outages returns how many outages there have been, of all nodes, and whether there is
+// one now.
+func (c *Conn) Outages() (count uint64, now bool) {
+	c.lanes.each(func(l *lane) {
+		count += l.outage.Count()
+		now = now || l.outage.Down()
+	})
+	return count, now
 }
 
-// MayUseCaller reports whether DoOnCaller may be used with ctx: the client keeps to
-// its time, ctx has at least that time left, and no operation has cost a connection
-// within the last second.
-func (c *Conn) MayUseCaller(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return c.onCaller != nil && ctx.Err() == nil && (!ok || time.Until(deadline) >= c.timeout) && c.Outage.mayDropConn()
-}
-
-// DoOnCaller runs op on the caller's own goroutine, which saves the way to another one
-// and back. op does not notice when ctx is cancelled, so DoOnCaller may return later
-// than ctx ends, by the Conn's time at most. An operation that times out costs its
-// connection: its reply may still come, and the next operation must not take it for its
-// own. During an outage DoOnCaller returns ErrOutage at once.
-func DoOnCaller[T any](ctx context.Context, c *Conn, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
+// Do runs an operation that cannot ride with others, on a goroutine that its caller
+// leaves behind when ctx ends or timeout is up, whatever op does; the context given to
+// op ends at the same moment. The result of an op that was left behind goes to late,
+// unless late is nil. If op panicked, the error is a *contain.PanicError. Do does not
+// start op if ctx has ended.
+//
+// A go-redis client with its default options ignores a context's deadline while it
+// reads, and repeats an operation that timed out: against a server that hangs, a call
+// with 100 ms to live comes back after 5 s or more. No option of the client makes a
+// cancelled context interrupt a read.
+func Do[T any](ctx context.Context, c *Conn, timeout time.Duration, op func(context.Context) (T, error), late func(T, error)) (T, error) {
 	var none T
 	switch {
-	case c.Outage.Down():
-		return none, ErrOutage
-	case !c.runner.Enter():
+	case ctx.Err() != nil:
+		return none, context.Cause(ctx)
+	case c.running.Add(1) > c.limit:
+		c.running.Add(-1)
 		return none, ErrBusy
 	}
-	defer c.runner.Leave()
-	opCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeoutCause(c.client.by(ctx), timeout, ErrTimeout)
 	defer cancel()
-	value, err := op(opCtx, c.onCaller)
-	if err != nil && opCtx.Err() != nil && ctx.Err() == nil { // an end of the caller's own costs no connection
-		c.Outage.droppedConn()
+	value, left, err := contain.Race(ctx, func() (T, error) {
+		defer c.running.Add(-1)
+		return op(ctx)
+	})
+	if left != nil && late != nil {
+		go func() {
+			result := <-left
+			late(result.Value, result.Err)
+		}()
+	}
+	if deadline, _ := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline) {
+		<-ctx.Done() // the socket's timer was first, by some microseconds
+		err = context.Cause(ctx)
 	}
 	return value, err
-}
-
-// GetRange reads up to longest bytes of key, and one more if the value is longer. It is
-// not a GET: somebody else may have put hundreds of megabytes there, and go-redis makes
-// room for all that a server announces. A value of another type reads as none.
-func GetRange(ctx context.Context, rdb redis.Cmdable, key string, longest int) ([]byte, error) {
-	return Bytes(rdb.GetRange(ctx, key, 0, int64(longest)))
-}
-
-// Bytes is the answer to a GETRANGE, which may be one of a pipeline.
-func Bytes(reply *redis.StringCmd) ([]byte, error) {
-	data, err := reply.Bytes()
-	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, nil
-	}
-	return data, err
-}
-
-// Asked reports whether err says something about Redis: the operation that ended with
-// it was begun, and its caller has not left.
-func Asked(caller context.Context, err error) bool {
-	return caller.Err() == nil && !errors.Is(err, ErrOutage) && !errors.Is(err, ErrBusy)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -23,6 +24,14 @@ import (
 // reports a gap. go-redis' own Channel notices no connection whose packets
 // disappear, does not tell its reader of a gap, and drops messages to a slow
 // reader.
+//
+// On a cluster a message crosses the bus to all nodes. Sharded pub/sub (SPUBLISH) avoids
+// that and costs each process a connection to every master in place of one. With all
+// processes hearing all messages that is no gain: on three masters with a replica each,
+// an invalidation took 96, 160 and 317 µs of the servers' time with 1, 10 and 50
+// processes, and 54, 143 and 407 µs by SPUBLISH (go test ./internal/clients -run '^$'
+// -bench Messages -benchtime 3000x). A script can publish only to channels of its own
+// node, so messages for one process, such as a lock's grant, cannot be sharded.
 
 const (
 	beatEvery    = time.Second
@@ -151,7 +160,11 @@ func (l *Link) change(channel string) {
 func (l *Link) listen(ctx context.Context) {
 	pause := firstConnect
 	for ctx.Err() == nil {
-		heard, err := l.follow(ctx)
+		heard := false
+		err := <-contain.Go(func() (err error) { // a hook of the user's may panic while a connection is dialled
+			heard, err = l.follow(ctx)
+			return err
+		})
 		if heard {
 			pause = firstConnect
 		}
@@ -285,10 +298,15 @@ func (l *Link) subscribers(channel string) []*Subscriber {
 }
 
 // tend sends the heartbeats and carries changed subscriptions to the connection.
+//
+// It gives up a heartbeat after a second. Heartbeats share the pool with all other
+// commands. When a firewall has forgotten the pool's connections, each dead one costs one
+// command its timeout. With a longer timeout the link's new connection would get no
+// heartbeat within maxSilence, and be replaced too.
 func (l *Link) tend(ctx context.Context) {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
-	publisher, beats := l.publisher(), NewRunner(beatEvery, maxBeats)
+	beats := New(l.rdb, beatEvery, maxBeats)
 	for {
 		select {
 		case <-ctx.Done():
@@ -297,21 +315,10 @@ func (l *Link) tend(ctx context.Context) {
 		case <-l.kick:
 		}
 		l.apply(ctx)
-		_, _ = Run(ctx, beats, func(ctx context.Context) (int64, error) {
-			return publisher.Publish(ctx, l.self, "").Result()
+		_, _ = Do(ctx, beats, beatEvery, func(ctx context.Context) (int64, error) {
+			return beats.Client().Publish(ctx, l.self, "").Result()
 		}, nil) // a failure shows as a heartbeat that does not come back
 	}
-}
-
-// publisher returns a client that gives up a heartbeat after a second. Heartbeats share
-// the pool with all other commands. When a firewall has forgotten the pool's
-// connections, each dead one costs one command its timeout. With a longer timeout the
-// link's new connection would get no heartbeat within maxSilence, and be replaced too.
-func (l *Link) publisher() redis.Cmdable {
-	if client := Punctual(l.rdb, beatEvery); client != nil {
-		return client
-	}
-	return l.rdb
 }
 
 // apply subscribes and unsubscribes the channels that have changed. Without a
@@ -332,13 +339,15 @@ func (l *Link) apply(ctx context.Context) {
 	if conn == nil {
 		return
 	}
-	var err error
-	if len(wanted) > 0 {
-		err = conn.Subscribe(ctx, wanted...)
-	}
-	if len(unwanted) > 0 {
-		err = errors.Join(err, conn.Unsubscribe(ctx, unwanted...))
-	}
+	err := <-contain.Go(func() (err error) { // as in listen
+		if len(wanted) > 0 {
+			err = conn.Subscribe(ctx, wanted...)
+		}
+		if len(unwanted) > 0 {
+			err = errors.Join(err, conn.Unsubscribe(ctx, unwanted...))
+		}
+		return err
+	})
 	if err != nil {
 		_ = conn.Close() // the next connection starts from subs
 	}

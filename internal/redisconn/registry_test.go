@@ -26,11 +26,11 @@ func TestAConnOfAClientThatIsNotComparableSharesNothing(t *testing.T) {
 		plain := m.Client(t, roomy)
 		for _, rdb := range []redis.UniversalClient{withSlice{UniversalClient: plain}, withAny{plain, []int{1}}} {
 			one, two := redisconn.Open(rdb, opTimeout, 1, nil), redisconn.Open(rdb, opTimeout, 1, nil)
-			if one.Outage == two.Outage {
+			if one.Outage() == two.Outage() {
 				t.Error("they share an Outage")
 			}
 			one.Close()
-			if two.Outage.Missed("k"); two.Outage.Down() {
+			if two.Outage().Missed("k", true); two.Outage().Down() {
 				t.Error("one read without an answer has opened the circuit")
 			}
 			two.Close()
@@ -48,10 +48,10 @@ func TestConnsAreOpenedAndClosedByMany(t *testing.T) {
 			all.Go(func() {
 				for n := range 100 {
 					c := redisconn.Open(clients[(i+n)%2], opTimeout, 1, nil)
-					for !c.Outage.Down() { // only an Outage in use begins to probe
-						c.Outage.Missed("k")
+					for !c.Outage().Down() { // only an Outage in use begins to probe
+						c.Outage().Missed("k", true)
 					}
-					if !c.Outage.WaitUp(t.Context(), time.Minute) {
+					if !c.Outage().WaitUp(t.Context(), time.Minute) {
 						t.Error("the circuit stays open")
 					}
 					c.Close()

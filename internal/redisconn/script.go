@@ -19,12 +19,18 @@ type Call struct {
 	Args []any
 }
 
-// Eval runs script for each of calls and returns their replies, each with its own
-// error. That takes one round trip per node, and a second one for the calls that met a
-// server without the script. A lone call is a plain command.
-func Eval(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, calls ...Call) []*redis.Cmd {
+// Eval runs script for each of calls and returns their replies, each with its own error:
+// the reply's, or ErrOutage, ErrTimeout, ErrBusy or that of ctx. That takes one trip to
+// each node, and a second one for the calls that met a server without the script. late is
+// called for each call that may still run when Eval has returned, with its reply, unless
+// it is nil.
+func (c *Conn) Eval(ctx context.Context, script *redis.Script, calls []Call, late func(i int, reply *redis.Cmd)) []*redis.Cmd {
 	if len(calls) == 1 {
-		return []*redis.Cmd{script.Run(ctx, rdb, calls[0].Keys, calls[0].Args...)}
+		return []*redis.Cmd{c.eval(ctx, script, op{key: calls[0].Keys[0], ride: late != nil}, calls[0], func(reply *redis.Cmd) {
+			if late != nil {
+				late(0, reply)
+			}
+		})}
 	}
 	replies := make([]*redis.Cmd, len(calls))
 	unknown := make([]int, len(calls)) // the calls to make, and then those that met a server without the script
@@ -32,17 +38,80 @@ func Eval(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, 
 		unknown[i] = i
 	}
 	for _, eval := range []evaluate{script.EvalSha, script.Eval} {
-		p := rdb.Pipeline()
-		for _, i := range unknown {
-			replies[i] = eval(ctx, p, calls[i].Keys, calls[i].Args...)
+		asked, ops := unknown, make([]op, len(unknown)) // late may be called after unknown has changed
+		for n, i := range asked {
+			replies[i] = eval(ctx, unsent{}, calls[i].Keys, calls[i].Args...)
+			ops[n] = op{key: calls[i].Keys[0], cmd: replies[i], ride: late != nil}
 		}
-		_, _ = p.Exec(ctx) // the replies have the errors
-		unknown = withoutScript(replies)
-		if len(unknown) == 0 {
+		c.doMany(ctx, ops, func(n int) {
+			if late != nil {
+				late(asked[n], ops[n].cmd.(*redis.Cmd))
+			}
+		}, func(n int, err error) {
+			replies[asked[n]] = failed(ctx, err)
+		})
+		if unknown = withoutScript(replies); len(unknown) == 0 {
 			break
 		}
 	}
 	return replies
+}
+
+// EvalOne is Eval for one call by a caller who will ask again if it times out: late is
+// not called then.
+func (c *Conn) EvalOne(ctx context.Context, script *redis.Script, call Call, late func(reply *redis.Cmd)) *redis.Cmd {
+	return c.eval(ctx, script, op{key: call.Keys[0]}, call, late)
+}
+
+func (c *Conn) eval(ctx context.Context, script *redis.Script, op op, call Call, late func(reply *redis.Cmd)) (reply *redis.Cmd) {
+	l := c.lanes.of(op.key)
+	for _, eval := range []evaluate{script.EvalSha, script.Eval} {
+		reply = eval(ctx, unsent{}, call.Keys, call.Args...)
+		if err := l.doScript(ctx, op, reply, late); err != nil {
+			return failed(ctx, err)
+		}
+		if !redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+			break
+		}
+	}
+	return reply
+}
+
+// doScript is do for a script.
+func (l *lane) doScript(ctx context.Context, o op, reply *redis.Cmd, late func(*redis.Cmd)) error {
+	o.cmd = reply
+	if late == nil {
+		return l.do(ctx, []op{o}, nil)
+	}
+	return l.do(ctx, []op{o}, func() { late(reply) })
+}
+
+// unsent makes the commands of scripts without sending them.
+type unsent struct{ redis.Scripter }
+
+func (unsent) Eval(ctx context.Context, text string, keys []string, args ...any) *redis.Cmd {
+	return scriptCmd(ctx, "eval", text, keys, args)
+}
+
+func (unsent) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
+	return scriptCmd(ctx, "evalsha", sha1, keys, args)
+}
+
+func scriptCmd(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, name, script, len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := redis.NewCmd(ctx, append(all, args...)...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+func failed(ctx context.Context, err error) *redis.Cmd {
+	reply := redis.NewCmd(ctx)
+	reply.SetErr(err)
+	return reply
 }
 
 type evaluate func(ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
@@ -61,12 +130,13 @@ func withoutScript(replies []*redis.Cmd) (indices []int) {
 // EvalAndWait is Eval for calls whose keys are all on one node, followed in the same
 // pipeline by a WAIT for replicas of at most timeout. It returns how many replicas have
 // confirmed. err is that of finding the node or of the WAIT; the replies have their own.
-func EvalAndWait(ctx context.Context, rdb redis.UniversalClient, script *redis.Script, calls []Call,
+// It does not ride with others, and is for an op of Do.
+func (c *Conn) EvalAndWait(ctx context.Context, script *redis.Script, calls []Call,
 	replicas int, timeout time.Duration,
 ) (replies []*redis.Cmd, confirmed int, err error) {
-	node := redis.Cmdable(rdb)
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		if node, err = cluster.MasterForKey(ctx, calls[0].Keys[0]); err != nil {
+	node := c.Client()
+	if c.lanes.cluster != nil {
+		if node, err = c.lanes.cluster.MasterForKey(ctx, calls[0].Keys[0]); err != nil {
 			return nil, 0, err
 		}
 	}

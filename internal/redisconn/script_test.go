@@ -27,6 +27,9 @@ func echoes(n int, key func(i int) string) (calls []redisconn.Call) {
 	return calls
 }
 
+// conn returns a Conn that a busy machine does not take for a server that hangs.
+func conn(rdb redis.UniversalClient) *redisconn.Conn { return redisconn.New(rdb, 20*time.Second, 100) }
+
 func own(i int) string { return fmt.Sprint("k", i) }
 
 // wantEchoes checks that each call has its own reply and has run once.
@@ -57,11 +60,11 @@ func TestEvalRunsEachCallOnce(t *testing.T) {
 					echo.Load(t.Context(), rdb)
 				}
 				calls := echoes(n, own)
-				wantEchoes(t, rdb, calls, redisconn.Eval(t.Context(), rdb, echo, calls...))
+				wantEchoes(t, rdb, calls, conn(rdb).Eval(t.Context(), echo, calls, nil))
 			})
 		}
 	}
-	if replies := redisconn.Eval(t.Context(), rdb, echo); len(replies) != 0 {
+	if replies := conn(rdb).Eval(t.Context(), echo, nil, nil); len(replies) != 0 {
 		t.Errorf("no calls: got %d replies, want none", len(replies))
 	}
 }
@@ -82,13 +85,13 @@ func TestEvalOnACluster(t *testing.T) {
 				echo.Load(t.Context(), node.Client(t))
 			}
 			calls := echoes(60, own)
-			wantEchoes(t, rdb, calls, redisconn.Eval(t.Context(), rdb, echo, calls...))
+			wantEchoes(t, rdb, calls, conn(rdb).Eval(t.Context(), echo, calls, nil))
 		}
 	})
 	t.Run("EvalAndWait asks the node of the keys", func(t *testing.T) {
 		for i := range 10 {
 			calls := echoes(3, func(n int) string { return fmt.Sprintf("{%d}:%d", i, n) })
-			replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, calls, 1, 10*time.Second)
+			replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, 1, 10*time.Second)
 			if confirmed != 1 || err != nil {
 				t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
 			}
@@ -103,7 +106,7 @@ func TestEachCallHasItsOwnError(t *testing.T) {
 	calls := echoes(3, own)
 	calls[1].Args[0] = "bad"
 	for range 2 { // without the script, and with it
-		replies := redisconn.Eval(t.Context(), rdb, echo, calls...)
+		replies := conn(rdb).Eval(t.Context(), echo, calls, nil)
 		for i, reply := range replies {
 			if bad := redis.HasErrorPrefix(reply.Err(), "BAD argument"); bad != (i == 1) {
 				t.Errorf("call %d: got %v", i, reply.Err())
@@ -117,7 +120,7 @@ func TestEachCallHasItsOwnError(t *testing.T) {
 		}
 	}
 	s.Kill()
-	for i, reply := range redisconn.Eval(t.Context(), rdb, echo, calls...) {
+	for i, reply := range conn(rdb).Eval(t.Context(), echo, calls, nil) {
 		if reply.Err() == nil {
 			t.Errorf("call %d of a server that is gone: got no error", i)
 		}
@@ -143,7 +146,7 @@ func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
 		do(t, master, "FLUSHALL")
 		do(t, master, "SCRIPT", "FLUSH")
 		calls := echoes(n, own)
-		replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, calls, 1, 10*time.Second)
+		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, 1, 10*time.Second)
 		if confirmed != 1 || err != nil {
 			t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
 		}
@@ -154,7 +157,7 @@ func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
 	defer replica.Cont()
 	// A timeout that rounds to 0 would be no timeout at all.
 	for _, timeout := range []time.Duration{0, time.Microsecond, 50 * time.Millisecond} {
-		replies, confirmed, err := redisconn.EvalAndWait(t.Context(), rdb, echo, echoes(1, own), 1, timeout)
+		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, echoes(1, own), 1, timeout)
 		if confirmed != 0 || err != nil || redisconn.FirstError(replies) != nil {
 			t.Errorf("with a frozen replica: got %d confirmations, %v, %v, want 0", confirmed, err, redisconn.FirstError(replies))
 		}
@@ -170,7 +173,7 @@ func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
 	s.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, confirmed, err := redisconn.EvalAndWait(ctx, rdb, echo, echoes(2, own), 1, time.Second)
+	_, confirmed, err := conn(rdb).EvalAndWait(ctx, echo, echoes(2, own), 1, time.Second)
 	if confirmed != 0 || err == nil {
 		t.Errorf("got %d confirmations, %v, want an error", confirmed, err)
 	}

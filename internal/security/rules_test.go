@@ -218,8 +218,8 @@ func TestTheDocumentedRulesAreEnoughOnACluster(t *testing.T) {
 		return nodes.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = u.name, u.password })
 	}
 	useCache(t, open)
-	onTheMove(t, nodes, "product:gone", func() {
-		if err := open().GetRange(t.Context(), "product:gone", 0, 0).Err(); err != nil {
+	onTheMove(t, nodes, "levee:c1:{product:gone}", func() {
+		if err := open().GetRange(t.Context(), "levee:c1:{product:gone}", 0, 0).Err(); err != nil {
 			t.Error(err)
 		}
 	})

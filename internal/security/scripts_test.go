@@ -202,15 +202,34 @@ func fixed(text ast.Expr, embedded map[string]bool) bool {
 	return false
 }
 
-// onScript tells whether a method is called on a *redis.Script, which this code
-// names so, or a function that takes one: those of redisconn do, and no text.
+// onScript tells whether a method is called on a *redis.Script, or on a redisconn.Conn with
+// one, which takes no text. This code names them so.
 func onScript(call *ast.CallExpr) bool {
 	f, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok {
+	switch {
+	case !ok:
 		return true // a function of the package's own
+	case isScript(f.X):
+		return true
 	}
-	name, ok := f.X.(*ast.Ident)
-	return ok && (name.Name == "script" || strings.HasSuffix(name.Name, "Script") || name.Name == "redisconn")
+	conn := nameOf(f.X)
+	return (conn == "conn" || conn == "patient") && len(call.Args) > 1 && isScript(call.Args[1])
+}
+
+func isScript(e ast.Expr) bool {
+	name := nameOf(e)
+	return name == "script" || strings.HasSuffix(name, "Script")
+}
+
+// nameOf gives the name of a variable or field.
+func nameOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
 }
 
 func sendsScript(call *ast.CallExpr) bool {

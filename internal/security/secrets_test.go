@@ -66,7 +66,7 @@ func TestNothingSecretIsTold(t *testing.T) {
 				tell(c.Set(ctx, key, value))
 				_, err := c.Get(ctx, key)
 				tell(err)
-				tell(s.Client(t).Set(ctx, "product:"+key, "Lv"+value, time.Minute).Err())
+				tell(s.Client(t).Set(ctx, "levee:c1:{product:"+key+"}", "Lv"+value, time.Minute).Err())
 				_, err = c.Get(ctx, key)
 				tell(err)
 				tell(c.Invalidate(ctx, key))

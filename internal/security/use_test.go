@@ -86,6 +86,7 @@ func useCache(t *testing.T, open func() redis.UniversalClient) {
 	}
 	reads("v1", 1, 2, 3)
 	must(t, "Invalidate", a.Invalidate(ctx, 1, 2, 3))
+	must(t, "Clear", a.Clear(ctx))
 	reads("v2", 1, 2, 3)
 	must(t, "Set", a.Set(ctx, 1, "set"))
 	reads("set", 1)

@@ -57,7 +57,6 @@ type service struct {
 
 // serve is the process. Its arguments are the addresses of Redis and of the database.
 func serve(p *redistest.Parent, args []string) error {
-	redis.SetLogger(silence{}) // what fails is counted
 	rdb, db := redis.NewClient(&redis.Options{Addr: args[0]}), redis.NewClient(&redis.Options{Addr: args[1]})
 	defer rdb.Close()
 	defer db.Close()
@@ -94,10 +93,6 @@ func serve(p *redistest.Parent, args []string) error {
 	all.Wait()
 	return s.conserved()
 }
-
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 // conserved checks that every Get came to one end.
 func (s *service) conserved() error {

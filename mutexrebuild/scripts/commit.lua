@@ -3,7 +3,7 @@
 -- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms,
 --       4 channel, 5 wake-up message
 -- Gives 1 if the value is published, 0 if it must not be: something happened to
---       the key since the lease was granted.
+--       the key since the lease was granted; 2 if a key of another type stands there.
 -- Asked again, it finds its own bytes and gives 1 again. It reads no more than those
 -- and one: somebody else may have put there what takes long to read.
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
@@ -12,8 +12,10 @@ if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
   end
   return 0
 end
-local awaited = redis.call('HEXISTS', KEYS[2], 'w')
-if ARGV[2] == '' then
+local awaited, published = redis.call('HEXISTS', KEYS[2], 'w'), 1
+if not ours(redis.pcall('GETRANGE', KEYS[1], 0, 0)) then
+  published = 2
+elseif ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
 else
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -22,4 +24,4 @@ redis.call('DEL', KEYS[2])
 if awaited == 1 then
   redis.call('PUBLISH', ARGV[4], ARGV[5])
 end
-return 1
+return published

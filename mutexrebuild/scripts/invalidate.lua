@@ -1,14 +1,18 @@
--- Drops a value together with any right to publish one, and tells everybody.
+-- Drops the values of an id together with any right to publish one, and tells everybody.
 -- A hold keeps new rights from being granted: for the length of a write, or for
 -- as long as the source's replicas may lag. Holds of several writers stand side
 -- by side; each lifts its own.
--- KEYS  1 value, 2 lease
+-- KEYS  1 value, 2 lease, 3... values of other schemas
 -- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 hold to lift ("" for
 --       none), 4 channel, 5 invalidation message
--- Gives 1.
+-- Gives how many of the keys are of another type. Nothing can be published beside
+--       one, so what else is there to do is done.
 local now, last, holds = 0, 0, {}
-local lease = redis.pcall('HGETALL', KEYS[2])
-if lease.err or redis.call('PTTL', KEYS[2]) == -1 then -- not a hash, or without an end: not ours
+local lease = ours(redis.pcall('HGETALL', KEYS[2]))
+local leased = lease ~= nil
+if leased and lease.err then
+  return lease
+elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- without an end: not what we have left there
   lease = {}
 end
 if #lease > 0 or ARGV[1] ~= '' then
@@ -24,8 +28,13 @@ for i = 1, #lease, 2 do
 end
 -- The deletions come first: they need no memory, and once a script has written,
 -- a server that is out of memory lets it finish.
-redis.call('DEL', KEYS[1], KEYS[2])
-if ARGV[1] ~= '' then
+local foreign = drop()
+if leased then
+  redis.call('DEL', KEYS[2])
+else
+  foreign = foreign + 1
+end
+if leased and ARGV[1] ~= '' then
   local ends = now + tonumber(ARGV[2])
   holds['h:' .. ARGV[1]] = ends
   last = math.max(last, ends)
@@ -37,4 +46,4 @@ if last > now then
   redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - now))
 end
 redis.call('PUBLISH', ARGV[4], ARGV[5])
-return 1
+return foreign

@@ -98,11 +98,11 @@ func RedisOptions(address string) *redis.Options {
 // Client connects as one process of a service would, with the client's own defaults.
 func (s *Redis) Client() *redis.Client { return redis.NewClient(RedisOptions(s.Address)) }
 
-// Clean deletes every key under the prefix, and no other: values, what stands beside them in their cluster slots, and shared filters.
+// Clean deletes every key under the prefix, and no other: its own, and those of caches and of shared filters.
 func (s *Redis) Clean(ctx context.Context) error {
 	rdb := s.Client()
 	defer rdb.Close()
-	for _, pattern := range []string{s.Prefix + "*", "{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
+	for _, pattern := range []string{s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
 		if err := deleteMatching(ctx, rdb, pattern); err != nil {
 			return fmt.Errorf("cleaning Redis: %w", err)
 		}

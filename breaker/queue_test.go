@@ -51,12 +51,12 @@ func TestTheQueueIsFirstInFirstOut(t *testing.T) {
 
 func TestWaitingEndsAfterQueueTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 200 * time.Millisecond})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		begin := time.Now()
 		err := b.Do(t.Context(), succeed)
-		if err != breaker.ErrLimited || time.Since(begin) != 200*time.Millisecond {
+		if !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
 			t.Errorf("got %v after %v, want ErrLimited after 200ms", err, time.Since(begin))
 		}
 		close(release)
@@ -92,7 +92,7 @@ func TestANegativeQueueTimeoutDoesNotWait(t *testing.T) {
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		begin := time.Now()
-		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		close(release)
@@ -108,7 +108,7 @@ func TestAFullQueueRefusesTheNewestAtOnce(t *testing.T) {
 		occupy(b, 1, release)
 		occupy(b, 5, release)
 		begin := time.Now()
-		if err := b.Do(t.Context(), succeed); err != breaker.ErrLimited || time.Since(begin) != 0 {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		if s := b.Stats(); s.Waiting != 5 {
@@ -302,7 +302,7 @@ func TestACallThatQueuedLeavesNothingBehind(t *testing.T) {
 		type key struct{}
 		value := new([1 << 10]byte)
 		gone := weak.Make(value)
-		if err := b.Do(context.WithValue(t.Context(), key{}, value), succeed); err != breaker.ErrLimited {
+		if err := b.Do(context.WithValue(t.Context(), key{}, value), succeed); !errors.Is(err, breaker.ErrLimited) {
 			t.Errorf("got %v, want ErrLimited", err)
 		}
 		runtime.KeepAlive(value)

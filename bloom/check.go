@@ -1,0 +1,47 @@
+package bloom
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/levee-go/levee/internal/redisconn"
+)
+
+// Check asks Redis whether a shared filter can work with it, for the start of a service
+// and for its readiness: whether it answers, as a master of version 6.2 or later, accepts
+// the client's password and database, lets it read the filter's record and log, and does
+// not evict the filter. A user of Redis who may not use INFO hears nothing of evictions.
+// It does not say whether the filter abstains; see Stats.
+//
+// The error matches ErrUnavailable if Redis cannot be used, and ErrParameters if the
+// stored filter has other ones; any other says what weakens the filter. Check takes some
+// milliseconds; if Redis does not answer, some seconds, or until ctx ends. In one process
+// it returns nil.
+func (f *Filter) Check(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	s, ok := f.impl.(*shared)
+	if !ok {
+		return nil
+	}
+	return s.check(ctx)
+}
+
+func (s *shared) check(ctx context.Context) error {
+	found := redisconn.Check(ctx, s.rdb, redisconn.Scripts)
+	if found.Broken != nil {
+		return unavailable(ctx, "Check of "+s.quoted, found.Broken)
+	}
+	rec, err := s.askForRecord(ctx, false)
+	if err == nil {
+		_, err = s.store.tail(ctx, rec, entryID{}, "", false)
+	}
+	if err != nil {
+		return unavailable(ctx, "Check of "+s.quoted, err)
+	}
+	if found.Weak != nil {
+		return fmt.Errorf("bloom: Check of %s: %w", s.quoted, found.Weak)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package cache_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// checked is the error of Check of a cache over rdb.
+func checked(t *testing.T, rdb redis.UniversalClient, changes ...func(*cache.Options)) error {
+	t.Helper()
+	o := cache.Options{Name: "product", Logger: slog.New(slog.DiscardHandler)}
+	for _, change := range changes {
+		change(&o)
+	}
+	c, err := cache.New(rdb, func(context.Context, int64) (int64, error) { return 0, nil }, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.Check(t.Context())
+}
+
+// A service that starts with a Redis or a client that cannot work hears the cause, and
+// not that Redis "does not answer".
+func TestCheckSaysWhatIsWrong(t *testing.T) {
+	s := redistest.Start(t)
+	secret := redistest.Start(t, "--requirepass", "secret")
+	host, port, _ := net.SplitHostPort(s.Addr())
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	nodes := redistest.Cluster(t)
+	_, tlsAddr, config := redistest.TLS(t)
+	dead := redistest.Start(t)
+	dead.Kill()
+	change := func(s *redistest.Server, do func(*redis.Options)) redis.UniversalClient { return s.Client(t, do) }
+	for _, test := range []struct {
+		name string
+		rdb  redis.UniversalClient
+		want string // "": all is well
+	}{
+		{"all is well", s.Client(t), ""},
+		{"protocol 2", change(s, func(o *redis.Options) { o.Protocol = 2 }), ""},
+		{"a cluster", nodes.Client(t), ""},
+		{"TLS", change(s, func(o *redis.Options) { o.Addr, o.TLSConfig = tlsAddr, config }), ""},
+		{"a wrong password", change(secret, func(o *redis.Options) { o.Password = "wrong" }), "WRONGPASS"},
+		{"no password", secret.Client(t), "NOAUTH"},
+		{"a database that does not exist", change(s, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range"},
+		{"a replica", replica.Client(t), "is a replica"},
+		{"a lone node of a cluster", nodes.Nodes[0].Client(t), "use redis.NewClusterClient"},
+		{"TLS on a plain port", change(s, func(o *redis.Options) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }), "does not speak TLS"},
+		{"a plain client on a TLS port", change(s, func(o *redis.Options) { o.Addr = tlsAddr }), "speaks TLS only"},
+		{"a certificate that nobody knows", change(s, func(o *redis.Options) { o.Addr, o.TLSConfig = tlsAddr, &tls.Config{} }), "certificate"},
+		{"nobody listens", dead.Client(t), "connection refused"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := checked(t, test.rdb)
+			switch {
+			case test.want == "" && err != nil:
+				t.Error(err)
+			case test.want == "":
+			case err == nil || !strings.Contains(err.Error(), test.want):
+				t.Errorf("got %v, want %q in it", err, test.want)
+			case !errors.Is(err, cache.ErrUnavailable):
+				t.Errorf("%v is not ErrUnavailable", err)
+			case !strings.HasPrefix(err.Error(), "cache: ") || !strings.Contains(err.Error(), `"product"`) ||
+				strings.Contains(err.Error(), "levee:") || strings.Contains(err.Error(), "mutexrebuild"):
+				t.Errorf("%v names a package that nobody has met, or not the cache", err)
+			}
+		})
+	}
+}
+
+// What weakens a promise, and leaves the cache at work.
+func TestCheckSaysWhatWeakensAPromise(t *testing.T) {
+	for _, test := range []struct {
+		policy string
+		bad    bool
+	}{{"noeviction", false}, {"volatile-lru", false}, {"allkeys-lru", true}} {
+		s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", test.policy)
+		err := checked(t, s.Client(t))
+		if (err != nil) != test.bad || err != nil && (errors.Is(err, cache.ErrUnavailable) || !strings.Contains(err.Error(), test.policy)) {
+			t.Errorf("%s: %v", test.policy, err)
+		}
+	}
+	alone := redistest.Start(t)
+	err := checked(t, alone.Client(t), func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 })
+	if err == nil || errors.Is(err, cache.ErrUnavailable) || !strings.Contains(err.Error(), "WaitReplicas: too few replicas: 0 of 1") {
+		t.Errorf("no replica: %v", err)
+	}
+}
+
+// Each command that the cache needs is tried: with any of them taken away Check says so.
+// It leaves nothing behind, and needs no more than the commands themselves.
+func TestCheckTriesEachCommand(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	commands := strings.Fields("eval evalsha subscribe publish del getrange hdel hexists hget hgetall hset pexpire pttl set time")
+	user := []any{"ACL", "SETUSER", "cache", "reset", "on", ">x", "~levee:c1:{product:*", "&levee:cache:1:product", "&levee:hub:1:*", "+unsubscribe"}
+	for _, command := range commands {
+		user = append(user, "+"+command)
+	}
+	for _, missing := range append([]string{""}, commands...) {
+		rights := user
+		if missing != "" {
+			rights = append(slices.Clip(rights), "-"+missing)
+		}
+		if err := admin.Do(t.Context(), rights...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		err := checked(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "cache", "x" }))
+		if (err != nil) != (missing != "") || err != nil && !errors.Is(err, cache.ErrUnavailable) {
+			t.Errorf("without %q: %v", missing, err)
+		}
+		if left := admin.DBSize(t.Context()).Val(); left != 0 && missing == "" {
+			t.Errorf("%d keys are left", left)
+		}
+	}
+}
+
+func TestCheckWithoutRedisAndAfterClose(t *testing.T) {
+	if err := checked(t, nil); err != nil {
+		t.Error(err)
+	}
+	c := must(cache.New(nil, func(context.Context, int64) (int64, error) { return 0, nil }, cache.Options{Name: "product"}))
+	_ = c.Close()
+	if err := c.Check(t.Context()); !errors.Is(err, cache.ErrClosed) {
+		t.Error(err)
+	}
+}

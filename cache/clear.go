@@ -1,0 +1,31 @@
+package cache
+
+import "context"
+
+// Clear ends what is known of all keys, values and nulls, in all processes: after a bad
+// import, say, or when a feed of changes has lost its place. It writes one key of Redis,
+// however many values there are; those end by their TTL and do not count meanwhile.
+// Everything is loaded anew then, within the limits of the breaker.
+//
+// When it returns nil, no Get of this process that starts afterwards gets what was loaded
+// before, from wherever it comes. Other processes follow as soon as the message arrives,
+// usually within milliseconds, also with what stands in Redis. A process that no messages
+// reach answers with neither later than a second after it has noticed that they do not.
+// (An Invalidate is quicker in that: what it drops is gone from Redis for everybody when
+// it returns.) For Options.ReplicaLag nothing that is loaded is kept.
+//
+// An error matches ErrClosed or the error of a ctx that had ended already, and then
+// nothing was done, or ErrUnavailable. What is not confirmed is tried again in the
+// background until it is; until then this process leaves Redis alone.
+func (c *Cache[K, V]) Clear(ctx context.Context) error {
+	if _, err := c.check(ctx); err != nil {
+		return err
+	}
+	err := c.fleet.Clear(ctx)
+	c.local.Flush() // also what is not confirmed
+	c.flights.ForgetAll()
+	return named(err)
+}
+
+// cleared reports whether a Clear has overtaken the load of e.
+func (c *Cache[K, V]) cleared(e *entry[V]) bool { return e.epoch < c.fleet.Epoch() }

@@ -1,0 +1,187 @@
+package cache_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+// A nestedShop has two caches under one breaker: the loader of a category reads its products
+// through the other cache.
+type nestedShop struct {
+	*rig
+	limit      int
+	products   *probe[int64, string]
+	categories *probe[int64, string]
+	before     func() // runs in the load of a category before it asks for products
+
+	mu        sync.Mutex // guards what follows
+	now, most int        // queries at a time
+}
+
+// productsOf are those of a category: some of them are in others too.
+func productsOf(category int64) []int64 {
+	return []int64{category, category + 1, category + 2, 1000, 1001}
+}
+
+// query takes 5 ms of the database.
+func (s *nestedShop) query() {
+	s.mu.Lock()
+	s.now++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	time.Sleep(5 * time.Millisecond)
+	s.mu.Lock()
+	s.now--
+	s.mu.Unlock()
+}
+
+// openShop opens the caches of one process.
+func openShop(r *rig, limit int, loads string) *nestedShop {
+	s := &nestedShop{rig: r, limit: limit, before: func() {}}
+	b := must(breaker.New(breaker.Options{MaxConcurrent: limit, MaxDegraded: min(limit, 16), FailureRatio: -1}))
+	with := func(name string) func(*cache.Options) {
+		return func(o *cache.Options) { o.Name, o.Breaker = name, b }
+	}
+	products := cache.Source[int64, string]{}
+	if loads != "LoadMany" {
+		products.Load = func(_ context.Context, key int64) (string, error) {
+			s.query()
+			return fmt.Sprint(key), nil
+		}
+	}
+	if loads != "Load" {
+		products.LoadMany = func(_ context.Context, keys []int64) (map[int64]string, error) {
+			s.query()
+			values := map[int64]string{}
+			for _, key := range keys {
+				values[key] = fmt.Sprint(key)
+			}
+			return values, nil
+		}
+	}
+	s.products = open(r, products, with("product"))
+	s.categories = open(r, cache.Source[int64, string]{Load: func(ctx context.Context, category int64) (string, error) {
+		s.query()
+		s.before()
+		got, err := s.products.GetMany(ctx, productsOf(category))
+		if err != nil {
+			return "", err
+		}
+		if _, err := s.products.Get(ctx, category+5000); err != nil {
+			return "", err
+		}
+		s.query()
+		return fmt.Sprint(got), nil
+	}}, with("category"))
+	return s
+}
+
+// gather has callers read keys of c at once, and fails the test if one gets an error.
+func (s *nestedShop) gather(calls *sync.WaitGroup, c *probe[int64, string], keys ...int64) {
+	for _, key := range keys {
+		calls.Go(func() {
+			if _, err := c.Get(s.ctx, key); err != nil {
+				s.Errorf("limit %d: Get(%d): %v", s.limit, key, err)
+			}
+		})
+	}
+}
+
+// check fails the test if too many queries ran at a time, or any load was too slow to
+// have run without waiting in vain.
+func (s *nestedShop) check(took, most time.Duration) {
+	s.Helper()
+	b := s.products.Stats().Breaker
+	if s.most > s.limit || took > most || b.Failures > 0 || b.Waiting > 0 || b.Running > 0 {
+		s.Errorf("limit %d: %d queries at a time; all took %v; %+v", s.limit, s.most, took, b)
+	}
+}
+
+func span(from, to int64) (keys []int64) {
+	for key := from; key < to; key++ {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+var nested = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none"}, {redis: "none", local: true}}
+
+func everyShop(t *testing.T, cells []cell, test func(s *nestedShop)) {
+	inCells(t, cells, func(r *rig) {
+		for _, loads := range []string{"Load", "LoadMany", "both"} {
+			for _, limit := range []int{1, 2, 8, 64} {
+				test(openShop(r, limit, loads))
+				if r.rdb != nil {
+					r.rdb.FlushAll(r.ctx)
+				}
+			}
+		}
+	})
+}
+
+// Without the place that the load of a category lends, it waits for products whose loads
+// wait for its place: 61 of 64 failed.
+func TestLoadsThatReadAnotherCacheDoNotFailEachOther(t *testing.T) {
+	everyShop(t, nested, func(s *nestedShop) {
+		var calls sync.WaitGroup
+		began := time.Now()
+		s.gather(&calls, s.categories, span(0, 64)...)
+		calls.Wait()
+		s.check(time.Since(began), 4*time.Second)
+	})
+}
+
+// The flights of the products were opened by others, and wait for places behind loads
+// that then come to wait for them.
+func TestALoadLendsItsPlaceToAFlightThatOthersOpened(t *testing.T) {
+	everyShop(t, nested, func(s *nestedShop) {
+		var calls sync.WaitGroup
+		opened := make(chan struct{})
+		s.before = func() { <-opened }
+		s.gather(&calls, s.categories, span(0, int64(s.limit))...)
+		time.Sleep(5 * time.Millisecond) // they hold all places
+		for _, category := range span(0, int64(s.limit)) {
+			s.gather(&calls, s.products, productsOf(category)...)
+		}
+		calls.Go(func() {
+			if _, err := s.products.GetMany(s.ctx, span(5000, 5300)); err != nil {
+				s.Errorf("limit %d: GetMany: %v", s.limit, err)
+			}
+		})
+		time.Sleep(5 * time.Millisecond) // they wait for places
+		began := time.Now()
+		close(opened)
+		calls.Wait()
+		s.check(time.Since(began), 4*time.Second)
+	})
+}
+
+// Two processes hold each other's products up. Without maxInnerWait their loads run into
+// their timeouts.
+func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		a, b := openShop(r, 1, "Load"), openShop(r, 1, "Load")
+		opened := make(chan struct{})
+		for _, s := range []*nestedShop{a, b} {
+			s.before = func() { <-opened }
+		}
+		var calls sync.WaitGroup
+		a.gather(&calls, a.categories, 1)
+		b.gather(&calls, b.categories, 100)
+		time.Sleep(5 * time.Millisecond)
+		a.gather(&calls, a.products, productsOf(100)...) // with the leases that b will need
+		b.gather(&calls, b.products, productsOf(1)...)
+		time.Sleep(5 * time.Millisecond)
+		began := time.Now()
+		close(opened)
+		calls.Wait()
+		a.check(time.Since(began), 2*time.Second)
+		b.check(time.Since(began), 2*time.Second)
+	})
+}

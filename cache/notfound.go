@@ -1,0 +1,58 @@
+package cache
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+
+	"github.com/levee-go/levee/internal/logonce"
+)
+
+// isNotFound reports whether a loader's error says that the source has no such key.
+func (c *Cache[K, V]) isNotFound(err error) bool {
+	switch {
+	case err == nil:
+		return false
+	case errors.Is(err, ErrNotFound), errors.Is(err, sql.ErrNoRows):
+		return true
+	}
+	return c.o.IsNotFound != nil && c.o.IsNotFound(err)
+}
+
+// sameErrors is how many keys in a row fail with one error before the log asks whether
+// that is the error of a key that does not exist.
+const sameErrors = 10
+
+// An errorRun notices a loader whose error for absent keys nobody has declared. Each
+// absent key then counts as a failure of the source, and a scraper opens the breaker. It
+// may be used concurrently.
+type errorRun struct {
+	mu   sync.Mutex // guards what follows
+	text string     // of the last error
+	id   string     // of the key that failed last
+	keys int        // failed in a row with this text; a key that fails twice in a row counts once
+}
+
+// failed notes that the load of id failed with err.
+func (r *errorRun) failed(log *logonce.Log, id string, err error) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := err.Error()
+	switch {
+	case text != r.text:
+		r.text, r.id, r.keys = text, id, 1
+		return
+	case id == r.id:
+		return
+	}
+	r.id = id
+	if r.keys++; r.keys == sameErrors {
+		r.keys = 0
+		log.Warn("loads of different keys fail alike: if that is the source's error for a key that does not exist, set Options.IsNotFound",
+			logonce.Name("key", id), "error", err)
+	}
+}

@@ -1,0 +1,180 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/wait"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// Refresh loads keys anew from the source, for everybody, while their old values go on to
+// answer. When it returns nil, no Get that starts afterwards, in any process, takes from
+// Redis or from a rebuild under way what was there before; local tiers of other processes
+// follow as soon as the message arrives. It is for a change that was made elsewhere, of a
+// key that is read too often to be dropped: [Cache.Invalidate] makes the next reader wait
+// for the load. A key that does not exist any more is one whose new value is that.
+//
+// It takes the keys' leases from whoever loads them, since such a load may have begun
+// before the change. A key that a writer holds it invalidates: its value is dropped at
+// the end of the write anyway.
+//
+// Refresh returns when ctx ends; what it has begun goes on. For keys whose load failed,
+// whose old values go on to answer, or that Redis did not confirm (ErrUnavailable), the
+// error is a [*BatchError]. It may also return ErrInvalidKey, ErrClosed, or the error of
+// a ctx that has ended.
+func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
+	keys = unique(keys)
+	ids, err := c.check(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex // guards failed
+	var failed BatchError
+	var left sync.WaitGroup
+	jobs := make([]*job[K, V], 0, len(keys))
+	for i, key := range keys {
+		f, err := c.flights.Apart(ctx, ids[i])
+		if err != nil {
+			failed.add(key, named(err))
+			continue
+		}
+		j := c.newJob(ctx, key, f)
+		left.Add(1)
+		j.ended = func(j *job[K, V], err error) {
+			defer left.Done()
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed.add(j.key, named(err))
+			}
+		}
+		jobs = append(jobs, j)
+	}
+	detach(jobs)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if len(jobs) > 0 {
+			c.inParts(jobs, c.replace)
+		}
+		left.Wait()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return wait.Ended(ctx)
+	}
+	if len(failed.Causes) > 0 {
+		return &failed
+	}
+	return nil
+}
+
+// replace takes the leases of jobs and loads, until each value has replaced what stands
+// there. Whoever overtakes a load has taken its lease away, and may not have published
+// yet: so the job loads again, at most maxRefusals times, and then invalidates.
+func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
+	for refusals := 0; len(jobs) > 0; refusals++ {
+		if refusals > maxRefusals {
+			c.invalidateInstead(jobs)
+			return
+		}
+		jobs = c.loadAndReplace(c.claimed(jobs))
+	}
+}
+
+// claimed returns the jobs whose leases it has taken, and ends the others.
+func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
+	ids := make([]string, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.id
+	}
+	var held []*job[K, V]
+	for i, grant := range c.fleet.Claim(jobs[0].ctx, ids...) {
+		switch j := jobs[i]; grant.Verdict {
+		case mutexrebuild.Granted:
+			j.lease = grant.Lease
+			claimed = append(claimed, j)
+		case mutexrebuild.Held:
+			held = append(held, j)
+		default:
+			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not answer", ErrUnavailable))
+		}
+	}
+	c.invalidateInstead(held)
+	return claimed
+}
+
+// loadAndReplace loads under leases that were claimed, and returns the jobs that somebody
+// has overtaken.
+func (c *Cache[K, V]) loadAndReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
+	if len(jobs) == 0 {
+		return nil
+	}
+	ctx := jobs[0].ctx
+	leases := make([]mutexrebuild.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+	}
+	renewal := c.fleet.KeepRenewing(ctx, leases)
+	defer renewal.Stop() // after a panic
+	c.load(jobs)
+	renewal.Stop()
+
+	var replacing, unstorable []*job[K, V]
+	var values []mutexrebuild.Publication
+	for _, j := range jobs {
+		if j.loaded.err != nil {
+			c.fleet.Abort(ctx, j.lease)
+			c.finish(j, found[V]{}, j.loaded.err)
+			continue
+		}
+		if value, _ := c.publication(j); j.storable {
+			replacing, values = append(replacing, j), append(values, value)
+		} else {
+			unstorable = append(unstorable, j)
+		}
+	}
+	c.invalidateInstead(unstorable)
+	if len(replacing) == 0 {
+		return nil
+	}
+	if !c.fleet.Shared() {
+		// The old value ends here, so that what has been read of it cannot fill the local
+		// tier later, and an invalidation from now on ends the new one.
+		for _, j := range replacing {
+			c.forgetLocal([]string{j.id})
+			j.mark = c.local.Mark(j.id)
+		}
+	}
+	for i, outcome := range c.fleet.Replace(ctx, values...) {
+		j := replacing[i]
+		switch {
+		case outcome.Err != nil:
+			c.forgetLocal([]string{j.id}) // it may have been published
+			c.finish(j, found[V]{}, fmt.Errorf("%w: the new value is not confirmed", ErrUnavailable))
+		case !outcome.Published:
+			overtaken = append(overtaken, j)
+		case c.fleet.Shared():
+			c.forgetLocal([]string{j.id})
+			c.finish(j, found[V]{}, nil)
+		default:
+			c.fill(j, j.loaded.entry, j.size, time.Now())
+			c.finish(j, found[V]{}, nil)
+		}
+	}
+	return overtaken
+}
+
+// invalidateInstead ends jobs by dropping what stands there: their new values cannot be
+// put in its place.
+func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
+	for _, j := range jobs {
+		err := c.forget(flight.Detached(j.ctx), []string{j.id}, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, j.id) })
+		c.finish(j, found[V]{}, err)
+	}
+}

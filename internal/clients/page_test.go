@@ -1,0 +1,99 @@
+package clients
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// cells gives the columns of the tables on docs/operations.md under a heading: the texts
+// between backquotes in a column of each row.
+func cells(t *testing.T, heading string, column int) (all []string) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(page), "\n## "+heading+"\n")
+	if !ok {
+		t.Fatalf("the page has no %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		if row := strings.Split(line, "|"); len(row) > column && strings.HasPrefix(line, "| ") {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[column], -1) {
+				all = append(all, m[1])
+			}
+		}
+	}
+	return all
+}
+
+// What this library may log stands in the page's table with what it means and what to
+// do, and no line stands there that nobody logs.
+func TestEachLogLineIsExplained(t *testing.T) {
+	// The kinds of event are string literals, of calls of a slog.Logger or a logonce.Log.
+	logged := regexp.MustCompile(`(?:\.(?:Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
+	var inCode []string
+	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "breaker", "localcache", "internal/redisconn", "internal/flight", "internal/contain"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, m := range logged.FindAllStringSubmatch(string(text), -1) {
+				inCode = append(inCode, strings.TrimPrefix(m[1], "bloom: "))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	onPage := cells(t, "Log lines", 2)
+	if len(inCode) < 20 {
+		t.Fatalf("%d lines were found in the code", len(inCode))
+	}
+	for _, line := range inCode {
+		if !slices.Contains(onPage, line) {
+			t.Errorf("docs/operations.md does not explain %q", line)
+		}
+	}
+	for _, line := range onPage {
+		if !slices.Contains(inCode, line) {
+			t.Errorf("docs/operations.md explains %q, which nobody logs", line)
+		}
+	}
+}
+
+// Each row of the page's table of clients has its test, and each test its row.
+func TestEachClientOfThePageIsTested(t *testing.T) {
+	var tested string
+	for _, file := range []string{"works_test.go", "never_test.go", "refused_test.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tested += string(text)
+	}
+	onPage := cells(t, "Clients", 1)
+	if len(onPage) < 30 {
+		t.Fatalf("%d clients on the page", len(onPage))
+	}
+	for _, name := range onPage {
+		if !strings.Contains(tested, `"`+name+`"`) {
+			t.Errorf("no test is named %q", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)(?:clientRow\(|hooked\(|row\{|^\t\t\{)"([^"]+)"`).FindAllStringSubmatch(tested, -1) {
+		if !slices.Contains(onPage, m[1]) {
+			t.Errorf("the page has no row %q", m[1])
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package redisconn
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// An alarm bounds operations without a timer for each: all that begin within an eighth
+// of the timeout share one.
+//
+// A deadline is all that go-redis needs while it reads or writes. It waits for a context
+// to be done only where it waits for a connection. There an eighth more does no harm.
+type alarm struct {
+	timeout time.Duration
+	next    atomic.Pointer[bell]
+}
+
+type bell struct {
+	rings time.Time
+	rung  chan struct{} // closed when it has rung
+}
+
+// at returns a bell that rings timeout after now, or up to an eighth later.
+func (a *alarm) at(now time.Time) *bell {
+	for {
+		b := a.next.Load()
+		if b != nil && !b.rings.Before(now.Add(a.timeout)) {
+			return b
+		}
+		life := a.timeout + a.timeout/8
+		fresh := &bell{now.Add(life), make(chan struct{})}
+		if a.next.CompareAndSwap(b, fresh) {
+			time.AfterFunc(life, func() { close(fresh.rung) })
+			return fresh
+		}
+	}
+}
+
+// A boundContext has a deadline, and the values of another context.
+type boundContext struct {
+	context.Context
+	deadline time.Time
+	bell     *bell
+	bare     *redis.Client // see byBare
+}
+
+// bind returns a context that ends timeout after now.
+func (c *Conn) bind(ctx context.Context, now time.Time) *boundContext {
+	return &boundContext{ctx, now.Add(c.timeout), c.alarm.at(now), c.client.bare}
+}
+
+func (c *boundContext) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *boundContext) Done() <-chan struct{}       { return c.bell.rung }
+
+func (c *boundContext) Value(key any) any {
+	if key == (byBare{}) {
+		return c.bare
+	}
+	return c.Context.Value(key)
+}
+
+func (c *boundContext) Err() error {
+	select {
+	case <-c.bell.rung:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,221 @@
+package redisconn
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// A Checkup is what was found out about a Redis and the client's way to it.
+type Checkup struct {
+	// Broken is why it cannot be used, or not by this client. nil: it can.
+	Broken error
+	// Weak is what weakens a promise, an error for each reason.
+	Weak error
+}
+
+// checkTime is how long a step of a Checkup may take. It is longer than go-redis goes on
+// with what a replica refuses, so that the refusal is heard.
+const checkTime = 3 * time.Second
+
+// evicts is what is said of an eviction policy.
+var evicts = map[Use]struct {
+	policies []string // that may be used, by their beginnings
+	advice   string
+}{
+	Reads: {[]string{"noeviction", "volatile-"}, "keys of others that must not be lost are evicted for the cache's; " +
+		"everything of levee has a TTL, so use volatile-lru, or noeviction"},
+	Scripts: {[]string{"noeviction"}, "locks and filters may be evicted; use noeviction, and another Redis for what may go"},
+}
+
+// Check asks each master whether levee can work with it: whether it answers, as a master
+// of version 6.2 or later, and does not evict what must stay. A user who may not ask for
+// INFO hears nothing of evictions. It returns by the end of ctx.
+func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) {
+	_, isCluster := rdb.(clusterClient)
+	err := eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
+		hello, err := Step(ctx, func(ctx context.Context) (any, error) { return node.Do(ctx, "HELLO").Result() })
+		if err != nil {
+			return err
+		}
+		return unfit(pairs(hello), isCluster)
+	})
+	if err != nil {
+		c.Broken = wrongProtocol(ctx, rdb, err)
+		return c
+	}
+	c.Weak = eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
+		memory, err := Step(ctx, func(ctx context.Context) (string, error) { return node.Info(ctx, "memory").Result() })
+		if err != nil {
+			return nil // it may not ask, or what comes next finds out why
+		}
+		return evicting(memory, use)
+	})
+	return c
+}
+
+// Step runs a step of a check, and leaves it behind when it takes too long.
+func Step[T any](ctx context.Context, op func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("no answer within %v", checkTime))
+	defer cancel()
+	value, _, err := contain.Race(ctx, func() (T, error) { return op(ctx) })
+	return value, err
+}
+
+// A clusterClient is a *redis.ClusterClient, also inside a user's type.
+type clusterClient interface {
+	ForEachMaster(ctx context.Context, fn func(ctx context.Context, client *redis.Client) error) error
+}
+
+// eachMaster calls ask for each master of a cluster, or for the only one. It returns the
+// errors of all, each once.
+func eachMaster(ctx context.Context, rdb redis.UniversalClient, ask func(context.Context, redis.UniversalClient) error) error {
+	cluster, ok := rdb.(clusterClient)
+	if !ok {
+		return ask(ctx, rdb)
+	}
+	_, err := Step(ctx, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	})
+	return err
+}
+
+// unfit says what is wrong with a server, by its answer to HELLO, which everybody may
+// ask for.
+func unfit(hello map[string]string, isCluster bool) error {
+	version := hello["version"]
+	if before62(version) {
+		return fmt.Errorf("the server has version %s, and 6.2 or later is needed", version)
+	}
+	if hello["mode"] == "cluster" && !isCluster {
+		return errors.New("the server is a node of a cluster; use redis.NewClusterClient")
+	}
+	if role := hello["role"]; role == "replica" || role == "slave" {
+		return errors.New("the server is a replica, which takes no writes (READONLY); use a client that goes to the master")
+	}
+	return nil
+}
+
+// before62 reports whether a version is older than 6.2. One that is no version is not.
+func before62(version string) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	major, err1 := strconv.Atoi(parts[0])
+	minor, err2 := strconv.Atoi(parts[1])
+	return err1 == nil && err2 == nil && (major < 6 || major == 6 && minor < 2)
+}
+
+// pairs reads a reply of names and values: a map, or a list with protocol 2.
+func pairs(reply any) map[string]string {
+	all := map[string]string{}
+	switch reply := reply.(type) {
+	case map[any]any:
+		for name, value := range reply {
+			all[fmt.Sprint(name)] = fmt.Sprint(value)
+		}
+	case []any:
+		for pair := range slices.Chunk(reply, 2) {
+			if len(pair) == 2 {
+				all[fmt.Sprint(pair[0])] = fmt.Sprint(pair[1])
+			}
+		}
+	}
+	return all
+}
+
+// evicting says what is wrong with the eviction policy in a section of INFO. A server
+// without a limit of its memory evicts nothing.
+func evicting(memory string, use Use) error {
+	lines := map[string]string{}
+	for line := range strings.Lines(memory) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		lines[name] = value
+	}
+	policy := lines["maxmemory_policy"]
+	if policy == "" || lines["maxmemory"] == "0" {
+		return nil
+	}
+	for _, fit := range evicts[use].policies {
+		if strings.HasPrefix(policy, fit) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the server has maxmemory-policy %s: %s", policy, evicts[use].advice)
+}
+
+// wrongProtocol says so if err comes of TLS spoken to a plain port, or of the opposite.
+// Neither shows in the error, which is that of a connection that breaks or is silent.
+func wrongProtocol(ctx context.Context, rdb redis.UniversalClient, err error) error {
+	if isAnswer := errors.As(err, new(redis.Error)); isAnswer || ctx.Err() != nil {
+		return err
+	}
+	addr, withTLS := address(rdb)
+	if addr == "" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	switch {
+	case withTLS && speaksPlain(ctx, addr):
+		return fmt.Errorf("the client has a TLSConfig, and %s does not speak TLS: %w", addr, err)
+	case !withTLS && speaksTLS(ctx, addr):
+		return fmt.Errorf("the client has no TLSConfig, and %s speaks TLS only: %w", addr, err)
+	}
+	return err
+}
+
+// address returns where rdb connects to, and whether by TLS; "" if that is not known.
+func address(rdb redis.UniversalClient) (addr string, withTLS bool) {
+	_ = look(rdb, func(client redis.UniversalClient) error {
+		switch client := client.(type) {
+		case *redis.Client:
+			if o := client.Options(); o.Network == "tcp" {
+				addr, withTLS = o.Addr, o.TLSConfig != nil
+			}
+		case *redis.ClusterClient:
+			if o := client.Options(); len(o.Addrs) > 0 {
+				addr, withTLS = o.Addrs[0], o.TLSConfig != nil
+			}
+		}
+		return nil
+	})
+	return addr, withTLS
+}
+
+// speaksPlain reports whether a Redis without TLS answers at addr.
+func speaksPlain(ctx context.Context, addr string) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	_, _ = conn.Write([]byte("PING\r\n"))
+	first := make([]byte, 1)
+	_, err = conn.Read(first)
+	return err == nil && (first[0] == '+' || first[0] == '-')
+}
+
+// speaksTLS reports whether a TLS server answers at addr. It does not look who that is,
+// and sends nothing.
+func speaksTLS(ctx context.Context, addr string) bool {
+	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
+	}
+	return conn.Close() == nil
+}

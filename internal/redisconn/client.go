@@ -1,0 +1,91 @@
+package redisconn
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// One way to Redis
+//
+// Every operation of a Conn goes through the user's client, so that the user's hooks see
+// each of them. With a second way, a hook that rewrites keys would make two keys of one: a
+// lock that was granted over the one would be free over the other.
+//
+// But with go-redis' default options an operation keeps to no context's deadline, and is
+// repeated when it timed out. A copy of the client with other options has the same
+// connections, and none of its hooks: WithTimeout drops them. So a *redis.Client is used
+// with a detour: the operation passes through the client's hooks, and the innermost, ours,
+// sends it by the copy; see [detour]. The user's own commands pass it by.
+//
+// Any other client is used as it is: a cluster client looks up nodes and commands first,
+// which no option bounds, and of a type that we do not know we cannot say whose
+// connections it has. Their operations run on goroutines that can be left behind.
+
+// maxUnnoticed is how long a caller's cancellation may go unnoticed.
+const maxUnnoticed = 250 * time.Millisecond
+
+type client struct {
+	user    redis.UniversalClient
+	plain   *redis.Client // the user's, nil if it is of another type
+	bare    *redis.Client // the copy of plain: it keeps to deadlines, repeats nothing, and has no hooks
+	detour  *detour
+	timeout time.Duration
+}
+
+func newClient(rdb redis.UniversalClient, timeout time.Duration) client {
+	c := client{user: rdb, timeout: timeout}
+	if c.plain, _ = rdb.(*redis.Client); c.plain != nil {
+		c.bare = c.plain.WithTimeout(c.longest())
+		c.bare.Options().ContextTimeoutEnabled, c.bare.Options().MaxRetries = true, 0
+		c.detour = detourOf(c.plain)
+	}
+	return c
+}
+
+// mayBeLone returns how many operations may run on their callers' goroutines, where a
+// cancellation goes unnoticed: as many as leave connections for others.
+func (c *client) mayBeLone() int {
+	if c.plain == nil || c.timeout > maxUnnoticed {
+		return 0
+	}
+	return max(1, min(maxLone, c.plain.Options().PoolSize-maxTrips))
+}
+
+// by returns a context with which the client's operations keep to its deadline.
+func (c *client) by(ctx context.Context) context.Context {
+	if c.plain == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, byBare{}, c.bare)
+}
+
+// get returns the client for an operation with a context of by.
+func (c *client) get() redis.UniversalClient {
+	if c.detour != nil {
+		c.detour.keepInnermost(c.plain)
+	}
+	return c.user
+}
+
+// attempts returns how often an operation is sent whose connection turns out to be closed.
+func (c *client) attempts() int {
+	if c.plain == nil || c.plain.Options().MaxRetries <= 0 {
+		return 1 // the user's client repeats it, or the user does not want that
+	}
+	return 2
+}
+
+// longest returns how long an operation may last that its callers have left, so that a
+// late reply does not cost its connection.
+func (c *client) longest() time.Duration { return c.timeout + max(c.timeout, time.Second) }
+
+// poolIsFull reports whether others may have all connections.
+func (c *client) poolIsFull() bool {
+	if c.plain == nil {
+		return true // we cannot tell
+	}
+	stats := c.plain.PoolStats()
+	return int(stats.TotalConns-stats.IdleConns) >= c.plain.Options().PoolSize
+}

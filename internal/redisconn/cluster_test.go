@@ -1,0 +1,54 @@
+package redisconn_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// One node of three hangs. Without a lane and a circuit for each node, either all its
+// readers lose a timeout each, or those of the other nodes are refused with them.
+func TestANodeThatHangsCostsItsReadersALittleAndOthersNothing(t *testing.T) {
+	cluster := redistest.Cluster(t)
+	rdb := cluster.Client(t)
+	c := openConn(t, rdb, 300*time.Millisecond)
+	byNode := map[string][]string{}
+	for i := range 300 {
+		key := fmt.Sprint("k", i)
+		redistest.Eventually(t, 20*time.Second, "reads are answered", func() bool { return read(t.Context(), c, key) == nil })
+		node, err := rdb.MasterForKey(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byNode[node.Options().Addr] = append(byNode[node.Options().Addr], key)
+	}
+	hung := cluster.Nodes[0]
+	hung.Stop()
+	defer hung.Cont()
+	lost, hungKey := 0, byNode[hung.Addr()][0]
+	for _, key := range byNode[hung.Addr()] {
+		switch err := read(t.Context(), c, key); {
+		case err == nil:
+			t.Errorf("key %s: a node that hangs has answered", key)
+		case !errors.Is(err, redisconn.ErrOutage):
+			lost++
+		}
+	}
+	delete(byNode, hung.Addr())
+	for _, keys := range byNode {
+		for _, key := range keys {
+			if err := read(t.Context(), c, key); errors.Is(err, redisconn.ErrOutage) {
+				t.Fatalf("a key of a node that is well: %v", err)
+			}
+		}
+	}
+	if n, now := c.Outages(); lost > 10 || n != 1 || !now {
+		t.Errorf("%d reads lost a timeout, %d outages, one now: %v; want 10 at most, 1, true", lost, n, now)
+	}
+	hung.Cont()
+	redistest.Eventually(t, 30*time.Second, "the node is asked again", func() bool { return read(t.Context(), c, hungKey) == nil })
+}

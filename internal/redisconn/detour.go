@@ -1,0 +1,120 @@
+package redisconn
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A detour is the innermost hook of a client. It sends the commands of a Conn by the copy
+// that their context names, and passes all others on.
+//
+// A hook that the user adds later is further in, and would be passed by. go-redis makes the
+// whole chain anew then, which our hook notices by what it is given to call: the chain's
+// end is another function. The next operation then adds our hook once more, and the old
+// one passes everything on. There is one detour per client, whatever opens Conns of it.
+type detour struct {
+	passedBy atomic.Bool // a hook of the user's is further in
+	newest   atomic.Pointer[detourHook]
+
+	mu    sync.Mutex // guards what follows
+	added int
+}
+
+// maxDetours bounds our hooks of one client, should we be wrong about what we are given.
+const maxDetours = 16
+
+// byBare is the key of a context's value: the copy that is to send its commands.
+type byBare struct{}
+
+var detours = struct {
+	mu       sync.Mutex
+	byClient map[weak.Pointer[redis.Client]]*detour
+}{byClient: map[weak.Pointer[redis.Client]]*detour{}}
+
+// detourOf returns the detour of a client, which lasts as long as the client.
+func detourOf(rdb *redis.Client) *detour {
+	name := weak.Make(rdb)
+	detours.mu.Lock()
+	defer detours.mu.Unlock()
+	d := detours.byClient[name]
+	if d == nil {
+		d = &detour{}
+		d.passedBy.Store(true)
+		detours.byClient[name] = d
+		runtime.AddCleanup(rdb, func(name weak.Pointer[redis.Client]) {
+			detours.mu.Lock()
+			defer detours.mu.Unlock()
+			delete(detours.byClient, name)
+		}, name)
+	}
+	d.keepInnermost(rdb)
+	return d
+}
+
+// keepInnermost adds our hook if it is not the innermost.
+func (d *detour) keepInnermost(rdb *redis.Client) {
+	if !d.passedBy.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.passedBy.Load() || d.added == maxDetours {
+		return
+	}
+	d.added++
+	d.passedBy.Store(false)
+	h := &detourHook{detour: d}
+	d.newest.Store(h)
+	rdb.AddHook(h)
+}
+
+type detourHook struct {
+	detour    *detour
+	commands  atomic.Uintptr // the function that it was given to call when it was added
+	pipelines atomic.Uintptr // and that for pipelines
+}
+
+func (h *detourHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *detourHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	end := reflect.ValueOf(next).Pointer()
+	if !h.commands.CompareAndSwap(0, end) && end != h.commands.Load() && h.detour.newest.Load() == h {
+		h.detour.passedBy.Store(true)
+	}
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if bare := h.bare(ctx); bare != nil {
+			return bare.Process(ctx, cmd)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *detourHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	end := reflect.ValueOf(next).Pointer()
+	h.pipelines.CompareAndSwap(0, end)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		bare := h.bare(ctx)
+		if bare == nil || end != h.pipelines.Load() { // transactions go through here too
+			return next(ctx, cmds)
+		}
+		p := bare.Pipeline()
+		_ = p.BatchProcess(ctx, cmds...)
+		_, err := p.Exec(ctx)
+		return err
+	}
+}
+
+// bare returns the client that is to send the commands of ctx, nil for the next hook.
+func (h *detourHook) bare(ctx context.Context) *redis.Client {
+	bare, _ := ctx.Value(byBare{}).(*redis.Client)
+	if bare == nil || h.detour.newest.Load() != h {
+		return nil
+	}
+	return bare
+}

@@ -1,0 +1,396 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// Lanes
+//
+// A lane is the way to one node of Redis. A lone operation is a plain command on its
+// caller's goroutine, which is the fastest there is. Where more are in flight, further
+// ones gather in a trip: a pipeline, on a goroutine of its own. At most maxTrips are
+// under way. While they are, the next one gathers, so trips are as long as the load is
+// high: callers × round trip / maxTrips operations. There is no timer between an
+// operation and its sending, and no goroutine without a trip.
+//
+//	caller ──▶ lone: fewer than maxLone in flight, and no trip ──▶ plain command
+//	       └─▶ the trip that gathers ──▶ sent when fewer than maxTrips are ──▶ pipeline
+//
+// A caller leaves a trip when its own context ends, or when the trip's time is up; the
+// trip goes on. A lone operation cannot be left: so it takes a caller with time enough,
+// and a client that keeps to its time.
+//
+// An operation that times out costs its connection: its reply may still come, and the
+// next operation must not take it for its own. So a trip has more time than its callers.
+// When they leave, it gives its place to the next; maxLeft may be left behind like that.
+// And when a lone operation has timed out, there are none for afterDrop: a slow server
+// would see nothing but new connections.
+//
+// A value that was long when it was last read does not ride with others, which would
+// have to wait for it; see [longKeys].
+
+const (
+	maxLone  = 8   // operations on their callers' goroutines
+	maxTrips = 2   // under way: one more than the server works on, to fill the wait for the network
+	maxOps   = 256 // in a trip
+	maxLeft  = 64  // trips that were left behind and have not come back
+
+	maxLeftEach = 4096 // where each operation is a trip
+
+	afterDrop = time.Second // without lone operations, after one has cost its connection
+)
+
+// An op is a command, and a key of it, which says what node it is for.
+type op struct {
+	key  string
+	cmd  redis.Cmder
+	read bool // a GETRANGE: each is an answer of Redis or the lack of one; see Outage
+	long bool // the value was long when it was last read
+	ride bool // never lone: the caller has to learn of a late reply
+}
+
+type lane struct {
+	conn     *Conn
+	outage   *Outage // nil: none is ever declared
+	maxLone  int
+	maxTrips int
+	maxOps   int
+	maxLeft  int
+
+	mu        sync.Mutex // guards what follows
+	lone      int        // operations in flight on their callers' goroutines
+	dropped   time.Time  // when one of them last cost its connection
+	underWay  int        // trips that have a place, without those left behind
+	starting  int        // of these, goroutines that have not taken a trip yet
+	left      int        // trips left behind
+	gathering []*trip    // that are not sent yet; the last takes more operations
+}
+
+// do sends ops, and returns nil when each has its reply or an error of its own. After
+// another error, the caller must not look at their commands any more. If they were sent
+// all the same, late is called when they are over, unless it is nil.
+func (l *lane) do(ctx context.Context, ops []op, late func()) error {
+	now := time.Now()
+	if l.mayBeLone(ctx, now) && l.enter(now, ops) {
+		if err, again := l.alone(ctx, now, ops); !again {
+			return err
+		}
+	}
+	t, err := l.join(ctx, ops)
+	if err != nil {
+		return err
+	}
+	return t.wait(ctx, late)
+}
+
+// mayBeLone reports whether a caller could wait for as long as a lone operation may take.
+func (l *lane) mayBeLone(ctx context.Context, now time.Time) bool {
+	if l.maxLone == 0 || l.outage.Down() || ctx.Err() != nil {
+		return false
+	}
+	deadline, ok := ctx.Deadline()
+	return !ok || deadline.Sub(now) >= l.conn.timeout
+}
+
+// enter takes a place for ops on their caller's goroutine, if there is one.
+func (l *lane) enter(now time.Time, ops []op) bool {
+	if ops[0].ride {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long || now.Sub(l.dropped) < afterDrop {
+		return false
+	}
+	l.lone++
+	return true
+}
+
+// alone sends ops on the caller's goroutine. A panic of the user's hook is an error, as on
+// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever. If
+// their time passed in this process, they are to be sent again, in a trip.
+func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error, again bool) {
+	var first error // of the first of ops
+	defer func() {
+		if v := recover(); v != nil {
+			err = &contain.PanicError{Value: v, Stack: debug.Stack()}
+		}
+		l.leave(first)
+	}()
+	bound := l.conn.bind(ctx, now)
+	if len(ops) == 1 {
+		l.conn.process(bound, ops[0].cmd)
+		first = ops[0].cmd.Err()
+		return nil, l.note(first, ops[0].read, ops[0].key, now)
+	}
+	t := trip{lane: l}
+	t.add(ops)
+	err = t.exec(bound)
+	first = ops[0].cmd.Err()
+	return err, t.note(err, now)
+}
+
+// leave gives back the place of an operation that ended with err.
+func (l *lane) leave(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lone--
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.dropped = time.Now()
+	}
+}
+
+// join puts ops on the trip that gathers, and starts it if it may start.
+func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
+	switch {
+	case l.outage.Down():
+		return nil, ErrOutage
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left >= l.maxLeft {
+		return nil, ErrBusy
+	}
+	var t *trip
+	if n := len(l.gathering); n > 0 && len(l.gathering[n-1].cmds)+len(ops) <= l.maxOps {
+		t = l.gathering[n-1]
+		t.values = context.Background() // it has callers with different ones
+	} else {
+		t = &trip{lane: l, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
+		l.gathering = append(l.gathering, t)
+	}
+	t.add(ops)
+	l.start()
+	return t, nil
+}
+
+// start sends the next trip if there is one and it may be sent. The caller holds l.mu.
+func (l *lane) start() {
+	if l.underWay < l.maxTrips && l.starting < len(l.gathering) {
+		l.underWay++
+		l.starting++
+		go l.send()
+	}
+}
+
+// send sends the trip that has gathered for longest.
+func (l *lane) send() {
+	runtime.Gosched() // callers who are about to ask come along
+	t := l.next()
+	if t == nil {
+		return
+	}
+	now := t.began
+	contain.Call(t.execLong, func(err error) {
+		if err == nil && t.cmds[0].Err() == nil {
+			l.conn.lanes.known.Store(true)
+		}
+		t.note(err, now)
+		t.finish(err)
+	})
+}
+
+func (l *lane) next() *trip {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starting--
+	if l.outage.Down() { // declared while they gathered
+		l.dismiss(ErrOutage, time.Now())
+	}
+	if len(l.gathering) == 0 {
+		l.underWay--
+		return nil
+	}
+	t := l.gathering[0]
+	l.gathering = l.gathering[1:]
+	t.sent, t.began = true, time.Now()
+	t.timer = time.AfterFunc(l.conn.timeout, t.expire)
+	return t
+}
+
+// dismiss ends trips that began to gather before a time, and are not sent. The caller
+// holds l.mu.
+func (l *lane) dismiss(err error, before time.Time) {
+	for len(l.gathering) > 0 && l.gathering[0].began.Before(before) {
+		l.gathering[0].end(err)
+		l.gathering = l.gathering[1:]
+	}
+}
+
+// A trip is a pipeline, and those who wait for it.
+type trip struct {
+	lane   *lane
+	values context.Context // of its caller, if it has only one
+	began  time.Time       // to gather, and then to be under way
+	timer  *time.Timer     // while it is
+	done   chan struct{}   // closed when the callers may go on
+	err    error           // says why their commands have no replies; set before done is closed
+
+	// What follows is guarded by lane.mu until the trip is sent. Its goroutine then has
+	// cmds, reads and key.
+	cmds     []redis.Cmder
+	reads    int // the first of cmds are reads
+	key      string
+	sent     bool
+	extended bool     // it got more time, as this process was short of processors
+	over     bool     // done is closed
+	back     bool     // it has come back
+	late     []func() // of callers who have left
+}
+
+// add puts reads before scripts. After a pipeline whose first command was refused for
+// the moment (READONLY, LOADING), go-redis sends all of it again, and again: a server
+// that refuses scripts still answers reads, which need not wait for that.
+func (t *trip) add(ops []op) {
+	for _, op := range ops {
+		t.cmds = append(t.cmds, op.cmd)
+		if op.read {
+			last := len(t.cmds) - 1
+			t.cmds[t.reads], t.cmds[last] = t.cmds[last], t.cmds[t.reads]
+			t.reads++
+		}
+	}
+	if t.key == "" {
+		t.key = ops[0].key
+	}
+}
+
+// execLong is exec with more time than the callers have.
+func (t *trip) execLong() error {
+	ctx, cancel := context.WithTimeout(t.lane.conn.client.by(t.values), t.lane.conn.client.longest())
+	defer cancel()
+	return t.exec(ctx)
+}
+
+// exec sends the commands. An error is that of all of them; otherwise they have their
+// own.
+func (t *trip) exec(ctx context.Context) error {
+	if len(t.cmds) == 1 {
+		t.lane.conn.process(ctx, t.cmds[0])
+		return nil
+	}
+	var err error
+	for range t.lane.conn.client.attempts() {
+		p := t.lane.conn.client.get().Pipeline()
+		_ = p.BatchProcess(ctx, t.cmds...)
+		if _, err = p.Exec(ctx); !lostConn(t.cmds[0].Err()) {
+			break
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	for _, cmd := range t.cmds {
+		if cmd.Err() != nil {
+			return nil
+		}
+	}
+	return err // of a hook that sent nothing and told no command
+}
+
+// process sends one command, which has the error.
+func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
+	for range c.client.attempts() {
+		if _ = c.client.get().Process(ctx, cmd); !lostConn(cmd.Err()) {
+			break
+		}
+	}
+}
+
+// lostConn reports whether an operation ended because the server had closed its
+// connection, which may be long ago. Another connection may do: every script may be
+// repeated.
+func lostConn(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// finish ends the trip, and starts the next one in its place.
+func (t *trip) finish(err error) {
+	l := t.lane
+	l.mu.Lock()
+	t.back = true
+	late := t.late
+	if t.over { // it was left behind, and has no place any more
+		l.left--
+	} else {
+		t.end(err)
+		l.underWay--
+		l.start()
+	}
+	l.mu.Unlock()
+	for _, late := range late {
+		late()
+	}
+}
+
+// expire ends the trip for its callers when its time is up. Those who have waited for as
+// long for a place leave with them.
+func (t *trip) expire() {
+	l := t.lane
+	hungry := starved(time.Since(t.began), l.conn.timeout)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case t.over:
+		return
+	case hungry && !t.extended: // the reply may be there, and nobody has looked
+		t.extended = true
+		t.timer.Reset(l.conn.timeout)
+		return
+	}
+	if l.outage != nil {
+		l.outage.Missed(t.key, !hungry && !l.waitedHere(context.DeadlineExceeded))
+	}
+	t.end(ErrTimeout)
+	l.underWay--
+	l.left++
+	l.dismiss(ErrTimeout, time.Now().Add(-l.conn.timeout))
+	l.start()
+}
+
+// end lets the callers go on. The caller holds lane.mu.
+func (t *trip) end(err error) {
+	t.err, t.over = err, true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	close(t.done)
+}
+
+// wait waits for the end of the trip or of ctx.
+func (t *trip) wait(ctx context.Context, late func()) error {
+	select {
+	case <-t.done:
+		if t.err == nil {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	t.lane.mu.Lock()
+	defer t.lane.mu.Unlock()
+	switch {
+	case t.over && t.err == nil:
+		return nil
+	case late == nil || t.back || t.over && !t.sent: // over, or never begun
+	default:
+		t.late = append(t.late, late)
+	}
+	if t.over {
+		return t.err
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,276 @@
+package redisconn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A gate is a hook that holds everything up until it is opened, and counts what is sent.
+type gate struct {
+	seen
+	trips, most, now atomic.Int64
+	open             chan struct{}
+	fail             func(cmds []redis.Cmder) error
+}
+
+func newGate() *gate { return &gate{open: make(chan struct{})} }
+
+func (g *gate) pass(cmds []redis.Cmder) error {
+	if name := cmds[0].Name(); name != "getrange" && name != "evalsha" && name != "eval" {
+		return nil
+	}
+	g.trips.Add(1)
+	now := g.now.Add(1)
+	defer g.now.Add(-1)
+	for most := g.most.Load(); now > most && !g.most.CompareAndSwap(most, now); most = g.most.Load() {
+	}
+	<-g.open
+	if g.fail != nil {
+		return g.fail(cmds)
+	}
+	return nil
+}
+
+func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := g.pass([]redis.Cmder{cmd}); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := g.pass(cmds); err != nil {
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// Eight lone ones and two trips are under way; all others gather. Without lanes each of
+// the thousand is a round trip and a connection.
+func TestAThousandReadsRideInAFewTrips(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.AddHook(g)
+		rdb.Set(t.Context(), "k7", "v7", 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				data, err := c.Read(t.Context(), fmt.Sprint("k", i), 10)
+				if want := map[int]string{7: "v7"}[i]; err != nil || string(data) != want {
+					t.Errorf("read %d: got %q, %v, want %q", i, data, err, want)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := g.now.Load(); n != 10 {
+			t.Errorf("%d under way, want 10", n)
+		}
+		close(g.open)
+		all.Wait()
+		if n, most := g.trips.Load(), g.most.Load(); n > 20 || most > 10 {
+			t.Errorf("%d round trips, at most %d at a time; want 20 and 10 at most", n, most)
+		}
+	})
+}
+
+// A caller who leaves gets the error of its own context at once, and stops nobody.
+func TestACallerLeavesATripAndTheOthersGoOn(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.AddHook(g)
+		c := redisconn.New(rdb, opTimeout, 1)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if err := read(t.Context(), c, "k"); err != nil {
+					t.Errorf("one who stays: %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		if err := read(ctx, c, "k"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Millisecond {
+			t.Errorf("one who leaves: %v after %v", err, time.Since(began))
+		}
+		close(g.open)
+		all.Wait()
+	})
+}
+
+// The reply of a script that its caller has left, or that took too long, is told when it
+// is there: it may be a lease that nobody knows of.
+func TestALateReplyIsTold(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"the caller leaves": time.Millisecond, "the time is up": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+				rdb, g := m.Client(t, roomy), newGate()
+				rdb.AddHook(g)
+				c := redisconn.New(rdb, opTimeout, 1)
+				late := make(chan string, 2)
+				for _, calls := range [][]redisconn.Call{echoes(1, own), echoes(3, own)} {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					replies := c.Eval(ctx, echo, calls, func(i int, reply *redis.Cmd) {
+						if i == len(calls)-1 {
+							late <- fmt.Sprint(reply.Err())
+						}
+					})
+					if err := redisconn.FirstError(replies); err == nil {
+						t.Fatal("got a reply through a closed gate")
+					}
+					select {
+					case <-late:
+						t.Error("told before it was there")
+					default:
+					}
+				}
+				close(g.open)
+				for range 2 {
+					if got := <-late; !strings.HasPrefix(got, "NOSCRIPT") { // miniredis has not seen it
+						t.Errorf("got %v", got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A hook of the user's may panic or fail on our goroutine. All who ride with it get that
+// as their error, and the lane goes on.
+func TestWhatAHookDoesIsTheErrorOfItsTrip(t *testing.T) {
+	errHook := errors.New("no")
+	for name, fail := range map[string]func([]redis.Cmder) error{
+		"fails":  func([]redis.Cmder) error { return errHook },
+		"panics": func([]redis.Cmder) error { panic("ouch") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+				rdb, g := m.Client(t, roomy), newGate()
+				rdb.AddHook(g)
+				c := redisconn.New(rdb, time.Second, 1) // too long for lone ones
+				g.fail = fail
+				var all sync.WaitGroup
+				for range 100 {
+					all.Go(func() {
+						err := read(t.Context(), c, "k")
+						var panicked *contain.PanicError
+						if !errors.Is(err, errHook) && !errors.As(err, &panicked) {
+							t.Errorf("got %v", err)
+						}
+					})
+				}
+				synctest.Wait()
+				close(g.open)
+				all.Wait()
+				g.fail = nil
+				if err := read(t.Context(), c, "k"); err != nil {
+					t.Errorf("afterwards: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// An operation gets its own error, and others theirs.
+func TestEachOperationOfATripHasItsOwnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		rdb.Set(t.Context(), "k", "v", 0)
+		c := redisconn.New(rdb, time.Second, 1)
+		noNumber := redis.NewScript(`return redis.call("INCR", KEYS[1])`)
+		for range 3 { // with and without the script in the server
+			var all sync.WaitGroup
+			for range 50 {
+				all.Go(func() {
+					if data, err := c.Read(t.Context(), "k", 10); string(data) != "v" || err != nil {
+						t.Errorf("a read: %q, %v", data, err)
+					}
+				})
+				all.Go(func() {
+					reply := c.EvalOne(t.Context(), noNumber, redisconn.Call{Keys: []string{"k"}}, nil)
+					if reply.Err() == nil || redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+						t.Errorf("a script: %v", reply.Err())
+					}
+				})
+			}
+			all.Wait()
+		}
+	})
+}
+
+// A trip that hangs leaves its place to the next when its time is up, and when it comes
+// back at last, the lane is as before.
+func TestAHungTripLeavesItsPlace(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.AddHook(g)
+		c := redisconn.New(rdb, time.Second, 1)
+		for range 200 {
+			_ = read(t.Context(), c, "k")
+		}
+		if n := g.now.Load(); n > 64 {
+			t.Errorf("%d trips are left behind, want 64 at most", n)
+		}
+		if err := read(t.Context(), c, "k"); !errors.Is(err, redisconn.ErrBusy) {
+			t.Errorf("got %v, want ErrBusy", err)
+		}
+		close(g.open)
+		synctest.Wait()
+		if err := read(t.Context(), c, "k"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A megabyte takes a hundred times as long as the rest of a pipeline. Once it is known to
+// be long, it does not ride.
+func TestALongValueDoesNotRideTwice(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.Set(t.Context(), "long", strings.Repeat("x", 1<<20), 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		if _, err := c.Read(t.Context(), "long", 2<<20); err != nil {
+			t.Fatal(err)
+		}
+		rdb.AddHook(g)
+		var all sync.WaitGroup
+		ctx, cancel := context.WithTimeout(t.Context(), opTimeout/2) // too short to be lone
+		defer cancel()
+		for range 10 {
+			all.Go(func() { _ = read(ctx, c, "k") })
+		}
+		synctest.Wait()
+		under := g.now.Load()
+		all.Go(func() {
+			if data, err := c.Read(t.Context(), "long", 2<<20); len(data) != 1<<20 || err != nil {
+				t.Errorf("got %d bytes, %v", len(data), err)
+			}
+		})
+		synctest.Wait()
+		if now := g.now.Load(); now != under+1 {
+			t.Errorf("%d under way, want %d and the long one", now, under)
+		}
+		close(g.open)
+		all.Wait()
+	})
+}

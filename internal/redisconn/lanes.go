@@ -1,0 +1,137 @@
+package redisconn
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lanes are the lanes of a Conn: one, or in a cluster one for each node, so that a node
+// that hangs holds up nobody who asks the others. A cluster's operations still go over
+// the cluster client, which knows better when a slot moves.
+type lanes struct {
+	conn         *Conn
+	notesOutages bool
+	cluster      *redis.ClusterClient // nil: there is one lane
+	one          *lane                // for all keys; in a cluster, until its nodes are known
+	known        atomic.Bool          // the cluster client knows its nodes, and no longer asks for them first
+
+	mu     sync.RWMutex // guards what follows
+	byNode map[string]*lane
+}
+
+func (ls *lanes) init(c *Conn, notesOutages bool) {
+	ls.conn, ls.notesOutages = c, notesOutages
+	ls.cluster, _ = c.client.user.(*redis.ClusterClient)
+	ls.one = ls.open()
+	ls.byNode = map[string]*lane{}
+}
+
+func (ls *lanes) open() *lane {
+	l := &lane{conn: ls.conn, maxLone: ls.conn.client.mayBeLone(), maxTrips: maxTrips, maxOps: maxOps, maxLeft: maxLeft}
+	if ls.conn.client.plain == nil && ls.cluster == nil {
+		// Who knows where such a client sends what. An operation that hangs must not hold
+		// up others, so each is a trip of its own.
+		l.maxTrips, l.maxOps, l.maxLeft = math.MaxInt, 1, maxLeftEach
+	}
+	if ls.notesOutages {
+		l.outage = newOutage(ls.conn)
+	}
+	return l
+}
+
+// of returns the lane to the node that has key.
+func (ls *lanes) of(key string) *lane {
+	if ls.cluster == nil || !ls.known.Load() {
+		return ls.one
+	}
+	node, err := ls.cluster.MasterForKey(context.Background(), key) // asks nobody
+	if err != nil {
+		return ls.one
+	}
+	addr := node.Options().Addr
+	ls.mu.RLock()
+	l := ls.byNode[addr]
+	ls.mu.RUnlock()
+	if l != nil {
+		return l
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l = ls.byNode[addr]; l == nil {
+		l = ls.open()
+		ls.byNode[addr] = l
+	}
+	return l
+}
+
+// each calls f with all lanes.
+func (ls *lanes) each(f func(*lane)) {
+	ls.mu.RLock()
+	defer ls.mu.RUnlock()
+	f(ls.one)
+	for _, l := range ls.byNode {
+		f(l)
+	}
+}
+
+// endOutages ends the probes.
+func (ls *lanes) endOutages() {
+	ls.each(func(l *lane) { l.outage.close() })
+}
+
+// doMany is lane.do for operations of several nodes, in parts of at most maxOps. It calls
+// failed for each operation that has no reply, and late for those that may still run.
+func (c *Conn) doMany(ctx context.Context, ops []op, late func(int), failed func(int, error)) {
+	type part struct {
+		lane *lane
+		ops  []op
+		at   []int // the places of ops
+		trip *trip
+		err  error
+	}
+	var parts []*part
+	open := map[*lane]*part{}
+	for i, op := range ops {
+		l := c.lanes.of(op.key)
+		p := open[l]
+		if p == nil || len(p.ops) == maxOps {
+			p = &part{lane: l}
+			open[l] = p
+			parts = append(parts, p)
+		}
+		p.ops, p.at = append(p.ops, op), append(p.at, i)
+	}
+	lateFor := func(p *part) func() {
+		if late == nil {
+			return nil
+		}
+		return func() {
+			for _, i := range p.at {
+				late(i)
+			}
+		}
+	}
+	if len(parts) == 1 {
+		parts[0].err = parts[0].lane.do(ctx, parts[0].ops, lateFor(parts[0]))
+	} else {
+		for _, p := range parts {
+			p.trip, p.err = p.lane.join(ctx, p.ops)
+		}
+		for _, p := range parts {
+			if p.err == nil {
+				p.err = p.trip.wait(ctx, lateFor(p))
+			}
+		}
+	}
+	for _, p := range parts {
+		for _, i := range p.at {
+			if p.err != nil {
+				failed(i, p.err)
+			}
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package redisconn
+
+import (
+	"context"
+	"hash/maphash"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Read reads up to longest bytes of key, and one more if the value is longer. It is not
+// a GET: somebody else may have put hundreds of megabytes there, and go-redis makes room
+// for all that a server announces. A value of another type reads as none. During an
+// outage Read returns ErrOutage at once. It returns by the end of the Conn's time; before
+// that when ctx ends, unless the read is alone and ctx has no deadline before it.
+func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
+	cmd := redis.NewStringCmd(ctx, "getrange", key, int64(0), c.boxed(longest))
+	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
+		return nil, err
+	}
+	data, err := Bytes(cmd)
+	c.long.note(key, len(data))
+	return data, err
+}
+
+// ReadMany is Read for many keys, in one trip to each node, or more if they are more than
+// maxOps. The replies have their own errors.
+func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redis.StringCmd {
+	replies := make([]*redis.StringCmd, len(keys))
+	ops := make([]op, len(keys))
+	for i, key := range keys {
+		replies[i] = redis.NewStringCmd(ctx, "getrange", key, int64(0), c.boxed(longest))
+		ops[i] = op{key: key, cmd: replies[i], read: true}
+	}
+	c.doMany(ctx, ops, nil, func(i int, err error) {
+		replies[i] = redis.NewStringCmd(ctx)
+		replies[i].SetErr(err)
+	})
+	return replies
+}
+
+// boxed returns n as an argument of a command, without an allocation if n is what it was
+// the last time.
+func (c *Conn) boxed(n int) any {
+	if last := c.longest.Load(); last != nil && (*last).(int64) == int64(n) {
+		return *last
+	}
+	box := any(int64(n))
+	c.longest.Store(&box)
+	return box
+}
+
+// Bytes is the answer to a GETRANGE.
+func Bytes(reply *redis.StringCmd) ([]byte, error) {
+	data, err := reply.Bytes()
+	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, nil
+	}
+	return data, err
+}
+
+// longKeys remembers, of some keys, that their values were long when they were last
+// read. Which keys it has is a matter of chance: a key takes the place of another.
+type longKeys struct {
+	hashes [256]atomic.Uint64
+}
+
+// longValue is from when on a value is long: reading it takes as long as reading a few
+// hundred short ones.
+const longValue = 64 << 10
+
+var seed = maphash.MakeSeed()
+
+func (k *longKeys) place(key string) (*atomic.Uint64, uint64) {
+	hash := maphash.String(seed, key)
+	return &k.hashes[hash%uint64(len(k.hashes))], hash
+}
+
+func (k *longKeys) has(key string) bool {
+	place, hash := k.place(key)
+	return place.Load() == hash
+}
+
+func (k *longKeys) note(key string, length int) {
+	place, hash := k.place(key)
+	switch {
+	case length >= longValue:
+		place.Store(hash)
+	case place.Load() == hash:
+		place.Store(0)
+	}
+}

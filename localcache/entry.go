@@ -1,0 +1,57 @@
+package localcache
+
+import "sync/atomic"
+
+// An entry is a value or a null. It does not change once it is set, but for its state.
+//
+// What a hit reads stands in front, in one line of the processor's cache: the head and
+// the first 24 bytes of the value, which is a pointer, a string, or a slice.
+type entry[K comparable, V any] struct {
+	head
+	value V
+
+	key  K // the zero K if the hashes suffice
+	tier *tier[K, V]
+	cost uint32 // in bytes
+}
+
+// A head says what an entry is of, and for how long it counts.
+type head struct {
+	hash, check uint64
+	filled      int64  // by the clock
+	life        uint32 // in milliseconds since filled
+	generation  uint32 // of its stripe, when the mark was taken
+	state       atomic.Uint32
+	stripe      uint16
+}
+
+// What an entry's state can hold.
+const (
+	gone       = 1 << iota // ristretto has let go of it
+	superseded             // it is on its way into ristretto, and a newer one will follow
+)
+
+// An item is an entry of any cache, as a store sees it.
+type item interface {
+	header() *head
+	bytes() int64
+
+	// letGo is called once for every entry that ristretto was given, or was to be
+	// given, when ristretto has it no longer.
+	letGo()
+	evicted()
+	rejected()
+}
+
+func (h *head) header() *head       { return h }
+func (e *entry[K, V]) bytes() int64 { return int64(e.cost) }
+func (e *entry[K, V]) evicted()     { e.tier.evicted.Add(1) }
+func (e *entry[K, V]) rejected()    { e.tier.rejected.Add(1) }
+
+func (e *entry[K, V]) letGo() {
+	e.state.Or(gone)
+	e.tier.front.drop(e)
+	e.tier.used.Add(-e.bytes())
+	e.tier.entries.Add(-1)
+	e.tier.store.used.Add(-e.bytes())
+}

@@ -1,0 +1,146 @@
+package localcache_test
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/localcache"
+)
+
+// Catches tables and goroutines that are made before there is an entry: 5.1 MiB and five
+// goroutines for each cache.
+func TestAnEmptyCacheCostsNextToNothing(t *testing.T) {
+	const caches = 10
+	var all [caches]*localcache.Cache[string, int]
+	goroutines, before := runtime.NumGoroutine(), heap()
+	for i := range all {
+		all[i] = open[string, int](t, localcache.Options{})
+		all[i].Get("a")
+		all[i].Delete("a")
+	}
+	if each := (heap() - before) / caches; each > 320<<10 {
+		t.Errorf("an empty cache takes %d KiB", each>>10)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 0 {
+		t.Errorf("%d goroutines run for %d empty caches", n, caches)
+	}
+	runtime.KeepAlive(all)
+}
+
+// Catches caches of one Budget with tables or goroutines of their own.
+func TestCachesOfABudgetShareItsTables(t *testing.T) {
+	const caches = 10
+	shared := &localcache.Budget{}
+	goroutines, before := runtime.NumGoroutine(), heap()
+	var all [caches]*localcache.Cache[string, int]
+	for i := range all {
+		all[i] = open[string, int](t, localcache.Options{Budget: shared})
+		all[i].Fill(all[i].Mark("a"), "a", i, 8, time.Minute)
+	}
+	if took := heap() - before; took > caches*320<<10+6<<20 {
+		t.Errorf("%d caches take %d MiB", caches, took>>20)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 2 {
+		t.Errorf("%d goroutines run for %d caches", n, caches)
+	}
+	for i, c := range all {
+		want(t, c, "a", i, value)
+	}
+}
+
+// Two caches of one Budget hold the same keys. Catches a hash that is the same in both,
+// an entry that does not know its cache, and a deletion in one that reaches the other.
+func TestCachesOfABudgetDoNotSeeEachOther(t *testing.T) {
+	shared := &localcache.Budget{}
+	a := open[int64, int](t, localcache.Options{Budget: shared})
+	b := open[int64, int](t, localcache.Options{Budget: shared})
+	c := open[int64, string](t, localcache.Options{Budget: shared})
+	for key := range int64(1000) {
+		a.Fill(a.Mark("x"), key, 1, 8, time.Minute)
+		b.Fill(b.Mark("x"), key, 2, 8, time.Minute)
+		c.Fill(c.Mark("x"), key, "3", 8, time.Minute)
+		a.FillNull(a.Mark("x"), -1-key, time.Minute)
+	}
+	a.Settle()
+	for key := range int64(1000) {
+		want(t, a, key, 1, value)
+		want(t, b, key, 2, value)
+		want(t, c, key, "3", value)
+		want(t, a, -1-key, 0, null)
+		want(t, b, -1-key, 0, miss)
+	}
+	b.Flush()
+	want(t, a, 1, 1, value)
+	want(t, b, 1, 0, miss)
+	b.Close()
+	want(t, a, 1, 1, value)
+	want(t, b, 1, 0, miss)
+}
+
+// Catches a budget for each of the caches.
+func TestCachesOfABudgetKeepToItTogether(t *testing.T) {
+	const budget = 1 << 20
+	shared := &localcache.Budget{MaxBytes: budget}
+	a := open[int, int](t, localcache.Options{Budget: shared})
+	b := open[string, int](t, localcache.Options{Budget: shared})
+	for key := range 5000 {
+		a.Fill(a.Mark("x"), key, key, 1000, time.Minute)
+		b.Fill(b.Mark("x"), strconv.Itoa(key), key, 1000, time.Minute)
+		if key%100 == 0 {
+			a.Settle()
+		}
+		if used := a.Stats().Bytes + b.Stats().Bytes; used > a.MostBytes()+5000 {
+			t.Fatalf("%d bytes are used, of at most %d", used, a.MostBytes())
+		}
+	}
+	a.Settle()
+	if x, y := a.Stats().Bytes, b.Stats().Bytes; x+y < budget*8/10 || x < budget/10 || y < budget/10 {
+		t.Errorf("%d and %d bytes of %d are used", x, y, budget)
+	}
+}
+
+// A Budget goes on with new caches after its last one was closed.
+func TestABudgetEndsWithItsLastCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+		shared := &localcache.Budget{}
+		for range 3 {
+			a := open[int, int](t, localcache.Options{Budget: shared})
+			b := open[int, int](t, localcache.Options{Budget: shared})
+			a.Fill(a.Mark("x"), 1, 1, 8, time.Minute)
+			b.Fill(b.Mark("x"), 1, 2, 8, time.Minute)
+			a.Close()
+			want(t, b, 1, 2, value)
+			b.Close()
+			if n := a.Stats().Bytes + b.Stats().Bytes; n != 0 {
+				t.Errorf("%d bytes are left", n)
+			}
+		}
+	})
+}
+
+func TestABudgetIsChecked(t *testing.T) {
+	for _, o := range []localcache.Options{
+		{Budget: &localcache.Budget{}, MaxBytes: 1 << 20},
+		{Budget: &localcache.Budget{}, MaxNullBytes: 1 << 20},
+		{Budget: &localcache.Budget{MaxBytes: -1}},
+		{Budget: &localcache.Budget{MaxBytes: 1}},
+		{Budget: &localcache.Budget{MaxNullBytes: 1}},
+	} {
+		if c, err := localcache.New[int, int](o); c != nil || err == nil || !strings.Contains(err.Error(), "Budget") {
+			t.Errorf("New(%+v) = %v, %v", o, c, err)
+		}
+	}
+	for _, o := range []localcache.Options{{Budget: &localcache.Budget{}, MaxNullBytes: -1}, {Budget: &localcache.Budget{MaxNullBytes: -1}}} {
+		c := open[int, int](t, o)
+		if c.FillNull(c.Mark("x"), 1, time.Minute) {
+			t.Error("a null was taken")
+		}
+	}
+	if c, err := localcache.New[int, int](localcache.Options{Budget: &localcache.Budget{}, MaxBytes: -1}); c != nil || err != nil {
+		t.Errorf("off: %v, %v", c, err)
+	}
+}

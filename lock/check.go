@@ -1,0 +1,55 @@
+package lock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
+)
+
+// Check asks Redis whether locks can be kept in it, for the start of a service and for
+// its readiness: whether it answers, as a master of version 6.2 or later, accepts the
+// client's password and database, lets it run every script of a mutex, has the replicas
+// for Options.Replicas, and does not evict locks. It takes and gives back a lock of its
+// own, of which Options.Hooks hear nothing; of a cluster it tries one node. A user of
+// Redis who may not use INFO hears nothing of evictions.
+//
+// The error matches ErrUnavailable if Redis cannot be used and ErrNotReplicated if too
+// few replicas answer. ErrConfig says that the server evicts locks. Check takes some
+// milliseconds; if Redis does not answer, some seconds, or until ctx ends.
+func (l *Locker) Check(ctx context.Context) error {
+	o, err := l.options()
+	if err != nil {
+		return err
+	}
+	found := redisconn.Check(ctx, l.shared.redis.prompt.Client(), redisconn.Scripts)
+	if found.Broken != nil {
+		return unavailable(found.Broken)
+	}
+	o.Hooks = Hooks{}
+	if err := l.With(o).tryScripts(ctx); err != nil {
+		return err
+	}
+	if found.Weak != nil {
+		return badConfig("%v", found.Weak)
+	}
+	return nil
+}
+
+// tryScripts runs each script of a mutex under a name of its own.
+func (l *Locker) tryScripts(ctx context.Context) error {
+	name := "levee-check-" + rand.Text()
+	lease, err := l.TryLock(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, failed := l.TryLock(ctx, name)
+	if errors.Is(failed, ErrNotAcquired) {
+		failed = nil
+	}
+	_, unseen := l.Inspect(ctx, name)
+	t := newTarget(l.o.Prefix, keys.Mutex, name, exclusive)
+	return errors.Join(failed, unseen, lease.Check(ctx), l.shared.redis.leave(ctx, &t, name), lease.Unlock(ctx))
+}

@@ -1,0 +1,85 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+)
+
+// A tenant is a hook that puts a prefix to the keys of scripts.
+type tenant struct{ rewritten atomic.Int64 }
+
+func (*tenant) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h *tenant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.rewrite(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *tenant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			h.rewrite(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (h *tenant) rewrite(cmd redis.Cmder) {
+	if name := cmd.Name(); name != "eval" && name != "evalsha" {
+		return
+	}
+	args := cmd.Args()
+	for i := 3; i < 3+args[2].(int); i++ {
+		if key := args[i].(string); !strings.HasPrefix(key, "tenant:") {
+			args[i] = "tenant:" + key
+		}
+	}
+	h.rewritten.Add(1)
+}
+
+// Callers with little time, those with much, and those who ask together took different
+// ways to Redis once, and with such a hook each way had a lock of its own.
+func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, hook := s.Client(t), &tenant{}
+	rdb.AddHook(hook)
+	l := open(t, rdb, lock.Options{Lease: time.Minute})
+	held, err := l.TryLock(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, patience := range []time.Duration{time.Hour, 90 * time.Millisecond} { // promptTime is between them
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			if lease, err := l.TryLock(ctx, "a"); err == nil {
+				t.Errorf("with %v left the lock was granted twice, fences %d and %d", patience, held.Fence(), lease.Fence())
+			} else if !errors.Is(err, lock.ErrNotAcquired) && ctx.Err() == nil {
+				t.Error(err)
+			}
+			cancel()
+		}
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := s.Client(t).Keys(t.Context(), "levee:*").Val(); len(left) > 0 {
+		t.Errorf("keys that the hook has not rewritten: %q", left)
+	}
+	if hook.rewritten.Load() < 42 {
+		t.Errorf("the hook saw %d scripts, want 42", hook.rewritten.Load())
+	}
+}

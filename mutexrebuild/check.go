@@ -1,0 +1,135 @@
+package mutexrebuild
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// Check asks Redis whether the group can work with it: whether it answers as a master of
+// version 6.2 or later, lets the client run each of the group's commands and hear its
+// messages, has the replicas for Options.WaitReplicas, and has an eviction policy that
+// leaves others' keys alone. It tries the commands on a key of its own, which it takes
+// away again, and looks at all masters of a cluster but tries the commands on one.
+//
+// The error matches ErrUnavailable if Redis cannot be used, and does not if something
+// weakens a promise. Check takes some milliseconds; without an answer some seconds, or
+// until ctx ends. Without Redis it returns nil.
+func (g *Group) Check(ctx context.Context) error {
+	if g.redis == nil {
+		return nil
+	}
+	found := redisconn.Check(ctx, g.rdb, redisconn.Reads)
+	broken := found.Broken
+	if broken == nil {
+		broken = g.redis.tryScripts(ctx, g.rdb)
+	}
+	if broken == nil {
+		broken = g.msgs.arrive(ctx)
+	}
+	if broken != nil {
+		return g.redis.unavailable(ctx, "check", nil, broken)
+	}
+	if err := errors.Join(found.Weak, g.redis.tryReplicas(ctx, g.rdb)); err != nil {
+		return fmt.Errorf("mutexrebuild: check of %q: %v", g.space.Name, err)
+	}
+	return nil
+}
+
+// tryScripts runs each script on a key of its own, and reads it. The order has every
+// command of the scripts run but those that clean up after a stranger.
+func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error {
+	id := "levee-check-" + newToken()
+	both, lease, ms := s.keys(id), s.keys(id)[1:], s.lease.Milliseconds()
+	first, second, third, hold := newToken(), newToken(), newToken(), newToken()
+	wake, gone := s.message(wakeUp, id), s.message(invalidated, id)
+	for _, step := range []struct {
+		name   string
+		script *redis.Script
+		keys   []string
+		args   []any
+		want   string // how the reply begins
+	}{
+		{"begin", beginScript, both, []any{first, ms, "", 64, s.space.Schema}, "[granted"},
+		{"begin", beginScript, both, []any{second, ms, "", 64, s.space.Schema}, "[wait"},
+		{"renew", renewScript, lease, []any{first, ms}, "1"},
+		{"commit", commitScript, both, []any{first, "x", 1000, s.channel, wake}, "1"},
+		{"claim", claimScript, both, []any{second, ms, "drop"}, "[1 0]"},
+		{"set", setScript, both, []any{second, "x", 1000, s.channel, gone}, "1"},
+		{"invalidate", invalidateScript, both, []any{hold, 1000, "", s.channel, gone}, "0"},
+		{"begin", beginScript, both, []any{second, ms, "", 64, s.space.Schema}, "[held"},
+		{"share", shareScript, lease, []any{second, third, "x", 1000, s.space.Schema}, "1"},
+		{"invalidate", invalidateScript, both, []any{"", 0, hold, s.channel, gone}, "0"},
+		{"begin", beginScript, both, []any{third, ms, "", 64, s.space.Schema}, "[granted"},
+		{"begin", beginScript, both, []any{second, ms, "", 64, s.space.Schema}, "[wait"},
+		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
+	} {
+		reply, err := redisconn.Step(ctx, func(ctx context.Context) (any, error) {
+			return step.script.Run(ctx, rdb, step.keys, step.args...).Result()
+		})
+		if err != nil {
+			return fmt.Errorf("script %s: %w", step.name, err)
+		}
+		if got := fmt.Sprint(reply); !strings.HasPrefix(got, step.want) {
+			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
+		}
+	}
+	_, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, both[0], 0, 64).Result() })
+	if err != nil {
+		return fmt.Errorf("GETRANGE: %w", err)
+	}
+	// A server that knows the scripts is not asked to EVAL them until it has lost them.
+	_, err = redisconn.Step(ctx, func(ctx context.Context) (any, error) {
+		return abortScript.Eval(ctx, rdb, lease, first, s.channel, wake).Result()
+	})
+	if err != nil {
+		return fmt.Errorf("EVAL: %w", err)
+	}
+	return nil
+}
+
+// tryReplicas has the replicas that Options.WaitReplicas asks for confirm an
+// invalidation.
+func (s *store) tryReplicas(ctx context.Context, rdb redis.UniversalClient) error {
+	if s.waitFor == 0 {
+		return nil
+	}
+	id := "levee-check-" + newToken()
+	call := redisconn.Call{Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id)}}
+	confirmed, err := redisconn.Step(ctx, func(ctx context.Context) (int, error) {
+		_, confirmed, err := s.conn.EvalAndWait(ctx, invalidateScript, []redisconn.Call{call}, s.waitFor, time.Second)
+		return confirmed, err
+	})
+	if err == nil && confirmed < s.waitFor {
+		err = redisconn.TooFew(confirmed, s.waitFor)
+	}
+	if err != nil {
+		return fmt.Errorf("WaitReplicas: %w", err)
+	}
+	return nil
+}
+
+// hearTime is how long a subscription may take to stand.
+const hearTime = 3 * time.Second
+
+// arrive waits until messages arrive. The error says why they do not.
+func (s *subscription) arrive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hearTime)
+	defer cancel()
+	for pause := time.Millisecond; !s.link.Live(); pause = min(2*pause, 50*time.Millisecond) {
+		if wait.Sleep(ctx, pause); ctx.Err() != nil {
+			if cause := s.cause.Load(); cause != nil {
+				return fmt.Errorf("no messages arrive: %w", *cause)
+			}
+			return errors.New("no messages arrive")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package mutexrebuild_test
+
+import (
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+var epochKey = keys.OfCache("p").Epoch()
+
+// The process that clears has the new epoch at once, others after the message, and
+// processes that start later find it. Owners are told after it has risen.
+func TestAClearRaisesTheEpochEverywhere(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		var heard atomic.Uint64
+		var other *group
+		other = r.listening(r.client(), opts{}, mutexrebuild.Messages{Cleared: func() { heard.Store(other.Epoch()) }})
+		r.eventually("messages arrive", other.Live)
+		g, last := r.group(opts{}), uint64(0)
+		if g.Epoch() != 0 || r.rdb.Exists(r.ctx, epochKey).Val() != 0 {
+			r.Errorf("before the first Clear: %d", g.Epoch())
+		}
+		for range 5 {
+			r.must(g.Clear(r.ctx))
+			now := g.Epoch()
+			if now <= last || g.LoadEpoch() != now {
+				r.Errorf("the epoch goes from %d to %d, that of loads is %d", last, now, g.LoadEpoch())
+			}
+			r.eventually("the other hears of it", func() bool { return other.Epoch() == now && heard.Load() == now })
+			if late := r.group(opts{}); late.Epoch() != now {
+				r.Errorf("a late one has %d, want %d", late.Epoch(), now)
+			}
+			last = now
+		}
+		if ttl := r.rdb.PTTL(r.ctx, epochKey).Val(); ttl < 365*24*time.Hour {
+			r.Errorf("the epoch ends in %v, values may live for a year", ttl)
+		}
+	})
+}
+
+// A server that is full throws the epoch out, or it is lost in a failover. A process
+// that starts then knows nothing of the Clear, and would take what is from before
+// it; the others put it back.
+func TestAnEpochThatRedisHasLostIsPutBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{})
+		r.must(g.Clear(r.ctx))
+		want := strconv.FormatUint(g.Epoch(), 10)
+		for _, lose := range []func(){
+			func() { r.rdb.Del(r.ctx, epochKey) },
+			func() { r.rdb.Set(r.ctx, epochKey, "12345", time.Hour) },
+			func() { r.rdb.Set(r.ctx, epochKey, "what?", time.Hour) },
+			func() { r.rdb.Set(r.ctx, epochKey, "nan", time.Hour) },
+			func() { r.rdb.Set(r.ctx, epochKey, "99999999999999999999", time.Hour) },
+		} {
+			lose()
+			time.Sleep(31 * time.Second)
+			if got := r.rdb.Get(r.ctx, epochKey).Val(); got != want {
+				r.Errorf("Redis has %q, want %q", got, want)
+			}
+		}
+		if ttl := r.rdb.PTTL(r.ctx, epochKey).Val(); ttl < 365*24*time.Hour {
+			r.Errorf("it ends in %v", ttl)
+		}
+	})
+}
+
+// The clock of a server that takes over may be behind. An epoch that went back
+// would let values from before the Clear count.
+func TestAnEpochNeverGoesBack(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
+		r.must(r.rdb.Set(r.ctx, epochKey, ahead, time.Minute).Err())
+		g := r.group(opts{})
+		if g.Epoch() != ahead {
+			r.Errorf("it has %d, want %d", g.Epoch(), ahead)
+		}
+		r.must(r.rdb.Del(r.ctx, epochKey).Err())
+		r.must(g.Clear(r.ctx))
+		if g.Epoch() != ahead+1 {
+			r.Errorf("it has %d, want %d", g.Epoch(), ahead+1)
+		}
+	})
+}
+
+// A message of a Clear carries no epoch: who can publish on the channel cannot end what
+// is in Redis, only have the epoch read.
+func TestAForgedClearCostsARead(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		g := r.group(opts{})
+		for range 10 {
+			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), "cY5XXB4L7Q7BDUTHDQPGG4AEJ3S9007199254740991").Err())
+		}
+		r.must(r.group(opts{}).Invalidate(r.ctx, "x"))
+		r.eventually("it has read the epoch", g.Live)
+		if g.Epoch() != 0 {
+			r.Errorf("it has the epoch %d", g.Epoch())
+		}
+	})
+}
+
+// Somebody else's key stands where the epoch belongs: it is left alone, and a Clear fails.
+func TestAForeignEpochIsLeftAlone(t *testing.T) {
+	everywhere(t, func(r *rig) {
+		r.must(r.rdb.RPush(r.ctx, epochKey, "theirs").Err())
+		g := r.group(opts{})
+		r.want(g, "x", "v", gives("v"))
+		r.finds(r.group(opts{}), "x", "v")
+		if err := g.Clear(r.ctx); err == nil {
+			r.Error("Clear gives no error")
+		}
+		if n := r.rdb.LLen(r.ctx, epochKey).Val(); n != 1 {
+			r.Errorf("a list of %d", n)
+		}
+		r.must(r.rdb.Del(r.ctx, epochKey).Err())
+		r.eventually("it is confirmed after all", func() bool { return g.Epoch() > 0 && g.Stats().Unconfirmed == 0 })
+	})
+}
+
+// A value whose epoch cannot be told is unknown, not a hit. On a cluster the node of the
+// epoch may be away while that of the value answers.
+func TestWithoutTheEpochAValueIsUnknown(t *testing.T) {
+	r := onServer(t)
+	r.want(r.group(opts{}), "x", "v", gives("v"))
+	p := redistest.Proxy(t, r.server.Addr())
+	p.RewriteReplies(1000, "GETRANGE "+epochKey, func([]byte) []byte { return []byte("-CLUSTERDOWN no\r\n") })
+	g := r.with(p.Client(t), opts{})
+	r.loads(g, "x", "w")
+	r.checkStats(g, "it went on without the epoch", func(s stats) bool { return s.Unknown > 0 })
+	if g.Live() {
+		r.Error("it takes messages for enough")
+	}
+	p.Heal()
+	r.eventually("the epoch is known", g.Live)
+	r.finds(g, "x", "v")
+}
