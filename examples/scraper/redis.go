@@ -63,9 +63,9 @@ func sumCalls(info string) (n int64, err error) {
 	return n, nil
 }
 
-// each calls do with all keys of the runs, some at a time: those of caches and of filters.
+// each calls do with all keys of the runs, some at a time: those of the plain read-through, of caches and of filters.
 func (s *redisServer) each(ctx context.Context, rdb *redis.Client, do func(keys []string) error) error {
-	for _, pattern := range []string{"levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
+	for _, pattern := range []string{s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
 		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 			keys, next, err := rdb.Scan(ctx, cursor, pattern, 5000).Result()
 			if err != nil {
