@@ -192,14 +192,14 @@ func (p *FaultProxy) accept(listener net.Listener) {
 		if err != nil {
 			return
 		}
-		p.running.Go(func() { p.connect(client) })
+		p.running.Go(func() { p.connect(client, listener) })
 	}
 }
 
 // connect serves one client until either side is gone.
-func (p *FaultProxy) connect(client net.Conn) {
+func (p *FaultProxy) connect(client net.Conn, listener net.Listener) {
 	l := &link{p: p, client: client, done: make(chan struct{}), pending: make(chan reply, 1024)}
-	if !p.register(l) {
+	if !p.register(l, listener) {
 		_ = client.Close()
 		return
 	}
@@ -215,10 +215,12 @@ func (p *FaultProxy) connect(client net.Conn) {
 	l.serve(server)
 }
 
-func (p *FaultProxy) register(l *link) bool {
+// register refuses a connection that was accepted just before Refuse: a Cut after that
+// would not have seen it.
+func (p *FaultProxy) register(l *link, listener net.Listener) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed || p.listener != listener {
 		return false
 	}
 	p.links[l] = struct{}{}
