@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"runtime/debug"
 	"time"
+	"unsafe"
 
 	"github.com/levee-go/levee/internal/logonce"
 )
@@ -221,7 +222,7 @@ func (raw) Marshal(v any) ([]byte, error) {
 func (raw) Unmarshal(data []byte, v any) error {
 	switch v := v.(type) {
 	case *string:
-		*v = string(data)
+		*v = unsafe.String(unsafe.SliceData(data), len(data)) // nobody writes to what a reply brought
 	case *[]byte:
 		*v = data
 	default:

@@ -22,6 +22,7 @@ type job[K comparable, V any] struct {
 	id     string
 	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
 	flight *flight.Flight[found[V]]
+	own    flight.Flight[found[V]] // what flight points to, if a caller opened it: one piece of memory less
 	class  breaker.Class
 	done   atomic.Bool
 	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait

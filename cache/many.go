@@ -53,14 +53,8 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			return nil
 		}, failed.of(key))
 	}
-	opened := 0
-	for i := range lookups {
-		if c.join(ctx, &lookups[i]); lookups[i].opened {
-			opened++
-		}
-	}
-	if opened > 0 {
-		c.start(ctx, c.jobsOf(ctx, lookups, opened)...)
+	if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
+		c.start(ctx, opened...)
 	}
 	if slices.ContainsFunc(lookups, func(l lookup[K, V]) bool { return !l.over && !l.caller.Ready() }) {
 		defer breaker.Pause(ctx)() // see read
@@ -79,17 +73,21 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	}
 }
 
-// jobsOf makes the jobs of the flights that lookups have opened, in one piece of memory.
-func (c *Cache[K, V]) jobsOf(ctx context.Context, lookups []lookup[K, V], opened int) []*job[K, V] {
-	piece, jobs := make([]job[K, V], opened), make([]*job[K, V], 0, opened)
+// joinAll joins lookups to their flights, and returns the jobs of those that it opened.
+// The jobs are one piece of memory.
+func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (opened []*job[K, V]) {
+	var piece []job[K, V]
 	for i := range lookups {
-		if l := &lookups[i]; l.opened {
-			j := &piece[len(jobs)]
-			j.key, j.id, j.ctx, j.flight = l.key, l.id, ctx, l.caller.Flight
-			jobs = append(jobs, j)
-		}
+		c.join(ctx, &lookups[i], func() *job[K, V] {
+			if piece == nil {
+				piece, opened = make([]job[K, V], len(lookups)-i), make([]*job[K, V], 0, len(lookups)-i)
+			}
+			j := &piece[len(opened)]
+			opened = append(opened, j)
+			return j
+		})
 	}
-	return jobs
+	return opened
 }
 
 // of returns a function that adds the error of key, if it is one.

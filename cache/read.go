@@ -71,8 +71,10 @@ type found[V any] struct {
 // starts it, and [Cache.conclude] waits for its end.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (found[V], error) {
 	l := c.lookup(ctx, key, kind)
-	if c.join(ctx, &l); l.opened {
-		c.start(ctx, c.newJob(ctx, key, l.caller.Flight))
+	var j *job[K, V]
+	c.join(ctx, &l, func() *job[K, V] { j = &job[K, V]{}; return j })
+	if l.opened {
+		c.start(ctx, j)
 	}
 	if !l.over && !l.caller.Ready() {
 		defer breaker.Pause(ctx)() // if it is that of a load, this one waits for another
@@ -89,7 +91,7 @@ type lookup[K comparable, V any] struct {
 	err    error
 	held   bool // err is the held error of a load
 	caller flight.Caller[found[V]]
-	opened bool // the flight, by this caller, who has to start it
+	opened bool // the flight, by this caller, who has to start its job
 }
 
 // lookup goes through the tiers of this process, in the order in which they are
@@ -121,14 +123,18 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 	return l
 }
 
-// join puts a lookup that is not over on the flight of its key. It calls no function of
-// the user's: a flight that is opened here has to be started, and a batch joins several
-// before it starts them.
-func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V]) {
+// join puts a lookup that is not over on the flight of its key. If it opens that, a job
+// of room runs it. It calls no function of the user's: a flight that is opened here has to
+// be started, and a batch joins several before it starts them.
+func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *job[K, V]) {
 	if l.over {
 		return
 	}
-	caller, role, err := c.flights.Join(ctx, l.id)
+	caller, role, err := c.flights.JoinIn(ctx, l.id, func() *flight.Flight[found[V]] {
+		j := room()
+		j.key, j.id, j.ctx, j.flight = l.key, l.id, ctx, &j.own
+		return j.flight
+	})
 	switch {
 	case err != nil:
 		l.held = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)

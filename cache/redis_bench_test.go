@@ -114,7 +114,7 @@ func BenchmarkPage(b *testing.B) {
 	names := make([]string, len(keys))
 	for i := range keys {
 		keys[i] = int64(i)
-		names[i] = fmt.Sprint("page:", i)
+		names[i] = fmt.Sprintf("levee:c1:{page:%d}", i)
 	}
 	_ = must(c.GetMany(ctx, keys))
 	bare := func(int) bool {
@@ -151,7 +151,7 @@ func BenchmarkRedisHits(b *testing.B) {
 		Name: "hits", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
-	for key := range int64(1000) {
+	for key := range int64(10000) {
 		_ = must(c.Get(b.Context(), key))
 	}
 	for _, callers := range []int{1, 16, 256, 1024} {
@@ -161,7 +161,7 @@ func BenchmarkRedisHits(b *testing.B) {
 			for caller := range callers {
 				all.Go(func() {
 					for i := range b.N/callers + 1 {
-						if got, err := c.Get(b.Context(), int64((caller+7*i)%1000)); err != nil || len(got) != 200 {
+						if got, err := c.Get(b.Context(), int64((caller*39+7*i)%10000)); err != nil || len(got) != 200 {
 							b.Errorf("got %d bytes, %v", len(got), err)
 							return
 						}

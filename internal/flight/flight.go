@@ -141,6 +141,15 @@ type Caller[R any] struct {
 // Join gives the caller a place in the flight of id, which it opens if there is
 // none. It returns ErrClosed, ErrReentrant, or the held error of a load of id.
 func (g *Group[R]) Join(ctx context.Context, id string) (Caller[R], Role, error) {
+	return g.JoinIn(ctx, id, anew[R])
+}
+
+func anew[R any]() *Flight[R] { return &Flight[R]{} }
+
+// JoinIn is Join. The flight that it may have to open is a zero Flight that room gives
+// it, so that the caller can make it in one piece of memory with what runs it. room is
+// called with the group's mutex held.
+func (g *Group[R]) JoinIn(ctx context.Context, id string, room func() *Flight[R]) (Caller[R], Role, error) {
 	if g.isLoading(ctx, id) {
 		return Caller[R]{}, Waits, ErrReentrant
 	}
@@ -154,7 +163,7 @@ func (g *Group[R]) Join(ctx context.Context, id string) (Caller[R], Role, error)
 		if h := g.held[id]; h != nil && !h.look {
 			return Caller[R]{}, Waits, h.err
 		}
-		f, role = g.open(id), Opened
+		f, role = g.open(id, room()), Opened
 	}
 	f.joined++
 	f.arrived(ctx)
@@ -164,17 +173,17 @@ func (g *Group[R]) Join(ctx context.Context, id string) (Caller[R], Role, error)
 	return Caller[R]{f, f.joined}, role, nil
 }
 
-// open makes a flight that others can join. The caller holds g.mu.
-func (g *Group[R]) open(id string) *Flight[R] {
-	f := g.begin(id)
-	g.flights[id] = f
+// open makes f a flight that others can join. The caller holds g.mu.
+func (g *Group[R]) open(id string, f *Flight[R]) *Flight[R] {
+	g.flights[id] = g.begin(id, f)
 	return f
 }
 
-// begin makes a flight. The caller holds g.mu.
-func (g *Group[R]) begin(id string) *Flight[R] {
+// begin makes f a flight. The caller holds g.mu.
+func (g *Group[R]) begin(id string, f *Flight[R]) *Flight[R] {
 	g.running++
-	return &Flight[R]{ID: id, group: g}
+	f.ID, f.group = id, g
+	return f
 }
 
 // Alone makes a flight for a refresh, which nobody joins or waits for. It returns nil
@@ -187,7 +196,7 @@ func (g *Group[R]) Alone(id string) *Flight[R] {
 		return nil
 	}
 	g.alone[id] = true
-	f := g.begin(id)
+	f := g.begin(id, anew[R]())
 	f.alone = true
 	return f
 }
@@ -204,7 +213,7 @@ func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
-	f := g.begin(id)
+	f := g.begin(id, anew[R]())
 	f.apart = true
 	return f, nil
 }
@@ -331,7 +340,7 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 		delete(g.flights, f.ID)
 	}
 	if f.joined > f.decidedAt {
-		next = g.open(f.ID)
+		next = g.open(f.ID, anew[R]())
 		f.inherit(next)
 	}
 	f.result, f.err, f.next = result, err, next

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -256,6 +257,7 @@ type trip struct {
 // the moment (READONLY, LOADING), go-redis sends all of it again, and again: a server
 // that refuses scripts still answers reads, which need not wait for that.
 func (t *trip) add(ops []op) {
+	t.cmds = slices.Grow(t.cmds, len(ops))
 	for _, op := range ops {
 		t.cmds = append(t.cmds, op.cmd)
 		if op.read {

@@ -28,8 +28,11 @@ func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error
 func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redis.StringCmd {
 	replies := make([]*redis.StringCmd, len(keys))
 	ops := make([]op, len(keys))
+	args, box := make([]any, 0, 4*len(keys)), c.boxed(longest)
 	for i, key := range keys {
-		replies[i] = redis.NewStringCmd(ctx, "getrange", key, int64(0), c.boxed(longest))
+		n := len(args)
+		args = append(args, "getrange", key, int64(0), box)
+		replies[i] = redis.NewStringCmd(ctx, args[n:n+4:n+4]...)
 		ops[i] = op{key: key, cmd: replies[i], read: true}
 	}
 	c.doMany(ctx, ops, nil, func(i int, err error) {
