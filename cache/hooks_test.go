@@ -196,7 +196,7 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 		t.Errorf("%q", events)
 	}
 	s := c.Stats()
-	if s.StaleAge.Count() != s.Stale || s.Stale > 0 && s.StaleAge.Sum < 20*time.Millisecond {
+	if s.StaleAge.Count() != s.Stale || s.Stale > 0 && s.StaleAge.Sum < 15*time.Millisecond {
 		t.Errorf("the ages of %d stale values are noted as %v", s.Stale, s.StaleAge)
 	}
 }
