@@ -12,10 +12,13 @@ import (
 // than it needs. What Redis did not answer is counted elsewhere and is in no histogram:
 // most of it was never sent.
 func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value mutexrebuild.Value, now time.Time) {
+	if !c.fleet.Shared() {
+		return c.fleet.GetOne(ctx, id), time.Now()
+	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: id, Keys: 1})
 	began := time.Now()
 	value = c.fleet.GetOne(ctx, id)
-	if now = time.Now(); value.Err == nil && c.fleet.Shared() {
+	if now = time.Now(); value.Err == nil {
 		c.times.read.add(&latencies, now.Sub(began))
 	}
 	outcome := Outcome{Err: value.Err}
@@ -28,8 +31,8 @@ func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value mutexrebuil
 
 // readMany is readOne for keys that are read together.
 func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []mutexrebuild.Value, now time.Time) {
-	if len(ids) == 0 {
-		return nil, time.Now()
+	if len(ids) == 0 || !c.fleet.Shared() {
+		return c.fleet.Get(ctx, ids...), time.Now()
 	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: ids[0], Keys: len(ids)})
 	began := time.Now()
@@ -44,7 +47,7 @@ func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []mute
 			outcome.Hits++
 		}
 	}
-	if outcome.Err == nil && c.fleet.Shared() {
+	if outcome.Err == nil {
 		c.times.read.add(&latencies, now.Sub(began))
 	}
 	done(outcome)
