@@ -75,6 +75,7 @@ type Cache[K comparable, V any] struct {
 	errorRun   errorRun
 	log        *logonce.Log
 	counts     counters
+	times      times
 }
 
 // New makes a cache of what load reads. See [NewSource].

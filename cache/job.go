@@ -36,6 +36,7 @@ type job[K comparable, V any] struct {
 	waiter    *mutexrebuild.Waiter
 	waits     time.Time     // since when, for the lease that another process has
 	remaining time.Duration // of the lease that another process has
+	observed  observed
 	lease     mutexrebuild.Lease
 	refusals  int
 
@@ -66,6 +67,8 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	}
 	failpoint.At("finish")
 	j.waiter.Close()
+	c.endLeaseWait(j)
+	c.endRebuild(j, answer, err)
 	switch {
 	case j.ended != nil:
 		j.ended(j, err)

@@ -23,6 +23,7 @@ const (
 type loaded[V any] struct {
 	entry *entry[V]
 	err   error
+	by    context.Context // of the load, for Hooks
 }
 
 // load asks the source for the keys of jobs, which are of one class, and notes what it
@@ -62,7 +63,7 @@ func (c *Cache[K, V]) crowd(jobs []*job[K, V]) *flight.Crowd[found[V]] {
 
 func (c *Cache[K, V]) loadOne(j *job[K, V]) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	err := c.ask([]*job[K, V]{j}, func(ctx context.Context) error {
+	by, err := c.ask([]*job[K, V]{j}, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, err := c.source.Load(ctx, j.key)
 		switch {
@@ -76,7 +77,7 @@ func (c *Cache[K, V]) loadOne(j *job[K, V]) {
 		}
 		return nil
 	})
-	j.loaded = loaded[V]{err: err}
+	j.loaded = loaded[V]{err: err, by: by}
 	if err == nil {
 		j.loaded.entry = brought.Load()
 	}
@@ -89,7 +90,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		keys[i], ids[i] = j.key, j.id
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	err := c.ask(jobs, func(ctx context.Context) error {
+	by, err := c.ask(jobs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -110,7 +111,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		return nil
 	})
 	for i, j := range jobs {
-		j.loaded = loaded[V]{err: err}
+		j.loaded = loaded[V]{err: err, by: by}
 		if err == nil {
 			j.loaded.entry = (*brought.Load())[i]
 		}
@@ -118,8 +119,8 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 }
 
 // ask has fn load the keys of jobs, by way of the breaker. fn may still be running when
-// ask returns an error.
-func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) error {
+// ask returns an error. by is the context that Hooks.Load has given the load.
+func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) (by context.Context, err error) {
 	ids := make([]string, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.id
@@ -134,23 +135,44 @@ func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) err
 	}
 	crowd := c.crowd(jobs)
 	call := breaker.Call{Class: jobs[0].class, For: crowd, Inner: crowd.Inner()}
-	var began atomic.Bool
-	err := c.breaker.Run(ctx, call, func(ctx context.Context) error {
+	var began atomic.Pointer[begun]
+	err = c.breaker.Run(ctx, call, func(ctx context.Context) error {
 		if !c.loading.begin() {
 			return ErrClosed
 		}
 		defer c.loading.end()
-		began.Store(true)
+		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: jobs[0].class == background})
+		began.Store(&begun{time.Now(), ctx, done})
 		c.counts.loads.Add(1)
 		return fn(ctx)
 	})
-	if err != nil && began.Load() {
+	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
+		err = cause
+	}
+	if load := began.Load(); load != nil {
+		by = c.ended(load, err)
+	}
+	return by, err
+}
+
+// A begun is a load that has begun.
+type begun struct {
+	at   time.Time
+	by   context.Context // that of the load
+	done func(Outcome)
+}
+
+// ended notes the end of a load, which may still be running.
+func (c *Cache[K, V]) ended(load *begun, err error) (by context.Context) {
+	if err != nil {
 		c.counts.loadErrors.Add(1)
 	}
-	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
-		return cause
+	c.times.load.add(&latencies, time.Since(load.at))
+	load.done(Outcome{Err: err})
+	if c.o.Hooks.Load == nil {
+		return nil
 	}
-	return err
+	return load.by
 }
 
 // newEntry makes an entry of a value that the source holds now. The load began in epoch.

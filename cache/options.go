@@ -122,6 +122,8 @@ type Options struct {
 	// panics of the codec.
 	// Nil: slog.Default().
 	Logger *slog.Logger
+	// Hooks are told of reads of Redis, rebuilds, waits and loads.
+	Hooks Hooks
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -62,8 +62,9 @@ func (c *Cache[K, V]) cloned(value *V) V {
 type found[V any] struct {
 	entry    *entry[V]
 	tier     Tier
-	stale    bool // past its TTL, or perhaps invalidated by another process without our knowledge
-	fallback bool // answers because the load failed or takes too long
+	stale    bool            // past its TTL, or perhaps invalidated by another process without our knowledge
+	fallback bool            // answers because the load failed or takes too long
+	load     context.Context // of the load that brought it, also if it failed; only for Hooks
 }
 
 // read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
@@ -163,10 +164,7 @@ func (l lookup[K, V]) failed(err error) lookup[K, V] {
 func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], since time.Time) (found[V], error) {
 	answer, first, err := l.answer, true, l.err
 	if !l.over {
-		answer, first, err = l.caller.Wait(ctx, flight.Patience[found[V]]{
-			SoftTimeout: c.o.SoftTimeout, Since: since,
-			Own: func() (found[V], bool) { return c.staleWhileSlow(l.key) },
-		})
+		answer, first, err = c.wait(ctx, l, since)
 	}
 	if err != nil && !errors.Is(err, ErrInvalidKey) {
 		if kept, ok := c.staleOnError(l.key, err); ok {
@@ -180,9 +178,31 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], since time.
 		}
 		return found[V]{}, named(err)
 	}
+	if answer.stale {
+		c.times.stale.add(&ages, answer.entry.age(time.Now()))
+	}
 	c.counts.count(answer.entry.null, answer.tier, answer.stale, answer.fallback, first)
 	if answer.entry.null {
 		return answer, ErrNotFound
 	}
 	return answer, nil
+}
+
+// wait waits for the flight of a lookup.
+func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], since time.Time) (answer found[V], first bool, err error) {
+	patience := flight.Patience[found[V]]{
+		SoftTimeout: c.o.SoftTimeout, Since: since,
+		Own: func() (found[V], bool) { return c.staleWhileSlow(l.key) },
+	}
+	if l.opened || l.caller.Ready() {
+		return l.caller.Wait(ctx, patience)
+	}
+	if since.IsZero() {
+		since = time.Now()
+	}
+	_, done := c.begin(ctx, c.o.Hooks.FlightWait, Op{Key: l.id, Keys: 1})
+	answer, first, err = l.caller.Wait(ctx, patience)
+	c.times.flightWait.add(&latencies, time.Since(since))
+	done(Outcome{Err: err, Load: answer.load})
+	return answer, first, err
 }

@@ -91,11 +91,11 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		if c.decide(j); c.filledMeanwhile(j) {
 			return nil, nil
 		}
-		value := c.fleet.GetOne(ctx, j.id)
+		value, now := c.readOne(ctx, j.id)
 		switch {
 		case value.Err != nil:
 			return nil, jobs
-		case c.accept(j, value, time.Now()):
+		case c.accept(j, value, now):
 			return nil, nil
 		}
 		return jobs, nil
@@ -107,7 +107,7 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 				asked, ids = append(asked, j), append(ids, j.id)
 			}
 		}
-		values, now := c.fleet.Get(ctx, ids...), time.Now()
+		values, now := c.readMany(ctx, ids)
 		for i, value := range values {
 			switch j := asked[i]; {
 			case value.Err != nil:
@@ -212,6 +212,7 @@ func (c *Cache[K, V]) withoutHeldErrors(jobs []*job[K, V]) []*job[K, V] {
 		if j.waiter == nil && j.class != background {
 			j.waiter = c.fleet.NewWaiter(j.id)
 		}
+		c.beginRebuild(j)
 		others = append(others, j)
 	}
 	return others
@@ -226,6 +227,9 @@ func (c *Cache[K, V]) byVerdict(jobs []*job[K, V], grants []mutexrebuild.Grant) 
 	for i, j := range jobs {
 		grant, beside := grants[i], j.beside
 		j.beside = false
+		if grant.Verdict != mutexrebuild.Busy {
+			c.endLeaseWait(j)
+		}
 		switch grant.Verdict {
 		case mutexrebuild.Granted:
 			j.lease = grant.Lease
@@ -294,6 +298,7 @@ func (c *Cache[K, V]) waitForLease(jobs []*job[K, V]) (again []*job[K, V]) {
 	if j.flight.Inner() && time.Since(j.waits) > maxInnerWait {
 		return c.loadDegraded(jobs)
 	}
+	c.beginLeaseWait(j)
 	if j.waiter.Wait(c.closing, j.remaining) {
 		return jobs
 	}
@@ -306,6 +311,8 @@ func (c *Cache[K, V]) loadWithoutLease(jobs []*job[K, V]) { c.loadDegraded(jobs)
 // another process has had the lease for too long.
 func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 	for _, j := range jobs {
+		c.endLeaseWait(j)
+		c.beginRebuild(j)
 		c.decide(j)
 		if j.class == normal {
 			j.class = degraded

@@ -255,6 +255,9 @@ func (p *probe[K, V]) conserved(t testing.TB) {
 	if asked := p.asked.Load(); s.Gets != asked || sum != asked {
 		t.Errorf("%d Gets, of which the cache counted %d and accounts for %d: %+v", asked, s.Gets, sum, s)
 	}
+	if s.StaleAge.Count() != s.Stale || s.LoadTime.Count() > s.Loads {
+		t.Errorf("%d stale answers have %v ages, %d loads %v times", s.Stale, s.StaleAge, s.Loads, s.LoadTime)
+	}
 }
 
 func (p *probe[K, V]) Get(ctx context.Context, key K) (V, error) {

@@ -147,11 +147,11 @@ func (c *Cache[K, V]) rereadFallback(ctx context.Context, f *flight.Flight[found
 	}
 	defer c.loading.end()
 	reread := func() (answer found[V], ok bool) {
-		value := c.fleet.GetOne(ctx, f.ID)
+		value, now := c.readOne(ctx, f.ID)
 		if value.Err != nil || len(value.Data) == 0 {
 			return answer, false
 		}
-		answer, state := c.judge(f.ID, value, time.Now())
+		answer, state := c.judge(f.ID, value, now)
 		answer.fallback = true
 		return answer, state != dead
 	}

@@ -71,6 +71,12 @@ type Stats struct {
 	Refreshed    uint64 // of which brought a new value
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
 
+	LoadTime   Histogram // of each load, without its wait for the breaker's queue
+	FlightWait Histogram // of callers, for what another caller of this process was reading or loading
+	LeaseWait  Histogram // for what another process was loading
+	RedisRead  Histogram // until Redis answered; up to 256 keys of a GetMany are one read
+	StaleAge   Histogram // of the values that Stale counts, since they were loaded
+
 	// Live says that invalidations of other processes arrive.
 	Live bool
 
@@ -117,7 +123,7 @@ func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
 // Stats returns a snapshot of the counters. They are read one after another, so
 // while calls are under way they are not all of one moment.
 func (c *Cache[K, V]) Stats() Stats {
-	n, local := &c.counts, c.local.Stats()
+	n, t, local := &c.counts, &c.times, c.local.Stats()
 	return Stats{
 		Gets:  local.Hits + n.asked.Load(),
 		Local: local.Hits + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
@@ -127,6 +133,8 @@ func (c *Cache[K, V]) Stats() Stats {
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), Cleared: n.cleared.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(),
+		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
+		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
 		Live:      c.fleet.Live(),
 		LocalTier: local, Rebuild: c.fleet.Stats(), Breaker: c.breaker.Stats(),
 	}

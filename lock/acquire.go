@@ -19,19 +19,20 @@ func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*L
 }
 
 // take takes a lock and has it renewed.
-func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (*grant, error) {
+func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (g *grant, err error) {
+	begin, contended := time.Now(), false
+	defer func() { l.counts.ended(ctx, contended, time.Since(begin), err) }()
 	if l.isClosed() {
 		return nil, ErrClosed
 	}
 	if ctx.Err() != nil {
 		return nil, notAcquired(ctx)
 	}
-	begin := time.Now()
 	take := l.takeNow
 	if wait {
 		take = l.takeInTurn
 	}
-	g, contended, err := take(ctx, t, o)
+	g, contended, err = take(ctx, t, o)
 	if err == nil || errors.Is(err, ErrNotReplicated) {
 		l.adviseOnce(o)
 	}

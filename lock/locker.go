@@ -25,6 +25,7 @@ type locker struct {
 	server   server
 	nodes    []*store // what server consists of
 	watchdog *watchdog
+	counts   *counters
 	log      *logonce.Log
 
 	// redis is the only server, with a queue, messages and tokens. It and the three
@@ -71,9 +72,9 @@ func newLocker(rdb redis.UniversalClient, o Options) *locker {
 // bareLocker makes a locker without queue and messages.
 func bareLocker(process string, s server, nodes []*store, o Options) *locker {
 	ctx, cancel := context.WithCancel(context.Background())
-	log := logonce.New(o.Logger, "lock: ")
+	log, counts := logonce.New(o.Logger, "lock: "), &counters{}
 	return &locker{
-		process: process, server: s, nodes: nodes, watchdog: newWatchdog(s, log), log: log, logger: o.Logger, hooks: o.Hooks,
+		process: process, server: s, nodes: nodes, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger, hooks: o.Hooks,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
 		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
 	}

@@ -29,6 +29,7 @@ import (
 type watchdog struct {
 	server server
 	log    *logonce.Log
+	counts *counters
 	kick   chan struct{} // wakes the goroutine
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -47,9 +48,9 @@ const (
 	maxRenewed = 256                    // leases in one round trip
 )
 
-func newWatchdog(s server, log *logonce.Log) *watchdog {
+func newWatchdog(s server, log *logonce.Log, counts *counters) *watchdog {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watchdog{server: s, log: log, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	w := &watchdog{server: s, log: log, counts: counts, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 	w.done.Go(w.run)
 	return w
 }
@@ -144,6 +145,7 @@ func (w *watchdog) loseLocked(g *grant, cause error) {
 		g.acq.lose(g.err)
 	}
 	if !errors.Is(cause, ErrClosed) {
+		w.counts.losses.Add(1)
 		w.logLoss(g, cause)
 	}
 	if g.hooks.Lost != nil {
@@ -271,7 +273,11 @@ func (w *watchdog) learn(r renewal, got renewed) {
 	if !still {
 		return
 	}
-	if err != nil && !errors.Is(err, ErrLost) {
+	switch {
+	case err == nil:
+		w.counts.renewals.Add(1)
+	case !errors.Is(err, ErrLost):
+		w.counts.renewalErrors.Add(1)
 		w.logFailure(g, err, remaining)
 	}
 	if g.hooks.Renewed != nil {

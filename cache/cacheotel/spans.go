@@ -1,0 +1,111 @@
+package cacheotel
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// Hooks makes spans of reads of Redis, rebuilds, waits and loads, within spans that are
+// recording:
+//
+//	cache.read        one read of Redis, or one pipeline of a GetMany
+//	cache.rebuild     a key that Redis did not have, from there to its answer
+//	  cache.lease_wait  for the load of another process
+//	  cache.load        of the source; the loader's spans are beneath it
+//	cache.wait        for what another caller of the process reads or loads
+//
+// A cache.wait, and a cache.rebuild that was served by the load of another one, has a link
+// to that cache.load. A cache.load that several wait for is beneath the rebuild of one of
+// them. What went wrong is the status of its span; that a key does not exist is not an error.
+func Hooks(from trace.TracerProvider) cache.Hooks {
+	t := tracer{from.Tracer(scope)}
+	return cache.Hooks{
+		Read:       t.hook("cache.read", semconv.DBSystemNameRedis, semconv.DBOperationName("GETRANGE")),
+		FlightWait: t.hook("cache.wait"),
+		Rebuild:    t.hook(rebuild),
+		LeaseWait:  t.hook("cache.lease_wait"),
+		Load:       t.hook(load),
+	}
+}
+
+const (
+	rebuild = "cache.rebuild"
+	load    = "cache.load"
+)
+
+type tracer struct{ trace.Tracer }
+
+// hook makes the hook for spans of one name.
+func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
+	kind := trace.SpanKindInternal
+	if len(attributes) > 0 {
+		kind = trace.SpanKindClient
+	}
+	return func(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+		if !trace.SpanFromContext(ctx).IsRecording() {
+			return ctx, nil
+		}
+		ctx, span := t.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
+		span.SetAttributes(attribute.String("levee.cache", op.Cache))
+		if op.Keys > 1 { // the convention wants no size of a batch of one
+			span.SetAttributes(semconv.DBOperationBatchSize(op.Keys))
+		}
+		if op.Background {
+			span.SetAttributes(attribute.Bool("levee.background", true))
+		}
+		if name == rebuild || name == load {
+			ctx = context.WithValue(ctx, within(name), span)
+		}
+		return ctx, func(o cache.Outcome) {
+			defer span.End()
+			linkTo(span, o.Load)
+			if kind == trace.SpanKindClient {
+				span.SetAttributes(attribute.Int("levee.hits", o.Hits))
+			}
+			if o.Err != nil {
+				span.SetStatus(codes.Error, short(o.Err))
+				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(o.Err)))
+			}
+		}
+	}
+}
+
+// within is the key of the span of this name that a context comes from.
+type within string
+
+// linkTo links a span to the load that served it, if that has a span and is not beneath it.
+func linkTo(span trace.Span, by context.Context) {
+	if by == nil || by.Value(within(rebuild)) == span {
+		return
+	}
+	if served, ok := by.Value(within(load)).(trace.Span); ok {
+		span.AddLink(trace.Link{SpanContext: served.SpanContext()})
+	}
+}
+
+// short is the first line of an error. That of a panic has the stack on others.
+func short(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// typeOf is the value of error.type: one of few.
+func typeOf(err error) string {
+	switch {
+	case errors.Is(err, cache.ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, cache.ErrLoadTimeout), errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return semconv.ErrorType(err).Value.AsString()
+}

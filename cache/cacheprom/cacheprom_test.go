@@ -1,0 +1,367 @@
+package cacheprom_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v2"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m, nil) }
+
+// A service is one of each of levee's things, on a real Redis, and an endpoint that
+// Prometheus could scrape.
+type service struct {
+	t        testing.TB
+	server   *redistest.Server
+	products *cache.Cache[string, string]
+	db       *breaker.Breaker
+	exists   *bloom.Filter
+	locker   *lock.Locker
+	registry *prometheus.Registry
+	url      string
+}
+
+func newService(t testing.TB) *service {
+	s := &service{t: t, server: redistest.Start(t)}
+	rdb := s.server.Client(t)
+	s.db = must(breaker.New(breaker.Options{Name: "catalog"}))
+	s.exists = must(bloom.Open(t.Context(), rdb, bloom.Options{Name: "product", Capacity: 1000, Complete: true}))
+	s.products = must(cache.New(rdb, func(_ context.Context, key string) (string, error) {
+		if strings.HasPrefix(key, "absent") {
+			return "", cache.ErrNotFound
+		}
+		return "lamp", nil
+	}, cache.Options{Name: "product", Breaker: s.db, RedisTimeout: 5 * time.Second}))
+	s.locker = must(lock.New(rdb, lock.Options{}))
+	t.Cleanup(func() {
+		_, _, _ = s.products.Close(), s.exists.Close(), s.locker.Close()
+	})
+	s.registry = prometheus.NewPedanticRegistry() // which checks what collectors say of themselves
+	s.registry.MustRegister(
+		cacheprom.Cache("product", s.products), cacheprom.Breaker("catalog", s.db),
+		cacheprom.Filter("product", s.exists), cacheprom.Locker("orders", s.locker),
+	)
+	endpoint := httptest.NewServer(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	t.Cleanup(endpoint.Close)
+	s.url = endpoint.URL
+	return s
+}
+
+// scrape asks the endpoint, as Prometheus does.
+func (s *service) scrape() (text string, families map[string]*dto.MetricFamily) {
+	s.t.Helper()
+	response := must(http.Get(s.url))
+	defer response.Body.Close()
+	text = string(must(io.ReadAll(response.Body)))
+	if response.StatusCode != http.StatusOK {
+		s.t.Fatal(response.Status, text)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return text, must(parser.TextToMetricFamilies(strings.NewReader(text)))
+}
+
+// value is that of a metric without the label outcome, or with this one.
+func value(families map[string]*dto.MetricFamily, name, outcome string) float64 {
+	for _, m := range families[name].GetMetric() {
+		if labels(m)["outcome"] == outcome {
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return -1
+}
+
+func labels(m *dto.Metric) map[string]string {
+	all := map[string]string{}
+	for _, l := range m.GetLabel() {
+		all[l.GetName()] = l.GetValue()
+	}
+	return all
+}
+
+func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
+	s := newService(t)
+	ctx := t.Context()
+	for range 3 {
+		for _, key := range []string{"secret-7", "secret-8", "absent-9"} {
+			_, _ = s.products.Get(ctx, key)
+		}
+	}
+	if err := s.exists.Add(ctx, "secret-7"); err != nil {
+		t.Error(err)
+	}
+	lease := must(s.locker.Lock(ctx, "secret-order"))
+	text, families := s.scrape()
+	stats := s.products.Stats()
+	if stats.Loads < 3 || stats.Local == 0 {
+		t.Fatalf("too little has happened: %+v", stats)
+	}
+	for _, c := range []struct {
+		name, outcome string
+		want          float64
+	}{
+		{"levee_cache_gets_total", "local", float64(stats.Local)},
+		{"levee_cache_gets_total", "null", float64(stats.Null)},
+		{"levee_cache_gets_total", "loaded", 3},
+		{"levee_cache_loads_total", "", float64(stats.Loads)},
+		{"levee_cache_load_seconds", "", float64(stats.Loads)},
+		{"levee_cache_redis_read_seconds", "", float64(stats.RedisRead.Count())},
+		{"levee_cache_outage", "", 0},
+		{"levee_cache_local_bytes", "", float64(stats.LocalTier.Bytes)},
+		{"levee_breaker_calls_total", "success", 3},
+		{"levee_breaker_state", "", 0},
+		{"levee_filter_adds_total", "", 1},
+		{"levee_filter_abstaining", "", 0},
+		{"levee_lock_held", "", 1},
+		{"levee_lock_calls_total", "acquired", 1},
+	} {
+		if got := value(families, c.name, c.outcome); got != c.want {
+			t.Errorf("%s{%s} is %v, want %v", c.name, c.outcome, got, c.want)
+		}
+	}
+	var sum float64
+	for _, m := range families["levee_cache_gets_total"].GetMetric() {
+		sum += m.GetCounter().GetValue()
+	}
+	if sum != 9 {
+		t.Errorf("9 Gets are scraped as %v", sum)
+	}
+	if strings.Contains(text, "secret") || strings.Contains(text, "absent-9") {
+		t.Errorf("the scrape tells a key:\n%s", text)
+	}
+	for name, family := range families {
+		for _, m := range family.GetMetric() {
+			for label := range labels(m) {
+				if !slices.Contains([]string{"cache", "name", "outcome"}, label) {
+					t.Errorf("%s has the label %s", name, label)
+				}
+			}
+		}
+	}
+	if err := lease.Unlock(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, families = s.scrape(); value(families, "levee_lock_held", "") != 0 {
+		t.Error("a lock that was given back is held in the next scrape")
+	}
+}
+
+// Prometheus' histograms are cumulative, ours are not.
+func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
+	var h cache.Histogram
+	for i := range h.Buckets {
+		h.Buckets[i] = cache.Bucket{Bound: time.Duration(i+1) * time.Millisecond, Count: 2}
+	}
+	h.Over, h.Sum = 1, 3*time.Second
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(cacheprom.Cache("x", statistics{cache.Stats{LoadTime: h}}))
+	for _, family := range must(registry.Gather()) {
+		if family.GetName() != "levee_cache_load_seconds" {
+			continue
+		}
+		got := family.GetMetric()[0].GetHistogram()
+		third := got.GetBucket()[2]
+		if third.GetCumulativeCount() != 6 || third.GetUpperBound() != 0.003 || got.GetSampleSum() != 3 || got.GetSampleCount() != h.Count() {
+			t.Errorf("%v", got)
+		}
+		return
+	}
+	t.Error("there is no such histogram")
+}
+
+// statistics stands for a cache.
+type statistics struct{ stats cache.Stats }
+
+func (s statistics) Stats() cache.Stats { return s.stats }
+
+func TestTheSameNameIsRefusedTwice(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(cacheprom.Cache("a", statistics{}), cacheprom.Cache("b", statistics{}))
+	if err := registry.Register(cacheprom.Cache("a", statistics{})); err == nil {
+		t.Error("two caches have one name")
+	}
+	if !registry.Unregister(cacheprom.Cache("a", statistics{})) {
+		t.Error("a closed cache cannot be unregistered")
+	}
+}
+
+// A panel or an alert on a metric that does not exist is silent for ever.
+func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
+	_, families := newService(t).scrape()
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Type    string
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
+	}
+	if err := json.Unmarshal([]byte(cacheprom.Dashboard), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	for _, p := range dashboard.Panels {
+		if ids[p.ID] {
+			t.Errorf("%q has the id of another panel", p.Title)
+		}
+		ids[p.ID] = true
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("%q asks for nothing", p.Title)
+		}
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if taken[at] != "" || at[0] >= 24 {
+					t.Errorf("%q does not fit beside %q", p.Title, taken[at])
+				}
+				taken[at] = p.Title
+			}
+		}
+		for _, target := range p.Targets {
+			exists(t, families, target.Expr)
+		}
+	}
+	for _, variable := range dashboard.Templating.List {
+		if variable.Definition != "" {
+			exists(t, families, variable.Definition)
+		}
+	}
+	for name := range families {
+		if !strings.Contains(cacheprom.Dashboard, name) && !slices.Contains(notOnTheDashboard, name) {
+			t.Errorf("the dashboard does not show %s", name)
+		}
+	}
+}
+
+// notOnTheDashboard are metrics of little use over time.
+var notOnTheDashboard = []string{
+	"levee_cache_cleared_total", "levee_cache_local_flushes_total", "levee_cache_outages_total", "levee_breaker_service_seconds",
+	"levee_breaker_timeouts_total", "levee_breaker_shed_total", "levee_filter_complete", "levee_filter_saturated",
+	"levee_filter_rebuilding", "levee_filter_fill", "levee_filter_bytes", "levee_filter_adds_total", "levee_filter_removes_total",
+	"levee_filter_rebuilds_total", "levee_filter_downloads_total", "levee_lock_messages_live",
+}
+
+func TestEachAlertAsksForMetricsThatExistAndSaysWhatToDo(t *testing.T) {
+	_, families := newService(t).scrape()
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(cacheprom.Alerts), &file); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, rule := range file.Groups[0].Rules {
+		if names[rule.Alert] {
+			t.Errorf("%s is there twice", rule.Alert)
+		}
+		names[rule.Alert] = true
+		exists(t, families, rule.Expr)
+		if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
+			t.Errorf("%s has the severity %q", rule.Alert, severity)
+		}
+		if len(rule.Annotations["summary"]) < 20 || len(rule.Annotations["runbook"]) < 60 {
+			t.Errorf("%s does not say what to do: %q", rule.Alert, rule.Annotations)
+		}
+		if _, err := model.ParseDuration(rule.For); rule.For != "" && err != nil {
+			t.Errorf("%s: %v", rule.Alert, err)
+		}
+		for alert := range strings.FieldsFuncSeq(rule.Annotations["runbook"], func(r rune) bool { return r < 'A' || r > 'z' }) {
+			if strings.HasPrefix(alert, "Levee") && !strings.Contains(cacheprom.Alerts, "alert: "+alert) {
+				t.Errorf("%s refers to %s, which is not there", rule.Alert, alert)
+			}
+		}
+		exists(t, families, rule.Annotations["runbook"])
+	}
+	if len(names) < 10 {
+		t.Errorf("%d alerts", len(names))
+	}
+}
+
+var (
+	selector = regexp.MustCompile(`\b(levee_\w+)(?:\{([^}]*)\})?`)
+	matcher  = regexp.MustCompile(`(\w+)\s*(=~|=)\s*"([^"]*)"`)
+)
+
+// exists fails the test if an expression asks for a metric or for an outcome that was not
+// scraped.
+func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
+	t.Helper()
+	for _, found := range selector.FindAllStringSubmatch(expr, -1) {
+		name := found[1]
+		if families[name] == nil {
+			name = strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
+		}
+		family := families[name]
+		if family == nil || name != found[1] && family.GetType() != dto.MetricType_HISTOGRAM {
+			t.Errorf("%s does not exist: %s", found[1], expr)
+			continue
+		}
+		for _, match := range matcher.FindAllStringSubmatch(found[2], -1) {
+			if strings.HasPrefix(match[3], "$") { // a variable of the dashboard
+				continue
+			}
+			for wanted := range strings.SplitSeq(match[3], "|") {
+				if !slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool { return labels(m)[match[1]] == wanted }) {
+					t.Errorf("%s with %s=%q does not exist: %s", name, match[1], wanted, expr)
+				}
+			}
+		}
+	}
+}
+
+// docs/metrics.md has a line for each metric, and for no other.
+func TestEachMetricIsDocumented(t *testing.T) {
+	_, families := newService(t).scrape()
+	page := string(must(os.ReadFile("../../docs/metrics.md")))
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		line := regexp.MustCompile("(?m)^\\| `" + name + "` \\|.*$").FindString(page)
+		if line == "" {
+			t.Errorf("docs/metrics.md has no line for %s", name)
+		}
+		for _, m := range families[name].GetMetric() {
+			if outcome := labels(m)["outcome"]; outcome != "" && !strings.Contains(line, "`"+outcome+"`") {
+				t.Errorf("docs/metrics.md does not say what outcome %s of %s means", outcome, name)
+			}
+		}
+	}
+	exists(t, families, page)
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

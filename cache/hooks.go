@@ -1,0 +1,90 @@
+package cache
+
+import (
+	"context"
+
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// Hooks are told of what a cache does beyond a hit in the local tier: for traces, see
+// cacheotel, or for metrics of your own. Each may be nil, which costs nothing. What is to
+// be counted stands in [Cache.Stats] already.
+type Hooks struct {
+	// Read: Redis is asked for keys. Up to 256 keys of a GetMany are one call.
+	Read Hook
+	// FlightWait: a caller waits for what another caller of this process is reading or
+	// loading. Outcome.Load is that of the load.
+	FlightWait Hook
+	// Rebuild: a key was not to be had from Redis. It ends with the answer, after waits
+	// and loads; their contexts come from that of the Rebuild. Warm and Refresh, which
+	// load many keys, give none.
+	Rebuild Hook
+	// LeaseWait: a Rebuild waits for the load of another process.
+	LeaseWait Hook
+	// Load: the source is asked. The loader gets the context that the hook returns.
+	Load Hook
+}
+
+// A Hook is called when an operation begins, and what it returns when that ends. The
+// context, which must come from ctx, is that of what the operation does; where nothing is
+// done within, it is not used. A nil function is not called.
+//
+// Both are called in the way of those who wait, with no mutex held, and must not block.
+// They may be called on different goroutines. What they panic with is logged.
+type Hook func(ctx context.Context, op Op) (context.Context, func(Outcome))
+
+// An Op is what begins.
+type Op struct {
+	Cache      string // the cache's name
+	Key        string // the first key, as Source.Key gives it; it may be a secret, and of any bytes
+	Keys       int    // how many
+	Background bool   // no caller waits for it
+}
+
+// An Outcome is how an operation ended.
+type Outcome struct {
+	// Err is that of the source, of Redis or of the caller's context. That a key does
+	// not exist is no error.
+	Err error
+	// Hits is how many keys a Read has found.
+	Hits int
+	// Load is the context that Hooks.Load returned for the load that brought the answer
+	// of a FlightWait or a Rebuild, which may have been of other callers' keys too. Nil:
+	// there was none in this process.
+	Load context.Context
+}
+
+// begin tells a hook of an operation. The function that it returns is never nil.
+func (c *Cache[K, V]) begin(ctx context.Context, hook Hook, op Op) (context.Context, func(Outcome)) {
+	if hook == nil {
+		return ctx, unheard
+	}
+	return c.tell(ctx, hook, op)
+}
+
+func unheard(Outcome) {}
+
+// tell is begin for a hook that is there.
+func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context.Context, done func(Outcome)) {
+	op.Cache = c.o.Name
+	inner, done = ctx, unheard
+	c.call(func() {
+		var end func(Outcome)
+		if inner, end = hook(ctx, op); end != nil {
+			done = func(o Outcome) { o.Err = named(o.Err); c.call(func() { end(o) }) }
+		}
+	})
+	if inner == nil { // also after a panic
+		inner = ctx
+	}
+	return inner, done
+}
+
+// call calls a function of the user's in the way of readers.
+func (c *Cache[K, V]) call(fn func()) {
+	contain.Call(func() error { fn(); return nil }, func(err error) {
+		if err != nil {
+			c.log.Warn("a hook panicked", "error", err)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// Stats is a snapshot of a Locker and of those made of it by With. Each lock of a
+// LockAll, each reader and each permit counts by itself. The counters start at zero in
+// New.
+type Stats struct {
+	Held    int // locks that this process holds now
+	Waiting int // calls that have not got their lock yet
+
+	// Calls of Lock, TryLock and their like that ended, by how. A call that is refused
+	// for its arguments does not count, and Attach changes Held alone.
+	Acquired uint64 // with the lock
+	Refused  uint64 // somebody had it and the call was not to wait, or the work of Once was done
+	GaveUp   uint64 // the caller's context ended
+	Failed   uint64 // with another error, such as ErrUnavailable
+
+	Waits    uint64        // of these calls, those that found the lock taken, and waited
+	HandOffs uint64        // of these waits, those that ended with the lock
+	WaitTime time.Duration // of all Waits
+
+	Renewals      uint64 // that were confirmed
+	RenewalErrors uint64 // that were not, and are tried again
+	Losses        uint64 // leases that ended without having been given back
+
+	// Live says that messages of hand-offs arrive. Without them waiters poll.
+	Live bool
+}
+
+// counters counts what Stats says.
+type counters struct {
+	acquired, refused, gaveUp, failed atomic.Uint64
+	waits, handOffs                   atomic.Uint64
+	waitTime                          atomic.Int64
+	renewals, renewalErrors, losses   atomic.Uint64 // by the watchdog
+}
+
+// ended counts a call that wanted a lock.
+func (c *counters) ended(ctx context.Context, waited bool, took time.Duration, err error) {
+	var held *HeldError
+	switch {
+	case err == nil:
+		c.acquired.Add(1)
+	case errors.As(err, &held), errors.Is(err, errDone):
+		c.refused.Add(1)
+	case ctx.Err() != nil:
+		c.gaveUp.Add(1)
+	default:
+		c.failed.Add(1)
+	}
+	if !waited {
+		return
+	}
+	c.waits.Add(1)
+	c.waitTime.Add(int64(took))
+	if err == nil {
+		c.handOffs.Add(1)
+	}
+}
+
+// Stats returns a snapshot. Its counters are read one after another, so while calls are
+// under way they are not all of one moment.
+func (l *Locker) Stats() Stats {
+	c := l.shared.counts
+	return Stats{
+		Held: l.shared.watchdog.held(), Waiting: l.shared.waiting(),
+		Acquired: c.acquired.Load(), Refused: c.refused.Load(), GaveUp: c.gaveUp.Load(), Failed: c.failed.Load(),
+		Waits: c.waits.Load(), HandOffs: c.handOffs.Load(), WaitTime: time.Duration(c.waitTime.Load()),
+		Renewals: c.renewals.Load(), RenewalErrors: c.renewalErrors.Load(), Losses: c.losses.Load(),
+		Live: l.shared.hears(),
+	}
+}
+
+// waiting is how many callers stand in the wait rooms.
+func (l *locker) waiting() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, room := range l.rooms {
+		n += room.line.Len()
+	}
+	return n
+}
+
+// held is how many locks are held.
+func (w *watchdog) held() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.grants)
+}
