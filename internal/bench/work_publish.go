@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+var publish = workload{
+	name:  "publish",
+	title: "What a message takes",
+	about: "A message of 60 bytes to so many connections. Alone: the next is published when all have heard the last; 64: as many in one pipeline, so that Redis writes " +
+		"several of them to a connection at once. Microseconds of Redis' processor for a message, and for each subscriber of one; milliseconds until the last has it. " +
+		"Tracked: the connections have read a key under CLIENT TRACKING, another deletes it; microseconds for the DEL and each that is told. Memory is that of Redis for a subscriber.",
+	contenders: []string{"1", "10", "100", "1,000", "10,000"},
+	reference:  "1",
+	columns: []column{
+		share("alone: µs", "%.0f", "redis", "operations", false),
+		{"a subscriber", "%.2f", false, func(r report) float64 {
+			return r.Counts["redis"] / r.Counts["operations"] / r.Counts["subscribers"]
+		}},
+		quantile("p50 ms", "%.2f", "took", 0.5, 1000, false),
+		share("64: a subscriber", "%.2f", "many redis", "many heard", false),
+		share("tracked: a reader", "%.2f", "tracked redis", "tracked heard", false),
+		share("KB", "%.1f", "memory", "subscribers", false),
+	},
+	run: func(ctx context.Context, p *process) error {
+		n := numberOf(p.Contender)
+		if p.Size == tiny {
+			n = min(n, 10)
+		}
+		p.count("subscribers", float64(n))
+		if err := pricePublish(p, n); err != nil {
+			return err
+		}
+		return priceTracked(p, n)
+	},
+}
+
+// numberOf reads a number with commas.
+func numberOf(text string) (n int) {
+	_, _ = fmt.Sscan(strings.ReplaceAll(text, ",", ""), &n)
+	return n
+}
+
+// An audience are connections that hear messages.
+type audience struct {
+	wires []*wire
+	heard atomic.Int64
+	upTo  atomic.Int64
+	all   chan struct{} // sent to when heard is upTo
+}
+
+// gather opens n connections, each of which says what first says, for so many replies.
+func gather(addr string, n, replies int, first []byte) (*audience, error) {
+	a := &audience{all: make(chan struct{}, 1)}
+	for range n {
+		w, err := dialWire(addr)
+		if err != nil {
+			a.leave()
+			return nil, err
+		}
+		a.wires = append(a.wires, w)
+		if err := w.ask(replies, first); err != nil {
+			a.leave()
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// listen has all connections count what they hear, until they leave.
+func (a *audience) listen() {
+	for _, w := range a.wires {
+		go func() {
+			for w.skip() == nil {
+				if a.heard.Add(1) == a.upTo.Load() {
+					a.all <- struct{}{}
+				}
+			}
+		}()
+	}
+}
+
+// hear calls do, and waits until each connection has heard n messages more.
+func (a *audience) hear(n int, do func() error) error {
+	a.upTo.Store(a.heard.Load() + int64(n*len(a.wires)))
+	if err := do(); err != nil {
+		return err
+	}
+	select {
+	case <-a.all:
+		return nil
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("%d of %d messages were heard", a.heard.Load(), a.upTo.Load())
+	}
+}
+
+func (a *audience) leave() {
+	for _, w := range a.wires {
+		_ = w.Close()
+	}
+}
+
+func pricePublish(p *process, n int) error {
+	w, err := dialWire(p.Redis)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	empty, err := askServer(p.stats, "used_memory")
+	if err != nil {
+		return err
+	}
+	a, err := gather(p.Redis, n, 1, wireCommand("SUBSCRIBE", "m"))
+	if err != nil {
+		return err
+	}
+	defer a.leave()
+	a.listen()
+	message := wireCommand("PUBLISH", "m", strings.Repeat("x", 60))
+	one := func(int) error { return a.hear(1, func() error { return w.ask(1, message) }) }
+	for i := range 10 {
+		if err := one(i); err != nil {
+			return err
+		}
+	}
+	deliveries := pick(p.Size, 100, 100_000, 500_000)
+	times := min(max(deliveries/n, 20), 20_000)
+	if err := p.price(times, func() error { return p.inTurn(1, times, one) }); err != nil {
+		return err
+	}
+	const batch = 64
+	messages := []byte(strings.Repeat(string(message), batch))
+	times = max(min(deliveries/n, 100_000)/batch, 3)
+	redis, err := p.redisTook(func() error {
+		for range times {
+			if err := a.hear(batch, func() error { return w.ask(batch, messages) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	p.count("many redis", redis)
+	p.count("many heard", float64(times*batch*n))
+	if err != nil {
+		return err
+	}
+	full, err := askServer(p.stats, "used_memory")
+	p.count("memory", (full-empty)/1000)
+	return err
+}
+
+// redisTook returns the microseconds that Redis has had a processor while do ran.
+func (p *process) redisTook(do func() error) (float64, error) {
+	before, err := serverNumbers(p.stats)
+	if err == nil {
+		err = do()
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := serverNumbers(p.stats)
+	return 1e6 * (redisTime(after) - redisTime(before)), err
+}
+
+// priceTracked measures what a DEL takes of a key that n connections have read under CLIENT TRACKING.
+func priceTracked(p *process, n int) error {
+	w, err := dialWire(p.Redis)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	keys := min(max(pick(p.Size, 100, 50_000, 200_000)/n, 20), 5000)
+	first := append(wireCommand("HELLO", "3"), wireCommand("CLIENT", "TRACKING", "ON")...)
+	for key := range keys {
+		if err := w.ask(1, wireCommand("SET", fmt.Sprint("tracked", key), "x")); err != nil {
+			return err
+		}
+		first = append(first, wireCommand("GET", fmt.Sprint("tracked", key))...)
+	}
+	a, err := gather(p.Redis, n, keys+2, first)
+	if err != nil {
+		return err
+	}
+	defer a.leave()
+	a.listen()
+	redis, err := p.redisTook(func() error {
+		for key := range keys {
+			if err := a.hear(1, func() error { return w.ask(1, wireCommand("DEL", fmt.Sprint("tracked", key))) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	p.count("tracked redis", redis)
+	p.count("tracked heard", float64(keys*n))
+	return err
+}
