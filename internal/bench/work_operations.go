@@ -17,10 +17,10 @@ var operations = workload{
 	name:  "operations",
 	title: "What an operation takes",
 	about: "Values of 200 bytes, no tier in the process but for the messages. Microseconds of a processor for one operation, in Redis and in the process that asks; " +
-		"round trips; the clock, for whoever waits; and the connections that the process has in the end, with the one for its messages. " +
+		"round trips; the clock, for whoever waits; and the connections in the end, those for messages among them. 50 processes are caches with a client and a caller each. " +
 		"The load of a miss and the transaction of a write take no time. A message is an invalidation by another process. Of 200 idle processes each hears its heartbeat; connections are those of all.",
 	contenders: []string{
-		"a hit, 1 caller", "a hit, 256 callers", "a miss, 1 caller", "a miss, 256 callers",
+		"a hit, 1 caller", "a hit, 50 processes", "a hit, 256 callers", "a miss, 1 caller", "a miss, 50 processes", "a miss, 256 callers",
 		"an invalidation, 1 caller", "an invalidation, 256 callers", "a write, 1 caller", "a write, 256 callers",
 		"a message heard", "an idle process, 1 s",
 	},
@@ -53,17 +53,28 @@ func priceOperation(ctx context.Context, p *process) error {
 		return err
 	}
 	n, callers := pick(p.Size, 100, 10_000, 40_000), 1
-	if by == "256 callers" {
+	readers := []reader[[]byte]{r}
+	switch by {
+	case "256 callers":
 		callers, n = 256, 5*n
+	case "50 processes":
+		for callers = 50; len(readers) < callers; {
+			other, err := openReader(o)
+			if err != nil {
+				return err
+			}
+			defer other.Close()
+			readers = append(readers, other)
+		}
 	}
 	absent := keysFrom(len(stored), n)
 	random := func() string { return stored[rand.IntN(len(stored))] }
 	var do func(i int) error
 	switch what {
 	case "a hit":
-		do = func(int) error { return mustGet(ctx, r, random()) }
+		do = func(i int) error { return mustGet(ctx, readers[i%len(readers)], random()) }
 	case "a miss":
-		do = func(i int) error { return mustGet(ctx, r, absent[i]) }
+		do = func(i int) error { return mustGet(ctx, readers[i%len(readers)], absent[i]) }
 	case "an invalidation":
 		do = func(int) error { return levee.Invalidate(ctx, random()) }
 	case "a write":

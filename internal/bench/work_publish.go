@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -71,16 +72,22 @@ func gather(addr string, n, replies int, first []byte) (*audience, error) {
 	return a, nil
 }
 
-// listen has all connections count what they hear, until they leave.
-func (a *audience) listen() {
+// listen has all connections count what they hear, until they leave. It calls each with the number of messages that
+// all together have heard.
+func (a *audience) listen(each func(n int64)) {
 	for _, w := range a.wires {
 		go func() {
 			for w.skip() == nil {
-				if a.heard.Add(1) == a.upTo.Load() {
-					a.all <- struct{}{}
-				}
+				each(a.heard.Add(1))
 			}
 		}()
+	}
+}
+
+// tell ends hear.
+func (a *audience) tell(n int64) {
+	if n == a.upTo.Load() {
+		a.all <- struct{}{}
 	}
 }
 
@@ -119,7 +126,7 @@ func pricePublish(p *process, n int) error {
 		return err
 	}
 	defer a.leave()
-	a.listen()
+	a.listen(a.tell)
 	message := wireCommand("PUBLISH", "m", strings.Repeat("x", 60))
 	one := func(int) error { return a.hear(1, func() error { return w.ask(1, message) }) }
 	for i := range 10 {
@@ -186,7 +193,7 @@ func priceTracked(p *process, n int) error {
 		return err
 	}
 	defer a.leave()
-	a.listen()
+	a.listen(a.tell)
 	redis, err := p.redisTook(func() error {
 		for key := range keys {
 			if err := a.hear(1, func() error { return w.ask(1, wireCommand("DEL", fmt.Sprint("tracked", key))) }); err != nil {
@@ -198,4 +205,82 @@ func priceTracked(p *process, n int) error {
 	p.count("tracked redis", redis)
 	p.count("tracked heard", float64(keys*n))
 	return err
+}
+
+var flow = workload{
+	name:  "flow",
+	title: "Where messages end",
+	about: "Messages of 60 bytes at random times (Poisson), so many a second, to 1,000 connections. How busy Redis' one processor is; microseconds of it for each delivery; " +
+		"milliseconds from the moment at which a message was due until the last connection has it. The more there are, the more of them Redis writes to a connection at once.",
+	contenders: []string{"10", "30", "60", "100", "200", "400", "800", "1,600"},
+	reference:  "10",
+	columns: []column{
+		share("Redis busy (%)", "%.0f", "redis", "hundredths", false),
+		share("a delivery, µs", "%.2f", "redis", "deliveries", false),
+		quantile("p50 ms", "%.1f", "took", 0.5, 1000, false),
+		quantile("p99 ms", "%.1f", "took", 0.99, 1000, false),
+	},
+	run: priceFlow,
+}
+
+func priceFlow(_ context.Context, p *process) error {
+	subscribers := pick(p.Size, 10, 1000, 1000)
+	w, err := dialWire(p.Redis)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	a, err := gather(p.Redis, subscribers, 1, wireCommand("SUBSCRIBE", "m"))
+	if err != nil {
+		return err
+	}
+	defer a.leave()
+	span := pick(p.Size, 100*time.Millisecond, 2*time.Second, 4*time.Second)
+	due := arrivalTimes(float64(numberOf(p.Contender)), span)
+	over := make(chan struct{})
+	began := time.Now().Add(10 * time.Millisecond)
+	took := make([]time.Duration, len(due))
+	a.listen(func(n int64) { // the last of a message, give or take a connection that is ahead
+		if i := int(n)/subscribers - 1; n%int64(subscribers) == 0 {
+			if took[i] = time.Since(began.Add(due[i])); i == len(due)-1 {
+				close(over)
+			}
+		}
+	})
+	go func() { // its replies, so that Redis can go on
+		for w.skip() == nil {
+		}
+	}()
+	message := wireCommand("PUBLISH", "m", strings.Repeat("x", 60))
+	redis, err := p.redisTook(func() error {
+		for _, at := range due {
+			sleepUntil(began.Add(at))
+			if _, err := w.Write(message); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-over:
+			return nil
+		case <-time.After(30 * time.Second):
+			return fmt.Errorf("%d messages were heard", a.heard.Load())
+		}
+	})
+	p.took("took", took...)
+	p.count("redis", redis)
+	p.count("hundredths", float64(time.Since(began).Microseconds())/100)
+	p.count("deliveries", float64(len(due)*subscribers))
+	return err
+}
+
+// arrivalTimes returns random times within span, so many a second and at least one.
+func arrivalTimes(rate float64, span time.Duration) (due []time.Duration) {
+	rng := rand.New(rand.NewPCG(1, 5))
+	for at := 0.0; ; {
+		at += rng.ExpFloat64() / rate
+		if at > span.Seconds() && len(due) > 0 {
+			return due
+		}
+		due = append(due, time.Duration(at*float64(time.Second)))
+	}
 }

@@ -22,7 +22,7 @@ type workload struct {
 
 // prices are workloads that have no contenders: they measure what levee and Redis take for what they do. They run
 // only if they are asked for. docs/scale.md is made from them, see internal/scale.
-var prices = []workload{operations, publish, commands, memory}
+var prices = []workload{operations, publish, flow, commands, memory}
 
 // A column is a figure of a workload's table.
 type column struct {

@@ -46,7 +46,8 @@ type Rates struct {
 	Loads  float64 // of the source; each that is published is one more script
 	Ends   float64 // scripts of writes
 	Heard  float64 // messages, each of which goes to all processes
-	Told   float64 // processes that had a key when it was written, all writes together
+	Had    float64 // processes that had a key when it was written, all writes together
+	Told   float64 // processes that have read a key since its last change, all changes together: whom CLIENT TRACKING would tell
 	Copies float64 // values in the tiers of all processes, at a time
 	Stored float64 // values in Redis, at a time
 }
@@ -61,6 +62,7 @@ func (r *Rates) add(other Rates, weight float64) {
 	r.Loads += weight * other.Loads
 	r.Ends += weight * other.Ends
 	r.Heard += weight * other.Heard
+	r.Had += weight * other.Had
 	r.Told += weight * other.Told
 	r.Copies += weight * other.Copies
 	r.Stored += weight * other.Stored
@@ -74,7 +76,7 @@ func (r Rates) Scripts() float64 { return r.Begins + r.Loads + r.Ends }
 
 // Run simulates the fleet. Keys do not meet, but in the load that all of them make, so
 // each is simulated by itself: the most popular ones one by one, the others by one of
-// each twentieth of a decade of ranks. The same seed gives the same rates.
+// each tenth of a decade of ranks. The same seed gives the same rates.
 func (f Fleet) Run(seed uint64) Rates {
 	total := 0.0
 	for _, s := range f.strata() {
@@ -98,7 +100,7 @@ type stratum struct {
 	popularity float64 // of one, on average
 }
 
-const perDecade = 20
+const perDecade = 10
 
 func (f Fleet) strata() (all []stratum) {
 	for first := 1; first <= f.Keys; {

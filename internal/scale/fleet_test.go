@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // A small fleet with short lives, so that a few seconds show all that happens to a value.
 var small = Fleet{
@@ -16,11 +19,13 @@ func TestTheSimulationCountsAsCachesDo(t *testing.T) {
 		"one process":     func(f *Fleet) { f.Processes, f.Reads = 1, 1000 },
 		"no local tier":   func(f *Fleet) { f.LocalKeys = 0 },
 		"no writes":       func(f *Fleet) { f.Writes = 0 },
-		"many writes":     func(f *Fleet) { f.Writes = 200 },
+		"many writes":     func(f *Fleet) { f.Writes, f.Messages = 200, 2 },
 		"many cold keys":  func(f *Fleet) { f.Keys, f.Zipf = 20_000, 0.8 },
-		"a slow source":   func(f *Fleet) { f.Load = 0.3 },
+		"a small tier":    func(f *Fleet) { f.Keys, f.LocalKeys = 2000, 200 },
+		"a slow source":   func(f *Fleet) { f.Load = 0.15 },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait, most of the time
 			f := small
 			change(&f)
 			m := f.measure(t)
@@ -36,7 +41,11 @@ func TestTheSimulationCountsAsCachesDo(t *testing.T) {
 				{"messages", m.messages, s.Heard},
 				{"stale answers", m.stale, s.Stale},
 			} {
-				t.Logf("%-18s %8.1f/s measured, %8.1f/s simulated (%+.1f %%)", c.what, c.measured, c.simulated, 100*(c.simulated/c.measured-1))
+				off, allowed := c.simulated/c.measured-1, 0.1+4/math.Sqrt(c.measured*m.seconds)
+				t.Logf("%-18s %8.1f/s measured, %8.1f/s simulated (%+.1f %%)", c.what, c.measured, c.simulated, 100*off)
+				if !(math.Abs(off) <= allowed) {
+					t.Errorf("%s are %+.1f %% off, more than %.1f %%", c.what, 100*off, 100*allowed)
+				}
 			}
 		})
 	}

@@ -28,24 +28,30 @@ type key struct {
 	refreshing bool    // it is in the background: the process that loads has a copy meanwhile
 	contended  bool    // another process has asked for the lease
 
-	counts Rates // so far; Copies and Stored are integrals over time
+	asked  float64 // how often Redis has been asked since the value changed
+	counts Rates   // so far; Copies and Stored are integrals over time
 }
 
-// run returns the rates, from a fleet in its usual state: long enough for two TTLs and
-// for as many events as a good figure takes.
+// run returns the rates, from a fleet in its usual state: over a TTL, and for as many
+// reads as a good figure takes.
 func (k *key) run() Rates {
 	const enough = 1000
-	n := float64(k.fleet.Processes)
-	k.without = k.fleet.Processes
-	k.stored, k.expires = true, k.rng.Float64()*k.fleet.TTL
-	span := max(2*k.fleet.TTL, enough/(n*k.reads+k.writes))
-	k.until(k.fleet.TTL + k.fleet.LocalTTL) // until copies and values are of all ages
+	f, n := k.fleet, float64(k.fleet.Processes)
+	k.stored, k.expires = true, k.rng.Float64()*f.TTL // values and copies of all ages
+	for range f.Processes {
+		if life := f.LocalTTL; k.local && k.rng.Float64() < life/(life+1/k.reads) {
+			heap.Push(&k.copies, k.rng.Float64()*life)
+		} else {
+			k.without++
+		}
+	}
+	k.until(2 * f.LocalTTL)
 	began := k.now
 	k.counts = Rates{}
-	k.until(began + span)
+	k.until(began + max(f.TTL, enough/(n*k.reads+k.writes)))
 	rates := Rates{}
 	rates.add(k.counts, 1/(k.now-began))
-	rates.Gets, rates.Ends = n*k.reads, k.writes*float64(k.fleet.Messages) // less noise than in the counts
+	rates.Gets, rates.Ends = n*k.reads, k.writes*float64(f.Messages) // less noise than in the counts
 	return rates
 }
 
@@ -87,6 +93,7 @@ func (k *key) pass(to float64) {
 // ask is a Get in a process without a copy.
 func (k *key) ask() {
 	k.counts.Asks++
+	k.asked++
 	left := k.expires - k.now
 	switch {
 	case k.stored && left > 0:
@@ -103,7 +110,9 @@ func (k *key) ask() {
 	default:
 		k.counts.Begins++
 		k.counts.Waits++
-		k.begin(false)
+		if !k.begin(false) {
+			k.counts.Begins += looks(k.loaded - k.now)
+		}
 		k.without--
 		k.waiting++
 	}
@@ -143,6 +152,16 @@ func (k *key) begin(background bool) bool {
 	return true
 }
 
+// looks is how often who waits for another's load asks for the lease meanwhile, in case
+// that a message is lost: after 50 ms, 100 more, 200 more, and each quarter of a second.
+func looks(wait float64) (n float64) {
+	for pause := 0.05; wait > pause; pause = min(2*pause, 0.25) {
+		wait -= pause
+		n++
+	}
+	return n
+}
+
 // keep gives a process a copy for as long as a life there is, or what is left if that is
 // less. An invalidation of another id of its stripe may end it before.
 func (k *key) keep(left float64) {
@@ -166,9 +185,17 @@ func (k *key) publish() {
 		k.counts.Heard++
 		k.counts.Begins += float64(max(k.waiting-1, 0))
 	}
+	k.changed()
 	k.stored, k.loading = true, false
 	k.expires = k.now + k.fleet.TTL*(1-k.fleet.Jitter*k.rng.Float64())
 	k.settle()
+}
+
+// changed counts those that have read the value, each once.
+func (k *key) changed() {
+	n := float64(k.fleet.Processes)
+	k.counts.Told += n * (1 - math.Exp(-k.asked/n))
+	k.asked = 0
 }
 
 // settle gives copies to those that have waited.
@@ -188,7 +215,8 @@ func (k *key) settle() {
 // again, a refresh ends.
 func (k *key) write() {
 	k.counts.Heard += float64(k.fleet.Messages)
-	k.counts.Told += float64(len(k.copies))
+	k.counts.Had += float64(len(k.copies))
+	k.changed()
 	k.without += len(k.copies)
 	k.copies = k.copies[:0]
 	k.stored = false

@@ -19,7 +19,7 @@ import (
 )
 
 // A measured is what a fleet did in a second.
-type measured struct{ gets, writes, reads, scripts, messages, loads, stale float64 }
+type measured struct{ gets, writes, reads, scripts, messages, loads, stale, seconds float64 }
 
 // measure runs the fleet: caches with a client each, on a real Redis.
 func (f Fleet) measure(t *testing.T) measured {
@@ -47,6 +47,7 @@ func (f Fleet) measure(t *testing.T) measured {
 		reads: (after.reads - before.reads) / took, scripts: (after.scripts - before.scripts) / took,
 		messages: (after.messages - before.messages) / took,
 		loads:    (after.loads - before.loads) / took, stale: (after.stale - before.stale) / took,
+		seconds: took,
 	}
 }
 
@@ -58,8 +59,11 @@ func (f Fleet) open(t *testing.T, rdb redis.UniversalClient, load cache.Loader[i
 		Jitter: f.Jitter, EarlyRefresh: f.EarlyRefresh, Local: localcache.Options{TTL: duration(f.LocalTTL)},
 		RedisTimeout: 5 * time.Second, // a busy machine is no outage
 	}
-	if f.LocalKeys == 0 {
+	switch {
+	case f.LocalKeys == 0:
 		o.Local.MaxBytes = -1
+	case f.LocalKeys < f.Keys:
+		o.Local.MaxBytes = int64(f.LocalKeys) * 356 // an int takes that much
 	}
 	c, err := cache.New(rdb, load, o)
 	if err != nil {
@@ -93,7 +97,13 @@ func (f Fleet) drive(t *testing.T, caches []*cache.Cache[int, int], span time.Du
 				key := pick(popular, rng)
 				written.Add(1)
 				all.Go(func() {
-					if err := c.Invalidate(context.Background(), key); err != nil {
+					write := func() error { return c.Invalidate(context.Background(), key) }
+					if f.Messages == 2 {
+						write = func() error {
+							return c.Write(context.Background(), []int{key}, func(context.Context) error { return nil })
+						}
+					}
+					if err := write(); err != nil {
 						t.Errorf("cache %d: %v", i, err)
 					}
 				})
