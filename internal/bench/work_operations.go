@@ -18,11 +18,11 @@ var operations = workload{
 	title: "What an operation takes",
 	about: "Values of 200 bytes, no tier in the process but for the messages. Microseconds of a processor for one operation, in Redis and in the process that asks; " +
 		"round trips; the clock, for whoever waits; and the connections in the end, those for messages among them. 50 processes are caches with a client and a caller each. " +
-		"The load of a miss and the transaction of a write take no time. A message is an invalidation by another process. Of 200 idle processes each hears its heartbeat; connections are those of all.",
+		"The load of a miss and the transaction of a write take no time. A message is an invalidation by another process. Of 1,000 idle processes each hears its heartbeat; connections are those of all.",
 	contenders: []string{
 		"a hit, 1 caller", "a hit, 50 processes", "a hit, 256 callers", "a miss, 1 caller", "a miss, 50 processes", "a miss, 256 callers",
 		"an invalidation, 1 caller", "an invalidation, 256 callers", "a write, 1 caller", "a write, 256 callers",
-		"a message heard", "an idle process, 1 s",
+		"a message heard", "a second of an idle process",
 	},
 	reference: "a hit, 1 caller",
 	columns: []column{
@@ -82,7 +82,7 @@ func priceOperation(ctx context.Context, p *process) error {
 		do = func(int) error { return levee.Write(ctx, []string{random()}, nothing) }
 	case "a message heard":
 		return priceMessage(ctx, p, levee, n)
-	case "an idle process":
+	case "a second of an idle process":
 		return priceIdle(p, o)
 	}
 	return p.price(n, func() error { return p.inTurn(callers, n, do) })
@@ -145,7 +145,7 @@ func (p *process) price(n int, do func() error) error {
 
 // priceIdle measures what caches take that nobody asks, a client each as in processes of their own.
 func priceIdle(p *process, o opening[[]byte]) error {
-	processes, seconds := pick(p.Size, 2, 200, 200), pick(p.Size, 1, 5, 10)
+	processes, seconds := pick(p.Size, 2, 1000, 1000), pick(p.Size, 1, 5, 10)
 	for range processes {
 		r, err := openReader(o)
 		if err != nil {

@@ -211,7 +211,7 @@ var flow = workload{
 	name:  "flow",
 	title: "Where messages end",
 	about: "Messages of 60 bytes at random times (Poisson), so many a second, to 1,000 connections. How busy Redis' one processor is; microseconds of it for each delivery; " +
-		"milliseconds from the moment at which a message was due until the last connection has it. The more there are, the more of them Redis writes to a connection at once.",
+		"milliseconds from the moment at which a message was due until the last connection has it, and what a PING takes meanwhile, as any command. The more there are, the more of them Redis writes to a connection at once.",
 	contenders: []string{"10", "30", "60", "100", "200", "400", "800", "1,600"},
 	reference:  "10",
 	columns: []column{
@@ -219,6 +219,8 @@ var flow = workload{
 		share("a delivery, µs", "%.2f", "redis", "deliveries", false),
 		quantile("p50 ms", "%.1f", "took", 0.5, 1000, false),
 		quantile("p99 ms", "%.1f", "took", 0.99, 1000, false),
+		quantile("a PING: p50 ms", "%.1f", "ping", 0.5, 1000, false),
+		quantile("p99 ms", "%.1f", "ping", 0.99, 1000, false),
 	},
 	run: priceFlow,
 }
@@ -249,6 +251,20 @@ func priceFlow(_ context.Context, p *process) error {
 	})
 	go func() { // its replies, so that Redis can go on
 		for w.skip() == nil {
+		}
+	}()
+	asker, err := dialWire(p.Redis)
+	if err != nil {
+		return err
+	}
+	defer asker.Close()
+	go func() {
+		for sleepUntil(began); ; time.Sleep(time.Millisecond) {
+			asked := time.Now()
+			if asker.ask(1, wireCommand("PING")) != nil {
+				return
+			}
+			p.took("ping", time.Since(asked))
 		}
 	}()
 	message := wireCommand("PUBLISH", "m", strings.Repeat("x", 60))

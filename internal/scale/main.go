@@ -66,7 +66,7 @@ func card(out io.Writer, f Fleet) {
 		{"processes that have a key when it is written", had(r, f)},
 		{"Redis' processor", percent(l.Busy) + ", by messages " + percent(l.Messages)},
 		{"wait for others in Redis, on average", wait(l.Wait)},
-		{"writes a second at which Redis is 70 % busy", number(Measured.WritesAt(busy, f, r))},
+		{"writes a second at which commands wait 2 ms for others", number(Measured.Bears(patience, f, r))},
 		{"a process' processor, beside hits in it", percent(Measured.Own(f, r))},
 		{"memory of Redis", megabytes(r.Stored * Measured.Value)},
 		{"memory of a process", megabytes(r.Copies / n * Measured.Copy)},

@@ -40,7 +40,7 @@ func (f Fleet) measure(t *testing.T) measured {
 	}
 	f.drive(t, caches, duration(f.TTL+f.LocalTTL)) // until copies and values are of all ages
 	before, began := counts.now(&loads, caches), time.Now()
-	gets, writes := f.drive(t, caches, duration(2*f.TTL))
+	gets, writes := f.drive(t, caches, 3*time.Second)
 	after, took := counts.now(&loads, caches), time.Since(began).Seconds()
 	return measured{
 		gets: gets / took, writes: writes / took,

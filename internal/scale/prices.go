@@ -7,7 +7,8 @@ import "math"
 type Prices struct {
 	Read     float64 // Redis, for a GETRANGE that comes alone, among those of many processes
 	Script   float64 // Redis, for one of the scripts of a miss or a write
-	Delivery float64 // Redis, for each process that hears a message
+	Write    float64 // Redis, for each process that it tells of messages, however many at once
+	Text     float64 // Redis, for each process and message
 	Tracked  float64 // Redis, for each process that is told of a key by CLIENT TRACKING
 	Tracking float64 // Redis, more for a read under CLIENT TRACKING
 	Idle     float64 // Redis, in a second for a process that asks nothing: its heartbeat
@@ -17,38 +18,45 @@ type Prices struct {
 	Value, Copy float64 // bytes of a key in Redis and in a process
 }
 
-// Measured is from `go run -C internal/bench . -work operations,publish,commands,memory`.
+// Measured is from `go run -C internal/bench . -short -rounds 3 -work operations,publish,flow,commands,memory`.
 var Measured = Prices{
-	Read: 12, Script: 33, Delivery: 8, Tracked: 12, Tracking: 1.1, Idle: 30,
-	OwnHit: 30, OwnMiss: 200, OwnMessage: 5,
+	Read: 13, Script: 24, Write: 8, Text: 0.5, Tracked: 9, Tracking: 1.1, Idle: 50,
+	OwnHit: 30, OwnMiss: 240, OwnMessage: 5,
 	Value: 389, Copy: 513,
 }
 
 // A Load is what a fleet asks of one Redis.
 type Load struct {
 	Busy     float64 // share of its processor; 1 and more: it does not keep up
-	Messages float64 // of that, by deliveries of messages
-	Wait     float64 // seconds that a command waits for others, on average; infinite if it does not keep up
+	Messages float64 // of that, by telling processes of messages
+	Wait     float64 // seconds that a command waits for others, on average; infinite if Redis does not keep up
 }
 
 // Load prices what a fleet does. Commands come at random and are served one after the
-// other (M/G/1): a message to many processes holds up all commands behind it.
+// other (M/D/1). A message is not: Redis notes it for all processes, and then writes to
+// each what has been noted meanwhile. So the more messages there are the cheaper they
+// are, but a round of writing takes its time, for which all commands wait. A round
+// follows on another if a message has come during that: of a time in which messages
+// come at the rate r and a round takes t, rounds take x·e^x / (1 + x·e^x), x = r·t.
 func (p Prices) Load(f Fleet, r Rates) (l Load) {
 	n := float64(f.Processes)
-	var square float64 // of the service times, times the rate
-	serve := func(rate, µs float64) float64 {
-		l.Busy += rate * µs / 1e6
-		square += rate * µs * µs / 1e12
-		return rate * µs / 1e6
+	commands := (r.Asks*p.Read + r.Scripts()*p.Script + n*p.Idle) / 1e6
+	square := (r.Asks*p.Read*p.Read + r.Scripts()*p.Script*p.Script + n*p.Idle*p.Idle) / 1e12
+	text := r.Heard * n * p.Text / 1e6
+	free := 1 - commands - text
+	if free <= 0 {
+		return Load{Busy: commands + text, Messages: text, Wait: math.Inf(1)}
 	}
-	serve(r.Asks, p.Read)
-	serve(r.Scripts(), p.Script)
-	serve(n, p.Idle)
-	l.Messages = serve(r.Heard, n*p.Delivery)
-	if l.Wait = square / 2 / (1 - l.Busy); l.Busy >= 1 {
-		l.Wait = math.Inf(1)
+	round := n * p.Write / 1e6
+	x := r.Heard * round / free
+	rounds := 1.0
+	if x < 100 { // else e^x is too much
+		rounds = x * math.Exp(x) / (1 + x*math.Exp(x))
 	}
-	return l
+	return Load{
+		Busy: commands + text + free*rounds, Messages: text + free*rounds,
+		Wait: square/2/free + rounds*round,
+	}
 }
 
 // Own is the share of a processor that the library takes in each process, without the
@@ -59,11 +67,22 @@ func (p Prices) Own(f Fleet, r Rates) float64 {
 	return ((r.Asks-misses)/n*p.OwnHit + misses/n*p.OwnMiss + r.Heard*p.OwnMessage) / 1e6
 }
 
-// WritesAt is how many writes a second make the Redis of a fleet so busy, beside what it
-// does anyway.
-func (p Prices) WritesAt(busy float64, f Fleet, r Rates) float64 {
-	n, quiet := float64(f.Processes), r.Asks*p.Read+(r.Scripts()-r.Ends)*p.Script+float64(f.Processes)*p.Idle
-	return max(0, busy*1e6-quiet) / (float64(f.Messages) * (p.Script + n*p.Delivery))
+// Bears is how many writes a second the Redis of a fleet bears: at which commands wait
+// for others no longer than this, on average.
+func (p Prices) Bears(wait float64, f Fleet, r Rates) float64 {
+	low, high := 0.0, 1e6
+	for range 50 {
+		writes := (low + high) / 2
+		with := r
+		with.Ends = writes * float64(f.Messages)
+		with.Heard += with.Ends - r.Ends
+		if p.Load(f, with).Wait <= wait {
+			low = writes
+		} else {
+			high = writes
+		}
+	}
+	return low
 }
 
 // First are the Gets of the first second after all processes have started anew: those
