@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 
 // All that a run does but its size. levee and one peer stand for all contenders.
 func TestEveryWorkloadRuns(t *testing.T) {
-	for _, w := range workloads {
+	for _, w := range slices.Concat(workloads, prices) {
 		t.Run(w.name, func(t *testing.T) {
 			peer := w.reference
 			if peer == w.contenders[0] {

@@ -35,7 +35,7 @@ func main() {
 func run() error {
 	var b bench
 	short := flag.Bool("short", false, "shorter measurements, and one round: about two minutes for everything")
-	work := flag.String("work", "", "workloads to run, by commas; empty: all. -list shows them")
+	work := flag.String("work", "", "workloads to run, by commas; empty: all that have contenders. -list shows them")
 	only := flag.String("only", "", "contenders to run, by commas; empty: all of each workload")
 	list := flag.Bool("list", false, "list the workloads and their contenders")
 	flag.IntVar(&b.rounds, "rounds", 0, "rounds; the tables show medians (default 3, with -short 1)")
@@ -55,7 +55,7 @@ func run() error {
 		return err
 	}
 	if *list {
-		for _, w := range chosen {
+		for _, w := range slices.Concat(chosen, prices) {
 			fmt.Printf("%-14s %s\n", w.name, strings.Join(w.contenders, ", "))
 		}
 		return nil

@@ -41,7 +41,8 @@ func tryServer() (*server, error) {
 	addr := l.Addr().(*net.TCPAddr)
 	_ = l.Close()
 	cmd := exec.Command(cmp.Or(os.Getenv("LEVEE_REDIS_SERVER"), "redis-server"),
-		"--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no")
+		"--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no",
+		"--maxclients", "15000") // work_publish.go needs 10,000; a Redis that may not open as many files takes fewer
 	cmd.Dir = os.TempDir()
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -72,16 +73,31 @@ func statsClient(addr string) *redis.Client {
 
 // askServer returns one of the numbers of INFO.
 func askServer(rdb *redis.Client, name string) (float64, error) {
-	text, err := rdb.Info(context.Background(), "server", "stats", "memory").Result()
+	numbers, err := serverNumbers(rdb)
 	if err != nil {
 		return 0, err
 	}
+	n, ok := numbers[name]
+	if !ok {
+		return 0, fmt.Errorf("INFO does not tell %s", name)
+	}
+	return n, nil
+}
+
+// serverNumbers returns the numbers of INFO.
+func serverNumbers(rdb *redis.Client) (map[string]float64, error) {
+	text, err := rdb.Info(context.Background(), "server", "clients", "stats", "memory", "cpu").Result()
+	if err != nil {
+		return nil, err
+	}
+	numbers := map[string]float64{}
 	for scan := bufio.NewScanner(strings.NewReader(text)); scan.Scan(); {
-		if value, ok := strings.CutPrefix(scan.Text(), name+":"); ok {
-			return strconv.ParseFloat(value, 64)
+		name, value, _ := strings.Cut(scan.Text(), ":")
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			numbers[name] = n
 		}
 	}
-	return 0, fmt.Errorf("INFO does not tell %s", name)
+	return numbers, nil
 }
 
 // trips returns how often Redis has read from a client, this question not counted: once for a command, or for a pipeline, that

@@ -11,7 +11,7 @@ type workload struct {
 	name       string
 	title      string
 	about      string   // what happens, in a sentence or two
-	contenders []string // the first is levee
+	contenders []string // the first is levee; of prices, what is priced
 	reference  string   // whose figures the ratios refer to
 	processes  int      // of a contender at a time; 0: one
 	columns    []column
@@ -19,6 +19,10 @@ type workload struct {
 	// error if an answer is wrong.
 	run func(ctx context.Context, p *process) error
 }
+
+// prices are workloads that have no contenders: they measure what levee and Redis take for what they do. They run
+// only if they are asked for. docs/scale.md is made from them, see internal/scale.
+var prices = []workload{operations, publish, flow, commands, memory}
 
 // A column is a figure of a workload's table.
 type column struct {
@@ -37,11 +41,12 @@ var workloads = []workload{
 }
 
 func findWorkload(name string) (workload, bool) {
-	i := slices.IndexFunc(workloads, func(w workload) bool { return w.name == name })
+	all := slices.Concat(workloads, prices)
+	i := slices.IndexFunc(all, func(w workload) bool { return w.name == name })
 	if i < 0 {
 		return workload{}, false
 	}
-	return workloads[i], true
+	return all[i], true
 }
 
 // A size says how much a run does.
