@@ -39,9 +39,11 @@ func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 		{"misses", func(*localcache.Cache[int, int]) {}},
 		{"nulls", func(c *localcache.Cache[int, int]) {
 			for key := range 1010 {
-				c.FillNull(c.Mark("a"), key, time.Hour)
-				c.Settle()
+				if c.FillNull(c.Mark("a"), key, time.Hour); key%50 == 0 {
+					c.Settle()
+				}
 			}
+			c.Settle()
 		}},
 		{"values", func(c *localcache.Cache[int, int]) {
 			for key := range 1010 {
@@ -59,14 +61,13 @@ func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := open[int, int](t, localcache.Options{HotKeys: 100})
 			test.fills(c)
-			rng := rand.New(rand.NewPCG(1, 2))
-			read(c, rng, 400_000)
+			read(c, rand.New(rand.NewPCG(1, 2)), 200_000)
 			top := c.TopKeys(3)
 			if len(top) != 3 {
 				t.Fatalf("got %+v", top)
 			}
 			for i, want := range []float64{0.2, 0.1, 0.05} {
-				if got := top[i]; got.Key != i+1 || math.Abs(got.Share-want) > 0.02 || got.Error > 0.02 {
+				if got := top[i]; got.Key != i+1 || math.Abs(got.Share-want) > 0.03 || got.Error > 0.03 {
 					t.Errorf("rank %d is %+v, want key %d with %v", i, got, i+1, want)
 				}
 			}
@@ -97,8 +98,9 @@ func TestHotKeysTakeNoMoreThanTheirCounters(t *testing.T) {
 		t.Errorf("%d keys are counted, want 10", n)
 	}
 	long := open[string, int](t, localcache.Options{HotKeys: 10})
+	key := strings.Repeat("x", 1<<11)
 	for range 10_000 {
-		long.Get(strings.Repeat("x", 1<<20)[:1<<11])
+		long.Get(key)
 	}
 	if top := long.TopKeys(10); len(top) != 0 {
 		t.Errorf("a key of %d bytes is kept", len(top[0].Key))

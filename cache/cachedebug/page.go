@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/levee-go/levee/cache"
 )
@@ -22,7 +23,7 @@ var (
 	pageCSS string
 
 	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-		"bar": bar, "least": func(k cache.HotKey) float64 { return k.Share - k.Error }, "percent": percent, "quoted": quoted, "counts": counts, "style": func() template.CSS { return template.CSS(pageCSS) },
+		"bar": bar, "least": func(k cache.HotKey) float64 { return k.Share - k.Error }, "percent": percent, "quoted": quoted, "visible": visible, "counts": counts, "style": func() template.CSS { return template.CSS(pageCSS) },
 	}).Parse(pageHTML))
 
 	// policy lets a browser use the page's own style and nothing else: no script, no other
@@ -82,8 +83,21 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
 }
 
-// quoted shows text that may come from anywhere: what a browser does not show, or shows in
+// visible shows text that may come from anywhere: what a browser does not show, or shows in
 // another direction, is escaped as Go does it.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
+}
+
+// quoted is visible in quotation marks, and cut.
 func quoted(text string) string {
 	const most = 200
 	if len(text) > most {
