@@ -76,3 +76,10 @@ func (c *Cache[K, V]) MostBytes() int64 { return c.values.store.most }
 
 // Queued is the number of items in ristretto's queue.
 func (c *Cache[K, V]) Queued() int64 { return c.values.store.queue.length.Load() }
+
+// Counters is how many keys are counted as hot.
+func (c *Cache[K, V]) Counters() int {
+	c.hot.mu.Lock()
+	defer c.hot.mu.Unlock()
+	return max(len(c.hot.counters), len(c.hot.rarest))
+}

@@ -87,6 +87,7 @@ type Cache[K comparable, V any] struct {
 	budget      *Budget
 	values      *tier[K, V]
 	nulls       *tier[K, struct{}] // nil: nulls are not kept
+	hot         *hot[K]            // nil: unless Options.HotKeys
 
 	ttl         time.Duration
 	distrustTTL time.Duration
@@ -111,6 +112,7 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 		budget:      o.Budget,
 		ttl:         o.TTL,
 		distrustTTL: o.DistrustTTL,
+		hot:         newHot[K](o.HotKeys),
 		closed:      make(chan struct{}),
 	}
 	values, nulls := c.budget.join()
@@ -132,25 +134,32 @@ func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	}
 	hash, check := c.hash.sum(key) // before enter, because it panics if key is an interface that holds a slice, say
 	shard := c.calls.shard()
+	passed := false
 	if e := c.values.match(c.values.front.get(hash), hash, check, key); e != nil && c.counts(&e.head) {
 		n := shard.fronted.Add(1)
 		if !sampled(n, passBits) || !sampled(n, roomyPassBits) && c.values.store.roomy() {
 			return &e.value, Value
 		}
 		shard.passed.Add(1)
+		c.hot.sample(n, hash, key)
+		passed = true
 	}
 	if !shard.enter() {
 		return nil, Miss
 	}
 	if e := c.values.get(hash, check, key); e != nil && c.counts(&e.head) {
-		c.values.front.put(e, shard.leave(hit))
+		n := shard.leave(hit)
+		c.values.front.put(e, n)
+		if !passed {
+			c.hot.sample(n, hash, key)
+		}
 		return &e.value, Value
 	}
 	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
-		shard.leave(null)
+		c.hot.sample(shard.leave(null), hash, key)
 		return nil, Null
 	}
-	shard.leave(miss)
+	c.hot.sample(shard.leave(miss), hash, key)
 	return nil, Miss
 }
 

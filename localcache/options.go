@@ -14,6 +14,8 @@ const (
 
 	// More would allocate gigabytes of access counters at once.
 	maxBytes = 1 << 40
+
+	maxHotKeys = 10_000
 )
 
 // Options are the settings of a Cache. The zero value works.
@@ -45,6 +47,12 @@ type Options struct {
 	// [Cache.Trust].
 	// 0: 1 s; negative: no entry counts then. Otherwise at least 100 ms.
 	DistrustTTL time.Duration
+
+	// HotKeys is how many keys the cache counts Gets of, for [Cache.TopKeys]. Ten times
+	// as many as are to be told apart are enough. Counted keys stay in memory and are
+	// shown to whoever asks, so leave it off where keys are secrets.
+	// 0: none; at most 10,000. Negative is an error.
+	HotKeys int
 }
 
 const (
@@ -63,6 +71,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("localcache: Budget.MaxBytes must not be negative, got %v", o.Budget.MaxBytes)
 	case o.TTL < minLife:
 		return o, fmt.Errorf("localcache: TTL must be at least %v, got %v", minLife, o.TTL)
+	case o.HotKeys < 0 || o.HotKeys > maxHotKeys:
+		return o, fmt.Errorf("localcache: HotKeys must be 0 to %d, got %d", maxHotKeys, o.HotKeys)
 	case o.DistrustTTL >= 0 && o.DistrustTTL < minLife:
 		return o, fmt.Errorf("localcache: DistrustTTL must be at least %v, got %v", minLife, o.DistrustTTL)
 	}

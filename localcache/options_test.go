@@ -20,6 +20,8 @@ func TestNewNamesTheFieldThatCannotBe(t *testing.T) {
 		{localcache.Options{TTL: -1}, "TTL"},
 		{localcache.Options{TTL: time.Millisecond}, "TTL"},
 		{localcache.Options{DistrustTTL: time.Millisecond}, "DistrustTTL"},
+		{localcache.Options{HotKeys: -1}, "HotKeys"},
+		{localcache.Options{HotKeys: 10_001}, "HotKeys"},
 		{localcache.Options{MaxBytes: -1, TTL: -1}, "TTL"}, // off, but wrong all the same
 	} {
 		c, err := localcache.New[string, int](test.o)
