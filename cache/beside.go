@@ -45,7 +45,7 @@ func (c *Cache[K, V]) share(ctx context.Context, jobs []*job[K, V]) (again []*jo
 	for _, j := range jobs {
 		j.beside = true
 		e := j.loaded.entry
-		data, _, err := c.format.encode(j.id, e)
+		data, _, _, err := c.format.encode(j.id, e)
 		life := min(e.left(time.Now()), mutexrebuild.ShareFor)
 		if err != nil || !c.fleet.Storable(data, life) {
 			again = append(again, j)

@@ -66,16 +66,18 @@ type Cache[K comparable, V any] struct {
 
 	gather, gatherInner [classes]gatherer[K, V] // loads by LoadMany, by class; of these those that loads wait for
 
-	absent     *entry[V] // of a key that does not exist, where its times are unknown
-	doorkeeper *doorkeeper
-	refreshing atomic.Int64 // refreshes that run
-	closing    context.Context
-	close      context.CancelFunc
-	loading    tasks // loads, also those that are left behind
-	errorRun   errorRun
-	log        *logonce.Log
-	counts     counters
-	times      times
+	absent      *entry[V] // of a key that does not exist, where its times are unknown
+	doorkeeper  *doorkeeper
+	overwrites  *doorkeeper // ids whose bytes of another type this process has written over lately
+	releaseName func()
+	refreshing  atomic.Int64 // refreshes that run
+	closing     context.Context
+	close       context.CancelFunc
+	loading     tasks // loads, also those that are left behind
+	errorRun    errorRun
+	log         *logonce.Log
+	counts      counters
+	times       times
 }
 
 // New makes a cache of what load reads. See [NewSource].
@@ -84,7 +86,8 @@ func New[K comparable, V any](rdb redis.UniversalClient, load Loader[K, V], o Op
 }
 
 // NewSource makes a cache of src. Caches of the same name that use the same
-// Redis are one cache. An untyped nil rdb makes a cache that works in this
+// Redis are one cache, and their values are of one type: two whose values are stored in
+// different forms cannot be open on one client. An untyped nil rdb makes a cache that works in this
 // process only; a nil pointer of a client's type is an error. The client is used as
 // it is and stays the caller's to close, after the cache. NewSource does not wait for
 // Redis. It returns an error that names the field that it cannot use.
@@ -105,6 +108,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		o: o, source: src, windows: o.windows(), breaker: o.Breaker,
 		absent:     &entry[V]{life: life{null: true}},
 		doorkeeper: newDoorkeeper(2 * o.NullTTL), // a null in the local tier lives that long too
+		overwrites: newDoorkeeper(overwriteEvery),
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
@@ -113,13 +117,20 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
-	c.format = newFormat[V](o, c.log)
+	if c.format, err = newFormat[V](o, c.log); err != nil {
+		return nil, err
+	}
+	if c.releaseName, err = claimName(rdb, o, c.format); err != nil {
+		return nil, err
+	}
 	if c.local, err = localcache.New[K, entry[V]](o.Local); err != nil {
+		c.releaseName()
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
 	if c.fleet, err = mutexrebuild.New(rdb, o.keyspace(), o.Rebuild, c.messages()); err != nil {
 		c.local.Close()
+		c.releaseName()
 		return nil, named(err)
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
@@ -154,5 +165,6 @@ func (c *Cache[K, V]) Close() error {
 	c.loading.wait(c.o.loadTimeout())
 	c.fleet.Close()
 	c.local.Close()
+	c.releaseName()
 	return nil
 }

@@ -27,8 +27,8 @@ func shiftClocks(r *rig, by time.Duration) {
 			shifted := int64(binary.BigEndian.Uint64(data[at:])) + by.Milliseconds()
 			binary.BigEndian.PutUint64(data[at:], uint64(shifted))
 		}
-		sum := crc32.Update(crc32.Checksum(data[:48], castagnoli), castagnoli, data[52:])
-		binary.BigEndian.PutUint32(data[48:], sum)
+		sum := crc32.Update(crc32.Checksum(data[:52], castagnoli), castagnoli, data[56:])
+		binary.BigEndian.PutUint32(data[52:], sum)
 		if err := r.rdb.Set(r.ctx, scan.Val(), data, redis.KeepTTL).Err(); err != nil {
 			r.Fatal(err)
 		}

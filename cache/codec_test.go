@@ -70,20 +70,20 @@ func TestACodecOfTheUsersOwn(t *testing.T) {
 
 // The value is there, so whoever asks gets it. If the lease were not given back,
 // the next one would wait for its end.
-func TestAValueThatCannotBeEncodedIsAnsweredAndNotKept(t *testing.T) {
+func TestAValueThatCannotBeEncodedIsKeptInTheProcess(t *testing.T) {
 	for name, fault := range map[string]func() error{"fails": codecFails, "panics": codecPanics} {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, fewCells, func(r *rig) {
 				codec, source := &testCodec{}, newRows(r, 1)
 				codec.marshal.Store(&fault)
 				c := open(r, source.source(), codec.set)
-				for range 3 {
+				for i := range 3 {
 					got, err := c.Fetch(r.ctx, 1)
-					if err != nil || got.Value != "v1" || got.Tier != cache.TierSource {
+					if err != nil || got.Value != "v1" || got.Tier != r.withoutRedis(i) {
 						r.Errorf("Fetch: %+v, %v", got, err)
 					}
 				}
-				if s := c.Stats(); r.rdb != nil && (s.Unpublished != 3 || s.Rebuild.Waits != 0) {
+				if s := c.Stats(); r.rdb != nil && (s.Unpublished != uint64(source.loads(1)) || s.Rebuild.Waits != 0) {
 					r.Errorf("%+v", s)
 				}
 
@@ -147,22 +147,28 @@ func TestNullsNeedNoCodec(t *testing.T) {
 	})
 }
 
-func TestValuesOverMaxValueAreAnsweredAndNotStored(t *testing.T) {
+// Otherwise it would be loaded at every Get.
+func TestAValueTooLargeForRedisIsKeptInTheProcess(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
 		fits, large := strings.Repeat("x", 1000), strings.Repeat("x", 1001)
 		source := newRows(r, 1, 2)
 		source.put(1, large)
 		source.put(2, fits)
 		c := open(r, source.source(), func(o *cache.Options) { o.MaxValue = 1000 })
-		for range 3 {
+		for i := range 3 {
 			got, err := c.Fetch(r.ctx, 1)
-			if err != nil || got.Value != large || got.Tier != cache.TierSource {
+			if err != nil || got.Value != large || got.Tier != r.withoutRedis(i) {
 				r.Errorf("Fetch: %d bytes from %v, %v", len(got.Value), got.Tier, err)
 			}
 		}
-		if r.rdb != nil && (r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 || c.Stats().Unpublished != 3) {
+		if r.rdb != nil && (r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 || c.Stats().Unpublished != uint64(source.loads(1))) {
 			r.Errorf("it has been stored, or not counted: %+v", c.Stats().Rebuild)
 		}
+		if err := c.Invalidate(r.ctx, 1); err != nil {
+			r.Error(err)
+		}
+		source.put(1, fits)
+		c.gives(r, 1, fits)
 		c.gives(r, 2, fits)
 		c.comesFrom(r, 2, r.near())
 	})

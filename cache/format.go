@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/crc32"
+	"reflect"
 	"runtime/debug"
 	"time"
 	"unsafe"
@@ -37,11 +39,12 @@ type Codec interface {
 //	28  4  cost of the load in milliseconds
 //	32  8  epoch of the cache when the load began, see Cache.Clear
 //	40  8  digest of name and id, so that a value is never taken for another key's
-//	48  4  CRC-32C of everything else
+//	48  4  fingerprint of the value's type, see fingerprint.go; 0 in a null and where the codec is not JSON
+//	52  4  CRC-32C of everything else
 //
 // Bytes of which anything else is true are a miss.
 const (
-	headerSize = 52
+	headerSize = 56
 	magic      = "Lv"
 	version    = 2
 
@@ -52,63 +55,69 @@ const (
 	codecJSON   = 2
 	codecCustom = 3 // Options.Codec; a change of it is a change of Schema
 
-	offVersion = 2
-	offKind    = 3
-	offCodec   = 4
-	offSchema  = 8
-	offCreated = 12
-	offExpires = 20
-	offCost    = 28
-	offEpoch   = 32
-	offDigest  = 40
-	offSum     = 48
+	offVersion     = 2
+	offKind        = 3
+	offCodec       = 4
+	offSchema      = 8
+	offCreated     = 12
+	offExpires     = 20
+	offCost        = 28
+	offEpoch       = 32
+	offDigest      = 40
+	offFingerprint = 48
+	offSum         = 52
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A format knows how the values of one cache are stored.
 type format[V any] struct {
-	prefix uint64 // digest of the name
-	schema int
-	max    int
-	id     byte
-	codec  Codec
-	after  windows
-	log    *logonce.Log
+	prefix      uint64 // digest of the name
+	schema      int
+	max         int
+	id          byte
+	codec       Codec
+	fingerprint uint32
+	after       windows
+	log         *logonce.Log
 }
 
-func newFormat[V any](o Options, log *logonce.Log) format[V] {
-	f := format[V]{prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
+// newFormat returns an error if values of type V would not come back.
+func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
+	f = format[V]{prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
 	if f.codec != nil {
-		return f
+		return f, nil
 	}
 	switch any(*new(V)).(type) {
 	case string, []byte:
 		f.id, f.codec = codecRaw, raw{}
-	default:
-		f.id, f.codec = codecJSON, jsonCodec{}
+		return f, nil
 	}
-	return f
+	f.id, f.codec = codecJSON, jsonCodec{}
+	if f.fingerprint, err = fingerprintOf(reflect.TypeFor[V]()); err != nil {
+		return f, fmt.Errorf("cache: values of type %s cannot be stored without a Codec: %w", reflect.TypeFor[V](), err)
+	}
+	return f, nil
 }
 
 // encode gives the bytes of an entry and how long Redis keeps them, or neither for
-// one that is too large to be stored.
-func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error) {
+// one that is too large to be stored. size is what the entry takes in the local tier: one
+// that does not encode counts there as the largest that could be stored.
+func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl time.Duration, err error) {
 	var payload []byte
-	kind := byte(kindNull)
+	kind, fingerprint := byte(kindNull), uint32(0)
 	if !e.null {
-		var err error
 		if payload, err = f.marshal(e.value); err != nil {
-			f.log.Warn("a value cannot be encoded and is not stored", logonce.Name("key", id), "error", err)
-			return nil, 0, err
+			f.log.Warn("a value cannot be encoded and stays in this process", logonce.Name("key", id), "error", err)
+			return nil, headerSize + f.max, 0, err
 		}
 		if len(payload) > f.max {
-			f.log.Warn("a value is larger than MaxValue and is not stored", logonce.Name("key", id), "bytes", len(payload))
-			return nil, 0, nil
+			f.log.Warn("a value is larger than MaxValue and stays in this process", logonce.Name("key", id), "bytes", len(payload), "max_value", f.max)
+			return nil, headerSize + len(payload), 0, nil
 		}
-		kind = kindValue
+		kind, fingerprint = kindValue, f.fingerprint
 	}
-	data := make([]byte, headerSize, headerSize+len(payload))
+	data = make([]byte, headerSize, headerSize+len(payload))
 	copy(data, magic)
 	data[offVersion] = version
 	data[offKind] = kind
@@ -119,26 +128,22 @@ func (f format[V]) encode(id string, e *entry[V]) ([]byte, time.Duration, error)
 	binary.BigEndian.PutUint32(data[offCost:], e.cost)
 	binary.BigEndian.PutUint64(data[offEpoch:], e.epoch)
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
+	binary.BigEndian.PutUint32(data[offFingerprint:], fingerprint)
 	data = append(data, payload...)
 	binary.BigEndian.PutUint32(data[offSum:], checksum(data))
 	switch {
 	case e.private:
-		return data, 0, nil
+		return data, len(data), 0, nil
 	case e.null:
-		return data, e.ttl(), nil
+		return data, len(data), e.ttl(), nil
 	}
-	return data, f.after.stored(e.ttl()), nil
+	return data, len(data), f.after.stored(e.ttl()), nil
 }
 
 // decode reads an entry back, ok only if the bytes are one of this id, whole and
 // of this cache's form. It allocates nothing before that is certain.
 func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
-	if len(data) < headerSize || len(data)-headerSize > f.max || string(data[:2]) != magic ||
-		data[offVersion] != version || data[offCodec] != f.id ||
-		data[5]|data[6]|data[7] != 0 ||
-		binary.BigEndian.Uint32(data[offSchema:]) != uint32(f.schema) ||
-		binary.BigEndian.Uint64(data[offDigest:]) != f.digest(id) ||
-		binary.BigEndian.Uint32(data[offSum:]) != checksum(data) {
+	if !f.fits(id, data) || !f.isOfType(data) {
 		return nil, false
 	}
 	e := &entry[V]{life: life{
@@ -158,11 +163,39 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 	return nil, false
 }
 
+// fits reports whether bytes are a whole entry of this id, of whatever type.
+func (f format[V]) fits(id string, data []byte) bool {
+	return len(data) >= headerSize && len(data)-headerSize <= f.max && string(data[:2]) == magic &&
+		data[offVersion] == version &&
+		data[5]|data[6]|data[7] == 0 &&
+		binary.BigEndian.Uint32(data[offSchema:]) == uint32(f.schema) &&
+		binary.BigEndian.Uint64(data[offDigest:]) == f.digest(id) &&
+		binary.BigEndian.Uint32(data[offSum:]) == checksum(data)
+}
+
+// isOfType reports whether an entry that fits is a value of this cache's type, or a null.
+func (f format[V]) isOfType(data []byte) bool {
+	want := f.fingerprint
+	if data[offKind] == kindNull {
+		want = 0
+	}
+	return data[offCodec] == f.id && binary.BigEndian.Uint32(data[offFingerprint:]) == want
+}
+
+// isOfOtherType reports whether bytes are a value of this id that a process has stored
+// whose values are of another type.
+func (f format[V]) isOfOtherType(id string, data []byte) bool {
+	return f.fits(id, data) && !f.isOfType(data)
+}
+
 // marshal and unmarshal make errors of a codec's panics. Let through, one would fail
 // the load and keep its lease until it ends; the other would fail everybody who
 // reads the key, and never let anything else be written over it.
 func (f format[V]) marshal(value V) (data []byte, err error) {
 	defer f.contain(&err)
+	if f.id == codecJSON {
+		return f.codec.Marshal(&value) // else a marshaler of *V would be passed over
+	}
 	return f.codec.Marshal(value)
 }
 

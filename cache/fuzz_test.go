@@ -29,8 +29,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add("", []byte{})
 	f.Add("42", append(bytes.Clone(data[:headerSize]), `[[[[[[[[[[{"a":{"a":{"a":[1e999,"\ud800"`...))
 	o := Options{Name: "product", MaxValue: 1 << 20}
-	raw, text := newFormat[[]byte](o, nil), newFormat[string](o, nil)
-	structs, anything := newFormat[*goldenProduct](o, nil), newFormat[any](o, nil)
+	raw, text := must(newFormat[[]byte](o, nil)), must(newFormat[string](o, nil))
+	structs, anything := must(newFormat[*goldenProduct](o, nil)), must(newFormat[map[string]any](o, nil))
 	f.Fuzz(func(t *testing.T, id string, data []byte) {
 		data, id = data[:min(len(data), 1024)], id[:min(len(id), 512)] // as long as a key may be
 		if allocated := allocatedBy(func() {
@@ -64,6 +64,7 @@ func fitting[V any](f format[V], id string, data []byte) []byte {
 	data[5], data[6], data[7] = 0, 0, 0
 	binary.BigEndian.PutUint32(data[offSchema:], uint32(f.schema))
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
+	binary.BigEndian.PutUint32(data[offFingerprint:], f.fingerprint)
 	return reseal(data)
 }
 
@@ -85,11 +86,11 @@ func FuzzRoundTrip(f *testing.F) {
 		o := Options{Name: "p", Schema: schema & (1<<31 - 1), MaxValue: 1 << 20}
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
 		times := life{null: null, created: created, expires: expires, cost: uint32(cost), epoch: uint64(number)}
-		roundTrip(t, newFormat[string](o, nil), id, other, entry[string]{text, times})
-		roundTrip(t, newFormat[[]byte](o, nil), id, other, entry[[]byte]{[]byte(text), times})
+		roundTrip(t, must(newFormat[string](o, nil)), id, other, entry[string]{text, times})
+		roundTrip(t, must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{[]byte(text), times})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, newFormat[*goldenProduct](o, nil), id, other, entry[*goldenProduct]{p, times})
+		roundTrip(t, must(newFormat[*goldenProduct](o, nil)), id, other, entry[*goldenProduct]{p, times})
 	})
 }
 
@@ -98,7 +99,7 @@ func roundTrip[V any](t *testing.T, f format[V], id, other string, e entry[V]) {
 	if e.null {
 		e.value = *new(V)
 	}
-	data, _, err := f.encode(id, &e)
+	data, _, _, err := f.encode(id, &e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func roundTrip[V any](t *testing.T, f format[V], id, other string, e entry[V]) {
 	if !ok || !reflect.DeepEqual(got, &e) {
 		t.Errorf("%+v comes back as %+v, %v", e, got, ok)
 	}
-	if again, _, err := f.encode(id, got); err != nil || !bytes.Equal(again, data) {
+	if again, _, _, err := f.encode(id, got); err != nil || !bytes.Equal(again, data) {
 		t.Errorf("encoded again it is something else: %v", err)
 	}
 	if _, ok := f.decode(other, data); ok && id != other {
@@ -215,7 +216,7 @@ func FuzzOptions(f *testing.F) {
 		defer func() { _ = c.Close() }()
 		longest := max(c.o.TTL, time.Duration(own))
 		for _, e := range []*entry[string]{c.newEntry("k", "v", 0, 0), c.newEntry("k", "", 0, time.Hour), nullOf(c)} {
-			data, ttl, err := c.format.encode("k", e)
+			data, _, ttl, err := c.format.encode("k", e)
 			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.windows.stored(longest), c.o.NullTTL)) {
 				t.Errorf("%+v is stored for %v, %v", e, ttl, err)
 			}

@@ -318,7 +318,7 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 					}
 					p := open(r, src, func(o *cache.Options) {
 						o.IsNotFound = func(err error) bool { return errors.Is(err, errNoDocument) }
-					}, unheld)
+					}, unheld, new(testCodec).set)
 					for range 3 {
 						_, err := p.Get(r.ctx, 1)
 						is := fault

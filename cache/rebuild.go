@@ -169,9 +169,14 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Ti
 // judge decodes a value from Redis and says what it is good for.
 func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) (found[V], state) {
 	e, ok := c.format.decode(id, value.Data)
-	if !ok || value.TooLong {
+	switch {
+	case value.TooLong || !ok && !c.format.isOfOtherType(id, value.Data):
 		c.counts.unfit.Add(1)
 		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
+		return found[V]{}, dead
+	case !ok:
+		c.counts.otherType.Add(1)
+		c.log.Warn("redis holds a value of another type than this process stores: raise Schema by one whenever the type of the values changes", logonce.Name("key", id))
 		return found[V]{}, dead
 	}
 	if c.cleared(e) {
@@ -322,8 +327,8 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 	c.load(jobs)
 	for _, j := range jobs {
 		if j.loaded.err == nil {
-			data, _, _ := c.format.encode(j.id, j.loaded.entry) // only to know the size
-			c.fill(j, j.loaded.entry, len(data), time.Now())
+			_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
+			c.fill(j, j.loaded.entry, size, time.Now())
 		}
 		c.finishLoaded(j)
 	}

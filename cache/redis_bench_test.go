@@ -44,7 +44,7 @@ func BenchmarkRedisHit(b *testing.B) {
 			return false
 		}
 		var p product
-		return json.Unmarshal(data[52:], &p) == nil && p.ID == 7 // behind our header
+		return json.Unmarshal(data[56:], &p) == nil && p.ID == 7 // behind our header
 	}, func(int) bool {
 		p, err := structs.Get(ctx, 42)
 		return err == nil && p.ID == 7

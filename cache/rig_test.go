@@ -323,6 +323,14 @@ func (r *rig) near() cache.Tier {
 	return cache.TierSource
 }
 
+// withoutRedis is where the i-th answer comes from if Redis cannot hold the value.
+func (r *rig) withoutRedis(i int) cache.Tier {
+	if r.local && i > 0 {
+		return cache.TierLocal
+	}
+	return cache.TierSource
+}
+
 // kept reports whether the rig's caches keep anything.
 func (r *rig) kept() bool { return r.near() != cache.TierSource }
 

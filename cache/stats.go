@@ -66,6 +66,7 @@ type Stats struct {
 	BesideWriter uint64 // loads of a key while a writer held it, which are not published
 	Unpublished  uint64 // values that could not be stored, by their size or TTL
 	Unfit        uint64 // bytes in Redis that were no value of their key
+	OtherType    uint64 // values in Redis of another type: two releases with one Schema
 	Cleared      uint64 // values in Redis from before a Clear, which do not count
 	Refreshes    uint64 // begun in the background
 	Refreshed    uint64 // of which brought a new value
@@ -89,11 +90,11 @@ type counter = atomic.Uint64
 
 // counters counts outcomes. Most hits of values in the local tier are counted there.
 type counters struct {
-	asked                                                          counter
-	local, null, filter, redis, loaded, joined, stale, errors      counter
-	fallbacks, held                                                counter
-	loads, loadErrors, degraded, besideWriter                      counter
-	unpublished, unfit, cleared, refreshes, refreshed, filterFalse counter
+	asked                                                                     counter
+	local, null, filter, redis, loaded, joined, stale, errors                 counter
+	fallbacks, held                                                           counter
+	loads, loadErrors, degraded, besideWriter                                 counter
+	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse counter
 }
 
 // count counts an answer. first says that the caller is the first of those who share
@@ -131,7 +132,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Joined: n.joined.Load(), Stale: n.stale.Load(), Errors: n.errors.Load(),
 		Fallbacks: n.fallbacks.Load(), HeldErrors: n.held.Load(),
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
-		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), Cleared: n.cleared.Load(),
+		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(),
 		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),

@@ -29,7 +29,7 @@ func TestForeignBytesUnderAKeyAreReplaced(t *testing.T) {
 
 		for name, foreign := range map[string]string{
 			"text": "hello", "another key's": r.rdb.Get(r.ctx, "levee:c1:{test:2}").Val(), "cut": ours[:len(ours)-1],
-			"header alone": ours[:52], "longer": ours + "x", "flipped": string(flipped),
+			"header alone": ours[:56], "longer": ours + "x", "flipped": string(flipped),
 			"json": `{"ID":1}`, "zeros": strings.Repeat("\x00", 200), "large": strings.Repeat(ours, 30_000), // more than MaxValue
 		} {
 			if err := r.rdb.Set(r.ctx, "levee:c1:{test:1}", foreign, redis.KeepTTL).Err(); err != nil {

@@ -49,13 +49,15 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	}
 	entries := make([]*entry[V], len(keys))
 	publications := make([]mutexrebuild.Publication, len(keys))
+	sizes := make([]int, len(keys))
 	var unfit []error
 	for i, key := range keys {
 		entries[i] = c.newEntry(key, value(i), c.fleet.LoadEpoch(), 0)
-		data, ttl, err := c.format.encode(ids[i], entries[i])
+		data, size, ttl, err := c.format.encode(ids[i], entries[i])
 		if err != nil { // the source has another value than Redis all the same
-			unfit, data = append(unfit, err), nil
+			unfit, data, size = append(unfit, err), nil, 0
 		}
+		sizes[i] = size
 		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
 	err = c.fleet.SetMany(ctx, publications...)
@@ -64,7 +66,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	c.forgetLocal(ids)
 	if err == nil && !c.fleet.Shared() {
 		for i, e := range entries {
-			c.putLocal(ids[i], keys[i], e, len(publications[i].Data))
+			c.putLocal(ids[i], keys[i], e, sizes[i])
 		}
 	}
 	return named(errors.Join(append(unfit, err)...))
