@@ -264,7 +264,7 @@ func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		allocated := after.TotalAlloc - before.TotalAlloc
 		t.Logf("%s: %d KiB allocated", name, allocated>>10)
-		if allocated > 2<<20 {
+		if allocated > 8<<20 { // a value may have 1 MiB, and is read once more where the first read was late
 			t.Errorf("%s: %d bytes allocated", name, allocated)
 		}
 		if s := c.Stats(); s.Unfit != 1 || s.Rebuild.Unknown != 0 {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
 )
@@ -23,12 +25,16 @@ func (s *store) logSurvived(caller context.Context, err error) {
 	logRedisError(s.log, "redis failed", err)
 }
 
-// logRedisError logs a Redis error: at level Error if Redis refuses the client, because
-// only an operator can fix that and the cache is useless until then.
+// logRedisError logs a Redis error: at level Error if Redis refuses the client, or the
+// client is closed, because that does not end by itself. Each is an event of its own, which
+// an error that happened to come before it does not keep from the log.
 func logRedisError(log *logonce.Log, what string, err error) {
-	if redisconn.Refused(err) {
+	switch {
+	case redisconn.Refused(err):
 		log.Error("redis refuses what a cache needs", "error", err)
-		return
+	case errors.Is(err, redis.ErrClosed):
+		log.Error("the redis client is closed: close it after the cache", "error", err)
+	default:
+		log.Warn(what, "error", err)
 	}
-	log.Warn(what, "error", err)
 }

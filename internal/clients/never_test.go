@@ -102,5 +102,5 @@ func TestAClientThatIsClosedUnderTheCache(t *testing.T) {
 	if err := c.Invalidate(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("Invalidate: %v", err)
 	}
-	log.Await(t, "client is closed")
+	log.Await(t, "the redis client is closed")
 }

@@ -23,7 +23,7 @@ func (l *lane) note(err error, read bool, key string, began time.Time) (here boo
 	case isOurs(err):
 	case !read && isAnswer(err): // refused, which says nothing
 	default:
-		here = l.waitedHere(err) || starved(time.Since(began), l.conn.timeout)
+		here = !errors.Is(err, redis.ErrClosed) && (l.waitedHere(err) || starved(time.Since(began), l.conn.timeout))
 		l.outage.Missed(key, !here)
 	}
 	return here
