@@ -44,9 +44,16 @@ func TestAFilterThatWasFlushedAbstainsUntilItIsRebuilt(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rdb.FlushAll(context.Background())
-			a, b := open(t, s.Client(t), quick), open(t, s.Client(t), quick)
+			var log redistest.Log
+			logged := func(o *bloom.Options) { o.Logger = log.Logger() }
+			a, b := open(t, s.Client(t), quick), open(t, s.Client(t), quick, logged)
+			const says = "it abstains until the next Rebuild"
+			log.Await(t, says) // it is new
 			rebuild(t, a, 0, 1000)
 			answers(t, b)
+			redistest.Eventually(t, 20*time.Second, "a rebuilt filter needs no Rebuild", func() bool {
+				return !b.Stats().NeedsRebuild && log.Count("follows redis again") == 1
+			})
 			c.lose()
 			abstains(t, a)
 			abstains(t, b)
@@ -54,6 +61,12 @@ func TestAFilterThatWasFlushedAbstainsUntilItIsRebuilt(t *testing.T) {
 			time.Sleep(2 * 300 * time.Millisecond)
 			abstains(t, a) // which is no reason to believe in it
 			abstains(t, b)
+			redistest.Eventually(t, 20*time.Second, "Stats and log say that it needs a Rebuild", func() bool {
+				return a.Stats().NeedsRebuild && b.Stats().NeedsRebuild && log.Count(says) == 2
+			})
+			if n := log.Count("follows redis again"); n != 1 {
+				t.Errorf("an abstaining filter follows again:\n%s", &log)
+			}
 			rebuild(t, b, 0, 1000)
 			answers(t, a)
 			answers(t, b)

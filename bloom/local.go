@@ -167,6 +167,7 @@ func (l *local) stats() Stats {
 		return s
 	}
 	s.Complete = l.answering.Load() == g
+	s.NeedsRebuild = !s.Complete
 	s.Saturated = g.saturated.Load()
 	s.Abstaining = !s.Complete || s.Saturated
 	s.describe(g)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,7 +98,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 
 func newShared(rdb redis.UniversalClient, o Options) *shared {
 	s := &shared{
-		rdb: rdb, o: o, quoted: strconv.Quote(o.Name[:min(len(o.Name), 64)]),
+		rdb: rdb, o: o, quoted: logonce.Shown(o.Name),
 		store:     newStore(rdb, o, rand.Text()),
 		announced: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
 		recent: recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch},
@@ -270,6 +269,12 @@ func (s *shared) warnFull() {
 		"capacity", s.o.Capacity, "ids", c.generation.ids(), "false_positive_rate", c.generation.rate())
 }
 
+// isEmpty reports whether the filter in Redis is one that nobody has rebuilt yet: it is
+// new, or Redis has lost it. The caller holds mu.
+func (s *shared) isEmpty() bool {
+	return s.record != nil && s.applied != (entryID{}) && s.generations.current == ""
+}
+
 func (s *shared) stats() Stats {
 	stats := s.counts.stats(s.o)
 	stats.Loads = s.loads.Load()
@@ -278,6 +283,7 @@ func (s *shared) stats() Stats {
 	stats.Rebuilding = s.rebuilding > 0
 	c := s.answering.Load()
 	if c == nil {
+		stats.NeedsRebuild = s.isEmpty()
 		return stats
 	}
 	left := c.left()

@@ -19,10 +19,11 @@ type Stats struct {
 	FalsePositiveRate float64 // estimated from Fill: the share of absent ids that pass
 	Ids               uint64  // estimated from Fill: different ids in it
 
-	Complete   bool // a Rebuild has succeeded, or Options.Complete
-	Saturated  bool // the rate is above MaxFalsePositiveRate
-	Abstaining bool // says yes to everything
-	Rebuilding bool // in this process
+	Complete     bool // a Rebuild has succeeded, or Options.Complete
+	Saturated    bool // the rate is above MaxFalsePositiveRate
+	Abstaining   bool // says yes to everything
+	NeedsRebuild bool // abstains until the next Rebuild: it is new, or Redis has lost it
+	Rebuilding   bool // in this process
 
 	// Of a shared filter only.
 	Loads uint64        // how often this process has loaded a copy of the table

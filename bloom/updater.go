@@ -221,19 +221,36 @@ func (u *updater) report(ctx context.Context, err error) {
 		return
 	}
 	u.filter.warnFull()
+	const lost = "needs a Rebuild"
 	what := ""
-	if err != nil {
+	if copied, empty := u.filter.answersFrom(); errors.Is(err, errLost) || err == nil && empty {
+		what = lost
+	} else if err != nil {
 		what = fmt.Sprintf("%.200v", err)
+	} else if !copied {
+		return // it does not answer yet, so it does not follow again
 	}
 	if what == u.trouble {
 		return
 	}
 	u.trouble = what
-	if what == "" {
+	switch what {
+	case "":
 		u.filter.o.Logger.Info("bloom: filter follows redis again", "filter", u.filter.quoted)
+		return
+	case lost:
+		u.filter.o.Logger.Warn("bloom: filter is new, or redis has lost it: it abstains until the next Rebuild", "filter", u.filter.quoted)
 		return
 	}
 	u.filter.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", u.filter.quoted, "error", what)
+}
+
+// answersFrom reports whether the filter has a copy to answer from and, if not, whether
+// nothing but a Rebuild brings it one.
+func (s *shared) answersFrom() (copied, empty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.copy != nil, s.copy == nil && s.isEmpty()
 }
 
 // followed returns the copy that answers, and the log's newest entry of an Add of this

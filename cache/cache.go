@@ -38,9 +38,12 @@ type Source[K comparable, V any] struct {
 	// moment share a call. Given both, LoadMany is for GetMany alone.
 	Load     Loader[K, V]
 	LoadMany BatchLoader[K, V]
-	// Key turns a key into the text that stands in Redis, of at most
-	// Options.MaxKey bytes. Different keys must give different texts. Nil works
-	// for strings, integers and encoding.TextMarshaler.
+	// Key turns a key into its id, the text that stands in Redis and in the filter, of at
+	// most Options.MaxKey bytes. Different keys must give different ids. Nil works for
+	// types with an encoding.TextMarshaler, whose id is that text; for strings, whose id is
+	// the string itself, without quotes; and for integers of all sizes, whose id
+	// is the number in decimal as strconv.FormatInt(k, 10) gives it: 42 and -7. The id of
+	// a named type is that of the type below it.
 	Key func(K) string
 	// TTL is how long a value may live. Nil, 0 or less means Options.TTL.
 	TTL func(K, V) time.Duration
@@ -71,6 +74,7 @@ type Cache[K comparable, V any] struct {
 	overwrites  *doorkeeper // ids whose bytes of another type this process has written over lately
 	releaseName func()
 	refreshing  atomic.Int64 // refreshes that run
+	doubting    atomic.Bool  // an id is looked at that the filter denies, see compareFilter
 	closing     context.Context
 	close       context.CancelFunc
 	loading     tasks // loads, also those that are left behind

@@ -8,7 +8,6 @@ import (
 	"log"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -50,13 +49,13 @@ func (s *shop) Rename(_ context.Context, id int64, name string) error {
 	return nil
 }
 
-// IDs gives what a filter is built from.
-func (s *shop) IDs(yield func(string, error) bool) {
+// Keys gives what a filter is built from.
+func (s *shop) Keys(yield func(int64, error) bool) {
 	s.mu.Lock()
 	ids := slices.Collect(maps.Keys(s.rows))
 	s.mu.Unlock()
 	for _, id := range ids {
-		if !yield(strconv.FormatInt(id, 10), nil) {
+		if !yield(id, nil) {
 			return
 		}
 	}
@@ -154,14 +153,14 @@ func Example_filter() {
 		log.Fatal(err)
 	}
 	defer exists.Close()
-	if err := exists.Rebuild(ctx, store.IDs); err != nil { // until then it lets everything pass
-		log.Fatal(err)
-	}
 	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer products.Close()
+	if err := products.RebuildFilter(ctx, store.Keys); err != nil { // until then it lets everything pass
+		log.Fatal(err)
+	}
 
 	got, err := products.Fetch(ctx, 7)
 	fmt.Println(got.Tier, err)

@@ -29,10 +29,12 @@ import (
 // Two releases whose types differ, with one Schema, share the place of each value in
 // Redis. Each takes the other's bytes for a miss, loads, and could write its own over
 // them, back and forth. So a process writes over bytes of another type once a minute
-// and id (see doorkeeper.first); what it loads beyond that stays in its local tier. Once the
-// deployment is over, the next load after that minute settles the id.
+// and id at the most (see doorkeeper.first). What it loads beyond that stays in its local
+// tier, so each process loads a key once in its Local.TTL while the deployment lasts. Two
+// minutes after its end, the next load settles the id. Who wins meanwhile is who reads more.
 
-// overwriteEvery is how often a process writes over bytes of another type, for each id.
+// overwriteEvery is how long a process at least waits before it writes over bytes of
+// another type again, for each id. It is sure to do so after twice that.
 const overwriteEvery = time.Minute
 
 // A shape is that text, and what has been described already.

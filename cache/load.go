@@ -69,6 +69,7 @@ func (c *Cache[K, V]) loadOne(j *job[K, V]) {
 		switch {
 		case err == nil:
 			brought.Store(c.newEntry(j.key, value, epoch, time.Since(began)))
+			c.compareFilter(ctx, j.id)
 		case c.isNotFound(err): // a success of the source
 			brought.Store(c.newNull(j.id, epoch, began))
 		default:
@@ -103,6 +104,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		for i, key := range keys {
 			if value, ok := values[key]; ok {
 				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
+				c.compareFilter(ctx, ids[i])
 			} else {
 				entries[i] = c.newNull(ids[i], epoch, began)
 			}

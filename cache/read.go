@@ -111,6 +111,9 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 		return l.failed(l.err)
 	}
 	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
+		if e := c.local.Kept(key); e != nil && !e.past(time.Now()) {
+			c.compareFilter(ctx, l.id)
+		}
 		return l.answered(found[V]{entry: c.absent, tier: TierFilter})
 	}
 	if c.fleet.Down(l.id) {

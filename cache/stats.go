@@ -71,6 +71,7 @@ type Stats struct {
 	Refreshes    uint64 // begun in the background
 	Refreshed    uint64 // of which brought a new value
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
+	FilterWrong  uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
 
 	LoadTime   Histogram // of each load, without its wait for the breaker's queue
 	FlightWait Histogram // of callers, for what another caller of this process was reading or loading
@@ -90,11 +91,11 @@ type counter = atomic.Uint64
 
 // counters counts outcomes. Most hits of values in the local tier are counted there.
 type counters struct {
-	asked                                                                     counter
-	local, null, filter, redis, loaded, joined, stale, errors                 counter
-	fallbacks, held                                                           counter
-	loads, loadErrors, degraded, besideWriter                                 counter
-	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse counter
+	asked                                                                                  counter
+	local, null, filter, redis, loaded, joined, stale, errors                              counter
+	fallbacks, held                                                                        counter
+	loads, loadErrors, degraded, besideWriter                                              counter
+	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
 }
 
 // count counts an answer. first says that the caller is the first of those who share
@@ -133,7 +134,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Fallbacks: n.fallbacks.Load(), HeldErrors: n.held.Load(),
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
-		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(),
+		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(), FilterWrong: n.filterWrong.Load(),
 		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
 		Live:      c.fleet.Live(),

@@ -3,23 +3,11 @@ package cache
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/mutexrebuild"
 )
-
-// adder is what a Filter has that learns of new keys, as bloom.Filter does.
-type adder interface {
-	Add(ctx context.Context, ids ...string) error
-}
-
-// ensurer is what a Filter has that learns of keys which it may know already.
-type ensurer interface {
-	Ensure(ctx context.Context, ids ...string) error
-}
 
 // Set publishes a value that the source already holds. It ends every lease of key, so
 // that no rebuild under way overwrites the value. Of two writers who Set at the same
@@ -53,6 +41,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	var unfit []error
 	for i, key := range keys {
 		entries[i] = c.newEntry(key, value(i), c.fleet.LoadEpoch(), 0)
+		c.compareFilter(ctx, ids[i])
 		data, size, ttl, err := c.format.encode(ids[i], entries[i])
 		if err != nil { // the source has another value than Redis all the same
 			unfit, data, size = append(unfit, err), nil, 0
@@ -137,35 +126,6 @@ func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
 		ids[i] = id
 	}
 	return ids, nil
-}
-
-// announce adds ids of new keys to the filter, if it is one that learns.
-func (c *Cache[K, V]) announce(ctx context.Context, ids []string) error {
-	filter, ok := c.o.Filter.(adder)
-	if !ok {
-		return nil
-	}
-	return c.learned(ids, filter.Add(ctx, ids...))
-}
-
-// ensure has the filter know ids of keys that may be new.
-func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
-	filter, ok := c.o.Filter.(ensurer)
-	if !ok {
-		return c.announce(ctx, ids)
-	}
-	return c.learned(ids, filter.Ensure(ctx, ids...))
-}
-
-func (c *Cache[K, V]) learned(ids []string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case c.o.FilterBestEffort:
-		c.log.Error("the filter has not learned of a key, and may deny it until its next Rebuild", logonce.Name("key", ids[0]), "error", err)
-		return nil
-	}
-	return fmt.Errorf("cache: filter: %w", err)
 }
 
 // forget invalidates ids, in Redis first: the other way round, a reader in between

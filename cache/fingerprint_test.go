@@ -1,0 +1,141 @@
+package cache
+
+import (
+	"math/big"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+type tree struct {
+	Name     string
+	Children []*tree
+	Parent   *tree `json:"-"`
+}
+
+// alike and different are types whose values JSON stores as it does those of their keys,
+// or not.
+func TestAFingerprintKnowsWhatJSONMakesOfAType(t *testing.T) {
+	type base struct {
+		ID    int64
+		Price int64
+	}
+	of := func(v any) uint32 {
+		t.Helper()
+		print, err := fingerprintOf(reflect.TypeOf(v))
+		if err != nil || print == 0 {
+			t.Errorf("%T: %d, %v", v, print, err)
+		}
+		return print
+	}
+	want := of(base{})
+	for name, same := range map[string]any{
+		"another name":      struct{ ID, Price int64 }{},
+		"another order":     struct{ Price, ID int64 }{},
+		"an unexported one": struct{ ID, Price, cents int64 }{},
+		"a tag for SQL": struct { //nolint:govet // the tag is the point
+			ID    int64 `db:"id"`
+			Price int64 `json:",omitempty"`
+		}{},
+		"one that is not stored": struct {
+			ID, Price int64
+			mu        sync.Mutex
+			Cache     chan int `json:"-"`
+		}{},
+		"names by tag": struct {
+			Number int64 `json:"ID"`
+			Price  int64 `json:"Price"`
+		}{},
+	} {
+		if of(same) != want {
+			t.Errorf("%s: it is told apart", name)
+		}
+	}
+	for name, different := range map[string]any{
+		"one more":      struct{ ID, Price, Weight int64 }{},
+		"one less":      struct{ ID int64 }{},
+		"another field": struct{ ID, PriceCents int64 }{},
+		"another type": struct {
+			ID    int64
+			Price float64
+		}{},
+		"another tag": struct {
+			ID    int64
+			Price int64 `json:"price"`
+		}{},
+		"as a string": struct {
+			ID    int64
+			Price int64 `json:",string"`
+		}{},
+		"nested":     struct{ Base base }{},
+		"embedded":   struct{ base }{},
+		"a pointer":  &base{},
+		"a slice":    []base{},
+		"an array":   [2]base{},
+		"a map":      map[string]base{},
+		"keys":       map[int]base{},
+		"a time":     time.Time{},
+		"an address": netip.Addr{},
+		"a tree":     tree{},
+		"a number":   int64(0),
+		"nothing":    struct{}{},
+	} {
+		if print := of(different); print == want {
+			t.Errorf("%s: it is taken for the same", name)
+		} else if again := of(different); again != print {
+			t.Errorf("%s: once %d, once %d", name, print, again)
+		}
+	}
+}
+
+// A fingerprint stands in Redis: another one for the same type makes a deployment's
+// first reads misses.
+func TestFingerprintsStayAsTheyAre(t *testing.T) {
+	for want, v := range map[uint32]any{
+		0xea696802: goldenProduct{},
+		0x3ff5e529: tree{},
+		0x34d65a4f: map[netip.Addr][]time.Time{},
+	} {
+		if print, err := fingerprintOf(reflect.TypeOf(v)); print != want || err != nil {
+			t.Errorf("%T: %#x, %v; want %#x", v, print, err, want)
+		}
+	}
+}
+
+func TestTypesThatDoNotComeBackAreRefused(t *testing.T) {
+	type wallet struct{ cents int64 } //nolint:unused // that nobody sees it is the point
+	for want, v := range map[string]reflect.Type{
+		"interface {}": reflect.TypeFor[any](),
+		"error":        reflect.TypeFor[error](),
+		"func":         reflect.TypeFor[func()](),
+		"chan":         reflect.TypeFor[chan int](),
+		"complex128":   reflect.TypeFor[complex128](),
+		"cache.wallet: it has no exported fields": reflect.TypeFor[wallet](),
+		"struct { Wallet cache.wallet }.Wallet":   reflect.TypeFor[struct{ Wallet wallet }](),
+		"[].Mu": reflect.TypeFor[map[string]*struct {
+			ID int
+			Mu sync.Mutex
+		}](),
+		"Err":  reflect.TypeFor[struct{ Err error }](),
+		"Call": reflect.TypeFor[[]struct{ Call func() }](),
+		"keys": reflect.TypeFor[map[[2]int]string](),
+	} {
+		if print, err := fingerprintOf(v); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %#x, %v", v, print, err)
+		}
+	}
+	for _, v := range []any{
+		"", 1, struct{}{}, []byte{}, time.Now(), big.NewInt(1), map[string]any{}, []any{}, struct{ Any any }{},
+		struct {
+			sync.Mutex
+			ID int
+		}{}, place{}, sku(""),
+	} {
+		if _, err := fingerprintOf(reflect.TypeOf(v)); err != nil {
+			t.Errorf("%T: %v", v, err)
+		}
+	}
+}
