@@ -98,3 +98,28 @@ func count(n *uint64, yes bool) {
 		*n++
 	}
 }
+
+// Fills of one key in a row overwrite each other. They are no sign that the tier is too
+// small, and an alarm on Rejected must not take them for one.
+func TestAnOverwriteIsNoRejection(t *testing.T) {
+	c := open[int, int](t, localcache.Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 20_000 {
+				key := i % 100
+				id := strconv.Itoa(key)
+				if key%2 == 0 {
+					c.Fill(c.Mark(id), key, i, 8, time.Minute)
+				} else {
+					c.FillNull(c.Mark(id), key, time.Minute)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	c.Settle()
+	if s := c.Stats(); s.Rejected != 0 || s.Evicted != 0 || s.Filled < 1000 {
+		t.Errorf("%d of %d fills count as rejected, %d as evicted", s.Rejected, s.Filled, s.Evicted)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -87,11 +88,22 @@ func (s *seen) count(what string) (silent int, ok bool) {
 	return silent, true
 }
 
-// Name is a name or key as it stands in a log: it may have come from anywhere, and
-// be of any length.
+// Name is a name or key as it stands in a log, see Shown.
 func Name(what, name string) slog.Attr { return slog.Any(what, shown(name)) }
 
 // shown is turned into text only when it is logged.
 type shown string
 
-func (s shown) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%.100q", string(s))) }
+func (s shown) LogValue() slog.Value { return slog.StringValue(Shown(string(s))) }
+
+// Shown is a name or key for a log. It may have come from anywhere, and be of any length:
+// it is cut, and quoted if anything in it would look otherwise inside quotes. Handlers
+// quote by themselves what they need to, and an ordinary id quoted twice is hard to
+// search for.
+func Shown(name string) string {
+	cut := fmt.Sprintf("%.100s", name)
+	if quoted := strconv.Quote(cut); len(quoted) != len(cut)+2 {
+		return quoted
+	}
+	return cut
+}

@@ -48,6 +48,11 @@ func TestAnotherLoggerOfALogRepeatsNothing(t *testing.T) {
 }
 
 func TestNamesAreQuotedAndCut(t *testing.T) {
+	for name, want := range map[string]string{"42": "42", "a b:{c}": "a b:{c}", "é": "é", "": "", `a"b`: `"a\"b"`, "a\\": `"a\\"`, "\xff": `"\xff"`, "a\u2028": `"a\u2028"`} {
+		if got := logonce.Name("key", name).Value.Resolve().String(); got != want {
+			t.Errorf("%q is logged as %s, want %s", name, got, want)
+		}
+	}
 	if got := logonce.Name("key", "a\nb"+strings.Repeat("x", 1000)).Value.Resolve().String(); len(got) > 120 || strings.Contains(got, "\n") {
 		t.Errorf("got %s", got)
 	}
