@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // withRedis are the cells in which a value past its TTL is found in Redis.
@@ -175,6 +176,39 @@ func TestWhatALoadBringsIsKeptThoughItsCallerLeft(t *testing.T) {
 		}
 		if answers < 6 || source.loads(1) != 1 {
 			r.Errorf("%d of 10 impatient callers got a value, of %d loads", answers, source.loads(1))
+		}
+	})
+}
+
+// The same while Redis is gone, when nothing is published: the value goes to those who wait
+// for the load, whoever began it, and stays in the process.
+func TestWhileRedisIsGoneALoadIsKeptThoughItsCallerLeft(t *testing.T) {
+	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
+		r.Cleanup(func() { time.Sleep(time.Minute) }) // go-redis goes on to dial for a while
+		source, w := newRows(r, 1, 2, 3, 4), &way{}
+		c := openOn(r, w.client(r, m), source.source())
+		w.refuse()
+		for key := range int64(4) { // until the outage is declared
+			_, _ = c.Get(r.ctx, key)
+		}
+		r.eventually("the outage is known", func() bool { return c.Stats().Rebuild.Outage })
+		source.put(5, "v1")
+		source.slowly(func(context.Context, int64) error { time.Sleep(300 * time.Millisecond); return nil })
+		var patient sync.WaitGroup
+		answers := 0
+		for i := range 10 {
+			ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+			if i == 1 {
+				patient.Go(func() { c.gives(r, 5, "v1") })
+			}
+			if _, err := c.Get(ctx, 5); err == nil {
+				answers++
+			}
+			cancel()
+		}
+		patient.Wait()
+		if answers < 6 || source.loads(5) != 1 {
+			r.Errorf("%d of 10 impatient callers got a value, of %d loads", answers, source.loads(5))
 		}
 	})
 }
