@@ -37,112 +37,121 @@ import (
 // another type again, for each id. It is sure to do so after twice that.
 const overwriteEvery = time.Minute
 
-// A shape is that text, and what has been described already.
-type shape struct {
-	text strings.Builder
-	seen map[reflect.Type]int
-}
-
 // fingerprintOf returns the fingerprint of a type that is stored as JSON, or why its values
 // would not come back.
 func fingerprintOf(t reflect.Type) (uint32, error) {
 	if t.Kind() == reflect.Interface {
 		return 0, fmt.Errorf("what is in an interface (%s) comes back from JSON as another type", t)
 	}
-	s := shape{seen: map[reflect.Type]int{}}
-	if err := s.describe(t, t.String()); err != nil {
+	d := describer{done: map[reflect.Type]string{}}
+	text, err := d.describe(t, t.String(), false)
+	if err != nil {
 		return 0, err
 	}
-	hash := fnv1a(fnvOffset, s.text.String())
+	hash := fnv1a(fnvOffset, text)
 	return max(uint32(hash^hash>>32), 1), nil // 0 is that of what is not JSON
 }
 
-// describe adds t to the text. path says in an error where t stands.
-func (s *shape) describe(t reflect.Type, path string) error {
+// A describer makes the text of a type.
+type describer struct {
+	above []reflect.Type // types that t is part of, and which may be part of t
+	done  map[reflect.Type]string
+}
+
+// describe returns the text of t. path says in an error where t stands. A struct of which
+// JSON holds nothing comes back empty; embedded, as a sync.Mutex may be, it does no harm.
+func (d *describer) describe(t reflect.Type, path string, embedded bool) (string, error) {
 	switch kind := t.Kind(); {
 	case marshals(t):
-		s.text.WriteString(t.PkgPath() + " " + t.String())
-		return nil
-	case s.known(t):
-		return nil
-	case kind == reflect.Struct:
-		return s.describeFields(t, path, false)
-	case kind == reflect.Pointer:
-		s.text.WriteByte('*')
-		return s.describe(t.Elem(), path)
-	case kind == reflect.Slice:
-		s.text.WriteString("[]")
-		return s.describe(t.Elem(), path+"[]")
-	case kind == reflect.Array:
-		fmt.Fprintf(&s.text, "[%d]", t.Len())
-		return s.describe(t.Elem(), path+"[]")
-	case kind == reflect.Map:
-		if k := t.Key(); k.Kind() != reflect.String && !isInteger(k.Kind()) && !marshals(k) {
-			return fmt.Errorf("JSON cannot hold %s: keys of a map are strings, integers or encoding.TextMarshalers", path)
-		}
-		fmt.Fprintf(&s.text, "[%v]", t.Key().Kind())
-		return s.describe(t.Elem(), path+"[]")
+		return t.PkgPath() + " " + t.String(), nil
+	case kind == reflect.Struct && !embedded && t.NumField() > 0 && len(fieldsOf(t)) == 0:
+		return "", fmt.Errorf("JSON holds nothing of %s: it has no exported fields (a field that need not be stored has the tag json:\"-\")", path)
 	case kind == reflect.Interface && t.NumMethod() > 0:
-		return fmt.Errorf("what is in an interface (%s) does not come back from JSON", path)
+		return "", fmt.Errorf("what is in an interface (%s) does not come back from JSON", path)
 	case kind == reflect.Func, kind == reflect.Chan, kind == reflect.Complex64, kind == reflect.Complex128, kind == reflect.UnsafePointer:
-		return fmt.Errorf("JSON cannot hold %s, a %v", path, kind)
+		return "", fmt.Errorf("JSON cannot hold %s, a %v", path, kind)
+	case kind != reflect.Struct && kind != reflect.Pointer && kind != reflect.Slice && kind != reflect.Array && kind != reflect.Map:
+		return kind.String(), nil
+	}
+	if text, ok := d.done[t]; ok {
+		return text, nil
+	}
+	if i := slices.Index(d.above, t); i >= 0 {
+		return fmt.Sprintf("^%d", len(d.above)-i), nil
+	}
+	d.above = append(d.above, t)
+	text, err := d.describeParts(t, path)
+	d.above = d.above[:len(d.above)-1]
+	d.done[t] = text
+	return text, err
+}
+
+func (d *describer) describeParts(t reflect.Type, path string) (string, error) {
+	switch t.Kind() {
+	case reflect.Struct:
+		return d.describeFields(t, path)
+	case reflect.Pointer:
+		text, err := d.describe(t.Elem(), path, false)
+		return "*" + text, err
+	case reflect.Map:
+		if k := t.Key(); k.Kind() != reflect.String && !isInteger(k.Kind()) && !marshals(k) {
+			return "", fmt.Errorf("JSON cannot hold %s: keys of a map are strings, integers or encoding.TextMarshalers", path)
+		}
+		text, err := d.describe(t.Elem(), path+"[]", false)
+		return fmt.Sprintf("[%v]%s", t.Key().Kind(), text), err
+	case reflect.Array:
+		text, err := d.describe(t.Elem(), path+"[]", false)
+		return fmt.Sprintf("[%d]%s", t.Len(), text), err
 	default:
-		s.text.WriteString(kind.String())
-		return nil
+		text, err := d.describe(t.Elem(), path+"[]", false)
+		return "[]" + text, err
 	}
 }
 
-// known reports whether t, which may hold itself, has been described already, and adds
-// its number if so.
-func (s *shape) known(t reflect.Type) bool {
-	n, ok := s.seen[t]
-	if ok {
-		fmt.Fprintf(&s.text, "#%d", n)
-	} else {
-		s.seen[t] = len(s.seen)
+// describeFields returns a hash of what JSON has of a struct: its text may be long, and
+// stand in many places.
+func (d *describer) describeFields(t reflect.Type, path string) (string, error) {
+	hash, fields := uint64(fnvOffset), fieldsOf(t)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		f := fields[name]
+		text, err := d.describe(f.of, path+"."+f.name, f.embedded)
+		if err != nil {
+			return "", err
+		}
+		hash = fnv1a(hash, fmt.Sprintf("%q %s;", name, text))
 	}
-	return ok
+	return fmt.Sprintf("{%x}", hash), nil
 }
 
-// describeFields adds the fields that JSON has of a struct. One without any comes back
-// empty; embedded, as sync.Mutex is, it may.
-func (s *shape) describeFields(t reflect.Type, path string, embedded bool) error {
-	fields := map[string]reflect.StructField{}
+// A jsonField is a field that JSON has of a struct.
+type jsonField struct {
+	name     string // in Go
+	of       reflect.Type
+	embedded bool // a struct whose fields are those of the one around it
+}
+
+// fieldsOf returns the fields that JSON has of a struct, by their names there.
+func fieldsOf(t reflect.Type) map[string]jsonField {
+	fields := map[string]jsonField{}
 	for i := range t.NumField() {
 		f := t.Field(i)
+		inner := embeddedStruct(f)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
-		case name == "-" && options == "", !f.IsExported() && embeddedStruct(f) == nil:
+		case name == "-" && options == "", !f.IsExported() && inner == nil:
 			continue
-		case name == "" && embeddedStruct(f) != nil:
-			name = "+" + f.Name // its fields are those of t
+		case name == "" && inner != nil:
+			fields["+"+f.Name] = jsonField{f.Name, inner, true}
+			continue
 		case name == "":
 			name = f.Name
 		}
 		if slices.Contains(strings.Split(options, ","), "string") {
 			name += ",string"
 		}
-		fields[name] = f
+		fields[name] = jsonField{name: f.Name, of: f.Type}
 	}
-	if len(fields) == 0 && t.NumField() > 0 && !embedded {
-		return fmt.Errorf("JSON holds nothing of %s: it has no exported fields (a field that need not be stored has the tag json:\"-\")", path)
-	}
-	s.text.WriteByte('{')
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		f := fields[name]
-		fmt.Fprintf(&s.text, "%q ", name)
-		var err error
-		if inner := embeddedStruct(f); name[0] != '+' || marshals(inner) {
-			err = s.describe(f.Type, path+"."+f.Name)
-		} else if !s.known(inner) {
-			err = s.describeFields(inner, path+"."+f.Name, true)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	s.text.WriteByte('}')
-	return nil
+	return fields
 }
 
 // embeddedStruct returns the type of an embedded struct, or nil.

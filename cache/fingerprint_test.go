@@ -10,14 +10,16 @@ import (
 	"time"
 )
 
+type shelf int64
+
 type tree struct {
 	Name     string
 	Children []*tree
 	Parent   *tree `json:"-"`
 }
 
-// alike and different are types whose values JSON stores as it does those of their keys,
-// or not.
+// Two types have one fingerprint if JSON makes the same of them: else a change that
+// changes no byte would cost misses, or one that does would pass unseen.
 func TestAFingerprintKnowsWhatJSONMakesOfAType(t *testing.T) {
 	type base struct {
 		ID    int64
@@ -44,6 +46,10 @@ func TestAFingerprintKnowsWhatJSONMakesOfAType(t *testing.T) {
 			ID, Price int64
 			mu        sync.Mutex
 			Cache     chan int `json:"-"`
+		}{},
+		"another type of the same kind": struct {
+			ID    shelf
+			Price int64
 		}{},
 		"names by tag": struct {
 			Number int64 `json:"ID"`
@@ -102,6 +108,21 @@ func TestFingerprintsStayAsTheyAre(t *testing.T) {
 		if print, err := fingerprintOf(reflect.TypeOf(v)); print != want || err != nil {
 			t.Errorf("%T: %#x, %v; want %#x", v, print, err, want)
 		}
+	}
+}
+
+// Nine levels of nine fields each would be a text of 9⁹ words.
+func TestAWideTypeHasAFingerprintSoon(t *testing.T) {
+	wide := reflect.TypeFor[int]()
+	for range 9 {
+		fields := make([]reflect.StructField, 9)
+		for i := range fields {
+			fields[i] = reflect.StructField{Name: string(rune('A' + i)), Type: wide}
+		}
+		wide = reflect.StructOf(fields)
+	}
+	if _, err := fingerprintOf(wide); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -300,4 +301,17 @@ func TestEachTypeOfValueIsReadAsItWasWritten(t *testing.T) {
 	survives(t, false)
 	survives(t, netip.MustParseAddr("10.0.0.1"))
 	survives(t, time.Unix(1e9, 5).UTC())
+	survives(t, purse{5})
+	survives(t, []purse{{5}})
+}
+
+// A purse is read and written by methods of its pointer. Marshaled by value, it would be
+// an empty object, and come back empty.
+type purse struct{ cents int }
+
+func (p *purse) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%d", p.cents), nil }
+
+func (p *purse) UnmarshalJSON(data []byte) (err error) {
+	p.cents, err = strconv.Atoi(string(data))
+	return err
 }

@@ -71,6 +71,7 @@ type Stats struct {
 	Refreshes    uint64 // begun in the background
 	Refreshed    uint64 // of which brought a new value
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
+	FilterWrong  uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
 
 	FilterWrong uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
 

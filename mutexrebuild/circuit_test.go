@@ -203,9 +203,11 @@ func TestWhatIsAnOutage(t *testing.T) {
 				}
 				return
 			}
-			if g.Stats().Outages == outages {
-				t.Error("Redis was not given up")
-			}
+			// On a busy machine it is unclear who was slow, and it takes some more of them.
+			r.eventually("Redis is given up", func() bool {
+				r.want(g, "more", "v", gives("v"))
+				return g.Stats().Outages > outages
+			})
 			p.Heal()
 			r.eventually("Redis is used again", func() bool { return !g.Stats().Outage })
 		})

@@ -51,7 +51,7 @@ func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) 
 		return unfit(pairs(hello), isCluster)
 	})
 	if err != nil {
-		c.Broken = wrongProtocol(ctx, rdb, err)
+		c.Broken = cause(ctx, rdb, err)
 		return c
 	}
 	c.Weak = eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
@@ -155,43 +155,69 @@ func evicting(memory string, use Use) error {
 	return fmt.Errorf("the server has maxmemory-policy %s: %s", policy, evicts[use].advice)
 }
 
-// wrongProtocol says so if err comes of TLS spoken to a plain port, or of the opposite.
-// Neither shows in the error, which is that of a connection that breaks or is silent.
-func wrongProtocol(ctx context.Context, rdb redis.UniversalClient, err error) error {
+// cause finds out by a connection of its own whether err comes of a port that nobody
+// listens at, of TLS spoken to a plain port, of the opposite, or of a certificate. err may
+// not say: a connection to the wrong port breaks or is silent, and go-redis dials so
+// often that the time may be up before it gives out why it cannot.
+func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	if isAnswer := errors.As(err, new(redis.Error)); isAnswer || ctx.Err() != nil {
 		return err
 	}
-	addr, withTLS := address(rdb)
+	addr, config := address(rdb)
 	if addr == "" {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+	conn, unreachable := new(net.Dialer).DialContext(brief, "tcp", addr)
+	if unreachable != nil {
+		return unreachable
+	}
+	_ = conn.Close()
 	switch {
-	case withTLS && speaksPlain(ctx, addr):
+	case config != nil && speaksPlain(brief, addr):
 		return fmt.Errorf("the client has a TLSConfig, and %s does not speak TLS: %w", addr, err)
-	case !withTLS && speaksTLS(ctx, addr):
+	case config != nil:
+		if unknown := untrusted(ctx, addr, config); unknown != nil {
+			return unknown
+		}
+	case speaksTLS(brief, addr):
 		return fmt.Errorf("the client has no TLSConfig, and %s speaks TLS only: %w", addr, err)
 	}
 	return err
 }
 
-// address returns where rdb connects to, and whether by TLS; "" if that is not known.
-func address(rdb redis.UniversalClient) (addr string, withTLS bool) {
+// address returns where rdb connects to, and with which TLS, nil if without; "" if that is
+// not known.
+func address(rdb redis.UniversalClient) (addr string, config *tls.Config) {
 	_ = look(rdb, func(client redis.UniversalClient) error {
 		switch client := client.(type) {
 		case *redis.Client:
 			if o := client.Options(); o.Network == "tcp" {
-				addr, withTLS = o.Addr, o.TLSConfig != nil
+				addr, config = o.Addr, o.TLSConfig
 			}
 		case *redis.ClusterClient:
 			if o := client.Options(); len(o.Addrs) > 0 {
-				addr, withTLS = o.Addrs[0], o.TLSConfig != nil
+				addr, config = o.Addrs[0], o.TLSConfig
 			}
 		}
 		return nil
 	})
-	return addr, withTLS
+	return addr, config
+}
+
+// untrusted returns why the client does not trust the certificate of the server at addr.
+func untrusted(ctx context.Context, addr string, config *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if !errors.As(err, new(*tls.CertificateVerificationError)) {
+		return nil
+	}
+	return err
 }
 
 // speaksPlain reports whether a Redis without TLS answers at addr.

@@ -54,9 +54,12 @@ var Cache = []Family[cache.Stats]{
 		Outcome[cache.Stats]{"refreshed", func(s *cache.Stats) uint64 { return s.Refreshed }}),
 	counter("levee_cache_filter_false_total", "Keys that the filter let pass and the source did not have.",
 		func(s *cache.Stats) uint64 { return s.FilterFalse }),
+	counter("levee_cache_filter_wrong_total", "Keys that the filter denied although they exist, of those that were looked at.",
+		func(s *cache.Stats) uint64 { return s.FilterWrong }),
 	counter("levee_cache_unpublished_total", "Values that could not be stored, by their size or TTL.",
 		func(s *cache.Stats) uint64 { return s.Unpublished }),
 	counter("levee_cache_unfit_total", "Bytes in Redis that were no value of their key.", func(s *cache.Stats) uint64 { return s.Unfit }),
+	counter("levee_cache_other_type_total", "Values in Redis of another type.", func(s *cache.Stats) uint64 { return s.OtherType }),
 	counter("levee_cache_cleared_total", "Values met in Redis that a Clear had ended.", func(s *cache.Stats) uint64 { return s.Cleared }),
 	counter("levee_cache_foreign_total", "Keys of another type met under the cache's names.",
 		func(s *cache.Stats) uint64 { return s.Rebuild.Foreign }),
@@ -132,6 +135,8 @@ var Breaker = []Family[breaker.Stats]{
 // Filter is the metrics of a filter.
 var Filter = []Family[bloom.Stats]{
 	gauge("levee_filter_abstaining", "1 while the filter lets every key pass.", func(s *bloom.Stats) float64 { return is(s.Abstaining) }),
+	gauge("levee_filter_needs_rebuild", "1 while nothing but a Rebuild makes the filter answer.",
+		func(s *bloom.Stats) float64 { return is(s.NeedsRebuild) }),
 	gauge("levee_filter_complete", "1 if the filter knows all keys.", func(s *bloom.Stats) float64 { return is(s.Complete) }),
 	gauge("levee_filter_saturated", "1 if the filter holds so many keys that it says no to none.",
 		func(s *bloom.Stats) float64 { return is(s.Saturated) }),
