@@ -262,7 +262,7 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 var notOnTheDashboard = []string{
 	"levee_cache_cleared_total", "levee_cache_local_flushes_total", "levee_cache_outages_total", "levee_breaker_service_seconds",
 	"levee_breaker_timeouts_total", "levee_breaker_shed_total", "levee_filter_complete", "levee_filter_saturated",
-	"levee_filter_rebuilding", "levee_filter_fill", "levee_filter_bytes", "levee_filter_adds_total", "levee_filter_removes_total",
+	"levee_filter_rebuilding", "levee_filter_needs_rebuild", "levee_filter_fill", "levee_filter_bytes", "levee_filter_adds_total", "levee_filter_removes_total",
 	"levee_filter_rebuilds_total", "levee_filter_downloads_total", "levee_lock_messages_live",
 }
 
