@@ -73,8 +73,6 @@ type Stats struct {
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
 	FilterWrong  uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
 
-	FilterWrong uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
-
 	LoadTime   Histogram // of each load, without its wait for the breaker's queue
 	FlightWait Histogram // of callers, for what another caller of this process was reading or loading
 	LeaseWait  Histogram // for what another process was loading

@@ -257,7 +257,7 @@ func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"levee.cache.loads product": 1, "levee.cache.load.count product": 1, "levee.cache.load.sum product": stats.LoadTime.Sum.Seconds(),
 		"levee.cache.gets product loaded": 1, "levee.cache.gets product local": float64(stats.Local),
-		"levee.cache.local_bytes product": float64(stats.LocalTier.Bytes), "levee.breaker.calls catalog success": 1,
+		"levee.cache.outage product": 0, "levee.breaker.calls catalog success": 1,
 		"levee.filter.abstaining product": 1, "levee.lock.held orders": 0,
 	} {
 		if value, ok := got[name]; !ok || value != want {

@@ -12,15 +12,20 @@ import (
 
 const root = "../.."
 
+func page(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // cells gives the columns of the tables on docs/operations.md under a heading: the texts
 // between backquotes in a column of each row.
 func cells(t *testing.T, heading string, column int) (all []string) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(page), "\n## "+heading+"\n")
+	_, section, ok := strings.Cut(page(t), "\n## "+heading+"\n")
 	if !ok {
 		t.Fatalf("the page has no %q", heading)
 	}
@@ -35,11 +40,11 @@ func cells(t *testing.T, heading string, column int) (all []string) {
 	return all
 }
 
-// What this library may log stands in the page's table with what it means and what to
-// do, and no line stands there that nobody logs.
+// What this library may log stands in the page's table with its level, what it means and
+// what to do, and no line stands there that nobody logs.
 func TestEachLogLineIsExplained(t *testing.T) {
 	// The kinds of event are string literals, of calls of a slog.Logger or a logonce.Log.
-	logged := regexp.MustCompile(`(?:\.(?:Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
+	logged := regexp.MustCompile(`(?:\.(Debug|Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
 	var inCode []string
 	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "breaker", "localcache", "internal/redisconn", "internal/flight", "internal/contain"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
@@ -48,7 +53,15 @@ func TestEachLogLineIsExplained(t *testing.T) {
 			}
 			text, err := os.ReadFile(path)
 			for _, m := range logged.FindAllStringSubmatch(string(text), -1) {
-				inCode = append(inCode, strings.TrimPrefix(m[1], "bloom: "))
+				line, level := strings.TrimPrefix(m[2], "bloom: "), m[1]
+				if level == "" { // of logRedisError
+					level = "Warn"
+				}
+				inCode = append(inCode, line)
+				row := regexp.MustCompile(`(?m)^\| ` + level + ` \| ` + regexp.QuoteMeta("`"+line+"`") + ` \| [^|]+ \| [^|]+ \|$`)
+				if !row.MatchString(page(t)) {
+					t.Errorf("docs/operations.md has no whole row for %q at level %s", line, level)
+				}
 			}
 			return err
 		})

@@ -1,0 +1,90 @@
+package metrics_test
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/metrics"
+	"github.com/levee-go/levee/lock"
+)
+
+// A field that somebody adds to a Stats must not be forgotten here: each of them changes
+// some metric, but for those that say what others say.
+func TestEachFieldIsAMetric(t *testing.T) {
+	eachField(t, metrics.Cache, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
+		"LocalTier.Distrusted", "Rebuild.Waits")
+	eachField(t, metrics.Breaker, "LostCallbacks")
+	eachField(t, metrics.Filter, "Hashes")
+	eachField(t, metrics.Lock)
+}
+
+func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *testing.T, families []metrics.Family[S], but ...string) {
+	t.Helper()
+	var s S
+	before := values(families, &s)
+	var try func(name string, field reflect.Value)
+	try = func(name string, field reflect.Value) {
+		if slices.Contains(but, name) {
+			return
+		}
+		if field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[cache.Histogram]() {
+			for i := range field.NumField() {
+				inner := field.Type().Field(i).Name
+				if name != "" {
+					inner = name + "." + inner
+				}
+				try(inner, field.Field(i))
+			}
+			return
+		}
+		switch field.Kind() {
+		case reflect.Bool:
+			field.SetBool(true)
+		case reflect.Int, reflect.Int64, reflect.Int32:
+			field.SetInt(1)
+		case reflect.Uint64, reflect.Uint8:
+			field.SetUint(1)
+		case reflect.Float64:
+			field.SetFloat(1)
+		default:
+			field.Set(reflect.ValueOf(cache.Histogram{Over: 1}))
+		}
+		changed := 0
+		for name, value := range values(families, &s) {
+			if before[name] != value {
+				changed++
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%d metrics show %s of %T", changed, name, s)
+		}
+		field.SetZero()
+	}
+	try("", reflect.ValueOf(&s).Elem())
+	if after := values(families, &s); !maps.Equal(before, after) {
+		t.Errorf("%v became %v", before, after)
+	}
+}
+
+// values are all that families say of a snapshot.
+func values[S any](families []metrics.Family[S], s *S) map[string]float64 {
+	all := map[string]float64{}
+	for _, f := range families {
+		switch {
+		case f.Histogram != nil:
+			all[f.Name] = float64(f.Histogram(s).Count())
+		case f.Outcomes != nil:
+			for _, o := range f.Outcomes {
+				all[f.Name+" "+o.Name] = float64(o.Value(s))
+			}
+		default:
+			all[f.Name] = f.Value(s)
+		}
+	}
+	return all
+}
