@@ -19,13 +19,13 @@ import (
 
 // protected is the shop over levee. A real one would be the three calls of Product, SetPrice and New: what is more here serves the switches.
 type protected struct {
-	rdb    *redis.Client
-	store  *Store
-	prefix string
-	ttl    time.Duration
-	places int // loads at a time
-	log    *slog.Logger
-	filter *bloom.Filter
+	rdb          *redis.Client
+	store        *Store
+	prefix       string
+	ttl, timeout time.Duration
+	places       int // loads at a time
+	log          *slog.Logger
+	filter       *bloom.Filter
 
 	turns   atomic.Uint64
 	present atomic.Pointer[arrangement]
@@ -57,7 +57,7 @@ func (s *protected) options(on Protections) (cache.Options, error) {
 	limits := breaker.Options{Name: "products", MaxConcurrent: s.places, MaxDegraded: s.places, Timeout: 3 * time.Second}
 	o := cache.Options{
 		Name: s.prefix, TTL: s.ttl, Jitter: 0.5, StaleWhileRevalidate: s.ttl, StaleIfError: staleIfError,
-		Local: localcache.Options{TTL: s.ttl, HotKeys: 50}, Filter: s.filter, Logger: s.log,
+		Local: localcache.Options{TTL: s.ttl, HotKeys: 50}, Filter: s.filter, RedisTimeout: s.timeout, Logger: s.log,
 	}
 	if !on.Filter {
 		o.Filter = nil

@@ -28,14 +28,14 @@ const partVariable = "LEVEE_SHOP_PART"
 
 // A part is what one process is told.
 type part struct {
-	Side     int // plainSide or leveeSide
-	Redis    redisLogin
-	Database servers.Source
-	Size     catalogue
-	TTL      time.Duration
-	Prefix   string
-	Places   int // connections to the database
-	Settings settings
+	Side              int // plainSide or leveeSide
+	Redis             redisLogin
+	Database          servers.Source
+	Size              catalogue
+	TTL, RedisTimeout time.Duration
+	Prefix            string
+	Places            int // connections to the database
+	Settings          settings
 }
 
 // A redisLogin is how a process reaches Redis.
@@ -125,7 +125,7 @@ func (p part) open(ctx context.Context, db *sql.DB) (_ http.Handler, end func() 
 		s.shop = &plain{rdb, store, p.Prefix, p.TTL}
 	} else {
 		log := cachedebug.NewLog(nil, 50)
-		own := &protected{rdb: rdb, store: store, prefix: p.Prefix, ttl: p.TTL, places: p.Places, log: slog.New(log)}
+		own := &protected{rdb: rdb, store: store, prefix: p.Prefix, ttl: p.TTL, timeout: p.RedisTimeout, places: p.Places, log: slog.New(log)}
 		if err := own.open(ctx, p.Settings.Protections); err != nil {
 			return nil, nil, errors.Join(err, rdb.Close())
 		}

@@ -25,13 +25,14 @@ type scale struct {
 	queryTime time.Duration
 	slow      time.Duration // a query of the slow database
 	late      time.Duration // how late the slow Redis is
+	timeout   time.Duration // how long levee waits for Redis
 	patience  time.Duration // of a visitor
 	beat      time.Duration // of the charts
 }
 
 var fullScale = scale{
 	processes: 3, places: 8, size: catalogue{Products: 200, Withdrawn: 40}, rate: 300, ttl: 10 * time.Second,
-	queryTime: 60 * time.Millisecond, slow: 600 * time.Millisecond, late: 500 * time.Millisecond, patience: 2 * time.Second, beat: 500 * time.Millisecond,
+	queryTime: 60 * time.Millisecond, slow: 600 * time.Millisecond, late: 500 * time.Millisecond, timeout: 200 * time.Millisecond, patience: 2 * time.Second, beat: 500 * time.Millisecond,
 }
 
 // A stage is the two shops, what they run against, and who asks them.
@@ -89,7 +90,7 @@ func (z scale) open(ctx context.Context, redisAddr, dsn string) (s *stage, err e
 		s.databases[side], s.about = db, s.about+[sides]string{" and two databases in ", ""}[side]+[sides]string{db.Name, ""}[side]
 		s.fleets[side], err = openFleet(ctx, part{
 			Side: side, Redis: redisLogin{s.proxy.address(), target.Username, target.Password, target.DB}, Database: db.Source,
-			Size: z.size, TTL: z.ttl, Prefix: s.prefix, Places: z.places, Settings: s.settings,
+			Size: z.size, TTL: z.ttl, RedisTimeout: z.timeout, Prefix: s.prefix, Places: z.places, Settings: s.settings,
 		}, z.processes)
 		if err != nil {
 			return s, err

@@ -58,7 +58,7 @@ func (l *live) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	err := send("about", map[string]any{
 		"About": l.about, "Note": l.note, "Rate": l.rate, "Processes": l.processes, "Connections": l.places * l.processes, "Products": l.size.Products,
-		"TTL": l.ttl.Seconds(), "Query": l.queryTime.Milliseconds(),
+		"TTL": l.ttl.Seconds(), "Query": l.queryTime.Milliseconds(), "Late": l.late.Milliseconds(),
 	})
 	for at := -1.0; err == nil; {
 		frames, next := l.since(at)

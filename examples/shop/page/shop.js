@@ -231,7 +231,7 @@ class Path {
     const s = f.Sides[this.side], n = s.Now, t = f.Trouble, p = f.Protections, rate = (k) => `${number(per(f, k))}/s`;
     const redis = { key: "redis", name: "Redis", under: `answers ${rate(n.Redis)}` };
     if (t.RedisGone) Object.assign(redis, { state: "bad", above: "gone" });
-    else if (t.SlowRedis) Object.assign(redis, { state: "warn", above: "500 ms late" });
+    else if (t.SlowRedis) Object.assign(redis, { state: "warn", above: `${shop.about.Late} ms late` });
     const outage = s.Processes.filter((q) => q.Address && q.Outage).length;
     if (outage && !redis.state) Object.assign(redis, { state: "warn", above: "left alone" });
     else if (outage) redis.above += ", left alone";
@@ -438,6 +438,7 @@ stream.addEventListener("about", (e) => {
   shop.frames = [];
   $("about").textContent = `${a.Processes} processes each, on ${a.About}; ${a.Rate} visitors a second each, half of them for one product of ${a.Products}; ` +
     `TTL ${a.TTL} s, a query takes ${a.Query} ms, ${a.Connections} connections for each shop.`;
+  document.querySelector('[data-press="slow-redis"]').textContent = `Slow Redis by ${a.Late} ms`;
   $("note").hidden = !a.Note;
   $("note").textContent = a.Note;
 });
