@@ -69,7 +69,7 @@ func (r *Rates) add(other Rates, weight float64) {
 }
 
 // Local is the share of the Gets that the process answers.
-func (r Rates) Local() float64 { return 1 - (r.Asks+r.Joined)/r.Gets }
+func (r Rates) Local() float64 { return max(0, 1-(r.Asks+r.Joined)/r.Gets) }
 
 // Scripts is how many scripts Redis runs: for leases, publications and writes.
 func (r Rates) Scripts() float64 { return r.Begins + r.Loads + r.Ends }
@@ -109,12 +109,25 @@ func (f Fleet) strata() (all []stratum) {
 			last = min(last, f.LocalKeys)
 		}
 		last = min(last, f.Keys)
-		s := stratum{rank: first, weight: float64(last - first + 1)}
-		for rank := first; rank <= last; rank++ {
-			s.popularity += math.Pow(float64(rank), -f.Zipf) / s.weight
-		}
-		all = append(all, s)
+		weight := float64(last - first + 1)
+		all = append(all, stratum{first, weight, f.popularity(first, last) / weight})
 		first = last + 1
 	}
 	return all
+}
+
+// popularity is that of the ranks from first to last. The integral is good to one part
+// in a thousand where there are many.
+func (f Fleet) popularity(first, last int) (sum float64) {
+	if last-first < 100 {
+		for rank := first; rank <= last; rank++ {
+			sum += math.Pow(float64(rank), -f.Zipf)
+		}
+		return sum
+	}
+	from, to := float64(first)-0.5, float64(last)+0.5
+	if f.Zipf == 1 {
+		return math.Log(to / from)
+	}
+	return (math.Pow(to, 1-f.Zipf) - math.Pow(from, 1-f.Zipf)) / (1 - f.Zipf)
 }

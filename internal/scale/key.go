@@ -32,10 +32,10 @@ type key struct {
 	counts Rates   // so far; Copies and Stored are integrals over time
 }
 
-// run returns the rates, from a fleet in its usual state: over a TTL, and for as many
-// reads as a good figure takes.
+// run returns the rates, from a fleet in its usual state: over a TTL, but for as many
+// reads as a good figure takes and for no more than that.
 func (k *key) run() Rates {
-	const enough = 1000
+	const enough, most = 1000, 300_000
 	f, n := k.fleet, float64(k.fleet.Processes)
 	k.stored, k.expires = true, k.rng.Float64()*f.TTL // values and copies of all ages
 	for range f.Processes {
@@ -45,19 +45,19 @@ func (k *key) run() Rates {
 			k.without++
 		}
 	}
-	k.until(2 * f.LocalTTL)
+	k.until(2*f.LocalTTL, most/2)
 	began := k.now
 	k.counts = Rates{}
-	k.until(began + max(f.TTL, enough/(n*k.reads+k.writes)))
+	k.until(began+max(f.TTL, enough/(n*k.reads+k.writes)), most)
 	rates := Rates{}
 	rates.add(k.counts, 1/(k.now-began))
 	rates.Gets, rates.Ends = n*k.reads, k.writes*float64(f.Messages) // less noise than in the counts
 	return rates
 }
 
-// until lets time pass.
-func (k *key) until(end float64) {
-	for k.now < end {
+// until lets time pass, or so many reads of Redis.
+func (k *key) until(end, reads float64) {
+	for reads += k.counts.Asks; k.now < end && k.counts.Asks < reads; {
 		asks := float64(k.without) * k.reads
 		next := k.now + k.rng.ExpFloat64()/(asks+k.writes)
 		switch {

@@ -21,9 +21,8 @@ import (
 // A measured is what a fleet did in a second.
 type measured struct{ gets, writes, reads, scripts, messages, loads, stale, seconds float64 }
 
-// measure runs the fleet: caches with a client each, on a real Redis.
-func (f Fleet) measure(t *testing.T) measured {
-	server := redistest.Start(t)
+// measure runs the fleet: caches with a client each, as in processes of their own.
+func (f Fleet) measure(t *testing.T, client func() *redis.Client) measured {
 	var loads atomic.Int64
 	load := func(_ context.Context, key int) (int, error) {
 		loads.Add(1)
@@ -31,16 +30,16 @@ func (f Fleet) measure(t *testing.T) measured {
 		return key, nil
 	}
 	counts := &tally{}
-	counts.overhear(t, server.Client(t))
+	counts.overhear(t, client())
 	caches := make([]*cache.Cache[int, int], f.Processes)
 	for i := range caches {
-		rdb := server.Client(t)
+		rdb := client()
 		rdb.AddHook(counts)
 		caches[i] = f.open(t, rdb, load)
 	}
 	f.drive(t, caches, duration(f.TTL+f.LocalTTL)) // until copies and values are of all ages
 	before, began := counts.now(&loads, caches), time.Now()
-	gets, writes := f.drive(t, caches, 3*time.Second)
+	gets, writes := f.drive(t, caches, redistest.Pick(2*time.Second, 5*time.Second))
 	after, took := counts.now(&loads, caches), time.Since(began).Seconds()
 	return measured{
 		gets: gets / took, writes: writes / took,
@@ -77,7 +76,7 @@ func (f Fleet) open(t *testing.T, rdb redis.UniversalClient, load cache.Loader[i
 // drive has readers and writers come at random for a while. Those that are late come all
 // the same.
 func (f Fleet) drive(t *testing.T, caches []*cache.Cache[int, int], span time.Duration) (gets, writes float64) {
-	popular := f.popularity()
+	popular := f.sums()
 	var all sync.WaitGroup
 	var read, written atomic.Int64
 	for i, c := range caches {
@@ -125,8 +124,8 @@ func arrive(rate float64, span time.Duration, come func(*rand.Rand)) {
 	}
 }
 
-// popularity are the sums of the ranks' popularity, up to 1.
-func (f Fleet) popularity() []float64 {
+// sums are those of the ranks' popularity, up to 1.
+func (f Fleet) sums() []float64 {
 	sums := make([]float64, f.Keys)
 	sum := 0.0
 	for i := range sums {

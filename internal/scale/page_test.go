@@ -31,10 +31,10 @@ func TestThePageShowsWhatTheProgramPrints(t *testing.T) {
 // A fleet of one's own has all lines, and none that is no number.
 func TestTheCardOfAFleet(t *testing.T) {
 	f := service
-	f.Processes, f.Keys, f.Writes = 3, 1000, 0
+	f.Processes, f.Keys, f.Writes = 3, 100, 0
 	for _, change := range []func(*Fleet){
 		func(*Fleet) {},
-		func(f *Fleet) { f.LocalKeys, f.Reads = 0, 1e6 }, // more than a Redis does
+		func(f *Fleet) { f.LocalKeys, f.Reads = 0, 1e5 }, // more than a Redis does
 	} {
 		change(&f)
 		var out strings.Builder

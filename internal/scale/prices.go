@@ -13,14 +13,16 @@ type Prices struct {
 	Tracking float64 // Redis, more for a read under CLIENT TRACKING
 	Idle     float64 // Redis, in a second for a process that asks nothing: its heartbeat
 
+	Bus float64 // each other node of a cluster, for a message
+
 	OwnHit, OwnMiss, OwnMessage float64 // the process, for a hit in Redis, a miss, and a message that it hears
 
 	Value, Copy float64 // bytes of a key in Redis and in a process
 }
 
-// Measured is from `go run -C internal/bench . -short -rounds 3 -work operations,publish,flow,commands,memory`.
+// Measured is from docs/scale.md, What it takes; Bus from docs/operations.md. Made by `go run -C internal/bench . -short -rounds 3 -work operations,publish,flow,commands,memory`.
 var Measured = Prices{
-	Read: 13, Script: 24, Write: 8, Text: 0.5, Tracked: 9, Tracking: 1.1, Idle: 50,
+	Read: 13, Script: 24, Write: 8, Text: 0.5, Tracked: 9, Tracking: 1.4, Idle: 46, Bus: 10,
 	OwnHit: 30, OwnMiss: 240, OwnMessage: 5,
 	Value: 389, Copy: 513,
 }
@@ -28,7 +30,8 @@ var Measured = Prices{
 // A Load is what a fleet asks of one Redis.
 type Load struct {
 	Busy     float64 // share of its processor; 1 and more: it does not keep up
-	Messages float64 // of that, by telling processes of messages
+	Commands float64 // of that, by all but messages
+	Messages float64 // and by telling processes of messages
 	Wait     float64 // seconds that a command waits for others, on average; infinite if Redis does not keep up
 }
 
@@ -45,7 +48,7 @@ func (p Prices) Load(f Fleet, r Rates) (l Load) {
 	text := r.Heard * n * p.Text / 1e6
 	free := 1 - commands - text
 	if free <= 0 {
-		return Load{Busy: commands + text, Messages: text, Wait: math.Inf(1)}
+		return Load{Busy: commands + text, Commands: commands, Messages: text, Wait: math.Inf(1)}
 	}
 	round := n * p.Write / 1e6
 	x := r.Heard * round / free
@@ -54,9 +57,31 @@ func (p Prices) Load(f Fleet, r Rates) (l Load) {
 		rounds = x * math.Exp(x) / (1 + x*math.Exp(x))
 	}
 	return Load{
-		Busy: commands + text + free*rounds, Messages: text + free*rounds,
+		Busy: commands + text + free*rounds, Commands: commands, Messages: text + free*rounds,
 		Wait: square/2/free + rounds*round,
 	}
+}
+
+// Masters is how many a cluster needs, so that each is no busier with commands than this
+// and none of them wait for longer, on average. Commands and subscriptions spread over
+// them; a message, heartbeats too, goes to all.
+func (p Prices) Masters(f Fleet, r Rates) int {
+	const most = 1000
+	for masters := 1; masters < most; masters++ {
+		k := float64(masters)
+		one, share := f, r
+		one.Processes = int(math.Ceil(float64(f.Processes) / k))
+		share.Asks, share.Begins, share.Loads, share.Ends = r.Asks/k, r.Begins/k, r.Loads/k, r.Ends/k
+		bus := 0.0
+		if masters > 1 {
+			bus = (r.Heard + float64(f.Processes)) * p.Bus / 1e6
+		}
+		l := p.Load(one, share)
+		if l.Commands+bus <= enough && l.Wait <= patience {
+			return masters
+		}
+	}
+	return most
 }
 
 // Own is the share of a processor that the library takes in each process, without the

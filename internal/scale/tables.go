@@ -20,6 +20,9 @@ var service = func() Fleet {
 // patience is how long a command may wait for others in a Redis that bears its load.
 const patience = 0.002
 
+// enough is how busy a Redis may be with commands.
+const enough = 0.7
+
 // sizes are the fleets that the tables ask about. Their writes grow with their reads.
 var sizes = []int{1, 10, 100, 1000, 10_000}
 
@@ -43,23 +46,23 @@ func (f Fleet) rates() Rates {
 
 // tables prints the tables of docs/scale.md.
 func tables(out io.Writer) {
-	fleets(out)
+	growing(out)
 	knobs(out)
-	writes(out)
+	messages(out)
 	starts(out)
 }
 
-// fleets is about fleets that grow.
-func fleets(out io.Writer) {
+// growing is about fleets that grow.
+func growing(out io.Writer) {
 	fmt.Fprint(out, "### Fleets that grow\n\n")
-	row(out, "processes", "Gets/s", "in the process", "reads of Redis/s", "scripts/s", "loads/s", "messages/s", "Redis busy", "by messages", "wait in Redis", "Redis' memory", "writes/s at a wait of 2 ms")
+	row(out, "processes", "Gets/s", "in the process", "reads of Redis/s", "scripts/s", "loads/s", "messages/s", "Redis busy", "by messages", "wait in Redis", "Redis' memory", "masters")
 	rule(out, 12)
 	for _, n := range sizes {
 		f := service.sized(n)
 		r := f.rates()
 		l := Measured.Load(f, r)
 		row(out, number(float64(n)), number(r.Gets), percent(r.Local()), number(r.Asks), number(r.Scripts()), number(r.Loads), number(r.Heard),
-			percent(l.Busy), percent(l.Messages), wait(l.Wait), megabytes(r.Stored*Measured.Value), number(Measured.Bears(patience, f, r)))
+			percent(l.Busy), percent(l.Messages), wait(l.Wait), megabytes(r.Stored*Measured.Value), number(float64(Measured.Masters(f, r))))
 	}
 	fmt.Fprintln(out)
 }
@@ -100,22 +103,26 @@ func knobs(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-// writes is about who has to hear of a write, and what other ways to tell would take.
-func writes(out io.Writer) {
-	fmt.Fprint(out, "### Who has to hear of a write\n\n")
-	row(out, "processes", "writes/s", "of the processes have the key", "wait in Redis", "with a relay for every 20", "on a cluster of 6", "Redis' processor, if it tracked reads")
-	rule(out, 7)
+// messages is about what it takes to tell all processes.
+func messages(out io.Writer) {
+	p := Measured
+	fmt.Fprint(out, "### Messages\n\n")
+	row(out, "processes", "a round of telling", "messages/s at a wait of 2 ms", "with a relay for every 20 processes", "on a cluster of 6", "messages/s that end it", "a key's holders when it is written", "Redis busy, telling all", "by tracking")
+	rule(out, 9)
 	for _, n := range sizes[1:] {
 		f := service.sized(n)
 		r := f.rates()
-		p := Measured
-		relayed, sixth := f, f
-		relayed.Processes = max(1, n/20)
-		sixth.Processes = max(1, n/6)
-		spread := r // commands go to their nodes, messages to all
-		spread.Asks, spread.Begins, spread.Loads, spread.Ends = r.Asks/6, r.Begins/6, r.Loads/6, r.Ends/6
+		alone := func(n int) string {
+			one := Fleet{Processes: max(1, n), Messages: 1}
+			if w := p.Bears(patience, one, Rates{}); w > 0 {
+				return number(w)
+			}
+			return "0"
+		}
+		round := float64(n) * p.Write
+		told := p.Load(f, Rates{Heard: r.Heard})
 		tracking := (r.Told*p.Tracked + r.Asks*p.Tracking) / 1e6
-		row(out, number(float64(n)), number(f.Writes), had(r, f), wait(p.Load(f, r).Wait), wait(p.Load(relayed, r).Wait), wait(p.Load(sixth, spread).Wait), percent(tracking))
+		row(out, number(float64(n)), micros(round), alone(n), alone(n/20), alone(n/6), number(1e6/(float64(n)*p.Text+p.Script)), number(r.Had/f.Writes), percent(told.Messages), percent(tracking))
 	}
 	fmt.Fprintln(out)
 }
@@ -192,7 +199,7 @@ func wait(seconds float64) string {
 	if math.IsInf(seconds, 1) {
 		return "does not keep up"
 	}
-	return time.Duration(seconds * float64(time.Second)).Round(time.Microsecond).String()
+	return micros(1e6 * seconds)
 }
 
 func megabytes(bytes float64) string {
