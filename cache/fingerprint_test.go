@@ -101,8 +101,8 @@ func TestAFingerprintKnowsWhatJSONMakesOfAType(t *testing.T) {
 // first reads misses.
 func TestFingerprintsStayAsTheyAre(t *testing.T) {
 	for want, v := range map[uint32]any{
-		0xea696802: goldenProduct{},
-		0x3ff5e529: tree{},
+		0x11e3c9d:  goldenProduct{},
+		0x601b3848: tree{},
 		0x34d65a4f: map[netip.Addr][]time.Time{},
 	} {
 		if print, err := fingerprintOf(reflect.TypeOf(v)); print != want || err != nil {
@@ -111,17 +111,12 @@ func TestFingerprintsStayAsTheyAre(t *testing.T) {
 	}
 }
 
-// Nine levels of nine fields each would be a text of 9⁹ words.
+// nine of nine of nine … would be a text of 9⁹ words.
+type nine[T any] struct{ A, B, C, D, E, F, G, H, I *T }
+
 func TestAWideTypeHasAFingerprintSoon(t *testing.T) {
-	wide := reflect.TypeFor[int]()
-	for range 9 {
-		fields := make([]reflect.StructField, 9)
-		for i := range fields {
-			fields[i] = reflect.StructField{Name: string(rune('A' + i)), Type: wide}
-		}
-		wide = reflect.StructOf(fields)
-	}
-	if _, err := fingerprintOf(wide); err != nil {
+	type wide = nine[nine[nine[nine[nine[nine[nine[nine[nine[int]]]]]]]]]
+	if _, err := fingerprintOf(reflect.TypeFor[wide]()); err != nil {
 		t.Error(err)
 	}
 }
