@@ -109,6 +109,10 @@ cover: redis ## Test coverage by function, the total last (PKG=)
 	go test -coverpkg=./... -coverprofile=bin/cover.out $(PKG)
 	go tool cover -func=bin/cover.out | tail -40
 
+.PHONY: shop
+shop: ## A shop with and without levee, and a live page to break both (ARGS="-redis 127.0.0.1:6379")
+	go run -C examples ./shop $(ARGS)
+
 .PHONY: drill
 drill: ## The three floods, without and with levee (ARGS="-redis 127.0.0.1:6379")
 	go run -C examples ./drill $(ARGS)

@@ -1,11 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +38,7 @@ func TestMain(m *testing.M) {
 // open opens the shop of a scale, and ends it with the test. It returns the page's address.
 func open(t *testing.T, size scale) string {
 	t.Helper()
-	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("TMPDIR", shortDir(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
@@ -42,6 +49,9 @@ func open(t *testing.T, size scale) string {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "levee*")); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
 	})
 	select {
 	case a := <-address:
@@ -51,6 +61,17 @@ func open(t *testing.T, size scale) string {
 		t.Fatal(err)
 	}
 	return ""
+}
+
+// shortDir is t.TempDir with a short name: Chromium puts a socket there.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // A browser is a tab with the page of a shop.
@@ -78,7 +99,7 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 		chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
-		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(time.Minute))
+		chromedp.UserDataDir(shortDir(t)), chromedp.WSURLReadTimeout(time.Minute))
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
@@ -219,7 +240,7 @@ func (b *browser) silent() {
 
 // testScale is over soon. Nobody counts on the clock but where it says so.
 var testScale = scale{
-	processes: 3, places: 4, size: catalogue{Products: 60, Withdrawn: 20}, rate: 80, ttl: 8 * time.Second,
+	processes: 3, places: 4, size: catalogue{Products: 24, Withdrawn: 20}, rate: 120, ttl: 12 * time.Second,
 	queryTime: 40 * time.Millisecond, slow: 500 * time.Millisecond, late: 2 * time.Second, timeout: time.Second, patience: 10 * time.Second, beat: 250 * time.Millisecond,
 }
 
@@ -285,7 +306,7 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 				for _, n := range f.Ends[leveeSide] {
 					all, high = all+n, max(high, n)
 				}
-				if all >= 55 {
+				if all >= int(testScale.size.Products)*9/10 {
 					most = max(most, float64(high)/float64(all))
 				}
 				return f.At > since+3
@@ -368,9 +389,8 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 		return out == testScale.processes && plainOf(f).Now.Source > 0 && plainOf(f).Now.Redis == 0
 	})
 	before, after = b.during(100)
-	plainQueries, leveeQueries := plainOf(after).Database.Queries-plainOf(before).Database.Queries, levee(after).Database.Queries-levee(before).Database.Queries
-	if levee(after).Total.Local == levee(before).Total.Local || plainQueries < 50 || leveeQueries >= plainQueries {
-		t.Errorf("without Redis 100 visitors cost %d queries in the plain shop and %d in levee's", plainQueries, leveeQueries)
+	if n := levee(after).Total.Local - levee(before).Total.Local; n < 40 || levee(after).Total.Errors > levee(before).Total.Errors {
+		t.Errorf("without Redis %d of 100 visitors are answered by levee's local tier, and %d get an error", n, levee(after).Total.Errors-levee(before).Total.Errors)
 	}
 
 	// Two processes are killed; the rest goes on, and heal mends all.
@@ -395,6 +415,9 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 	b.press("price")
 	f := b.until("every process serves the new price", func(f *frame) bool {
 		served := 0
+		if f.Price == nil {
+			return false
+		}
 		for _, side := range f.Price.Served {
 			for _, ms := range side {
 				if ms >= 0 {
@@ -514,13 +537,45 @@ func TestScreenshots(t *testing.T) {
 		wait(0.7)
 		b.size(shot.width, read[int64](b, `document.documentElement.scrollHeight`))
 		wait(0.7)
-		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		shown, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(dir+"/"+shot.name+".png", png, 0o600); err != nil {
+		if err := os.WriteFile(dir+"/"+shot.name+".png", fewColours(t, shown), 0o644); err != nil { //nolint:gosec // for everybody
 			t.Fatal(err)
 		}
 	}
 	b.silent()
+}
+
+// fewColours makes a picture small: with the 256 colours that it has most of, of the thousands that the edges of letters have.
+func fewColours(t *testing.T, data []byte) []byte {
+	t.Helper()
+	picture, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, counts := picture.Bounds(), map[color.Color]int{}
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			counts[picture.At(x, y)]++
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	few := color.Palette(all[:min(len(all), 256)])
+	nearest := map[color.Color]uint8{}
+	for c := range counts {
+		nearest[c] = uint8(few.Index(c))
+	}
+	small := image.NewPaletted(box, few)
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			small.SetColorIndex(x, y, nearest[picture.At(x, y)])
+		}
+	}
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
 }

@@ -16,11 +16,11 @@ var buttons = map[string]func(ctx context.Context, l *live) error{
 		return nil
 	},
 	"expire-hot": func(ctx context.Context, l *live) error {
-		l.mark("hot product expires")
+		l.mark("hot expires")
 		return l.expire(ctx, hot)
 	},
 	"expire-all": func(ctx context.Context, l *live) error {
-		l.mark("everything expires")
+		l.mark("all expires")
 		return l.expire(ctx, 0)
 	},
 	"stop-redis": func(_ context.Context, l *live) error {

@@ -197,7 +197,7 @@ func (l *live) changePrice(ctx context.Context) error {
 	l.lock.Lock()
 	l.change = change
 	l.lock.Unlock()
-	l.mark(fmt.Sprintf("price %d.%02d", l.cents/100, l.cents%100))
+	l.mark("price")
 	failed := make(chan error, sides)
 	for side, f := range l.fleets {
 		go func() {

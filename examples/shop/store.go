@@ -52,9 +52,12 @@ type Store struct {
 
 // Product reads one row. It returns sql.ErrNoRows if there is none. It has the form of a cache's loader.
 func (s *Store) Product(ctx context.Context, id int64) (p Product, err error) {
-	s.count(id)
+	if ctx.Err() != nil {
+		return p, ctx.Err() // too late to ask
+	}
+	s.begin()
 	defer s.running.Add(-1)
-	conn, err := s.connect(ctx)
+	conn, err := s.connect(ctx, id)
 	if err != nil {
 		return p, err
 	}
@@ -91,12 +94,13 @@ func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
 	}
 }
 
-// connect waits for a connection, and for as long as a query takes.
-func (s *Store) connect(ctx context.Context) (*sql.Conn, error) {
+// connect waits for a connection, and for as long as a query for id takes.
+func (s *Store) connect(ctx context.Context, id int64) (*sql.Conn, error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
+	s.count(id)
 	if err := sleep(ctx, time.Duration(s.queryTime.Load())); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -113,6 +117,10 @@ func (s *Store) count(id int64) {
 	case id > s.size.Products:
 		s.figures.withdrawn.Add(1)
 	}
+}
+
+// begin counts a query that is under way from here on.
+func (s *Store) begin() {
 	n := s.running.Add(1)
 	for {
 		old := s.figures.peak.Load()

@@ -60,7 +60,7 @@ class Chart {
     const { o, svg } = this, w = svg.clientWidth || 400, h = 190;
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${w} ${h}`);
-    this.area = { left: 46, right: w - 10, top: 30, bottom: h - 22 };
+    this.area = { left: 54, right: w - 10, top: 44, bottom: h - 22 };
     if (o.bars) this.drawBars();
     else this.drawLines();
   }
@@ -138,14 +138,14 @@ class Chart {
 
   // drawEvents marks what was pressed. A name is left out where it would stand on another.
   drawEvents(frames, x) {
-    const ends = [-99, -99];
+    const ends = [-99, -99, -99];
     for (const f of frames) {
       for (const name of f.Events || []) {
         const at = x(f.At);
         if (at < this.area.left) continue;
         el(this.svg, "line", { class: "mark", x1: at, x2: at, y1: 6, y2: this.area.bottom });
         const width = name.length * 5.6, flip = at + width + 4 > this.area.right;
-        const from = flip ? at - width - 4 : at + 3, row = ends[0] <= from ? 0 : ends[1] <= from ? 1 : -1;
+        const from = flip ? at - width - 4 : at + 3, row = ends.findIndex((end) => end <= from);
         if (row < 0) continue;
         ends[row] = flip ? at + 2 : from + width + 6;
         el(this.svg, "text", { class: "event", x: flip ? at - 3 : at + 3, y: 12 + 12 * row, "text-anchor": flip ? "end" : "start" }, name);
@@ -185,31 +185,31 @@ const charts = [
     series: sides.map((name, i) => ({ name: i ? "levee" : "plain", colour: name, value: (f) => per(f, f.Sides[i].Queries) })),
   }),
   new Chart({
-    title: "What visitors wait", unit: "p99, and p50 dashed", log: [0.1, 10000], tick: millis,
+    title: "What visitors wait", unit: "log scale", log: [0.1, 10000], tick: millis,
     series: sides.flatMap((name, i) => [
       { name: `${name} p99`, colour: name, value: (f) => f.Sides[i].P99 || null },
       { name: `${name} p50`, colour: name, dash: true, value: (f) => f.Sides[i].P50 || null },
     ]),
   }),
   new Chart({
-    title: "Requests", unit: "per second: answered, and errors dashed", least: 100,
+    title: "Requests", unit: "answered per second", least: 100,
     series: sides.flatMap((name, i) => [
-      { name: `${name} answered`, colour: name, value: (f) => per(f, f.Sides[i].Now.Answered + f.Sides[i].Now.Pages - f.Sides[i].Now.PageErrors) },
+      { name, colour: name, value: (f) => per(f, f.Sides[i].Now.Answered + f.Sides[i].Now.Pages - f.Sides[i].Now.PageErrors) },
       { name: `${name} errors`, colour: name, dash: true, value: (f) => per(f, f.Sides[i].Now.Errors + f.Sides[i].Now.PageErrors) },
     ]),
   }),
   new Chart({
     title: "Who answers in levee", unit: "% of requests", percent: true, least: 100, stacked: true, tick: percent,
-    series: [["local tier", "local", "Local"], ["filter", "filter", "Filter"], ["Redis", "redis", "Redis"], ["database, shared or not", "source", "Source"]]
+    series: [["local tier", "local", "Local"], ["filter", "filter", "Filter"], ["Redis", "redis", "Redis"], ["database", "source", "Source"]]
       .map(([name, colour, field]) => ({ name, colour, value: shareOf(1, (n) => n[field]) }))
       .concat({ name: "error", colour: "error", value: shareOf(1, (n) => n.Errors + n.PageErrors) }),
   }),
   new Chart({
-    title: "Answers past their TTL, marked stale", unit: "% of levee's visitors", percent: true, least: 20, tick: percent,
+    title: "Stale answers", unit: "% of levee's, past their TTL", percent: true, least: 20, tick: percent,
     series: [{ name: "levee", colour: "levee", value: (f) => (f.Sides[1].Now.Asked ? 100 * f.Sides[1].Now.Stale / f.Sides[1].Now.Asked : 0) }],
   }),
   new Chart({
-    title: "When the products in Redis expire", unit: "products, by seconds from now", bars: true, least: 20,
+    title: "When products expire", unit: "in Redis, products per second", bars: true, least: 20,
     series: sides.map((name, i) => ({ name, colour: name, value: (f) => f.Ends[i] })),
   }),
 ];
@@ -237,7 +237,7 @@ class Path {
     else if (outage) redis.above += ", left alone";
     const database = { key: "source", name: "database", under: `asked ${rate(s.Queries)}`, more: `${s.AtOnce} at once` };
     if (t.SlowDatabase) Object.assign(database, { state: "warn", above: "slow" });
-    const visitors = { key: "visitors", name: t.Flood ? "visitors + scraper" : "visitors", under: rate(n.Asked + n.Pages) };
+    const visitors = { key: "visitors", name: "requests", under: rate(n.Asked + n.Pages), more: t.Flood ? "half a scraper's" : "" };
     if (this.side === 0) return [visitors, redis, database];
     const open = s.Processes.filter((q) => q.Address && q.Breaker === "open").length;
     const off = (on) => (on ? {} : { state: "off", above: "off" });
