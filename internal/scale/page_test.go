@@ -31,7 +31,7 @@ func TestThePageShowsWhatTheProgramPrints(t *testing.T) {
 // A fleet of one's own has all lines, and none that is no number.
 func TestTheCardOfAFleet(t *testing.T) {
 	f := service
-	f.Processes, f.Keys, f.Writes = 3, 100, 0
+	f.Processes, f.Keys, f.Writes = 3, 5, 0
 	for _, change := range []func(*Fleet){
 		func(*Fleet) {},
 		func(f *Fleet) { f.LocalKeys, f.Reads = 0, 1e5 }, // more than a Redis does
