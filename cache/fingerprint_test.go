@@ -38,7 +38,7 @@ func TestAFingerprintKnowsWhatJSONMakesOfAType(t *testing.T) {
 		"another name":      struct{ ID, Price int64 }{},
 		"another order":     struct{ Price, ID int64 }{},
 		"an unexported one": struct{ ID, Price, cents int64 }{},
-		"a tag for SQL": struct { //nolint:govet // the tag is the point
+		"a tag for SQL": struct {
 			ID    int64 `db:"id"`
 			Price int64 `json:",omitempty"`
 		}{},
