@@ -420,7 +420,7 @@ func TestPagesBesideOneAnother(t *testing.T) {
 				_, _ = b.Get(t.Context(), fmt.Sprint(n))
 				slog.New(log).Warn("line", "n", n)
 				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest("GET", fmt.Sprintf("/?key=%d", i), nil))
+				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/?key=%d", i), nil))
 				if w.Code != http.StatusOK {
 					t.Errorf("%d: %s", w.Code, w.Body)
 				}

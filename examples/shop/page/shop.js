@@ -128,7 +128,7 @@ class Chart {
       const limit = o.limit();
       if (limit && limit.value <= this.top) {
         el(svg, "line", { class: "mark", x1: area.left, x2: area.right, y1: this.y(limit.value), y2: this.y(limit.value) });
-        el(svg, "text", { x: area.left + 4, y: this.y(limit.value) - 4 }, limit.name);
+        el(svg, "text", { class: "over", x: area.left + 4, y: this.y(limit.value) - 4 }, limit.name);
       }
     }
     this.drawEvents(frames, x);
@@ -148,7 +148,7 @@ class Chart {
         const from = flip ? at - width - 4 : at + 3, row = ends.findIndex((end) => end <= from);
         if (row < 0) continue;
         ends[row] = flip ? at + 2 : from + width + 6;
-        el(this.svg, "text", { class: "event", x: flip ? at - 3 : at + 3, y: 12 + 12 * row, "text-anchor": flip ? "end" : "start" }, name);
+        el(this.svg, "text", { class: "event over", x: flip ? at - 3 : at + 3, y: 12 + 12 * row, "text-anchor": flip ? "end" : "start" }, name);
       }
     }
   }
@@ -209,7 +209,7 @@ const charts = [
     series: [{ name: "levee", colour: "levee", value: (f) => (f.Sides[1].Now.Asked ? 100 * f.Sides[1].Now.Stale / f.Sides[1].Now.Asked : 0) }],
   }),
   new Chart({
-    title: "When products expire", unit: "in Redis, products per second", bars: true, least: 20,
+    title: "When products expire", unit: "in Redis, per second", bars: true, least: 20,
     series: sides.map((name, i) => ({ name, colour: name, value: (f) => f.Ends[i] })),
   }),
 ];
@@ -353,7 +353,9 @@ function numbers(f) {
   sides.forEach((name, i) => {
     $(`${name}-queries`).textContent = number(sum(recent, (g) => g.Sides[i].Queries) / seconds);
     $(`${name}-answered`).textContent = number(sum(recent, (g) => g.Sides[i].Now.Answered) / seconds);
-    $(`${name}-errors`).textContent = number(sum(recent, (g) => g.Sides[i].Now.Errors) / seconds);
+    const errors = sum(recent, (g) => g.Sides[i].Now.Errors) / seconds;
+    $(`${name}-errors`).textContent = number(errors);
+    $(`${name}-errors`).className = errors > 0 ? "bad" : "";
     $(`${name}-p50`).textContent = number(f.Sides[i].P50);
     $(`${name}-p99`).textContent = number(f.Sides[i].P99);
     const list = f.Sides[i].Processes.map((p) => {
