@@ -66,7 +66,7 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 		}
 		return ctx, func(o cache.Outcome) {
 			defer span.End()
-			linkTo(span, o.Load)
+			linkTo(o.Load, span)
 			if kind == trace.SpanKindClient {
 				span.SetAttributes(attribute.Int("levee.hits", o.Hits))
 			}
@@ -82,7 +82,7 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 type within string
 
 // linkTo links a span to the load that served it, if that has a span and is not beneath it.
-func linkTo(span trace.Span, by context.Context) {
+func linkTo(by context.Context, span trace.Span) {
 	if by == nil || by.Value(within(rebuild)) == span {
 		return
 	}
