@@ -2,15 +2,17 @@ package main
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Without a redis-server there is still something to look at, and the page says how to get one.
 func TestWithoutARedisServerASmallOneServes(t *testing.T) {
 	t.Setenv("PATH", "")
-	s, err := testScale.open(t.Context(), "", "")
+	size := testScale
+	size.processes = 1
+	s, err := size.open(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,16 +38,12 @@ func TestWithoutARedisServerASmallOneServes(t *testing.T) {
 
 // The controls are for the page alone: another site's page cannot send the header that they ask for.
 func TestControlsRefuseOtherSites(t *testing.T) {
-	address := open(t, testScale)
-	client := &http.Client{Timeout: 10 * time.Second}
+	page := newLive(&stage{scale: testScale}).routes()
 	for _, path := range []string{"/press/flood", "/turn/filter/off"} {
-		response, err := client.Post(address+path, "text/plain", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusForbidden {
-			t.Errorf("%s: %s", path, response.Status)
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
+		if w.Code != http.StatusForbidden {
+			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
 }
