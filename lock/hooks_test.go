@@ -3,7 +3,6 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,26 +16,6 @@ import (
 
 // A tenant is a hook that puts a prefix to the keys of scripts.
 type tenant struct{ rewritten atomic.Int64 }
-
-func (*tenant) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (h *tenant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.rewrite(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (h *tenant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			h.rewrite(cmd)
-		}
-		return next(ctx, cmds)
-	}
-}
 
 func (h *tenant) rewrite(cmd redis.Cmder) {
 	if name := cmd.Name(); name != "eval" && name != "evalsha" {
@@ -56,7 +35,7 @@ func (h *tenant) rewrite(cmd redis.Cmder) {
 func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, hook := s.Client(t), &tenant{}
-	rdb.AddHook(hook)
+	rdb.AddHook(redistest.EachCommand(hook.rewrite))
 	l := open(t, rdb, lock.Options{Lease: time.Minute})
 	held, err := l.TryLock(t.Context(), "a")
 	if err != nil {

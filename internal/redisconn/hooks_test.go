@@ -21,26 +21,6 @@ type seen struct {
 	prefix   string
 }
 
-func (*seen) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (s *seen) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.see(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *seen) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			s.see(cmd)
-		}
-		return next(ctx, cmds)
-	}
-}
-
 func (s *seen) see(cmd redis.Cmder) {
 	key := map[string]int{"getrange": 1, "eval": 3, "evalsha": 3}[cmd.Name()]
 	if key == 0 {
@@ -65,7 +45,7 @@ func TestHooksSeeEveryOperation(t *testing.T) {
 			var hooks []*seen
 			add := func() {
 				hooks = append(hooks, &seen{})
-				rdb.AddHook(hooks[len(hooks)-1])
+				rdb.AddHook(redistest.EachCommand(hooks[len(hooks)-1].see))
 			}
 			add()
 			c := redisconn.New(rdb, opTimeout, 10)

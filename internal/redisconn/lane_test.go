@@ -20,10 +20,10 @@ import (
 
 // A gate is a hook that holds everything up until it is opened, and counts what is sent.
 type gate struct {
-	seen
-	trips, most, now atomic.Int64
-	open             chan struct{}
-	fail             func(cmds []redis.Cmder) error
+	redistest.EachCommand // for its DialHook
+	trips, most, now      atomic.Int64
+	open                  chan struct{}
+	fail                  func(cmds []redis.Cmder) error
 }
 
 func newGate() *gate { return &gate{open: make(chan struct{})} }

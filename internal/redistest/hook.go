@@ -1,0 +1,32 @@
+package redistest
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// EachCommand is a hook of a client: it is called with each command, those of pipelines
+// too, before the command is sent. It may change the command's arguments.
+type EachCommand func(redis.Cmder)
+
+// DialHook leaves dialing as it is.
+func (EachCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook is called for a lone command.
+func (each EachCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		each(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+// ProcessPipelineHook is called for a pipeline.
+func (each EachCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			each(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
