@@ -1,0 +1,139 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// A Feed tells which rows of a database have changed, whoever has changed them: a service
+// with levee, one without, a job, somebody at a console. It reads the database's own log,
+// as pgfeed and mysqlfeed do, or a table that transactions write to, as outbox does.
+// [Follow] invalidates what it tells.
+//
+// A Feed may be followed again after its Stream has ended; one Stream of it is open at a time.
+type Feed interface {
+	// Name tells the feeds of one Redis apart. Of the processes that follow feeds of one
+	// name, one at a time reads; so they must be the same feed of the same database.
+	Name() string
+	// Open begins to read after the position from, which a Stream of a feed of this name
+	// has given, in this process or another. If it is the zero Position, the stream begins
+	// now: with all that is committed after Open has returned, at the latest.
+	// An error that matches [ErrPositionLost] says that what came after from is not to be
+	// had any more.
+	Open(ctx context.Context, from Position) (Stream, error)
+}
+
+// A Stream yields the changes of a [Feed] in the order of their commits, each at least
+// once: those after the last position that was confirmed come again when the feed is
+// opened anew. Next and Confirm are called by one goroutine.
+type Stream interface {
+	// Next waits for changes. It returns the error of ctx when ctx ends, and may then be
+	// called again; after any other error the stream is of no more use. It matches
+	// [ErrPositionLost] if the database does not hold what comes next. While nothing
+	// changes, Next may return a Batch without changes, of a newer position.
+	Next(ctx context.Context) (Batch, error)
+	// Confirm says that whatever came before a position has been dealt with, so that
+	// the database need not hold it any longer.
+	Confirm(ctx context.Context, p Position) error
+	// Close ends the stream and frees what it holds. It must be called once.
+	Close() error
+}
+
+// A Batch is a part of a [Stream].
+type Batch struct {
+	Changes []Change
+	// Position is where a later stream can begin after these changes: the zero Position
+	// in the middle of a transaction.
+	Position Position
+	// Committed is when the last of the changes was committed, by the clock of the database.
+	// Zero if that is not known.
+	Committed time.Time
+	// Behind is how many bytes of its log the database holds that come after the changes,
+	// or rows of an outbox. Negative if that is not known.
+	Behind int64
+}
+
+// A Position is a place in a [Feed]. What it means is the feed's own affair.
+type Position struct {
+	// Text is the whole position, in printable characters.
+	Text string
+	// Order grows from one position to the next while the feed reads the same server.
+	Order uint64
+}
+
+// ErrPositionLost is what a [Feed] returns if changes have been lost to it: its place in
+// the log of the database has been removed, or belongs to another server. [Follow] clears the
+// caches then, and goes on from the present.
+var ErrPositionLost = errors.New("cache: the position in the feed is lost")
+
+// A Change is what happened to one row, or to a table.
+type Change struct {
+	Table string // as the feed names it, "public.product" for example
+	Kind  ChangeKind
+	// Old and New are the row before and after. Old is nil for an Inserted row, New for a
+	// Deleted one. Old of an Updated row may be nil as well, which says that none of the
+	// columns that the database logs of old rows has changed.
+	Old, New Row
+	// Key are the columns of the row's primary key.
+	Key []string
+}
+
+// ChangeKind is what happened to a row.
+type ChangeKind uint8
+
+// The kinds of changes.
+const (
+	Inserted ChangeKind = iota + 1
+	Updated
+	Deleted
+	Truncated // all rows of the table are gone, or may have changed
+)
+
+// A Row holds columns by name, as nil, bool, int64, uint64, float64, string, []byte or
+// time.Time. A column that the feed has not been told of is not in it.
+type Row map[string]any
+
+// Int returns an integer column. Its error names a column that is not there, or that is
+// no integer.
+func (r Row) Int(column string) (int64, error) {
+	value, ok := r[column]
+	switch n := value.(type) {
+	case int64:
+		return n, nil
+	case uint64:
+		if n <= 1<<63-1 {
+			return int64(n), nil
+		}
+	}
+	return 0, unfit(column, "an integer", value, ok)
+}
+
+// Text returns a column as text: a string as it is, an integer in decimal digits. Its
+// error names a column that is not there, or that is of another type.
+func (r Row) Text(column string) (string, error) {
+	value, ok := r[column]
+	switch t := value.(type) {
+	case string:
+		return t, nil
+	case []byte:
+		return string(t), nil
+	case int64:
+		return strconv.FormatInt(t, 10), nil
+	case uint64:
+		return strconv.FormatUint(t, 10), nil
+	}
+	return "", unfit(column, "text", value, ok)
+}
+
+func unfit(column, want string, value any, ok bool) error {
+	switch {
+	case !ok:
+		return fmt.Errorf("cache: the feed tells no column %q", column)
+	case value == nil:
+		return fmt.Errorf("cache: column %q is NULL, not %s", column, want)
+	}
+	return fmt.Errorf("cache: column %q is a %T, not %s", column, value, want)
+}
