@@ -104,6 +104,20 @@ func TestAnAvalancheKeepsToTheLimit(t *testing.T) {
 	if last := levee[len(levee)-1]; last.peak > connections {
 		t.Errorf("%s: %d queries at once, with %d connections", last.step, last.peak, connections)
 	}
+	for _, m := range append(levee, plain) { // what the charts show is the table's
+		if n := len(m.readings); n < 10 || m.readings[n-1].queries != m.queries {
+			t.Errorf("%s: %d readings of %d queries: %v", m.step, n, m.queries, m.readings)
+		}
+	}
+}
+
+func TestTheMostQueriesWithinATime(t *testing.T) {
+	readings := []reading{{at: 0, queries: 0}, {at: 20, queries: 5}, {at: 40, queries: 5}, {at: 60, queries: 12}, {at: 80, queries: 13}}
+	for within, want := range map[time.Duration]int64{0: 0, 20: 7, 40: 8, 100: 13} {
+		if got := most(readings, within); got != want {
+			t.Errorf("within %d: %d, want %d", within, got, want)
+		}
+	}
 }
 
 func TestNoReadIsOlderThanAnAcknowledgedWrite(t *testing.T) {

@@ -25,7 +25,7 @@ func scraperFlood(ctx context.Context, t *trial) error {
 			absent[i] = 1<<32 + t.rng.Int64N(1<<40)
 		}
 	}
-	t.store.reset()
+	t.begin()
 	var both sync.WaitGroup
 	both.Go(func() {
 		openLoad(ctx, len(absent), t.size.flood, func(i int, _ time.Time) { t.seen.scrape(ctx, t.process(i), absent[i]) })
@@ -41,7 +41,7 @@ func scraperFlood(ctx context.Context, t *trial) error {
 // hotProduct: hundreds of readers want one product, which expires again and again under them.
 func hotProduct(ctx context.Context, t *trial) error {
 	id := 1 + t.rng.Int64N(int64(t.rows))
-	t.store.reset(id)
+	t.begin(id)
 	closedLoad(ctx, t.seed, t.size.hotReaders, t.size.hotFor, 50*time.Millisecond, func(user int, _ *rand.Rand) {
 		t.seen.read(ctx, t.process(user), id, time.Now(), nil)
 	})
@@ -134,10 +134,12 @@ func avalanche(ctx context.Context, t *trial) error {
 	if err := sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
 		return err
 	}
-	t.store.reset()
+	t.begin()
 	openLoad(ctx, len(wanted), t.size.before+t.size.after, func(i int, due time.Time) {
 		t.seen.read(ctx, t.process(i), wanted[i], due, nil)
 	})
+	t.meter.stop()
+	t.note = fmt.Sprintf("the most queries within 100 ms: %s", console.Count(most(t.meter.readings, 100*time.Millisecond)))
 	return nil
 }
 
@@ -145,7 +147,7 @@ func avalanche(ctx context.Context, t *trial) error {
 func updateRace(ctx context.Context, t *trial) error {
 	writes := newLedger()
 	var updates atomic.Int64
-	t.store.reset()
+	t.begin()
 	var both sync.WaitGroup
 	both.Go(func() {
 		closedLoad(ctx, t.seed, t.size.writers, t.size.raceFor, 30*time.Millisecond, func(writer int, rng *rand.Rand) {

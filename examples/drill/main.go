@@ -9,6 +9,8 @@
 //
 // On these it works only under a key prefix and in a schema of its own, and removes both at the end.
 //
+// With -html FILE it also writes a page of charts: each flood over time, through the plain cache and through levee.
+//
 // To read it as a lesson: catalogue.go is the database, plain.go the cache that everybody writes, protected.go what levee adds to it,
 // floods.go what happens to both.
 package main
@@ -44,6 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // settings are what the flags say.
 type settings struct {
 	redis, postgres string
+	html            string
 	rows, only      int
 	seed            uint64
 	markdown        bool
@@ -59,6 +62,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.only, "scene", 0, "run only this scene, 1 to 4 (default all)")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the tables as Markdown")
+	flags.StringVar(&s.html, "html", "", "write charts of it to this `file`")
 	err := console.Parse(flags, args, "Drill runs three floods and an update race against a plain cache-aside and against levee.", stderr)
 	switch {
 	case err != nil:
@@ -80,14 +84,20 @@ func (s settings) drill(ctx context.Context, r *report) (err error) {
 	defer func() { err = errors.Join(err, around.close()) }()
 
 	r.opening(around.store.name, around.redis.Name, s.size)
+	page := s.page(around)
 	for i := range scenes {
 		if s.only != 0 && s.only != i+1 {
 			continue
 		}
-		if _, err := s.scene(ctx, r, around, i); err != nil {
+		results, err := s.scene(ctx, r, around, i)
+		if err != nil {
 			return fmt.Errorf("scene %d, %w", i+1, err)
 		}
+		page.Charts = append(page.Charts, s.chart(i, results))
 	}
 	r.closing()
-	return nil
+	if s.html == "" {
+		return nil
+	}
+	return page.WriteFile(s.html)
 }

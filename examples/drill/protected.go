@@ -38,6 +38,7 @@ type process struct {
 type step struct {
 	name string
 	open func(ctx context.Context, p process) (cached, error)
+	says string // what its figures do not tell
 }
 
 func openPlain(_ context.Context, p process) (cached, error) {
@@ -48,21 +49,22 @@ func openPlain(_ context.Context, p process) (cached, error) {
 type protection struct {
 	name string
 	add  func(ctx context.Context, p process, o *cache.Options) error
+	says string // what its figures do not tell
 }
 
 var (
 	// One load of a key at a time, in the process and over all of them, and nothing published that a write has overtaken. It is what every
 	// cache of levee does, so there is nothing to switch on.
-	leases = protection{"levee: flight and lease", func(context.Context, process, *cache.Options) error { return nil }}
+	leases = protection{name: "levee: flight and lease", add: func(context.Context, process, *cache.Options) error { return nil }}
 
 	// That a product does not exist is remembered too.
-	nulls = protection{"+ null values", func(_ context.Context, _ process, o *cache.Options) error {
+	nulls = protection{name: "+ null values", add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.NullTTL = 0
 		return nil
 	}}
 
 	// Most products that do not exist are told from a bitmap in memory.
-	filter = protection{"+ filter", func(ctx context.Context, p process, o *cache.Options) error {
+	filter = protection{name: "+ filter", add: func(ctx context.Context, p process, o *cache.Options) error {
 		f, err := bloom.New(bloom.Options{Name: p.name, Capacity: uint64(p.rows)})
 		if err != nil {
 			return err
@@ -72,19 +74,19 @@ var (
 	}}
 
 	// Keys written together do not expire together.
-	jitter = protection{"+ jitter", func(_ context.Context, p process, o *cache.Options) error {
+	jitter = protection{name: "+ jitter", add: func(_ context.Context, p process, o *cache.Options) error {
 		o.Jitter = p.jitter
 		return nil
-	}}
+	}, says: "more queries, since keys expire all the time now, above only in the second half; and no hour at which all do"}
 
 	// No more loads at a time than this process may have connections.
-	limit = protection{"+ limit and breaker", func(_ context.Context, p process, o *cache.Options) (err error) {
+	limit = protection{name: "+ limit and breaker", add: func(_ context.Context, p process, o *cache.Options) (err error) {
 		o.Breaker, err = breaker.New(breaker.Options{MaxConcurrent: p.connections, MaxDegraded: p.connections, IsFailure: isFailure})
 		return err
 	}}
 
 	// What this process has read it need not ask Redis for again.
-	local = protection{"+ local tier", func(_ context.Context, _ process, o *cache.Options) error {
+	local = protection{name: "+ local tier", add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.Local = localcache.Options{}
 		return nil
 	}}
@@ -92,11 +94,10 @@ var (
 
 // protect returns the steps of a scene: the plain cache, then levee with one protection after the other.
 func protect(protections ...protection) []step {
-	steps := []step{{"plain cache-aside", openPlain}}
+	steps := []step{{name: "plain cache-aside", open: openPlain}}
 	for i := range protections {
-		steps = append(steps, step{protections[i].name, func(ctx context.Context, p process) (cached, error) {
-			return openLevee(ctx, p, protections[:i+1])
-		}})
+		open := func(ctx context.Context, p process) (cached, error) { return openLevee(ctx, p, protections[:i+1]) }
+		steps = append(steps, step{protections[i].name, open, protections[i].says})
 	}
 	return steps
 }

@@ -57,6 +57,7 @@ type row struct {
 	old                  int    // stale answers still given the scale's grace after the write
 	bursts               []int  // queries for the hot product, expiry by expiry
 	importTook           time.Duration
+	readings             []reading
 }
 
 // row prints the result of a step.

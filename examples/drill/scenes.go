@@ -21,6 +21,8 @@ type scene struct {
 	steps []step
 	run   func(context.Context, *trial) error
 
+	showsStale bool // what it is about are stale answers and not queries
+
 	// Unless nil, what a process of its own does before the fleet starts.
 	prepare func(context.Context, *trial, cached) error
 }
@@ -59,6 +61,8 @@ var scenes = []scene{
 		ttl:   func(scale) time.Duration { return 10 * time.Second },
 		steps: protect(leases, local),
 		run:   updateRace,
+
+		showsStale: true,
 	},
 }
 
@@ -143,8 +147,13 @@ func (s settings) step(ctx context.Context, r *report, server *servers.Redis, sc
 		}
 		t.fleet = append(t.fleet, c)
 	}
-	if err := scene.run(ctx, t); err != nil {
+	err = scene.run(ctx, t)
+	t.meter.stop()
+	if err != nil {
 		return row{}, err
+	}
+	if step.says != "" {
+		t.note += "; " + step.says
 	}
 	return t.result(step.name), ctx.Err()
 }
@@ -178,6 +187,7 @@ type trial struct {
 	ttl   *expiry
 	seen  tally
 	note  string // what the columns do not tell
+	meter meter
 
 	bursts     []int         // the queries for the hot product, expiry by expiry
 	importTook time.Duration // of the products of the avalanche
@@ -187,11 +197,22 @@ type trial struct {
 // process returns the process that serves a user.
 func (t *trial) process(user int) cached { return t.fleet[user%len(t.fleet)] }
 
+// begin is called when the flood comes: from here on is counted, and for some products the moment of each query too.
+func (t *trial) begin(watched ...int64) {
+	t.store.reset(watched...)
+	t.meter.start(func() reading {
+		t.seen.mu.Lock()
+		defer t.seen.mu.Unlock()
+		return reading{queries: t.store.queries.Load(), stale: t.seen.stale}
+	})
+}
+
 // result sums up what the trial measured.
 func (t *trial) result(step string) row {
 	m := row{
 		step: step, queries: t.store.queries.Load(), peak: t.store.peak.Load(), absent: t.store.absent.Load(),
 		p50: t.seen.percentile(50), p99: t.seen.percentile(99), note: t.note, bursts: t.bursts, importTook: t.importTook,
+		readings: t.meter.readings,
 	}
 	t.seen.mu.Lock()
 	defer t.seen.mu.Unlock()

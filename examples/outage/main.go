@@ -8,6 +8,8 @@
 //
 //	go run ./outage -redis-server redis-server
 //
+// With -html FILE it also writes what it measured as a page of charts.
+//
 // To read it as a lesson: script.go is what happens, catalogue.go the database, services.go the two services, load.go what their users do.
 package main
 
@@ -30,14 +32,18 @@ func main() {
 // run is main with its surroundings as arguments. It returns 2 for a mistake in the flags and 1 for any other failure.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return console.Run(ctx, "outage", args, stderr, parse, func(s settings) error {
-		_, err := s.play(ctx, &report{out: stdout, markdown: s.markdown})
-		return err
+		scores, err := s.play(ctx, &report{out: stdout, markdown: s.markdown})
+		if err != nil || s.html == "" {
+			return err
+		}
+		return s.page(scores).WriteFile(s.html)
 	})
 }
 
 // settings are what the flags say.
 type settings struct {
 	redisServer string
+	html        string
 	seed        uint64
 	markdown    bool
 	size        scale
@@ -50,6 +56,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.IntVar(&s.size.reads, "reads", fullScale.reads, "reads of each service in a second, from 10 to 5,000")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the summary as Markdown")
+	flags.StringVar(&s.html, "html", "", "write charts of it to this `file`")
 	err := console.Parse(flags, args, "Outage takes the Redis and the database of a service away, and shows what its users see of that.", stderr)
 	switch {
 	case err != nil:

@@ -70,6 +70,18 @@ func TestOneOutageAtATimeReachesNobody(t *testing.T) {
 		}
 		failed += s.plain.errors
 	}
+	beats := 0
+	for _, scene := range smallScale.script() {
+		beats += scene.beats
+	}
+	page := settings{size: smallScale}.page(scores)
+	for _, c := range page.Charts {
+		for _, line := range c.Lines {
+			if len(line.Points) != beats {
+				t.Errorf("%s: %d points of %s, want %d", c.Title, len(line.Points), line.Name, beats)
+			}
+		}
+	}
 	if failed == 0 {
 		t.Error("the plain cache has not noticed: that is no outage")
 	}

@@ -171,6 +171,7 @@ func (s *stage) conduct(ctx context.Context, r *report, began time.Time) (scores
 			r.line(beat, s.size.beat, scene, plain, levee)
 			sum.plain.add(plain)
 			sum.levee.add(levee)
+			sum.beats = append(sum.beats, [2]figures{plain, levee})
 		}
 		scores = append(scores, sum)
 	}
@@ -181,6 +182,7 @@ func (s *stage) conduct(ctx context.Context, r *report, began time.Time) (scores
 type score struct {
 	scene        scene
 	plain, levee figures
+	beats        [][2]figures // of plain and levee
 }
 
 // figures are what was measured of one service in a beat or in a scene.
