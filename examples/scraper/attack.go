@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -36,22 +35,17 @@ func (a *attack) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.size.lasts+2*a.size.patience)
 	defer cancel()
 	a.end = time.Now().Add(a.size.lasts)
-	users, scraper := httpClient(a.size.patience), httpClient(a.size.patience)
+	users := httpClient(a.size.patience)
 	defer users.CloseIdleConnections()
-	defer scraper.CloseIdleConnections()
 
 	var all sync.WaitGroup
+	var failed error
 	all.Go(func() { a.visit(ctx, users) })
 	all.Go(func() { a.announce(ctx, users) })
-	all.Go(func() { a.scrape(ctx, a.size.callers, a.size.calls, a.call) })
-	all.Go(func() {
-		a.scrape(ctx, a.size.clients, a.size.requests, func(ctx context.Context, h *shop) func(int64) (int, error) {
-			return func(id int64) (int, error) { return get(ctx, scraper, h, id, nil) }
-		})
-	})
+	all.Go(func() { failed = a.scrape(ctx) })
 	all.Go(func() { a.rebuild(ctx) })
 	all.Wait()
-	return ctx.Err()
+	return errors.Join(failed, ctx.Err())
 }
 
 // over tells whether it is time to stop: a machine that cannot keep up gets more of it.
@@ -68,9 +62,9 @@ func httpClient(patience time.Duration) *http.Client {
 	return &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
 }
 
-// get asks a process for a product over HTTP. It returns the status, and decodes the product if there is one and it is wanted.
-func get(ctx context.Context, client *http.Client, h *shop, id int64, p *Product) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+strconv.FormatInt(id, 10), nil)
+// get asks a process for a product, below the URL of its products. It returns the status, and decodes the product if there is one and it is wanted.
+func get(ctx context.Context, client *http.Client, products string, id int64, p *Product) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, products+strconv.FormatInt(id, 10), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -85,69 +79,6 @@ func get(ctx context.Context, client *http.Client, h *shop, id int64, p *Product
 	_, _ = io.Copy(io.Discard, resp.Body) // so that the connection can be used again
 	return resp.StatusCode, err
 }
-
-// scrape sends some goroutines of the scraper out, which together ask for up to perSecond ids a second. open gives each of them a way to
-// ask one process. An id is not asked for if all of them are waiting for answers, nor later if there was no processor to ask for it in
-// time: on a machine that cannot keep up, the scraper gets fewer answers, but the users do not stand in line behind its own work.
-func (a *attack) scrape(ctx context.Context, goroutines, perSecond int, open func(context.Context, *shop) func(int64) (int, error)) {
-	rounds := min(perSecond, 1000) // a second; a timer is good to a millisecond or so
-	round := make(chan struct{})
-	var all sync.WaitGroup
-	for g := range goroutines {
-		all.Go(func() {
-			rng := rand.New(rand.NewPCG(a.seed, uint64(perSecond+g)))
-			ask := open(ctx, a.shops[g%len(a.shops)])
-			for range round {
-				for i := 0; i < perSecond/rounds && !a.over(ctx); i++ {
-					// The ids are up to 2^62, where nothing exists: hardly any is asked for twice.
-					a.count(ask(1<<32 + rng.Int64N(1<<62)))
-				}
-			}
-		})
-	}
-	tick := time.NewTicker(time.Second / time.Duration(rounds))
-	for ; !a.over(ctx); <-tick.C {
-		select {
-		case round <- struct{}{}:
-		default:
-		}
-	}
-	tick.Stop()
-	close(round)
-	all.Wait()
-}
-
-func (a *attack) count(status int, err error) {
-	switch {
-	case err != nil: // nobody minds if the scraper gets no answer
-	case status == http.StatusNotFound:
-		a.scraped.Add(1)
-	default:
-		a.odd.Add(1)
-	}
-}
-
-// call asks the handler of a process without a connection in between, so that millions of ids fit into a few seconds.
-func (a *attack) call(ctx context.Context, h *shop) func(int64) (int, error) {
-	w := &reply{header: make(http.Header)}
-	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{}, Header: make(http.Header)}).WithContext(ctx)
-	return func(id int64) (int, error) {
-		r.URL.Path = "/product/" + strconv.FormatInt(id, 10)
-		w.status = http.StatusOK
-		h.handler.ServeHTTP(w, r)
-		return w.status, ctx.Err()
-	}
-}
-
-// A reply keeps the status of an answer.
-type reply struct {
-	header http.Header
-	status int
-}
-
-func (w *reply) Header() http.Header         { return w.header }
-func (w *reply) Write(b []byte) (int, error) { return len(b), nil }
-func (w *reply) WriteHeader(status int)      { w.status = status }
 
 // visit sends the honest users: evenly over the attack, each on its own and whether or not the earlier ones have been answered. A few
 // products are popular; every tenth visit is for one that is new.
@@ -180,7 +111,7 @@ func (a *attack) announce(ctx context.Context, client *http.Client) {
 	for ; !a.over(ctx); a.made++ {
 		id, home := int64(a.rows+a.made+1), a.made%len(a.shops)
 		for _, h := range a.shops {
-			if status, err := get(ctx, client, h, id, nil); err == nil && status != http.StatusNotFound {
+			if status, err := get(ctx, client, h.url, id, nil); err == nil && status != http.StatusNotFound {
 				a.seen.failed(fmt.Errorf("status %d for a product to come", status))
 			}
 		}
@@ -243,7 +174,7 @@ func (n *newcomers) random(rng *rand.Rand) (c newcomer, ok bool) {
 // visit asks for a product that exists and judges the answer.
 func (t *tally) visit(ctx context.Context, client *http.Client, h *shop, id int64, due time.Time) {
 	var p Product
-	status, err := get(ctx, client, h, id, &p)
+	status, err := get(ctx, client, h.url, id, &p)
 	took := time.Since(due) // the user has been waiting since the visit was due
 	switch {
 	case err != nil:

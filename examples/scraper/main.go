@@ -11,7 +11,7 @@
 // On these it works only under a key prefix and in a schema of its own, and removes both at the end.
 //
 // To read it as a lesson: catalogue.go is the database, shop.go the service in front of it, ways.go what keeps the scraper from the
-// database, attack.go what the scraper and the users do, run.go what is measured.
+// database, attack.go what the users do, process.go what the scraper does, run.go what is measured.
 package main
 
 import (
@@ -28,6 +28,7 @@ import (
 )
 
 func main() {
+	scraperMain()
 	redis.SetLogger(servers.Silence{}) // what fails stands in the table; a log would run into the live line
 	debug.SetGCPercent(400)            // the embedded Redis makes garbage as fast as it works; its collection should not be what is measured
 	console.Main(run)

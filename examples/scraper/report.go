@@ -47,9 +47,9 @@ func (r *report) opening(server *redisServer, catalogue *Catalogue, s settings) 
 	size := s.size
 	fmt.Fprintf(r.out, "levee scraper: %s with %s products, %d connections and %v a query; %s; %d processes; filter: one id in %.0f passes\n",
 		catalogue.db.Name, console.Count(int64(s.rows)), size.connections, size.queryTime, server.Name, size.processes, 1/size.rate)
-	fmt.Fprintf(r.out, "For %v each: %s visits of honest users over HTTP, a new product every %v, and a scraper that asks for random ids,\n"+
-		"at most %s a second over %d HTTP connections and %s a second by %d calls of the handler in process.\n",
-		size.lasts, console.Count(int64(size.visits)), size.newEvery, console.Count(int64(size.requests)), size.clients, console.Count(int64(size.calls)), size.callers)
+	fmt.Fprintf(r.out, "For %v each: %s visits of honest users over HTTP, a new product every %v, and a scraper in a process\n"+
+		"of its own that asks for random ids, at most %s a second over %d connections.\n",
+		size.lasts, console.Count(int64(size.visits)), size.newEvery, console.Count(int64(size.requests)), size.clients)
 	commands := "that Redis executed, those in scripts and of others included"
 	if server.embedded {
 		commands = "sent to Redis"
