@@ -12,6 +12,8 @@ import (
 	"github.com/zeromicro/go-zero/core/syncx"
 )
 
+func init() { logx.Disable() } // it writes to stdout by itself
+
 // withGoZero says whether go-zero is in this build.
 const withGoZero = true
 
@@ -22,7 +24,6 @@ type goZero[V any] struct {
 }
 
 func openGoZero[V any](o opening[V]) (reader[V], error) {
-	logx.Disable()
 	rdb, err := zeroredis.NewRedis(zeroredis.RedisConf{Host: o.redis, Type: zeroredis.NodeType})
 	if err != nil {
 		return nil, err

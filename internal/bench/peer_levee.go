@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 )
 
@@ -30,6 +31,13 @@ func openLevee[V any](o opening[V]) (reader[V], error) {
 			return nil, err
 		}
 		options.Filter = filter
+	}
+	if o.contender == "levee unlimited" {
+		unlimited, err := breaker.New(breaker.Options{MaxConcurrent: -1})
+		if err != nil {
+			return nil, err
+		}
+		options.Breaker = unlimited
 	}
 	options.Local.MaxBytes = max(64<<20, int64(o.capacity)<<10) // the default, or room for all
 	if o.capacity == 0 {

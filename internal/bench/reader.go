@@ -53,7 +53,7 @@ func openReader[V any](o opening[V]) (reader[V], error) {
 	switch o.contender {
 	case "nothing":
 		return nothing[V]{o}, nil
-	case "levee", "levee + filter":
+	case "levee", "levee + filter", "levee unlimited":
 		return openLevee(o)
 	case "go-redis GET", "go-redis AutoPipeline", "go-redis GETRANGE", "go-redis MGET", "pipeline", "pipeline of 64":
 		return openGoRedis(o)
