@@ -1,0 +1,186 @@
+// Service is a product API as a small team would run it: PostgreSQL, Redis, levee between them, metrics for Prometheus and a page for
+// operators. Two instances of it, with everything around them, at http://localhost:3000 the dashboard:
+//
+//	docker compose -f examples/service/compose.yaml up --build
+//
+// By itself, with a file of SQLite and without Redis:
+//
+//	go run -C examples ./service
+//
+// It is set up by variables: DATABASE_URL (postgres://… or file:…), REDIS_ADDR, ADDR and ADMIN_ADDR.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cachedebug"
+	"github.com/levee-go/levee/cache/cacheprom"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		slog.Error("the service ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	store, err := openStore(ctx, cmp.Or(os.Getenv("DATABASE_URL"), "file:products.sqlite"))
+	if err != nil {
+		return err
+	}
+	defer store.db.Close()
+
+	var rdb redis.UniversalClient // nil: the cache works in this process alone
+	if addr := os.Getenv("REDIS_ADDR"); addr != "" {
+		rdb = redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+		defer rdb.Close()
+	}
+	exists, err := openFilter(ctx, rdb)
+	if err != nil {
+		return err
+	}
+	defer exists.Close()
+
+	lines := cachedebug.NewLog(slog.Default().Handler(), 50)
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", TTL: 10 * time.Minute, Filter: exists, Logger: slog.New(lines)})
+	if err != nil {
+		return err
+	}
+	defer products.Close()
+	if err := products.Check(ctx); err != nil { // the service starts all the same: the source answers
+		slog.Error("the cache is not at its best", "error", err)
+	}
+	go func() { // the filter lets everything pass until this is done; a real service does it again every night
+		if err := products.RebuildFilter(ctx, store.Keys(ctx)); err != nil {
+			slog.Error("the filter is not built", "error", err)
+		}
+	}()
+
+	prometheus.MustRegister(cacheprom.Cache("product", products), cacheprom.Filter("product", exists))
+	admin := http.NewServeMux() // for the operators' network only
+	admin.Handle("/metrics", promhttp.Handler())
+	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{
+		Caches: []cachedebug.Cache{products}, Filters: map[string]*bloom.Filter{"product": exists}, Log: lines,
+	}))
+	return serve(ctx, map[string]http.Handler{
+		cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080"):       api(store, products),
+		cmp.Or(os.Getenv("ADMIN_ADDR"), "127.0.0.1:9090"): admin,
+	})
+}
+
+// openFilter makes a filter that all instances share, or without Redis one of this process.
+func openFilter(ctx context.Context, rdb redis.UniversalClient) (*bloom.Filter, error) {
+	o := bloom.Options{Name: "product", Capacity: 1_000_000}
+	if rdb == nil {
+		return bloom.New(o)
+	}
+	return bloom.Open(ctx, rdb, o)
+}
+
+// api is what the users of the service call.
+func api(store *store, products *cache.Cache[int64, Product]) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /product/{id}", func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+		defer cancel()
+		p, err := products.Get(ctx, id)
+		switch {
+		case errors.Is(err, cache.ErrNotFound):
+			http.NotFound(w, r)
+		case errors.Is(err, cache.ErrOverloaded):
+			http.Error(w, "too busy", http.StatusServiceUnavailable)
+		case err != nil:
+			slog.Warn("no answer", "product", id, "error", err)
+			http.Error(w, "it did not work", http.StatusInternalServerError)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(p)
+		}
+	})
+	mux.HandleFunc("PUT /product/{id}/price", func(w http.ResponseWriter, r *http.Request) {
+		id, err1 := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		cents, err2 := strconv.ParseInt(r.FormValue("cents"), 10, 64)
+		if err1 != nil || err2 != nil || cents < 0 {
+			http.Error(w, "a product and cents", http.StatusBadRequest)
+			return
+		}
+		err := products.Write(r.Context(), []int64{id}, func(ctx context.Context) error { return store.SetPrice(ctx, id, cents) })
+		switch {
+		case errors.Is(err, cache.ErrUnavailable): // committed; other instances may show the old price for a while
+			slog.Warn("the new price is not everywhere yet", "product", id, "error", err)
+		case err != nil:
+			http.Error(w, "it did not work", http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	return mux
+}
+
+// serve serves each handler at its address until ctx ends, and then lets the requests under way end.
+func serve(ctx context.Context, handlers map[string]http.Handler) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var servers []*http.Server
+	for addr, handler := range handlers {
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+		servers = append(servers, s)
+		go func() {
+			if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				cancel(fmt.Errorf("serving: %w", err))
+			}
+		}()
+		slog.Info("listening", "at", "http://"+strings.Replace(listener.Addr().String(), "[::]", "localhost", 1))
+	}
+	<-ctx.Done()
+	var errs []error
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		errs = append(errs, err)
+	}
+	last, end := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer end()
+	for _, s := range servers {
+		errs = append(errs, s.Shutdown(last))
+	}
+	return errors.Join(errs...)
+}
+
+// A Product is a row.
+type Product struct {
+	ID    int64  `json:"id"`
+	Name  string `json:"name"`
+	Cents int64  `json:"cents"`
+}
