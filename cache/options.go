@@ -90,7 +90,8 @@ type Options struct {
 	Refreshes int
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
-	// client's own options are. 0: 100 ms.
+	// client's own options are. One that has to wait for its turn, behind others, does so
+	// for at most as long again. 0: 100 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
 	// the loader reads from replicas that may lag this much. What one reader has

@@ -25,7 +25,8 @@ type Keyspace struct {
 	// is read.
 	MaxBytes int
 	// RedisTimeout is how long one operation of Redis may take, whatever the
-	// client's own options are. 0: 100 ms.
+	// client's own options are. One that has to wait for its turn, behind others, does so
+	// for at most as long again. 0: 100 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation a key stays closed to
 	// publication, because the source is read from replicas that may lag this

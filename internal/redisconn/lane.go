@@ -120,8 +120,8 @@ func (l *lane) enter(now time.Time, ops []op) bool {
 }
 
 // alone sends ops on the caller's goroutine. A panic of the user's hook is an error, as on
-// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever. If
-// their time passed in this process, they are to be sent again, in a trip.
+// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever. They
+// may have to be sent again, in a trip: see [lane.note].
 func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error, again bool) {
 	var first error // of the first of ops
 	defer func() {
@@ -355,7 +355,7 @@ func (t *trip) expire() {
 		return
 	}
 	if l.outage != nil {
-		l.outage.Missed(t.key, !hungry && !l.waitedHere(context.DeadlineExceeded))
+		l.outage.Missed(t.key, !hungry && !l.poolWasFull(context.DeadlineExceeded) && !l.neverConnected(context.DeadlineExceeded))
 	}
 	t.end(ErrTimeout)
 	l.underWay--

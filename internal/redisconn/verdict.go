@@ -14,8 +14,10 @@ import (
 )
 
 // note tells the lane's Outage how an operation ended that began at began. It reports
-// whether its time passed in this process, see Outage.
-func (l *lane) note(err error, read bool, key string, began time.Time) (here bool) {
+// whether the operation should be sent again: its time passed in this process, for
+// another reason than that others have all connections. Whoever waits for one of those
+// has waited for long enough.
+func (l *lane) note(err error, read bool, key string, began time.Time) (again bool) {
 	switch {
 	case l.outage == nil:
 	case err == nil || answeredWithError(err, read):
@@ -23,14 +25,15 @@ func (l *lane) note(err error, read bool, key string, began time.Time) (here boo
 	case isOurs(err):
 	case !read && isAnswer(err): // refused, which says nothing
 	default:
-		here = !errors.Is(err, redis.ErrClosed) && (l.waitedHere(err) || starved(time.Since(began), l.conn.timeout))
-		l.outage.Missed(key, !here)
+		full := l.poolWasFull(err)
+		again = !full && !errors.Is(err, redis.ErrClosed) && (l.neverConnected(err) || starved(time.Since(began), l.conn.timeout))
+		l.outage.Missed(key, !again && !full)
 	}
-	return here
+	return again
 }
 
 // note is the lane's note for a trip: one answer among its operations is an answer.
-func (t *trip) note(err error, began time.Time) (here bool) {
+func (t *trip) note(err error, began time.Time) (again bool) {
 	l := t.lane
 	if l.outage == nil || t.leftBehind() {
 		return false
@@ -76,24 +79,28 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// waitedHere reports whether the time of an operation passed while it had no connection
-// yet, for a reason that is this process' own: others have them all, or there never was
-// one and opening it takes long (TLS, many at once). Where there was one before, and
-// another cannot be had in time, it is the server that does not answer.
-func (l *lane) waitedHere(err error) bool {
+// poolWasFull reports whether an operation waited for one of the connections, which
+// others have all.
+func (l *lane) poolWasFull(err error) bool {
+	return errors.Is(err, redis.ErrPoolTimeout) || hadNoSocket(err) && l.conn.client.poolIsFull()
+}
+
+// neverConnected reports whether the time of an operation passed while the first
+// connections were opened, which may take long (TLS, many at once). Where there was one
+// before, and another cannot be had in time, it is the server that does not answer.
+func (l *lane) neverConnected(err error) bool {
 	var socket *net.OpError
-	switch {
-	case errors.As(err, &socket): // a connection failed, or could not be opened
-		if socket.Op != "dial" {
-			l.outage.connected.Store(true)
-		}
-		return false
-	case errors.Is(err, redis.ErrPoolTimeout):
-		return true
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // the latter while a connection was greeted
-		return !l.outage.connected.Load() || l.conn.client.poolIsFull()
+	if errors.As(err, &socket) && socket.Op != "dial" {
+		l.outage.connected.Store(true) // one failed that was open
 	}
-	return false
+	return hadNoSocket(err) && !l.outage.connected.Load()
+}
+
+// hadNoSocket reports whether time was up before there was a connection, or while it was
+// greeted.
+func hadNoSocket(err error) bool {
+	var socket *net.OpError
+	return !errors.As(err, &socket) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded))
 }
 
 // starved reports whether this process is short of processors, so that an answer may
