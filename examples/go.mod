@@ -10,6 +10,7 @@ require (
 	github.com/levee-go/levee v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.uber.org/goleak v1.3.0
+	go.yaml.in/yaml/v2 v2.4.4
 	modernc.org/sqlite v1.61.1
 )
 

@@ -33,6 +33,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/cache/cacheprom"
@@ -65,8 +66,15 @@ func run(ctx context.Context) error {
 	}
 	defer exists.Close()
 
+	// What protects the database. All caches of one database share it.
+	database, err := breaker.New(breaker.Options{MaxConcurrent: connections})
+	if err != nil {
+		return err
+	}
 	lines := cachedebug.NewLog(slog.Default().Handler(), 50)
-	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", TTL: 10 * time.Minute, Filter: exists, Logger: slog.New(lines)})
+	products, err := cache.New(rdb, store.Product, cache.Options{
+		Name: "product", TTL: 10 * time.Minute, Filter: exists, Breaker: database, Logger: slog.New(lines),
+	})
 	if err != nil {
 		return err
 	}
@@ -74,13 +82,14 @@ func run(ctx context.Context) error {
 	if err := products.Check(ctx); err != nil { // the service starts all the same: the source answers
 		slog.Error("the cache is not at its best", "error", err)
 	}
-	go func() { // the filter lets everything pass until this is done; a real service does it again every night
-		if err := products.RebuildFilter(ctx, store.Keys(ctx)); err != nil {
+	// The filter lets everything pass until this is done, the first time for a minute. A real service does it again every night.
+	go func() {
+		if err := products.RebuildFilter(ctx, store.Keys(ctx)); err != nil && ctx.Err() == nil {
 			slog.Error("the filter is not built", "error", err)
 		}
 	}()
 
-	prometheus.MustRegister(cacheprom.Cache("product", products), cacheprom.Filter("product", exists))
+	prometheus.MustRegister(cacheprom.Cache("product", products), cacheprom.Breaker("products", database), cacheprom.Filter("product", exists))
 	admin := http.NewServeMux() // for the operators' network only
 	admin.Handle("/metrics", promhttp.Handler())
 	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{

@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+const connections = 16 // to the database, of each instance
+
 // A store is the database.
 type store struct{ db *sql.DB }
 
@@ -21,7 +23,7 @@ func openStore(ctx context.Context, url string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(16)
+	db.SetMaxOpenConns(connections)
 	for _, statement := range []string{
 		"CREATE TABLE IF NOT EXISTS product (id BIGINT PRIMARY KEY, name TEXT NOT NULL, cents BIGINT NOT NULL)",
 		`WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 10000)

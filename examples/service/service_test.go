@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v2"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// instanceVariable makes this program an instance of the service, as main is.
+const instanceVariable = "LEVEE_SERVICE_INSTANCE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(instanceVariable) != "" {
+		main()
+		os.Exit(0)
+	}
+	redistest.Main(m, nil)
+}
+
+// An instance is a process of the service.
+type instance struct{ api, admin string }
+
+func start(t *testing.T, database, redis string) instance {
+	t.Helper()
+	i := instance{freeAddr(t), freeAddr(t)}
+	ctx, stop := context.WithCancel(context.Background())
+	process := exec.CommandContext(ctx, os.Args[0])
+	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
+	process.WaitDelay = 10 * time.Second
+	process.Env = append(os.Environ(), instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
+	log := new(strings.Builder)
+	process.Stdout, process.Stderr = log, log
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		if _ = process.Wait(); process.ProcessState.ExitCode() != 0 || strings.Contains(log.String(), "ERROR") {
+			t.Errorf("the instance ended with %v:\n%s", process.ProcessState, log)
+		}
+	})
+	redistest.Eventually(t, 30*time.Second, "the service answers", func() bool {
+		resp, err := http.Get("http://" + i.api + "/product/1")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil
+	})
+	return i
+}
+
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// Without Write in the handler the other instance goes on with the old price from its own memory, for half a minute.
+func TestANewPriceIsEverywhere(t *testing.T) {
+	server := redistest.Start(t)
+	database := "file:" + filepath.Join(t.TempDir(), "products.sqlite")
+	one := start(t, database, server.Addr())
+	two := start(t, database, server.Addr())
+	price := func(i instance) string {
+		status, body := get(t, "http://"+i.api+"/product/42")
+		if status != http.StatusOK {
+			t.Fatalf("status %d: %s", status, body)
+		}
+		return regexp.MustCompile(`"cents":\d+`).FindString(body)
+	}
+	if a, b := price(one), price(two); a != `"cents":142` || a != b {
+		t.Errorf("%s at one, %s at the other", a, b)
+	}
+	if status, _ := get(t, "http://"+two.api+"/product/999999999"); status != http.StatusNotFound {
+		t.Errorf("status %d for a product that is not there", status)
+	}
+	req, err := http.NewRequest(http.MethodPut, "http://"+one.api+"/product/42/price", strings.NewReader(url.Values{"cents": {"7"}}.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if now := price(one); resp.StatusCode != http.StatusNoContent || now != `"cents":7` {
+		t.Errorf("status %d, then %s where the price was changed", resp.StatusCode, now)
+	}
+	redistest.Eventually(t, 5*time.Second, "the other instance has the new price", func() bool { return price(two) == `"cents":7` })
+
+	for path, want := range map[string]string{"/metrics": `levee_cache_gets_total{cache="product",outcome="`, "/debug/levee": "product"} {
+		if status, body := get(t, "http://"+one.admin+path); status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: status %d, no %s in %s", path, status, want, body)
+		}
+	}
+}
+
+// What compose.yaml mounts is there, and Prometheus asks the instances that it starts.
+func TestTheFilesOfComposeFitTogether(t *testing.T) {
+	var compose struct {
+		Services map[string]struct {
+			Volumes []string
+			Ports   []string
+			Build   struct{ Context, Dockerfile string }
+		}
+	}
+	read(t, "compose.yaml", &compose)
+	for name, service := range compose.Services {
+		for _, volume := range service.Volumes {
+			if file, _, _ := strings.Cut(volume, ":"); !exists(file) {
+				t.Errorf("%s mounts %s, which is not there", name, file)
+			}
+		}
+		for _, port := range service.Ports {
+			if !strings.HasPrefix(port, "127.0.0.1:") {
+				t.Errorf("%s listens to the world: %s", name, port)
+			}
+		}
+		if b := service.Build; b.Dockerfile != "" && !exists(filepath.Join(b.Context, b.Dockerfile)) {
+			t.Errorf("%s is built from %s, which is not there", name, b.Dockerfile)
+		}
+	}
+	var prometheus struct {
+		RuleFiles []string `yaml:"rule_files"`
+		Scrape    []struct {
+			Static []struct{ Targets []string } `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	read(t, "prometheus.yml", &prometheus)
+	targets := prometheus.Scrape[0].Static[0].Targets
+	if got := fmt.Sprint(targets, prometheus.RuleFiles); got != "[one:9090 two:9090] [alerts.yml]" {
+		t.Errorf("Prometheus asks %s", got)
+	}
+	for _, target := range targets {
+		if name, _, _ := strings.Cut(target, ":"); compose.Services[name].Build.Context == "" {
+			t.Errorf("%s is no instance", name)
+		}
+	}
+	for _, file := range []string{"grafana/datasource.yaml", "grafana/dashboards.yaml"} {
+		var any map[string]any
+		read(t, file, &any)
+	}
+}
+
+func read(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
