@@ -1,0 +1,179 @@
+// Lockservice gives package lock to those who speak only HTTP: a deployment script, a job in another language.
+//
+//	go run ./lockservice -redis 127.0.0.1:6379
+//
+//	curl -X POST   -H 'Idempotency-Key: job-7' 'localhost:8080/locks/report?for=30s'   201 {"token": "…", "fence": 1789…}, or 409 with Retry-After
+//	curl -X PUT    -H 'Lock-Token: …'          'localhost:8080/locks/report?for=30s'   200, with a new token: the time begins anew
+//	curl -X DELETE -H 'Lock-Token: …'          'localhost:8080/locks/report'           204
+//	curl                                       'localhost:8080/locks/report'           who holds it
+//
+// A POST whose answer was lost may be sent again with the same key: it gets the same token. A token may be handed to somebody else, who
+// goes on with it. The fence is for what the lock protects: a database that remembers the highest refuses a holder whose time is over.
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/lock"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen at")
+	server := flag.String("redis", "127.0.0.1:6379", "`address` of Redis")
+	flag.Parse()
+	rdb := redis.NewClient(&redis.Options{Addr: *server, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	locker, err := lock.New(rdb, lock.Options{Prefix: "lockservice"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	web := &http.Server{Addr: *addr, Handler: (&service{locker, rdb}).routes(), ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() { _ = web.Close() })
+	log.Printf("listening at http://%s", *addr)
+	if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		log.Print(err)
+	}
+}
+
+// A service answers for locks. It may run any number of times on one Redis.
+type service struct {
+	locker *lock.Locker
+	rdb    redis.UniversalClient
+}
+
+func (s *service) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /locks/{name}", s.acquire)
+	mux.HandleFunc("PUT /locks/{name}", s.prolong)
+	mux.HandleFunc("DELETE /locks/{name}", s.release)
+	mux.HandleFunc("GET /locks/{name}", s.show)
+	return mux
+}
+
+// A grant is what a holder gets.
+type grant struct {
+	Token lock.Token `json:"token"`
+	Fence int64      `json:"fence"`
+}
+
+func (s *service) acquire(w http.ResponseWriter, r *http.Request) {
+	key, d, err := r.Header.Get("Idempotency-Key"), time.Duration(0), error(nil)
+	if d, err = howLong(r); err != nil || key == "" || len(key) > 200 {
+		http.Error(w, "an Idempotency-Key, and for=30s", http.StatusBadRequest)
+		return
+	}
+	remembered := "lockservice:grant:" + strconv.Quote(r.PathValue("name")) + ":" + strconv.Quote(key)
+	lease, err := s.locker.With(lock.Options{Prefix: "lockservice", Label: key}).TryLock(r.Context(), r.PathValue("name"))
+	if errors.Is(err, lock.ErrNotAcquired) {
+		// The same request may have been here before. What it got it gets again, as long as it stands.
+		if text, known := s.rdb.Get(r.Context(), remembered).Bytes(); known == nil {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write(text)
+			return
+		}
+	}
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	token, err := lease.Detach(r.Context(), d)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	text, err := json.Marshal(grant{token, lease.Fence()})
+	if err == nil {
+		err = s.rdb.Set(r.Context(), remembered, text, d).Err()
+	}
+	if err != nil { // it could not be repeated, so it is not given at all
+		_ = s.locker.Release(context.WithoutCancel(r.Context()), token)
+		refuse(w, errors.Join(lock.ErrUnavailable, err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(text)
+}
+
+// prolong is also how a lock is handed over: whoever has the token goes on, and the token of before is worth nothing any more.
+func (s *service) prolong(w http.ResponseWriter, r *http.Request) {
+	d, err := howLong(r)
+	if err != nil {
+		http.Error(w, "for=30s", http.StatusBadRequest)
+		return
+	}
+	lease, err := s.locker.Attach(r.Context(), lock.Token(r.Header.Get("Lock-Token")))
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	token, err := lease.Detach(r.Context(), d)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(grant{token, lease.Fence()})
+}
+
+func (s *service) release(w http.ResponseWriter, r *http.Request) {
+	if err := s.locker.Release(r.Context(), lock.Token(r.Header.Get("Lock-Token"))); err != nil {
+		refuse(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *service) show(w http.ResponseWriter, r *http.Request) {
+	info, err := s.locker.Inspect(r.Context(), r.PathValue("name"))
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"held": info.Held, "by": info.Label, "seconds": info.Remaining.Seconds(), "waiting": info.Waiting})
+}
+
+// howLong is for how long the lock is wanted: from 100 ms to a day, see Lease.Detach.
+func howLong(r *http.Request) (time.Duration, error) {
+	d, err := time.ParseDuration(cmp.Or(r.FormValue("for"), "30s"))
+	if err == nil && (d < 100*time.Millisecond || d > 24*time.Hour) {
+		err = fmt.Errorf("%v is too short or too long", d)
+	}
+	return d, err
+}
+
+// refuse says why not.
+func refuse(w http.ResponseWriter, err error) {
+	var held *lock.HeldError
+	switch {
+	case errors.As(err, &held):
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(held.Remaining, time.Second).Seconds()))))
+		http.Error(w, "somebody else has it", http.StatusConflict)
+	case errors.Is(err, lock.ErrNotHeld), errors.Is(err, lock.ErrLost):
+		http.Error(w, "the token stands for nothing any more", http.StatusPreconditionFailed)
+	case errors.Is(err, lock.ErrBadToken), errors.Is(err, lock.ErrConfig):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		log.Print(err)
+		http.Error(w, "it is not known whether you have it", http.StatusServiceUnavailable)
+	}
+}

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/examples/internal/stage"
+	"github.com/levee-go/levee/examples/internal/stagetest"
+)
+
+// smallScale is large enough for every recipe to show what it is there for, also under the race detector.
+var smallScale = scale{Reminders: 8, Poll: 10 * time.Millisecond, Work: 100 * time.Millisecond, Patience: 5 * time.Second, Lease: 2 * time.Second}
+
+func TestMain(m *testing.M) {
+	stage.ChildMain(play(smallScale))
+	goleak.VerifyTestMain(m)
+}
+
+func TestEachReminderIsSentOnce(t *testing.T) {
+	small := play(smallScale)
+	for _, r := range stagetest.Check(t, small) {
+		t.Log(r.Recipe, r.Cells, r.Wrong)
+	}
+}
