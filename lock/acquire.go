@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -90,13 +91,14 @@ func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidRepl
 	return r, err
 }
 
-// lateReply gets the reply to a bid whose caller has left, or its error: what was
-// granted is given back, and an entry for which nobody waits any more leaves the
-// queue. See refuse for why a bid can be granted after its refusal.
+// lateReply gets the reply to a copy of a bid that its caller did not wait for, or its
+// error: what was granted is given back, unless its owner has it, and an entry for which
+// nobody waits any more leaves the queue. See refuse for why a bid can be granted after
+// its refusal, and lateCopies for why after its release.
 func (l *locker) lateReply(t *target, b bid, r bidReply, err error) {
 	switch {
 	case err != nil || r.answer == answerGranted:
-		l.refuse(t, b.lease, b.owners)
+		l.refuse(t, b.lease, slices.DeleteFunc(slices.Clone(b.owners), l.watchdog.has))
 	case r.answer == answerBusy && b.entry != "":
 		l.mu.Lock()
 		defer l.mu.Unlock()

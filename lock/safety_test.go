@@ -303,6 +303,47 @@ func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
 	}
 }
 
+// A bid that is not answered in 100 ms is sent again. The first copy, held up in this
+// process, is granted the lock after the second has been given back and somebody else has
+// had it: then nobody would give it back for a minute. A copy that is answered while
+// its owner has the lock must not cost that owner the lock, also if its ctx has ended.
+func TestTheLateCopyOfABidThatWasAskedAgainIsGivenBack(t *testing.T) {
+	for name, held := range map[string]bool{"released": false, "held": true} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb, tap := tapped(t, s)
+			type embedded struct{ redis.UniversalClient } // whose commands a caller can leave
+			l, other := open(t, embedded{rdb}, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+			unlock(t, must(t)(l.Lock(t.Context(), "a"))) // loads the script
+			goOn := make(chan struct{})
+			tap.holds = goOn
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			lease := must(t)(l.Lock(ctx, "a"))
+			if held {
+				cancel()
+				close(goOn)
+				if said := <-tap.reply; len(said) == 0 || said[0] != "granted" {
+					t.Fatalf("the late copy is answered %v", said)
+				}
+				time.Sleep(100 * time.Millisecond) // for what must not happen
+				if err := lease.Check(t.Context()); err != nil {
+					t.Error(err)
+				}
+				unlock(t, lease)
+				return
+			}
+			unlock(t, lease)
+			unlock(t, must(t)(other.Lock(t.Context(), "a")))
+			close(goOn)
+			if said := <-tap.reply; len(said) == 0 || said[0] != "granted" {
+				t.Fatalf("the late copy is answered %v", said)
+			}
+			redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool { return pair((*lock.Locker).TryLock)(other) == nil })
+		})
+	}
+}
+
 // A caller whose context ends while the answer is on its way does not get the lock, so
 // nobody would give it back.
 func TestACallerThatLeavesAsItIsGrantedKeepsNothing(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -52,8 +53,8 @@ type store struct {
 	prompt  *redisconn.Conn // what is not answered is asked again over the patient one
 	patient *redisconn.Conn
 	process any // a string
-	// late gets the reply to a bid whose caller has left, or its error. It is set
-	// before the first bid.
+	// late gets the reply to a copy of a bid that its caller did not wait for, or its
+	// error. It is set before the first bid.
 	late func(t *target, b bid, r bidReply, err error)
 }
 
@@ -74,18 +75,67 @@ func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error)
 		args = append(args, owner)
 	}
 	run := scriptRun{acquireScript, redisconn.Call{Keys: t.keys, Args: args}, b.replicas, b.timeout}
+	copies := &lateCopies{tell: func(r bidReply, err error) { s.late(t, b, r, err) }}
 	r, err := s.eval(ctx, run, func(r reply, err error) {
-		if err != nil {
-			s.late(t, b, bidReply{}, err)
+		var answer bidReply
+		if err == nil {
+			answer, err = r.bid()
+		}
+		copies.came(answer, err)
+	})
+	var answer bidReply
+	if err == nil {
+		answer, err = parsed(r.bid())
+	}
+	copies.answered(answer)
+	return answer, err
+}
+
+// lateCopies are the replies to copies of a bid that its caller did not wait for: it has
+// left, or has asked again. The latter kind can be a second grant:
+//
+//  1. bid for owner 7     ──▶ held up in this process
+//  2. bid for owner 7 again, which is granted and released
+//  3. owner 8 is granted the lock, and releases it
+//  4. the first copy arrives: Redis knows of 8 only, and grants it to 7
+//
+// A copy that says what the caller has heard changes nothing: the caller has the lock.
+type lateCopies struct {
+	tell func(bidReply, error)
+
+	mu    sync.Mutex // guards what follows
+	heard *bidReply  // by the caller; nil: nothing yet
+	early []func()   // copies that came before that
+}
+
+// came is called with the reply to a copy.
+func (c *lateCopies) came(r bidReply, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.heard == nil {
+		c.early = append(c.early, func() { c.judge(r, err) })
+		return
+	}
+	c.judge(r, err)
+}
+
+// answered is called with what the caller hears, the zero reply if that is an error.
+func (c *lateCopies) answered(r bidReply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = &r
+	for _, judge := range c.early {
+		judge()
+	}
+}
+
+func (c *lateCopies) judge(r bidReply, err error) {
+	if got := c.heard; got.answer == answerGranted {
+		if err != nil || r.answer == answerGranted && r.granted.fence == got.granted.fence && r.granted.ends == got.granted.ends {
 			return
 		}
-		answer, err := r.bid()
-		s.late(t, b, answer, err)
-	})
-	if err != nil {
-		return bidReply{}, err
 	}
-	return parsed(r.bid())
+	c.tell(r, err)
 }
 
 func (s *store) release(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
@@ -213,8 +263,8 @@ type scriptRun struct {
 
 // eval runs a script. A server that does not answer within promptTime is asked again:
 // every script may be repeated. The time sent is that of the first attempt, which may
-// have been the one that counted. A reply that comes when the caller has left goes to
-// late.
+// have been the one that counted. A reply that comes when the caller has left, or has
+// asked again, goes to late.
 func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)) (reply, error) {
 	sent := time.Now()
 	if run.replicas > 0 {
@@ -227,7 +277,7 @@ func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)
 	var cmd *redis.Cmd
 	for _, conn := range []*redisconn.Conn{s.prompt, s.patient} {
 		cmd = conn.EvalOne(ctx, run.script, run.call, func(cmd *redis.Cmd) {
-			if late != nil && ctx.Err() != nil {
+			if late != nil {
 				value, err := cmd.Result()
 				late(reply{value: value, sent: sent}, err)
 			}
