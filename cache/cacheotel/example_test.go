@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -11,6 +13,20 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheotel"
 )
+
+// docs/metrics.md, OpenTelemetry.
+func _(rdb redis.UniversalClient, load cache.Loader[int64, string]) error {
+	products, err := cache.New(rdb, load, cache.Options{Name: "product", Hooks: cacheotel.Hooks(otel.GetTracerProvider())})
+	if err != nil {
+		return err
+	}
+	metrics, err := cacheotel.Cache(otel.GetMeterProvider(), "product", products) // also Breaker, Filter and Locker
+	if err != nil {
+		return err
+	}
+	defer metrics.Unregister()
+	return nil
+}
 
 func Example() {
 	// A program takes otel.GetTracerProvider() and otel.GetMeterProvider().

@@ -11,9 +11,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/lock"
 )
+
+// docs/metrics.md, Prometheus.
+func _(products *cache.Cache[int64, string], db *breaker.Breaker, exists *bloom.Filter, locker *lock.Locker) {
+	prometheus.MustRegister(
+		cacheprom.Cache("product", products),
+		cacheprom.Breaker("catalog", db), // shared by caches: once
+		cacheprom.Filter("product", exists),
+		cacheprom.Locker("orders", locker),
+	)
+	http.Handle("/metrics", promhttp.Handler())
+}
 
 func Example() {
 	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }

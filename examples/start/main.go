@@ -1,0 +1,73 @@
+// Start is the service of docs/getting-started.md: a product page that reads through levee, with metrics and a page
+// for operators beside it.
+//
+//	REDIS_ADDR=127.0.0.1:6379 go run ./start
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cachedebug"
+	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+)
+
+type Product struct {
+	ID   int64
+	Name string
+}
+
+// load stands for your query. A row that is not there is cache.ErrNotFound or sql.ErrNoRows.
+func load(ctx context.Context, id int64) (Product, error) {
+	time.Sleep(50 * time.Millisecond)
+	if id < 1 || id > 1000 {
+		return Product{}, cache.ErrNotFound
+	}
+	return Product{id, fmt.Sprint("product ", id)}, nil
+}
+
+func main() {
+	var rdb redis.UniversalClient // nil: without Redis, in this process alone
+	if addr := os.Getenv("REDIS_ADDR"); addr != "" {
+		rdb = redis.NewClient(&redis.Options{Addr: addr})
+	}
+	products, err := cache.New(rdb, load, cache.Options{Name: "product", TTL: time.Minute})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+
+	prometheus.MustRegister(cacheprom.Cache("product", products))
+	http.Handle("GET /metrics", promhttp.Handler())
+	// Both show names and numbers that are not for the public: in a service they stand on a port of their own.
+	http.Handle("GET /debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products}}))
+
+	http.HandleFunc("GET /product/{id}", func(w http.ResponseWriter, r *http.Request) {
+		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		got, err := products.Fetch(r.Context(), id) // Get, and where the value came from
+		switch {
+		case errors.Is(err, cache.ErrNotFound):
+			http.NotFound(w, r)
+		case err != nil:
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		default:
+			fmt.Fprintf(w, "%s, from: %s, age: %v\n", got.Value.Name, got.Tier, got.Age.Round(time.Millisecond))
+		}
+	})
+	log.Print("http://127.0.0.1:8080/product/42")
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
+}

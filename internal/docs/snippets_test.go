@@ -1,0 +1,129 @@
+package docs
+
+import (
+	"context"
+	"iter"
+	"log"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cachedebug"
+	"github.com/levee-go/levee/lock"
+)
+
+// What the pages show in pieces is compiled here and not run; the Examples of the packages run the same calls. Each
+// function is the surroundings of its pieces: its parameters are what the page takes for granted.
+
+// A Product is a row.
+type Product struct {
+	ID   int64
+	Name string
+	Slug string
+}
+
+// A Store is the database of the pages.
+type Store interface {
+	Product(ctx context.Context, id int64) (Product, error)
+	Rename(ctx context.Context, id int64, name string) error
+	Keys(yield func(int64, error) bool)
+}
+
+// README.md, ten lines.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	products, err := cache.New(rdb, store.Product, cache.Options{ // store.Product: func(ctx, int64) (Product, error)
+		Name: "product",
+		TTL:  10 * time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	defer products.Close()
+
+	p, err := products.Get(ctx, 42) // errors.Is(err, cache.ErrNotFound)
+	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	_ = p
+	return err
+}
+
+// README.md, Write.
+func _(ctx context.Context, products *cache.Cache[int64, Product]) (err error) {
+	err = products.Invalidate(context.WithoutCancel(ctx), 42) // cache.ErrUnavailable: Redis has not confirmed it, it is tried again
+	err = products.Clear(ctx)                                 // all keys, in all processes, by one command
+	return err
+}
+
+// README.md, a filter.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: 10_000_000})
+	if err != nil {
+		return err
+	}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
+	if err != nil {
+		return err
+	}
+	go func() { // again now and then, in one process
+		if err := products.RebuildFilter(ctx, store.Keys); err != nil { // iter.Seq2[int64, error] of all keys
+			log.Print(err)
+		}
+	}()
+	return nil
+}
+
+// README.md, Lock.
+func _(ctx context.Context, rdb redis.UniversalClient, claim func(context.Context, int64) error) error {
+	locker, err := lock.New(rdb, lock.Options{})
+	if err != nil {
+		return err
+	}
+	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error { return claim(ctx, lease.Fence()) })
+	return err
+}
+
+// docs/floods.md.
+func _(ctx context.Context, products *cache.Cache[int64, Product], bestsellers iter.Seq[int64], report func(cache.WarmProgress)) error {
+	err := products.Warm(ctx, bestsellers, cache.WarmOptions{Rate: 2000, Progress: report}) // an iter.Seq of keys
+	return err
+}
+
+// docs/operations.md, start.
+func _(ctx context.Context, products *cache.Cache[int64, Product]) {
+	if err := products.Check(ctx); err != nil { // lock.Locker and bloom.Filter have a Check too
+		slog.Error("the cache is not at its best", "error", err) // and go on: Gets are answered from the source
+	}
+}
+
+// docs/operations.md, settings of go-redis.
+func _(addr string, addrs []string, myLogger interface {
+	Printf(ctx context.Context, format string, v ...any)
+}) []redis.UniversalClient {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                  addr,
+		ContextTimeoutEnabled: true,
+		ReadTimeout:           500 * time.Millisecond,
+		DialTimeout:           time.Second,
+		DialerRetries:         1,
+		MaxRetries:            1,
+		PoolSize:              32, // 5 and fewer are logged
+	})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs:                      addrs,
+		ContextTimeoutEnabled:      true,
+		ReadTimeout:                500 * time.Millisecond,
+		ClusterStateReloadInterval: 10 * time.Second, // 60 s by default: for so long a dead master's keys and locks may be out of reach
+	})
+	redis.SetLogger(myLogger) // go-redis logs each failed dial to stderr by itself
+	return []redis.UniversalClient{rdb, cluster}
+}
+
+// docs/operations.md, a look inside.
+func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]) http.Handler {
+	debug := http.NewServeMux() // of a port that only operators reach: the page shows names of keys
+	debug.Handle("/debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products, bySlug}}))
+	return debug
+}
