@@ -161,8 +161,8 @@ func TestAProductOutlivesItsDatabase(t *testing.T) {
 // miniredis is a Redis inside the test: no server to install, and two Catalogs are two
 // processes of the service.
 func TestTwoProcessesLoadOnce(t *testing.T) {
-	server := miniredis.RunT(t)
 	store := newTable(Product{1, "lamp", 500})
+	server := miniredis.RunT(t)
 	one := open(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), store, patient)
 	other := open(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), store, patient)
 	one.shows(t, 1, "lamp")

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// A Product is a row.
 type Product struct {
 	ID   int64
 	Name string
@@ -68,6 +70,7 @@ func main() {
 			fmt.Fprintf(w, "%s, from: %s, age: %v\n", got.Value.Name, got.Tier, got.Age.Round(time.Millisecond))
 		}
 	})
-	log.Print("http://127.0.0.1:8080/product/42")
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
+	addr := cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080")
+	log.Print("http://" + addr + "/product/42")
+	log.Fatal(http.ListenAndServe(addr, nil))
 }

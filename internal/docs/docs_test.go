@@ -179,12 +179,12 @@ func TestReadmeLeadsToEachPage(t *testing.T) {
 func TestChecksNotice(t *testing.T) {
 	file := "\npackage p\n\nfunc f() {\n\ta()\n\n\tb(1)\n}\n"
 	for snippet, want := range map[string]bool{
-		"a()\n\nb(1)\n":           true,
-		"func f() {\n\ta()\n":     true,
-		"b(1)\n":                  true,
-		"b(2)\n":                  false,
-		"a()\nb(1)\n":             false,
-		"a()\n\n\tb(1)\n":         false,
+		"a()\n\nb(1)\n":          true,
+		"func f() {\n\ta()\n":    true,
+		"b(1)\n":                 true,
+		"b(2)\n":                 false,
+		"a()\nb(1)\n":            false,
+		"a()\n\n\tb(1)\n":        false,
 		"func f() {\n\ta()\n}\n": false,
 	} {
 		if got := holds(file, snippet); got != want {

@@ -2,6 +2,7 @@ package docs
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"log"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/lock"
@@ -126,4 +128,33 @@ func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]
 	debug := http.NewServeMux() // of a port that only operators reach: the page shows names of keys
 	debug.Handle("/debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products, bySlug}}))
 	return debug
+}
+
+// docs/consistency.md, the call.
+func _(ctx context.Context, products *cache.Cache[int64, Product], store Store) error {
+	err := products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	switch {
+	case errors.Is(err, cache.ErrUnavailable): // committed, and not yet everywhere: levee goes on trying
+		slog.Warn("other processes may show the old name for a while", "error", err)
+	case err != nil: // the transaction's own error, or nothing has run
+		return err
+	}
+	return nil
+}
+
+// docs/consistency.md, several caches.
+func _(ctx context.Context, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], tx func(context.Context) error) error {
+	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old-slug", "new-slug"))
+	return err
+}
+
+// docs/outages.md.
+func _(rdb redis.UniversalClient, store Store) error {
+	db, err := breaker.New(breaker.Options{Name: "catalog", MaxConcurrent: 16}) // 16 queries at a time from this process
+	if err != nil {
+		return err
+	}
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Breaker: db})
+	_ = products
+	return err
 }
