@@ -2,6 +2,7 @@ package docs
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"iter"
 	"log"
@@ -157,4 +158,51 @@ func _(rdb redis.UniversalClient, store Store) error {
 	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Breaker: db})
 	_ = products
 	return err
+}
+
+// docs/filter.md.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: 10_000_000}) // bloom.New: in this process alone
+	if err != nil {
+		return err
+	}
+	defer exists.Close()
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
+	if err != nil {
+		return err
+	}
+	defer products.Close()
+	go func() { // in every process: of those who rebuild at one time one works, and the others have its result
+		for ctx.Err() == nil {
+			if exists.Stats().NeedsRebuild { // it is new, or Redis has lost it
+				if err := products.RebuildFilter(ctx, store.Keys); err != nil {
+					slog.Error("the filter was not rebuilt, every key passes", "error", err)
+				}
+			}
+			time.Sleep(10 * time.Second)
+		}
+	}()
+	return nil
+}
+
+// docs/filter.md, keys.
+func _(ctx context.Context, db *sql.DB) iter.Seq2[int64, error] {
+	keys := func(yield func(int64, error) bool) {
+		rows, err := db.QueryContext(ctx, "SELECT id FROM product")
+		if err != nil {
+			yield(0, err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id int64
+			if err := rows.Scan(&id); !yield(id, err) || err != nil {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(0, err) // or a scan that broke off would look like the whole
+		}
+	}
+	return keys
 }
