@@ -31,7 +31,12 @@ var smallScale = scale{
 // runScene runs a scene on the small scale and returns the plain cache's result and those of levee.
 func runScene(t *testing.T, number int) (plain row, levee []row) {
 	t.Helper()
-	s := settings{rows: 2000, seed: 1, size: smallScale}
+	return runOnly(t, scenes[number-1], smallScale)
+}
+
+func runOnly(t *testing.T, scene scene, size scale) (first row, others []row) {
+	t.Helper()
+	s := settings{rows: 2000, seed: 1, size: size}
 	var out bytes.Buffer
 	r := &report{out: &out, progress: io.Discard, began: time.Now()}
 	around, err := s.open(t.Context(), r)
@@ -43,7 +48,7 @@ func runScene(t *testing.T, number int) (plain row, levee []row) {
 			t.Error(err)
 		}
 	}()
-	results, err := s.scene(t.Context(), r, around, number-1)
+	results, err := s.scene(t.Context(), r, around, scene, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +141,43 @@ func TestNoReadIsOlderThanAnAcknowledgedWrite(t *testing.T) {
 		if m.errors > 0 {
 			t.Errorf("%s: %d errors, the first: %s", m.step, m.errors, m.firstError)
 		}
+	}
+}
+
+// What docs/step-by-step.md says of its rows, as far as it does not depend on the machine.
+func TestEachStepTakesSomethingOff(t *testing.T) {
+	size := smallScale
+	size.hotTTL, size.scrapes, size.reads = 300*time.Millisecond, 160, 320
+	size.avalanche, size.before, size.after = 100, 100*time.Millisecond, 400*time.Millisecond
+	nothing, steps := runOnly(t, stepByStep, size)
+	plain, alone, nulls, filtered, last := steps[0], steps[1], steps[2], steps[3], steps[len(steps)-1]
+	if all := int64(size.reads + size.scrapes); nothing.queries != all {
+		t.Errorf("%d queries without a cache, want %d", nothing.queries, all)
+	}
+	if plain.queries >= nothing.queries || alone.queries-alone.absent >= plain.queries-plain.absent {
+		t.Errorf("queries: %d without a cache, %d with a plain one, %d with one load of a key at a time", nothing.queries, plain.queries, alone.queries)
+	}
+	if nulls.absent >= alone.absent || filtered.absent > nulls.absent/5 {
+		t.Errorf("queries for absent products: %d, with nulls %d, with the filter %d", alone.absent, nulls.absent, filtered.absent)
+	}
+	if connections := int64(size.database.connections); last.peak > connections || last.queries >= alone.queries {
+		t.Errorf("%s: %d queries, %d at once, with %d connections", last.step, last.queries, last.peak, connections)
+	}
+}
+
+// The page has a row for each step, in their order, from a run with -steps -markdown.
+func TestThePageHasTheSteps(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "step-by-step.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for _, step := range stepByStep.steps {
+		_, after, found := strings.Cut(page, "\n| "+step.name+" | ")
+		if !found {
+			t.Fatalf("the page has no row %q, or not in this place", step.name)
+		}
+		page = after
 	}
 }
 

@@ -14,17 +14,12 @@ import (
 
 // scraperFlood: scrapers ask for products that do not exist, honest readers for ones that do.
 func scraperFlood(ctx context.Context, t *trial) error {
-	absent, visited := make([]int64, t.size.scrapes), make([]int64, t.size.visits)
+	visited := make([]int64, t.size.visits)
 	popular := rand.NewZipf(t.rng, 1.2, 10, uint64(t.rows-1))
 	for i := range visited {
 		visited[i] = 1 + int64(popular.Uint64())
 	}
-	for i := range absent {
-		absent[i] = int64(t.rows) + 1 + t.rng.Int64N(int64(t.size.deadLinks))
-		if i%2 == 0 {
-			absent[i] = 1<<32 + t.rng.Int64N(1<<40)
-		}
-	}
+	absent := t.absentProducts()
 	t.begin()
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -36,6 +31,18 @@ func scraperFlood(ctx context.Context, t *trial) error {
 	both.Wait()
 	t.note = fmt.Sprintf("queries for absent products: %s", console.Count(t.store.absent.Load()))
 	return nil
+}
+
+// absentProducts returns what scrapers ask for: every other time a dead link, else something that nobody has asked for before.
+func (t *trial) absentProducts() []int64 {
+	absent := make([]int64, t.size.scrapes)
+	for i := range absent {
+		absent[i] = int64(t.rows) + 1 + t.rng.Int64N(int64(t.size.deadLinks))
+		if i%2 == 0 {
+			absent[i] = 1<<32 + t.rng.Int64N(1<<40)
+		}
+	}
+	return absent
 }
 
 // hotProduct: hundreds of readers want one product, which expires again and again under them.

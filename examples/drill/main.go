@@ -49,7 +49,7 @@ type settings struct {
 	html            string
 	rows, only      int
 	seed            uint64
-	markdown        bool
+	markdown, steps bool
 	size            scale
 }
 
@@ -63,12 +63,18 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the tables as Markdown")
 	flags.StringVar(&s.html, "html", "", "write charts of it to this `file`")
+	flags.BoolVar(&s.steps, "steps", false, "in place of the scenes run one with all floods, one protection more in each step")
 	err := console.Parse(flags, args, "Drill runs three floods and an update race against a plain cache-aside and against levee.", stderr)
+	if s.steps {
+		s.size = stepScale
+	}
 	switch {
 	case err != nil:
 		return s, err
 	case s.rows < s.size.avalanche || s.rows > 10_000_000:
 		return s, fmt.Errorf("-rows must be from %s to 10,000,000, not %d", console.Count(int64(s.size.avalanche)), s.rows)
+	case s.steps && (s.only != 0 || s.html != ""):
+		return s, errors.New("-steps goes with neither -scene nor -html")
 	case s.only < 0 || s.only > 4:
 		return s, fmt.Errorf("-scene must be 1 to 4, or 0 for all, not %d", s.only)
 	}
@@ -84,12 +90,18 @@ func (s settings) drill(ctx context.Context, r *report) (err error) {
 	defer func() { err = errors.Join(err, around.close()) }()
 
 	r.opening(around.store.name, around.redis.Name, s.size)
+	if s.steps {
+		results, err := s.scene(ctx, r, around, stepByStep, len(scenes))
+		r.chart(results)
+		r.closing()
+		return err
+	}
 	page := s.page(around)
 	for i := range scenes {
 		if s.only != 0 && s.only != i+1 {
 			continue
 		}
-		results, err := s.scene(ctx, r, around, i)
+		results, err := s.scene(ctx, r, around, scenes[i], i)
 		if err != nil {
 			return fmt.Errorf("scene %d, %w", i+1, err)
 		}

@@ -100,9 +100,8 @@ func (s scale) jitter(importTook time.Duration) float64 {
 	return float64(s.before) / float64(s.before+importTook*5/4)
 }
 
-// scene runs one scene, step by step.
-func (s settings) scene(ctx context.Context, r *report, around surroundings, number int) (results []row, err error) {
-	scene := scenes[number]
+// scene runs one scene, step by step. The number is in the names of its keys.
+func (s settings) scene(ctx context.Context, r *report, around surroundings, scene scene, number int) (results []row, err error) {
 	var importTook time.Duration
 	r.scene(scene.title(s.size))
 	for i, step := range scene.steps {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/examples/internal/console"
+	"github.com/levee-go/levee/localcache"
+)
+
+// Step by step: one scenario, all floods at once, against one protection more in each row. It is what docs/step-by-step.md shows:
+//
+//	go run -C examples ./drill -steps -markdown
+var stepByStep = scene{
+	title: func(s scale) string {
+		return fmt.Sprintf("%v with all floods: %s reads, every fourth of one product; %s keys expire together; %s scrapes; what is loaded lives for %v",
+			s.before+s.after, console.Count(int64(s.reads)), console.Count(int64(s.avalanche)), console.Count(int64(s.scrapes)), s.hotTTL)
+	},
+	ttl: func(s scale) time.Duration { return s.hotTTL },
+	steps: append([]step{{"no cache", openNothing}},
+		protect(leasesAlone, nulls, filter, windows, nearby, limit)...),
+	run:     allFloods,
+	prepare: nightlyImport,
+}
+
+// stepScale has time for the import of each step, and the same load in each.
+var stepScale = scale{
+	processes: 4, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 20}, patience: 2 * time.Second,
+	scrapes: 2000, deadLinks: 50, hotTTL: time.Second,
+	avalanche: 4000, before: time.Second, after: 3 * time.Second, reads: 6400,
+}
+
+var (
+	// The lease and the flight are in every cache of levee; here alone, without what answers past the TTL.
+	leasesAlone = protection{leases.name, func(_ context.Context, _ process, o *cache.Options) error {
+		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = -1, -1, -1
+		return nil
+	}}
+
+	// What is past its TTL answers while one process refreshes it, and what is read often is refreshed before.
+	windows = protection{"+ stale-while-revalidate", func(_ context.Context, _ process, o *cache.Options) error {
+		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = 0, 0, 0
+		return nil
+	}}
+
+	// As long in the process as in Redis at the most.
+	nearby = protection{local.name, func(_ context.Context, _ process, o *cache.Options) error {
+		o.Local = localcache.Options{}
+		return nil
+	}}
+)
+
+// uncached asks the database every time.
+type uncached struct{ *Catalogue }
+
+func openNothing(_ context.Context, p process) (cached, error) { return uncached{p.store}, nil }
+
+func (c uncached) Get(ctx context.Context, id int64) (Product, error) { return c.Product(ctx, id) }
+func (uncached) Set(context.Context, int64, Product) error            { return nil }
+func (uncached) Write(ctx context.Context, _ []int64, tx func(context.Context) error) error {
+	return tx(ctx)
+}
+
+// Close leaves the Catalogue open, which all steps share.
+func (uncached) Close() error { return nil }
+
+// allFloods lets readers and scrapers in together: every fourth read is for one product, and all that was imported expires under them.
+func allFloods(ctx context.Context, t *trial) error {
+	popular := rand.NewZipf(t.rng, 1.2, 10, uint64(t.size.avalanche-1))
+	wanted := make([]int64, t.size.reads)
+	for i := range wanted {
+		wanted[i] = 1 + int64(popular.Uint64())
+		if i%4 == 0 {
+			wanted[i] = int64(t.size.avalanche)
+		}
+	}
+	absent := t.absentProducts()
+	if err := sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
+		return err
+	}
+	t.begin()
+	length := t.size.before + t.size.after
+	var both sync.WaitGroup
+	both.Go(func() {
+		openLoad(ctx, len(absent), length, func(i int, _ time.Time) { t.seen.scrape(ctx, t.process(i), absent[i]) })
+	})
+	both.Go(func() {
+		openLoad(ctx, len(wanted), length, func(i int, due time.Time) { t.seen.read(ctx, t.process(i/4), wanted[i], due, nil) })
+	})
+	both.Wait()
+	return nil
+}
+
+// chart draws the queries of the steps for a Markdown page.
+func (r *report) chart(results []row) {
+	if !r.markdown {
+		return
+	}
+	var names, queries []string
+	for _, m := range results {
+		names, queries = append(names, fmt.Sprintf("%q", m.step)), append(queries, fmt.Sprint(m.queries))
+	}
+	fmt.Fprintf(r.out, "\n```mermaid\nxychart-beta horizontal\n    x-axis [%s]\n    y-axis \"database queries\"\n    bar [%s]\n```\n",
+		strings.Join(names, ", "), strings.Join(queries, ", "))
+}
