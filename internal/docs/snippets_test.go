@@ -206,3 +206,40 @@ func _(ctx context.Context, db *sql.DB) iter.Seq2[int64, error] {
 	}
 	return keys
 }
+
+// docs/migrating.md, ours.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", TTL: 10 * time.Minute}) // once, at the start
+	if err != nil {
+		return err
+	}
+	p, err := products.Get(ctx, 42)
+	if err != nil {
+		return err
+	}
+	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	_ = p
+	return err
+}
+
+// docs/migrating.md, batches.
+func _(ctx context.Context, rdb redis.UniversalClient, load func(ctx context.Context, ids []int64) (map[int64]Product, error), ids []int64) error {
+	products, err := cache.NewSource(rdb, cache.Source[int64, Product]{LoadMany: load}, cache.Options{Name: "product"})
+	if err != nil {
+		return err
+	}
+	page, err := products.GetMany(ctx, ids) // map[int64]Product; an absent key does not exist
+	_ = page
+	return err
+}
+
+// docs/migrating.md, deployment.
+func _(ctx context.Context, rdb redis.UniversalClient, products *cache.Cache[int64, Product], store Store) error {
+	err := products.Write(ctx, []int64{42}, func(ctx context.Context) error {
+		if err := store.Rename(ctx, 42, "new"); err != nil {
+			return err
+		}
+		return rdb.Del(ctx, "product:42").Err() // the old cache, until nobody reads it any more
+	})
+	return err
+}
