@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"iter"
-	"log"
 	"log/slog"
 	"net/http"
 	"time"
@@ -55,7 +54,7 @@ func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
 
 // README.md, Write.
 func _(ctx context.Context, products *cache.Cache[int64, Product]) (err error) {
-	err = products.Invalidate(context.WithoutCancel(ctx), 42) // cache.ErrUnavailable: Redis has not confirmed it, it is tried again
+	err = products.Invalidate(context.WithoutCancel(ctx), 42) // cache.ErrUnavailable: not confirmed yet, it is tried again
 	err = products.Clear(ctx)                                 // all keys, in all processes, by one command
 	return err
 }
@@ -70,21 +69,15 @@ func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
 	if err != nil {
 		return err
 	}
-	go func() { // again now and then, in one process
-		if err := products.RebuildFilter(ctx, store.Keys); err != nil { // iter.Seq2[int64, error] of all keys
-			log.Print(err)
-		}
-	}()
-	return nil
+	err = products.RebuildFilter(ctx, store.Keys) // iter.Seq2[int64, error] of all keys; takes a minute the first time
+	return err
 }
 
 // README.md, Lock.
-func _(ctx context.Context, rdb redis.UniversalClient, claim func(context.Context, int64) error) error {
-	locker, err := lock.New(rdb, lock.Options{})
-	if err != nil {
-		return err
-	}
-	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error { return claim(ctx, lease.Fence()) })
+func _(ctx context.Context, locker *lock.Locker, claim func(context.Context, int64) error) (err error) {
+	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error { // locker: lock.New(rdb, lock.Options{})
+		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1
+	})
 	return err
 }
 
