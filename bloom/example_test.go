@@ -2,6 +2,7 @@ package bloom_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/alicebob/miniredis/v2"
@@ -99,4 +100,54 @@ func ExampleFilter_Remove() {
 	// Output:
 	// true
 	// false
+}
+
+// A Rebuild that fails changes nothing. In a service it runs when NeedsRebuild says so, and
+// now and then for what was deleted.
+func ExampleFilter_Rebuild() {
+	ctx := context.Background()
+	exists, err := bloom.New(bloom.Options{Capacity: 1_000_000, MaxTransaction: -1})
+	if err != nil {
+		panic(err)
+	}
+	defer exists.Close()
+	fmt.Println(exists.Stats().NeedsRebuild)
+
+	scan := func(ids []string, broken error) func(yield func(string, error) bool) {
+		return func(yield func(string, error) bool) {
+			for _, id := range ids {
+				if !yield(id, nil) {
+					return
+				}
+			}
+			if broken != nil {
+				yield("", broken) // a scan that broke off must not look like the whole
+			}
+		}
+	}
+	fmt.Println(exists.Rebuild(ctx, scan([]string{"product:1", "product:2"}, nil)))
+	fmt.Println(exists.Rebuild(ctx, scan([]string{"product:1"}, errors.New("connection reset"))))
+	fmt.Println(exists.MayContain(ctx, "product:2"), exists.Stats().NeedsRebuild)
+	// Output:
+	// true
+	// <nil>
+	// bloom: Rebuild after 1 ids: connection reset
+	// true false
+}
+
+// A writer that does not know whether a row is new.
+func ExampleFilter_Ensure() {
+	ctx := context.Background()
+	exists, err := bloom.New(bloom.Options{Capacity: 1_000_000, Complete: true})
+	if err != nil {
+		panic(err)
+	}
+	defer exists.Close()
+	for range 2 { // INSERT … ON CONFLICT DO UPDATE
+		if err := exists.Ensure(ctx, "product:7"); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(exists.MayContain(ctx, "product:7"))
+	// Output: true
 }

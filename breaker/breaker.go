@@ -104,6 +104,7 @@ const (
 	Open                  // refuses calls
 )
 
+// String returns the state in lower case.
 func (s State) String() string {
 	switch s {
 	case Closed:
@@ -202,7 +203,7 @@ const (
 
 // A Call says how to make a call. The zero value is what Do does.
 type Call struct {
-	Class Class
+	Class Class // within which limits it runs
 	// For is who waits for the call, if that is not the caller of Run alone. When they
 	// have all left, the call gives up its place in the queue, but not a function that
 	// runs. Nil: the caller, with the context.

@@ -33,3 +33,42 @@ func Example() {
 	// connection refused
 	// breaker: open true
 }
+
+// What may run at a time is bounded; who would come too late is told so at once.
+func ExampleBreaker_Do() {
+	guard, err := breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1}) // no queue
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	running, end := make(chan struct{}), make(chan struct{})
+	first := make(chan error)
+	go func() {
+		first <- guard.Do(ctx, func(context.Context) error { close(running); <-end; return nil })
+	}()
+	<-running
+	err = guard.Do(ctx, func(context.Context) error { return nil }) // is not called
+	fmt.Println(errors.Is(err, breaker.ErrLimited))
+	close(end)
+	fmt.Println(<-first)
+	// Output:
+	// true
+	// <nil>
+}
+
+// A slow answer is a failure too, and a caller who leaves is none.
+func ExampleBreaker_Stats() {
+	guard, err := breaker.New(breaker.Options{Timeout: 20 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	fmt.Println(errors.Is(guard.Do(context.Background(), hangs), breaker.ErrTimeout))
+	ctx, cancel := context.WithCancel(context.Background())
+	_ = guard.Do(ctx, func(context.Context) error { cancel(); return ctx.Err() })
+	s := guard.Stats()
+	fmt.Println(s.State, s.Failures, s.Timeouts, s.Excluded)
+	// Output:
+	// true
+	// closed 1 1 1
+}

@@ -10,7 +10,7 @@ import (
 // call is inside, the calls of Do, DoDegraded and DoBackground are
 // Successes + Failures + Excluded + RefusedOpen + RefusedLimited + Left.
 type Stats struct {
-	State State
+	State State // now
 
 	Running int // functions running now, each in a place of MaxConcurrent
 	Stuck   int // of these, those whose caller has gone
@@ -18,12 +18,12 @@ type Stats struct {
 	// Service is how long a function keeps its place, as the queue expects it now.
 	Service time.Duration
 
-	Successes      uint64
-	Failures       uint64
+	Successes      uint64 // calls whose function did not speak against the source
+	Failures       uint64 // calls whose function did
 	Timeouts       uint64 // of these failures, those by Timeout
 	Excluded       uint64 // the caller left while its function ran
-	RefusedOpen    uint64
-	RefusedLimited uint64
+	RefusedOpen    uint64 // with ErrOpen
+	RefusedLimited uint64 // with ErrLimited
 	Shed           uint64 // of these, those whose turn could not be expected in time
 	Left           uint64 // the caller left before its function ran
 

@@ -49,6 +49,7 @@ type PanicError struct {
 	Stack []byte // where, as debug.Stack prints it
 }
 
+// Error says what the loader panicked with, and where.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("cache: a function of the source panicked: %v\n\n%s", e.Value, e.Stack)
 }

@@ -142,7 +142,7 @@ func ExampleCache_Write() {
 }
 
 // A filter answers for keys that cannot exist, without Redis or the database.
-func Example_filter() {
+func ExampleCache_RebuildFilter() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()

@@ -19,8 +19,8 @@ type Histogram struct {
 
 // A Bucket counts the durations up to its bound, and over the bound before.
 type Bucket struct {
-	Bound time.Duration
-	Count uint64
+	Bound time.Duration // the longest that it counts
+	Count uint64        // of this bucket alone, not of those below
 }
 
 // Count is how many durations there are.

@@ -32,8 +32,10 @@ var tierNames = [...]string{"none", "local", "filter", "redis", "source"}
 
 // A Result is a value and where it came from.
 type Result[V any] struct {
-	Value V
-	Tier  Tier
+	Value V // shared with other callers, unless there is a Source.Clone
+	// Tier is where the answer came from: of a caller who shared the read or the load of
+	// another one, where that came from.
+	Tier Tier
 	// Age is how long ago the value was read from the source, as far as the
 	// clocks of the hosts agree.
 	Age time.Duration
@@ -82,9 +84,9 @@ type Stats struct {
 	// Live says that invalidations of other processes arrive.
 	Live bool
 
-	LocalTier localcache.Stats
-	Rebuild   mutexrebuild.Stats
-	Breaker   breaker.Stats
+	LocalTier localcache.Stats   // of the tier in this process
+	Rebuild   mutexrebuild.Stats // of leases, waiting, outages and invalidations
+	Breaker   breaker.Stats      // of Options.Breaker, with what other caches do with it
 }
 
 type counter = atomic.Uint64

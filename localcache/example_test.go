@@ -34,3 +34,39 @@ func Example() {
 	// lamp
 	// desk lamp
 }
+
+// A reader was slow: between its read and its Fill the row has changed. The mark tells.
+func ExampleCache_Fill() {
+	names, err := localcache.New[int64, string](localcache.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer names.Close()
+
+	mark := names.Mark("42") // before the read
+	old := "lamp"            // what the database said
+	names.Delete("42")       // a writer, meanwhile
+	fmt.Println(names.Fill(mark, 42, old, len(old), time.Minute))
+	_, kind := names.Get(42)
+	fmt.Println(kind == localcache.Miss)
+	// Output:
+	// false
+	// true
+}
+
+// Fifty caches may take 64 MiB each, or 256 MiB together.
+func ExampleBudget() {
+	shared := &localcache.Budget{MaxBytes: 256 << 20}
+	names, err := localcache.New[int64, string](localcache.Options{Budget: shared})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer names.Close()
+	prices, err := localcache.New[int64, int](localcache.Options{Budget: shared})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer prices.Close()
+	fmt.Println(prices.Put("42", 42, 999, 8, time.Minute))
+	// Output: true
+}

@@ -9,7 +9,7 @@ import (
 
 // A HotKey is a key that is read often.
 type HotKey[K comparable] struct {
-	Key K
+	Key K // as the callers of Get gave it
 	// Share is the part of all Gets, lately, that were for Key. It is an estimate, from
 	// above: it may be too high by Error and is never too low, but for the luck of the
 	// samples.

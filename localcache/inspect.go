@@ -4,8 +4,8 @@ import "time"
 
 // An Entry is what a Cache holds of a key, see [Cache.Inspect].
 type Entry[V any] struct {
-	Value *V // nil for a null. Nobody may change it.
-	Null  bool
+	Value *V            // nil for a null. Nobody may change it.
+	Null  bool          // the key is known not to exist
 	Bytes int           // of the budget, with what an entry takes beside its value
 	Age   time.Duration // since its fill
 	Left  time.Duration // of its life; 0: it is over, or a deletion has overtaken it

@@ -50,11 +50,12 @@ type PanicError = contain.PanicError
 
 // A HeldError says that a lock is held by another. It matches ErrNotAcquired.
 type HeldError struct {
-	Name      string
+	Name      string        // of the lock
 	Remaining time.Duration // until the holder's lease ends, unless it is renewed
 	Waiting   int           // the length of the queue: one for each waiting process
 }
 
+// Error says which lock is held, for how long, and how many wait.
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("lock: %.100q is held for another %v, %d waiting", e.Name, e.Remaining, e.Waiting)
 }

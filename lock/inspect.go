@@ -9,7 +9,7 @@ import (
 
 // Info is the state of a lock at a moment that has passed.
 type Info struct {
-	Held      bool
+	Held      bool          // somebody has it
 	Fence     int64         // the last one given; 0 if Redis remembers none
 	Remaining time.Duration // until the lease ends, unless it is renewed
 	Label     string        // Options.Label of the holder

@@ -16,7 +16,7 @@ type Value struct {
 
 // An Ask asks for the lease of an id.
 type Ask struct {
-	ID string
+	ID string // whose lease is asked for
 	// Seen is what the caller has found there and cannot use, so that Begin does not
 	// return it again. Its first 64 bytes are enough.
 	Seen []byte
@@ -39,7 +39,7 @@ const (
 
 // A Grant is a Verdict and what belongs to it.
 type Grant struct {
-	Verdict   Verdict
+	Verdict   Verdict       // says which of the others are set
 	Lease     Lease         // Granted; Held: the right to Share
 	Value     Value         // Found; Held: what somebody shares, none if Data is empty
 	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed
@@ -47,9 +47,9 @@ type Grant struct {
 
 // A Publication is a value to publish, and how long Redis keeps it.
 type Publication struct {
-	Lease Lease
-	Data  []byte // empty: publish that there is no value, and drop what stands there
-	TTL   time.Duration
+	Lease Lease         // of Begin or Claim; for SetMany its ID is enough
+	Data  []byte        // empty: publish that there is no value, and drop what stands there
+	TTL   time.Duration // how long Redis keeps it; under 1 ms it is not published
 }
 
 // An Outcome is what became of a Publication.

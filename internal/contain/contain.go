@@ -19,6 +19,7 @@ type PanicError struct {
 	Stack []byte // where, as debug.Stack prints it
 }
 
+// Error says what the function panicked with, and where.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("levee: function panicked: %v\n\n%s", e.Value, e.Stack)
 }
