@@ -22,7 +22,7 @@ var stepByStep = scene{
 			s.before+s.after, console.Count(int64(s.reads)), console.Count(int64(s.avalanche)), console.Count(int64(s.scrapes)), s.hotTTL)
 	},
 	ttl: func(s scale) time.Duration { return s.hotTTL },
-	steps: append([]step{{"no cache", openNothing}},
+	steps: append([]step{{name: "no cache", open: openNothing}},
 		protect(leasesAlone, nulls, filter, windows, nearby, limit)...),
 	run:     allFloods,
 	prepare: nightlyImport,
@@ -37,19 +37,19 @@ var stepScale = scale{
 
 var (
 	// The lease and the flight are in every cache of levee; here alone, without what answers past the TTL.
-	leasesAlone = protection{leases.name, func(_ context.Context, _ process, o *cache.Options) error {
+	leasesAlone = protection{name: leases.name, add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = -1, -1, -1
 		return nil
 	}}
 
 	// What is past its TTL answers while one process refreshes it, and what is read often is refreshed before.
-	windows = protection{"+ stale-while-revalidate", func(_ context.Context, _ process, o *cache.Options) error {
+	windows = protection{name: "+ stale-while-revalidate", add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = 0, 0, 0
 		return nil
 	}}
 
 	// As long in the process as in Redis at the most.
-	nearby = protection{local.name, func(_ context.Context, _ process, o *cache.Options) error {
+	nearby = protection{name: local.name, add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.Local = localcache.Options{}
 		return nil
 	}}
