@@ -80,14 +80,15 @@ func ExampleCache_Clear() {
 		log.Fatal(err)
 	}
 	defer products.Close()
-	_, _ = products.GetMany(ctx, []int64{1, 2})
+	_, _ = products.Get(ctx, 1)
+	_, _ = products.Get(ctx, 2)
 
 	_ = store.Rename(ctx, 1, "floor lamp")
 	_ = store.Rename(ctx, 2, "standing desk")
 	fmt.Println(products.Clear(ctx)) // one command, however many values there are
 	p, err := products.Get(ctx, 2)
 	fmt.Println(p.Name, err)
-	// Unordered output:
+	// Output:
 	//   the database is asked for 1
 	//   the database is asked for 2
 	// <nil>
