@@ -27,6 +27,16 @@ type process struct {
 // The guard ignores the signals of a terminal, which reach it together with us.
 const guard = `trap "" HUP INT QUIT TERM; read -r _ || kill -KILL "$1"`
 
+// StartProcess starts a server that is no Redis. It does not outlive this process. kill
+// ends it as a crash would, and returns when it is gone.
+func StartProcess(cmd *exec.Cmd) (kill func(), err error) {
+	p, err := startProcess(cmd)
+	if err != nil {
+		return nil, err
+	}
+	return p.kill, nil
+}
+
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err

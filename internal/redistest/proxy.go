@@ -44,7 +44,7 @@ type FaultProxy struct {
 func Proxy(t testing.TB, target string) *FaultProxy {
 	t.Helper()
 	p := &FaultProxy{t: t, target: target, links: make(map[*link]struct{}), limit: -1}
-	p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort()))
+	p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort()))
 	if err := p.listen(); err != nil {
 		t.Fatalf("redistest: proxy: %v", err)
 	}

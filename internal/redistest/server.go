@@ -61,7 +61,7 @@ func startServer(t testing.TB, args func(port int, dir string) []string) (*Serve
 		return nil, fmt.Errorf("these tests need a redis-server, run \"make redis\" to install one: %w", err)
 	}
 	for range 5 { // somebody may take the port between our look and the server's start
-		port, dir := freePort(), t.TempDir()
+		port, dir := FreePort(), t.TempDir()
 		s := &Server{t: t, bin: bin, port: port, dir: dir, args: args(port, dir)}
 		if err = s.run(); err == nil {
 			t.Cleanup(s.Kill)
@@ -72,11 +72,11 @@ func startServer(t testing.TB, args func(port int, dir string) []string) (*Serve
 	return nil, err
 }
 
-// freePort picks a port of which the port 10000 above, a cluster node's bus, is
+// FreePort picks a port of which the port 10000 above, a cluster node's bus, is
 // free too. Both lie below those that systems hand out to outgoing connections:
 // otherwise a client that dials while a server is down could be given the very
 // port the server wants back.
-func freePort() int {
+func FreePort() int {
 	for {
 		port := 10240 + rand.IntN(10000)
 		if available(port) && available(port+10000) {

@@ -27,7 +27,7 @@ func TLS(t testing.TB) (s *Server, addr string, config *tls.Config) {
 			t.Fatalf("redistest: %v", err)
 		}
 	}
-	port := strconv.Itoa(freePort())
+	port := strconv.Itoa(FreePort())
 	s = Start(t, "--tls-port", port, "--tls-auth-clients", "no",
 		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-key-file", filepath.Join(dir, "key.pem"),
 		"--tls-ca-cert-file", filepath.Join(dir, "cert.pem"))
