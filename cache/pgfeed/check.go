@@ -1,0 +1,296 @@
+package pgfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	oldestServer = 130000 // publish_via_partition_root, pg_current_snapshot, wal_status
+	columnLists  = 150000
+)
+
+// checkServer checks what the whole server must be, and returns its version.
+func (f *Feed) checkServer(ctx context.Context, db *pgx.Conn) (version int, err error) {
+	var level, standbys string
+	var standby bool
+	err = db.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
+		current_setting('synchronous_standby_names'), pg_is_in_recovery()`).Scan(&version, &level, &standbys, &standby)
+	switch {
+	case err != nil:
+		return 0, f.failure(ctx, "reading settings", err)
+	case version < oldestServer:
+		return 0, fmt.Errorf("pgfeed: the server's version is %d; PostgreSQL 13 is the oldest that will do", version/10000)
+	case standby:
+		return 0, errors.New("pgfeed: the server is a standby: connect to the primary, with target_session_attrs=primary in the URL if that names several hosts")
+	case level != "logical":
+		return 0, fmt.Errorf("pgfeed: wal_level is %s: let a superuser run ALTER SYSTEM SET wal_level = logical; and restart the server", level)
+	case strings.Contains(standbys, "*"), strings.Contains(standbys, application+f.o.Name):
+		return 0, fmt.Errorf("pgfeed: synchronous_standby_names is %q, so that commits may wait for the feed as if it were a standby: name the standbys there", standbys)
+	}
+	return version, nil
+}
+
+// A table is what the catalog says of one of [Options.Tables].
+type table struct {
+	name         string // in the options
+	schema, bare string
+	oid          uint32
+	columns      []string          // that a row tells
+	key          []string          // the primary key, if a row tells all of it
+	identity     []string          // columns of the replica identities, its own and its partitions'
+	full         bool              // one of them is FULL
+	types        map[uint32]uint32 // of columns; of a domain, what it is made of
+}
+
+// checkTables reads the catalog. Its error names what is wrong with each table.
+func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*table, error) {
+	tables, wrong := map[[2]string]*table{}, []error(nil)
+	for _, o := range f.o.Tables {
+		t := &table{name: o.Name, columns: slices.Clone(o.Columns), types: map[uint32]uint32{}}
+		t.schema, t.bare = o.split()
+		if err := t.read(ctx, db); err != nil {
+			wrong = append(wrong, f.tableError(ctx, t, err))
+		}
+		tables[[2]string{t.schema, t.bare}] = t
+	}
+	return tables, errors.Join(wrong...)
+}
+
+func (f *Feed) tableError(ctx context.Context, t *table, err error) error {
+	what := fmt.Sprintf("table %s.%s", t.schema, t.bare)
+	var pg *pgconn.PgError
+	if ctx.Err() != nil || errors.As(err, &pg) {
+		return f.failure(ctx, what, err)
+	}
+	return fmt.Errorf("pgfeed: %s: %v", what, err)
+}
+
+func (t *table) read(ctx context.Context, db *pgx.Conn) error {
+	var kind, persistence string
+	err := db.QueryRow(ctx, `SELECT c.oid, c.relkind::text, c.relpersistence::text
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`, t.schema, t.bare).
+		Scan(&t.oid, &kind, &persistence)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return errors.New("does not exist in this database, or the name is spelled otherwise: it is as in pg_class, without quotes")
+	case err != nil:
+		return err
+	case kind != "r" && kind != "p":
+		return errors.New("is no table but a view or the like: name the tables that it reads")
+	case persistence != "p":
+		return errors.New("is unlogged or temporary, so the log does not have its changes")
+	}
+	if err := t.readColumns(ctx, db); err != nil {
+		return err
+	}
+	return t.readIdentity(ctx, db)
+}
+
+func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
+	rows, err := db.Query(ctx, `SELECT a.attname, a.attgenerated <> '', a.atttypid, (
+			WITH RECURSIVE type AS (
+				SELECT a.atttypid AS oid
+				UNION ALL SELECT d.typbasetype FROM type JOIN pg_type d USING (oid) WHERE d.typtype = 'd')
+			SELECT oid FROM type JOIN pg_type USING (oid) WHERE typtype <> 'd')
+		FROM pg_attribute a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped`, t.oid)
+	if err != nil {
+		return err
+	}
+	generated := map[string]bool{}
+	var name string
+	var isGenerated bool
+	var oid, base uint32
+	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &oid, &base}, func() error {
+		generated[name], t.types[oid] = isGenerated, base
+		return nil
+	}); err != nil {
+		return err
+	}
+	err = db.QueryRow(ctx, `SELECT COALESCE(array_agg(a.attname::text ORDER BY array_position(i.indkey::int2[], a.attnum)), '{}')
+		FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+		WHERE i.indrelid = $1 AND i.indisprimary`, t.oid).Scan(&t.key)
+	if err != nil {
+		return err
+	}
+	if len(t.columns) == 0 {
+		t.columns = t.key
+	}
+	if len(t.columns) == 0 {
+		return errors.New("has no primary key: name the Columns that its keys are made of")
+	}
+	for _, column := range t.columns {
+		switch isGenerated, ok := generated[column]; {
+		case !ok:
+			return fmt.Errorf("has no column %q; it has %q", column, slices.Sorted(maps.Keys(generated)))
+		case isGenerated:
+			return fmt.Errorf("column %q is generated, so the log does not have it: name the columns that it is made of", column)
+		}
+	}
+	if !covers(t.columns, t.key) {
+		t.key = nil
+	}
+	return nil
+}
+
+// readIdentity checks that the log will have the old values of the columns.
+func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
+	rows, err := db.Query(ctx, `SELECT c.oid::regclass::text, c.relreplident::text, COALESCE((
+			SELECT array_agg(a.attname::text)
+			FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+			WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}')
+		FROM pg_class c
+		WHERE c.oid IN (SELECT $1::oid UNION SELECT relid::oid FROM pg_partition_tree($1::oid::regclass) WHERE isleaf)
+		ORDER BY c.oid <> $1, c.oid`, t.oid)
+	if err != nil {
+		return err
+	}
+	var name, kind string
+	var columns []string
+	_, err = pgx.ForEachRow(rows, []any{&name, &kind, &columns}, func() error {
+		if kind == "f" {
+			t.full = true
+			return nil
+		}
+		t.identity = append(t.identity, columns...)
+		for _, column := range t.columns {
+			if !slices.Contains(columns, column) {
+				return fmt.Errorf("the REPLICA IDENTITY of %s does not have column %q, so the log does not tell under which keys an old row was cached: "+
+					"let its owner run ALTER TABLE %s REPLICA IDENTITY FULL; or … REPLICA IDENTITY USING INDEX, with a unique index over %s, all of them NOT NULL",
+					name, column, name, strings.Join(t.columns, ", "))
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// publish sees to it that the publication has the tables. It tells whether that is new.
+func (f *Feed) publish(ctx context.Context, db *pgx.Conn, tables map[[2]string]*table, version int) (changed bool, err error) {
+	var exists, right, all bool
+	err = db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, puballtables
+		FROM pg_publication WHERE pubname = $1`, f.o.Publication).Scan(&exists, &right, &all)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return false, f.failure(ctx, "reading pg_publication", err)
+	}
+	published, err := f.published(ctx, db, version)
+	if err != nil {
+		return false, err
+	}
+	var statements, add, drop []string
+	for _, o := range f.o.Tables { // in their order, so that the statement is the same each time
+		schema, bare := o.split()
+		t := tables[[2]string{schema, bare}]
+		p := published[t.oid]
+		if p.ok && !p.filtered && (!p.listed || !t.full && covers(p.columns, t.needed())) {
+			continue
+		}
+		if p.ok {
+			drop = append(drop, quoted(t.schema, t.bare))
+		}
+		add = append(add, t.published(p.columns, version))
+	}
+	const settings = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+	name := quoted(f.o.Publication)
+	switch {
+	case !exists:
+		statements = append(statements, "CREATE PUBLICATION "+name+" FOR TABLE "+strings.Join(add, ", ")+" WITH ("+settings+")")
+	case !right:
+		statements = append(statements, "ALTER PUBLICATION "+name+" SET ("+settings+")")
+	}
+	if exists && len(drop) > 0 {
+		statements = append(statements, "ALTER PUBLICATION "+name+" DROP TABLE "+strings.Join(drop, ", "))
+	}
+	if exists && len(add) > 0 {
+		statements = append(statements, "ALTER PUBLICATION "+name+" ADD TABLE "+strings.Join(add, ", "))
+	}
+	if len(statements) == 0 {
+		return false, nil
+	}
+	return true, f.alter(ctx, db, statements)
+}
+
+func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string) error {
+	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		for _, statement := range statements {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; publication %s has to be made or changed, let the owner of the tables and the database run: %s;",
+			f.failure(ctx, "the publication", err), f.o.Publication, strings.Join(statements, "; "))
+	}
+	f.o.Logger.Info("pgfeed: the publication has been made or changed", "publication", f.o.Publication, "sql", strings.Join(statements, "; "))
+	return nil
+}
+
+// A publishedTable is how a publication has a table.
+type publishedTable struct {
+	ok       bool // it has it
+	listed   bool // with a list of columns
+	columns  []string
+	filtered bool // with a WHERE
+}
+
+func (f *Feed) published(ctx context.Context, db *pgx.Conn, version int) (map[uint32]publishedTable, error) {
+	details := "false, '{}'::text[], false"
+	if version >= columnLists {
+		details = `r.prattrs IS NOT NULL, ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum = ANY (r.prattrs::int2[])),
+			r.prqual IS NOT NULL`
+	}
+	rows, err := db.Query(ctx, `SELECT c.oid, `+details+`
+		FROM pg_publication_tables t
+		JOIN pg_namespace n ON n.nspname = t.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+		JOIN pg_publication p ON p.pubname = t.pubname LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+		WHERE t.pubname = $1`, f.o.Publication)
+	if err != nil {
+		return nil, f.failure(ctx, "reading pg_publication_tables", err)
+	}
+	found := map[uint32]publishedTable{}
+	var oid uint32
+	p := publishedTable{ok: true}
+	if _, err = pgx.ForEachRow(rows, []any{&oid, &p.listed, &p.columns, &p.filtered}, func() error {
+		found[oid] = p
+		return nil
+	}); err != nil {
+		return nil, f.failure(ctx, "reading pg_publication_tables", err)
+	}
+	return found, nil
+}
+
+// needed are the columns that the publication must have. A publication without the whole
+// identity would make the writers' updates fail.
+func (t *table) needed() []string {
+	needed := slices.Concat(t.columns, t.identity)
+	slices.Sort(needed)
+	return slices.Compact(needed)
+}
+
+// published is how a table stands in CREATE PUBLICATION. Its columns are listed where the
+// server can do that, so that it need not send wide rows; with FULL that is not allowed.
+func (t *table) published(more []string, version int) string {
+	name := quoted(t.schema, t.bare)
+	if version < columnLists || t.full {
+		return name
+	}
+	columns := slices.Concat(t.needed(), more)
+	slices.Sort(columns)
+	for i, column := range columns {
+		columns[i] = quoted(column)
+	}
+	return name + " (" + strings.Join(slices.Compact(columns), ", ") + ")"
+}
+
+func covers(columns, all []string) bool {
+	return !slices.ContainsFunc(all, func(c string) bool { return !slices.Contains(columns, c) })
+}

@@ -1,0 +1,308 @@
+package pgfeed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/logonce"
+)
+
+// Options are the settings of a [Feed]. Name, URL and Tables are required.
+type Options struct {
+	// Name is the feed's name, see [cache.Feed].
+	Name string
+	// URL is how to connect, "postgres://levee@db/shop" for example, or as the words
+	// "host=db user=levee dbname=shop" of libpq. It leads to the primary server itself, not
+	// to a pooler such as PgBouncer; with several hosts, say target_session_attrs=primary.
+	URL string
+	// Tables are the tables to tell of. Those that are added later make a stream lose its
+	// position, so that their cache begins empty.
+	Tables []Table
+	// Slot is the replication slot, made by the first Open. It must be the feed's alone.
+	// Empty: "levee_" and Name. Lower-case letters, digits and "_".
+	Slot string
+	// Publication is the publication, which Open makes or adds tables to where the user may
+	// do that. Empty: the name of the slot.
+	Publication string
+	// MaxBatch is how many changes a batch has at the most; a transaction that has more is told
+	// in several. 0: 500.
+	MaxBatch int
+	// MaxRetained is how many bytes of its log the database may keep for the slot before the
+	// feed logs a warning, once a minute at the most. 0: 1 GiB; negative: none.
+	MaxRetained int64
+	// Logger is told of what the feed survives. nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// A Table is a table that a [Feed] tells of.
+type Table struct {
+	// Name is the table's name with or without its schema, "public.product" for example. It
+	// is [cache.Change.Table] as it stands here. Without a schema it is in public.
+	Name string
+	// Columns are what a row tells: all that is needed to name the keys it is cached under.
+	// The table's REPLICA IDENTITY must have them. Empty: the primary key.
+	Columns []string
+}
+
+// A Feed tells of the changes in tables of a PostgreSQL database. It implements [cache.Feed];
+// its methods may be called concurrently.
+type Feed struct {
+	o      Options
+	config *pgx.ConnConfig
+	log    *logonce.Log
+
+	patience time.Duration // the constant, but for tests
+}
+
+var _ cache.Feed = (*Feed)(nil)
+
+var (
+	plain   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+	unplain = regexp.MustCompile(`[^a-z0-9_]`)
+)
+
+// application and the feed's name are what the database's views show.
+const application = "levee feed "
+
+// New makes a feed. It does not connect.
+func New(o Options) (*Feed, error) {
+	o.Slot = cmp.Or(o.Slot, "levee_"+unplain.ReplaceAllString(strings.ToLower(o.Name), "_"))
+	o.Publication = cmp.Or(o.Publication, o.Slot)
+	o.MaxBatch = cmp.Or(o.MaxBatch, 500)
+	o.MaxRetained = cmp.Or(o.MaxRetained, 1<<30)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	switch {
+	case o.Name == "":
+		return nil, errors.New("pgfeed: Options.Name is empty")
+	case !plain.MatchString(o.Slot):
+		return nil, fmt.Errorf("pgfeed: Options.Slot is %q; it may have lower-case letters, digits and _, 63 at the most", o.Slot)
+	case !plain.MatchString(o.Publication):
+		return nil, fmt.Errorf("pgfeed: Options.Publication is %q; it may have lower-case letters, digits and _, 63 at the most", o.Publication)
+	case o.MaxBatch < 0:
+		return nil, fmt.Errorf("pgfeed: Options.MaxBatch is %d", o.MaxBatch)
+	case len(o.Tables) == 0:
+		return nil, errors.New("pgfeed: Options.Tables is empty")
+	case o.URL == "":
+		return nil, errors.New("pgfeed: Options.URL is empty")
+	}
+	named := map[[2]string]bool{}
+	for _, t := range o.Tables {
+		schema, name := t.split()
+		if schema == "" || name == "" {
+			return nil, fmt.Errorf("pgfeed: Options.Tables: %q is no name of a table", t.Name)
+		}
+		if named[[2]string{schema, name}] {
+			return nil, fmt.Errorf("pgfeed: Options.Tables names %s.%s twice", schema, name)
+		}
+		named[[2]string{schema, name}] = true
+	}
+	config, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("pgfeed: Options.URL: %v", err) // which hides the password
+	}
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, 10*time.Second)
+	for name, value := range map[string]string{
+		"application_name": fmt.Sprintf("%.63s", application+o.Name), "client_encoding": "UTF8",
+		"statement_timeout": "0", "lock_timeout": "0", "idle_session_timeout": "0",
+	} {
+		config.RuntimeParams[name] = value
+	}
+	return &Feed{o: o, config: config, log: logonce.New(o.Logger, "pgfeed: "), patience: patience}, nil
+}
+
+func (t Table) split() (schema, name string) {
+	schema, name, ok := strings.Cut(t.Name, ".")
+	if !ok {
+		return "public", schema
+	}
+	return schema, name
+}
+
+// Name is [Options.Name].
+func (f *Feed) Name() string { return f.o.Name }
+
+// Open checks the database and begins to read, see [cache.Feed]. Its errors say what to do.
+//
+// At the zero Position it makes the slot, which takes as long as the longest transaction
+// that is under way in the database, or goes on with a slot that is there from the present on.
+func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+	begin, err := parsePosition(from)
+	if err != nil {
+		return nil, err
+	}
+	db, err := f.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := f.prepare(ctx, db, begin)
+	if err != nil {
+		return nil, errors.Join(err, closeConn(db))
+	}
+	conn, err := f.connectReplication(ctx)
+	if err != nil {
+		return nil, errors.Join(err, closeConn(db))
+	}
+	start, err := f.start(ctx, db, conn, begin)
+	if err != nil {
+		return nil, errors.Join(err, closeConn(conn), closeConn(db))
+	}
+	return newStream(f, db, conn, tables, start, begin == position{}), nil
+}
+
+// prepare checks the server and the tables, and sees to the publication.
+func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (map[[2]string]*table, error) {
+	version, err := f.checkServer(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := f.checkTables(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := f.publish(ctx, db, tables, version)
+	if err != nil {
+		return nil, err
+	}
+	if changed && begin != (position{}) {
+		return nil, fmt.Errorf("pgfeed: publication %s did not have all the tables until now: %w", f.o.Publication, cache.ErrPositionLost)
+	}
+	return tables, nil
+}
+
+func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {
+	db, err := pgx.ConnectConfig(ctx, f.config)
+	if err != nil {
+		return nil, f.failure(ctx, "connecting", err)
+	}
+	return db, nil
+}
+
+func (f *Feed) connectReplication(ctx context.Context) (*pgconn.PgConn, error) {
+	config := f.config.Config.Copy()
+	for name, value := range map[string]string{
+		"replication": "database",
+		// A follower that has vanished frees the slot that soon.
+		"wal_sender_timeout": strconv.FormatInt(f.patience.Milliseconds(), 10),
+		// How values are written, see value.
+		"datestyle": "ISO", "intervalstyle": "postgres", "timezone": "UTC", "extra_float_digits": "3", "bytea_output": "hex",
+	} {
+		config.RuntimeParams[name] = value
+	}
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, f.failure(ctx, "connecting for replication", err)
+	}
+	return conn, nil
+}
+
+// start makes or checks the slot, and begins to stream from it.
+func (f *Feed) start(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, begin position) (position, error) {
+	system, err := pglogrepl.IdentifySystem(ctx, conn)
+	if err != nil {
+		return position{}, f.failure(ctx, "IDENTIFY_SYSTEM", err)
+	}
+	now := position{lsn: begin.lsn, system: system.SystemID, timeline: system.Timeline}
+	if begin != (position{}) {
+		if err := f.sameServer(ctx, conn, begin, system); err != nil {
+			return position{}, err
+		}
+	}
+	if now.lsn, err = f.seeToSlot(ctx, db, conn, begin); err != nil {
+		return position{}, err
+	}
+	err = pglogrepl.StartReplication(ctx, conn, f.o.Slot, now.lsn, pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", `publication_names '"` + f.o.Publication + `"'`},
+	})
+	if err != nil {
+		return position{}, f.failure(ctx, "START_REPLICATION", err)
+	}
+	return now, nil
+}
+
+// Drop removes the slot and the publication from the database, for a feed that will not be
+// followed any more: a slot that nobody reads keeps the log of the database for ever. It is
+// an error if the feed is being followed.
+func (f *Feed) Drop(ctx context.Context) error {
+	db, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(db)
+	if _, err := db.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", f.o.Slot); err != nil {
+		return f.failure(ctx, "dropping slot "+f.o.Slot, err)
+	}
+	if _, err := db.Exec(ctx, "DROP PUBLICATION IF EXISTS "+quoted(f.o.Publication)); err != nil {
+		return f.failure(ctx, "dropping publication "+f.o.Publication, err)
+	}
+	return nil
+}
+
+// failure makes an error of one that the driver has returned. It keeps the server's
+// detail and hint, which the driver's leaves out, and says what to do.
+func (f *Feed) failure(ctx context.Context, what string, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		return fmt.Errorf("pgfeed: %s: %w", what, ended)
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return fmt.Errorf("pgfeed: %s: %v", what, err)
+	}
+	text := pg.Message
+	for _, more := range []string{pg.Detail, pg.Hint, f.wayOut(pg)} {
+		if more != "" {
+			text += "; " + more
+		}
+	}
+	if lost(pg) {
+		return fmt.Errorf("pgfeed: %s: %s: %w", what, text, cache.ErrPositionLost)
+	}
+	return fmt.Errorf("pgfeed: %s: %s (SQLSTATE %s)", what, text, pg.Code)
+}
+
+// lost tells whether the server cannot go on from the slot's place any more.
+func lost(pg *pgconn.PgError) bool {
+	switch pg.Code {
+	case "58P01": // requested WAL segment has already been removed
+		return true
+	case "42704": // what came before the publication was dropped and made anew cannot be decoded
+		return strings.Contains(pg.Message, "publication")
+	case "55000": // the slot has been invalidated; the text depends on the release
+		return strings.Contains(pg.Message, "can no longer get changes") || strings.Contains(pg.Message, "can no longer access")
+	}
+	return false
+}
+
+func (f *Feed) wayOut(pg *pgconn.PgError) string {
+	user := quoted(f.config.User)
+	switch { // 42501 is insufficient_privilege
+	case pg.Code == "42501" && strings.Contains(strings.ToLower(pg.Message+pg.Detail), "replication"):
+		return "let a superuser run: ALTER ROLE " + user + " REPLICATION; (on RDS: GRANT rds_replication TO " + user + ";)"
+	case pg.Code == "53300":
+		return "raise max_wal_senders or max_connections"
+	case pg.Code == "53400":
+		return "raise max_replication_slots, or drop a slot of pg_replication_slots that nobody reads"
+	}
+	return ""
+}
+
+// closeConn closes a connection and drops the error: there is nobody whom it concerns.
+func closeConn(conn interface{ Close(context.Context) error }) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+	return nil
+}
+
+func quoted(name ...string) string { return pgx.Identifier(name).Sanitize() }

@@ -1,0 +1,296 @@
+package pgfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+const product = "CREATE TABLE product (id bigint PRIMARY KEY, slug text NOT NULL, name text)"
+
+// What the package says to set up is enough, for a user who may do nothing else.
+func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
+	r := newRig(t, product)
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var statements []string
+	for _, line := range regexp.MustCompile(`(?m)^//\t((?:CREATE|ALTER) .*;)$`).FindAllStringSubmatch(string(doc), -1) {
+		statements = append(statements, line[1])
+	}
+	if len(statements) != 5 {
+		t.Fatalf("the doc has %d statements: %q", len(statements), statements)
+	}
+	t.Cleanup(func() { r.admin("DROP ROLE levee") })
+	feed := r.feed(func(o *Options) { o.Name, o.URL = "shop", r.url("levee") }, Table{"public.product", []string{"id", "slug"}})
+	r.exec(statements[:3]...)
+	for _, more := range [][]string{nil, append([]string{"DROP PUBLICATION levee_shop"}, statements[3:]...)} {
+		r.exec(more...)
+		if more != nil { // and as the feed makes it itself
+			feed = r.feed(func(o *Options) { o.Name = "shop" }, Table{"public.product", []string{"id", "slug"}})
+		}
+		r.exec("DELETE FROM product")
+		w := r.open(feed, cache.Position{})
+		r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product")
+		got := w.next(3)
+		key := []string{"id"}
+		want := []cache.Change{
+			{Table: "public.product", Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
+			{Table: "public.product", Kind: cache.Updated, Old: cache.Row{"id": int64(1), "slug": "a"}, New: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
+			{Table: "public.product", Kind: cache.Deleted, Old: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %v\nwant %v", got, want)
+		}
+		w.close()
+	}
+}
+
+func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
+	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)")
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "INSERT INTO other VALUES (1)", "UPDATE product SET name = 'B'",
+		"UPDATE product SET id = 2", "TRUNCATE product, other", "BEGIN; INSERT INTO product VALUES (9, 'x', ''); ROLLBACK")
+	want := "1 <nil> map[id:1]; 2 <nil> map[id:1]; 2 map[id:1] map[id:2]; 4 <nil> <nil>; "
+	if got := summary(w.next(4)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func summary(changes []cache.Change) string {
+	var b strings.Builder
+	show := func(r cache.Row) string {
+		if r == nil {
+			return "<nil>"
+		}
+		return fmt.Sprint(r)
+	}
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%d %s %s; ", c.Kind, show(c.Old), show(c.New))
+	}
+	return b.String()
+}
+
+func TestTypesBecomeTheKindsOfRow(t *testing.T) {
+	r := newRig(t, "CREATE DOMAIN small AS int", "CREATE DOMAIN smaller AS small", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
+	var names, types, values []string
+	want := cache.Row{}
+	for i, c := range []struct {
+		sql, value string
+		want       any
+	}{
+		{"smallint", "-3", int64(-3)},
+		{"int", "7", int64(7)},
+		{"bigint", "9223372036854775807", int64(1<<63 - 1)},
+		{"smaller", "8", int64(8)},
+		{"boolean", "true", true},
+		{"text", "'å\n'", "å\n"},
+		{"varchar(5)", "'x'", "x"},
+		{"mood", "'glad'", "glad"},
+		{"uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+		{"numeric(10,2)", "1.5", "1.50"},
+		{"double precision", "0.1", 0.1},
+		{"real", "0.5", 0.5},
+		{"bytea", `'\x00ff'`, []byte{0, 255}},
+		{"timestamptz", "'2026-01-02 03:04:05.678901+02'", time.Date(2026, 1, 2, 1, 4, 5, 678901000, time.UTC)},
+		{"timestamp", "'2026-01-02 03:04:05'", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		{"timestamptz", "'infinity'", "infinity"},
+		{"date", "'2026-01-02'", time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
+		{"jsonb", `'{"a":1}'`, `{"a": 1}`},
+		{"int[]", "'{1,2}'", "{1,2}"},
+		{"text", "NULL", nil},
+	} {
+		name := fmt.Sprintf("c%02d", i)
+		names, types, values = append(names, name), append(types, name+" "+c.sql), append(values, c.value)
+		want[name] = c.want
+	}
+	r.exec("CREATE TABLE kinds ("+strings.Join(types, ", ")+")", "ALTER TABLE kinds REPLICA IDENTITY FULL",
+		"ALTER ROLE postgres SET timezone = 'Asia/Tokyo'", "ALTER ROLE postgres SET bytea_output = 'escape'", "ALTER ROLE postgres SET datestyle = 'German'")
+	t.Cleanup(func() { r.admin("ALTER ROLE postgres RESET ALL") })
+	w := r.open(r.feed(nil, Table{"public.kinds", names}), cache.Position{})
+	r.exec("SET datestyle = 'ISO'; INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
+	changes := w.next(2)
+	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
+		for name, value := range want {
+			if !reflect.DeepEqual(got[name], value) {
+				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("change %d has %d columns, want %d", i, len(got), len(want))
+		}
+	}
+}
+
+// A long value is stored apart, and is not logged anew when something else of its row changes.
+func TestALongValueThatDidNotChangeIsTold(t *testing.T) {
+	r := newRig(t, "CREATE TABLE page (id int PRIMARY KEY, path text NOT NULL, hits int)", "ALTER TABLE page ALTER path SET STORAGE EXTERNAL",
+		"ALTER TABLE page REPLICA IDENTITY FULL")
+	w := r.open(r.feed(nil, Table{"public.page", []string{"path"}}), cache.Position{})
+	r.exec("INSERT INTO page VALUES (1, repeat('x', 10000), 0)", "UPDATE page SET hits = 1")
+	path := strings.Repeat("x", 10000)
+	for _, c := range w.next(2) {
+		if c.New["path"] != path || c.Kind == cache.Updated && c.Old["path"] != path || c.Key != nil {
+			t.Errorf("%v: %d and %d bytes, key %v", c.Kind, len(fmt.Sprint(c.Old["path"])), len(fmt.Sprint(c.New["path"])), c.Key)
+		}
+	}
+}
+
+func TestPartitionsAreToldAsTheirTable(t *testing.T) {
+	r := newRig(t, "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
+		"CREATE TABLE event_a PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+		"CREATE TABLE event_b (day date NOT NULL, id int NOT NULL)", // other order of columns
+		"ALTER TABLE event ATTACH PARTITION event_b FOR VALUES FROM ('2026-02-01') TO ('2026-03-01')")
+	w := r.open(r.feed(nil, Table{"public.event", []string{"id"}}), cache.Position{})
+	r.exec("INSERT INTO event VALUES (1, '2026-01-05'), (2, '2026-02-05')", "UPDATE event SET day = '2026-02-06' WHERE id = 1", "TRUNCATE event")
+	want := "1 <nil> map[id:1]; 1 <nil> map[id:2]; 3 map[id:1] <nil>; 1 <nil> map[id:1]; 4 <nil> <nil>; "
+	if got := summary(w.next(5)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	r.exec("ALTER TABLE event_b REPLICA IDENTITY FULL") // FULL and a list of columns: each update of event_b fails
+	w.close()
+	f := r.feed(nil, Table{"public.event", []string{"id"}})
+	if _, err := f.Open(soon(t), w.at); !errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("opened with a publication that had to be changed: %v", err)
+	}
+	w = r.open(f, cache.Position{})
+	r.exec("INSERT INTO event VALUES (3, '2026-02-05')", "UPDATE event SET id = 4 WHERE id = 3")
+	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 2 map[id:3] map[id:4]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (2, '', '')")
+	w.next(1)
+	first := w.at
+	w.confirm()
+	r.exec("INSERT INTO product VALUES (3, '', '')")
+	w.next(1)
+	w.close()
+	r.exec("INSERT INTO product VALUES (4, '', '')")
+	w = r.open(f, first) // 3 was told and not confirmed
+	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	w.confirm()
+	w.close()
+	redistest.Eventually(t, 10*time.Second, "the server has heard of the position", func() bool {
+		s, err := f.Open(soon(t), first)
+		if err == nil {
+			_ = s.Close()
+		}
+		return errors.Is(err, cache.ErrPositionLost)
+	})
+	r.exec("INSERT INTO product VALUES (5, '', '')")
+	w = r.open(f, cache.Position{}) // from now on, though the slot still has 5
+	r.exec("INSERT INTO product VALUES (6, '', '')")
+	if got, want := summary(w.next(1)), "1 <nil> map[id:6]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	for ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond); ; {
+		defer cancel()
+		if _, err := w.Next(ctx); err != nil {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+	w.close()
+	if _, err := w.Next(t.Context()); !errors.Is(err, errClosed) {
+		t.Errorf("Next of a closed stream: %v", err)
+	}
+	if err := w.Confirm(t.Context(), w.at); !errors.Is(err, errClosed) {
+		t.Errorf("Confirm of a closed stream: %v", err)
+	}
+}
+
+// Synchronous replication holds a commit back after it is in the log. Without gate it is
+// told at once, when whoever loads the row still finds the old one.
+func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	standbys := func(names string) {
+		r.admin("ALTER SYSTEM SET synchronous_standby_names = '" + names + "'")
+		r.admin("SELECT pg_reload_conf()")
+		redistest.Eventually(t, 10*time.Second, "the setting is in force", func() bool {
+			return r.value("SELECT current_setting('synchronous_standby_names')") == names
+		})
+	}
+	standbys("nobody")
+	defer standbys("")
+	committed := make(chan error, 1)
+	go func() {
+		db, err := pgx.Connect(context.Background(), r.url("postgres"))
+		if err == nil {
+			_, err = db.Exec(context.Background(), "INSERT INTO product VALUES (1, '', '')")
+			_ = db.Close(context.Background())
+		}
+		committed <- err
+	}()
+	redistest.Eventually(t, 10*time.Second, "the commit waits", func() bool {
+		return r.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == int64(1)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	for {
+		b, err := w.Next(ctx)
+		if err != nil {
+			break
+		}
+		if len(b.Changes) > 0 {
+			t.Fatalf("told %v, and there are %v rows", b.Changes, r.value("SELECT count(*) FROM product"))
+		}
+	}
+	standbys("")
+	w.next(1)
+	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+	if n := r.value("SELECT count(*) FROM product"); n != int64(1) {
+		t.Errorf("%v rows", n)
+	}
+}
+
+func TestWhatASnapshotDoesNotSeeIsUnderWay(t *testing.T) {
+	const era = 1 << 32
+	for snapshot, want := range map[string]string{
+		"5:9:": "[9 10]", "5:9:5,7": "[5 7 9 10]", fmt.Sprintf("%d:%d:%d", era+5, era+9, era+7): "[7 9 10]",
+		fmt.Sprintf("%d:%d:", era-3, era+6): "[7 9 10]", fmt.Sprintf("%d:%d:%d", era-3, era+100, uint64(era-1)): "[4294967295]",
+	} {
+		if got, err := underWay(snapshot, []uint32{4294967295, 5, 7, 9, 10}); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, %v, want %s", snapshot, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "1:2", "1:x:", "::"} {
+		if _, err := underWay(bad, []uint32{1}); err == nil {
+			t.Errorf("%q is a snapshot", bad)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package pgfeed
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// A position is a place in the write-ahead log of a server: what was committed before it
+// has been told. The zero position is none.
+type position struct {
+	lsn      pglogrepl.LSN
+	system   string // identifies the server and its standbys
+	timeline int32  // grows when a standby is promoted
+}
+
+func (p position) public() cache.Position {
+	return cache.Position{Text: fmt.Sprintf("%s system %s timeline %d", p.lsn, p.system, p.timeline), Order: uint64(p.lsn)}
+}
+
+func parsePosition(from cache.Position) (p position, err error) {
+	if from == (cache.Position{}) {
+		return position{}, nil
+	}
+	var lsn string
+	if _, err = fmt.Sscanf(from.Text, "%s system %s timeline %d", &lsn, &p.system, &p.timeline); err == nil {
+		p.lsn, err = pglogrepl.ParseLSN(lsn)
+	}
+	if err != nil || p.public().Text != from.Text {
+		return position{}, fmt.Errorf("pgfeed: %q is no position of PostgreSQL: %w", from.Text, cache.ErrPositionLost)
+	}
+	return p, nil
+}
+
+// sameServer checks that what a position meant is in the past of the server that the feed
+// reads now. It may have been restored from a backup, or be a standby that was promoted
+// before it had all that the old primary told.
+func (f *Feed) sameServer(ctx context.Context, conn *pgconn.PgConn, p position, now pglogrepl.IdentifySystemResult) error {
+	if p.system != now.SystemID {
+		return fmt.Errorf("pgfeed: the position is of server %s, and this is %s: %w", p.system, now.SystemID, cache.ErrPositionLost)
+	}
+	if p.timeline == now.Timeline {
+		return nil
+	}
+	history, err := pglogrepl.TimelineHistory(ctx, conn, now.Timeline)
+	if err != nil {
+		return f.failure(ctx, "TIMELINE_HISTORY", err)
+	}
+	left, ok := leftTimeline(string(history.Content), p.timeline)
+	if !ok || p.lsn > left {
+		return fmt.Errorf("pgfeed: the position %s of timeline %d is not in the past of timeline %d, which left it at %s: %w",
+			p.lsn, p.timeline, now.Timeline, left, cache.ErrPositionLost)
+	}
+	return nil
+}
+
+// leftTimeline finds in a timeline's history where the server has left another one.
+func leftTimeline(history string, timeline int32) (pglogrepl.LSN, bool) {
+	for line := range strings.Lines(history) {
+		var parent int32
+		var at string
+		if _, err := fmt.Sscan(line, &parent, &at); err != nil || parent != timeline {
+			continue
+		}
+		lsn, err := pglogrepl.ParseLSN(at)
+		return lsn, err == nil
+	}
+	return 0, false
+}

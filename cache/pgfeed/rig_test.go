@@ -1,0 +1,165 @@
+package pgfeed
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/dbtest"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+var server = &dbtest.Shared{Start: dbtest.Postgres}
+
+func TestMain(m *testing.M) { dbtest.Main(m, server) }
+
+var databases atomic.Int32
+
+// A rig is a database of the test's own, on the server that the tests share.
+type rig struct {
+	t    testing.TB
+	s    *dbtest.Server
+	name string
+	log  *strings.Builder
+}
+
+func newRig(t testing.TB, statements ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, s: server.Get(t), name: fmt.Sprintf("test%d", databases.Add(1)), log: &strings.Builder{}}
+	r.admin("CREATE DATABASE " + r.name)
+	t.Cleanup(func() {
+		r.s = server.Get(t)
+		r.admin("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = '" + r.name + "' AND active")
+		redistest.Eventually(t, 10*time.Second, "the slots are free", func() bool {
+			return r.value("SELECT count(*) FROM pg_replication_slots WHERE database = '"+r.name+"' AND active") == int64(0)
+		})
+		r.admin("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '" + r.name + "'")
+		r.admin("DROP DATABASE " + r.name + " WITH (FORCE)")
+	})
+	r.exec(statements...)
+	return r
+}
+
+func (r *rig) url(user string) string { return r.s.PostgresURL(user, r.name) }
+
+func (r *rig) admin(sql string) {
+	r.t.Helper()
+	r.on(r.s.PostgresURL("postgres", "postgres"), func(db *pgx.Conn) error {
+		_, err := db.Exec(context.Background(), sql)
+		return err
+	})
+}
+
+func (r *rig) exec(statements ...string) {
+	r.t.Helper()
+	r.on(r.url("postgres"), func(db *pgx.Conn) error {
+		for _, sql := range statements {
+			if _, err := db.Exec(context.Background(), sql); err != nil {
+				return fmt.Errorf("%s: %w", sql, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (r *rig) value(sql string) (v any) {
+	r.t.Helper()
+	r.on(r.url("postgres"), func(db *pgx.Conn) error { return db.QueryRow(context.Background(), sql).Scan(&v) })
+	return v
+}
+
+func (r *rig) on(url string, do func(*pgx.Conn) error) {
+	r.t.Helper()
+	db, err := pgx.Connect(context.Background(), url)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer db.Close(context.Background())
+	if err := do(db); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// feed makes a feed of the database; change may be nil.
+func (r *rig) feed(change func(*Options), tables ...Table) *Feed {
+	r.t.Helper()
+	o := Options{Name: r.name, URL: r.url("postgres"), Tables: tables, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	if change != nil {
+		change(&o)
+	}
+	f, err := New(o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return f
+}
+
+// A follower reads a stream as cache.Follow does.
+type follower struct {
+	t testing.TB
+	cache.Stream
+	at   cache.Position // of the last batch that had one
+	once sync.Once
+}
+
+func (r *rig) open(f *Feed, from cache.Position) *follower {
+	r.t.Helper()
+	s, err := f.Open(soon(r.t), from)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	w := &follower{t: r.t, Stream: s, at: from}
+	r.t.Cleanup(w.close)
+	return w
+}
+
+func (w *follower) close() {
+	w.once.Do(func() {
+		if err := w.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// next returns the next n changes at least, and then what belongs to their transaction.
+func (w *follower) next(n int) (changes []cache.Change) {
+	w.t.Helper()
+	ctx := soon(w.t)
+	for ended := false; len(changes) < n || !ended; {
+		b, err := w.Next(ctx)
+		if err != nil {
+			w.t.Fatalf("after %d of %d changes: %v", len(changes), n, err)
+		}
+		changes = append(changes, b.Changes...)
+		if ended = b.Position != (cache.Position{}); ended {
+			if b.Position.Order < w.at.Order {
+				w.t.Errorf("position %v after %v", b.Position, w.at)
+			}
+			w.at = b.Position
+		}
+	}
+	return changes
+}
+
+func (w *follower) confirm() {
+	w.t.Helper()
+	if err := w.Confirm(w.t.Context(), w.at); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// soon ends when a test has waited long enough.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
