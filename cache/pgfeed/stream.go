@@ -84,9 +84,9 @@ func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, tables map[[2]string]
 			}
 		})
 	}
-	s.tasks.Go(func() { // read waits for the network, not for ctx
+	s.tasks.Go(func() { // read waits for the network; and a server that shuts down, for us
 		<-s.ctx.Done()
-		_ = conn.Conn().SetDeadline(time.Unix(1, 0))
+		_ = conn.Conn().Close()
 	})
 	return s
 }
@@ -97,7 +97,6 @@ var errClosed = errors.New("pgfeed: the stream is closed")
 func (s *stream) Close() error {
 	s.cancel(errClosed)
 	s.tasks.Wait()
-	_ = s.conn.Conn().SetDeadline(time.Time{})
 	return errors.Join(closeConn(s.conn), closeConn(s.db))
 }
 
@@ -175,9 +174,6 @@ func (s *stream) read() error {
 	r := &reader{stream: s, relations: map[uint32]*relation{}, told: s.origin.lsn}
 	for {
 		_ = s.conn.Conn().SetReadDeadline(time.Now().Add(silence))
-		if s.ctx.Err() != nil { // its deadline may have come before ours
-			return nil
-		}
 		message, err := s.conn.ReceiveMessage(context.Background())
 		var timeout net.Error
 		switch {

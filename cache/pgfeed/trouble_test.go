@@ -1,0 +1,546 @@
+package pgfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A writer counts rows up, one transaction a number, until its server is gone for good.
+type writer struct {
+	row       int
+	committed atomic.Int64 // the last number whose commit was confirmed
+}
+
+func (w *writer) run(ctx context.Context, url string) {
+	for n := int64(0); ctx.Err() == nil; {
+		db, err := pgx.Connect(ctx, url)
+		for err == nil {
+			if n++; n < w.committed.Load() {
+				n = w.committed.Load() + 1
+			}
+			if _, err = db.Exec(ctx, "UPDATE counter SET n = $1 WHERE id = $2", n, w.row); err == nil {
+				w.committed.Store(n)
+			}
+		}
+		if db != nil {
+			_ = db.Close(context.Background())
+		}
+	}
+}
+
+// A restarting server and a follower that is restarted with it lose nothing: a writer's
+// numbers arrive in their order, only steps back being allowed, and none is left out that was
+// committed.
+func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
+	const writers = 3
+	r := newRig(t, "CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL)", "INSERT INTO counter SELECT generate_series(1, 3), 0",
+		"ALTER TABLE counter REPLICA IDENTITY FULL")
+	f := r.feed(nil, Table{"public.counter", []string{"id", "n"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	w := r.open(f, cache.Position{})
+	numbers := make([]*writer, writers)
+	for i := range numbers {
+		numbers[i] = &writer{row: i + 1}
+		running.Go(func() { numbers[i].run(ctx, r.url("postgres")) })
+	}
+	seen := map[int64]int64{}
+	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
+		for !stop() {
+			b, err := w.Next(soon(t))
+			if err != nil {
+				return err
+			}
+			for _, c := range b.Changes {
+				id, _ := c.New.Int("id")
+				n, _ := c.New.Int("n")
+				before, err := c.Old.Int("n")
+				if err != nil || before > seen[id] {
+					t.Errorf("row %d goes from %d to %d, and %d was the last that was told", id, before, n, seen[id])
+				}
+				seen[id] = max(seen[id], n)
+			}
+			if b.Position != (cache.Position{}) {
+				w.at = b.Position
+			}
+			if len(b.Changes)%2 == 0 { // and sometimes the confirmation is lost
+				_ = w.Confirm(ctx, w.at)
+			}
+		}
+		return nil
+	}
+	for round := range 3 {
+		target := int64(0)
+		for _, n := range numbers {
+			target = max(target, n.committed.Load())
+		}
+		go func() {
+			for numbers[round].committed.Load() < target+50 {
+				time.Sleep(time.Millisecond)
+			}
+			r.s.Kill()
+			r.s.Restart(t)
+		}()
+		if err := read(func() bool { return false }); errors.Is(err, cache.ErrPositionLost) {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
+			s, err := f.Open(soon(t), w.at)
+			if errors.Is(err, cache.ErrPositionLost) {
+				t.Fatal(err)
+			}
+			w.Stream = s
+			return err == nil
+		})
+	}
+	cancel()
+	running.Wait()
+	err := read(func() bool {
+		for _, n := range numbers {
+			if seen[int64(n.row)] < n.committed.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, n := range numbers {
+		if n.committed.Load() < 50 {
+			t.Errorf("writer %d came to %d", n.row, n.committed.Load())
+		}
+	}
+}
+
+// A long transaction comes in parts, of which the last alone has a position, and does not
+// gather in memory while its follower is busy.
+func TestALongTransactionTakesLittleMemory(t *testing.T) {
+	rows := redistest.Pick(100_000, 1_000_000)
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	r.exec(fmt.Sprintf("INSERT INTO product SELECT i, i::text, '' FROM generate_series(1, %d) i", rows))
+	next := func() cache.Batch {
+		for {
+			b, err := w.Next(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b.Changes) > 0 {
+				return b
+			}
+		}
+	}
+	got, before := len(next().Changes), heap()
+	time.Sleep(300 * time.Millisecond) // the follower is busy
+	if grown := heap() - before; grown > 8<<20 {
+		t.Errorf("%d MiB for a transaction that nobody reads", grown>>20)
+	}
+	for got < rows {
+		b := next()
+		for i, c := range b.Changes {
+			if c.New["id"] != int64(got+i+1) {
+				t.Fatalf("%v after %d", c.New, got+i)
+			}
+		}
+		got += len(b.Changes)
+		if len(b.Changes) > 500 || b.Committed.IsZero() || got < rows && b.Position != (cache.Position{}) {
+			t.Fatalf("a part of %d changes with position %v, committed %v", len(b.Changes), b.Position, b.Committed)
+		}
+		if b.Position != (cache.Position{}) {
+			w.at = b.Position
+		}
+	}
+	w.confirm()
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// While nothing happens to the tables, what happens beside them moves the slot all the same.
+func TestTheSlotMovesWhileTheTablesAreIdle(t *testing.T) {
+	r := newRig(t, product, "CREATE TABLE other (id int)")
+	f := r.feed(nil, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	w.next(0)
+	r.exec("INSERT INTO other SELECT generate_series(1, 20000)")
+	s, err := f.Stats(t.Context())
+	if err != nil || s.Unconfirmed < 1<<20 || s.Retained < s.Unconfirmed || !s.Active || s.Status != "reserved" || s.Safe != -1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	redistest.Eventually(t, 20*time.Second, "the slot is near the end", func() bool {
+		w.next(0)
+		w.confirm()
+		s, err := f.Stats(t.Context())
+		return err == nil && s.Unconfirmed < 1<<16
+	})
+}
+
+// A slot keeps what was not confirmed, however long its follower takes over it, and without a
+// word of the follower's the server would hang up.
+func TestAFollowerThatIsBusyKeepsItsConnection(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	f.patience = 500 * time.Millisecond
+	w := r.open(f, cache.Position{})
+	w.next(0)
+	r.exec("INSERT INTO product SELECT i, '', '' FROM generate_series(1, 10000) i")
+	w.Next(soon(t))
+	time.Sleep(4 * f.patience)
+	w.next(9000)
+}
+
+// A server that shuts down waits until the followers have confirmed the end of its log.
+func TestTheServerShutsDownBesideAFollower(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			b, err := w.Next(soon(t))
+			if err == nil && b.Position != (cache.Position{}) {
+				err = w.Confirm(t.Context(), b.Position)
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	r.exec("INSERT INTO product SELECT i, '', '' FROM generate_series(1, 1000) i")
+	pidFile := filepath.Join(r.s.Dir, "data", "postmaster.pid")
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	pid, _ := strconv.Atoi(line)
+	if err := syscall.Kill(pid, syscall.SIGINT); err != nil { // "fast"
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 8*time.Second, "the server ends", func() bool {
+		_, err := os.Stat(pidFile)
+		return err != nil
+	})
+	if err := <-ended; errors.Is(err, cache.ErrPositionLost) {
+		t.Error(err)
+	}
+	w.close()
+	r.s.Restart(t)
+}
+
+func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	second := r.feed(func(o *Options) { o.Name = "second"; o.Slot, o.Publication = "levee_"+r.name, "levee_"+r.name }, Table{Name: "product"})
+	_, err := second.Open(soon(t), cache.Position{})
+	wantError(t, err, "levee_"+r.name, "in use", "process ", `"postgres"`, "levee feed "+r.name, "127.0.0.1")
+	if err := second.Drop(t.Context()); err == nil {
+		t.Error("a slot was dropped under its follower")
+	}
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+	w.close()
+	if err := second.Drop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := r.value("SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database()) + (SELECT count(*) FROM pg_publication)"); n != int64(0) {
+		t.Errorf("%v slots and publications are left", n)
+	}
+	if s, err := second.Stats(t.Context()); err != nil || s != (Stats{}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one of %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not have %q", err, part)
+		}
+	}
+	if errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("%q makes its follower clear the caches", err)
+	}
+}
+
+func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
+	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
+		"CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)", "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+		"CREATE TABLE parts (id int PRIMARY KEY, s text NOT NULL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts DEFAULT",
+		"ALTER TABLE parts REPLICA IDENTITY FULL",
+		"CREATE ROLE plain LOGIN", "CREATE ROLE reader LOGIN REPLICATION")
+	t.Cleanup(func() { r.admin("DROP ROLE plain"); r.admin("DROP ROLE reader") })
+	user := func(name string) func(*Options) { return func(o *Options) { o.URL = r.url(name) } }
+	for _, c := range []struct {
+		change func(*Options)
+		table  Table
+		want   []string
+	}{
+		{nil, Table{Name: "nothing"}, []string{"public.nothing", "does not exist"}},
+		{nil, Table{"product", []string{"id", "sulg"}}, []string{"public.product", `"sulg"`, `["id" "name" "slug"]`}},
+		{nil, Table{"product", []string{"slug"}}, []string{"public.product", `"slug"`, "ALTER TABLE product REPLICA IDENTITY FULL"}},
+		{nil, Table{Name: "keyless"}, []string{"public.keyless", "no primary key", "Columns"}},
+		{nil, Table{"keyless", []string{"a"}}, []string{"public.keyless", "REPLICA IDENTITY FULL"}},
+		{nil, Table{Name: "seen"}, []string{"public.seen", "view"}},
+		{nil, Table{Name: "quick"}, []string{"public.quick", "unlogged"}},
+		{nil, Table{"made", []string{"twice"}}, []string{"public.made", `"twice" is generated`}},
+		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
+		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
+	} {
+		_, err := r.feed(c.change, c.table).Open(soon(t), cache.Position{})
+		wantError(t, err, c.want...)
+	}
+	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
+	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, `ALTER ROLE "plain" REPLICATION`)
+	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "connecting", "nobody")
+	r.admin("SELECT pg_create_physical_replication_slot('theirs')")
+	defer r.admin("SELECT pg_drop_replication_slot('theirs')")
+	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "theirs", "physical", "Options.Slot")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	r.admin("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (*)'")
+	defer func() { r.admin("ALTER SYSTEM RESET synchronous_standby_names"); r.admin("SELECT pg_reload_conf()") }()
+	r.admin("SELECT pg_reload_conf()")
+	redistest.Eventually(t, 10*time.Second, "the setting is refused", func() bool {
+		_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
+		return strings.Contains(fmt.Sprint(err), "synchronous_standby_names")
+	})
+}
+
+func TestAServerWithoutALogicalLogIsRefused(t *testing.T) {
+	r := newRig(t, product)
+	r.s.Restart(t, "-c", "wal_level=replica")
+	defer r.s.Restart(t)
+	_, err := r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "wal_level is replica", "ALTER SYSTEM SET wal_level = logical")
+}
+
+func TestWrongOptionsAreRefused(t *testing.T) {
+	for want, o := range map[string]Options{
+		"Name":      {URL: "postgres://x/y", Tables: []Table{{Name: "t"}}},
+		"URL":       {Name: "a", Tables: []Table{{Name: "t"}}},
+		"URL: ":     {Name: "a", URL: "postgres://x:secret@y:z/", Tables: []Table{{Name: "t"}}},
+		"Tables":    {Name: "a", URL: "postgres://x/y"},
+		"no name":   {Name: "a", URL: "postgres://x/y", Tables: []Table{{}}},
+		"twice":     {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}, {Name: "public.t"}}},
+		"Slot":      {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, Slot: "A b"},
+		"Publicat":  {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, Publication: `a"b`},
+		"Slot is":   {Name: strings.Repeat("a", 60), URL: "postgres://x/y", Tables: []Table{{Name: "t"}}},
+		"MaxBatch ": {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, MaxBatch: -1},
+	} {
+		_, err := New(o)
+		wantError(t, err, want)
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v tells the password", err)
+		}
+	}
+}
+
+func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+	good := w.at
+	w.close()
+	lost := func(what string, p cache.Position) {
+		t.Helper()
+		s, err := f.Open(soon(t), p)
+		for opened := err == nil; opened && err == nil; {
+			if _, err = s.Next(soon(t)); err != nil {
+				_ = s.Close()
+			}
+		}
+		if !errors.Is(err, cache.ErrPositionLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	at, err := parsePosition(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost("another server", position{at.lsn, "12345", 1}.public())
+	lost("a time that is still to come", position{at.lsn + 1<<40, at.system, 1}.public())
+	lost("a timeline that this server did not go through", position{at.lsn, at.system, 7}.public())
+	lost("another database's", cache.Position{Text: "mariadb 0-1-5", Order: 3})
+	lost("spoiled", cache.Position{Text: good.Text + " ", Order: good.Order})
+	w = r.open(f, good)
+	w.close()
+
+	r.exec("DROP PUBLICATION levee_" + r.name)
+	r.exec("INSERT INTO product VALUES (2, '', '')")
+	lost("what came before the publication was made anew", good)
+	lost("and still", good) // it is there now, and the server cannot decode what came before it
+	w = r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (3, '', '')")
+	w.next(1)
+	w.close()
+
+	f = r.feed(nil, Table{Name: "product"}, Table{Name: "second"})
+	r.exec("CREATE TABLE second (id int PRIMARY KEY)")
+	lost("a new table's", w.at)
+	w = r.open(f, w.at)
+	w.close()
+	redistest.Eventually(t, 10*time.Second, "the slot is free", func() bool {
+		return r.value("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()") == int64(0)
+	})
+	r.exec("SELECT pg_drop_replication_slot('levee_" + r.name + "')")
+	lost("a slot that was dropped", w.at)
+	r.open(f, cache.Position{}).close()
+}
+
+// The server lets go of a slot that keeps more than it may.
+func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
+	r := newRig(t, product)
+	var log lockedBuilder
+	f := r.feed(func(o *Options) {
+		o.MaxRetained = 1
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	}, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	w.next(0)
+	redistest.Eventually(t, 10*time.Second, "the log has a warning", func() bool { return strings.Contains(log.String(), "retained=") })
+	w.close()
+	r.admin("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+	defer func() { r.admin("ALTER SYSTEM RESET max_slot_wal_keep_size"); r.admin("SELECT pg_reload_conf()") }()
+	r.admin("SELECT pg_reload_conf()")
+	for range 3 {
+		r.exec("CREATE TABLE IF NOT EXISTS other (id int, t text)", "INSERT INTO other SELECT i, repeat('x', 100) FROM generate_series(1, 50000) i", "SELECT pg_switch_wal()")
+	}
+	r.admin("CHECKPOINT")
+	s, err := f.Open(soon(t), w.at)
+	if !errors.Is(err, cache.ErrPositionLost) {
+		t.Fatalf("%v, %v", s, err)
+	}
+	if s, err := f.Stats(t.Context()); err != nil || s.Status != "lost" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	w = r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+}
+
+type lockedBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuilder) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(data)
+}
+
+func (l *lockedBuilder) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A column that is not there any more ends the stream, and the position stays.
+func TestATableMayBeAlteredUnderWay(t *testing.T) {
+	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL")
+	f := r.feed(nil, Table{"product", []string{"id", "slug"}})
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "ALTER TABLE product ADD price int, DROP name", "UPDATE product SET price = 5, slug = 'b'")
+	if got, want := summary(w.next(2)), "1 <nil> map[id:1 slug:a]; 2 map[id:1 slug:a] map[id:1 slug:b]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	r.exec("ALTER TABLE product RENAME slug TO path", "UPDATE product SET path = 'c'")
+	var err error
+	for err == nil {
+		_, err = w.Next(soon(t))
+	}
+	wantError(t, err, "altered", `"slug"`)
+	w.close()
+	_, err = f.Open(soon(t), w.at)
+	wantError(t, err, `no column "slug"`)
+	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.at)
+	if got, want := summary(w.next(1)), "2 map[id:1 path:b] map[id:1 path:c]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	r.exec("CREATE DOMAIN code AS int", "ALTER TABLE product ALTER id TYPE code", "UPDATE product SET path = 'd'")
+	for err = nil; err == nil; {
+		_, err = w.Next(soon(t))
+	}
+	wantError(t, err, `"id" is of a new type`)
+	w.close()
+	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.at)
+	if got, want := summary(w.next(1)), "2 map[id:1 path:c] map[id:1 path:d]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A server that was a standby for a moment has a new timeline, and the same past.
+func TestAPositionOutlivesAPromotion(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+	r.exec("INSERT INTO product VALUES (2, '', '')")
+	w.close()
+	r.s.Kill()
+	signal := filepath.Join(r.s.Dir, "data", "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(signal, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r.s.Restart(t)
+	_, err := f.Open(soon(t), w.at)
+	wantError(t, err, "standby", "target_session_attrs")
+	r.admin("SELECT pg_promote()")
+	r.exec("INSERT INTO product VALUES (3, '', '')")
+	w = r.open(f, w.at)
+	if got, want := summary(w.next(2)), "1 <nil> map[id:2]; 1 <nil> map[id:3]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	at, _ := parsePosition(w.at)
+	if at.timeline < 2 {
+		t.Errorf("timeline %d", at.timeline)
+	}
+	w.close()
+	at.timeline-- // what the old primary may have told alone
+	if s, err := f.Open(soon(t), at.public()); !errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("%v, %v", s, err)
+	}
+}
