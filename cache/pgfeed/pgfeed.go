@@ -158,6 +158,11 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 	if err != nil {
 		return nil, errors.Join(err, closeConn(conn), closeConn(db))
 	}
+	if begin == (position{}) {
+		if err := f.settle(ctx, db); err != nil {
+			return nil, errors.Join(err, closeConn(conn), closeConn(db))
+		}
+	}
 	return newStream(f, db, conn, tables, start, begin == position{}), nil
 }
 
@@ -240,6 +245,9 @@ func (f *Feed) Drop(ctx context.Context) error {
 		return err
 	}
 	defer closeConn(db)
+	if _, err := f.freeSlot(ctx, db); err != nil {
+		return err
+	}
 	if _, err := db.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", f.o.Slot); err != nil {
 		return f.failure(ctx, "dropping slot "+f.o.Slot, err)
 	}

@@ -8,12 +8,14 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/pump"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -190,14 +192,14 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	w.confirm()
-	w.close()
+	lsn, _, _ := strings.Cut(w.at.Text, " ")
 	redistest.Eventually(t, 10*time.Second, "the server has heard of the position", func() bool {
-		s, err := f.Open(soon(t), first)
-		if err == nil {
-			_ = s.Close()
-		}
-		return errors.Is(err, cache.ErrPositionLost)
+		return r.value("SELECT confirmed_flush_lsn >= '"+lsn+"' FROM pg_replication_slots WHERE database = current_database()") == true
 	})
+	w.close()
+	if s, err := f.Open(soon(t), first); !errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("a position before one that was confirmed: %v, %v", s, err)
+	}
 	r.exec("INSERT INTO product VALUES (5, '', '')")
 	w = r.open(f, cache.Position{}) // from now on, though the slot still has 5
 	r.exec("INSERT INTO product VALUES (6, '', '')")
@@ -222,41 +224,54 @@ func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.next(1)
 	w.close()
-	if _, err := w.Next(t.Context()); !errors.Is(err, errClosed) {
+	if _, err := w.Next(t.Context()); !errors.Is(err, pump.ErrClosed) {
 		t.Errorf("Next of a closed stream: %v", err)
 	}
-	if err := w.Confirm(t.Context(), w.at); !errors.Is(err, errClosed) {
+	if err := w.Confirm(t.Context(), w.at); !errors.Is(err, pump.ErrClosed) {
 		t.Errorf("Confirm of a closed stream: %v", err)
 	}
 }
 
-// Synchronous replication holds a commit back after it is in the log. Without gate it is
-// told at once, when whoever loads the row still finds the old one.
-func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
-	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
-	standbys := func(names string) {
+// holdCommits makes commits wait after they are in the log, until release is called, as
+// synchronous replication does with a standby that is slow.
+func (r *rig) holdCommits() (release func()) {
+	set := func(names string) {
 		r.admin("ALTER SYSTEM SET synchronous_standby_names = '" + names + "'")
 		r.admin("SELECT pg_reload_conf()")
-		redistest.Eventually(t, 10*time.Second, "the setting is in force", func() bool {
+		redistest.Eventually(r.t, 10*time.Second, "the setting is in force", func() bool {
 			return r.value("SELECT current_setting('synchronous_standby_names')") == names
 		})
 	}
-	standbys("nobody")
-	defer standbys("")
-	committed := make(chan error, 1)
+	set("nobody")
+	release = sync.OnceFunc(func() { set("") })
+	r.t.Cleanup(release)
+	return release
+}
+
+// execHeld begins a statement whose commit is held, and returns when it is.
+func (r *rig) execHeld(sql string) (committed chan error) {
+	committed = make(chan error, 1)
 	go func() {
 		db, err := pgx.Connect(context.Background(), r.url("postgres"))
 		if err == nil {
-			_, err = db.Exec(context.Background(), "INSERT INTO product VALUES (1, '', '')")
+			_, err = db.Exec(context.Background(), sql)
 			_ = db.Close(context.Background())
 		}
 		committed <- err
 	}()
-	redistest.Eventually(t, 10*time.Second, "the commit waits", func() bool {
+	redistest.Eventually(r.t, 10*time.Second, "the commit waits", func() bool {
 		return r.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == int64(1)
 	})
+	return committed
+}
+
+// Without the gate the change is told at once, when whoever loads the row still finds the old one.
+func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	release := r.holdCommits()
+	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	for {
@@ -268,7 +283,7 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 			t.Fatalf("told %v, and there are %v rows", b.Changes, r.value("SELECT count(*) FROM product"))
 		}
 	}
-	standbys("")
+	release()
 	w.next(1)
 	if err := <-committed; err != nil {
 		t.Error(err)
@@ -278,18 +293,47 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	}
 }
 
+// A stream that begins now does not tell what is in the log already, so Open waits until
+// that is seen: without settle, the row appears after it has returned, and is not told.
+func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	r.open(f, cache.Position{}).close() // the making of a slot waits by itself
+	release := r.holdCommits()
+	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		release()
+	}()
+	w := r.open(f, cache.Position{})
+	if n := r.value("SELECT count(*) FROM product"); n != int64(1) {
+		t.Errorf("Open has returned, and there are %v rows", n)
+	}
+	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+	w.close()
+}
+
 func TestWhatASnapshotDoesNotSeeIsUnderWay(t *testing.T) {
 	const era = 1 << 32
-	for snapshot, want := range map[string]string{
+	for text, want := range map[string]string{
 		"5:9:": "[9 10]", "5:9:5,7": "[5 7 9 10]", fmt.Sprintf("%d:%d:%d", era+5, era+9, era+7): "[7 9 10]",
 		fmt.Sprintf("%d:%d:", era-3, era+6): "[7 9 10]", fmt.Sprintf("%d:%d:%d", era-3, era+100, uint64(era-1)): "[4294967295]",
 	} {
-		if got, err := underWay(snapshot, []uint32{4294967295, 5, 7, 9, 10}); err != nil || fmt.Sprint(got) != want {
-			t.Errorf("%s: %v, %v, want %s", snapshot, got, err, want)
+		s, err := parseSnapshot(text)
+		var unseen []uint32
+		for _, xid := range []uint32{4294967295, 5, 7, 9, 10} {
+			if !s.sees(xid) {
+				unseen = append(unseen, xid)
+			}
+		}
+		if err != nil || fmt.Sprint(unseen) != want {
+			t.Errorf("%s: %v, %v, want %s", text, unseen, err, want)
 		}
 	}
-	for _, bad := range []string{"", "1:2", "1:x:", "::"} {
-		if _, err := underWay(bad, []uint32{1}); err == nil {
+	for _, bad := range []string{"", "1:2", "1:x:", "::", "1:2:x"} {
+		if _, err := parseSnapshot(bad); err == nil {
 			t.Errorf("%q is a snapshot", bad)
 		}
 	}

@@ -1,0 +1,220 @@
+// Package pump carries changes from the log of a database to the follower of a feed. It is
+// what the streams of pgfeed and mysqlfeed have in common.
+//
+// Whoever reads the log calls Begin, Add and Commit. Another goroutine, the gate, holds a
+// batch back until those who read the database can see its transactions, and hands it to
+// Next. The gate is needed since a database sends a transaction when its commit is in the log, and
+// others see it a moment later; with synchronous replication, when the standbys have confirmed.
+// Who loads a row in between finds what was there before, and would fill the cache
+// with it after the invalidation.
+package pump
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+const (
+	idleEvery  = 500 * time.Millisecond // how often a position without changes is told at the most
+	watchEvery = 5 * time.Second
+)
+
+// ErrClosed is what Next returns after Close.
+var ErrClosed = errors.New("cache: the stream of the feed is closed")
+
+// Gate is what a Pump asks of a database, on one goroutine. M marks a transaction.
+type Gate[M any] struct {
+	// UntilVisible waits until transactions, which are in the log, can be seen by all.
+	UntilVisible func(marks []M) error
+	// Watch looks at what the database keeps for the feed, every few seconds.
+	Watch func()
+	// Behind is how many bytes of the log come after a position, or -1.
+	Behind func(p cache.Position) int64
+}
+
+// A Pump is the inside of a stream. Its fields are not to be changed.
+type Pump[M any] struct {
+	Ctx    context.Context // ends with the stream, or when a task of it fails
+	cancel context.CancelCauseFunc
+	tasks  sync.WaitGroup
+	gate   Gate[M]
+	max    int // changes of a batch
+
+	open   batch[M] // the reader's: the transaction that is being told
+	mark   M        // of it
+	idle   time.Time
+	mu     sync.Mutex
+	ready  batch[M] // guarded by mu: what the gate has not taken yet
+	more   chan struct{}
+	space  chan struct{} // signals that it has
+	passed chan cache.Batch
+}
+
+// A batch is a cache.Batch on its way.
+type batch[M any] struct {
+	changes   []cache.Change
+	position  cache.Position // zero in the middle of a transaction
+	committed time.Time
+	marks     []M // of its transactions
+}
+
+// New makes a Pump of batches of max changes, and Run starts it.
+func New[M any](maxBatch int, gate Gate[M]) *Pump[M] {
+	p := &Pump[M]{
+		gate: gate, max: maxBatch,
+		more: make(chan struct{}, 1), space: make(chan struct{}, 1), passed: make(chan cache.Batch),
+	}
+	p.Ctx, p.cancel = context.WithCancelCause(context.Background())
+	return p
+}
+
+// Run runs the gate, and tasks of the stream's own until Ctx ends; one that returns an
+// error ends the stream with it.
+func (p *Pump[M]) Run(tasks ...func() error) {
+	for _, task := range append(tasks, p.pass) {
+		p.tasks.Go(func() {
+			if err := task(); err != nil {
+				p.cancel(err)
+			}
+		})
+	}
+}
+
+// Stop ends the stream and waits for its tasks.
+func (p *Pump[M]) Stop() {
+	p.cancel(ErrClosed)
+	p.tasks.Wait()
+}
+
+// Next is that of [cache.Stream].
+func (p *Pump[M]) Next(ctx context.Context) (cache.Batch, error) {
+	if err := ctx.Err(); err != nil {
+		return cache.Batch{}, err
+	}
+	select {
+	case b := <-p.passed:
+		return b, nil
+	case <-ctx.Done():
+		return cache.Batch{}, ctx.Err()
+	case <-p.Ctx.Done():
+		return cache.Batch{}, context.Cause(p.Ctx)
+	}
+}
+
+// Err is why the stream has ended, or nil.
+func (p *Pump[M]) Err() error { return context.Cause(p.Ctx) }
+
+// Begin says that the changes to come are of a transaction. committed is zero if that is not
+// known yet.
+func (p *Pump[M]) Begin(mark M, committed time.Time) {
+	p.mark = mark
+	p.open = batch[M]{committed: committed}
+}
+
+// Mark changes the mark of the open transaction.
+func (p *Pump[M]) Mark(mark M) { p.mark = mark }
+
+// Add takes a change into the open transaction, and passes a part of that on if it grows
+// long.
+func (p *Pump[M]) Add(c cache.Change) {
+	p.open.changes = append(p.open.changes, c)
+	if len(p.open.changes) >= p.max {
+		p.put(cache.Position{})
+	}
+}
+
+// Commit ends the open transaction. A stream can begin at the position after it.
+func (p *Pump[M]) Commit(after cache.Position) { p.put(after) }
+
+// put hands what is open to the gate, together with what that has not taken yet. It waits
+// while that would be too much, so that neither a long transaction nor a slow follower
+// fills memory.
+func (p *Pump[M]) put(after cache.Position) {
+	for {
+		p.mu.Lock()
+		// The end of a transaction may follow what came before; a part of one would take away its position.
+		whole := after != cache.Position{}
+		if len(p.ready.changes) == 0 || whole && len(p.ready.changes)+len(p.open.changes) <= p.max {
+			p.ready.changes = append(p.ready.changes, p.open.changes...)
+			p.ready.marks = append(p.ready.marks, p.mark)
+			p.ready.position, p.ready.committed = after, p.open.committed
+			p.open.changes = nil
+			p.mu.Unlock()
+			signal(p.more)
+			return
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.space:
+		case <-p.Ctx.Done():
+			return
+		}
+	}
+}
+
+// Idle says that nothing is left to tell before a position, outside of any transaction. It is
+// told with the changes before it; alone, twice a second at the most unless that is urgent.
+// Idle says whether it will be.
+func (p *Pump[M]) Idle(at cache.Position, urgent bool) (told bool) {
+	p.mu.Lock()
+	p.ready.position = at
+	p.mu.Unlock()
+	if !urgent && time.Since(p.idle) < idleEvery {
+		return false
+	}
+	p.idle = time.Now()
+	signal(p.more)
+	return true
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// pass hands batches to Next when others see their transactions.
+func (p *Pump[M]) pass() error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	p.gate.Watch()
+	for {
+		select {
+		case <-p.Ctx.Done():
+			return nil
+		case <-tick.C:
+			p.gate.Watch()
+			continue
+		case <-p.more:
+		}
+		p.mu.Lock()
+		b := p.ready
+		p.ready = batch[M]{}
+		p.mu.Unlock()
+		signal(p.space)
+		if len(b.changes) == 0 && b.position == (cache.Position{}) {
+			continue
+		}
+		if len(b.changes) > 0 {
+			if err := p.gate.UntilVisible(b.marks); err != nil {
+				return err
+			}
+		}
+		for handed := false; !handed; {
+			out := cache.Batch{Changes: b.changes, Position: b.position, Committed: b.committed, Behind: p.gate.Behind(b.position)}
+			select {
+			case <-p.Ctx.Done():
+				return nil
+			case <-tick.C:
+				p.gate.Watch()
+			case p.passed <- out:
+				handed = true
+			}
+		}
+	}
+}
