@@ -245,7 +245,33 @@ func (r *rig) holdCommits() (release func()) {
 	set("nobody")
 	release = sync.OnceFunc(func() { set("") })
 	r.t.Cleanup(release)
+	for held := false; !held; { // the server's checkpointer puts the setting in force, a moment later
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if db, err := pgx.Connect(context.Background(), r.url("postgres")); err == nil {
+				_, _ = db.Exec(context.Background(), "SELECT pg_logical_emit_message(true, '', '')")
+				_ = db.Close(context.Background())
+			}
+		}()
+		for ended := false; !ended; {
+			if r.held() > 0 {
+				held = true
+				r.admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+			}
+			select {
+			case <-done:
+				ended = true
+			default:
+			}
+		}
+	}
 	return release
+}
+
+// held is how many commits wait.
+func (r *rig) held() int64 {
+	return r.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").(int64)
 }
 
 // execHeld begins a statement whose commit is held, and returns when it is.
@@ -259,9 +285,7 @@ func (r *rig) execHeld(sql string) (committed chan error) {
 		}
 		committed <- err
 	}()
-	redistest.Eventually(r.t, 10*time.Second, "the commit waits", func() bool {
-		return r.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == int64(1)
-	})
+	redistest.Eventually(r.t, 10*time.Second, "the commit waits", func() bool { return r.held() == 1 })
 	return committed
 }
 

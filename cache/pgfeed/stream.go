@@ -190,7 +190,7 @@ func (r *reader) message(m pglogrepl.Message) (err error) {
 	case *pglogrepl.CommitMessage:
 		r.inside = false
 		r.told = m.TransactionEndLSN
-		r.Commit(r.at(r.told))
+		r.held = !r.Commit(r.at(r.told))
 		return nil
 	case *pglogrepl.RelationMessage:
 		r.relations[m.RelationID], err = newRelation(r.tables, m)

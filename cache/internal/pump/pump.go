@@ -46,6 +46,7 @@ type Pump[M any] struct {
 
 	open   batch[M] // the reader's: the transaction that is being told
 	mark   M        // of it
+	parts  bool     // a part of it has been passed on
 	idle   time.Time
 	mu     sync.Mutex
 	ready  batch[M] // guarded by mu: what the gate has not taken yet
@@ -111,7 +112,7 @@ func (p *Pump[M]) Err() error { return context.Cause(p.Ctx) }
 // Begin says that the changes to come are of a transaction. committed is zero if that is not
 // known yet.
 func (p *Pump[M]) Begin(mark M, committed time.Time) {
-	p.mark = mark
+	p.mark, p.parts = mark, false
 	p.open = batch[M]{committed: committed}
 }
 
@@ -124,11 +125,19 @@ func (p *Pump[M]) Add(c cache.Change) {
 	p.open.changes = append(p.open.changes, c)
 	if len(p.open.changes) >= p.max {
 		p.put(cache.Position{})
+		p.parts = true
 	}
 }
 
-// Commit ends the open transaction. A stream can begin at the position after it.
-func (p *Pump[M]) Commit(after cache.Position) { p.put(after) }
+// Commit ends the open transaction. A stream can begin at the position after it. If there
+// was no change in it, Commit is [Pump.Idle].
+func (p *Pump[M]) Commit(after cache.Position) (told bool) {
+	if len(p.open.changes) == 0 && !p.parts {
+		return p.Idle(after, false)
+	}
+	p.put(after)
+	return true
+}
 
 // put hands what is open to the gate, together with what that has not taken yet. It waits
 // while that would be too much, so that neither a long transaction nor a slow follower

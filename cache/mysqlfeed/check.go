@@ -1,0 +1,263 @@
+package mysqlfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+)
+
+// A serverInfo is what the feed needs to know of the server.
+type serverInfo struct {
+	flavor string
+	image  string // binlog_row_image
+}
+
+// checkServer checks what the whole server must be.
+func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
+	row, err := db.row(ctx, "SELECT @@version, @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image")
+	if err != nil {
+		return serverInfo{}, err
+	}
+	s := serverInfo{flavor: mysql.MySQLFlavor, image: strings.ToUpper(row[3])}
+	if strings.Contains(row[0], "MariaDB") {
+		s.flavor = mysql.MariaDBFlavor
+	}
+	switch {
+	case row[1] != "1":
+		return s, errors.New("mysqlfeed: log_bin is OFF, so the server keeps no log: start it with log_bin")
+	case row[2] != "ROW":
+		return s, fmt.Errorf("mysqlfeed: binlog_format is %s, so the log does not have rows: let an administrator run SET GLOBAL binlog_format = ROW; and set it in the server's configuration", row[2])
+	}
+	if s.flavor == mysql.MySQLFlavor {
+		mode, err := db.row(ctx, "SELECT @@global.gtid_mode")
+		if err != nil {
+			return s, err
+		}
+		if mode[0] != "ON" {
+			return s, fmt.Errorf("mysqlfeed: gtid_mode is %s: without global transaction ids the server does not tell when others see a transaction; "+
+				"set gtid_mode = ON and enforce_gtid_consistency = ON", mode[0])
+		}
+	}
+	return s, f.checkFilters(ctx, db, s)
+}
+
+// checkFilters checks that the log has the databases of the tables.
+func (f *Feed) checkFilters(ctx context.Context, db *conn, s serverInfo) error {
+	status, err := db.rows(ctx, "SHOW MASTER STATUS")
+	if err != nil && s.flavor == mysql.MySQLFlavor && ctx.Err() == nil { // since MySQL 8.4
+		status, err = db.rows(ctx, "SHOW BINARY LOG STATUS")
+	}
+	if err != nil || len(status) == 0 {
+		return err
+	}
+	only, never := split(status[0][2]), split(status[0][3])
+	for _, t := range f.o.Tables {
+		schema, _, _ := strings.Cut(t.Name, ".")
+		if len(only) > 0 && !slices.Contains(only, schema) || slices.Contains(never, schema) {
+			return fmt.Errorf("mysqlfeed: binlog_do_db (%q) and binlog_ignore_db (%q) keep %s out of the log", only, never, schema)
+		}
+	}
+	return nil
+}
+
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
+// A table is what the server says of one of [Options.Tables].
+type table struct {
+	name         string // in the options
+	schema, bare string
+	wanted       []string // columns that a row tells
+	key          []string // the primary key, if a row tells all of it
+	columns      []column // all of them, in their order
+	cascades     bool     // a foreign key may change its rows without a word in the log
+	stale        bool     // it was altered since
+}
+
+// checkTables reads the tables. Its error names what is wrong with each.
+func (f *Feed) checkTables(ctx context.Context, db *conn, s serverInfo) (tables, error) {
+	found, wrong := tables{}, []error(nil)
+	for _, o := range f.o.Tables {
+		t, err := f.readTable(ctx, db, s, o)
+		if err != nil {
+			wrong = append(wrong, err)
+			continue
+		}
+		found = append(found, t)
+	}
+	return found, errors.Join(wrong...)
+}
+
+func (f *Feed) readTable(ctx context.Context, db *conn, s serverInfo, o Table) (*table, error) {
+	schema, bare, _ := strings.Cut(o.Name, ".")
+	t := &table{name: o.Name, wanted: slices.Clone(o.Columns)}
+	what := "mysqlfeed: table " + o.Name + ": "
+	kind, err := db.rows(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", schema, bare)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(kind) == 0:
+		return nil, fmt.Errorf("%sdoes not exist, or user %s may not see it: GRANT SELECT ON %s TO the user", what, f.o.User, o.Name)
+	case kind[0][2] == "VIEW":
+		return nil, errors.New(what + "is a view: name the tables that it reads")
+	}
+	t.schema, t.bare = kind[0][0], kind[0][1]
+	if err := t.readColumns(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := t.readCascades(ctx, db); err != nil {
+		return nil, err
+	}
+	if err := t.check(s); err != nil {
+		return nil, fmt.Errorf("%s%v", what, err)
+	}
+	return t, nil
+}
+
+func (t *table) readColumns(ctx context.Context, db *conn) error {
+	rows, err := db.rows(ctx, `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, ''), COALESCE(CHARACTER_OCTET_LENGTH, 0), EXTRA
+		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`, t.schema, t.bare)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		c := column{name: row[0], kind: strings.ToLower(row[1]), charset: row[3], virtual: strings.Contains(row[5], "VIRTUAL")}
+		c.length, _ = strconv.Atoi(row[4])
+		c.unsigned = strings.Contains(strings.ToLower(row[2]), "unsigned")
+		if c.kind == "enum" {
+			c.labels = labels(row[2])
+		}
+		t.columns = append(t.columns, c)
+	}
+	rows, err = db.rows(ctx, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
+		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX`, t.schema, t.bare)
+	for _, row := range rows {
+		t.key = append(t.key, row[0])
+	}
+	return err
+}
+
+// readCascades looks for foreign keys by which a change of another table changes rows here.
+func (t *table) readCascades(ctx context.Context, db *conn) error {
+	rows, err := db.rows(ctx, `SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
+		WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ? AND (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))`, t.schema, t.bare)
+	t.cascades = len(rows) > 0
+	return err
+}
+
+// check checks that rows can tell what they are to tell.
+func (t *table) check(s serverInfo) error {
+	primary := t.key
+	if len(t.wanted) == 0 {
+		t.wanted = t.key
+	}
+	if len(t.wanted) == 0 {
+		return errors.New("has no primary key: name the Columns that its keys are made of")
+	}
+	var blob bool
+	for _, name := range t.wanted {
+		i := slices.IndexFunc(t.columns, func(c column) bool { return c.name == name })
+		if i < 0 {
+			return fmt.Errorf("has no column %q; it has %q", name, names(t.columns))
+		}
+		if err := t.columns[i].check(); err != nil {
+			return fmt.Errorf("column %q %v", name, err)
+		}
+		blob = blob || strings.HasSuffix(t.columns[i].kind, "blob") || strings.HasSuffix(t.columns[i].kind, "text")
+	}
+	for i := range t.columns {
+		t.columns[i].wanted = slices.Contains(t.wanted, t.columns[i].name)
+	}
+	if slices.ContainsFunc(t.key, func(c string) bool { return !slices.Contains(t.wanted, c) }) {
+		t.key = nil
+	}
+	beyond := slices.ContainsFunc(t.wanted, func(c string) bool { return !slices.Contains(primary, c) })
+	if s.image == "MINIMAL" && beyond || s.image == "NOBLOB" && blob {
+		return fmt.Errorf("binlog_row_image is %s, so the log does not tell the old values of %q: let an administrator run SET GLOBAL binlog_row_image = FULL; "+
+			"and set it in the server's configuration", s.image, t.wanted)
+	}
+	if t.cascades && s.flavor == mysql.MySQLFlavor {
+		return errors.New("has a foreign key ON DELETE or ON UPDATE CASCADE or SET NULL; what that changes is not in the log of MySQL: " +
+			"let the application change the rows itself, and the key be RESTRICT")
+	}
+	return nil
+}
+
+func names(columns []column) (names []string) {
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// tables are few, so that a search takes less than a map.
+type tables []*table
+
+func (t tables) find(schema, bare string) *table {
+	for _, t := range t {
+		if t.bare == bare && t.schema == schema {
+			return t
+		}
+	}
+	return nil
+}
+
+// present is where a stream begins that begins now. What is in the log and not seen by
+// others yet comes after it.
+func (f *Feed) present(ctx context.Context, db *conn, s serverInfo) (position, error) {
+	if s.flavor == mysql.MySQLFlavor {
+		row, err := db.row(ctx, "SELECT @@global.gtid_executed")
+		if err != nil {
+			return position{}, err
+		}
+		set, err := parseGTIDs(s.flavor, strings.ReplaceAll(row[0], "\n", ""))
+		return position{flavor: s.flavor, gtids: set}, err
+	}
+	file, pos, err := f.seen(ctx, db)
+	if err != nil {
+		return position{}, err
+	}
+	row, err := db.row(ctx, "SELECT COALESCE(BINLOG_GTID_POS('"+file+"', "+strconv.FormatUint(pos, 10)+"), '')")
+	if err != nil {
+		return position{}, err
+	}
+	set, err := parseGTIDs(s.flavor, row[0])
+	if err != nil {
+		return position{}, err
+	}
+	at, err := placeOf(file, pos)
+	return position{flavor: s.flavor, gtids: set, place: at}, err
+}
+
+// seen asks a MariaDB up to where in its log transactions are seen by others.
+func (f *Feed) seen(ctx context.Context, db *conn) (file string, pos uint64, err error) {
+	if _, err := db.query(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"); err != nil {
+		return "", 0, err
+	}
+	rows, err := db.rows(ctx, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+	if err != nil {
+		return "", 0, err
+	}
+	for _, row := range rows {
+		switch strings.ToLower(row[0]) {
+		case "binlog_snapshot_file":
+			file = row[1]
+		case "binlog_snapshot_position":
+			pos, err = strconv.ParseUint(row[1], 10, 64)
+		}
+	}
+	if err != nil || file == "" {
+		return "", 0, fmt.Errorf("mysqlfeed: the server does not tell binlog_snapshot_position: %q", rows)
+	}
+	_, err = db.query(ctx, "COMMIT")
+	return file, pos, err
+}

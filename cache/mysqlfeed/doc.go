@@ -1,0 +1,41 @@
+// Package mysqlfeed tells a cache which rows of a MySQL or MariaDB database have changed,
+// whoever has changed them. It reads the server's binary log as a replica does, see [cache.Feed].
+//
+//	feed, err := mysqlfeed.New(mysqlfeed.Options{
+//		Name: "shop",
+//		Addr: "db:3306", User: "levee", Password: "secret",
+//		Tables: []mysqlfeed.Table{{Name: "shop.product", Columns: []string{"id", "slug"}}},
+//	})
+//
+// # What to set up
+//
+// In the server's configuration: log_bin; binlog_format = ROW, binlog_row_image = FULL, which
+// are the defaults of MySQL, and of MariaDB but for the format; in MySQL also gtid_mode = ON and
+// enforce_gtid_consistency = ON. sync_binlog = 1, or a crash of the machine may lose the end of
+// the log and with it changes. binlog_expire_logs_seconds says how long the feed may be away.
+//
+// Then an administrator makes the user that reads:
+//
+//	CREATE USER 'levee'@'%' IDENTIFIED BY 'secret';
+//	GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'levee'@'%';
+//	GRANT SELECT ON shop.product TO 'levee'@'%';
+//
+// # What it promises
+//
+// Each committed change of the tables comes at least once, in the order of the log, and not
+// before other transactions see it. Positions are global transaction ids, so they hold on any
+// server of a replication set. A position that the server cannot go on from is
+// [cache.ErrPositionLost]: the log that comes after it was purged or RESET, or the server
+// was restored from a backup.
+//
+// A statement that changes a table in a way which the log does not tell row by row comes as
+// [cache.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
+// TABLE, statements of a session that has set binlog_format to STATEMENT, rows of one that has
+// set binlog_row_image, and XA COMMIT, of all tables. In MariaDB so do the rows that an ON DELETE
+// CASCADE may have changed; MySQL does not tell them, so Open refuses such a table.
+//
+// # What it cannot tell
+//
+// Changes of sessions with sql_log_bin = 0. In MySQL the feed is not tested against a server;
+// what is tested is MariaDB 10.11.
+package mysqlfeed

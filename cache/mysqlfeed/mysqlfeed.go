@@ -1,0 +1,250 @@
+package mysqlfeed
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/client"
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/logonce"
+)
+
+// Options are the settings of a [Feed]. Name, Addr, User and Tables are required.
+type Options struct {
+	// Name is the feed's name, see [cache.Feed].
+	Name string
+	// Addr is where the server is, "db:3306" for example.
+	Addr string
+	// User and Password are how to log in.
+	User, Password string
+	// TLS is for an encrypted connection. nil: none.
+	TLS *tls.Config
+	// Tables are the tables to tell of.
+	Tables []Table
+	// MaxBatch is how many changes a batch has at the most; a transaction that has more is told
+	// in several. 0: 500.
+	MaxBatch int
+	// ServerID is the feed's number among the server's replicas, no two of which may have the
+	// same. 0: a random one above 2³¹.
+	ServerID uint32
+	// Logger is told of what the feed survives. nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// A Table is a table that a [Feed] tells of.
+type Table struct {
+	// Name is the table's name with its database, "shop.product" for example. It is
+	// [cache.Change.Table] as it stands here.
+	Name string
+	// Columns are what a row tells: all that is needed to name the keys it is cached under.
+	// Empty: the primary key.
+	Columns []string
+}
+
+// A Feed tells of the changes in tables of a MySQL or MariaDB server. It implements
+// [cache.Feed]; its methods may be called concurrently.
+type Feed struct {
+	o    Options
+	host string
+	port uint16
+	log  *logonce.Log
+}
+
+var _ cache.Feed = (*Feed)(nil)
+
+// New makes a feed. It does not connect.
+func New(o Options) (*Feed, error) {
+	o.MaxBatch = cmp.Or(o.MaxBatch, 500)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	host, portText, err := net.SplitHostPort(o.Addr)
+	port, portErr := strconv.ParseUint(portText, 10, 16)
+	switch {
+	case o.Name == "":
+		return nil, errors.New("mysqlfeed: Options.Name is empty")
+	case err != nil || portErr != nil || host == "":
+		return nil, fmt.Errorf("mysqlfeed: Options.Addr is %q, want host:port", o.Addr)
+	case o.User == "":
+		return nil, errors.New("mysqlfeed: Options.User is empty")
+	case o.MaxBatch < 0:
+		return nil, fmt.Errorf("mysqlfeed: Options.MaxBatch is %d", o.MaxBatch)
+	case len(o.Tables) == 0:
+		return nil, errors.New("mysqlfeed: Options.Tables is empty")
+	}
+	named := map[string]bool{}
+	for _, t := range o.Tables {
+		schema, name, ok := strings.Cut(t.Name, ".")
+		if !ok || schema == "" || name == "" {
+			return nil, fmt.Errorf("mysqlfeed: Options.Tables: %q is not of the form database.table", t.Name)
+		}
+		if named[t.Name] {
+			return nil, fmt.Errorf("mysqlfeed: Options.Tables names %s twice", t.Name)
+		}
+		named[t.Name] = true
+	}
+	return &Feed{o: o, host: host, port: uint16(port), log: logonce.New(o.Logger, "mysqlfeed: ")}, nil
+}
+
+// Name is [Options.Name].
+func (f *Feed) Name() string { return f.o.Name }
+
+// Open checks the server and begins to read, see [cache.Feed]. Its errors say what to do.
+// That a position is lost may come to light at the first Next only.
+func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+	begin, err := parsePosition(from)
+	if err != nil {
+		return nil, err
+	}
+	db, err := f.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := f.open(ctx, db, begin)
+	if err != nil {
+		db.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, error) {
+	server, err := f.checkServer(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := f.checkTables(ctx, db, server)
+	if err != nil {
+		return nil, err
+	}
+	fresh := begin.flavor == ""
+	switch {
+	case fresh:
+		if begin, err = f.present(ctx, db, server); err != nil {
+			return nil, err
+		}
+	case begin.flavor != server.flavor:
+		return nil, fmt.Errorf("mysqlfeed: the position is of %s, and the server is %s: %w", begin.flavor, server.flavor, cache.ErrPositionLost)
+	}
+	return newStream(ctx, f, db, server, tables, begin, fresh)
+}
+
+// syncer makes what reads the server's log. followed says of which tables the rows are wanted.
+func (f *Feed) syncer(flavor string, followed func(schema, table string) bool) *replication.BinlogSyncer {
+	return replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
+		ServerID: cmp.Or(f.o.ServerID, 1<<31|rand.Uint32()), Flavor: flavor,
+		Host: f.host, Port: f.port, User: f.o.User, Password: f.o.Password, TLSConfig: f.o.TLS,
+		ParseTime: true, FillZeroLogPos: true, VerifyChecksum: true,
+		HeartbeatPeriod: silence / 3, ReadTimeout: silence,
+		DisableRetrySync: true, // the follower begins anew, from what it has confirmed
+		DiscardGTIDSet:   true, // ours keeps apart what its own mixes up, see gtids
+		EventCacheCount:  64,   // what waits when the follower is slow
+		Logger:           slog.New(slog.DiscardHandler),
+		RowsEventDecodeFunc: func(e *replication.RowsEvent, data []byte) error {
+			pos, err := e.DecodeHeader(data)
+			if err != nil || !followed(string(e.Table.Schema), string(e.Table.Table)) {
+				return err
+			}
+			return e.DecodeData(pos, data)
+		},
+	})
+}
+
+// A conn is a connection for queries, of one goroutine at a time.
+type conn struct {
+	f *Feed
+	c *client.Conn
+}
+
+func (f *Feed) connect(ctx context.Context) (*conn, error) {
+	c, err := client.ConnectWithContext(ctx, f.o.Addr, f.o.User, f.o.Password, "", 10*time.Second, func(c *client.Conn) error {
+		c.SetTLSConfig(f.o.TLS)
+		c.SetAttributes(map[string]string{"program_name": "levee feed " + f.o.Name})
+		return nil
+	})
+	if err != nil {
+		return nil, f.failure(ctx, "connecting to "+f.o.Addr, err)
+	}
+	return &conn{f: f, c: c}, nil
+}
+
+func (c *conn) close() { _ = c.c.Close() }
+
+// query runs a statement. When ctx ends, so does the connection.
+func (c *conn) query(ctx context.Context, sql string, args ...any) (*mysql.Result, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.c.Conn.Conn.Close() })
+	defer stop()
+	_ = c.c.SetDeadline(time.Now().Add(silence))
+	result, err := c.c.Execute(sql, args...)
+	if err != nil {
+		return nil, c.f.failure(ctx, sql, err)
+	}
+	return result, nil
+}
+
+// row returns the first row of a query's result, as text; "" for NULL.
+func (c *conn) row(ctx context.Context, sql string, args ...any) ([]string, error) {
+	rows, err := c.rows(ctx, sql, args...)
+	if err == nil && len(rows) == 0 {
+		err = fmt.Errorf("mysqlfeed: %s: no rows", sql)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rows[0], nil
+}
+
+func (c *conn) rows(ctx context.Context, sql string, args ...any) (rows [][]string, err error) {
+	result, err := c.query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer result.Close()
+	for i := range result.RowNumber() {
+		row := make([]string, result.ColumnNumber())
+		for j := range row {
+			if row[j], err = result.GetString(i, j); err != nil {
+				return nil, fmt.Errorf("mysqlfeed: %s: %v", sql, err)
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// failure makes an error of one that the driver has returned, and says what to do.
+func (f *Feed) failure(ctx context.Context, what string, err error) error {
+	if ended := ctx.Err(); ended != nil {
+		return fmt.Errorf("mysqlfeed: %s: %w", what, ended)
+	}
+	text := err.Error()
+	switch {
+	case has(text, "1236") && has(text, "same server_uuid/server_id", "same server_id"):
+		return fmt.Errorf("mysqlfeed: %s: %s; somebody else reads with server id %d: give each reader an Options.ServerID of its own", what, text, f.o.ServerID)
+	case has(text, "1236") && !has(text, "max_allowed_packet"):
+		return fmt.Errorf("mysqlfeed: %s: %s: %w", what, text, cache.ErrPositionLost)
+	case has(text, "1227", "1142", "1044", "1045") && has(text, "denied") && !has(what, "connecting"):
+		user := strings.ReplaceAll(f.o.User, "'", "''")
+		return fmt.Errorf("mysqlfeed: %s: %s; let an administrator run: GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '%s'@'%%'; and GRANT SELECT on the tables", what, text, user)
+	}
+	return fmt.Errorf("mysqlfeed: %s: %s", what, text)
+}
+
+func has(text string, parts ...string) bool {
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}

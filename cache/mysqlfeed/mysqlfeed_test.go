@@ -1,0 +1,504 @@
+package mysqlfeed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/client"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/pump"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+const product = "CREATE TABLE product (id bigint PRIMARY KEY, slug varchar(100) NOT NULL, name text)"
+
+// What the package says to set up is enough, for a user who may do nothing else.
+func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
+	r := newRig(t, product)
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, line := range regexp.MustCompile(`(?m)^//\t((?:CREATE|GRANT) .*);$`).FindAllStringSubmatch(string(doc), -1) {
+		r.exec(strings.ReplaceAll(line[1], "shop.", r.name+"."))
+		n++
+	}
+	if n != 3 {
+		t.Fatalf("the doc has %d statements", n)
+	}
+	defer r.exec("DROP USER levee")
+	w := r.open(r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}}), cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product", "TRUNCATE TABLE product")
+	got := w.next(4)
+	name, key := r.name+".product", []string{"id"}
+	want := []cache.Change{
+		{Table: name, Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
+		{Table: name, Kind: cache.Updated, Old: cache.Row{"id": int64(1), "slug": "a"}, New: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
+		{Table: name, Kind: cache.Deleted, Old: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
+		{Table: name, Kind: cache.Truncated, Key: key},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestTypesBecomeTheKindsOfRow(t *testing.T) {
+	r := newRig(t)
+	var names, types, values []string
+	want := cache.Row{}
+	for i, c := range []struct {
+		sql, value string
+		want       any
+	}{
+		{"tinyint", "-3", int64(-3)},
+		{"tinyint unsigned", "200", uint64(200)},
+		{"smallint unsigned", "65535", uint64(65535)},
+		{"mediumint", "-5", int64(-5)},
+		{"mediumint unsigned", "16777215", uint64(16777215)},
+		{"int", "7", int64(7)},
+		{"int unsigned", "4294967295", uint64(4294967295)},
+		{"bigint", "-9223372036854775808", int64(-1 << 63)},
+		{"bigint unsigned", "18446744073709551615", uint64(1<<64 - 1)},
+		{"varchar(5) CHARACTER SET utf8mb4", "'å€😀'", "å€😀"},
+		{"varchar(5) CHARACTER SET latin1", "'å€'", "å€"},
+		{"char(5)", "'x '", "x"},
+		{"text", "'long'", "long"},
+		{"enum('sad','it''s, glad')", "'it''s, glad'", "it's, glad"},
+		{"decimal(10,2)", "1.5", "1.50"},
+		{"double", "0.1", 0.1},
+		{"float", "0.5", 0.5},
+		{"binary(4)", "x'01020000'", []byte{1, 2, 0, 0}},
+		{"varbinary(4)", "x'00ff'", []byte{0, 255}},
+		{"blob", "x'ff00'", []byte{255, 0}},
+		{"datetime(3)", "'2026-01-02 03:04:05.678'", time.Date(2026, 1, 2, 3, 4, 5, 678000000, time.UTC)},
+		{"timestamp", "'2026-01-02 03:04:05'", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		{"date", "'2026-01-02'", "2026-01-02"},
+		{"year", "2026", int64(2026)},
+		{"json", `'{"a": 1}'`, `{"a": 1}`},
+		{"uuid", "'6ccd780c-baba-1026-9564-5b8c656024db'", "6ccd780c-baba-1026-9564-5b8c656024db"},
+		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+		{"uuid", "'01890a5d-ac96-774b-bcce-b302099a8057'", "01890a5d-ac96-774b-bcce-b302099a8057"},
+		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000"},
+		{"text", "NULL", nil},
+	} {
+		name := fmt.Sprintf("c%02d", i)
+		names, types, values = append(names, name), append(types, name+" "+c.sql), append(values, c.value)
+		want[name] = c.want
+	}
+	r.exec("CREATE TABLE kinds (" + strings.Join(types, ", ") + ", PRIMARY KEY (c00))")
+	w := r.open(r.feed(nil, Table{"kinds", names}), cache.Position{})
+	r.exec("SET NAMES utf8mb4", "SET time_zone = '+00:00'", "INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
+	changes := w.next(2)
+	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
+		for name, value := range want {
+			if !reflect.DeepEqual(got[name], value) {
+				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("change %d has %d columns, want %d", i, len(got), len(want))
+		}
+	}
+}
+
+func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
+	r := newRig(t, product, "INSERT INTO product VALUES (1, '', '')")
+	f := r.feed(nil, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (2, '', '')")
+	w.next(1)
+	first := w.at
+	r.exec("BEGIN", "INSERT INTO product VALUES (3, '', '')", "SAVEPOINT a", "INSERT INTO product VALUES (33, '', '')", "ROLLBACK TO a", "COMMIT")
+	w.next(1)
+	w.close()
+	r.exec("BEGIN", "INSERT INTO product VALUES (9, '', '')", "ROLLBACK", "FLUSH LOGS", "INSERT INTO product VALUES (4, '', '')")
+	w = r.open(f, first)
+	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if err := w.Confirm(t.Context(), w.at); err != nil {
+		t.Error(err)
+	}
+	w.close()
+	if _, err := w.Next(t.Context()); !errors.Is(err, pump.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// What the log does not tell row by row counts as a change of the whole table.
+func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
+	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)",
+		"CREATE TABLE child (id int PRIMARY KEY, other int, FOREIGN KEY (other) REFERENCES other (id) ON DELETE CASCADE)")
+	w := r.open(r.feed(nil, Table{"product", []string{"id", "slug"}}, Table{Name: "child"}), cache.Position{})
+	for _, c := range []struct {
+		do   string
+		want string
+	}{
+		{"ALTER TABLE product ADD price int FIRST", "4 <nil> <nil>; "},
+		{"INSERT INTO product VALUES (5, 1, 'a', 'A')", "1 <nil> map[id:1 slug:a]; "},
+		{"SET binlog_format = 'STATEMENT'; UPDATE product SET slug = 'b'", "4 <nil> <nil>; "},
+		{"SET binlog_row_image = 'MINIMAL'; UPDATE product SET slug = 'c'", "4 <nil> <nil>; "},
+		{"XA START 'a'; UPDATE product SET slug = 'd'; XA END 'a'; XA PREPARE 'a'; XA COMMIT 'a'",
+			"2 map[id:1 slug:c] map[id:1 slug:d]; 4 <nil> <nil>; 4 <nil> <nil>; "},
+		{"CREATE OR REPLACE TABLE other2 (id int); RENAME TABLE product TO p2, p2 TO product", "4 <nil> <nil>; "},
+		{"INSERT INTO other VALUES (1); INSERT INTO child VALUES (7, 1)", "1 <nil> map[id:7]; "},
+		{"DELETE FROM other", "4 <nil> <nil>; "},
+		{"ALTER TABLE product ADD twice int AS (price * 2) VIRTUAL AFTER price; UPDATE product SET slug = 'e'",
+			"4 <nil> <nil>; 2 map[id:1 slug:d] map[id:1 slug:e]; "},
+		{"CREATE TABLE mine ENGINE=MyISAM AS SELECT 1 AS id; INSERT INTO mine VALUES (2); CREATE INDEX i ON product (slug); DROP TABLE product", "4 <nil> <nil>; "},
+	} {
+		r.exec(strings.Split(c.do, "; ")...)
+		if got := summary(w.next(strings.Count(c.want, ";"))); got != c.want {
+			t.Errorf("%s\ngot  %s\nwant %s", c.do, got, c.want)
+		}
+	}
+}
+
+// The server sends a transaction before others see it. Without the gate one in a few is told
+// too early.
+func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
+	r := newRig(t, "CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL)", "INSERT INTO counter VALUES (1, 0), (2, 0), (3, 0)",
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+	defer r.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+	w := r.open(r.feed(nil, Table{"counter", []string{"id", "n"}}), cache.Position{})
+	const each = 300
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	for id := 1; id <= 3; id++ {
+		writers.Go(func() {
+			c, err := client.Connect(r.addr(), "root", "", r.name)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			for n := 1; n <= each; n++ {
+				if _, err := c.Execute(fmt.Sprintf("UPDATE counter SET n = %d WHERE id = %d", n, id)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	reader, err := client.Connect(r.addr(), "root", "", r.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for seen := 0; seen < 3*each; {
+		for _, c := range w.next(1) {
+			id, _ := c.New.Int("id")
+			n, _ := c.New.Int("n")
+			result, err := reader.Execute(fmt.Sprintf("SELECT n FROM counter WHERE id = %d", id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now, _ := result.GetInt(0, 0); now < n {
+				t.Fatalf("told of %d, and readers see %d", n, now)
+			}
+			seen++
+		}
+	}
+}
+
+// A writer counts a row up, one transaction a number, until ctx ends.
+type writer struct {
+	row       int
+	committed atomic.Int64 // the last number whose commit was confirmed
+}
+
+func (w *writer) run(ctx context.Context, r *rig) {
+	for n := int64(0); ctx.Err() == nil; {
+		c, err := client.Connect(r.addr(), "root", "", r.name)
+		for err == nil && ctx.Err() == nil {
+			n++
+			if _, err = c.Execute(fmt.Sprintf("UPDATE counter SET n = %d WHERE id = %d", n, w.row)); err == nil {
+				w.committed.Store(n)
+			}
+		}
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}
+
+func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
+	r := newRig(t, "CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL)", "INSERT INTO counter VALUES (1, 0), (2, 0), (3, 0)")
+	f := r.feed(nil, Table{"counter", []string{"id", "n"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	w := r.open(f, cache.Position{})
+	var numbers []*writer
+	for i := range 3 {
+		n := &writer{row: i + 1}
+		numbers = append(numbers, n)
+		running.Go(func() { n.run(ctx, r) })
+	}
+	seen := map[int64]int64{}
+	read := func(stop func() bool) error {
+		for !stop() {
+			b, err := w.Next(soon(t))
+			if err != nil {
+				return err
+			}
+			for _, c := range b.Changes {
+				id, _ := c.New.Int("id")
+				n, _ := c.New.Int("n")
+				before, err := c.Old.Int("n")
+				if err != nil || before > seen[id] {
+					t.Errorf("row %d goes from %d to %d, and %d was the last that was told", id, before, n, seen[id])
+				}
+				seen[id] = max(seen[id], n)
+			}
+			if b.Position != (cache.Position{}) {
+				w.at = b.Position
+			}
+		}
+		return nil
+	}
+	for round := range 3 {
+		target := numbers[round].committed.Load() + 50
+		back := make(chan struct{})
+		go func() {
+			defer close(back)
+			for numbers[round].committed.Load() < target {
+				time.Sleep(time.Millisecond)
+			}
+			r.s.Restart(t)
+		}()
+		if err := read(func() bool { return false }); errors.Is(err, cache.ErrPositionLost) {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		<-back
+		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
+			s, err := f.Open(soon(t), w.at)
+			if errors.Is(err, cache.ErrPositionLost) {
+				t.Fatal(err)
+			}
+			w.Stream = s
+			return err == nil
+		})
+	}
+	cancel()
+	running.Wait()
+	if err := read(func() bool {
+		for _, n := range numbers {
+			if seen[int64(n.row)] < n.committed.Load() {
+				return false
+			}
+		}
+		return true
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALongTransactionComesInParts(t *testing.T) {
+	const rows = 20_000
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.next(0)
+	r.exec(fmt.Sprintf("INSERT INTO product SELECT seq, '', '' FROM seq_1_to_%d", rows))
+	for got := 0; got < rows; {
+		b, err := w.Next(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += len(b.Changes)
+		if len(b.Changes) > 500 || got > 0 && got < rows && b.Position != (cache.Position{}) {
+			t.Fatalf("a part of %d changes with position %v", len(b.Changes), b.Position)
+		}
+	}
+}
+
+func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	w := r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.next(1)
+	w.close()
+	lost := func(what string, p cache.Position) {
+		t.Helper()
+		s, err := f.Open(soon(t), p)
+		for opened := err == nil; opened && err == nil; {
+			if _, err = s.Next(soon(t)); err != nil {
+				_ = s.Close()
+			}
+		}
+		if !errors.Is(err, cache.ErrPositionLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	lost("a time that is still to come", cache.Position{Text: "mariadb 0-1-999999", Order: 1})
+	lost("another kind of server's", cache.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
+	lost("another feed's", cache.Position{Text: "0/1234 system 1 timeline 1", Order: 1})
+	lost("spoiled", cache.Position{Text: w.at.Text + ",", Order: 1})
+	r.exec("INSERT INTO product VALUES (2, '', '')", "FLUSH LOGS")
+	redistest.Eventually(t, 10*time.Second, "the log is purged", func() bool {
+		r.exec("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+		return r.value("SELECT COUNT(*) FROM information_schema.TABLES WHERE 1 = 0") == "0" && r.logs() == 1
+	})
+	lost("the log is gone", w.at)
+	w = r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (3, '', '')")
+	w.next(1)
+}
+
+func (r *rig) logs() (n int) {
+	r.on("", func(c *client.Conn) error {
+		result, err := c.Execute("SHOW BINARY LOGS")
+		if err == nil {
+			n = result.RowNumber()
+		}
+		return err
+	})
+	return n
+}
+
+func TestAPositionIsReadBack(t *testing.T) {
+	for _, text := range []string{"mariadb ", "mariadb 0-1-5", "mariadb 0-1-5,7-2-9", "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7"} {
+		p, err := parsePosition(cache.Position{Text: text, Order: 7})
+		if err != nil || p.public() != (cache.Position{Text: text, Order: 7}) {
+			t.Errorf("%q: %v, %v", text, p.public(), err)
+		}
+	}
+	for _, text := range []string{"x", "mariadb 0-1", "mariadb 5", "mysql 1-2-3", "oracle 1", "mariadb"} {
+		if _, err := parsePosition(cache.Position{Text: text}); !errors.Is(err, cache.ErrPositionLost) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one of %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not have %q", err, part)
+		}
+	}
+	if errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("%q makes its follower clear the caches", err)
+	}
+}
+
+func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
+	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
+		"CREATE TABLE odd (id int PRIMARY KEY, s set('a'), g varchar(5) CHARACTER SET greek, v int AS (id * 2) VIRTUAL)",
+		"CREATE USER poor@'%' IDENTIFIED BY 'x'")
+	defer r.exec("DROP USER poor")
+	for _, c := range []struct {
+		table Table
+		want  []string
+	}{
+		{Table{Name: "nothing"}, []string{".nothing", "does not exist"}},
+		{Table{"product", []string{"sulg"}}, []string{".product", `"sulg"`, `["id" "slug" "name"]`}},
+		{Table{Name: "keyless"}, []string{".keyless", "no primary key", "Columns"}},
+		{Table{Name: "seen"}, []string{".seen", "view"}},
+		{Table{"odd", []string{"s"}}, []string{`"s"`, "type set"}},
+		{Table{"odd", []string{"g"}}, []string{`"g"`, "greek"}},
+		{Table{"odd", []string{"v"}}, []string{`"v"`, "VIRTUAL"}},
+	} {
+		_, err := r.feed(nil, c.table).Open(soon(t), cache.Position{})
+		wantError(t, err, c.want...)
+	}
+	poor := r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"})
+	_, err := poor.Open(soon(t), cache.Position{})
+	wantError(t, err, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
+	r.exec("GRANT REPLICATION CLIENT ON *.* TO poor@'%'")
+	_, err = poor.Open(soon(t), cache.Position{})
+	wantError(t, err, "may not see it", "GRANT SELECT")
+	r.exec("GRANT SELECT ON " + r.name + ".product TO poor@'%'")
+	s, err := poor.Open(soon(t), cache.Position{})
+	if err == nil {
+		for err == nil {
+			_, err = s.Next(soon(t))
+		}
+		_ = s.Close()
+	}
+	wantError(t, err, "GRANT REPLICATION SLAVE")
+	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "connecting", "ghost")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for setting, want := range map[string]string{
+		"binlog_format = 'MIXED'":      "binlog_format is MIXED",
+		"binlog_row_image = 'MINIMAL'": "binlog_row_image is MINIMAL",
+	} {
+		name, _, _ := strings.Cut(setting, " ")
+		was := r.value("SELECT @@global." + name)
+		r.exec("SET GLOBAL " + setting)
+		_, err := r.feed(nil, Table{"product", []string{"id", "slug"}}).Open(soon(t), cache.Position{})
+		wantError(t, err, want, "SET GLOBAL")
+		r.exec("SET GLOBAL " + name + " = '" + was + "'")
+	}
+	r.s.Restart(t, "--binlog-ignore-db="+r.name)
+	_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "binlog_ignore_db")
+	r.s.Restart(t, "--skip-log-bin")
+	_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
+	wantError(t, err, "log_bin is OFF")
+	r.s.Restart(t)
+}
+
+func TestWrongOptionsAreRefused(t *testing.T) {
+	good := []Table{{Name: "a.b"}}
+	for want, o := range map[string]Options{
+		"Name":         {Addr: "a:1", User: "u", Tables: good},
+		"Addr":         {Name: "a", Addr: "a", User: "u", Tables: good},
+		"User":         {Name: "a", Addr: "a:1", Tables: good},
+		"Tables":       {Name: "a", Addr: "a:1", User: "u"},
+		"database.tab": {Name: "a", Addr: "a:1", User: "u", Tables: []Table{{Name: "b"}}},
+		"twice":        {Name: "a", Addr: "a:1", User: "u", Tables: []Table{{Name: "a.b"}, {Name: "a.b"}}},
+		"MaxBatch":     {Name: "a", Addr: "a:1", User: "u", Tables: good, MaxBatch: -1},
+	} {
+		_, err := New(o)
+		wantError(t, err, want)
+	}
+}
+
+func TestStatementsNameTheTablesTheyTouch(t *testing.T) {
+	all := tables{{schema: "shop", bare: "product"}, {schema: "shop", bare: "order"}, {schema: "crm", bare: "product"}}
+	for statement, want := range map[string]int{
+		"TRUNCATE product":                               1,
+		"truncate table `crm`.`product`":                 2, // of shop too: one too many
+		"ALTER TABLE /* order */ shop.product ADD x int": 1,
+		"ALTER TABLE x COMMENT 'of product'":             0,
+		"DROP TABLE IF EXISTS `order`,`product`":         2,
+		"DROP DATABASE crm":                              1,
+		"DROP /*!40005 TEMPORARY */ TABLE product":       1,
+		"CREATE INDEX a ON product (b)":                  0,
+		"CREATE OR REPLACE TABLE product (a int)":        1,
+		"CREATE VIEW v AS SELECT * FROM product":         0,
+		"GRANT SELECT ON product TO x":                   0,
+		"# product\nUPDATE `order` SET a = 1":            1,
+		"XA COMMIT 'a'":                                  3,
+		"XA ROLLBACK 'a'":                                0,
+		"":                                               0,
+		"/* unended":                                     0,
+		"`":                                              0,
+	} {
+		if got := all.touched("shop", words(statement)); len(got) != want {
+			t.Errorf("%s touches %d tables, want %d", statement, len(got), want)
+		}
+	}
+}

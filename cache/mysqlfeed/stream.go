@@ -1,0 +1,374 @@
+package mysqlfeed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/pump"
+)
+
+// silence is how long the server may say nothing before the stream ends. It says something
+// three times as often.
+const silence = 30 * time.Second
+
+// A stream reads the server's log, as a replica does.
+type stream struct {
+	*pump.Pump[mark]
+
+	f      *Feed
+	server serverInfo
+	db     *conn // the gate's
+	syncer *replication.BinlogSyncer
+	events *replication.BinlogStreamer
+
+	// What read knows.
+	tables tables
+	at     position // after what was told, and within a transaction with that one
+	file   uint64   // the number of the log's file
+	mapped tables   // of this transaction, without a row so far; only tables with cascades
+	inside bool     // of a transaction
+	block  bool     // which a COMMIT of its own ends
+	mark   mark     // of it
+	held   bool     // a position that Idle has not passed on yet
+
+	logs []logFile // the gate's: as of the last watch; empty if not known
+}
+
+// A mark is a transaction, by where it or a part of it ends in the log, and by its id in MySQL.
+type mark struct {
+	place place
+	id    string
+}
+
+type logFile struct{ number, size uint64 }
+
+func newStream(ctx context.Context, f *Feed, db *conn, server serverInfo, tables tables, begin position, fresh bool) (*stream, error) {
+	s := &stream{f: f, server: server, db: db, tables: tables, at: begin, file: uint64(begin.place) >> 32}
+	followed := map[[2]string]bool{}
+	for _, t := range tables {
+		followed[[2]string{t.schema, t.bare}] = true
+	}
+	s.syncer = f.syncer(server.flavor, func(schema, bare string) bool { return followed[[2]string{schema, bare}] })
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		s.events, err = s.syncer.StartSyncGTID(begin.gtids.set())
+		started <- err
+	}()
+	select {
+	case err := <-started:
+		if err != nil {
+			s.syncer.Close()
+			return nil, f.failure(ctx, "beginning to read the log", err)
+		}
+	case <-ctx.Done():
+		go func() { // it has time-outs of its own
+			<-started
+			s.syncer.Close()
+		}()
+		return nil, fmt.Errorf("mysqlfeed: beginning to read the log: %w", ctx.Err())
+	}
+	s.Pump = pump.New(f.o.MaxBatch, pump.Gate[mark]{UntilVisible: s.untilVisible, Watch: s.watch, Behind: s.behind})
+	if fresh { // so that its follower has a position at once
+		s.Idle(begin.public(), true)
+	}
+	s.Run(s.read)
+	return s, nil
+}
+
+// Close ends the stream.
+func (s *stream) Close() error {
+	s.Stop()
+	s.syncer.Close()
+	s.db.close()
+	return nil
+}
+
+// Confirm does nothing: the server keeps its log as long as it is set to, whoever reads it.
+func (s *stream) Confirm(ctx context.Context, _ cache.Position) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.Err()
+}
+
+func (s *stream) read() error {
+	for {
+		e, err := s.events.GetEvent(s.Ctx)
+		if err != nil {
+			return s.f.failure(s.Ctx, "reading the log", err)
+		}
+		if err := s.take(e.Header, e.Event); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
+	s.move(h)
+	switch e := e.(type) {
+	case *replication.RotateEvent:
+		at, err := placeOf(string(e.NextLogName), e.Position)
+		if err != nil {
+			return err
+		}
+		s.file, s.at.place = uint64(at)>>32, at
+	case *replication.MariadbGTIDEvent:
+		s.begin(h, e)
+		s.block = !e.IsStandalone()
+	case *replication.GTIDEvent:
+		s.begin(h, e)
+		s.block = false // until BEGIN
+	case *replication.TransactionPayloadEvent: // a compressed transaction
+		for _, inner := range e.Events {
+			if err := s.take(&replication.EventHeader{Timestamp: h.Timestamp, LogPos: h.LogPos, EventType: inner.Header.EventType}, inner.Event); err != nil {
+				return err
+			}
+		}
+	case *replication.TableMapEvent:
+		return s.tableMap(e)
+	case *replication.RowsEvent:
+		s.rows(h.EventType, e)
+	case *replication.XIDEvent:
+		s.commit()
+	case *replication.QueryEvent:
+		s.statement(string(e.Schema), string(e.Query))
+	default:
+		if h.EventType == replication.XA_PREPARE_LOG_EVENT {
+			s.commit()
+		}
+	}
+	if !s.inside && s.held {
+		s.held = !s.Idle(s.at.public(), false)
+	}
+	return nil
+}
+
+func (s *stream) begin(h *replication.EventHeader, e replication.Event) {
+	s.inside, s.mapped = true, nil
+	s.mark = mark{s.at.place, s.at.gtids.add(e)}
+	s.Begin(s.mark, time.Unix(int64(h.Timestamp), 0))
+}
+
+// move notes where an event ends.
+func (s *stream) move(h *replication.EventHeader) {
+	switch {
+	case h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0:
+		return
+	case h.LogPos != 0:
+		s.at.place = place(s.file<<32 | uint64(h.LogPos))
+	case s.inside: // as MariaDB 11.4 leaves it
+		s.at.place += place(h.EventSize)
+	}
+	if s.inside {
+		s.mark.place = s.at.place
+		s.Mark(s.mark)
+	}
+}
+
+// tableMap is of a table that a statement has open for writing. The columns of one that
+// was altered are read again.
+func (s *stream) tableMap(e *replication.TableMapEvent) error {
+	t := s.tables.find(string(e.Schema), string(e.Table))
+	if t == nil {
+		return nil
+	}
+	if t.stale {
+		db, err := s.f.connect(s.Ctx)
+		if err != nil {
+			return err
+		}
+		defer db.close()
+		for _, o := range s.f.o.Tables {
+			if o.Name != t.name {
+				continue
+			}
+			anew, err := s.f.readTable(s.Ctx, db, s.server, o)
+			if err != nil {
+				return err
+			}
+			*t = *anew
+		}
+	}
+	if t.cascades && !slices.Contains(s.mapped, t) {
+		s.mapped = append(s.mapped, t)
+	}
+	return nil
+}
+
+// rows tells the rows of an event. Where it cannot tell which they are, the whole table has changed.
+func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) {
+	t := s.tables.find(string(e.Table.Schema), string(e.Table.Table))
+	if t == nil {
+		return
+	}
+	s.mapped = slices.DeleteFunc(s.mapped, func(m *table) bool { return m == t })
+	columns := t.layout(int(e.ColumnCount))
+	step := 1
+	change := cache.Change{Table: t.name, Key: t.key}
+	switch kind {
+	case replication.WRITE_ROWS_EVENTv0, replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2, replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
+		change.Kind = cache.Inserted
+	case replication.DELETE_ROWS_EVENTv0, replication.DELETE_ROWS_EVENTv1, replication.DELETE_ROWS_EVENTv2, replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1:
+		change.Kind = cache.Deleted
+	default:
+		change.Kind, step = cache.Updated, 2
+	}
+	for i := 0; i+step <= len(e.Rows); i += step {
+		c, ok := change, columns != nil
+		if ok && c.Kind != cache.Inserted {
+			c.Old, ok = row(columns, e.Rows[i], e.SkippedColumns[i], nil)
+		}
+		if ok && c.Kind != cache.Deleted {
+			last := i + step - 1
+			c.New, ok = row(columns, e.Rows[last], e.SkippedColumns[last], c.Old)
+		}
+		if !ok {
+			s.f.log.Warn("a row does not fit what the table is now, or is not whole in the log: the whole table counts as changed", "table", t.name)
+			s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+			return
+		}
+		s.Add(c)
+	}
+}
+
+// layout returns the columns that an event has, or nil if the table has others now.
+func (t *table) layout(count int) []column {
+	if t.stale {
+		return nil
+	}
+	if len(t.columns) == count {
+		return t.columns
+	}
+	stored := slices.DeleteFunc(slices.Clone(t.columns), func(c column) bool { return c.virtual })
+	if len(stored) == count {
+		return stored
+	}
+	return nil
+}
+
+// row reads a row. What the log leaves out of a new row is as it was in the old one.
+func row(columns []column, values []any, skipped []int, old cache.Row) (cache.Row, bool) {
+	row := cache.Row{}
+	for i, c := range columns {
+		if !c.wanted {
+			continue
+		}
+		v, ok := old[c.name]
+		if !slices.Contains(skipped, i) {
+			v, ok = c.value(values[i])
+		}
+		if !ok {
+			return nil, false
+		}
+		row[c.name] = v
+	}
+	return row, true
+}
+
+func (s *stream) statement(schema, query string) {
+	words := words(query)
+	second := ""
+	if len(words) > 1 {
+		second = strings.ToUpper(words[1])
+	}
+	switch {
+	case len(words) == 0, strings.EqualFold(words[0], "BEGIN"), strings.EqualFold(words[0], "XA") && (second == "START" || second == "END"):
+		s.block = true
+		return
+	case len(words) == 1 && (strings.EqualFold(words[0], "COMMIT") || strings.EqualFold(words[0], "ROLLBACK")), strings.EqualFold(words[0], "XA"):
+		s.block = false // also of tables without transactions
+	}
+	for _, t := range s.tables.touched(schema, words) {
+		s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+		t.stale = true
+	}
+	if !s.block {
+		s.commit()
+	}
+}
+
+// commit ends a transaction. It may have changed rows by a foreign key's ON DELETE CASCADE, which the
+// log does not tell; but it tells that the table was open for writing.
+func (s *stream) commit() {
+	for _, t := range s.mapped {
+		s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+	}
+	s.mapped, s.inside = nil, false
+	s.held = !s.Commit(s.at.public())
+}
+
+// untilVisible waits until others see transactions, of which the last one counts.
+func (s *stream) untilVisible(marks []mark) error {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		seen, err := s.visible(marks)
+		if err != nil || seen {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.Ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *stream) visible(marks []mark) (bool, error) {
+	last := marks[len(marks)-1]
+	if s.server.flavor == mysql.MariaDBFlavor {
+		file, pos, err := s.f.seen(s.Ctx, s.db)
+		if err != nil {
+			return false, err
+		}
+		seen, err := placeOf(file, pos)
+		return seen >= last.place, err
+	}
+	ids := make([]string, len(marks))
+	for i, m := range marks {
+		ids[i] = m.id
+	}
+	row, err := s.db.row(s.Ctx, "SELECT GTID_SUBSET('"+strings.Join(ids, ",")+"', @@global.gtid_executed)")
+	return err == nil && row[0] == "1", err
+}
+
+// watch looks at how long the server's log is.
+func (s *stream) watch() {
+	s.logs = nil
+	rows, err := s.db.rows(s.Ctx, "SHOW BINARY LOGS")
+	if err != nil { // what is wrong, read or untilVisible will find out too
+		return
+	}
+	for _, row := range rows {
+		at, err := placeOf(row[0], 0)
+		size, sizeErr := strconv.ParseUint(row[1], 10, 64)
+		if err != nil || sizeErr != nil {
+			s.logs = nil
+			return
+		}
+		s.logs = append(s.logs, logFile{uint64(at) >> 32, size})
+	}
+}
+
+func (s *stream) behind(p cache.Position) int64 {
+	if len(s.logs) == 0 || p.Order == 0 {
+		return -1
+	}
+	var behind uint64
+	for _, log := range s.logs {
+		switch {
+		case log.number > p.Order>>32:
+			behind += log.size
+		case log.number == p.Order>>32:
+			behind += max(log.size, p.Order&(1<<32-1)) - p.Order&(1<<32-1)
+		}
+	}
+	return int64(behind)
+}
