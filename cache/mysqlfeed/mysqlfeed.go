@@ -213,9 +213,11 @@ func (c *conn) rows(ctx context.Context, sql string, args ...any) (rows [][]stri
 	for i := range result.RowNumber() {
 		row := make([]string, result.ColumnNumber())
 		for j := range row {
-			if row[j], err = result.GetString(i, j); err != nil {
+			value, err := result.GetString(i, j)
+			if err != nil {
 				return nil, fmt.Errorf("mysqlfeed: %s: %v", sql, err)
 			}
+			row[j] = strings.Clone(value) // it lies in memory that Close gives to the next query
 		}
 		rows = append(rows, row)
 	}

@@ -13,6 +13,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,6 +36,7 @@ type Server struct {
 	kind  kind
 	owner *syscall.Credential // nil: this process's own
 	kill  func()              // nil while it does not run
+	pid   int
 	log   *buffer
 }
 
@@ -144,7 +146,7 @@ func (s *Server) run(args ...string) error {
 	if err != nil {
 		return err
 	}
-	s.kill = kill
+	s.kill, s.pid = kill, cmd.Process.Pid
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if s.kind.answers(s.kind.programs, s).Run() == nil {
 			return nil
@@ -176,6 +178,39 @@ func (s *Server) Restart(t testing.TB, args ...string) {
 
 // Log is what the server has said.
 func (s *Server) Log() string { return s.log.String() }
+
+// CPU is how much processor time the server has taken since it was started, all its processes
+// together; 0 where the system has no /proc.
+func (s *Server) CPU() time.Duration {
+	ticks := processTicks(s.pid, 4) // with the children that have ended
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if fields := processStat(pid); len(fields) > 1 && fields[1] == strconv.Itoa(s.pid) {
+			ticks += processTicks(pid, 2)
+		}
+	}
+	return time.Duration(ticks) * time.Second / 100
+}
+
+// processTicks adds up n of utime, stime, cutime and cstime.
+func processTicks(pid, n int) (ticks int64) {
+	fields := processStat(pid)
+	if len(fields) < 15 {
+		return 0
+	}
+	for _, field := range fields[11 : 11+n] {
+		t, _ := strconv.ParseInt(field, 10, 64)
+		ticks += t
+	}
+	return ticks
+}
+
+// processStat is /proc/pid/stat after the program's name, from the state on.
+func processStat(pid int) []string {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+}
 
 // find looks for programs in the PATH and in further directories.
 func find(database string, names []string, dirs ...string) (programs, error) {
