@@ -148,19 +148,23 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 	}
 	tables, err := f.prepare(ctx, db, begin)
 	if err != nil {
-		return nil, errors.Join(err, closeConn(db))
+		closeConns(db)
+		return nil, err
 	}
 	conn, err := f.connectReplication(ctx)
 	if err != nil {
-		return nil, errors.Join(err, closeConn(db))
+		closeConns(db)
+		return nil, err
 	}
 	start, err := f.start(ctx, db, conn, begin)
 	if err != nil {
-		return nil, errors.Join(err, closeConn(conn), closeConn(db))
+		closeConns(conn, db)
+		return nil, err
 	}
 	if begin == (position{}) {
 		if err := f.settle(ctx, db); err != nil {
-			return nil, errors.Join(err, closeConn(conn), closeConn(db))
+			closeConns(conn, db)
+		return nil, err
 		}
 	}
 	return newStream(f, db, conn, tables, start, begin == position{}), nil
@@ -244,7 +248,7 @@ func (f *Feed) Drop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer closeConn(db)
+	defer closeConns(db)
 	if _, err := f.freeSlot(ctx, db); err != nil {
 		return err
 	}
@@ -305,12 +309,13 @@ func (f *Feed) wayOut(pg *pgconn.PgError) string {
 	return ""
 }
 
-// closeConn closes a connection and drops the error: there is nobody whom it concerns.
-func closeConn(conn interface{ Close(context.Context) error }) error {
+// closeConns closes connections and drops the errors: there is nobody whom they concern.
+func closeConns(conns ...interface{ Close(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx)
-	return nil
+	for _, conn := range conns {
+		_ = conn.Close(ctx)
+	}
 }
 
 func quoted(name ...string) string { return pgx.Identifier(name).Sanitize() }

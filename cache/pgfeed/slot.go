@@ -40,7 +40,7 @@ func (f *Feed) Stats(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	defer closeConn(db)
+	defer closeConns(db)
 	s, err := f.slot(ctx, db)
 	if err != nil || s == nil {
 		return Stats{}, err

@@ -60,7 +60,8 @@ func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, tables map[[2]string]
 // Close ends the stream.
 func (s *stream) Close() error {
 	s.Stop()
-	return errors.Join(closeConn(s.conn), closeConn(s.db))
+	closeConns(s.conn, s.db)
+	return nil
 }
 
 func (s *stream) at(lsn pglogrepl.LSN) cache.Position {
