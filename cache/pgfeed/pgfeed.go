@@ -164,7 +164,7 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 	if begin == (position{}) {
 		if err := f.settle(ctx, db); err != nil {
 			closeConns(conn, db)
-		return nil, err
+			return nil, err
 		}
 	}
 	return newStream(f, db, conn, tables, start, begin == position{}), nil
