@@ -79,6 +79,7 @@ type Cache[K comparable, V any] struct {
 	close       context.CancelFunc
 	loading     tasks // loads, also those that are left behind
 	errorRun    errorRun
+	fed         feeds
 	log         *logonce.Log
 	counts      counters
 	times       times
@@ -138,6 +139,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		return nil, named(err)
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
+	c.fed.name, c.fed.rdb, c.fed.logger, c.fed.closing = o.Name, rdb, o.Logger, c.closing
 	return c, nil
 }
 

@@ -84,6 +84,7 @@ type Stats struct {
 	// Live says that invalidations of other processes arrive.
 	Live bool
 
+	Follow    FollowStats        // of feeds of changes, see [Follow]
 	LocalTier localcache.Stats   // of the tier in this process
 	Rebuild   mutexrebuild.Stats // of leases, waiting, outages and invalidations
 	Breaker   breaker.Stats      // of Options.Breaker, with what other caches do with it
@@ -139,7 +140,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(), FilterWrong: n.filterWrong.Load(),
 		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
-		Live:      c.fleet.Live(),
+		Live: c.fleet.Live(), Follow: c.fed.stats(),
 		LocalTier: local, Rebuild: c.fleet.Stats(), Breaker: c.breaker.Stats(),
 	}
 }

@@ -1,0 +1,105 @@
+package cache
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
+)
+
+// A bookmark says how far a feed has been followed.
+type bookmark struct {
+	position Position // the zero Position: none is known
+	// removed is the order of the position up to which filters have forgotten keys, or
+	// notYet.
+	removed uint64
+	covers  string // the routes whose caches hold nothing from before the position
+}
+
+// notYet says that changes may come whose keys the filters have forgotten already: they
+// must not forget them again.
+const notYet = math.MaxUint64
+
+// bookmarks is where the bookmark of one feed is kept: in Redis, for the fleet, or in this
+// process. It is used by one goroutine.
+type bookmarks struct {
+	conn  *redisconn.Conn // nil without Redis
+	key   string
+	fence int64    // of the present lease
+	calls int64    // under the present lease
+	last  bookmark // without Redis: what was kept
+}
+
+// errOvertaken reports that another process follows the feed by now.
+var errOvertaken = errors.New("another process has taken the feed over")
+
+var (
+	//go:embed scripts/bookmark.lua
+	bookmarkText   string
+	bookmarkScript = redis.NewScript(bookmarkText)
+)
+
+// bookmarkLife is how long Redis remembers a feed that nobody follows.
+const bookmarkLife = 366 * 24 * time.Hour
+
+func newBookmarks(rdb redis.UniversalClient, feed string) *bookmarks {
+	b := &bookmarks{key: keys.Feed(feed)}
+	if rdb != nil {
+		b.conn = redisconn.New(rdb, time.Second, 64)
+	}
+	return b
+}
+
+// claim reads the bookmark at the beginning of a lease, and keeps all followers with lower
+// fences from changing it.
+func (b *bookmarks) claim(ctx context.Context, fence int64) (bookmark, error) {
+	b.fence, b.calls = fence, 0
+	return b.call(ctx)
+}
+
+// keep writes the bookmark. It is kept when keep returns nil; after errOvertaken it is not,
+// and after any other error it may be.
+func (b *bookmarks) keep(ctx context.Context, now bookmark) error {
+	if b.conn == nil {
+		b.last = now
+		return nil
+	}
+	_, err := b.call(ctx, "p", now.position.Text, "o", strconv.FormatUint(now.position.Order, 10),
+		"r", strconv.FormatUint(now.removed, 10), "c", now.covers)
+	return err
+}
+
+// call runs the script. Calls are numbered: one that was left behind at its timeout may
+// reach Redis after later ones, and must not take the bookmark back.
+func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
+	if b.conn == nil {
+		return b.last, nil
+	}
+	b.calls++
+	args := append([]any{b.fence, b.calls, bookmarkLife.Milliseconds()}, fields...)
+	reply, err := b.conn.EvalOne(ctx, bookmarkScript, redisconn.Call{Keys: []string{b.key}, Args: args}, nil).Slice()
+	if err != nil {
+		return bookmark{}, fmt.Errorf("the position in Redis: %w", err)
+	}
+	if len(reply) != 5 {
+		return bookmark{}, errOvertaken
+	}
+	text := func(i int) string { t, _ := reply[i].(string); return t }
+	number := func(i int) uint64 { n, _ := strconv.ParseUint(text(i), 10, 64); return n }
+	return bookmark{position: Position{Text: text(1), Order: number(2)}, removed: number(3), covers: text(4)}, nil
+}
+
+// uncovered reports whether the caches of a route may hold what was changed before the
+// position, because the follower that kept the bookmark had no such route.
+func (b bookmark) uncovered(r Route) bool {
+	return b.position == (Position{}) || !strings.Contains("\n"+b.covers+"\n", "\n"+r.name()+"\n")
+}

@@ -1,0 +1,379 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
+	"github.com/levee-go/levee/lock"
+)
+
+// Following
+//
+// Every process of a fleet calls Follow; one of them has the lock and reads the feed:
+//
+//	lead    take the lock, whose lease has a fence
+//	claim   read the bookmark in Redis, and bar every follower with a lower fence from it
+//	open    the stream, at the bookmark
+//	read    a batch, and find the keys that it touches
+//	apply   invalidate them, and tell the filter
+//	keep    the new bookmark, under the fence
+//	remove  deleted keys from counting filters
+//	confirm to the feed
+//
+// Whatever happens between two of these steps, the next follower begins at the last
+// bookmark that was kept, and every change from there on comes again: nothing is kept before it is
+// applied, and nothing is confirmed to the database before it is kept. A follower that was
+// paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
+// keep a bookmark, because a later follower has claimed it with a higher fence.
+//
+// A Remove that comes twice takes other ids out of a counting filter. So it comes after
+// the bookmark was kept: what is lost in between stays in the filter and denies nobody.
+//
+// A stream that begins in the present is opened first, and then the caches are cleared: a
+// change that commits in between is in the stream, an earlier one is not in what is loaded
+// after the Clear.
+
+const (
+	followLease  = 3 * time.Second       // how long a follower that died keeps others out
+	firstPause   = 50 * time.Millisecond // after a failure
+	longestPause = 5 * time.Second       // after many
+	maxGone      = 1 << 16               // ids of deleted rows that wait for the end of their transaction, for each cache
+	removeWithin = 30 * time.Second      // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
+)
+
+// Follow invalidates the keys of caches whose rows a feed says have changed, whoever has
+// changed them, until ctx ends, whose error it returns. Call it in every process, on a
+// goroutine of its own, with all routes of the feed: one process of the fleet reads, and
+// when that one ends or dies, another goes on where it has stopped, within about four
+// seconds.
+//
+//	go cache.Follow(ctx, feed, products.Route("product", nil), bySlug.Route("product", slugs))
+//
+// A change is confirmed to the feed after Redis has confirmed its invalidation. From then
+// on nobody reads what was there before it, with the promise of [Cache.Invalidate]. While
+// Redis, or the filter of a cache, does not confirm, nothing more is read: the changes
+// wait in the database. Inserted keys are added to the filter, and a counting one forgets
+// deleted keys, see [Cache.Route]; the filter must be one that processes share.
+//
+// Where the feed has been followed to stands in the Redis of the first route's cache. If
+// nothing stands there, as at the first time, and if the feed has lost that position,
+// Follow begins in the present and Clears the caches: what was missed is not served. A
+// filter has missed inserted keys then, and should be filled anew.
+//
+// Caches without Redis cannot be told by other processes. For them every process follows
+// for itself, from the present on, and needs a feed of its own.
+//
+// Follow goes on through failures of feed and Redis, and logs them. It returns ErrClosed
+// when a cache is closed, and another error at once if it cannot work: without feed or
+// routes, with some caches that have a Redis and some that have none, and while
+// this process follows a feed of that name already.
+func Follow(ctx context.Context, feed Feed, routes ...Route) error {
+	f, err := newFollower(feed, routes)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, c := range f.caches {
+		defer context.AfterFunc(c.feeds().closing, func() { cancel(ErrClosed) })()
+	}
+	pause := pauses()
+	for {
+		began := time.Now()
+		err := f.lead(ctx)
+		switch {
+		case errors.Is(context.Cause(ctx), ErrClosed):
+			return ErrClosed
+		case ctx.Err() != nil:
+			return wait.Ended(ctx)
+		case errors.Is(err, lock.ErrConfig):
+			return fmt.Errorf("cache: %w", err)
+		}
+		f.failed(err)
+		if time.Since(began) > longestPause {
+			pause = pauses()
+		}
+		wait.Sleep(ctx, pause())
+	}
+}
+
+// Follow is the function [Follow] for one cache, whose key is the primary key of every
+// table that the feed tells of.
+func (c *Cache[K, V]) Follow(ctx context.Context, feed Feed) error {
+	return Follow(ctx, feed, c.Route("", nil))
+}
+
+// A follower follows a feed for a process.
+type follower struct {
+	feed    Feed
+	routes  []Route
+	caches  []followed   // of the routes, each once
+	locker  *lock.Locker // nil without Redis
+	kept    *bookmarks
+	log     *logonce.Log
+	release func() // the name of the feed
+
+	// Of the present lease.
+	now     bookmark
+	gone    map[followed][]string // deleted since the last position
+	reading *reading
+}
+
+func newFollower(feed Feed, routes []Route) (*follower, error) {
+	switch {
+	case feed == nil:
+		return nil, errors.New("cache: Follow needs a feed")
+	case len(routes) == 0:
+		return nil, errors.New("cache: Follow needs a route")
+	}
+	f := &follower{feed: feed, routes: routes, reading: &reading{}}
+	known := map[followed]bool{}
+	for _, r := range routes {
+		if r.cache == nil {
+			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
+		}
+		if !known[r.cache] {
+			known[r.cache] = true
+			f.caches = append(f.caches, r.cache)
+		}
+	}
+	name, first := feed.Name(), f.caches[0].feeds()
+	if err := keys.CheckName(name); err != nil {
+		return nil, fmt.Errorf("cache: the feed's %w", err)
+	}
+	for _, c := range f.caches {
+		if own := c.feeds(); (own.rdb == nil) != (first.rdb == nil) {
+			return nil, fmt.Errorf("cache: caches %q and %q cannot follow one feed: one has a Redis and one has none", first.name, own.name)
+		}
+	}
+	var err error
+	if f.release, err = claimFeed(first.rdb, name); err != nil {
+		return nil, err
+	}
+	if first.rdb != nil {
+		// Its log is of no use here: what keeps a follower from its work is logged by Follow.
+		f.locker, err = lock.New(first.rdb, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			f.release()
+			return nil, fmt.Errorf("cache: %w", err)
+		}
+	}
+	f.kept = newBookmarks(first.rdb, name)
+	f.log = logonce.New(first.logger.With("feed", name), "levee: ")
+	return f, nil
+}
+
+func (f *follower) close() {
+	if f.locker != nil {
+		_ = f.locker.Close()
+	}
+	f.release()
+}
+
+// lead follows the feed while this process has the lock.
+func (f *follower) lead(ctx context.Context) error {
+	if f.locker == nil {
+		return f.follow(ctx, 0)
+	}
+	return f.locker.Do(ctx, f.feed.Name(), func(ctx context.Context, lease *lock.Lease) error {
+		return f.follow(ctx, lease.Fence())
+	})
+}
+
+// follow reads the feed until something fails that needs another stream.
+func (f *follower) follow(ctx context.Context, fence int64) (err error) {
+	if f.now, err = f.kept.claim(ctx, fence); err != nil {
+		return err
+	}
+	f.gone = map[followed][]string{}
+	stream, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for _, c := range f.caches {
+		defer c.feeds().begin(f.reading)()
+	}
+	for {
+		batch, err := stream.Next(ctx)
+		if errors.Is(err, ErrPositionLost) {
+			return errors.Join(err, f.lose(ctx, err))
+		}
+		if err != nil {
+			return err
+		}
+		f.reading.began(batch)
+		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
+			return err
+		}
+		if batch.Position != (Position{}) {
+			if err := f.confirm(ctx, stream, batch); err != nil {
+				return err
+			}
+		}
+		f.reading.ended(batch)
+	}
+}
+
+// open opens the stream at the bookmark, or in the present.
+func (f *follower) open(ctx context.Context) (Stream, error) {
+	if f.now.position != (Position{}) {
+		stream, err := f.feed.Open(ctx, f.now.position)
+		switch {
+		case err == nil:
+			return f.cleared(ctx, stream)
+		case !errors.Is(err, ErrPositionLost):
+			return nil, err
+		}
+		if err := f.lose(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+	f.now.removed = notYet
+	stream, err := f.feed.Open(ctx, Position{})
+	if err != nil {
+		return nil, err
+	}
+	return f.cleared(ctx, stream)
+}
+
+// cleared clears the caches that may hold what was changed before the stream begins.
+func (f *follower) cleared(ctx context.Context, stream Stream) (Stream, error) {
+	done := map[followed]bool{}
+	for _, r := range f.routes {
+		if done[r.cache] || !f.now.uncovered(r) {
+			continue
+		}
+		if err := f.insist(ctx, func() error { return r.cache.Clear(ctx) }); err != nil {
+			_ = stream.Close()
+			return nil, err
+		}
+		done[r.cache] = true
+		f.log.Warn("a cache was cleared, since it is not known from where on to follow the feed for it", "cache", r.cache.feeds().name)
+	}
+	return stream, nil
+}
+
+// lose gives the position up, so that the next stream begins in the present.
+func (f *follower) lose(ctx context.Context, cause error) error {
+	f.log.Error("changes are lost to the feed: the caches are cleared, their filters should be filled anew", "error", cause)
+	for _, c := range f.caches {
+		c.feeds().lost.Add(1)
+	}
+	f.now = bookmark{}
+	return f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) })
+}
+
+// apply has the caches forget what a batch has changed.
+func (f *follower) apply(ctx context.Context, batch Batch) error {
+	all, err := effectsOf(f.routes, batch)
+	if err != nil {
+		return err
+	}
+	for c, e := range all {
+		if err := c.apply(ctx, e); err != nil {
+			return err
+		}
+	}
+	for c, e := range all { // once: nothing fails any more
+		c.feeds().changes.Add(e.changes)
+		f.gone[c] = append(f.gone[c], e.gone[:min(len(e.gone), maxGone-len(f.gone[c]))]...)
+	}
+	for _, c := range f.caches {
+		c.feeds().batches.Add(1)
+	}
+	return nil
+}
+
+// confirm keeps the position of a batch whose changes are applied, has filters forget
+// what was deleted, and tells the feed.
+func (f *follower) confirm(ctx context.Context, stream Stream, batch Batch) error {
+	order := batch.Position.Order
+	first := order > f.now.removed
+	if first || f.now.removed == notYet && batch.Behind <= 0 {
+		f.now.removed = order
+	}
+	f.now.position, f.now.covers = batch.Position, covers(f.routes)
+	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {
+		return err
+	}
+	if first && !batch.Committed.IsZero() && time.Since(batch.Committed) < removeWithin {
+		for c, ids := range f.gone {
+			if len(ids) > 0 {
+				c.remove(ctx, ids)
+			}
+		}
+	}
+	clear(f.gone)
+	return stream.Confirm(ctx, batch.Position)
+}
+
+// insist repeats what the rest cannot go on without, until it succeeds, ctx ends, or
+// another follower has taken over.
+func (f *follower) insist(ctx context.Context, do func() error) error {
+	pause := pauses()
+	for {
+		err := do()
+		if err == nil || errors.Is(err, errOvertaken) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return errors.Join(wait.Ended(ctx), err)
+		}
+		f.failed(err)
+		wait.Sleep(ctx, pause())
+	}
+}
+
+func (f *follower) failed(err error) {
+	f.log.Warn("following a feed has failed and is tried again", "error", err)
+	for _, c := range f.caches {
+		c.feeds().failures.Add(1)
+	}
+}
+
+// pauses gives the times to wait after one failure and the next.
+func pauses() func() time.Duration {
+	next := firstPause
+	return func() time.Duration {
+		pause := next
+		next = min(2*next, longestPause)
+		return wait.Jitter(pause, 0.25)
+	}
+}
+
+func covers(routes []Route) string {
+	names := make([]string, len(routes))
+	for i, r := range routes {
+		names[i] = r.name()
+	}
+	return strings.Join(names, "\n")
+}
+
+// followedFeeds are the feeds that this process follows, by the client of their caches.
+var followedFeeds sync.Map
+
+// claimFeed keeps a process from following a feed twice, with some routes each: one call
+// would wait for the lock of the other, and its caches would never be told.
+func claimFeed(rdb redis.UniversalClient, name string) (release func(), err error) {
+	if rdb != nil && !reflect.ValueOf(rdb).Comparable() {
+		return func() {}, nil
+	}
+	key := [2]any{rdb, name}
+	if _, there := followedFeeds.LoadOrStore(key, true); there {
+		return nil, fmt.Errorf("cache: feed %q is followed already in this process: give all routes to one Follow", name)
+	}
+	return func() { followedFeeds.Delete(key) }, nil
+}
