@@ -36,7 +36,8 @@ type Stream interface {
 	// changes, Next may return a Batch without changes, of a newer position.
 	Next(ctx context.Context) (Batch, error)
 	// Confirm says that whatever came before a position has been dealt with, so that
-	// the database need not hold it any longer.
+	// the database need not hold it any longer. The position is one that Next has given,
+	// or the one that the stream was opened at.
 	Confirm(ctx context.Context, p Position) error
 	// Close ends the stream and frees what it holds. It must be called once.
 	Close() error

@@ -233,7 +233,12 @@ func (f *follower) open(ctx context.Context) (Stream, error) {
 		stream, err := f.feed.Open(ctx, f.now.position)
 		switch {
 		case err == nil:
-			return f.cleared(ctx, stream)
+			// Whoever kept the bookmark may have died before it could tell the feed.
+			if err = stream.Confirm(ctx, f.now.position); err == nil {
+				return f.cleared(ctx, stream)
+			}
+			_ = stream.Close()
+			return nil, err
 		case !errors.Is(err, ErrPositionLost):
 			return nil, err
 		}

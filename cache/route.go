@@ -75,43 +75,51 @@ type effects struct {
 	gone    []string // ids of deleted rows that were the only ones with that id
 }
 
-// effectsOf returns what a batch means for each cache. Its error names the table.
-func effectsOf(routes []Route, batch Batch) (all map[followed]*effects, err error) {
-	err = <-contain.Go(func() error { // the routes are the user's
-		all = map[followed]*effects{}
-		for _, change := range batch.Changes {
-			for _, r := range routes {
-				if r.table != "" && r.table != change.Table {
+// effectsOf returns what a batch means for each cache. Its error names table and cache.
+func effectsOf(routes []Route, batch Batch) (map[followed]*effects, error) {
+	all := map[followed]*effects{}
+	var change Change
+	var route Route
+	err := <-contain.Go(func() error { // the routes are the user's
+		for _, change = range batch.Changes {
+			for _, route = range routes {
+				if route.table != "" && route.table != change.Table {
 					continue
 				}
-				e := all[r.cache]
+				e := all[route.cache]
 				if e == nil {
 					e = &effects{dropped: map[string]bool{}}
-					all[r.cache] = e
+					all[route.cache] = e
 				}
-				if err := e.add(r, change); err != nil {
+				if err := e.add(route, change); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	})
-	return all, err
+	if err != nil {
+		return nil, fmt.Errorf("the keys of a row of table %q in cache %q: %w", change.Table, route.cache.feeds().name, err)
+	}
+	return all, nil
 }
 
-func (e *effects) add(r Route, change Change) error {
+func (e *effects) add(r Route, change Change) (err error) {
 	e.changes++
 	if change.Kind == Truncated {
 		e.cleared = true
 		return nil
 	}
-	before, err := r.idsOf(change.Old, change)
-	if err != nil {
-		return err
+	var before, after []string
+	if change.Old != nil {
+		if before, err = r.ids(change.Old, change.Key); err != nil {
+			return err
+		}
 	}
-	after, err := r.idsOf(change.New, change)
-	if err != nil {
-		return err
+	if change.New != nil {
+		if after, err = r.ids(change.New, change.Key); err != nil {
+			return err
+		}
 	}
 	for _, id := range slices.Concat(before, after) {
 		if !e.dropped[id] {
@@ -119,8 +127,8 @@ func (e *effects) add(r Route, change Change) error {
 			e.drop = append(e.drop, id)
 		}
 	}
-	// An Updated row without an Old has kept its key. It is no news for the filter,
-	// unless the filter has missed its beginning.
+	// An Updated row without an Old has kept its key, which is no news for the filter,
+	// unless the filter has missed the row's beginning.
 	for _, id := range after {
 		if change.Kind == Inserted || change.Old != nil && !slices.Contains(before, id) {
 			e.born = append(e.born, id)
@@ -136,22 +144,9 @@ func (e *effects) add(r Route, change Change) error {
 	return nil
 }
 
-// idsOf returns the ids of one of the rows of change.
-func (r Route) idsOf(row Row, change Change) (ids []string, err error) {
-	if row == nil {
-		return nil, nil
-	}
-	contain.Call(func() error { ids, err = r.ids(row, change.Key); return err }, func(ended error) { err = named(ended) })
-	if err != nil {
-		return nil, fmt.Errorf("the keys of a row of table %q in cache %q: %w", change.Table, r.cache.feeds().name, err)
-	}
-	return ids, nil
-}
-
 // followed is what Follow needs of a cache, whatever its types.
 type followed interface {
 	feeds() *feeds
-	closed() bool
 	Clear(ctx context.Context) error
 	// apply does what a batch means for the cache, but for what is gone.
 	apply(ctx context.Context, e *effects) error

@@ -1,0 +1,679 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+var feedCells = []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}
+
+// A writer changes the row alone, and knows no cache.
+func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
+	inCells(t, feedCells, func(r *rig) {
+		source, feed := newRows(r, 1, 2, 3), newLedger()
+		c := open(r, source.source())
+		follows(r, feed, c)
+		for key := range int64(3) {
+			c.gives(r, key+1, "v1")
+		}
+		source.put(1, "v2")
+		source.put(2, "v2")
+		feed.confirms(r, feed.commit(updated(1), deleted(2)))
+		c.gives(r, 1, "v2")
+		c.gives(r, 2, "v2")
+		c.comesFrom(r, 3, r.near())
+		if n := source.loads(3); n > 2 { // 2: a Clear at the beginning may overtake the load
+			r.Errorf("a row that nobody has changed was loaded %d times", n)
+		}
+		if s := c.Stats().Follow; s.Changes != 2 || s.Batches != 1 || s.Failures != 0 || s.Lost != 0 || s.Behind != 0 {
+			r.Errorf("got %+v", s)
+		}
+	})
+}
+
+// Nobody may read what was there before a change that the feed has confirmed: the database
+// forgets the change then. Defect: the position is confirmed, or kept, before the
+// invalidation; or an invalidation that Redis has not confirmed counts.
+func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	proxy := redistest.Proxy(t, server.Addr())
+	source, feed := newRows(r, 1), newLedger()
+	reader := open(r, source.source())
+	c := openOn(r, redis.UniversalClient(proxy.Client(t)), source.source())
+	bookmark := func() string { return r.rdb.HGet(r.ctx, "levee:f1:{shop}", "p").Val() }
+	feed.onConfirm = func(n int) error {
+		reader.gives(r, 1, "v"+strconv.Itoa(n+1))
+		if at := bookmark(); at != strconv.Itoa(n) {
+			r.Errorf("the feed confirms %d, and Redis has %q", n, at)
+		}
+		return nil
+	}
+	follows(r, feed, c)
+	for n := range 3 {
+		reader.gives(r, 1, "v"+strconv.Itoa(n+1))
+		source.put(1, "v"+strconv.Itoa(n+2))
+		feed.confirms(r, feed.commit(updated(1)))
+	}
+
+	proxy.Refuse(true)
+	proxy.Cut()
+	reader.gives(r, 1, "v4")
+	source.put(1, "v5")
+	feed.commit(updated(1))
+	r.eventually("the follower notices that Redis is away", func() bool { return c.Stats().Follow.Failures > 0 })
+	if n, at := feed.done(), bookmark(); n != 3 || at != "3" {
+		r.Errorf("confirmed up to %d, kept at %q, while Redis confirms nothing", n, at)
+	}
+	proxy.Heal()
+	feed.confirms(r, 4)
+}
+
+// Changes that come while nobody follows wait in the database, and the next follower, in
+// whatever process, begins where the last one has stopped: it clears nothing.
+func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1, 2), newLedger()
+	a, b := open(r, source.source()), open(r, source.source())
+	stop := follows(r, feed, a)
+	feed.confirms(r, feed.commit(updated(1)))
+	stop()
+	a.gives(r, 1, "v1")
+	a.gives(r, 2, "v1")
+	source.put(1, "v2")
+	feed.commit(updated(1))
+	source.forget()
+	follows(r, feed, b)
+	feed.confirms(r, 2)
+	a.gives(r, 1, "v2")
+	a.gives(r, 2, "v1")
+	if n := source.loads(2); n != 0 {
+		r.Errorf("%d loads of a key that nobody has changed: the cache was cleared", n)
+	}
+}
+
+// Of several processes one reads. When it stops, another takes over by itself.
+func TestOneProcessOfAFleetFollows(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1), newLedger()
+	stops, caches := map[*probe[int64, string]]func(){}, []*probe[int64, string]{}
+	for range 3 {
+		c := open(r, source.source())
+		caches = append(caches, c)
+		stops[c] = following(r, feed, c.Route("product", nil))
+	}
+	leaders := func() (n int) {
+		for _, c := range caches {
+			if c.Stats().Follow.Following {
+				n++
+			}
+		}
+		return n
+	}
+	for n := range 3 {
+		if n == 0 { // what commits later waits for the next follower
+			r.eventually("one follows", func() bool { return leaders() == 1 })
+		}
+		feed.confirms(r, feed.commit(updated(1)))
+		var leader *probe[int64, string]
+		for _, c := range caches {
+			if c.Stats().Follow.Following {
+				if leader != nil {
+					r.Fatal("two follow at a time")
+				}
+				leader = c
+			}
+		}
+		if opens := feed.opens(); opens != n+1 || leader == nil {
+			r.Fatalf("%d streams for %d followers, leader %v", opens, n+1, leader)
+		}
+		stops[leader]()
+	}
+}
+
+// Defect: the cache is not cleared, or it is cleared before the stream is open: a value
+// that is loaded in between, and changed before the stream begins, stays.
+func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
+	for _, how := range []string{"Open", "Next", "nothing in Redis"} {
+		t.Run(how, func(t *testing.T) {
+			server := start(t)
+			r := onServer(t, server, cell{redis: "real"})
+			source, feed := newRows(r, 1), newLedger()
+			var log redistest.Log
+			c := open(r, source.source(), logged(&log))
+			reader := open(r, source.source())
+			feed.commit() // the stream begins somewhere
+			openNow := func(from cache.Position) error {
+				if from == (cache.Position{}) {
+					reader.gives(r, 1, "v1")
+					source.put(1, "v2") // and nobody is told
+				}
+				return nil
+			}
+			if how == "nothing in Redis" {
+				feed.set(func() { feed.onOpen = openNow })
+				following(r, feed, c.Route("product", nil))
+			} else {
+				stop := follows(r, feed, c)
+				feed.confirms(r, feed.commit(updated(1)))
+				lose := func() {
+					feed.onOpen = openNow
+					feed.written, feed.at = append(feed.written, nil, nil), append(feed.at, time.Now(), time.Now())
+					feed.purged = len(feed.written)
+				}
+				if how == "Open" {
+					stop()
+					feed.set(lose)
+					following(r, feed, c.Route("product", nil))
+				} else {
+					feed.set(lose)
+				}
+				log.Await(t, "changes are lost to the feed")
+			}
+			r.eventually("the cache is cleared", func() bool { v, err := reader.Get(r.ctx, 1); return err == nil && v == "v2" })
+			log.Await(t, "a cache was cleared")
+			if n := c.Stats().Follow.Lost; (n == 1) == (how == "nothing in Redis") {
+				r.Errorf("%d positions are lost", n)
+			}
+			source.put(1, "v3")
+			feed.confirms(r, feed.commit(updated(1)))
+			reader.gives(r, 1, "v3")
+		})
+	}
+}
+
+// Defect: a follower that stood still for longer than its lease moves the position back
+// when it goes on; or a call of its own that was held up on its way does.
+func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
+	server := start(t)
+	rdb := server.Client(t)
+	text := func() string { return rdb.HGet(t.Context(), "levee:f1:{shop}", "p").Val() }
+	old, next := cache.NewBookmarks(rdb, "shop"), cache.NewBookmarks(rdb, "shop")
+	if at, err := old.Claim(t.Context(), 7); err != nil || at != (cache.Position{}) {
+		t.Fatal(at, err)
+	}
+	if err := errors.Join(old.Keep(t.Context(), "a", 1), old.Keep(t.Context(), "b", 2)); err != nil {
+		t.Fatal(err)
+	}
+	old.CallsAgain() // as if the first Keep had been held up
+	if err := old.Keep(t.Context(), "a", 1); err == nil || text() != "b" {
+		t.Errorf("a late call has its way: %v, %q", err, text())
+	}
+	if at, err := next.Claim(t.Context(), 8); err != nil || at != (cache.Position{Text: "b", Order: 2}) {
+		t.Errorf("got %v, %v", at, err)
+	}
+	for range 3 {
+		if err := old.Keep(t.Context(), "c", 3); err == nil || text() != "b" {
+			t.Errorf("a follower that was overtaken has its way: %v, %q", err, text())
+		}
+	}
+	if _, err := old.Claim(t.Context(), 7); err == nil {
+		t.Error("a follower that was overtaken has claimed the position")
+	}
+	if err := next.Keep(t.Context(), "d", 4); err != nil || text() != "d" {
+		t.Errorf("got %v, %q", err, text())
+	}
+}
+
+// Bad routes: the error names table and cause, the position stays, and once the route
+// works the change is dealt with.
+func TestARouteThatFailsKeepsThePosition(t *testing.T) {
+	for name, test := range map[string]struct {
+		keys func(cache.Row) ([]int64, error)
+		row  cache.Change
+		says string
+	}{
+		"a column that is not there": {
+			keys: func(row cache.Row) ([]int64, error) { id, err := row.Int("product_id"); return []int64{id}, err },
+			says: `the feed tells no column \"product_id\"`,
+		},
+		"a panic":         {keys: func(cache.Row) ([]int64, error) { panic("no such luck") }, says: "no such luck"},
+		"a Goexit":        {keys: func(cache.Row) ([]int64, error) { runtime.Goexit(); return nil, nil }, says: "Goexit"},
+		"an error":        {keys: func(cache.Row) ([]int64, error) { return nil, errors.New("not today") }, says: "not today"},
+		"two key columns": {row: cache.Change{Table: "product", Kind: cache.Updated, New: row(1, ""), Key: []string{"id", "slug"}}, says: "primary key has 2 columns"},
+		"no key":          {row: cache.Change{Table: "product", Kind: cache.Updated, New: row(1, "")}, says: "primary key has 0 columns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := start(t)
+			r := onServer(t, server, cell{redis: "real"})
+			source, feed := newRows(r, 1), newLedger()
+			var log redistest.Log
+			c := open(r, source.source(), logged(&log))
+			var healed atomic.Bool
+			keys := test.keys
+			if keys != nil {
+				keys = func(row cache.Row) ([]int64, error) {
+					if healed.Load() {
+						id, err := row.Int("id")
+						return []int64{id}, err
+					}
+					return test.keys(row)
+				}
+			}
+			stop := follows(r, feed, c, c.Route("product", keys))
+			c.gives(r, 1, "v1")
+			source.put(1, "v2")
+			change := test.row
+			if change.Table == "" {
+				change = updated(1)
+			}
+			feed.commit(change)
+			r.eventually("it is tried again", func() bool { return c.Stats().Follow.Failures >= 3 })
+			if n := feed.done(); n != 0 {
+				r.Errorf("%d transactions are confirmed", n)
+			}
+			log.Await(t, "following a feed has failed")
+			if text := log.String(); !strings.Contains(text, `table \"product\"`) || !strings.Contains(text, test.says) || strings.Count(text, "following a feed has failed") != 1 {
+				r.Errorf("the log says\n%s", text)
+			}
+			healed.Store(true)
+			if keys == nil {
+				stop()
+				following(r, feed, c.Route("product", func(row cache.Row) ([]int64, error) { return []int64{1}, nil }))
+				return // it begins in the present: nothing was confirmed before
+			}
+			feed.confirms(r, 1)
+			c.gives(r, 1, "v2")
+		})
+	}
+}
+
+// A row that moves from one key to another changes what both have. Defect: only the new
+// row is looked at.
+func TestARowThatMovesDropsBothKeys(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1), newLedger()
+	values := map[string]string{"old": "v1", "other": "v1"}
+	var mu sync.Mutex
+	products := open(r, source.source())
+	bySlug := open(r, cache.Source[string, string]{Load: func(_ context.Context, slug string) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if v, ok := values[slug]; ok {
+			return v, nil
+		}
+		return "", cache.ErrNotFound
+	}}, func(o *cache.Options) { o.Name, o.Filter = "slug", nil })
+	follows(r, feed, products, products.Route("product", nil), bySlug.Route("product", slugs))
+	bySlug.gives404(r, "new")
+	bySlug.gives404(r, "new") // in Redis now
+	bySlug.gives(r, "old", "v1")
+	bySlug.gives(r, "other", "v1")
+	mu.Lock()
+	values["new"] = "v1"
+	delete(values, "old")
+	mu.Unlock()
+	feed.confirms(r, feed.commit(cache.Change{Table: "product", Kind: cache.Updated, Old: row(1, "old"), New: row(1, "new"), Key: byID}))
+	bySlug.gives(r, "new", "v1")
+	bySlug.gives404(r, "old")
+	bySlug.comesFrom(r, "other", cache.TierRedis)
+}
+
+// Changes of other tables are none of a route's business; TRUNCATE is that of all keys.
+func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1, 2), newLedger()
+	c := open(r, source.source())
+	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })
+	follows(r, feed, c, c.Route("product", nil), other.Route("order", nil))
+	c.gives(r, 1, "v1")
+	other.gives(r, 1, "v1")
+	source.put(1, "v2")
+	feed.confirms(r, feed.commit(cache.Change{Table: "product", Kind: cache.Truncated}))
+	c.gives(r, 1, "v2")
+	other.gives(r, 1, "v1")
+	feed.confirms(r, feed.commit(cache.Change{Table: "order", Kind: cache.Updated, New: row(1, ""), Key: byID}))
+	other.gives(r, 1, "v2")
+}
+
+// A transaction of any size comes in parts that are confirmed together. Defect: a part is
+// confirmed, and the follower dies before the rest.
+func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
+	const size = 20_000
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r), newLedger()
+	c := open(r, source.source())
+	feed.part = 1000
+	follows(r, feed, c)
+	changes := make([]cache.Change, size)
+	for i := range changes {
+		changes[i] = updated(int64(i % (size / 2))) // each twice, far apart
+	}
+	feed.confirms(r, feed.commit(updated(1)))
+	before, parts := server.Calls("publish"), 0
+	feed.set(func() {
+		feed.onNext = func() error {
+			if parts++; parts == 12 { // the database goes away in the middle
+				return errors.New("connection reset")
+			}
+			if n := feed.done(); n != 1 && parts < 12+size/feed.part {
+				r.Errorf("%d transactions are confirmed, of one that goes on", n)
+			}
+			return nil
+		}
+	})
+	feed.confirms(r, feed.commit(changes...))
+	if n := server.Calls("publish") - before; n < size/2 {
+		r.Errorf("%d of %d keys were invalidated", n, size/2)
+	}
+	if s := c.Stats().Follow; s.Changes < size || s.Batches < size/1000 {
+		r.Errorf("got %+v", s)
+	}
+}
+
+// A census is a counting filter that notes what it is told.
+type census struct {
+	mu                      sync.Mutex
+	added, ensured, removed map[string]int
+	onRemove                func()
+}
+
+func newCensus() *census {
+	return &census{added: map[string]int{}, ensured: map[string]int{}, removed: map[string]int{}}
+}
+
+func (f *census) note(what map[string]int, ids []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range ids {
+		what[id]++
+	}
+	return nil
+}
+
+func (f *census) MayContain(context.Context, string) bool       { return true }
+func (f *census) Add(_ context.Context, ids ...string) error    { return f.note(f.added, ids) }
+func (f *census) Ensure(_ context.Context, ids ...string) error { return f.note(f.ensured, ids) }
+func (f *census) Remove(_ context.Context, ids ...string) error {
+	if len(ids) > 0 && f.onRemove != nil {
+		f.onRemove()
+	}
+	return f.note(f.removed, ids)
+}
+
+func (f *census) counts(what map[string]int, id string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return what[id]
+}
+
+// A second Remove of an id takes other ids out of a counting filter, which are denied then
+// although they exist. Defects: a change that comes again is removed again; the Remove
+// comes before the position is kept, and again after a crash in between.
+func TestAKeyIsRemovedFromTheFilterOnce(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed, filter := newRows(r), newLedger(), newCensus()
+	c := open(r, source.source(), func(o *cache.Options) { o.Filter = filter })
+	filter.onRemove = func() {
+		if at := r.rdb.HGet(r.ctx, "levee:f1:{shop}", "p").Val(); at != strconv.Itoa(feed.done()+1) {
+			r.Errorf("removed before the position is kept: %q, confirmed %d", at, feed.done())
+		}
+	}
+	// Without a position nothing is known of what was removed before, until the stream has
+	// caught up.
+	follows(r, feed, c)
+	feed.confirms(r, feed.commit(deleted(1)))
+	feed.confirms(r, feed.commit(inserted(2), inserted(3), updated(4)))
+
+	feed.set(func() { feed.repeat = 2 })
+	failures := 0
+	feed.set(func() {
+		feed.onConfirm = func(n int) error { // so the stream is opened anew, a little before
+			if failures++; failures <= 3 {
+				return errors.New("connection reset")
+			}
+			return nil
+		}
+	})
+	feed.commit(deleted(2), deleted(2), cache.Change{Table: "product", Kind: cache.Updated, Old: row(5, ""), New: row(6, ""), Key: byID})
+	feed.confirms(r, 3)
+	feed.confirms(r, feed.commit(deleted(3)))
+	for id, want := range map[string]int{"1": 0, "2": 2, "3": 1, "4": 0, "5": 1, "6": 0} {
+		if n := filter.counts(filter.removed, id); n != want {
+			r.Errorf("%s was removed %d times, want %d", id, n, want)
+		}
+	}
+	for _, id := range []string{"2", "3", "6"} {
+		if filter.counts(filter.added, id) == 0 {
+			r.Errorf("%s was not added", id)
+		}
+	}
+	if filter.counts(filter.ensured, "4") == 0 || filter.counts(filter.added, "4") != 0 {
+		r.Error("a row that was there counts once more")
+	}
+}
+
+// What only looks like a deleted key stays in the filter: rows that share a key, rows of
+// tables that nobody has named, and deletions that a Rebuild may have seen.
+func TestWhatMayStillExistIsNotRemovedFromTheFilter(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	for name, route := range map[string]func(c *probe[int64, string]) cache.Route{
+		"a func": func(c *probe[int64, string]) cache.Route {
+			return c.Route("product", func(cache.Row) ([]int64, error) { return []int64{7}, nil })
+		},
+		"no table": func(c *probe[int64, string]) cache.Route { return c.Route("", nil) },
+		"long ago": func(c *probe[int64, string]) cache.Route { return c.Route("product", nil) },
+	} {
+		r.Run(name, func(t *testing.T) {
+			feed, filter := newLedger(), newCensus()
+			feed.name = name
+			c := open(r, newRows(r).source(), func(o *cache.Options) { o.Name, o.Filter = name, filter })
+			stop := follows(r, feed, c, route(c))
+			defer stop()
+			feed.confirms(r, feed.commit(updated(1)))
+			feed.set(func() {
+				feed.written, feed.at = append(feed.written, []cache.Change{deleted(7)}), append(feed.at, time.Now())
+				if name == "long ago" {
+					feed.at[1] = time.Now().Add(-time.Minute)
+				}
+			})
+			feed.confirms(r, 2)
+			if n := filter.counts(filter.removed, "7"); n != 0 {
+				t.Errorf("removed %d times", n)
+			}
+		})
+	}
+}
+
+// The filters that levee ships learn and forget by a feed.
+func TestFiltersLearnAndForgetByTheFeed(t *testing.T) {
+	for _, counting := range []bool{false, true} {
+		t.Run("counting "+strconv.FormatBool(counting), func(t *testing.T) {
+			server := start(t)
+			r := onServer(t, server, cell{redis: "real"})
+			filter := must(bloom.Open(r.ctx, server.Client(t), bloom.Options{
+				Name: "product", Capacity: 1000, FalsePositiveRate: 1e-6, Complete: true, Counting: counting, MaxTransaction: -1,
+			}))
+			t.Cleanup(func() { _ = filter.Close() })
+			r.eventually("the filter answers", func() bool { return !filter.MayContain(r.ctx, "1") })
+			source, feed := newRows(r), newLedger()
+			c := open(r, source.source(), func(o *cache.Options) { o.Filter = filter })
+			follows(r, feed, c)
+			c.gives404(r, 1)
+			source.put(1, "v1")
+			feed.confirms(r, feed.commit(inserted(1)))
+			c.gives(r, 1, "v1")
+			feed.confirms(r, feed.commit(deleted(1)))
+			r.eventually("a counting filter forgets it, another does not", func() bool { return filter.MayContain(r.ctx, "1") != counting })
+		})
+	}
+}
+
+// A release with a route more takes a feed over from one without it. What the new route's
+// cache holds may be older than the position.
+func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1), newLedger()
+	c := open(r, source.source())
+	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })
+	stop := follows(r, feed, c)
+	c.gives(r, 1, "v1")
+	other.gives(r, 1, "v1")
+	feed.confirms(r, feed.commit(updated(7)))
+	source.put(1, "v2")
+	feed.confirms(r, feed.commit(updated(1)))
+	other.gives(r, 1, "v1") // nobody has told it
+	c.gives(r, 1, "v2")
+	stop()
+	source.forget()
+	follows(r, feed, c, c.Route("product", nil), other.Route("product", nil))
+	other.gives(r, 1, "v2")
+	c.gives(r, 1, "v2")
+	if n := source.loads(1); n != 1 {
+		r.Errorf("%d loads: the cache that was covered is cleared too", n)
+	}
+}
+
+// A Redis that has lost everything has lost the position too.
+func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	source, feed := newRows(r, 1), newLedger()
+	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
+	follows(r, feed, c)
+	feed.confirms(r, feed.commit(updated(1)))
+	c.gives(r, 1, "v1")
+	server.Restart()
+	source.put(1, "v2")
+	feed.confirms(r, feed.commit(updated(1)))
+	r.eventually("the new value", func() bool { v, err := c.Get(r.ctx, 1); return err == nil && v == "v2" })
+}
+
+// A feed that fails is opened anew.
+func TestFollowSurvivesItsFeed(t *testing.T) {
+	inCells(t, feedCells, func(r *rig) {
+		source, feed := newRows(r, 1), newLedger()
+		c := open(r, source.source())
+		everyOther := func(what string) func() error {
+			n := 0
+			return func() error {
+				if n++; n%2 == 1 {
+					return errors.New(what)
+				}
+				return nil
+			}
+		}
+		follows(r, feed, c)
+		feed.confirms(r, feed.commit(updated(1))) // from here on it is known where to go on
+		open, confirm := everyOther("no connection"), everyOther("broken pipe")
+		feed.set(func() {
+			feed.onOpen = func(cache.Position) error { return open() }
+			feed.onNext = everyOther("connection reset")
+			feed.onConfirm = func(int) error { return confirm() }
+		})
+		for range 3 {
+			feed.confirms(r, feed.commit(updated(1)))
+		}
+		if s := c.Stats().Follow; s.Failures == 0 {
+			r.Errorf("got %+v", s)
+		}
+	})
+}
+
+func TestFollowRefusesWhatCannotWork(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1), newLedger()
+	c := open(r, source.source())
+	alone := openOn(r, nil, source.source(), func(o *cache.Options) { o.Name = "alone" })
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+	defer cancel()
+	follows(r, feed, c)
+	for name, test := range map[string]struct {
+		feed   cache.Feed
+		routes []cache.Route
+		says   string
+	}{
+		"no feed":          {nil, []cache.Route{c.Route("", nil)}, "needs a feed"},
+		"no routes":        {feed, nil, "needs a route"},
+		"an empty route":   {feed, []cache.Route{{}}, "Cache.Route"},
+		"no name":          {&ledger{}, []cache.Route{c.Route("", nil)}, "Name must not be blank"},
+		"a long name":      {&ledger{name: strings.Repeat("x", 2000)}, []cache.Route{c.Route("", nil)}, "1 to 1024 bytes"},
+		"with and without": {feed, []cache.Route{c.Route("", nil), alone.Route("", nil)}, "one has a Redis and one has none"},
+		"a feed in use":    {feed, []cache.Route{c.Route("", nil)}, "followed already"},
+	} {
+		if err := cache.Follow(ctx, test.feed, test.routes...); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: got %v, want %q", name, err, test.says)
+		}
+	}
+}
+
+func TestFollowEndsWithItsContextAndItsCaches(t *testing.T) {
+	inCells(t, feedCells, func(r *rig) {
+		c := open(r, newRows(r).source())
+		for _, ended := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(r.ctx)
+			done := make(chan error, 1)
+			go func() { done <- c.Follow(ctx, newLedger()) }()
+			r.eventually("the feed is followed", func() bool { return c.Stats().Follow.Following })
+			want := context.Canceled
+			if cancel(); ended {
+				want = cache.ErrClosed
+			}
+			if !ended {
+				if err := <-done; !errors.Is(err, want) {
+					r.Errorf("got %v, want %v", err, want)
+				}
+			} else {
+				<-done
+			}
+		}
+		done := make(chan error, 1)
+		go func() { done <- c.Follow(r.ctx, newLedger()) }()
+		r.eventually("the feed is followed", func() bool { return c.Stats().Follow.Following })
+		_ = c.Close()
+		if err := <-done; err != cache.ErrClosed {
+			r.Errorf("got %v", err)
+		}
+		if err := c.Follow(r.ctx, newLedger()); err != cache.ErrClosed {
+			r.Errorf("of a closed cache: %v", err)
+		}
+	})
+}
+
+// Lag grows while changes are not dealt with, and ends with them.
+func TestTheLagOfAFeedIsCounted(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, feed := newRows(r, 1), newLedger()
+	c := open(r, source.source())
+	var stuck atomic.Bool
+	stuck.Store(true)
+	follows(r, feed, c, c.Route("product", func(row cache.Row) ([]int64, error) {
+		if stuck.Load() {
+			return nil, errors.New("not yet")
+		}
+		return nil, nil
+	}))
+	feed.commit(updated(1))
+	feed.commit(updated(1))
+	feed.commit(updated(1))
+	r.eventually("the lag grows", func() bool { return c.Stats().Follow.Lag > 200*time.Millisecond })
+	if n := c.Stats().Follow.Behind; n > 2 {
+		r.Errorf("%d transactions are behind the first", n)
+	}
+	stuck.Store(false)
+	feed.confirms(r, 3)
+	r.eventually("the lag ends", func() bool { s := c.Stats().Follow; return s.Lag == 0 && s.Behind == 0 })
+}
