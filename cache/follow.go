@@ -4,16 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"reflect"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/levee-go/levee/internal/keys"
-	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
 )
@@ -45,11 +37,8 @@ import (
 // after the Clear.
 
 const (
-	followLease  = 3 * time.Second       // how long a follower that died keeps others out
-	firstPause   = 50 * time.Millisecond // after a failure
-	longestPause = 5 * time.Second       // after many
-	maxGone      = 1 << 16               // ids of deleted rows that wait for the end of their transaction, for each cache
-	removeWithin = 30 * time.Second      // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
+	maxGone      = 1 << 16          // ids of deleted rows that wait for the end of their transaction, for each cache
+	removeWithin = 30 * time.Second // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
 )
 
 // Follow invalidates the keys of caches whose rows a feed says have changed, whoever has
@@ -91,7 +80,7 @@ func Follow(ctx context.Context, feed Feed, routes ...Route) error {
 	}
 	pause := pauses()
 	for {
-		began := time.Now()
+		f.progress = false
 		err := f.lead(ctx)
 		switch {
 		case errors.Is(context.Cause(ctx), ErrClosed):
@@ -102,7 +91,7 @@ func Follow(ctx context.Context, feed Feed, routes ...Route) error {
 			return fmt.Errorf("cache: %w", err)
 		}
 		f.failed(err)
-		if time.Since(began) > longestPause {
+		if f.progress {
 			pause = pauses()
 		}
 		wait.Sleep(ctx, pause())
@@ -113,73 +102,6 @@ func Follow(ctx context.Context, feed Feed, routes ...Route) error {
 // table that the feed tells of.
 func (c *Cache[K, V]) Follow(ctx context.Context, feed Feed) error {
 	return Follow(ctx, feed, c.Route("", nil))
-}
-
-// A follower follows a feed for a process.
-type follower struct {
-	feed    Feed
-	routes  []Route
-	caches  []followed   // of the routes, each once
-	locker  *lock.Locker // nil without Redis
-	kept    *bookmarks
-	log     *logonce.Log
-	release func() // the name of the feed
-
-	// Of the present lease.
-	now     bookmark
-	gone    map[followed][]string // deleted since the last position
-	reading *reading
-}
-
-func newFollower(feed Feed, routes []Route) (*follower, error) {
-	switch {
-	case feed == nil:
-		return nil, errors.New("cache: Follow needs a feed")
-	case len(routes) == 0:
-		return nil, errors.New("cache: Follow needs a route")
-	}
-	f := &follower{feed: feed, routes: routes, reading: &reading{}}
-	known := map[followed]bool{}
-	for _, r := range routes {
-		if r.cache == nil {
-			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
-		}
-		if !known[r.cache] {
-			known[r.cache] = true
-			f.caches = append(f.caches, r.cache)
-		}
-	}
-	name, first := feed.Name(), f.caches[0].feeds()
-	if err := keys.CheckName(name); err != nil {
-		return nil, fmt.Errorf("cache: the feed's %w", err)
-	}
-	for _, c := range f.caches {
-		if own := c.feeds(); (own.rdb == nil) != (first.rdb == nil) {
-			return nil, fmt.Errorf("cache: caches %q and %q cannot follow one feed: one has a Redis and one has none", first.name, own.name)
-		}
-	}
-	var err error
-	if f.release, err = claimFeed(first.rdb, name); err != nil {
-		return nil, err
-	}
-	if first.rdb != nil {
-		// Its log is of no use here: what keeps a follower from its work is logged by Follow.
-		f.locker, err = lock.New(first.rdb, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			f.release()
-			return nil, fmt.Errorf("cache: %w", err)
-		}
-	}
-	f.kept = newBookmarks(first.rdb, name)
-	f.log = logonce.New(first.logger.With("feed", name), "levee: ")
-	return f, nil
-}
-
-func (f *follower) close() {
-	if f.locker != nil {
-		_ = f.locker.Close()
-	}
-	f.release()
 }
 
 // lead follows the feed while this process has the lock.
@@ -322,63 +244,6 @@ func (f *follower) confirm(ctx context.Context, stream Stream, batch Batch) erro
 		}
 	}
 	clear(f.gone)
+	f.progress = true
 	return stream.Confirm(ctx, batch.Position)
-}
-
-// insist repeats what the rest cannot go on without, until it succeeds, ctx ends, or
-// another follower has taken over.
-func (f *follower) insist(ctx context.Context, do func() error) error {
-	pause := pauses()
-	for {
-		err := do()
-		if err == nil || errors.Is(err, errOvertaken) {
-			return err
-		}
-		if ctx.Err() != nil {
-			return errors.Join(wait.Ended(ctx), err)
-		}
-		f.failed(err)
-		wait.Sleep(ctx, pause())
-	}
-}
-
-func (f *follower) failed(err error) {
-	f.log.Warn("following a feed has failed and is tried again", "error", err)
-	for _, c := range f.caches {
-		c.feeds().failures.Add(1)
-	}
-}
-
-// pauses gives the times to wait after one failure and the next.
-func pauses() func() time.Duration {
-	next := firstPause
-	return func() time.Duration {
-		pause := next
-		next = min(2*next, longestPause)
-		return wait.Jitter(pause, 0.25)
-	}
-}
-
-func covers(routes []Route) string {
-	names := make([]string, len(routes))
-	for i, r := range routes {
-		names[i] = r.name()
-	}
-	return strings.Join(names, "\n")
-}
-
-// followedFeeds are the feeds that this process follows, by the client of their caches.
-var followedFeeds sync.Map
-
-// claimFeed keeps a process from following a feed twice, with some routes each: one call
-// would wait for the lock of the other, and its caches would never be told.
-func claimFeed(rdb redis.UniversalClient, name string) (release func(), err error) {
-	if rdb != nil && !reflect.ValueOf(rdb).Comparable() {
-		return func() {}, nil
-	}
-	key := [2]any{rdb, name}
-	if _, there := followedFeeds.LoadOrStore(key, true); there {
-		return nil, fmt.Errorf("cache: feed %q is followed already in this process: give all routes to one Follow", name)
-	}
-	return func() { followedFeeds.Delete(key) }, nil
 }

@@ -204,6 +204,26 @@ func TestTheDocumentedRulesReachNothingElse(t *testing.T) {
 	}
 }
 
+// To follow a feed takes the rules of a cache, the commands of locks and a few names.
+func TestTheDocumentedRulesAreEnoughToFollowAFeed(t *testing.T) {
+	s := startGuarded(t)
+	all := users(t)
+	rules := slices.Concat(all["product-cache"].rules, strings.Fields(strings.Join(block(t, "acl-feed"), " ")))
+	for _, command := range all["order-locks"].commands {
+		rules = append(rules, "+"+command)
+	}
+	if err := s.admin.ACLSetUser(t.Context(), "product-cache", rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	useFeed(t, s.as(t, all["product-cache"]))
+	for _, refusal := range denied(t, s.admin) {
+		t.Error(refusal)
+	}
+	if n := s.admin.HLen(t.Context(), "levee:f1:{shop}").Val(); n == 0 {
+		t.Error("no position is kept")
+	}
+}
+
 // On a cluster the client asks where the slots are, beside what the package does.
 func TestTheDocumentedRulesAreEnoughOnACluster(t *testing.T) {
 	nodes := redistest.Cluster(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // withScripts are the packages that send scripts to Redis.
-var withScripts = []string{"mutexrebuild", "lock", "bloom"}
+var withScripts = []string{"cache", "mutexrebuild", "lock", "bloom"}
 
 // scriptsOf gives the texts of a package's scripts by file.
 func scriptsOf(t *testing.T, pkg string) map[string]string {

@@ -180,6 +180,61 @@ func waitFor(do func() error) (err error) {
 	return err
 }
 
+// useFeed has two processes follow a feed, one after the other.
+func useFeed(t *testing.T, open func() redis.UniversalClient) {
+	feed := &oneChange{confirmed: make(chan struct{}, 10)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var followers sync.WaitGroup
+	defer followers.Wait()
+	defer cancel()
+	for range 2 {
+		c := openCache(t, open(), func(context.Context, int64) (string, error) { return "value", nil })
+		t.Cleanup(func() { _ = c.Close() })
+		one, stop := context.WithCancel(ctx)
+		followers.Go(func() {
+			if err := c.Follow(one, feed); !errors.Is(err, context.Canceled) {
+				t.Errorf("Follow: %v", err)
+			}
+		})
+		redistest.Eventually(t, patience, "a change is confirmed", func() bool { return len(feed.confirmed) > 0 })
+		stop()
+		followers.Wait()
+		<-feed.confirmed
+	}
+}
+
+// oneChange is a feed with a change in each stream.
+type oneChange struct{ confirmed chan struct{} }
+
+func (f *oneChange) Name() string { return "shop" }
+func (f *oneChange) Open(context.Context, cache.Position) (cache.Stream, error) {
+	return &oneStream{feed: f}, nil
+}
+
+type oneStream struct {
+	feed *oneChange
+	told bool
+}
+
+func (s *oneStream) Next(ctx context.Context) (cache.Batch, error) {
+	if s.told {
+		<-ctx.Done()
+		return cache.Batch{}, ctx.Err()
+	}
+	s.told = true
+	change := cache.Change{Table: "product", Kind: cache.Updated, New: cache.Row{"id": int64(1)}, Key: []string{"id"}}
+	return cache.Batch{Changes: []cache.Change{change}, Position: cache.Position{Text: "1", Order: 1}}, nil
+}
+
+func (s *oneStream) Confirm(context.Context, cache.Position) error {
+	if s.told {
+		s.feed.confirmed <- struct{}{}
+	}
+	return nil
+}
+
+func (s *oneStream) Close() error { return nil }
+
 // useLock takes locks of all kinds, from two processes.
 func useLock(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
