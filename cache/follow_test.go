@@ -562,13 +562,13 @@ func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 
 // A feed that fails is opened anew.
 func TestFollowSurvivesItsFeed(t *testing.T) {
-	inCells(t, feedCells, func(r *rig) {
+	inCells(t, []cell{{redis: "real"}, {redis: "none"}}, func(r *rig) {
 		source, feed := newRows(r, 1), newLedger()
 		c := open(r, source.source())
-		everyOther := func(what string) func() error {
+		everyThird := func(what string) func() error {
 			n := 0
 			return func() error {
-				if n++; n%2 == 1 {
+				if n++; n%3 == 1 {
 					return errors.New(what)
 				}
 				return nil
@@ -576,10 +576,10 @@ func TestFollowSurvivesItsFeed(t *testing.T) {
 		}
 		follows(r, feed, c)
 		feed.confirms(r, feed.commit(updated(1))) // from here on it is known where to go on
-		open, confirm := everyOther("no connection"), everyOther("broken pipe")
+		open, confirm := everyThird("no connection"), everyThird("broken pipe")
 		feed.set(func() {
 			feed.onOpen = func(cache.Position) error { return open() }
-			feed.onNext = everyOther("connection reset")
+			feed.onNext = everyThird("connection reset")
 			feed.onConfirm = func(int) error { return confirm() }
 		})
 		for range 3 {

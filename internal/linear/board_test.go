@@ -20,11 +20,19 @@ type board struct{ cells []int64 }
 
 const boardKeys = 1 << 12
 
+// Behind the keys stands the log of the database: how many changes it has, up to where
+// they are confirmed, and the key of each.
+const (
+	logChanges = 1 << 18
+	logBegin   = 1 + boardKeys
+	boardCells = logBegin + 2 + logChanges
+)
+
 func newBoard(t *testing.T) (path string) {
 	path = filepath.Join(t.TempDir(), "board")
 	file, err := os.Create(path)
 	if err == nil {
-		err = file.Truncate((1 + boardKeys) * 8)
+		err = file.Truncate(boardCells * 8)
 		_ = file.Close()
 	}
 	if err != nil {
@@ -39,11 +47,11 @@ func openBoard(path string) (*board, error) {
 		return nil, err
 	}
 	defer file.Close()
-	memory, err := syscall.Mmap(int(file.Fd()), 0, (1+boardKeys)*8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	memory, err := syscall.Mmap(int(file.Fd()), 0, boardCells*8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
-	return &board{unsafe.Slice((*int64)(unsafe.Pointer(&memory[0])), 1+boardKeys)}, nil
+	return &board{unsafe.Slice((*int64)(unsafe.Pointer(&memory[0])), boardCells)}, nil
 }
 
 // tick is the time. No two calls get the same.

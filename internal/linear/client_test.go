@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Roles{"client": client, "member": member})
+	redistest.Main(m, redistest.Roles{"client": client, "member": member, "follower": follower})
 }
 
 const (

@@ -36,6 +36,9 @@ func newSubject(kind string, process, n int, rdb redis.UniversalClient, db *boar
 	case "clears":
 		c, err := newCached(2, 0, rdb, db, patience)
 		return clears{c}, err
+	case "feeds":
+		c, err := newCached(n, 0, rdb, db, patience)
+		return fed{c, db}, err
 	case "group":
 		return newRebuilt(rdb, db, patience)
 	}
