@@ -1,0 +1,167 @@
+// Package outbox is a change feed for any SQL database: a table into which a transaction
+// writes which keys it changes, in one line, and a [cache.Feed] that reads it.
+//
+//	changes, err := outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL})
+//	err = changes.Create(ctx) // once; or put outbox.Schema into your migrations
+//	go cache.Follow(ctx, changes, products.Route("product", nil))
+//
+//	tx, err := db.BeginTx(ctx, nil)
+//	_, err = tx.ExecContext(ctx, "UPDATE product SET price = 5 WHERE id = 42")
+//	err = changes.Add(ctx, tx, "product", "42")
+//	err = tx.Commit()
+//
+// What is in the table commits with the change, or not at all. So a writer who dies after
+// its commit leaves nothing stale, and neither does one without a cache or in another
+// language: it inserts a row into the table, as a trigger may do for those who know nothing
+// of it. Whoever writes without either stays unheard; for them take the database's own
+// log, as pgfeed and mysqlfeed do.
+//
+// # How it reads
+//
+// Rows get their numbers when they are inserted and become visible when their transaction
+// commits, in another order. A reader that asks for what comes after the last number that it
+// has seen loses the rows of slow transactions. This one asks for the rows that are there, the
+// oldest first, and deletes them by their numbers when [cache.Follow] has dealt with
+// them. It takes no lock that a writer waits for. A row may be read more than once.
+//
+// It asks every 100 ms, and at once after a batch and when it is woken ([Options.Wake]). In an
+// idle database that is one look at an empty table.
+//
+// Rows stay while nobody follows; so begin to write them once somebody does. They say which
+// keys to drop, not what has happened to them: a counting filter forgets nothing by them.
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// Options say where the table is and how to read it. The zero value of every field but
+// Dialect works.
+type Options struct {
+	// Dialect is that of the database.
+	Dialect Dialect
+	// Table is the name of the table, with its schema if need be: letters, digits,
+	// underscores and dots. "": levee_outbox.
+	Table string
+	// Name is that of the feed, the same in all processes and different from other
+	// feeds' on the same Redis. "": "outbox:" and the table.
+	Name string
+	// Every is how often to look for rows. 0: 100 ms; at least 1 ms.
+	Every time.Duration
+	// Batch is how many rows to read at once. 0: 500; at most 10,000.
+	Batch int
+	// Wake has the feed look at once, as from a goroutine that waits for the database's
+	// notifications. Signals that come while it looks may be dropped by a sender that does
+	// not block on a channel with room for one. Nil: none.
+	Wake <-chan struct{}
+}
+
+// An Outbox writes and reads a table of changed keys. It may be used concurrently, but
+// followed once at a time. Make it with [New].
+type Outbox struct {
+	db *sql.DB
+	o  Options
+}
+
+// plain is what a table's name is made of: it becomes part of SQL as it is.
+var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
+
+// New makes an Outbox, whose table need not be there yet. db must be the database's
+// primary, and stays the caller's to close. The error names the option that cannot be.
+func New(db *sql.DB, o Options) (*Outbox, error) {
+	if o.Table == "" {
+		o.Table = "levee_outbox"
+	}
+	if o.Name == "" {
+		o.Name = "outbox:" + o.Table
+	}
+	if o.Every == 0 {
+		o.Every = 100 * time.Millisecond
+	}
+	if o.Batch == 0 {
+		o.Batch = 500
+	}
+	switch {
+	case db == nil:
+		return nil, errors.New("outbox: the database is nil")
+	case !o.Dialect.known():
+		return nil, errors.New("outbox: Dialect must be PostgreSQL, MySQL or SQLite")
+	case !plain.MatchString(o.Table):
+		return nil, fmt.Errorf("outbox: Table must be of letters, digits and underscores, got %.60q", o.Table)
+	case o.Every < time.Millisecond:
+		return nil, fmt.Errorf("outbox: Every must be at least 1ms, got %v", o.Every)
+	case o.Batch < 0 || o.Batch > 10_000:
+		return nil, fmt.Errorf("outbox: Batch must be from 1 to 10000, got %d", o.Batch)
+	}
+	return &Outbox{db: db, o: o}, nil
+}
+
+// Create makes the table if it is not there.
+func (b *Outbox) Create(ctx context.Context) error {
+	if _, err := b.db.ExecContext(ctx, b.o.Dialect.Schema(b.o.Table)); err != nil {
+		return fmt.Errorf("outbox: making the table %s: %w", b.o.Table, err)
+	}
+	return nil
+}
+
+// A Tx is a transaction of database/sql.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// addAtOnce is how many rows one INSERT has.
+const addAtOnce = 500
+
+// Add says within a transaction that it changes keys of what table names, usually the table
+// itself: it is what [cache.Cache.Route] compares. keys are texts as Source.Key gives them.
+// When the transaction has committed, followers drop them.
+func (b *Outbox) Add(ctx context.Context, tx Tx, table string, keys ...string) error {
+	for len(keys) > 0 {
+		n := min(len(keys), addAtOnce)
+		query, args := b.Insert(table, keys[:n]...)
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return fmt.Errorf("outbox: %w", err)
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// Insert returns the statement of [Outbox.Add] and its arguments, for a transaction that
+// is not one of database/sql: tx.Exec(ctx, query, args...) of pgx. It takes at least one key
+// and at most a thousand or so, as many as the database takes arguments for.
+func (b *Outbox) Insert(table string, keys ...string) (query string, args []any) {
+	var text strings.Builder
+	text.WriteString("INSERT INTO " + b.o.Table + " (subject, subject_key, written_at) VALUES ")
+	now := time.Now().UnixMicro()
+	for i, key := range keys {
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		text.WriteString("(" + b.o.Dialect.parameters(3*i, 3) + ")")
+		args = append(args, table, key, now)
+	}
+	return text.String(), args
+}
+
+// Name returns the name of the feed.
+func (b *Outbox) Name() string { return b.o.Name }
+
+// Open begins to read. All rows that are there come, whatever the position: those that
+// were dealt with are deleted.
+func (b *Outbox) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+	s := &stream{Outbox: b, order: from.Order, waiting: map[int64]bool{}}
+	_, _, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

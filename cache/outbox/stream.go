@@ -1,0 +1,132 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// A stream reads the table.
+type stream struct {
+	*Outbox
+	order   uint64         // of the last position
+	given   []given        // what is not confirmed yet, in the order of its positions
+	waiting map[int64]bool // the rows of all of these
+}
+
+// given are the rows of a batch.
+type given struct {
+	order uint64
+	ids   []int64
+}
+
+// Next waits for rows that it has not given.
+func (s *stream) Next(ctx context.Context) (cache.Batch, error) {
+	wake := s.o.Wake
+	for {
+		ids, batch, err := s.read(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return cache.Batch{}, ctx.Err()
+		case err != nil:
+			return cache.Batch{}, err
+		case len(ids) > 0:
+			s.order = max(s.order+1, uint64(time.Now().UnixMicro()))
+			s.given = append(s.given, given{s.order, ids})
+			for _, id := range ids {
+				s.waiting[id] = true
+			}
+			batch.Position = cache.Position{Text: strconv.FormatUint(s.order, 10), Order: s.order}
+			return batch, nil
+		}
+		timer := time.NewTimer(s.o.Every)
+		select {
+		case <-timer.C:
+		case _, open := <-wake:
+			if !open {
+				wake = nil
+			}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// read returns the oldest rows that were not given.
+func (s *stream) read(ctx context.Context) (ids []int64, batch cache.Batch, err error) {
+	limit := s.o.Batch + len(s.waiting)
+	rows, err := s.db.QueryContext(ctx, "SELECT id, subject, subject_key, written_at FROM "+s.o.Table+" ORDER BY id LIMIT "+strconv.Itoa(limit))
+	if err != nil {
+		return nil, batch, s.failed("reading", err)
+	}
+	defer rows.Close()
+	seen := 0
+	for rows.Next() {
+		var id int64
+		var subject, key string
+		var written sql.NullInt64
+		if err := rows.Scan(&id, &subject, &key, &written); err != nil {
+			return nil, batch, s.failed("reading", err)
+		}
+		if seen++; s.waiting[id] {
+			continue
+		}
+		ids = append(ids, id)
+		batch.Changes = append(batch.Changes, cache.Change{Table: subject, Kind: cache.Updated, New: cache.Row{keyColumn: key}, Key: keyColumns})
+		if at := time.UnixMicro(written.Int64); written.Valid && at.After(batch.Committed) {
+			batch.Committed = at
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, batch, s.failed("reading", err)
+	}
+	if seen == limit {
+		row := s.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+s.o.Table)
+		if err := row.Scan(&batch.Behind); err != nil {
+			return nil, batch, s.failed("counting", err)
+		}
+		batch.Behind = max(0, batch.Behind-int64(seen))
+	}
+	return ids, batch, nil
+}
+
+// keyColumn is the column of a changed row.
+const keyColumn = "key"
+
+var keyColumns = []string{keyColumn}
+
+// Confirm deletes the rows that were given up to a position. A position of an earlier
+// stream stands for none: what that one has not deleted comes again.
+func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
+	for len(s.given) > 0 && s.given[0].order <= p.Order {
+		for ids := range slices.Chunk(s.given[0].ids, deleteAtOnce) {
+			args := make([]any, len(ids))
+			for i, id := range ids {
+				args[i] = id
+			}
+			query := "DELETE FROM " + s.o.Table + " WHERE id IN (" + s.o.Dialect.parameters(0, len(ids)) + ")"
+			if _, err := s.db.ExecContext(ctx, query, args...); err != nil {
+				return s.failed("deleting from", err)
+			}
+		}
+		for _, id := range s.given[0].ids {
+			delete(s.waiting, id)
+		}
+		s.given = s.given[1:]
+	}
+	return nil
+}
+
+const deleteAtOnce = 500 // rows in one DELETE
+
+// Close does nothing: between two calls a stream holds nothing of the database's.
+func (s *stream) Close() error { return nil }
+
+func (s *stream) failed(doing string, err error) error {
+	return fmt.Errorf("outbox: %s %s: %w", doing, s.o.Table, err)
+}
