@@ -34,7 +34,8 @@
 // A writer changes a row in [Cache.Write], or calls [Cache.Invalidate] after the commit.
 // A writer that has the new value at hand may [Cache.Set] it. A filter has to know a key
 // before its row commits: Write and Set see to that, and [Cache.Announce] does for rows
-// that are written elsewhere.
+// that are written elsewhere. For writers who know nothing of the cache, or die between
+// commit and Invalidate, [Follow] invalidates what the database itself tells of its changes.
 //
 // # What is promised
 //
@@ -72,8 +73,8 @@
 //
 // # What is not promised
 //
-//   - Freshness, if a writer calls none of Invalidate, Write and Set. Then the TTL is
-//     the bound, and the stale windows beyond it.
+//   - Freshness, if a writer calls none of Invalidate, Write and Set, and no feed is
+//     followed. Then the TTL is the bound, and the stale windows beyond it.
 //   - An invalidation that Redis acknowledged and lost in a failover, unless
 //     Rebuild.WaitReplicas in [Options] is set, or that it did not confirm before
 //     the process ended. Then, too.
