@@ -59,6 +59,17 @@ func (d Dialect) Notify(table string) string {
 		"CREATE TRIGGER " + name + " AFTER INSERT ON " + table + " FOR EACH STATEMENT EXECUTE FUNCTION " + name + "();"
 }
 
+// remove is the statement that deletes n rows by their numbers. MySQL may take a small table for
+// one to scan, and locks what it scans: then it would wait for the rows of
+// open transactions, and keep writers from adding others.
+func (d Dialect) remove(table string, n int) string {
+	from := "DELETE FROM " + table
+	if d == MySQL {
+		from = "DELETE o FROM " + table + " o FORCE INDEX (PRIMARY)"
+	}
+	return from + " WHERE id IN (" + d.parameters(0, n) + ")"
+}
+
 // parameters are n placeholders for arguments, of which there are some before.
 func (d Dialect) parameters(before, n int) string {
 	var text strings.Builder

@@ -109,8 +109,7 @@ func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
 			for i, id := range ids {
 				args[i] = id
 			}
-			query := "DELETE FROM " + s.o.Table + " WHERE id IN (" + s.o.Dialect.parameters(0, len(ids)) + ")"
-			if _, err := s.db.ExecContext(ctx, query, args...); err != nil {
+			if _, err := s.db.ExecContext(ctx, s.o.Dialect.remove(s.o.Table, len(ids)), args...); err != nil {
 				return s.failed("deleting from", err)
 			}
 		}
