@@ -80,6 +80,7 @@ type Cache[K comparable, V any] struct {
 	loading     tasks // loads, also those that are left behind
 	errorRun    errorRun
 	fed         feeds
+	sample      atomic.Pointer[sample[K]] // of an Audit that runs
 	log         *logonce.Log
 	counts      counters
 	times       times

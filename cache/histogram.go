@@ -62,7 +62,7 @@ var (
 // clock takes longer than that.
 type times struct {
 	load, flightWait, leaseWait, read tally // in latencies
-	stale                             tally // in ages
+	stale, audit                      tally // in ages
 }
 
 // A tally is a Histogram that is being counted.

@@ -188,6 +188,9 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], since time.
 	if answer.entry.null {
 		return answer, ErrNotFound
 	}
+	if s := c.sample.Load(); s != nil {
+		s.note(l.key)
+	}
 	return answer, nil
 }
 

@@ -88,6 +88,7 @@ type Stats struct {
 	LocalTier localcache.Stats   // of the tier in this process
 	Rebuild   mutexrebuild.Stats // of leases, waiting, outages and invalidations
 	Breaker   breaker.Stats      // of Options.Breaker, with what other caches do with it
+	Audit     AuditStats         // of [Cache.Audit]
 }
 
 type counter = atomic.Uint64
@@ -99,6 +100,7 @@ type counters struct {
 	fallbacks, held                                                                        counter
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
+	auditCompared, auditRaced, auditStale, auditHealed, auditFailed                        counter
 }
 
 // count counts an answer. first says that the caller is the first of those who share
@@ -141,6 +143,10 @@ func (c *Cache[K, V]) Stats() Stats {
 		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
 		Live: c.fleet.Live(), Follow: c.fed.stats(),
+		Audit: AuditStats{
+			Compared: n.auditCompared.Load(), Raced: n.auditRaced.Load(), Stale: n.auditStale.Load(),
+			Healed: n.auditHealed.Load(), Failed: n.auditFailed.Load(), StaleAge: t.audit.histogram(&ages),
+		},
 		LocalTier: local, Rebuild: c.fleet.Stats(), Breaker: c.breaker.Stats(),
 	}
 }

@@ -59,15 +59,14 @@ func (d Dialect) Notify(table string) string {
 		"CREATE TRIGGER " + name + " AFTER INSERT ON " + table + " FOR EACH STATEMENT EXECUTE FUNCTION " + name + "();"
 }
 
-// remove is the statement that deletes n rows by their numbers. MySQL may take a small table for
-// one to scan, and locks what it scans: then it would wait for the rows of
-// open transactions, and keep writers from adding others.
-func (d Dialect) remove(table string, n int) string {
-	from := "DELETE FROM " + table
+// removeAtOnce is how many rows one DELETE takes away. MySQL finds one by its number. Of
+// several it may scan the table for them, whatever the hints, and lock what it scans: it would wait
+// for the rows of open transactions, and writers for it.
+func (d Dialect) removeAtOnce() int {
 	if d == MySQL {
-		from = "DELETE o FROM " + table + " o FORCE INDEX (PRIMARY)"
+		return 1
 	}
-	return from + " WHERE id IN (" + d.parameters(0, n) + ")"
+	return 500
 }
 
 // parameters are n placeholders for arguments, of which there are some before.

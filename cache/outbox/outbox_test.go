@@ -54,7 +54,7 @@ func onMariaDB(t *testing.T) database {
 	admin := must(sql.Open("mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/", mariadb.Get(t).Port)))
 	defer admin.Close()
 	must(admin.ExecContext(t.Context(), "CREATE DATABASE IF NOT EXISTS outbox"))
-	return newDatabase(t, outbox.MySQL, "mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/outbox", mariadb.Get(t).Port))
+	return newDatabase(t, outbox.MySQL, "mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/outbox?interpolateParams=true", mariadb.Get(t).Port))
 }
 
 func onSQLite(t *testing.T) database {

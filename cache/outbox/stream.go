@@ -104,14 +104,8 @@ var keyColumns = []string{keyColumn}
 // stream stands for none: what that one has not deleted comes again.
 func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
 	for len(s.given) > 0 && s.given[0].order <= p.Order {
-		for ids := range slices.Chunk(s.given[0].ids, deleteAtOnce) {
-			args := make([]any, len(ids))
-			for i, id := range ids {
-				args[i] = id
-			}
-			if _, err := s.db.ExecContext(ctx, s.o.Dialect.remove(s.o.Table, len(ids)), args...); err != nil {
-				return s.failed("deleting from", err)
-			}
+		if err := s.remove(ctx, s.given[0].ids); err != nil {
+			return s.failed("deleting from", err)
 		}
 		for _, id := range s.given[0].ids {
 			delete(s.waiting, id)
@@ -121,7 +115,24 @@ func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
 	return nil
 }
 
-const deleteAtOnce = 500 // rows in one DELETE
+func (s *stream) remove(ctx context.Context, rows []int64) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after a Commit
+	for ids := range slices.Chunk(rows, s.o.Dialect.removeAtOnce()) {
+		args := make([]any, len(ids))
+		for i, id := range ids {
+			args[i] = id
+		}
+		query := "DELETE FROM " + s.o.Table + " WHERE id IN (" + s.o.Dialect.parameters(0, len(ids)) + ")"
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
 
 // Close does nothing: between two calls a stream holds nothing of the database's.
 func (s *stream) Close() error { return nil }

@@ -108,6 +108,15 @@ var Cache = []Family[cache.Stats]{
 	gauge("levee_cache_feed_behind", "Bytes of its log, or rows of an outbox, that the database holds and that are not dealt with.",
 		func(s *cache.Stats) float64 { return float64(s.Follow.Behind) }),
 
+	counters("levee_cache_audit_total", "Values that an Audit has compared with the source, and what came of it.",
+		Outcome[cache.Stats]{"compared", func(s *cache.Stats) uint64 { return s.Audit.Compared }},
+		Outcome[cache.Stats]{"raced", func(s *cache.Stats) uint64 { return s.Audit.Raced }},
+		Outcome[cache.Stats]{"stale", func(s *cache.Stats) uint64 { return s.Audit.Stale }},
+		Outcome[cache.Stats]{"healed", func(s *cache.Stats) uint64 { return s.Audit.Healed }},
+		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Audit.Failed }}),
+	histogram("levee_cache_audit_stale_age_seconds", "Age of the stale values that an Audit has found.",
+		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }),
+
 	gauge("levee_cache_local_bytes", "Size of the values in the local tier.",
 		func(s *cache.Stats) float64 { return float64(s.LocalTier.Bytes) }),
 	gauge("levee_cache_local_null_bytes", "Size of the nulls in the local tier.",
