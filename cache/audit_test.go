@@ -153,15 +153,27 @@ func TestAuditAccusesNobodyInRaces(t *testing.T) {
 }
 
 func TestAuditRefusesWhatCannotWork(t *testing.T) {
-	inCells(t, []cell{{redis: "none"}}, func(r *rig) {
-		c := open(r, newRows(r, 1).source())
-		_, stop := auditing(r, c, cache.AuditOptions[int64, string]{})
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		source, none := newRows(r), cache.AuditOptions[int64, string]{}
+		c := open(r, source.source())
+		_, stop := auditing(r, c, none)
+		key := int64(0)
 		r.eventually("it runs", func() bool {
-			return c.Audit(r.ctx, cache.AuditOptions[int64, string]{Rate: -1}) != nil && strings.Contains(c.Audit(r.ctx, cache.AuditOptions[int64, string]{}).Error(), "runs already")
+			key++
+			source.put(key, "v1")
+			c.gives(r, key, "v1") // a load, which it may look at
+			return c.Stats().Audit.Compared > 0
 		})
+		for says, o := range map[string]cache.AuditOptions[int64, string]{
+			"runs already": none, "Rate": {Rate: -1}, "Settle": {Settle: -1},
+		} {
+			if err := c.Audit(r.ctx, o); err == nil || !strings.Contains(err.Error(), says) {
+				r.Errorf("%+v: %v", o, err)
+			}
+		}
 		stop()
 		done := make(chan error, 1)
-		go func() { done <- c.Audit(r.ctx, cache.AuditOptions[int64, string]{}) }()
+		go func() { done <- c.Audit(r.ctx, none) }()
 		_ = c.Close()
 		if err := <-done; err != cache.ErrClosed {
 			r.Errorf("got %v", err)
