@@ -3,7 +3,9 @@ package pgfeed_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
+	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/pgfeed"
 )
 
@@ -31,4 +33,37 @@ func ExampleFeed_Stats() {
 		return !s.Active || s.Retained > 1<<30, err
 	}
 	_ = alarm
+}
+
+// Product is a row.
+type Product struct {
+	ID   int64
+	Slug string
+}
+
+// A row that is cached by its id and by its slug: a changed slug drops the old one and the
+// new one. Every process calls Follow, on a goroutine of its own.
+func ExampleFeed() {
+	follow := func(ctx context.Context, feed cache.Feed, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, Product]) error {
+		slugs := func(row cache.Row) ([]string, error) {
+			slug, err := row.Text("slug")
+			return []string{slug}, err
+		}
+		return cache.Follow(ctx, feed, products.Route("public.product", nil), bySlug.Route("public.product", slugs))
+	}
+	_ = follow
+}
+
+// The Audit of a cache beside its feed: it finds what no feed has told.
+func ExampleFeed_audit() {
+	audit := func(ctx context.Context, products *cache.Cache[int64, Product]) error {
+		return products.Audit(ctx, cache.AuditOptions[int64, Product]{
+			Rate: 20, // keys a second
+			Heal: true,
+			Stale: func(v cache.StaleValue[int64, Product]) {
+				slog.Error("nobody invalidated it", "product", v.Key, "age", v.Age)
+			},
+		})
+	}
+	_ = audit
 }
