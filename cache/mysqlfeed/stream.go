@@ -71,7 +71,7 @@ func newStream(ctx context.Context, f *Feed, db *conn, server serverInfo, tables
 		}
 	case <-ctx.Done():
 		go func() { // it has time-outs of its own
-			<-started // it failed, or is of no use now
+			<-started //nolint:errcheck // it failed, or is of no use now
 			s.syncer.Close()
 		}()
 		return nil, fmt.Errorf("mysqlfeed: beginning to read the log: %w", ctx.Err())
