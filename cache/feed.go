@@ -14,6 +14,9 @@ import (
 // [Follow] invalidates what it tells.
 //
 // A Feed may be followed again after its Stream has ended; one Stream of it is open at a time.
+//
+// One that knows its tables may have a method Tables() []string besides: their names as in
+// [Change.Table]. Follow then refuses a route of another table, by which nothing would come.
 type Feed interface {
 	// Name tells the feeds of one Redis apart. Of the processes that follow feeds of one
 	// name, one at a time reads; so they must be the same feed of the same database.

@@ -611,6 +611,7 @@ func TestFollowRefusesWhatCannotWork(t *testing.T) {
 		"no name":          {&ledger{}, []cache.Route{c.Route("", nil)}, "Name must not be blank"},
 		"a long name":      {&ledger{name: strings.Repeat("x", 2000)}, []cache.Route{c.Route("", nil)}, "1 to 1024 bytes"},
 		"with and without": {feed, []cache.Route{c.Route("", nil), alone.Route("", nil)}, "one has a Redis and one has none"},
+		"another table":    {telling{feed}, []cache.Route{c.Route("category", nil)}, `the route of table "category": the feed tells of ["product"]`},
 		"a feed in use":    {feed, []cache.Route{c.Route("", nil)}, "followed already"},
 	} {
 		if err := cache.Follow(ctx, test.feed, test.routes...); err == nil || !strings.Contains(err.Error(), test.says) {
@@ -618,6 +619,11 @@ func TestFollowRefusesWhatCannotWork(t *testing.T) {
 		}
 	}
 }
+
+// telling is a feed that knows its tables.
+type telling struct{ cache.Feed }
+
+func (telling) Tables() []string { return []string{"product"} }
 
 func TestFollowEndsWithItsContextAndItsCaches(t *testing.T) {
 	inCells(t, feedCells, func(r *rig) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,9 @@ type follower struct {
 	reading  *reading
 }
 
+// teller is what a Feed is that knows the tables which it tells of.
+type teller interface{ Tables() []string }
+
 func newFollower(feed Feed, routes []Route) (*follower, error) {
 	switch {
 	case feed == nil:
@@ -53,6 +57,9 @@ func newFollower(feed Feed, routes []Route) (*follower, error) {
 	for _, r := range routes {
 		if r.cache == nil {
 			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
+		}
+		if told, ok := feed.(teller); ok && r.table != "" && !slices.Contains(told.Tables(), r.table) {
+			return nil, fmt.Errorf("cache: no change would come by the route of table %q: the feed tells of %q", r.table, told.Tables())
 		}
 		if !known[r.cache] {
 			known[r.cache] = true

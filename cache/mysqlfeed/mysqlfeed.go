@@ -99,6 +99,15 @@ func New(o Options) (*Feed, error) {
 // Name is [Options.Name].
 func (f *Feed) Name() string { return f.o.Name }
 
+// Tables returns the names of the tables that the feed tells of, as Options has them.
+func (f *Feed) Tables() []string {
+	names := make([]string, len(f.o.Tables))
+	for i, t := range f.o.Tables {
+		names[i] = t.Name
+	}
+	return names
+}
+
 // Open checks the server and begins to read, see [cache.Feed]. Its errors say what to do.
 // That a position is lost may come to light at the first Next only.
 func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {

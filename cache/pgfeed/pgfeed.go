@@ -133,6 +133,15 @@ func (t Table) split() (schema, name string) {
 // Name is [Options.Name].
 func (f *Feed) Name() string { return f.o.Name }
 
+// Tables returns the names of the tables that the feed tells of, as Options has them.
+func (f *Feed) Tables() []string {
+	names := make([]string, len(f.o.Tables))
+	for i, t := range f.o.Tables {
+		names[i] = t.Name
+	}
+	return names
+}
+
 // Open checks the database and begins to read, see [cache.Feed]. Its errors say what to do.
 //
 // At the zero Position it makes the slot, which takes as long as the longest transaction
