@@ -37,6 +37,7 @@ require (
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/levee-go/levee/cache/cacheprom v0.0.0
+	github.com/levee-go/levee/cache/outbox v0.0.0
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/prometheus/client_golang v1.25.0
@@ -53,3 +54,5 @@ require (
 )
 
 replace github.com/levee-go/levee/cache/cacheprom => ../cache/cacheprom
+
+replace github.com/levee-go/levee/cache/outbox => ../cache/outbox

@@ -98,11 +98,14 @@ func RedisOptions(address string) *redis.Options {
 // Client connects as one process of a service would, with the client's own defaults.
 func (s *Redis) Client() *redis.Client { return redis.NewClient(RedisOptions(s.Address)) }
 
-// Clean deletes every key under the prefix, and no other: its own, and those of caches and of shared filters.
+// Clean deletes every key under the prefix, and no other: its own, and those of caches, of shared filters and of feeds with their locks.
 func (s *Redis) Clean(ctx context.Context) error {
 	rdb := s.Client()
 	defer rdb.Close()
-	for _, pattern := range []string{s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
+	for _, pattern := range []string{
+		s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*",
+		"levee:f1:{" + s.Prefix + "*", "levee:f1:levee:l1:*{" + s.Prefix + "*",
+	} {
 		if err := deleteMatching(ctx, rdb, pattern); err != nil {
 			return fmt.Errorf("cleaning Redis: %w", err)
 		}
