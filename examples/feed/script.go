@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/levee-go/levee/cache/outbox"
@@ -89,14 +90,17 @@ func (t *theatre) phases(ctx context.Context) error {
 		return err
 	}
 	t.follow(ctx)
-	follower, err := t.follower(ctx)
-	if err != nil {
+	if _, err := t.follower(ctx); err != nil {
 		return err
 	}
 	if err := t.phase(ctx, "with the feed", t.followed, true); err != nil {
 		return err
 	}
 
+	follower, err := t.follower(ctx)
+	if err != nil {
+		return err
+	}
 	dead := t.readers[follower]
 	t.readers[follower] = nil
 	killed := make(chan error, 1)
@@ -114,16 +118,20 @@ func (t *theatre) phases(ctx context.Context) error {
 		return err
 	}
 
-	var missed int
+	var missed int // no row stays that was dealt with
 	if err := t.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM levee_outbox").Scan(&missed); err != nil {
 		return err
 	}
-	began := time.Now()
+	told, began := t.told(), time.Now()
 	t.follow(ctx)
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	t.report.note("they follow again: %d changes were missed, and all readers serve them after %d ms", missed, time.Since(began).Milliseconds())
+	took := time.Since(began)
+	if err := t.await(ctx, func() bool { return t.told() >= told+uint64(missed) }); err != nil {
+		return fmt.Errorf("of %d missed changes the feed has told %d: %w", missed, t.told()-told, err)
+	}
+	t.report.note("they follow again: %d changes were missed, and all readers serve them after %d ms", missed, took.Milliseconds())
 	return t.phase(ctx, "the feed is back", t.back, true)
 }
 
@@ -160,15 +168,21 @@ func (t *theatre) unfollow() (err error) {
 // follower waits until one of the readers reads the feed, and returns which.
 func (t *theatre) follower(ctx context.Context) (which int, err error) {
 	err = t.await(ctx, func() bool {
-		for i, r := range t.readers {
-			if r.follows() {
-				which = i
-				return true
-			}
-		}
-		return false
+		which = slices.IndexFunc(t.readers, (*reader).follows)
+		return which >= 0
 	})
-	return which, err
+	if err != nil {
+		return 0, fmt.Errorf("until a reader follows the feed: %w", err)
+	}
+	return which, nil
+}
+
+// told returns how many changes the feed has told the readers.
+func (t *theatre) told() (n uint64) {
+	for _, r := range t.readers {
+		n += r.prices.Stats().Follow.Changes
+	}
+	return n
 }
 
 // phase lets the writer work for some time. With settle it then gives the readers the time that they need to serve what was written.
@@ -221,7 +235,7 @@ func (t *theatre) settle(ctx context.Context) error {
 	return err
 }
 
-var errImpatient = errors.New("nothing happens")
+var errImpatient = errors.New("it takes too long")
 
 // await waits for something to become true.
 func (t *theatre) await(ctx context.Context, happened func() bool) error {

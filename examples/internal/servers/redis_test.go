@@ -28,7 +28,9 @@ func TestCleanTakesAwayEverythingUnderThePrefixAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = f.Close() // so that it makes nothing anew
-		for _, key := range []string{name + ":1", "levee:c1:{" + name + ":1}", "levee:c1:{" + name + ":1}:lock"} {
+		for _, key := range []string{
+			name + ":1", "levee:c1:{" + name + ":1}", "levee:c1:{" + name + ":1}:lock", "levee:f1:{" + name + "}", "levee:f1:levee:l1:m:{" + name + "}",
+		} {
 			if err := rdb.Set(t.Context(), key, "", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
