@@ -110,9 +110,9 @@ func (r *reader) follow(ctx context.Context) {
 func (r *reader) follows() bool { return r.prices.Stats().Follow.Following }
 
 // kill ends the reader as the death of its process would: it can tell nobody, and its lease on the feed runs until it ends by itself.
-func (r *reader) kill() error {
+func (r *reader) kill() {
 	r.wire.cut()
-	return r.close()
+	_ = r.close() // a dead process has no errors to tell
 }
 
 // close ends all that the reader does.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/levee-go/levee/cache/outbox"
@@ -103,10 +104,10 @@ func (t *theatre) phases(ctx context.Context) error {
 	}
 	dead := t.readers[follower]
 	t.readers[follower] = nil
-	killed := make(chan error, 1)
-	go func() { killed <- dead.kill() }()
+	var killing sync.WaitGroup
+	killing.Go(dead.kill)
 	err = t.phase(ctx, "the reader that follows is killed", t.killed, true)
-	<-killed // a process that dies has no errors to tell
+	killing.Wait()
 	if err != nil {
 		return err
 	}
