@@ -168,10 +168,10 @@ func ExampleCache_Inspect() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(found.RedisKey, found.Redis.State, found.Local.State, found.Leased)
+	fmt.Println(found.RedisKey, found.Redis.State, found.Leased)
 	// Output:
 	//   the database is asked for 42
-	// levee:c1:{product:42} fresh fresh false
+	// levee:c1:{product:42} fresh false
 }
 
 // The share of reads that asked the database, for a metric of one's own.
