@@ -56,7 +56,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 			t.Errorf("a Get took %v, more than %v", took, most)
 		}
 		old.Restart()
-		r.eventually("the old master follows", func() bool { return inStep(r, old) })
+		redistest.Eventually(r, time.Minute, "the old master follows", func() bool { return inStep(r, old) }) // when the sentinels have seen it
 	}
 }
 
