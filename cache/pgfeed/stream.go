@@ -2,6 +2,7 @@ package pgfeed
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -89,11 +90,32 @@ func (s *stream) status(confirmed pglogrepl.LSN, reply bool) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	s.confirmed = max(s.confirmed, confirmed)
-	err := pglogrepl.SendStandbyStatusUpdate(s.Ctx, s.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: s.confirmed, ReplyRequested: reply})
+	message, err := statusUpdate(s.confirmed, time.Now(), reply)
+	if err == nil {
+		_, err = s.conn.Conn().Write(message)
+	}
 	if err != nil {
 		return fmt.Errorf("pgfeed: telling the server the position: %v", err)
 	}
 	return nil
+}
+
+// statusUpdate is a Standby status update of the replication protocol. It goes to the
+// connection as it is: pglogrepl would send it through the buffer that pgconn, on a
+// goroutine of its own, writes a farewell to when the reader's connection has failed.
+func statusUpdate(lsn pglogrepl.LSN, now time.Time, reply bool) ([]byte, error) {
+	epoch := time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
+	data := []byte{pglogrepl.StandbyStatusUpdateByteID}
+	for range 3 { // written, flushed, applied
+		data = binary.BigEndian.AppendUint64(data, uint64(lsn))
+	}
+	data = binary.BigEndian.AppendUint64(data, uint64(now.Sub(epoch).Microseconds()))
+	if reply {
+		data = append(data, 1)
+	} else {
+		data = append(data, 0)
+	}
+	return (&pgproto3.CopyData{Data: data}).Encode(nil)
 }
 
 // beat tells the server that we are there, also while read waits for the follower. The
