@@ -18,13 +18,13 @@ import (
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	var took []time.Duration
 	r.on(r.name, func(c *client.Conn) error {
 		for b.Loop() {
 			told := make(chan time.Time, 1)
 			go func() {
-				w.next(1)
+				w.Changes(1)
 				told <- time.Now()
 			}()
 			if _, err := c.Execute("UPDATE product SET name = UUID()"); err != nil {

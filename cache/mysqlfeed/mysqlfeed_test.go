@@ -16,6 +16,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/client"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/internal/pump"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -40,7 +41,7 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 	defer r.exec("DROP USER levee")
 	w := r.open(r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}}), cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product", "TRUNCATE TABLE product")
-	got := w.next(4)
+	got := w.Changes(4)
 	name, key := r.name+".product", []string{"id"}
 	want := []cache.Change{
 		{Table: name, Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
@@ -99,7 +100,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	r.exec("CREATE TABLE kinds (" + strings.Join(types, ", ") + ", PRIMARY KEY (c00))")
 	w := r.open(r.feed(nil, Table{"kinds", names}), cache.Position{})
 	r.exec("SET NAMES utf8mb4", "SET time_zone = '+00:00'", "INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
-	changes := w.next(2)
+	changes := w.Changes(2)
 	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
 		for name, value := range want {
 			if !reflect.DeepEqual(got[name], value) {
@@ -117,20 +118,20 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (2, '', '')")
-	w.next(1)
-	first := w.at
+	w.Changes(1)
+	first := w.At
 	r.exec("BEGIN", "INSERT INTO product VALUES (3, '', '')", "SAVEPOINT a", "INSERT INTO product VALUES (33, '', '')", "ROLLBACK TO a", "COMMIT")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 	r.exec("BEGIN", "INSERT INTO product VALUES (9, '', '')", "ROLLBACK", "FLUSH LOGS", "INSERT INTO product VALUES (4, '', '')")
 	w = r.open(f, first)
-	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
+	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if err := w.Confirm(t.Context(), w.at); err != nil {
+	if err := w.Confirm(t.Context(), w.At); err != nil {
 		t.Error(err)
 	}
-	w.close()
+	w.End()
 	if _, err := w.Next(t.Context()); !errors.Is(err, pump.ErrClosed) {
 		t.Error(err)
 	}
@@ -159,7 +160,7 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 		{"CREATE TABLE mine ENGINE=MyISAM AS SELECT 1 AS id; INSERT INTO mine VALUES (2); CREATE INDEX i ON product (slug); DROP TABLE product", "4 <nil> <nil>; "},
 	} {
 		r.exec(strings.Split(c.do, "; ")...)
-		if got := summary(w.next(strings.Count(c.want, ";"))); got != c.want {
+		if got := feedtest.Summary(w.Changes(strings.Count(c.want, ";"))); got != c.want {
 			t.Errorf("%s\ngot  %s\nwant %s", c.do, got, c.want)
 		}
 	}
@@ -196,7 +197,7 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	}
 	defer reader.Close()
 	for seen := 0; seen < 3*each; {
-		for _, c := range w.next(1) {
+		for _, c := range w.Changes(1) {
 			id, _ := c.New.Int("id")
 			n, _ := c.New.Int("n")
 			result, err := reader.Execute(fmt.Sprintf("SELECT n FROM counter WHERE id = %d", id))
@@ -249,7 +250,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	seen := map[int64]int64{}
 	read := func(stop func() bool) error {
 		for !stop() {
-			b, err := w.Next(soon(t))
+			b, err := w.Next(feedtest.Soon(t))
 			if err != nil {
 				return err
 			}
@@ -263,7 +264,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 				seen[id] = max(seen[id], n)
 			}
 			if b.Position != (cache.Position{}) {
-				w.at = b.Position
+				w.At = b.Position
 			}
 		}
 		return nil
@@ -284,7 +285,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 		_ = w.Close()
 		<-back
 		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
-			s, err := f.Open(soon(t), w.at)
+			s, err := f.Open(feedtest.Soon(t), w.At)
 			if errors.Is(err, cache.ErrPositionLost) {
 				t.Fatal(err)
 			}
@@ -310,10 +311,10 @@ func TestALongTransactionComesInParts(t *testing.T) {
 	const rows = 20_000
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	r.exec(fmt.Sprintf("INSERT INTO product SELECT seq, '', '' FROM seq_1_to_%d", rows))
 	for got := 0; got < rows; {
-		b, err := w.Next(soon(t))
+		b, err := w.Next(feedtest.Soon(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -329,13 +330,13 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 	lost := func(what string, p cache.Position) {
 		t.Helper()
-		s, err := f.Open(soon(t), p)
+		s, err := f.Open(feedtest.Soon(t), p)
 		for opened := err == nil; opened && err == nil; {
-			if _, err = s.Next(soon(t)); err != nil {
+			if _, err = s.Next(feedtest.Soon(t)); err != nil {
 				_ = s.Close()
 			}
 		}
@@ -346,16 +347,16 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	lost("a time that is still to come", cache.Position{Text: "mariadb 0-1-999999", Order: 1})
 	lost("another kind of server's", cache.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
 	lost("another feed's", cache.Position{Text: "0/1234 system 1 timeline 1", Order: 1})
-	lost("spoiled", cache.Position{Text: w.at.Text + ",", Order: 1})
+	lost("spoiled", cache.Position{Text: w.At.Text + ",", Order: 1})
 	r.exec("INSERT INTO product VALUES (2, '', '')", "FLUSH LOGS")
 	redistest.Eventually(t, 10*time.Second, "the log is purged", func() bool {
 		r.exec("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
 		return r.value("SELECT COUNT(*) FROM information_schema.TABLES WHERE 1 = 0") == "0" && r.logs() == 1
 	})
-	lost("the log is gone", w.at)
+	lost("the log is gone", w.At)
 	w = r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (3, '', '')")
-	w.next(1)
+	w.Changes(1)
 }
 
 func (r *rig) logs() (n int) {
@@ -383,21 +384,6 @@ func TestAPositionIsReadBack(t *testing.T) {
 	}
 }
 
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one of %q", parts)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not have %q", err, part)
-		}
-	}
-	if errors.Is(err, cache.ErrPositionLost) {
-		t.Errorf("%q makes its follower clear the caches", err)
-	}
-}
-
 func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
 		"CREATE TABLE odd (id int PRIMARY KEY, s set('a'), g varchar(5) CHARACTER SET greek, v int AS (id * 2) VIRTUAL)",
@@ -415,26 +401,26 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{Table{"odd", []string{"g"}}, []string{`"g"`, "greek"}},
 		{Table{"odd", []string{"v"}}, []string{`"v"`, "VIRTUAL"}},
 	} {
-		_, err := r.feed(nil, c.table).Open(soon(t), cache.Position{})
-		wantError(t, err, c.want...)
+		_, err := r.feed(nil, c.table).Open(feedtest.Soon(t), cache.Position{})
+		feedtest.WantError(t, err, c.want...)
 	}
 	poor := r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"})
-	_, err := poor.Open(soon(t), cache.Position{})
-	wantError(t, err, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
+	_, err := poor.Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
 	r.exec("GRANT REPLICATION CLIENT ON *.* TO poor@'%'")
-	_, err = poor.Open(soon(t), cache.Position{})
-	wantError(t, err, "may not see it", "GRANT SELECT")
+	_, err = poor.Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "may not see it", "GRANT SELECT")
 	r.exec("GRANT SELECT ON " + r.name + ".product TO poor@'%'")
-	s, err := poor.Open(soon(t), cache.Position{})
+	s, err := poor.Open(feedtest.Soon(t), cache.Position{})
 	if err == nil {
 		for err == nil {
-			_, err = s.Next(soon(t))
+			_, err = s.Next(feedtest.Soon(t))
 		}
 		_ = s.Close()
 	}
-	wantError(t, err, "GRANT REPLICATION SLAVE")
-	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "connecting", "ghost")
+	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE")
+	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "connecting", "ghost")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
@@ -447,16 +433,16 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		name, _, _ := strings.Cut(setting, " ")
 		was := r.value("SELECT @@global." + name)
 		r.exec("SET GLOBAL " + setting)
-		_, err := r.feed(nil, Table{"product", []string{"id", "slug"}}).Open(soon(t), cache.Position{})
-		wantError(t, err, want, "SET GLOBAL")
+		_, err := r.feed(nil, Table{"product", []string{"id", "slug"}}).Open(feedtest.Soon(t), cache.Position{})
+		feedtest.WantError(t, err, want, "SET GLOBAL")
 		r.exec("SET GLOBAL " + name + " = '" + was + "'")
 	}
 	r.s.Restart(t, "--binlog-ignore-db="+r.name)
-	_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "binlog_ignore_db")
+	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "binlog_ignore_db")
 	r.s.Restart(t, "--skip-log-bin")
-	_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "log_bin is OFF")
+	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "log_bin is OFF")
 	r.s.Restart(t)
 }
 
@@ -472,7 +458,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"MaxBatch":     {Name: "a", Addr: "a:1", User: "u", Tables: good, MaxBatch: -1},
 	} {
 		_, err := New(o)
-		wantError(t, err, want)
+		feedtest.WantError(t, err, want)
 	}
 }
 

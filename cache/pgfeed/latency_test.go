@@ -17,7 +17,7 @@ import (
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	db, err := pgx.Connect(context.Background(), r.url("postgres"))
 	if err != nil {
 		b.Fatal(err)
@@ -27,7 +27,7 @@ func BenchmarkCommitToNext(b *testing.B) {
 	for b.Loop() {
 		told := make(chan time.Time, 1)
 		go func() {
-			w.next(1)
+			w.Changes(1)
 			told <- time.Now()
 		}()
 		if _, err := db.Exec(context.Background(), "UPDATE product SET name = clock_timestamp()::text"); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/internal/pump"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -46,7 +47,7 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 		r.exec("DELETE FROM product")
 		w := r.open(feed, cache.Position{})
 		r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product")
-		got := w.next(3)
+		got := w.Changes(3)
 		key := []string{"id"}
 		want := []cache.Change{
 			{Table: "public.product", Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
@@ -56,7 +57,7 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %v\nwant %v", got, want)
 		}
-		w.close()
+		w.End()
 	}
 }
 
@@ -66,23 +67,9 @@ func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "INSERT INTO other VALUES (1)", "UPDATE product SET name = 'B'",
 		"UPDATE product SET id = 2", "TRUNCATE product, other", "BEGIN; INSERT INTO product VALUES (9, 'x', ''); ROLLBACK")
 	want := "1 <nil> map[id:1]; 2 <nil> map[id:1]; 2 map[id:1] map[id:2]; 4 <nil> <nil>; "
-	if got := summary(w.next(4)); got != want {
+	if got := feedtest.Summary(w.Changes(4)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-}
-
-func summary(changes []cache.Change) string {
-	var b strings.Builder
-	show := func(r cache.Row) string {
-		if r == nil {
-			return "<nil>"
-		}
-		return fmt.Sprint(r)
-	}
-	for _, c := range changes {
-		fmt.Fprintf(&b, "%d %s %s; ", c.Kind, show(c.Old), show(c.New))
-	}
-	return b.String()
 }
 
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
@@ -123,7 +110,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	t.Cleanup(func() { r.admin("ALTER ROLE postgres RESET ALL") })
 	w := r.open(r.feed(nil, Table{"public.kinds", names}), cache.Position{})
 	r.exec("SET datestyle = 'ISO'; INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
-	changes := w.next(2)
+	changes := w.Changes(2)
 	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
 		for name, value := range want {
 			if !reflect.DeepEqual(got[name], value) {
@@ -143,7 +130,7 @@ func TestALongValueThatDidNotChangeIsTold(t *testing.T) {
 	w := r.open(r.feed(nil, Table{"public.page", []string{"path"}}), cache.Position{})
 	r.exec("INSERT INTO page VALUES (1, repeat('x', 10000), 0)", "UPDATE page SET hits = 1")
 	path := strings.Repeat("x", 10000)
-	for _, c := range w.next(2) {
+	for _, c := range w.Changes(2) {
 		if c.New["path"] != path || c.Kind == cache.Updated && c.Old["path"] != path || c.Key != nil {
 			t.Errorf("%v: %d and %d bytes, key %v", c.Kind, len(fmt.Sprint(c.Old["path"])), len(fmt.Sprint(c.New["path"])), c.Key)
 		}
@@ -158,18 +145,18 @@ func TestPartitionsAreToldAsTheirTable(t *testing.T) {
 	w := r.open(r.feed(nil, Table{"public.event", []string{"id"}}), cache.Position{})
 	r.exec("INSERT INTO event VALUES (1, '2026-01-05'), (2, '2026-02-05')", "UPDATE event SET day = '2026-02-06' WHERE id = 1", "TRUNCATE event")
 	want := "1 <nil> map[id:1]; 1 <nil> map[id:2]; 3 map[id:1] <nil>; 1 <nil> map[id:1]; 4 <nil> <nil>; "
-	if got := summary(w.next(5)); got != want {
+	if got := feedtest.Summary(w.Changes(5)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	r.exec("ALTER TABLE event_b REPLICA IDENTITY FULL") // FULL and a list of columns: each update of event_b fails
-	w.close()
+	w.End()
 	f := r.feed(nil, Table{"public.event", []string{"id"}})
-	if _, err := f.Open(soon(t), w.at); !errors.Is(err, cache.ErrPositionLost) {
+	if _, err := f.Open(feedtest.Soon(t), w.At); !errors.Is(err, cache.ErrPositionLost) {
 		t.Errorf("opened with a publication that had to be changed: %v", err)
 	}
 	w = r.open(f, cache.Position{})
 	r.exec("INSERT INTO event VALUES (3, '2026-02-05')", "UPDATE event SET id = 4 WHERE id = 3")
-	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 2 map[id:3] map[id:4]; "; got != want {
+	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 2 map[id:3] map[id:4]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -180,30 +167,30 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (2, '', '')")
-	w.next(1)
-	first := w.at
-	w.confirm()
+	w.Changes(1)
+	first := w.At
+	w.ConfirmAll()
 	r.exec("INSERT INTO product VALUES (3, '', '')")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 	r.exec("INSERT INTO product VALUES (4, '', '')")
 	w = r.open(f, first) // 3 was told and not confirmed
-	if got, want := summary(w.next(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
+	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	w.confirm()
-	lsn, _, _ := strings.Cut(w.at.Text, " ")
+	w.ConfirmAll()
+	lsn, _, _ := strings.Cut(w.At.Text, " ")
 	redistest.Eventually(t, 10*time.Second, "the server has heard of the position", func() bool {
 		return r.value("SELECT confirmed_flush_lsn >= '"+lsn+"' FROM pg_replication_slots WHERE database = current_database()") == true
 	})
-	w.close()
-	if s, err := f.Open(soon(t), first); !errors.Is(err, cache.ErrPositionLost) {
+	w.End()
+	if s, err := f.Open(feedtest.Soon(t), first); !errors.Is(err, cache.ErrPositionLost) {
 		t.Errorf("a position before one that was confirmed: %v, %v", s, err)
 	}
 	r.exec("INSERT INTO product VALUES (5, '', '')")
 	w = r.open(f, cache.Position{}) // from now on, though the slot still has 5
 	r.exec("INSERT INTO product VALUES (6, '', '')")
-	if got, want := summary(w.next(1)), "1 <nil> map[id:6]; "; got != want {
+	if got, want := feedtest.Summary(w.Changes(1)), "1 <nil> map[id:6]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -211,7 +198,7 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	for ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond); ; {
 		defer cancel()
 		if _, err := w.Next(ctx); err != nil {
@@ -222,12 +209,12 @@ func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
 		}
 	}
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 	if _, err := w.Next(t.Context()); !errors.Is(err, pump.ErrClosed) {
 		t.Errorf("Next of a closed stream: %v", err)
 	}
-	if err := w.Confirm(t.Context(), w.at); !errors.Is(err, pump.ErrClosed) {
+	if err := w.Confirm(t.Context(), w.At); !errors.Is(err, pump.ErrClosed) {
 		t.Errorf("Confirm of a closed stream: %v", err)
 	}
 }
@@ -293,7 +280,7 @@ func (r *rig) execHeld(sql string) (committed chan error) {
 func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	release := r.holdCommits()
 	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -308,7 +295,7 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 		}
 	}
 	release()
-	w.next(1)
+	w.Changes(1)
 	if err := <-committed; err != nil {
 		t.Error(err)
 	}
@@ -322,7 +309,7 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	r.open(f, cache.Position{}).close() // the making of a slot waits by itself
+	r.open(f, cache.Position{}).End() // the making of a slot waits by itself
 	release := r.holdCommits()
 	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
 	go func() {
@@ -336,7 +323,7 @@ func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 	if err := <-committed; err != nil {
 		t.Error(err)
 	}
-	w.close()
+	w.End()
 }
 
 func TestWhatASnapshotDoesNotSeeIsUnderWay(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/internal/dbtest"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -103,63 +103,7 @@ func (r *rig) feed(change func(*Options), tables ...Table) *Feed {
 	return f
 }
 
-// A follower reads a stream as cache.Follow does.
-type follower struct {
-	t testing.TB
-	cache.Stream
-	at   cache.Position // of the last batch that had one
-	once sync.Once
-}
-
-func (r *rig) open(f *Feed, from cache.Position) *follower {
+func (r *rig) open(f *Feed, from cache.Position) *feedtest.Follower {
 	r.t.Helper()
-	s, err := f.Open(soon(r.t), from)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	w := &follower{t: r.t, Stream: s, at: from}
-	r.t.Cleanup(w.close)
-	return w
-}
-
-func (w *follower) close() {
-	w.once.Do(func() {
-		if err := w.Close(); err != nil {
-			w.t.Error(err)
-		}
-	})
-}
-
-// next returns the next n changes at least, and then what belongs to their transaction.
-func (w *follower) next(n int) (changes []cache.Change) {
-	w.t.Helper()
-	ctx := soon(w.t)
-	for ended := false; len(changes) < n || !ended; {
-		b, err := w.Next(ctx)
-		if err != nil {
-			w.t.Fatalf("after %d of %d changes: %v", len(changes), n, err)
-		}
-		changes = append(changes, b.Changes...)
-		if ended = b.Position != (cache.Position{}); ended {
-			if b.Position.Order < w.at.Order {
-				w.t.Errorf("position %v after %v", b.Position, w.at)
-			}
-			w.at = b.Position
-		}
-	}
-	return changes
-}
-
-func (w *follower) confirm() {
-	w.t.Helper()
-	if err := w.Confirm(w.t.Context(), w.at); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// soon ends when a test has waited long enough.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
-	return ctx
+	return feedtest.Open(r.t, f, from)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -66,7 +67,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	seen := map[int64]int64{}
 	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
 		for !stop() {
-			b, err := w.Next(soon(t))
+			b, err := w.Next(feedtest.Soon(t))
 			if err != nil {
 				return err
 			}
@@ -80,10 +81,10 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 				seen[id] = max(seen[id], n)
 			}
 			if b.Position != (cache.Position{}) {
-				w.at = b.Position
+				w.At = b.Position
 			}
 			if len(b.Changes)%2 == 0 { // and sometimes the confirmation is lost
-				_ = w.Confirm(ctx, w.at)
+				_ = w.Confirm(ctx, w.At)
 			}
 		}
 		return nil
@@ -107,7 +108,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 		_ = w.Close()
 		<-back
 		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
-			s, err := f.Open(soon(t), w.at)
+			s, err := f.Open(feedtest.Soon(t), w.At)
 			if errors.Is(err, cache.ErrPositionLost) {
 				t.Fatal(err)
 			}
@@ -141,11 +142,11 @@ func TestALongTransactionTakesLittleMemory(t *testing.T) {
 	rows := redistest.Pick(100_000, 1_000_000)
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	r.exec(fmt.Sprintf("INSERT INTO product SELECT i, i::text, '' FROM generate_series(1, %d) i", rows))
 	next := func() cache.Batch {
 		for {
-			b, err := w.Next(soon(t))
+			b, err := w.Next(feedtest.Soon(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,10 +172,10 @@ func TestALongTransactionTakesLittleMemory(t *testing.T) {
 			t.Fatalf("a part of %d changes with position %v, committed %v", len(b.Changes), b.Position, b.Committed)
 		}
 		if b.Position != (cache.Position{}) {
-			w.at = b.Position
+			w.At = b.Position
 		}
 	}
-	w.confirm()
+	w.ConfirmAll()
 }
 
 func heap() int64 {
@@ -189,7 +190,7 @@ func TestTheSlotMovesWhileTheTablesAreIdle(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE other (id int)")
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	r.exec("INSERT INTO other SELECT generate_series(1, 20000)")
 	s, err := f.Stats(t.Context())
 	if err != nil || s.Unconfirmed < 1<<20 || s.Retained < s.Unconfirmed || !s.Active || s.Status != "reserved" || s.Safe != -1 {
@@ -199,8 +200,8 @@ func TestTheSlotMovesWhileTheTablesAreIdle(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if b, err := w.Next(ctx); err == nil {
-			w.at = b.Position
-			w.confirm()
+			w.At = b.Position
+			w.ConfirmAll()
 		}
 		s, err := f.Stats(t.Context())
 		return err == nil && s.Unconfirmed < 1<<16
@@ -214,11 +215,11 @@ func TestAFollowerThatIsBusyKeepsItsConnection(t *testing.T) {
 	f := r.feed(nil, Table{Name: "product"})
 	f.patience = 500 * time.Millisecond
 	w := r.open(f, cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	r.exec("INSERT INTO product SELECT i, '', '' FROM generate_series(1, 10000) i")
-	w.Next(soon(t))
+	w.Next(feedtest.Soon(t))
 	time.Sleep(4 * f.patience)
-	w.next(9000)
+	w.Changes(9000)
 }
 
 // A server that shuts down waits until the followers have confirmed the end of its log.
@@ -228,7 +229,7 @@ func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		for {
-			b, err := w.Next(soon(t))
+			b, err := w.Next(feedtest.Soon(t))
 			if err == nil && b.Position != (cache.Position{}) {
 				err = w.Confirm(t.Context(), b.Position)
 			}
@@ -256,23 +257,23 @@ func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 	if err := <-ended; errors.Is(err, cache.ErrPositionLost) {
 		t.Error(err)
 	}
-	w.close()
+	w.End()
 	r.s.Restart(t)
 }
 
 func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	second := r.feed(func(o *Options) { o.Name = "second"; o.Slot, o.Publication = "levee_"+r.name, "levee_"+r.name }, Table{Name: "product"})
-	_, err := second.Open(soon(t), cache.Position{})
-	wantError(t, err, "levee_"+r.name, "in use", "process ", `"postgres"`, "levee feed "+r.name, "127.0.0.1")
+	_, err := second.Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "levee_"+r.name, "in use", "process ", `"postgres"`, "levee feed "+r.name, "127.0.0.1")
 	if err := second.Drop(t.Context()); err == nil {
 		t.Error("a slot was dropped under its follower")
 	}
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 	if err := second.Drop(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -281,21 +282,6 @@ func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 	}
 	if s, err := second.Stats(t.Context()); err != nil || s != (Stats{}) {
 		t.Errorf("%+v, %v", s, err)
-	}
-}
-
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one of %q", parts)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not have %q", err, part)
-		}
-	}
-	if errors.Is(err, cache.ErrPositionLost) {
-		t.Errorf("%q makes its follower clear the caches", err)
 	}
 }
 
@@ -323,18 +309,18 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
 		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
 	} {
-		_, err := r.feed(c.change, c.table).Open(soon(t), cache.Position{})
-		wantError(t, err, c.want...)
+		_, err := r.feed(c.change, c.table).Open(feedtest.Soon(t), cache.Position{})
+		feedtest.WantError(t, err, c.want...)
 	}
 	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
-	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, `ALTER ROLE "plain" REPLICATION`)
-	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "connecting", "nobody")
+	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, `ALTER ROLE "plain" REPLICATION`)
+	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "connecting", "nobody")
 	r.admin("SELECT pg_create_physical_replication_slot('theirs')")
 	defer r.admin("SELECT pg_drop_replication_slot('theirs')")
-	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "theirs", "physical", "Options.Slot")
+	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "theirs", "physical", "Options.Slot")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
@@ -344,7 +330,7 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	defer func() { r.admin("ALTER SYSTEM RESET synchronous_standby_names"); r.admin("SELECT pg_reload_conf()") }()
 	r.admin("SELECT pg_reload_conf()")
 	redistest.Eventually(t, 10*time.Second, "the setting is refused", func() bool {
-		_, err = r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
+		_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
 		return strings.Contains(fmt.Sprint(err), "synchronous_standby_names")
 	})
 }
@@ -353,8 +339,8 @@ func TestAServerWithoutALogicalLogIsRefused(t *testing.T) {
 	r := newRig(t, product)
 	r.s.Restart(t, "-c", "wal_level=replica")
 	defer r.s.Restart(t)
-	_, err := r.feed(nil, Table{Name: "product"}).Open(soon(t), cache.Position{})
-	wantError(t, err, "wal_level is replica", "ALTER SYSTEM SET wal_level = logical")
+	_, err := r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	feedtest.WantError(t, err, "wal_level is replica", "ALTER SYSTEM SET wal_level = logical")
 }
 
 func TestWrongOptionsAreRefused(t *testing.T) {
@@ -371,7 +357,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"MaxBatch ": {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, MaxBatch: -1},
 	} {
 		_, err := New(o)
-		wantError(t, err, want)
+		feedtest.WantError(t, err, want)
 		if strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v tells the password", err)
 		}
@@ -383,14 +369,14 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
-	good := w.at
-	w.close()
+	w.Changes(1)
+	good := w.At
+	w.End()
 	lost := func(what string, p cache.Position) {
 		t.Helper()
-		s, err := f.Open(soon(t), p)
+		s, err := f.Open(feedtest.Soon(t), p)
 		for opened := err == nil; opened && err == nil; {
-			if _, err = s.Next(soon(t)); err != nil {
+			if _, err = s.Next(feedtest.Soon(t)); err != nil {
 				_ = s.Close()
 			}
 		}
@@ -408,7 +394,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	lost("another database's", cache.Position{Text: "mariadb 0-1-5", Order: 3})
 	lost("spoiled", cache.Position{Text: good.Text + " ", Order: good.Order})
 	w = r.open(f, good)
-	w.close()
+	w.End()
 
 	r.exec("DROP PUBLICATION levee_" + r.name)
 	r.exec("INSERT INTO product VALUES (2, '', '')")
@@ -416,20 +402,20 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	lost("and still", good) // it is there now, and the server cannot decode what came before it
 	w = r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (3, '', '')")
-	w.next(1)
-	w.close()
+	w.Changes(1)
+	w.End()
 
 	f = r.feed(nil, Table{Name: "product"}, Table{Name: "second"})
 	r.exec("CREATE TABLE second (id int PRIMARY KEY)")
-	lost("a new table's", w.at)
-	w = r.open(f, w.at)
-	w.close()
+	lost("a new table's", w.At)
+	w = r.open(f, w.At)
+	w.End()
 	redistest.Eventually(t, 10*time.Second, "the slot is free", func() bool {
 		return r.value("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()") == int64(0)
 	})
 	r.exec("SELECT pg_drop_replication_slot('levee_" + r.name + "')")
-	lost("a slot that was dropped", w.at)
-	r.open(f, cache.Position{}).close()
+	lost("a slot that was dropped", w.At)
+	r.open(f, cache.Position{}).End()
 }
 
 // The server lets go of a slot that keeps more than it may.
@@ -441,9 +427,9 @@ func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	}, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
-	w.next(0)
+	w.Changes(0)
 	redistest.Eventually(t, 10*time.Second, "the log has a warning", func() bool { return strings.Contains(log.String(), "retained=") })
-	w.close()
+	w.End()
 	r.admin("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
 	defer func() { r.admin("ALTER SYSTEM RESET max_slot_wal_keep_size"); r.admin("SELECT pg_reload_conf()") }()
 	r.admin("SELECT pg_reload_conf()")
@@ -451,7 +437,7 @@ func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 		r.exec("CREATE TABLE IF NOT EXISTS other (id int, t text)", "INSERT INTO other SELECT i, repeat('x', 100) FROM generate_series(1, 50000) i", "SELECT pg_switch_wal()")
 	}
 	r.admin("CHECKPOINT")
-	s, err := f.Open(soon(t), w.at)
+	s, err := f.Open(feedtest.Soon(t), w.At)
 	if !errors.Is(err, cache.ErrPositionLost) {
 		t.Fatalf("%v, %v", s, err)
 	}
@@ -460,7 +446,7 @@ func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 	}
 	w = r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
+	w.Changes(1)
 }
 
 type lockedBuilder struct {
@@ -486,30 +472,30 @@ func TestATableMayBeAlteredUnderWay(t *testing.T) {
 	f := r.feed(nil, Table{"product", []string{"id", "slug"}})
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "ALTER TABLE product ADD price int, DROP name", "UPDATE product SET price = 5, slug = 'b'")
-	if got, want := summary(w.next(2)), "1 <nil> map[id:1 slug:a]; 2 map[id:1 slug:a] map[id:1 slug:b]; "; got != want {
+	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:1 slug:a]; 2 map[id:1 slug:a] map[id:1 slug:b]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	r.exec("ALTER TABLE product RENAME slug TO path", "UPDATE product SET path = 'c'")
 	var err error
 	for err == nil {
-		_, err = w.Next(soon(t))
+		_, err = w.Next(feedtest.Soon(t))
 	}
-	wantError(t, err, "altered", `"slug"`)
-	w.close()
-	_, err = f.Open(soon(t), w.at)
-	wantError(t, err, `no column "slug"`)
-	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.at)
-	if got, want := summary(w.next(1)), "2 map[id:1 path:b] map[id:1 path:c]; "; got != want {
+	feedtest.WantError(t, err, "altered", `"slug"`)
+	w.End()
+	_, err = f.Open(feedtest.Soon(t), w.At)
+	feedtest.WantError(t, err, `no column "slug"`)
+	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.At)
+	if got, want := feedtest.Summary(w.Changes(1)), "2 map[id:1 path:b] map[id:1 path:c]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	r.exec("CREATE DOMAIN code AS int", "ALTER TABLE product ALTER id TYPE code", "UPDATE product SET path = 'd'")
 	for err = nil; err == nil; {
-		_, err = w.Next(soon(t))
+		_, err = w.Next(feedtest.Soon(t))
 	}
-	wantError(t, err, `"id" is of a new type`)
-	w.close()
-	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.at)
-	if got, want := summary(w.next(1)), "2 map[id:1 path:c] map[id:1 path:d]; "; got != want {
+	feedtest.WantError(t, err, `"id" is of a new type`)
+	w.End()
+	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.At)
+	if got, want := feedtest.Summary(w.Changes(1)), "2 map[id:1 path:c] map[id:1 path:d]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -520,9 +506,9 @@ func TestAPositionOutlivesAPromotion(t *testing.T) {
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, cache.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w.next(1)
+	w.Changes(1)
 	r.exec("INSERT INTO product VALUES (2, '', '')")
-	w.close()
+	w.End()
 	r.s.Kill()
 	signal := filepath.Join(r.s.Dir, "data", "standby.signal")
 	if err := os.WriteFile(signal, nil, 0o666); err != nil {
@@ -532,21 +518,21 @@ func TestAPositionOutlivesAPromotion(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.s.Restart(t)
-	_, err := f.Open(soon(t), w.at)
-	wantError(t, err, "standby", "target_session_attrs")
+	_, err := f.Open(feedtest.Soon(t), w.At)
+	feedtest.WantError(t, err, "standby", "target_session_attrs")
 	r.admin("SELECT pg_promote()")
 	r.exec("INSERT INTO product VALUES (3, '', '')")
-	w = r.open(f, w.at)
-	if got, want := summary(w.next(2)), "1 <nil> map[id:2]; 1 <nil> map[id:3]; "; got != want {
+	w = r.open(f, w.At)
+	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:2]; 1 <nil> map[id:3]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	at, _ := parsePosition(w.at)
+	at, _ := parsePosition(w.At)
 	if at.timeline < 2 {
 		t.Errorf("timeline %d", at.timeline)
 	}
-	w.close()
+	w.End()
 	at.timeline-- // what the old primary may have told alone
-	if s, err := f.Open(soon(t), at.public()); !errors.Is(err, cache.ErrPositionLost) {
+	if s, err := f.Open(feedtest.Soon(t), at.public()); !errors.Is(err, cache.ErrPositionLost) {
 		t.Errorf("%v, %v", s, err)
 	}
 }

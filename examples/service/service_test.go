@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -36,7 +35,8 @@ type instance struct{ api, admin string }
 
 func start(t *testing.T, database, redis string) instance {
 	t.Helper()
-	i := instance{freeAddr(t), freeAddr(t)}
+	free := func() string { return fmt.Sprint("127.0.0.1:", redistest.FreePort()) }
+	i := instance{free(), free()}
 	ctx, stop := context.WithCancel(context.Background())
 	process := exec.CommandContext(ctx, os.Args[0])
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
@@ -61,15 +61,6 @@ func start(t *testing.T, database, redis string) instance {
 		return err == nil
 	})
 	return i
-}
-
-func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func get(t *testing.T, url string) (status int, body string) {

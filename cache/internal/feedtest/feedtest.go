@@ -1,0 +1,111 @@
+// Package feedtest is what the tests of feeds share, whatever the database: a follower of a stream, and looks at what it tells.
+package feedtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// A Follower reads a stream as cache.Follow does.
+type Follower struct {
+	cache.Stream
+	At cache.Position // of the last batch that had one
+
+	t    testing.TB
+	once sync.Once
+}
+
+// Open opens a stream, which ends with the test at the latest.
+func Open(t testing.TB, f cache.Feed, from cache.Position) *Follower {
+	t.Helper()
+	s, err := f.Open(Soon(t), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Follower{t: t, Stream: s, At: from}
+	t.Cleanup(w.End)
+	return w
+}
+
+// End closes the stream. It may be called again.
+func (w *Follower) End() {
+	w.once.Do(func() {
+		if err := w.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// Changes returns the next n changes at least, and then what belongs to their transaction.
+func (w *Follower) Changes(n int) (changes []cache.Change) {
+	w.t.Helper()
+	ctx := Soon(w.t)
+	for ended := false; len(changes) < n || !ended; {
+		b, err := w.Next(ctx)
+		if err != nil {
+			w.t.Fatalf("after %d of %d changes: %v", len(changes), n, err)
+		}
+		changes = append(changes, b.Changes...)
+		if ended = b.Position != (cache.Position{}); ended {
+			if b.Position.Order < w.At.Order {
+				w.t.Errorf("position %v after %v", b.Position, w.At)
+			}
+			w.At = b.Position
+		}
+	}
+	return changes
+}
+
+// ConfirmAll confirms what was read.
+func (w *Follower) ConfirmAll() {
+	w.t.Helper()
+	if err := w.Confirm(w.t.Context(), w.At); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Soon ends when a test has waited long enough.
+func Soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Summary shows kinds and rows of changes.
+func Summary(changes []cache.Change) string {
+	var b strings.Builder
+	show := func(r cache.Row) string {
+		if r == nil {
+			return "<nil>"
+		}
+		return fmt.Sprint(r)
+	}
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%d %s %s; ", c.Kind, show(c.Old), show(c.New))
+	}
+	return b.String()
+}
+
+// WantError fails unless err says all parts. It must not be one that makes a follower
+// clear the caches.
+func WantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one of %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not have %q", err, part)
+		}
+	}
+	if errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("%q makes its follower clear the caches", err)
+	}
+}
