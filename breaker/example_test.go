@@ -34,7 +34,7 @@ func Example() {
 	// breaker: open true
 }
 
-// What may run at a time is bounded; who would come too late is told so at once.
+// A Breaker runs a bounded number of functions at a time, and refuses at once those that it could not run in time.
 func ExampleBreaker_Do() {
 	guard, err := breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1}) // no queue
 	if err != nil {

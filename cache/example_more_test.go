@@ -14,7 +14,7 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// What a handler makes of the errors of Get.
+// A handler gives each error of Get a status of its own.
 func ExampleCache_Get() {
 	ctx := context.Background()
 	rdb, end := connect()

@@ -155,7 +155,7 @@ func (f *follower) open(ctx context.Context) (Stream, error) {
 		stream, err := f.feed.Open(ctx, f.now.position)
 		switch {
 		case err == nil:
-			// Whoever kept the bookmark may have died before it could tell the feed.
+			// The follower that kept the bookmark may have died before it confirmed it.
 			if err = stream.Confirm(ctx, f.now.position); err == nil {
 				return f.cleared(ctx, stream)
 			}

@@ -85,10 +85,10 @@ type Stats struct {
 	Live bool
 
 	Follow    FollowStats        // of feeds of changes, see [Follow]
+	Audit     AuditStats         // of [Cache.Audit]
 	LocalTier localcache.Stats   // of the tier in this process
 	Rebuild   mutexrebuild.Stats // of leases, waiting, outages and invalidations
 	Breaker   breaker.Stats      // of Options.Breaker, with what other caches do with it
-	Audit     AuditStats         // of [Cache.Audit]
 }
 
 type counter = atomic.Uint64
