@@ -87,6 +87,8 @@ var (
 	ErrLimited = errors.New("breaker: too many calls")
 	// ErrTimeout reports that the function did not return within Timeout.
 	ErrTimeout = errors.New("breaker: call timed out")
+	// ErrWithdrawn reports that the function was not called, because of Call.Withdraw.
+	ErrWithdrawn = errors.New("breaker: withdrawn")
 	// ErrGoexit reports that the function called runtime.Goexit.
 	ErrGoexit = contain.ErrGoexit
 )
@@ -211,6 +213,13 @@ type Call struct {
 	// Inner is closed when a function that the Breaker runs comes to wait for the call,
 	// see [Pause]. Nil: none does, but for the caller.
 	Inner <-chan struct{}
+	// Withdraw ends the waiting for a place when something is received from it: with
+	// ErrWithdrawn. Nil: nothing is.
+	Withdraw <-chan struct{}
+	// Begin is called when the call has its place, before the function. If it returns an
+	// error, the function is not called: the place is given back, and Run returns that
+	// error, which says nothing about the source. Nil: there is nothing to do.
+	Begin func() error
 }
 
 // Callers are those who wait for a call. A context.Context is one caller.
@@ -243,13 +252,32 @@ func (b *Breaker) Run(ctx context.Context, c Call, fn func(ctx context.Context) 
 		b.tally.refused(err)
 		return err
 	}
+	if err := b.begin(c, place); err != nil {
+		return err
+	}
 	settle, ok := b.circuit.admit()
 	if !ok {
-		b.queue.release(place)
+		b.queue.giveBack(place)
 		b.tally.refused(ErrOpen)
 		return ErrOpen
 	}
 	return b.run(context.WithValue(ctx, holderKey{}, place), fn, place, settle)
+}
+
+// begin calls c.Begin in place, which it gives back unless the function may run.
+func (b *Breaker) begin(c Call, place *holder) (err error) {
+	if c.Begin == nil {
+		return nil
+	}
+	began := false
+	defer func() { // also if Begin panics
+		if !began {
+			b.queue.giveBack(place)
+		}
+	}()
+	err = c.Begin()
+	began = err == nil
+	return err
 }
 
 // changed comes under gobreaker's mutex and must not block for long. Only a closed

@@ -117,8 +117,13 @@ func (q *queue) take(h *holder, inner bool) {
 	})
 }
 
-// release gives the place of h back.
-func (q *queue) release(h *holder) {
+// release gives the place of h back, whose function is over.
+func (q *queue) release(h *holder) { q.leave(h, (*pace).ended) }
+
+// giveBack gives the place of h back, whose function was not called.
+func (q *queue) giveBack(h *holder) { q.leave(h, (*pace).dropped) }
+
+func (q *queue) leave(h *holder, note func(p *pace, began, now time.Time)) {
 	h.over.Store(true)
 	if q == nil {
 		return
@@ -132,7 +137,7 @@ func (q *queue) release(h *holder) {
 		}
 		if !h.inner {
 			q.taken[of]--
-			q.paces[of].ended(h.began, now)
+			note(&q.paces[of], h.began, now)
 		}
 	})
 	q.dispatch(now)
@@ -314,6 +319,8 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 		case <-inner:
 			inner = nil
 			q.promote(w)
+		case <-w.call.Withdraw:
+			return q.giveUp(w, func() error { return ErrWithdrawn })
 		case <-ctx.Done():
 			return q.giveUp(w, func() error { return left(ctx) })
 		case <-w.call.For.Done():

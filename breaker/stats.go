@@ -8,7 +8,8 @@ import (
 
 // Stats is a snapshot of a Breaker. The counters start at zero in New. While no
 // call is inside, the calls of Do, DoDegraded and DoBackground are
-// Successes + Failures + Excluded + RefusedOpen + RefusedLimited + Left.
+// Successes + Failures + Excluded + RefusedOpen + RefusedLimited + Left. Calls of Run
+// that end by Call.Withdraw or Call.Begin are in none of them.
 type Stats struct {
 	State State // now
 
@@ -84,6 +85,7 @@ func (t *tally) refused(err error) {
 		t.open.Add(1)
 	case errors.As(err, &gone):
 		t.left.Add(1)
+	case errors.Is(err, ErrWithdrawn):
 	default:
 		t.limited.Add(1)
 	}

@@ -8,7 +8,7 @@
 //
 // # The read path
 //
-//	Get ─▶ local tier ─▶ filter ─▶ flight ─▶ Redis ─▶ lease ─▶ breaker ─▶ loader ─▶ publish ─▶ local tier ─▶ answer
+//	Get ─▶ local tier ─▶ filter ─▶ flight ─▶ Redis ─▶ breaker ─▶ lease ─▶ loader ─▶ publish ─▶ local tier ─▶ answer
 //
 // A hit in the local tier costs no allocation and no clock call, a hit in Redis one
 // read. The callers of one process who want the same key share a flight. On a miss the

@@ -35,6 +35,7 @@ type job[K comparable, V any] struct {
 
 	waiter    *mutexrebuild.Waiter
 	waits     time.Time     // since when, for the lease that another process has
+	asked     bool          // for its lease, at least once
 	remaining time.Duration // of the lease that another process has
 	observed  observed
 	lease     mutexrebuild.Lease

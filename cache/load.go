@@ -31,7 +31,7 @@ type loaded[V any] struct {
 func (c *Cache[K, V]) load(jobs []*job[K, V]) {
 	switch {
 	case c.source.Load != nil && len(jobs) == 1:
-		c.loadOne(jobs[0])
+		c.loadOne(jobs[0], breaker.Call{})
 		return
 	case c.flights.IsLoading(jobs[0].ctx), jobs[0].warms: // a part of Warm is a call by itself, and counts as one
 		// A load asks for other keys of its own cache: it must not wait for calls of
@@ -61,9 +61,10 @@ func (c *Cache[K, V]) crowd(jobs []*job[K, V]) *flight.Crowd[found[V]] {
 	return c.flights.Crowd(c.o.SoftTimeout, flights...)
 }
 
-func (c *Cache[K, V]) loadOne(j *job[K, V]) {
+// loadOne loads one key, as call says.
+func (c *Cache[K, V]) loadOne(j *job[K, V], call breaker.Call) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	by, err := c.ask([]*job[K, V]{j}, func(ctx context.Context) error {
+	by, err := c.ask([]*job[K, V]{j}, call, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, err := c.source.Load(ctx, j.key)
 		switch {
@@ -91,7 +92,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		keys[i], ids[i] = j.key, j.id
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	by, err := c.ask(jobs, func(ctx context.Context) error {
+	by, err := c.ask(jobs, breaker.Call{}, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -120,9 +121,9 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 	}
 }
 
-// ask has fn load the keys of jobs, by way of the breaker. fn may still be running when
-// ask returns an error. by is the context that Hooks.Load has given the load.
-func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) (by context.Context, err error) {
+// ask has fn load the keys of jobs, by way of the breaker; it completes call. fn may still
+// be running when ask returns an error. by is the context that Hooks.Load has given the load.
+func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.Context) error) (by context.Context, err error) {
 	ids := make([]string, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.id
@@ -136,7 +137,7 @@ func (c *Cache[K, V]) ask(jobs []*job[K, V], fn func(context.Context) error) (by
 		defer stop()
 	}
 	crowd := c.crowd(jobs)
-	call := breaker.Call{Class: jobs[0].class, For: crowd, Inner: crowd.Inner()}
+	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
 	var began atomic.Pointer[begun]
 	err = c.breaker.Run(ctx, call, func(ctx context.Context) error {
 		if !c.loading.begin() {

@@ -11,19 +11,29 @@ import (
 // loadAndPublish loads under leases and publishes. An invalidation that overtook a
 // load has taken its lease away: that job loads again, at most maxRefusals times.
 func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
+	renewal := c.leased(jobs)
+	defer renewal.Stop() // after a panic
+	c.load(jobs)
+	renewal.Stop()
+	return c.publishLoaded(jobs)
+}
+
+// leased begins loads under the leases of jobs, which are renewed until the Renewal is
+// stopped.
+func (c *Cache[K, V]) leased(jobs []*job[K, V]) *mutexrebuild.Renewal {
 	failpoint.At("granted")
-	ctx := jobs[0].ctx
 	leases := make([]mutexrebuild.Lease, len(jobs))
 	for i, j := range jobs {
 		leases[i] = j.lease
 		j.began = j.flight.Decide()
 	}
-	renewal := c.fleet.KeepRenewing(ctx, leases)
-	defer renewal.Stop() // after a panic
-	c.load(jobs)
-	renewal.Stop()
-	failpoint.At("loaded")
+	return c.fleet.KeepRenewing(jobs[0].ctx, leases)
+}
 
+// publishLoaded publishes what jobs have loaded under their leases.
+func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
+	failpoint.At("loaded")
+	ctx := jobs[0].ctx
 	var publishing []*job[K, V]
 	var values []mutexrebuild.Publication
 	var unused []mutexrebuild.Lease

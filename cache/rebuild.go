@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
@@ -20,7 +21,8 @@ import (
 // another ask for the lease.
 //
 //	look         reads Redis. A value that answers ends the job.
-//	rebuild      asks for leases, until each key has an answer or a step to go on with:
+//	rebuild      asks for leases, until each key has an answer or a step to go on with; a key
+//	             that is loaded by itself first takes its place at the breaker (rebuildInPlace):
 //	  granted      loadAndPublish: load, publish under the lease, end; refused: rebuild
 //	  held         loadBesideWriter: load without publishing, then rebuild
 //	  busy         waitForLease: another process loads; wait for it, then rebuild
@@ -194,16 +196,76 @@ func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
 		return
 	}
 	failpoint.At("missed")
+	if j := jobs[0]; len(jobs) == 1 && c.source.Load != nil && j.class == normal && !j.asked {
+		jobs = c.rebuildInPlace(j)
+	}
 	for len(jobs) > 0 {
-		asks := make([]mutexrebuild.Ask, len(jobs))
-		for i, j := range jobs {
-			j.waiter.Ready()
-			c.decide(j)
-			asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
-		}
-		jobs = c.proceed(c.byVerdict(jobs, c.fleet.Begin(jobs[0].ctx, asks...)))
+		jobs = c.proceed(c.byVerdict(jobs, c.askForLeases(jobs)))
 	}
 }
+
+func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
+	asks := make([]mutexrebuild.Ask, len(jobs))
+	for i, j := range jobs {
+		j.waiter.Ready()
+		j.asked = true
+		c.decide(j)
+		asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
+	}
+	return c.fleet.Begin(jobs[0].ctx, asks...)
+}
+
+// rebuildInPlace is rebuild for one key that is loaded by itself. It asks for the lease
+// when the key has a place at the breaker, and not before: in a cold start the first
+// process to ask would get the leases of all keys, and have them wait for its places
+// while those of other processes are free.
+//
+//	process A, 64 places             process B, 64 places
+//	wants 500 keys                   wants the same 500
+//	places and leases for 1 to 64
+//	                                 places for 1 to 64: Busy, places given back
+//	                                 places and leases for 65 to 128
+//	loads 1 to 64                    loads 65 to 128
+//
+// A key leaves the queue when another process has published it.
+func (c *Cache[K, V]) rebuildInPlace(j *job[K, V]) (again []*job[K, V]) {
+	jobs := []*job[K, V]{j}
+	var grants []mutexrebuild.Grant // nil: it has not been asked
+	var renewal *mutexrebuild.Renewal
+	defer func() { renewal.Stop() }() // after a panic
+	published, stop := j.waiter.Watch(j.ctx, j.seen)
+	defer stop()
+	c.loadOne(j, breaker.Call{
+		Withdraw: published,
+		Begin: func() error {
+			stop()
+			if grants = c.askForLeases(jobs); grants[0].Verdict != mutexrebuild.Granted {
+				return errNoLease
+			}
+			j.lease = grants[0].Lease
+			renewal = c.leased(jobs)
+			return nil
+		},
+	})
+	renewal.Stop()
+	switch {
+	case errors.Is(j.loaded.err, breaker.ErrWithdrawn):
+		j.loaded = loaded[V]{}
+		return jobs
+	case grants == nil: // the breaker refuses, but another process may have a place, or the value
+		if grants = c.askForLeases(jobs); grants[0].Verdict == mutexrebuild.Granted {
+			j.lease, j.began = grants[0].Lease, j.flight.Decide()
+		}
+	}
+	if grants[0].Verdict != mutexrebuild.Granted {
+		j.loaded = loaded[V]{}
+		return c.proceed(c.byVerdict(jobs, grants))
+	}
+	return c.publishLoaded(jobs)
+}
+
+// errNoLease ends a call of the breaker that has a place and nothing to load.
+var errNoLease = errors.New("levee: no lease")
 
 // withoutHeldErrors ends the jobs that have a fallback and whose load failed a moment
 // ago, and makes the others ready to wait.

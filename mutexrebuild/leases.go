@@ -189,8 +189,11 @@ func (r *Renewal) renew() {
 	}
 }
 
-// Stop ends the renewals, but for one that is under way.
+// Stop ends the renewals, but for one that is under way. A nil Renewal has none.
 func (r *Renewal) Stop() {
+	if r == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true

@@ -1,0 +1,106 @@
+package cache_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+// places gives each cache a breaker of its own with room for n loads.
+func places(n int) func(*cache.Options) {
+	return func(o *cache.Options) {
+		o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: n, Timeout: time.Minute}))
+	}
+}
+
+// One process begins a cold start a moment before the other. Catches leases that are
+// taken before there is a place: the first process would have those of all keys, and the
+// second would load nothing. So 500 keys took four processes as long as one.
+func TestAColdStartIsLoadedByAllProcesses(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		var keys []int64
+		for key := range int64(12) {
+			keys = append(keys, key)
+		}
+		source, gate := newRows(r, keys...), newLatch()
+		source.slowly(gate.wait)
+		first, second := open(r, source.source(), places(4)), open(r, source.source(), places(4))
+		var answers []<-chan gotten
+		for _, c := range []*probe[int64, string]{first, second} {
+			for _, key := range keys {
+				answers = append(answers, c.getting(r.ctx, key))
+			}
+			synctest.Wait()
+		}
+		if a, b := first.Stats().Loads, second.Stats().Loads; a != 4 || b != 4 {
+			r.Errorf("the processes have begun %d and %d loads, want 4 and 4", a, b)
+		}
+		close(gate.open)
+		for _, answer := range answers {
+			if got := <-answer; got.value != "v1" || got.err != nil {
+				r.Errorf("got %q, %v, want v1", got.value, got.err)
+			}
+		}
+		for _, key := range keys {
+			if n := source.loads(key); n != 1 {
+				r.Errorf("key %d was loaded %d times, want once", key, n)
+			}
+		}
+	})
+}
+
+// Its loads hang, and so does its queue. Catches callers who wait for the place of a load
+// that is not needed any more, as another process has published their key.
+func TestAKeyThatAnotherProcessPublishesLeavesTheQueue(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 1, 2), newLatch()
+		full, other := open(r, source.source(), places(1)), open(r, source.source(), places(1))
+		source.slowly(gate.wait)
+		hangs := full.getting(r.ctx, 1)
+		gate.arrived(r)
+		source.slowly(nil)
+		waits := full.getting(r.ctx, 2)
+		synctest.Wait()
+		began := time.Now()
+		other.gives(r, 2, "v1")
+		if got := <-waits; got.value != "v1" || got.err != nil || time.Since(began) > time.Second {
+			r.Errorf("got %q, %v after %v, want v1 at once", got.value, got.err, time.Since(began))
+		}
+		if n := source.loads(2); n != 1 {
+			r.Errorf("loaded %d times, want once", n)
+		}
+		close(gate.open)
+		<-hangs
+	})
+}
+
+// The breaker of one process has no room and no queue. Catches a refusal that is final
+// although another process loads the key at this moment.
+func TestARefusedLoadWaitsForThatOfAnotherProcess(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 1, 2), newLatch()
+		full := open(r, source.source(), func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
+		})
+		other := open(r, source.source())
+		source.slowly(gate.wait)
+		hangs := full.getting(r.ctx, 1)
+		gate.arrived(r)
+		loads := other.getting(r.ctx, 2)
+		gate.arrived(r)
+		waits := full.getting(r.ctx, 2)
+		synctest.Wait()
+		close(gate.open)
+		for _, answer := range []<-chan gotten{hangs, loads, waits} {
+			if got := <-answer; got.value != "v1" || got.err != nil {
+				r.Errorf("got %q, %v, want v1", got.value, got.err)
+			}
+		}
+		if n := source.loads(2); n != 1 {
+			r.Errorf("loaded %d times, want once", n)
+		}
+	})
+}
