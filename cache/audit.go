@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
@@ -164,10 +165,14 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K, V]) error {
 
 // compare reads what is served for key and then the source. served is nil if nothing is.
 func (a *audit[K, V]) compare(ctx context.Context, key K) (served, source *entry[V], equal bool, err error) {
-	if served, err = a.c.served(ctx, key); err != nil || served == nil {
+	id, err := a.c.id(key)
+	if err != nil {
 		return nil, nil, false, err
 	}
-	if source, err = a.c.fromSource(ctx, key); err != nil {
+	if served, err = a.c.served(ctx, key, id); err != nil || served == nil {
+		return nil, nil, false, err
+	}
+	if source, err = a.c.fromSource(ctx, key, id); err != nil {
 		return nil, nil, false, err
 	}
 	equal, err = a.equal(served, source)
@@ -191,11 +196,7 @@ func (a *audit[K, V]) equal(served, source *entry[V]) (bool, error) {
 
 // served returns the value that a Get would give now, nil if it would load, or give a
 // null or an old value.
-func (c *Cache[K, V]) served(ctx context.Context, key K) (*entry[V], error) {
-	id, err := c.id(key)
-	if err != nil {
-		return nil, err
-	}
+func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (*entry[V], error) {
 	now := time.Now()
 	if held, ok := c.local.Inspect(key); ok && held.Value != nil && held.Left > 0 {
 		return c.fresh(held.Value, now), nil
@@ -219,42 +220,25 @@ func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) *entry[V] {
 }
 
 // fromSource loads key for nobody but its caller.
-func (c *Cache[K, V]) fromSource(ctx context.Context, key K) (*entry[V], error) {
-	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, ErrLoadTimeout)
-		defer cancel()
-	}
-	brought := make(chan *entry[V], 1) // a loader that was left behind may still send
-	err := c.breaker.Run(ctx, breaker.Call{Class: background}, func(ctx context.Context) error {
-		if !c.loading.begin() {
-			return ErrClosed
-		}
-		defer c.loading.end()
-		c.counts.loads.Add(1)
-		e := &entry[V]{}
+func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
+	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
+	_, err := c.askSource(ctx, []string{id}, breaker.Call{Class: background}, func(ctx context.Context) error {
+		var value V
+		var values map[K]V
 		var err error
+		there := true
 		if c.source.Load != nil {
-			e.value, err = c.source.Load(ctx, key)
-		} else {
-			var values map[K]V
-			values, err = c.source.LoadMany(ctx, []K{key})
-			value, ok := values[key]
-			e.value, e.null = value, !ok
+			value, err = c.source.Load(ctx, key)
+		} else if values, err = c.source.LoadMany(ctx, []K{key}); err == nil {
+			value, there = values[key]
 		}
-		if c.isNotFound(err) {
-			e.null, err = true, nil
+		if c.isNotFound(err) { // a success of the source
+			there, err = false, nil
 		}
-		if err != nil {
-			c.counts.loadErrors.Add(1)
-		}
-		brought <- e
+		brought.Store(&entry[V]{value: value, life: life{null: !there}})
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return <-brought, nil
+	return brought.Load(), err
 }
 
 // A sample is keys that were read lately.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/cache"
@@ -104,6 +105,7 @@ func TestAuditAccusesNobodyInRaces(t *testing.T) {
 	length := redistest.Pick(5*time.Second, time.Hour)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
+	r.patient = true
 	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)
 	a, b := open(r, source.source()), open(r, source.source())
 	accused, stop := auditing(r, a, cache.AuditOptions[int64, string]{Rate: 1000})
@@ -177,6 +179,109 @@ func TestAuditRefusesWhatCannotWork(t *testing.T) {
 		_ = c.Close()
 		if err := <-done; err != cache.ErrClosed {
 			r.Errorf("got %v", err)
+		}
+	})
+}
+
+// What Audit passes over, and what it does not do: it heals only if it is asked to, accuses
+// nobody of a value that is right again, and does not look at nulls, at values past their
+// TTL, or at those from before a Clear.
+func TestAuditComparesWhatIsServed(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(r *rig, source *rows, c *probe[int64, string]) // after the value was read
+		later  func(source *rows)                                  // before the second look
+		want   cache.AuditStats
+	}{
+		"stale": {
+			change: func(_ *rig, source *rows, _ *probe[int64, string]) { source.put(1, "v2") },
+			want:   cache.AuditStats{Stale: 1},
+		},
+		"gone": {
+			change: func(_ *rig, source *rows, _ *probe[int64, string]) { source.remove(1) },
+			want:   cache.AuditStats{Stale: 1},
+		},
+		"right again": {
+			change: func(_ *rig, source *rows, _ *probe[int64, string]) { source.put(1, "v2") },
+			later:  func(source *rows) { source.put(1, "v1") },
+			want:   cache.AuditStats{Raced: 1},
+		},
+		"past its TTL": {change: func(_ *rig, source *rows, _ *probe[int64, string]) {
+			time.Sleep(time.Minute)
+			source.put(1, "v2")
+		}},
+		"cleared": {change: func(r *rig, source *rows, c *probe[int64, string]) {
+			if err := c.Clear(r.ctx); err != nil {
+				r.Error(err)
+			}
+			source.put(1, "v2")
+		}},
+		"a null": {change: func(r *rig, source *rows, c *probe[int64, string]) {
+			source.remove(1)
+			if err := c.Invalidate(r.ctx, 1); err != nil {
+				r.Error(err)
+			}
+			c.gives404(r, 1)
+			c.gives404(r, 1) // in Redis now
+			source.put(1, "v2")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini"}, {redis: "none", local: true}}, func(r *rig) {
+				source := newRows(r, 1)
+				c := open(r, source.source(), ttl(time.Minute))
+				accused, stop := auditing(r, c, cache.AuditOptions[int64, string]{Rate: 10, Settle: time.Second})
+				synctest.Wait() // until it runs: only then is it told of reads
+				c.gives(r, 1, "v1")
+				time.Sleep(time.Millisecond) // the local tier shows it
+				test.change(r, source, c)
+				time.Sleep(500 * time.Millisecond)
+				if test.later != nil {
+					test.later(source)
+				}
+				time.Sleep(900 * time.Millisecond) // one second look, whatever the jitter
+				stop()
+				s := c.Stats().Audit
+				if s.Stale > 0 != (test.want.Stale > 0) || s.Raced > 0 != (test.want.Raced > 0) || s.Failed != 0 || s.Healed != 0 {
+					r.Errorf("got %+v", s)
+				}
+				if n := accused()[1]; uint64(n) != s.Stale {
+					r.Errorf("%d are told, %d counted", n, s.Stale)
+				}
+			})
+		})
+	}
+}
+
+// Audit costs the source what it says: Rate loads a second, of the breaker's background
+// class, which leave the places to those who wait.
+func TestAuditLoadsAtItsRateInTheBackground(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "none", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 2)
+		var classes []bool
+		var mu sync.Mutex
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.Hooks.Load = func(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+				mu.Lock()
+				defer mu.Unlock()
+				classes = append(classes, op.Background)
+				return ctx, nil
+			}
+		})
+		_, stop := auditing(r, c, cache.AuditOptions[int64, string]{Rate: 5})
+		synctest.Wait()
+		c.gives(r, 1, "v1")
+		source.forget()
+		time.Sleep(20 * time.Second)
+		stop()
+		if n := source.loads(1); n < 80 || n > 130 || source.loads(2) != 0 {
+			r.Errorf("%d loads in 20 seconds at a rate of 5, and %d of a key that nobody reads", n, source.loads(2))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i, background := range classes {
+			if background != (i > 0) { // the first is the Get's
+				r.Errorf("load %d is in the background: %v", i, background)
+			}
 		}
 	})
 }

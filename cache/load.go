@@ -121,14 +121,21 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 	}
 }
 
-// ask has fn load the keys of jobs, by way of the breaker; it completes call. fn may still
-// be running when ask returns an error. by is the context that Hooks.Load has given the load.
+// ask has fn load the keys of jobs for those who wait for them. It completes call.
 func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.Context) error) (by context.Context, err error) {
 	ids := make([]string, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.id
 	}
-	ctx, cancel := context.WithCancelCause(c.flights.Loading(jobs[0].ctx, ids...))
+	crowd := c.crowd(jobs)
+	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
+	return c.askSource(jobs[0].ctx, ids, call, fn)
+}
+
+// askSource has fn load what ids name, by way of the breaker. fn may still be running when
+// askSource returns an error. by is the context that Hooks.Load has given the load.
+func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.Call, fn func(context.Context) error) (by context.Context, err error) {
+	ctx, cancel := context.WithCancelCause(c.flights.Loading(ctx, ids...))
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
@@ -136,15 +143,13 @@ func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.
 		ctx, stop = context.WithTimeoutCause(ctx, limit, ErrLoadTimeout)
 		defer stop()
 	}
-	crowd := c.crowd(jobs)
-	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
 	var began atomic.Pointer[begun]
 	err = c.breaker.Run(ctx, call, func(ctx context.Context) error {
 		if !c.loading.begin() {
 			return ErrClosed
 		}
 		defer c.loading.end()
-		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: jobs[0].class == background})
+		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: call.Class == background})
 		began.Store(&begun{time.Now(), ctx, done})
 		c.counts.loads.Add(1)
 		return fn(ctx)

@@ -72,6 +72,12 @@ func (s *rows) put(key int64, value string) {
 	s.values[key] = value
 }
 
+func (s *rows) remove(key int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.values, key)
+}
+
 // slowly sets what each load does after it has read its row.
 func (s *rows) slowly(slow func(ctx context.Context, key int64) error) {
 	s.mu.Lock()

@@ -3,7 +3,6 @@ package mysqlfeed
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,33 +10,16 @@ import (
 	"github.com/go-mysql-org/go-mysql/client"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
-// From the moment a commit has returned until the follower has the change, with one writer
-// that waits for it each time. It may be negative: the change may be there first.
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.Changes(0)
-	var took []time.Duration
-	r.on(r.name, func(c *client.Conn) error {
-		for b.Loop() {
-			told := make(chan time.Time, 1)
-			go func() {
-				w.Changes(1)
-				told <- time.Now()
-			}()
-			if _, err := c.Execute("UPDATE product SET name = UUID()"); err != nil {
-				return err
-			}
-			committed := time.Now()
-			took = append(took, max(0, (<-told).Sub(committed)))
-		}
-		return nil
+	c := r.connect()
+	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), cache.Position{}), func() error {
+		_, err := c.Execute("UPDATE product SET name = UUID()")
+		return err
 	})
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
 // What the feed costs the server, for each update of a row of 200 bytes by one of two
@@ -45,7 +27,8 @@ func BenchmarkCommitToNext(b *testing.B) {
 func BenchmarkCost(b *testing.B) {
 	for _, followed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("followed=%v", followed), func(b *testing.B) {
-			r := newRig(b, product, "INSERT INTO product SELECT seq, seq, REPEAT('x', 160) FROM seq_1_to_1000")
+			r := newRig(b, product)
+			r.fill(1000)
 			ctx, cancel := context.WithCancel(context.Background())
 			var follower sync.WaitGroup
 			if followed {
@@ -94,4 +77,16 @@ func (r *rig) logBytes() (n int64) {
 		return err
 	})
 	return n
+}
+
+func BenchmarkCommitsBesideAFeed(b *testing.B) {
+	r := newRig(b, product)
+	r.fill(1000)
+	feedtest.CommitRates(b, r.feed(nil, Table{Name: "product"}), func() func(int) error {
+		c := r.connect()
+		return func(i int) error {
+			_, err := c.Execute(fmt.Sprintf("UPDATE product SET name = UUID() WHERE id = %d", i))
+			return err
+		}
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,99 +211,20 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	}
 }
 
-// A writer counts a row up, one transaction a number, until ctx ends.
-type writer struct {
-	row       int
-	committed atomic.Int64 // the last number whose commit was confirmed
-}
+// A counter is a connection of a writer that counts.
+type counter struct{ *client.Conn }
 
-func (w *writer) run(ctx context.Context, r *rig) {
-	for n := int64(0); ctx.Err() == nil; {
-		c, err := client.Connect(r.addr(), "root", "", r.name)
-		for err == nil && ctx.Err() == nil {
-			n++
-			if _, err = c.Execute(fmt.Sprintf("UPDATE counter SET n = %d WHERE id = %d", n, w.row)); err == nil {
-				w.committed.Store(n)
-			}
-		}
-		if c != nil {
-			_ = c.Close()
-		}
-	}
+func (c counter) Set(id int, n int64) error {
+	_, err := c.Execute(fmt.Sprintf("UPDATE counter SET n = %d WHERE id = %d", n, id))
+	return err
 }
 
 func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	r := newRig(t, "CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL)", "INSERT INTO counter VALUES (1, 0), (2, 0), (3, 0)")
-	f := r.feed(nil, Table{"counter", []string{"id", "n"}})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	w := r.open(f, cache.Position{})
-	var numbers []*writer
-	for i := range 3 {
-		n := &writer{row: i + 1}
-		numbers = append(numbers, n)
-		running.Go(func() { n.run(ctx, r) })
-	}
-	seen := map[int64]int64{}
-	read := func(stop func() bool) error {
-		for !stop() {
-			b, err := w.Next(feedtest.Soon(t))
-			if err != nil {
-				return err
-			}
-			for _, c := range b.Changes {
-				id, _ := c.New.Int("id")
-				n, _ := c.New.Int("n")
-				before, err := c.Old.Int("n")
-				if err != nil || before > seen[id] {
-					t.Errorf("row %d goes from %d to %d, and %d was the last that was told", id, before, n, seen[id])
-				}
-				seen[id] = max(seen[id], n)
-			}
-			if b.Position != (cache.Position{}) {
-				w.At = b.Position
-			}
-		}
-		return nil
-	}
-	for round := range 3 {
-		target := numbers[round].committed.Load() + 50
-		back := make(chan struct{})
-		go func() {
-			defer close(back)
-			for numbers[round].committed.Load() < target {
-				time.Sleep(time.Millisecond)
-			}
-			r.s.Restart(t)
-		}()
-		if err := read(func() bool { return false }); errors.Is(err, cache.ErrPositionLost) {
-			t.Fatal(err)
-		}
-		_ = w.Close()
-		<-back
-		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
-			s, err := f.Open(feedtest.Soon(t), w.At)
-			if errors.Is(err, cache.ErrPositionLost) {
-				t.Fatal(err)
-			}
-			w.Stream = s
-			return err == nil
-		})
-	}
-	cancel()
-	running.Wait()
-	if err := read(func() bool {
-		for _, n := range numbers {
-			if seen[int64(n.row)] < n.committed.Load() {
-				return false
-			}
-		}
-		return true
-	}); err != nil {
-		t.Error(err)
-	}
+	feedtest.NothingIsLost(t, r.feed(nil, Table{"counter", []string{"id", "n"}}), func() (feedtest.Connection, error) {
+		c, err := client.Connect(r.addr(), "root", "", r.name)
+		return counter{c}, err
+	}, func() { r.s.Restart(t) })
 }
 
 func TestALongTransactionComesInParts(t *testing.T) {
@@ -312,7 +232,7 @@ func TestALongTransactionComesInParts(t *testing.T) {
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
 	w.Changes(0)
-	r.exec(fmt.Sprintf("INSERT INTO product SELECT seq, '', '' FROM seq_1_to_%d", rows))
+	r.fill(rows)
 	for got := 0; got < rows; {
 		b, err := w.Next(feedtest.Soon(t))
 		if err != nil {

@@ -1,6 +1,7 @@
 package mysqlfeed
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -14,7 +15,15 @@ import (
 	"github.com/levee-go/levee/internal/dbtest"
 )
 
-var server = &dbtest.Shared{Start: dbtest.MariaDB}
+// server is a MySQL if the PATH has one, and else a MariaDB. Both write of a transaction
+// what the other does not, so the tests are to run with each.
+var server = &dbtest.Shared{Start: func() (*dbtest.Server, error) {
+	s, err := dbtest.MySQL()
+	if errors.Is(err, dbtest.ErrAbsent) {
+		return dbtest.MariaDB()
+	}
+	return s, err
+}}
 
 func TestMain(m *testing.M) { dbtest.Main(m, server) }
 

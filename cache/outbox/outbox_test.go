@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/outbox"
 	"github.com/levee-go/levee/internal/dbtest"
 	"github.com/levee-go/levee/internal/redistest"
@@ -503,4 +504,42 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	if _, err := b.Open(t.Context(), cache.Position{}); err == nil || !strings.Contains(err.Error(), "not_there") {
 		t.Errorf("a table that is not there: %v", err)
 	}
+}
+
+// fleet is a table for tests of whole processes. Every is how often they look.
+func (d database) fleet(changes ...func(*outbox.Options)) feedtest.Database {
+	d.Helper()
+	b := d.box()
+	d.do("DROP TABLE IF EXISTS product")
+	d.do("CREATE TABLE product (id INTEGER PRIMARY KEY, name VARCHAR(100) NOT NULL)")
+	d.do("INSERT INTO product VALUES (1, ''), (2, ''), (3, ''), (4, ''), (5, '')")
+	return feedtest.Database{
+		Table: "product",
+		Feed:  func() cache.Feed { return d.box(changes...) },
+		Reader: func() cache.Loader[int64, string] {
+			return func(ctx context.Context, id int64) (name string, err error) {
+				err = d.QueryRowContext(ctx, "SELECT name FROM product WHERE id = "+strconv.FormatInt(id, 10)).Scan(&name)
+				return name, err
+			}
+		},
+		Write: func(id int64, name string) error {
+			tx, err := d.BeginTx(d.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }() // does nothing after a Commit
+			key := strconv.FormatInt(id, 10)
+			if _, err := tx.ExecContext(d.Context(), "UPDATE product SET name = '"+name+"' WHERE id = "+key); err != nil {
+				return err
+			}
+			if err := b.Add(d.Context(), tx, "product", key); err != nil {
+				return err
+			}
+			return tx.Commit()
+		},
+	}
+}
+
+func TestEveryProcessServesWhatAnOutboxTells(t *testing.T) {
+	inDatabases(t, func(d database) { feedtest.EveryProcessServes(d.T, d.fleet()) })
 }

@@ -2,7 +2,6 @@ package pgfeed
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -10,35 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
-// From the moment a commit has returned until the follower has the change, with one writer
-// that waits for it each time. It may be negative: the change may be there first.
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
-	w.Changes(0)
-	db, err := pgx.Connect(context.Background(), r.url("postgres"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer db.Close(context.Background())
-	var took []time.Duration
-	for b.Loop() {
-		told := make(chan time.Time, 1)
-		go func() {
-			w.Changes(1)
-			told <- time.Now()
-		}()
-		if _, err := db.Exec(context.Background(), "UPDATE product SET name = clock_timestamp()::text"); err != nil {
-			b.Fatal(err)
-		}
-		committed := time.Now()
-		took = append(took, max(0, (<-told).Sub(committed)))
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	db := r.connect()
+	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), cache.Position{}), func() error {
+		_, err := db.Exec(context.Background(), "UPDATE product SET name = clock_timestamp()::text")
+		return err
+	})
 }
 
 // What the feed costs the database, for each update of a row of 200 bytes by one of two
@@ -103,4 +83,15 @@ func BenchmarkCost(b *testing.B) {
 func (r *rig) bytes(sql string) (n float64) {
 	r.on(r.url("postgres"), func(db *pgx.Conn) error { return db.QueryRow(context.Background(), sql).Scan(&n) })
 	return n
+}
+
+func BenchmarkCommitsBesideAFeed(b *testing.B) {
+	r := newRig(b, product, "INSERT INTO product SELECT i, i::text, repeat('x', 160) FROM generate_series(1, 1000) i")
+	feedtest.CommitRates(b, r.feed(nil, Table{Name: "product"}), func() func(int) error {
+		db := r.connect()
+		return func(i int) error {
+			_, err := db.Exec(context.Background(), "UPDATE product SET name = repeat('y', 160) WHERE id = $1", i)
+			return err
+		}
+	})
 }

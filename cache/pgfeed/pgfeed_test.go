@@ -305,7 +305,8 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 }
 
 // A stream that begins now does not tell what is in the log already, so Open waits until
-// that is seen: without settle, the row appears after it has returned, and is not told.
+// that is seen, however long a standby takes: without settle, the row appears after it has
+// returned, and is not told.
 func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
@@ -313,7 +314,7 @@ func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 	release := r.holdCommits()
 	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
 	go func() {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settleWait + 300*time.Millisecond)
 		release()
 	}()
 	w := r.open(f, cache.Position{})

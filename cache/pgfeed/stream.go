@@ -281,21 +281,42 @@ func (f *Feed) untilEnded(ctx context.Context, db *pgx.Conn, xids []uint32) erro
 	}
 }
 
-// settleWait is how long a first Open waits for transactions that are under way.
+// settleWait is how long a first Open waits for transactions that are under way, and may be
+// at the end of their commit.
 const settleWait = time.Second
 
 // settle waits for transactions whose commit is in the log, before where the stream begins,
 // and that others do not see yet: they will not be told, and must not appear after Open has
-// returned. The server does not say which they are, so it waits for all that are under way;
-// those that go on for longer are not being committed, or wait for a standby that is gone.
+// returned. The server does not say which they are. So settle waits for all that are under
+// way, and after settleWait only for commits that wait for a standby, however long they do.
 func (f *Feed) settle(ctx context.Context, db *pgx.Conn) error {
-	var ours, oldest int64
-	err := db.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint").Scan(&ours) // above all that are under way
-	for end := time.Now().Add(settleWait); err == nil && oldest <= ours && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		err = db.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").Scan(&oldest)
+	slow := time.AfterFunc(5*time.Second, func() { f.log.Warn("the feed begins when the commits that wait for a standby have ended") })
+	defer slow.Stop()
+	var ours, oldest, commits int64 // no transaction above ours began before the stream
+	var now time.Time
+	err := db.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint, clock_timestamp()").Scan(&ours, &now)
+	for end := time.Now().Add(settleWait); err == nil && oldest <= ours; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) && commits == 0 {
+			return f.unsettled(ctx, db)
+		}
+		err = db.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+			(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < $1)`, now).Scan(&oldest, &commits)
 	}
 	if err != nil {
 		return f.failure(ctx, "asking for a snapshot", err)
+	}
+	return nil
+}
+
+// unsettled warns if the server does not show this user which commits wait for a standby.
+func (f *Feed) unsettled(ctx context.Context, db *pgx.Conn) error {
+	var blind bool
+	err := db.QueryRow(ctx, "SELECT current_setting('synchronous_standby_names') <> '' AND NOT pg_has_role('pg_read_all_stats', 'USAGE')").Scan(&blind)
+	if err != nil {
+		return f.failure(ctx, "asking for rights", err)
+	}
+	if blind {
+		f.log.Warn("a commit that waits for a standby just now would be missed: the feed's user may not see it; GRANT pg_read_all_stats to it")
 	}
 	return nil
 }

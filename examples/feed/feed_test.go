@@ -109,6 +109,9 @@ func TestTheTallyTellsOldAnswersFromNewOnes(t *testing.T) {
 	if err != nil || r.answers != 6 || r.stale != 2 || r.changes != 3 || r.missing != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
+	if n := len(r.seconds); n != 1 || r.seconds[0] != r.slowest {
+		t.Errorf("second by second %v, the slowest %v", r.seconds, r.slowest)
+	}
 	got.begin()
 	if r, _ := got.end(); r.changes != 0 {
 		t.Errorf("changes of an earlier phase count again: %+v", r)
@@ -124,7 +127,7 @@ func TestMarkdown(t *testing.T) {
 	r := &report{out: &out, markdown: true}
 	r.opening(fullScale, "SQLite", "Redis")
 	r.phase("a phase")
-	r.row(row{reader: "reader 1", follows: true, changes: 1234})
+	r.row(row{reader: "reader 1", follows: true, changes: 1234, seconds: []time.Duration{3 * time.Millisecond, 0}})
 	r.row(row{reader: "reader 2", killed: true})
 	r.note("a %s", "note")
 	_, table, _ := strings.Cut(out.String(), "\n\n")
@@ -133,8 +136,10 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("%d bars: %s", n, line)
 		}
 	}
-	if want := "| reader 1 | yes | 1,234 |"; !strings.Contains(table, want) {
-		t.Errorf("no %q in\n%s", want, table)
+	for _, want := range []string{"| reader 1 | yes | 1,234 |", "| *second by second, ms: +3  +0* |"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
 	}
 }
 

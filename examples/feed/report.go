@@ -21,7 +21,7 @@ func (r *report) opening(s scale, database, redis string) {
 	fmt.Fprintf(r.out, "levee feed: %s, %s, %d readers, %d products, TTL %v, a change every %v by a job without levee\n",
 		database, redis, readers, s.products, s.ttl, s.every)
 	fmt.Fprintf(r.out, "p50, p99, slowest: from the commit of a change until the reader serves it; missing: changes not served at the end of the phase,\n"+
-		"which count with their age then; stale: answers given %v or more after a newer price was committed\n", s.grace)
+		"which count with their age then; second by second: the slowest of the changes that were committed in it; stale: answers given %v or more after a newer price was committed\n", s.grace)
 	if r.markdown {
 		fmt.Fprintf(r.out, "\n| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
 		return
@@ -56,6 +56,7 @@ func (r *report) row(m row) {
 	}
 	if r.markdown {
 		fmt.Fprintf(r.out, "| %s | %s |\n", m.reader, strings.Join(cells, " | "))
+		r.seconds(m)
 		return
 	}
 	line := fmt.Sprintf("  %-10s", m.reader)
@@ -63,13 +64,26 @@ func (r *report) row(m row) {
 		line += fmt.Sprintf("%10s", c)
 	}
 	fmt.Fprintln(r.out, strings.TrimRight(line, " "))
+	r.seconds(m)
+}
+
+// seconds tells when the reader saw the changes of each second of the phase.
+func (r *report) seconds(m row) {
+	if len(m.seconds) == 0 {
+		return
+	}
+	var waits []string
+	for _, wait := range m.seconds {
+		waits = append(waits, fmt.Sprintf("+%d", wait.Milliseconds()))
+	}
+	r.note("    second by second, ms: %s", strings.Join(waits, "  "))
 }
 
 // note tells what the columns do not.
 func (r *report) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if r.markdown {
-		text = "| *" + text + "* |" + strings.Repeat(" |", len(columns))
+		text = "| *" + strings.TrimSpace(text) + "* |" + strings.Repeat(" |", len(columns))
 	}
 	fmt.Fprintln(r.out, text)
 }

@@ -16,8 +16,14 @@ type tally struct {
 	since  time.Time  // the beginning of the phase
 	served []int64    // the highest price served of each product, from id 1 on
 	now    row
-	delays []time.Duration
+	delays []delay
 	failed error // the first answer that was an error
+}
+
+// A delay is how long a change has waited until it was served, or until the phase ended.
+type delay struct {
+	at   time.Time // of its commit
+	took time.Duration
 }
 
 // A row is what one reader did in one phase.
@@ -29,6 +35,7 @@ type row struct {
 	missing           int  // of those, not served by its end
 	p50, p99, slowest time.Duration
 	answers, stale    int
+	seconds           []time.Duration // the slowest of the changes that were committed in each second of the phase; 0: there were none
 }
 
 func newTally(l *ledger, grace time.Duration) *tally {
@@ -68,7 +75,7 @@ func (t *tally) answered(id, price int64, began time.Time, err error) {
 func (t *tally) waited(commits []time.Time, until time.Time) (n int) {
 	for _, at := range commits {
 		if at.After(t.since) {
-			t.delays = append(t.delays, until.Sub(at))
+			t.delays = append(t.delays, delay{at, until.Sub(at)})
 			n++
 		}
 	}
@@ -95,7 +102,16 @@ func (t *tally) end() (row, error) {
 	for i, price := range t.served {
 		r.missing += t.waited(t.ledger.above(int64(i+1), price), now)
 	}
-	r.changes = len(t.delays)
-	r.p50, r.p99, r.slowest = stage.Percentile(t.delays, 0.5), stage.Percentile(t.delays, 0.99), stage.Percentile(t.delays, 1)
+	var all []time.Duration
+	for _, d := range t.delays {
+		all = append(all, d.took)
+		second := int(d.at.Sub(t.since) / time.Second)
+		for len(r.seconds) <= second {
+			r.seconds = append(r.seconds, 0)
+		}
+		r.seconds[second] = max(r.seconds[second], d.took)
+	}
+	r.changes = len(all)
+	r.p50, r.p99, r.slowest = stage.Percentile(all, 0.5), stage.Percentile(all, 0.99), stage.Percentile(all, 1)
 	return r, t.failed
 }

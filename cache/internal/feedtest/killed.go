@@ -1,0 +1,128 @@
+package feedtest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A Connection writes the column n of the row with an id of the table counter.
+type Connection interface {
+	Set(id int, n int64) error
+	Close() error
+}
+
+// A counting writer counts a row up, one transaction a number, until ctx ends.
+type counting struct {
+	id        int
+	committed atomic.Int64 // the last number whose commit was confirmed
+}
+
+func (w *counting) run(ctx context.Context, connect func() (Connection, error)) {
+	for n := int64(0); ctx.Err() == nil; {
+		c, err := connect()
+		if err != nil {
+			continue
+		}
+		for err == nil && ctx.Err() == nil {
+			n++
+			if err = c.Set(w.id, n); err == nil {
+				w.committed.Store(n)
+			}
+		}
+		_ = c.Close()
+	}
+}
+
+// NothingIsLost kills the server of a feed three times while writers count the rows 1 to 3
+// of a table of ids and numbers up: a writer's numbers arrive in their order, only steps
+// back being allowed, and none is left out that was committed.
+func NothingIsLost(t *testing.T, f cache.Feed, connect func() (Connection, error), restart func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	w := Open(t, f, cache.Position{})
+	var writers []*counting
+	for i := range 3 {
+		n := &counting{id: i + 1}
+		writers = append(writers, n)
+		running.Go(func() { n.run(ctx, connect) })
+	}
+	seen := map[int64]int64{}
+	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
+		for !stop() {
+			b, err := w.Next(Soon(t))
+			if err != nil {
+				return err
+			}
+			for _, c := range b.Changes {
+				id, _ := c.New.Int("id")
+				n, _ := c.New.Int("n")
+				before, err := c.Old.Int("n")
+				if err != nil || before > seen[id] {
+					t.Errorf("row %d goes from %d to %d, and %d was the last that was told", id, before, n, seen[id])
+				}
+				seen[id] = max(seen[id], n)
+			}
+			if b.Position != (cache.Position{}) {
+				w.At = b.Position
+			}
+			if len(b.Changes)%2 == 0 { // and sometimes the confirmation is lost
+				_ = w.Confirm(ctx, w.At)
+			}
+		}
+		return nil
+	}
+	for round := range 3 {
+		target := int64(0)
+		for _, n := range writers {
+			target = max(target, n.committed.Load())
+		}
+		back := make(chan struct{})
+		go func() {
+			defer close(back)
+			for writers[round].committed.Load() < target+50 {
+				time.Sleep(time.Millisecond)
+			}
+			restart()
+		}()
+		if err := read(func() bool { return false }); errors.Is(err, cache.ErrPositionLost) {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		<-back
+		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
+			s, err := f.Open(Soon(t), w.At)
+			if errors.Is(err, cache.ErrPositionLost) {
+				t.Fatal(err)
+			}
+			w.Stream = s
+			return err == nil
+		})
+	}
+	cancel()
+	running.Wait()
+	err := read(func() bool {
+		for _, n := range writers {
+			if seen[int64(n.id)] < n.committed.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, n := range writers {
+		if n.committed.Load() < 50 {
+			t.Errorf("writer %d came to %d", n.id, n.committed.Load())
+		}
+	}
+}

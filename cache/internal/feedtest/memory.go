@@ -1,0 +1,65 @@
+package feedtest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// longBound is how much memory the heap may take more while a transaction of any size is
+// followed.
+const longBound = 64 << 20
+
+// ALongTransaction has Follow deal with a transaction that inserts many rows and with one
+// that deletes them all, and checks that the heap does not grow with them.
+func ALongTransaction(t *testing.T, d Database, insert func(rows int), remove func()) {
+	rows := redistest.Pick(20_000, 1_000_000)
+	c := d.process(t, redistest.Start(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	feed := d.Feed()
+	go func() { done <- cache.Follow(ctx, feed, c.Route(d.Table, nil)) }()
+	defer func() { cancel(); <-done }()
+	redistest.Eventually(t, 30*time.Second, "the feed is followed", func() bool { return c.Stats().Follow.Following })
+	before, peak := inUse(), uint64(0)
+	began, stop := time.Now(), make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				peak = max(peak, inUse())
+			}
+		}
+	})
+	for n, write := range []func(){func() { insert(rows) }, remove} {
+		write()
+		redistest.Eventually(t, 5*time.Minute, fmt.Sprintf("transaction %d is dealt with", n), func() bool {
+			return c.Stats().Follow.Changes >= uint64((n+1)*rows)
+		})
+	}
+	took := time.Since(began)
+	close(stop)
+	watch.Wait()
+	s := c.Stats().Follow
+	if grown := int64(peak) - int64(before); grown > longBound || s.Changes != uint64(2*rows) || s.Batches < uint64(2*rows/500) {
+		t.Errorf("the heap has grown by %d MiB, more than %d: %+v", grown>>20, longBound>>20, s)
+	}
+	t.Logf("two transactions of %d rows: heap in use %d MiB before and %d MiB at the most, %.0f changes a second, %+v",
+		rows, before>>20, peak>>20, float64(2*rows)/took.Seconds(), s)
+}
+
+// inUse is HeapInuse: with what is garbage and not yet collected.
+func inUse() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse
+}
