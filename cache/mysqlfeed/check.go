@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
+
+	"github.com/levee-go/levee/cache"
 )
 
 // A serverInfo is what the feed needs to know of the server.
@@ -236,6 +238,17 @@ func (f *Feed) present(ctx context.Context, db *conn, s serverInfo) (position, e
 	}
 	at, err := placeOf(file, pos)
 	return position{flavor: s.flavor, gtids: set, place: at}, err
+}
+
+// inThePast checks that a MySQL has all that was told. One that has not was restored from a
+// backup, or is a replica that was promoted before it had everything; it would tell
+// without an error what it has instead.
+func (f *Feed) inThePast(ctx context.Context, db *conn, begin position) error {
+	row, err := db.row(ctx, "SELECT GTID_SUBSET(?, @@global.gtid_executed)", begin.gtids.String())
+	if err == nil && row[0] != "1" {
+		err = fmt.Errorf("mysqlfeed: the server does not have all the transactions %s that were told: %w", begin.gtids, cache.ErrPositionLost)
+	}
+	return err
 }
 
 // seen asks a MariaDB up to where in its log transactions are seen by others.

@@ -144,6 +144,10 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 		}
 	case begin.flavor != server.flavor:
 		return nil, fmt.Errorf("mysqlfeed: the position is of %s, and the server is %s: %w", begin.flavor, server.flavor, cache.ErrPositionLost)
+	case server.flavor == mysql.MySQLFlavor:
+		if err := f.inThePast(ctx, db, begin); err != nil {
+			return nil, err
+		}
 	}
 	return newStream(ctx, f, db, server, tables, begin, fresh)
 }

@@ -92,6 +92,9 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000"},
 		{"text", "NULL", nil},
 	} {
+		if c.sql == "uuid" && !r.mariaDB() {
+			continue
+		}
 		name := fmt.Sprintf("c%02d", i)
 		names, types, values = append(names, name), append(types, name+" "+c.sql), append(values, c.value)
 		want[name] = c.want
@@ -140,7 +143,13 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)",
 		"CREATE TABLE child (id int PRIMARY KEY, other int, FOREIGN KEY (other) REFERENCES other (id) ON DELETE CASCADE)")
-	w := r.open(r.feed(nil, Table{"product", []string{"id", "slug"}}, Table{Name: "child"}), cache.Position{})
+	watched := []Table{{"product", []string{"id", "slug"}}, {Name: "child"}}
+	if !r.mariaDB() { // does not say that the table was open
+		_, err := r.feed(nil, watched...).Open(feedtest.Soon(t), cache.Position{})
+		feedtest.WantError(t, err, ".child", "CASCADE", "RESTRICT")
+		watched = watched[:1]
+	}
+	w := r.open(r.feed(nil, watched...), cache.Position{})
 	for _, c := range []struct {
 		do   string
 		want string
@@ -151,13 +160,16 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 		{"SET binlog_row_image = 'MINIMAL'; UPDATE product SET slug = 'c'", "4 <nil> <nil>; "},
 		{"XA START 'a'; UPDATE product SET slug = 'd'; XA END 'a'; XA PREPARE 'a'; XA COMMIT 'a'",
 			"2 map[id:1 slug:c] map[id:1 slug:d]; 4 <nil> <nil>; 4 <nil> <nil>; "},
-		{"CREATE OR REPLACE TABLE other2 (id int); RENAME TABLE product TO p2, p2 TO product", "4 <nil> <nil>; "},
+		{"CREATE TABLE other2 (id int); RENAME TABLE product TO p2, p2 TO product", "4 <nil> <nil>; "},
 		{"INSERT INTO other VALUES (1); INSERT INTO child VALUES (7, 1)", "1 <nil> map[id:7]; "},
 		{"DELETE FROM other", "4 <nil> <nil>; "},
 		{"ALTER TABLE product ADD twice int AS (price * 2) VIRTUAL AFTER price; UPDATE product SET slug = 'e'",
 			"4 <nil> <nil>; 2 map[id:1 slug:d] map[id:1 slug:e]; "},
 		{"CREATE TABLE mine ENGINE=MyISAM AS SELECT 1 AS id; INSERT INTO mine VALUES (2); CREATE INDEX i ON product (slug); DROP TABLE product", "4 <nil> <nil>; "},
 	} {
+		if len(watched) == 1 && strings.Contains(c.do, " other ") {
+			continue
+		}
 		r.exec(strings.Split(c.do, "; ")...)
 		if got := feedtest.Summary(w.Changes(strings.Count(c.want, ";"))); got != c.want {
 			t.Errorf("%s\ngot  %s\nwant %s", c.do, got, c.want)
@@ -264,8 +276,13 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	lost("a time that is still to come", cache.Position{Text: "mariadb 0-1-999999", Order: 1})
-	lost("another kind of server's", cache.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
+	future := "mariadb 0-1-999999"
+	if !r.mariaDB() {
+		future = "mysql " + r.value("SELECT @@server_uuid") + ":1-999999"
+		lost("another kind of server's", cache.Position{Text: "mariadb 0-1-1", Order: 1})
+	}
+	lost("a time that is still to come", cache.Position{Text: future, Order: 1})
+	lost("another server's", cache.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
 	lost("another feed's", cache.Position{Text: "0/1234 system 1 timeline 1", Order: 1})
 	lost("spoiled", cache.Position{Text: w.At.Text + ",", Order: 1})
 	r.exec("INSERT INTO product VALUES (2, '', '')", "FLUSH LOGS")

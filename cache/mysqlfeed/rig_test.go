@@ -87,6 +87,12 @@ func (r *rig) value(sql string) (v string) {
 	return v
 }
 
+// mariaDB reports whether the server is one, and not a MySQL.
+func (r *rig) mariaDB() bool {
+	r.t.Helper()
+	return strings.Contains(r.value("SELECT @@version"), "MariaDB")
+}
+
 // feed makes a feed of tables of the database; change may be nil.
 func (r *rig) feed(change func(*Options), tables ...Table) *Feed {
 	r.t.Helper()

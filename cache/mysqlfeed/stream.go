@@ -340,21 +340,22 @@ func (s *stream) visible(marks []mark) (bool, error) {
 }
 
 // watch looks at how long the server's log is.
-func (s *stream) watch() {
+func (s *stream) watch() error {
 	s.logs = nil
 	rows, err := s.db.rows(s.Ctx, "SHOW BINARY LOGS")
 	if err != nil { // what is wrong, read or untilVisible will find out too
-		return
+		return nil
 	}
 	for _, row := range rows {
 		at, err := placeOf(row[0], 0)
 		size, sizeErr := strconv.ParseUint(row[1], 10, 64)
 		if err != nil || sizeErr != nil {
 			s.logs = nil
-			return
+			return nil
 		}
 		s.logs = append(s.logs, logFile{uint64(at) >> 32, size})
 	}
+	return nil
 }
 
 func (s *stream) behind(p cache.Position) int64 {

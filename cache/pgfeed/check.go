@@ -172,30 +172,30 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 	return err
 }
 
-// publish sees to it that the publication has the tables. It tells whether that is new.
-func (f *Feed) publish(ctx context.Context, db *pgx.Conn, tables map[[2]string]*table, version int) (changed bool, err error) {
+// publish sees to it that the publication has the tables.
+func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication) error {
 	var exists, right, all bool
-	err = db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, puballtables
+	err := db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, puballtables
 		FROM pg_publication WHERE pubname = $1`, f.o.Publication).Scan(&exists, &right, &all)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return false, f.failure(ctx, "reading pg_publication", err)
+		return f.failure(ctx, "reading pg_publication", err)
 	}
-	published, err := f.published(ctx, db, version)
+	published, err := f.published(ctx, db, p.version)
 	if err != nil {
-		return false, err
+		return err
 	}
 	var statements, add, drop []string
 	for _, o := range f.o.Tables { // in their order, so that the statement is the same each time
 		schema, bare := o.split()
-		t := tables[[2]string{schema, bare}]
-		p := published[t.oid]
-		if p.ok && !p.filtered && (!p.listed || !t.full && covers(p.columns, t.needed())) {
+		t := p.tables[[2]string{schema, bare}]
+		now := published[t.oid]
+		if now.ok && !now.filtered && (!now.listed || !t.full && covers(now.columns, t.needed())) {
 			continue
 		}
-		if p.ok {
+		if now.ok {
 			drop = append(drop, quoted(t.schema, t.bare))
 		}
-		add = append(add, t.published(p.columns, version))
+		add = append(add, t.published(now.columns, p.version))
 	}
 	const settings = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
 	name := quoted(f.o.Publication)
@@ -212,9 +212,28 @@ func (f *Feed) publish(ctx context.Context, db *pgx.Conn, tables map[[2]string]*
 		statements = append(statements, "ALTER PUBLICATION "+name+" ADD TABLE "+strings.Join(add, ", "))
 	}
 	if len(statements) == 0 {
-		return false, nil
+		return nil
 	}
-	return true, f.alter(ctx, db, statements)
+	return f.alter(ctx, db, statements)
+}
+
+// publicationState is another one after each change of what the publication tells of the
+// tables, for the rows of the catalog that say so are others then.
+func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, p publication) (state string, err error) {
+	var oids []uint32
+	for _, t := range p.tables {
+		oids = append(oids, t.oid)
+	}
+	rows := "SELECT oid, xmin FROM pg_publication WHERE pubname = $1 " +
+		"UNION ALL SELECT r.oid, r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1 AND r.prrelid = ANY ($2)"
+	if p.version >= columnLists { // and of schemas
+		rows += " UNION ALL SELECT n.oid, n.xmin FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1"
+	}
+	err = db.QueryRow(ctx, "SELECT md5(COALESCE(string_agg(oid || ' ' || xmin, ',' ORDER BY oid), '')) FROM ("+rows+") r", f.o.Publication, oids).Scan(&state)
+	if err != nil {
+		return "", f.failure(ctx, "reading the publication", err)
+	}
+	return state, nil
 }
 
 func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string) error {

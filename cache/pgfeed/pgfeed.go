@@ -155,7 +155,7 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 	if err != nil {
 		return nil, err
 	}
-	tables, err := f.prepare(ctx, db, begin)
+	published, err := f.prepare(ctx, db, begin)
 	if err != nil {
 		closeConns(db)
 		return nil, err
@@ -166,6 +166,7 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 		return nil, err
 	}
 	start, err := f.start(ctx, db, conn, begin)
+	start.publication = published.state
 	if err != nil {
 		closeConns(conn, db)
 		return nil, err
@@ -176,27 +177,38 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 			return nil, err
 		}
 	}
-	return newStream(f, db, conn, tables, start, begin == position{}), nil
+	return newStream(f, db, conn, published, start, begin == position{}), nil
+}
+
+// A publication is what the server was found to tell.
+type publication struct {
+	version int // of the server
+	tables  map[[2]string]*table
+	state   string // see position
 }
 
 // prepare checks the server and the tables, and sees to the publication.
-func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (map[[2]string]*table, error) {
-	version, err := f.checkServer(ctx, db)
-	if err != nil {
-		return nil, err
+func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p publication, err error) {
+	if p.version, err = f.checkServer(ctx, db); err != nil {
+		return p, err
 	}
-	tables, err := f.checkTables(ctx, db)
-	if err != nil {
-		return nil, err
+	if p.tables, err = f.checkTables(ctx, db); err != nil {
+		return p, err
 	}
-	changed, err := f.publish(ctx, db, tables, version)
-	if err != nil {
-		return nil, err
+	if err = f.publish(ctx, db, p); err != nil {
+		return p, err
 	}
-	if changed && begin != (position{}) {
-		return nil, fmt.Errorf("pgfeed: publication %s did not have all the tables until now: %w", f.o.Publication, cache.ErrPositionLost)
+	if p.state, err = f.publicationState(ctx, db, p); err != nil {
+		return p, err
 	}
-	return tables, nil
+	if begin != (position{}) && begin.publication != p.state {
+		return p, f.altered()
+	}
+	return p, nil
+}
+
+func (f *Feed) altered() error {
+	return fmt.Errorf("pgfeed: publication %s was made or altered after the position, and may have lacked a table until then: %w", f.o.Publication, cache.ErrPositionLost)
 }
 
 func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {

@@ -17,10 +17,14 @@ type position struct {
 	lsn      pglogrepl.LSN
 	system   string // identifies the server and its standbys
 	timeline int32  // grows when a standby is promoted
+	// publication tells the publication apart from one that was made anew or altered
+	// since: what committed while it lacked a table is not told, and from PostgreSQL 18
+	// on no error says so.
+	publication string
 }
 
 func (p position) public() cache.Position {
-	return cache.Position{Text: fmt.Sprintf("%s system %s timeline %d", p.lsn, p.system, p.timeline), Order: uint64(p.lsn)}
+	return cache.Position{Text: fmt.Sprintf("%s system %s timeline %d publication %s", p.lsn, p.system, p.timeline, p.publication), Order: uint64(p.lsn)}
 }
 
 func parsePosition(from cache.Position) (p position, err error) {
@@ -28,7 +32,7 @@ func parsePosition(from cache.Position) (p position, err error) {
 		return position{}, nil
 	}
 	var lsn string
-	if _, err = fmt.Sscanf(from.Text, "%s system %s timeline %d", &lsn, &p.system, &p.timeline); err == nil {
+	if _, err = fmt.Sscanf(from.Text, "%s system %s timeline %d publication %s", &lsn, &p.system, &p.timeline, &p.publication); err == nil {
 		p.lsn, err = pglogrepl.ParseLSN(lsn)
 	}
 	if err != nil || p.public().Text != from.Text {

@@ -32,11 +32,11 @@ const (
 type stream struct {
 	*pump.Pump[uint32] // the marks are numbers of transactions
 
-	f      *Feed
-	conn   *pgconn.PgConn // read's, and its writing side is guarded by sending
-	db     *pgx.Conn      // the gate's
-	start  position       // its system and timeline are those of all positions
-	tables map[[2]string]*table
+	f     *Feed
+	conn  *pgconn.PgConn // read's, and its writing side is guarded by sending
+	db    *pgx.Conn      // the gate's
+	start position       // all positions are like it, but for the place
+	publication
 
 	sending   sync.Mutex
 	confirmed pglogrepl.LSN // guarded by sending
@@ -44,8 +44,8 @@ type stream struct {
 	end uint64 // the gate's: of the server's log when it was last looked at; 0: not known
 }
 
-func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, tables map[[2]string]*table, start position, fresh bool) *stream {
-	s := &stream{f: f, conn: conn, db: db, start: start, tables: tables, confirmed: start.lsn}
+func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, published publication, start position, fresh bool) *stream {
+	s := &stream{f: f, conn: conn, db: db, start: start, publication: published, confirmed: start.lsn}
 	s.Pump = pump.New(f.o.MaxBatch, pump.Gate[uint32]{UntilVisible: s.untilVisible, Watch: s.watch, Behind: s.behind})
 	if fresh { // so that its follower has a position at once
 		s.Idle(start.public(), true)
@@ -66,7 +66,9 @@ func (s *stream) Close() error {
 }
 
 func (s *stream) at(lsn pglogrepl.LSN) cache.Position {
-	return position{lsn: lsn, system: s.start.system, timeline: s.start.timeline}.public()
+	at := s.start
+	at.lsn = lsn
+	return at.public()
 }
 
 // Confirm lets the server forget what came before p. Nothing else does.
@@ -363,12 +365,12 @@ func parseSnapshot(text string) (s snapshot, err error) {
 	return s, nil
 }
 
-// watch looks at what the server keeps for the slot.
-func (s *stream) watch() {
+// watch looks at what the server keeps for the slot, and whether the publication is what it was.
+func (s *stream) watch() error {
+	s.end = 0
 	slot, err := s.f.slot(s.Ctx, s.db)
 	if err != nil || slot == nil { // what is wrong, read or untilVisible will find out too
-		s.end = 0
-		return
+		return nil
 	}
 	s.end = uint64(slot.now)
 	stats := slot.stats()
@@ -376,6 +378,10 @@ func (s *stream) watch() {
 		s.f.log.Warn("the database keeps much of its log for the slot: the feed is followed too slowly, or a transaction has been open for long",
 			"slot", s.f.o.Slot, "retained", stats.Retained, "unconfirmed", stats.Unconfirmed, "limit", limit, "status", stats.Status)
 	}
+	if state, err := s.f.publicationState(s.Ctx, s.db, s.publication); err == nil && state != s.state {
+		return s.f.altered()
+	}
+	return nil
 }
 
 func (s *stream) behind(p cache.Position) int64 {

@@ -293,9 +293,9 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lost("another server", position{at.lsn, "12345", 1}.public())
-	lost("a time that is still to come", position{at.lsn + 1<<40, at.system, 1}.public())
-	lost("a timeline that this server did not go through", position{at.lsn, at.system, 1000}.public())
+	lost("another server", position{at.lsn, "12345", 1, at.publication}.public())
+	lost("a time that is still to come", position{at.lsn + 1<<40, at.system, 1, at.publication}.public())
+	lost("a timeline that this server did not go through", position{at.lsn, at.system, 1000, at.publication}.public())
 	lost("another database's", cache.Position{Text: "mariadb 0-1-5", Order: 3})
 	lost("spoiled", cache.Position{Text: good.Text + " ", Order: good.Order})
 	w = r.open(f, good)
@@ -310,10 +310,32 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	w.Changes(1)
 	w.End()
 
+	lacking := []string{"ALTER PUBLICATION levee_" + r.name + " DROP TABLE product", "INSERT INTO product VALUES (4, '', '')",
+		"ALTER PUBLICATION levee_" + r.name + " ADD TABLE product (id)"}
+	r.exec(lacking...) // by its owner, and nothing in the log says what it has kept away
+	lost("what came while the publication lacked the table", w.At)
+	w = r.open(f, cache.Position{})
+	r.exec("DELETE FROM product")
+	r.exec(lacking...)
+	err = nil
+	for ctx := feedtest.Soon(t); err == nil; {
+		_, err = w.Next(ctx)
+	}
+	if !errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("the same while it is followed: %v", err)
+	}
+	w.End()
+	w = r.open(f, cache.Position{})
+	r.exec("INSERT INTO product VALUES (5, '', '')")
+	w.Changes(1)
+	w.End()
+
 	f = r.feed(nil, Table{Name: "product"}, Table{Name: "second"})
 	r.exec("CREATE TABLE second (id int PRIMARY KEY)")
 	lost("a new table's", w.At)
-	w = r.open(f, w.At)
+	lost("and still", w.At)
+	w = r.open(f, cache.Position{})
+	w.Changes(0)
 	w.End()
 	redistest.Eventually(t, 10*time.Second, "the slot is free", func() bool {
 		return r.value("SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()") == int64(0)

@@ -2,6 +2,7 @@ package dbtest
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -22,11 +23,13 @@ func MySQL() (*Server, error) {
 	return start(kind{
 		name: "mysql", programs: found,
 		initial: func(p programs, dir string) *exec.Cmd {
-			return exec.Command(p["mysqld"], "--no-defaults", "--initialize-insecure", "--datadir="+dir)
+			users := filepath.Join(filepath.Dir(dir), "users.sql") // without names of hosts, root@localhost is for the socket alone
+			_ = os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o644)
+			return exec.Command(p["mysqld"], "--no-defaults", "--initialize-insecure", "--datadir="+dir, "--init-file="+users)
 		},
 		serve: func(p programs, s *Server, args []string) *exec.Cmd {
 			return exec.Command(p["mysqld"], append([]string{
-				"--no-defaults", "--datadir=" + filepath.Join(s.Dir, "data"), "--socket=" + filepath.Join(s.Dir, "socket"), "--mysqlx=OFF",
+				"--no-defaults", "--datadir=" + filepath.Join(s.Dir, "data"), "--socket=" + filepath.Join(s.Dir, "socket"), "--mysqlx=OFF", "--secure-file-priv=",
 				"--bind-address=127.0.0.1", "--port=" + strconv.Itoa(s.Port), "--server-id=1", "--skip-name-resolve",
 				"--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
 				"--innodb-buffer-pool-size=16M", "--innodb-redo-log-capacity=16M", "--innodb-flush-log-at-trx-commit=2",

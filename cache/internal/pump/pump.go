@@ -30,8 +30,9 @@ var ErrClosed = errors.New("cache: the stream of the feed is closed")
 type Gate[M any] struct {
 	// UntilVisible waits until transactions, which are in the log, can be seen by all.
 	UntilVisible func(marks []M) error
-	// Watch looks at what the database keeps for the feed, every few seconds.
-	Watch func()
+	// Watch looks at what the database keeps for the feed, every few seconds. Its error ends
+	// the stream.
+	Watch func() error
 	// Behind is how many bytes of the log come after a position, or -1.
 	Behind func(p cache.Position) int64
 }
@@ -191,13 +192,17 @@ func signal(c chan struct{}) {
 func (p *Pump[M]) pass() error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	p.gate.Watch()
+	if err := p.gate.Watch(); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-p.Ctx.Done():
 			return nil
 		case <-tick.C:
-			p.gate.Watch()
+			if err := p.gate.Watch(); err != nil {
+				return err
+			}
 			continue
 		case <-p.more:
 		}
@@ -220,7 +225,9 @@ func (p *Pump[M]) pass() error {
 			case <-p.Ctx.Done():
 				return nil
 			case <-tick.C:
-				p.gate.Watch()
+				if err := p.gate.Watch(); err != nil {
+					return err
+				}
 			case p.passed <- out:
 				handed = true
 			}
