@@ -26,7 +26,7 @@
 // before other transactions see it. Positions are global transaction ids, so they hold on any
 // server of a replication set. A position that the server cannot go on from is
 // [cache.ErrPositionLost]: the log that comes after it was purged or RESET, or the server
-// was restored from a backup.
+// was restored from a backup, or is a replica that was promoted before it had everything.
 //
 // A statement that changes a table in a way which the log does not tell row by row comes as
 // [cache.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
@@ -36,6 +36,5 @@
 //
 // # What it cannot tell
 //
-// Changes of sessions with sql_log_bin = 0. In MySQL the feed is not tested against a server;
-// what is tested is MariaDB 10.11.
+// Changes of sessions with sql_log_bin = 0.
 package mysqlfeed

@@ -55,6 +55,10 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	r := newRig(t)
+	spaced := `{"a": 1}`
+	if !r.mariaDB() { // keeps it as a tree
+		spaced = `{"a":1}`
+	}
 	var names, types, values []string
 	want := cache.Row{}
 	for i, c := range []struct {
@@ -85,7 +89,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 		{"timestamp", "'2026-01-02 03:04:05'", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		{"date", "'2026-01-02'", "2026-01-02"},
 		{"year", "2026", int64(2026)},
-		{"json", `'{"a": 1}'`, `{"a": 1}`},
+		{"json", `'{"a": 1}'`, spaced},
 		{"uuid", "'6ccd780c-baba-1026-9564-5b8c656024db'", "6ccd780c-baba-1026-9564-5b8c656024db"},
 		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
 		{"uuid", "'01890a5d-ac96-774b-bcce-b302099a8057'", "01890a5d-ac96-774b-bcce-b302099a8057"},
@@ -144,7 +148,7 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)",
 		"CREATE TABLE child (id int PRIMARY KEY, other int, FOREIGN KEY (other) REFERENCES other (id) ON DELETE CASCADE)")
 	watched := []Table{{"product", []string{"id", "slug"}}, {Name: "child"}}
-	if !r.mariaDB() { // does not say that the table was open
+	if !r.mariaDB() { // MySQL does not even log that the table was open
 		_, err := r.feed(nil, watched...).Open(feedtest.Soon(t), cache.Position{})
 		feedtest.WantError(t, err, ".child", "CASCADE", "RESTRICT")
 		watched = watched[:1]
@@ -167,8 +171,11 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 			"4 <nil> <nil>; 2 map[id:1 slug:d] map[id:1 slug:e]; "},
 		{"CREATE TABLE mine ENGINE=MyISAM AS SELECT 1 AS id; INSERT INTO mine VALUES (2); CREATE INDEX i ON product (slug); DROP TABLE product", "4 <nil> <nil>; "},
 	} {
-		if len(watched) == 1 && strings.Contains(c.do, " other ") {
-			continue
+		if len(watched) == 1 {
+			if strings.Contains(c.do, " other ") {
+				continue
+			}
+			c.want = strings.Replace(c.want, "4 <nil> <nil>; 4 <nil> <nil>; ", "4 <nil> <nil>; ", 1) // XA COMMIT is of all tables
 		}
 		r.exec(strings.Split(c.do, "; ")...)
 		if got := feedtest.Summary(w.Changes(strings.Count(c.want, ";"))); got != c.want {

@@ -263,6 +263,32 @@ func TestRowsStayUntilTheyAreConfirmed(t *testing.T) {
 	})
 }
 
+// A follower that stood still confirms what another one has dealt with meanwhile. Defect:
+// the database gives the number of a deleted row again, and the late Confirm deletes what
+// nobody has read.
+func TestALateConfirmDeletesNothingNew(t *testing.T) {
+	inDatabases(t, func(d database) {
+		b := d.box()
+		late, other := d.open(b), d.open(b)
+		d.add(b, "1")
+		_, position := d.next(late)
+		_, at := d.next(other)
+		if err := other.Confirm(d.Context(), at); err != nil {
+			d.Fatal(err)
+		}
+		d.add(b, "2")
+		if err := late.Confirm(d.Context(), position); err != nil {
+			d.Fatal(err)
+		}
+		if n := d.rows(); n != 1 {
+			d.Fatalf("%d rows", n)
+		}
+		if got, _ := d.next(other); !slices.Equal(got, []string{"2"}) {
+			d.Errorf("got %q", got)
+		}
+	})
+}
+
 // Every change that was committed is read, and none that was not, whatever transactions
 // do at the same time.
 func TestEveryCommittedChangeIsRead(t *testing.T) {

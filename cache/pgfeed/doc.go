@@ -23,6 +23,9 @@
 //	ALTER TABLE public.product REPLICA IDENTITY FULL;
 //	CREATE PUBLICATION levee_shop FOR TABLE public.product WITH (publish_via_partition_root = true);
 //
+// With synchronous standbys, also GRANT pg_read_all_stats TO levee: a first Open then waits for
+// commits that wait for a standby, and otherwise for a second at the most.
+//
 // The slot makes the feed itself, and the publication too if its user owns the tables and may
 // CREATE in the database. pg_hba.conf must let the user reach the database itself; the word
 // replication there is for standbys.
@@ -45,7 +48,9 @@
 // not before other transactions see it. The slot moves only when the follower has confirmed.
 // A position that the server cannot go on from is [cache.ErrPositionLost]: a slot that was
 // dropped or fell behind too far, a backup that was restored, a standby that was promoted
-// before it had everything, a publication that was made anew.
+// before it had everything, a publication that was made anew or altered: what commits while it
+// lacks a table is not told, and the server does not say so. While a feed is followed it looks for
+// that every five seconds.
 //
 // # What it cannot tell
 //
