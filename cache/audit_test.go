@@ -102,7 +102,7 @@ func TestAuditFindsAWriterThatForgets(t *testing.T) {
 // Writers that forget nothing are never accused, however their writes and the looks of an
 // Audit fall together. Defect: what differs at the first look is accused.
 func TestAuditAccusesNobodyInRaces(t *testing.T) {
-	length := redistest.Pick(5*time.Second, time.Hour)
+	length := redistest.Length(5*time.Second, time.Hour)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	r.patient = true
@@ -189,7 +189,7 @@ func TestAuditRefusesWhatCannotWork(t *testing.T) {
 func TestAuditComparesWhatIsServed(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(r *rig, source *rows, c *probe[int64, string]) // after the value was read
-		later  func(source *rows)                                  // before the second look
+		later  func(r *rig, source *rows, c *probe[int64, string]) // before the second look
 		want   cache.AuditStats
 	}{
 		"stale": {
@@ -202,8 +202,20 @@ func TestAuditComparesWhatIsServed(t *testing.T) {
 		},
 		"right again": {
 			change: func(_ *rig, source *rows, _ *probe[int64, string]) { source.put(1, "v2") },
-			later:  func(source *rows) { source.put(1, "v1") },
+			later:  func(_ *rig, source *rows, _ *probe[int64, string]) { source.put(1, "v1") },
 			want:   cache.AuditStats{Raced: 1},
+		},
+		"invalidated, and written again": { // the second write is on its way out
+			change: func(_ *rig, source *rows, _ *probe[int64, string]) { source.put(1, "v2") },
+			later: func(r *rig, source *rows, c *probe[int64, string]) {
+				if err := c.Invalidate(r.ctx, 1); err != nil {
+					r.Error(err)
+				}
+				c.gives(r, 1, "v2")
+				time.Sleep(time.Millisecond) // the local tier shows it
+				source.put(1, "v3")
+			},
+			want: cache.AuditStats{Raced: 1},
 		},
 		"past its TTL": {change: func(_ *rig, source *rows, _ *probe[int64, string]) {
 			time.Sleep(time.Minute)
@@ -236,7 +248,7 @@ func TestAuditComparesWhatIsServed(t *testing.T) {
 				test.change(r, source, c)
 				time.Sleep(500 * time.Millisecond)
 				if test.later != nil {
-					test.later(source)
+					test.later(r, source, c)
 				}
 				time.Sleep(900 * time.Millisecond) // one second look, whatever the jitter
 				stop()
@@ -250,6 +262,27 @@ func TestAuditComparesWhatIsServed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The functions of its user may panic.
+func TestAuditGoesOnAfterAPanic(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		c := open(r, newRows(r, 1).source())
+		panics := 3
+		_, stop := auditing(r, c, cache.AuditOptions[int64, string]{Equal: func(a, b string) bool {
+			if panics--; panics >= 0 {
+				panic("no such luck")
+			}
+			return a == b
+		}})
+		synctest.Wait()
+		c.gives(r, 1, "v1")
+		time.Sleep(10 * time.Second)
+		stop()
+		if s := c.Stats().Audit; s.Failed != 3 || s.Compared == 0 {
+			r.Errorf("got %+v", s)
+		}
+	})
 }
 
 // Audit costs the source what it says: Rate loads a second, of the breaker's background

@@ -172,7 +172,7 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 		{"CREATE TABLE mine ENGINE=MyISAM AS SELECT 1 AS id; INSERT INTO mine VALUES (2); CREATE INDEX i ON product (slug); DROP TABLE product", "4 <nil> <nil>; "},
 	} {
 		if len(watched) == 1 {
-			if strings.Contains(c.do, " other ") {
+			if strings.Contains(c.do, "INTO other ") || c.do == "DELETE FROM other" {
 				continue
 			}
 			c.want = strings.Replace(c.want, "4 <nil> <nil>; 4 <nil> <nil>; ", "4 <nil> <nil>; ", 1) // XA COMMIT is of all tables

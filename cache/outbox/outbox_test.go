@@ -392,28 +392,9 @@ func TestBehindIsHowManyRowsAreLeft(t *testing.T) {
 // With notifications nobody waits for the next look.
 func TestANotificationWakesTheFeed(t *testing.T) {
 	d := onPostgres(t)
-	wake := make(chan struct{}, 1)
+	wake, stop := d.listen()
 	b := d.box(func(o *outbox.Options) { o.Every, o.Wake = time.Hour, wake })
 	d.do(d.dialect.Notify("levee_outbox"))
-	ctx, cancel := context.WithCancel(d.Context())
-	conn := must(pgx.Connect(ctx, d.source))
-	must(conn.Exec(ctx, "LISTEN levee_outbox"))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer conn.Close(context.WithoutCancel(ctx))
-		for {
-			if _, err := conn.WaitForNotification(ctx); err != nil {
-				return
-			}
-			select {
-			case wake <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	stop := sync.OnceFunc(func() { cancel(); <-done })
-	defer stop()
 	s := d.open(b)
 	for i := range 3 {
 		go func() {
@@ -428,10 +409,35 @@ func TestANotificationWakesTheFeed(t *testing.T) {
 		}
 	}
 	stop()
-	close(wake)
 	if !d.empty(s) {
 		d.Error("a channel that is closed brings rows")
 	}
+}
+
+// listen signals what a PostgreSQL notifies, until stop, which closes the channel.
+func (d database) listen() (wake chan struct{}, stop func()) {
+	wake = make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(d.Context())
+	conn := must(pgx.Connect(ctx, d.source))
+	must(conn.Exec(ctx, "LISTEN levee_outbox"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(wake)
+		defer conn.Close(context.WithoutCancel(ctx))
+		for {
+			if _, err := conn.WaitForNotification(ctx); err != nil {
+				return
+			}
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	d.Cleanup(stop)
+	return wake, stop
 }
 
 // A writer of plain SQL and a cache that it does not know.
@@ -532,8 +538,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// fleet is a table for tests of whole processes. Every is how often they look.
-func (d database) fleet(changes ...func(*outbox.Options)) feedtest.Database {
+// fleet is a table for tests of whole processes.
+func (d database) fleet(change func(*outbox.Options)) feedtest.Database {
 	d.Helper()
 	b := d.box()
 	d.do("DROP TABLE IF EXISTS product")
@@ -541,7 +547,7 @@ func (d database) fleet(changes ...func(*outbox.Options)) feedtest.Database {
 	d.do("INSERT INTO product VALUES (1, ''), (2, ''), (3, ''), (4, ''), (5, '')")
 	return feedtest.Database{
 		Table: "product",
-		Feed:  func() cache.Feed { return d.box(changes...) },
+		Feed:  func() cache.Feed { return d.box(change) },
 		Reader: func() cache.Loader[int64, string] {
 			return func(ctx context.Context, id int64) (name string, err error) {
 				err = d.QueryRowContext(ctx, "SELECT name FROM product WHERE id = "+strconv.FormatInt(id, 10)).Scan(&name)
@@ -567,5 +573,12 @@ func (d database) fleet(changes ...func(*outbox.Options)) feedtest.Database {
 }
 
 func TestEveryProcessServesWhatAnOutboxTells(t *testing.T) {
-	inDatabases(t, func(d database) { feedtest.EveryProcessServes(d.T, d.fleet()) })
+	inDatabases(t, func(d database) {
+		fleet := d.fleet(func(o *outbox.Options) { o.Every = 10 * time.Millisecond })
+		if d.dialect == outbox.PostgreSQL {
+			d.do(d.dialect.Notify("levee_outbox"))
+			fleet = d.fleet(func(o *outbox.Options) { o.Every = time.Minute; o.Wake, _ = d.listen() })
+		}
+		feedtest.EveryProcessServes(d.T, fleet)
+	})
 }

@@ -76,6 +76,14 @@ func Pick[T any](short, longer T) T {
 	return short
 }
 
+// Length is Pick for how long a test lasts, which LEVEE_LONG may say itself.
+func Length(short, longer time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("LEVEE_LONG")); err == nil {
+		return d
+	}
+	return Pick(short, longer)
+}
+
 func long() bool { return os.Getenv("LEVEE_LONG") != "" }
 
 // Eventually waits until cond holds and fails the test if it does not within

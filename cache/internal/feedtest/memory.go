@@ -14,7 +14,7 @@ import (
 
 // longBound is how much memory the heap may take more while a transaction of any size is
 // followed.
-const longBound = 64 << 20
+const longBound = 32 << 20
 
 // ALongTransaction has Follow deal with a transaction that inserts many rows and with one
 // that deletes them all, and checks that the heap does not grow with them.
