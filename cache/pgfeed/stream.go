@@ -298,8 +298,11 @@ func (f *Feed) settle(ctx context.Context, db *pgx.Conn) error {
 	var now time.Time
 	err := db.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint, clock_timestamp()").Scan(&ours, &now)
 	for end := time.Now().Add(settleWait); err == nil && oldest <= ours; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) && commits == 0 {
-			return f.unsettled(ctx, db)
+		if time.Now().After(end) {
+			if commits == 0 {
+				return f.unsettled(ctx, db)
+			}
+			time.Sleep(20 * time.Millisecond)
 		}
 		err = db.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
 			(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < $1)`, now).Scan(&oldest, &commits)
