@@ -175,7 +175,8 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 			if strings.Contains(c.do, "INTO other ") || c.do == "DELETE FROM other" {
 				continue
 			}
-			c.want = strings.Replace(c.want, "4 <nil> <nil>; 4 <nil> <nil>; ", "4 <nil> <nil>; ", 1) // XA COMMIT is of all tables
+			c.do = strings.Replace(c.do, "ENGINE=MyISAM AS SELECT 1 AS id", "(id int) ENGINE=MyISAM", 1) // with GTIDs there is no other way
+			c.want = strings.Replace(c.want, "4 <nil> <nil>; 4 <nil> <nil>; ", "4 <nil> <nil>; ", 1)     // XA COMMIT is of all tables
 		}
 		r.exec(strings.Split(c.do, "; ")...)
 		if got := feedtest.Summary(w.Changes(strings.Count(c.want, ";"))); got != c.want {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
@@ -325,6 +326,35 @@ func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 		t.Error(err)
 	}
 	w.End()
+}
+
+// The server sends its place while it tells a transaction, too. A follower that took that for
+// a position would confirm a part.
+func TestWithinATransactionThereIsNoPosition(t *testing.T) {
+	s := &stream{Pump: pump.New(10, pump.Gate[uint32]{
+		UntilVisible: func([]uint32) error { return nil },
+		Watch:        func() error { return nil },
+		Behind:       func(cache.Position) int64 { return -1 },
+	})}
+	s.Run()
+	defer s.Stop()
+	r := &reader{stream: s}
+	if err := r.message(&pglogrepl.BeginMessage{Xid: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r.Add(cache.Change{Table: "product"})
+	r.keepalive(pglogrepl.PrimaryKeepaliveMessage{ServerWALEnd: 100, ReplyRequested: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if b, err := s.Next(ctx); err == nil {
+		t.Errorf("got %+v", b)
+	}
+	if err := r.message(&pglogrepl.CommitMessage{TransactionEndLSN: 200}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.Next(feedtest.Soon(t)); err != nil || len(b.Changes) != 1 || b.Position.Order != 200 {
+		t.Errorf("got %+v, %v", b, err)
+	}
 }
 
 func TestWhatASnapshotDoesNotSeeIsUnderWay(t *testing.T) {

@@ -299,7 +299,12 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	lost("another database's", cache.Position{Text: "mariadb 0-1-5", Order: 3})
 	lost("spoiled", cache.Position{Text: good.Text + " ", Order: good.Order})
 	w = r.open(f, good)
+	r.exec("INSERT INTO product VALUES (9, '', '')")
+	w.Changes(1)
+	w.ConfirmAll()
 	w.End()
+	lost("before one that was confirmed: the server would begin there in silence", good)
+	good = w.At
 
 	r.exec("DROP PUBLICATION levee_" + r.name)
 	r.exec("INSERT INTO product VALUES (2, '', '')")
