@@ -274,9 +274,10 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	w.End()
 	lost := func(what string, p cache.Position) {
 		t.Helper()
-		s, err := f.Open(feedtest.Soon(t), p)
+		ctx := feedtest.Soon(t)
+		s, err := f.Open(ctx, p)
 		for opened := err == nil; opened && err == nil; {
-			if _, err = s.Next(feedtest.Soon(t)); err != nil {
+			if _, err = s.Next(ctx); err != nil {
 				_ = s.Close()
 			}
 		}
