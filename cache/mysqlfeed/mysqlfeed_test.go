@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/client"
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/internal/feedtest"
@@ -245,6 +247,26 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 		c, err := client.Connect(r.addr(), "root", "", r.name)
 		return counter{c}, err
 	}, func() { r.s.Restart(t) })
+}
+
+// From its first event on a transaction's id is among those that were told.
+func TestWithinATransactionThereIsNoPosition(t *testing.T) {
+	s := &stream{at: position{flavor: mysql.MariaDBFlavor, gtids: gtids{mariadb: map[uint32]mysql.MariadbGTID{}}}, held: true}
+	s.Pump = pump.New(10, pump.Gate[mark]{
+		UntilVisible: func([]mark) error { return nil },
+		Watch:        func() error { return nil },
+		Behind:       func(cache.Position) int64 { return -1 },
+	})
+	s.Run()
+	defer s.Stop()
+	if err := s.take(&replication.EventHeader{LogPos: 100}, &replication.MariadbGTIDEvent{GTID: mysql.MariadbGTID{SequenceNumber: 7}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if b, err := s.Next(ctx); err == nil {
+		t.Errorf("got %+v", b)
+	}
 }
 
 func TestALongTransactionComesInParts(t *testing.T) {
