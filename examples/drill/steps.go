@@ -102,9 +102,17 @@ func (r *report) chart(results []row) {
 		return
 	}
 	var names, queries []string
+	most := results[0].queries
 	for _, m := range results {
-		names, queries = append(names, fmt.Sprintf("%q", m.step)), append(queries, fmt.Sprint(m.queries))
+		names, queries, most = append(names, fmt.Sprintf("%q", m.step)), append(queries, fmt.Sprint(m.queries)), max(most, m.queries)
 	}
-	fmt.Fprintf(r.out, "\n```mermaid\nxychart-beta horizontal\n    x-axis [%s]\n    y-axis \"database queries\"\n    bar [%s]\n```\n",
-		strings.Join(names, ", "), strings.Join(queries, ", "))
+	// Without a range the axis begins at the shortest bar, which then looks like nothing.
+	fmt.Fprintf(r.out, `
+`+"```"+`mermaid
+%%%%{init: {"xyChart": {"showDataLabel": true}, "themeVariables": {"xyChart": {"plotColorPalette": "#5b8fd9"}}}}%%%%
+xychart-beta horizontal
+    x-axis [%s]
+    y-axis "database queries" 0 --> %d
+    bar [%s]
+`+"```\n", strings.Join(names, ", "), most, strings.Join(queries, ", "))
 }
