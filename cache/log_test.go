@@ -156,3 +156,22 @@ type (
 func (failing) Marshal(any) ([]byte, error)   { return nil, errCodec }
 func (panicking) Marshal(any) ([]byte, error) { panic("no") }
 func (noDecoder) Unmarshal([]byte, any) error { return errCodec }
+
+// An option that does nothing and says nothing is a promise that nobody keeps.
+func TestOptionsThatNeedRedisSaySo(t *testing.T) {
+	const told = "without redis these options have no effect"
+	for options, change := range map[string]func(*cache.Options){
+		"":             func(*cache.Options) {},
+		"ReplicaLag":   func(o *cache.Options) { o.ReplicaLag = time.Second },
+		"WaitReplicas": func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 },
+	} {
+		var log redistest.Log
+		o := cache.Options{Name: "test", Logger: log.Logger()}
+		change(&o)
+		c := must(cache.New(nil, loadNothing[int64], o))
+		if n := log.Count(told); (n == 1) != (options != "") || options != "" && log.Count("options="+options) != 1 {
+			t.Errorf("with %q the log says:\n%s", options, &log)
+		}
+		_ = c.Close()
+	}
+}

@@ -95,8 +95,9 @@ type Options struct {
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
 	// the loader reads from replicas that may lag this much. What one reader has
-	// loaded meanwhile answers others for up to a second, but not beyond it. 0: the
-	// loader reads what was written last.
+	// loaded meanwhile answers others for up to a second, but not beyond it. It needs
+	// Redis: New logs that it has no effect without. 0: the loader reads what was written
+	// last.
 	ReplicaLag time.Duration
 
 	// MaxKey is the longest key in bytes. 0: 512.

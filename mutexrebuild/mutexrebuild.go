@@ -64,6 +64,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -161,6 +162,7 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Gro
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.epoch = newEpoch(g.closing, space.ReplicaLag, m.Cleared)
 	if rdb == nil {
+		adviseWithoutRedis(space, o, g.log)
 		g.leases = &processLeases{tokens: map[string][]string{}}
 		return g, nil
 	}
@@ -188,6 +190,21 @@ func checkClient(rdb redis.UniversalClient, o Options) error {
 		return fmt.Errorf("WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
 	}
 	return nil
+}
+
+// adviseWithoutRedis logs which promises of the options need a Redis. They are no errors:
+// a test without Redis may have the options of production.
+func adviseWithoutRedis(space Keyspace, o Options, log *logonce.Log) {
+	var idle []string
+	if space.ReplicaLag > 0 {
+		idle = append(idle, "ReplicaLag")
+	}
+	if o.WaitReplicas > 0 {
+		idle = append(idle, "WaitReplicas")
+	}
+	if len(idle) > 0 {
+		log.Warn("without redis these options have no effect", "options", strings.Join(idle, ", "))
+	}
 }
 
 // Close ends the flights of Rebuild, which get ErrClosed, and waits until their

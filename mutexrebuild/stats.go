@@ -12,8 +12,9 @@ type Stats struct {
 	Polls   uint64 // of which ended by looking without one
 	GaveUp  uint64 // of which ended with the wait budget
 
-	Outages uint64 // how often Redis, or a node of a cluster, was not asked until it answered again
-	Outage  bool   // it is not asked now: one probe at a time asks it
+	InProcess bool   // there is no Redis: the group was made without one
+	Outages   uint64 // how often Redis, or a node of a cluster, was not asked until it answered again
+	Outage    bool   // it is not asked now: one probe at a time asks it
 
 	Unconfirmed int    // invalidations that wait for Redis to confirm them
 	Queued      uint64 // invalidations that Redis did not confirm at once
@@ -32,6 +33,7 @@ func (g *Group) Stats() Stats {
 	s := Stats{
 		Unknown: c.unknown.Load(), Refused: c.refused.Load(),
 		Waits: c.waits.Load(), Wakes: c.wakes.Load(), Polls: c.polls.Load(), GaveUp: c.gaveUp.Load(),
+		InProcess: g.redis == nil,
 	}
 	if g.redis != nil {
 		pending := g.redis.pending

@@ -268,6 +268,24 @@ func TestALookUpWithoutRedisSaysWhatTheProcessKnows(t *testing.T) {
 	}
 }
 
+// A cache without Redis has none that answers, and no messages that could arrive.
+func TestACacheWithoutRedisSaysSo(t *testing.T) {
+	c, err := cache.New(nil, func(context.Context, string) (string, error) { return secret, nil }, cache.Options{Name: "alone"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, page := get(t, cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{c}}), "")
+	if !strings.Contains(page, "Redis: <b>none: this process alone</b>") || !strings.Contains(page, "breaker: <b>closed</b>") {
+		t.Errorf("the page does not say that there is no Redis:\n%s", page)
+	}
+	for _, untrue := range []string{"Redis: <b>answers", "messages:", "invalidations:"} {
+		if strings.Contains(page, untrue) {
+			t.Errorf("the page of a cache without Redis says %q", untrue)
+		}
+	}
+}
+
 func TestAValueIsShownOnlyIfAskedFor(t *testing.T) {
 	b := openShelf(t, redistest.Start(t), nil)
 	_, _ = b.Get(t.Context(), "a")

@@ -86,6 +86,10 @@ func sharesOf(s cache.Stats) []share {
 }
 
 func healthOf(s cache.Stats) []mark {
+	circuit := mark{"breaker", s.Breaker.State.String(), s.Breaker.State == breaker.Closed}
+	if s.Rebuild.InProcess {
+		return []mark{{"Redis", "none: this process alone", true}, circuit}
+	}
 	redis := mark{"Redis", "answers", true}
 	if s.Rebuild.Outage {
 		redis = mark{"Redis", "outage", false}
@@ -98,7 +102,6 @@ func healthOf(s cache.Stats) []mark {
 	if n := s.Rebuild.Unconfirmed; n > 0 {
 		pending = mark{"invalidations", fmt.Sprintf("%d not confirmed", n), false}
 	}
-	circuit := mark{"breaker", s.Breaker.State.String(), s.Breaker.State == breaker.Closed}
 	return []mark{redis, messages, circuit, pending}
 }
 
