@@ -35,14 +35,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// open opens the shop of a scale, and ends it with the test. It returns the page's address.
+// open opens the shop of a scale, and ends it with the test. It returns the page's address. LEVEE_REDIS and LEVEE_POSTGRES, an address
+// and a DSN, take real servers.
 func open(t *testing.T, size scale) string {
 	t.Helper()
 	t.Setenv("TMPDIR", shortDir(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- options{size: size, listen: "127.0.0.1:0", postgres: os.Getenv("LEVEE_POSTGRES")}.serve(ctx, func(_ *stage, a string) { address <- a })
+		ended <- options{size: size, listen: "127.0.0.1:0", redis: os.Getenv("LEVEE_REDIS"), postgres: os.Getenv("LEVEE_POSTGRES")}.serve(ctx, func(_ *stage, a string) { address <- a })
 	}()
 	t.Cleanup(func() {
 		cancel()

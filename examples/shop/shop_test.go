@@ -1,11 +1,106 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
+	"github.com/levee-go/levee/internal/dbtest"
+	"github.com/levee-go/levee/internal/redistest"
 )
+
+// With -redis and -postgres the shops stand on servers of the user's: both serve, a changed price reaches every process, Redis can be
+// taken away and given back, and nothing is left behind.
+func TestTheFlagsTakeRealServers(t *testing.T) {
+	database, err := dbtest.Postgres()
+	if errors.Is(err, dbtest.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		database.Kill()
+		_ = os.RemoveAll(database.Dir)
+	})
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	rdb.Set(t.Context(), "of-another-program", 1, 0)
+	dsn := database.PostgresURL("postgres", "postgres")
+	o, err := parse([]string{"-redis", server.Addr(), "-postgres", dsn}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.size = testScale
+	s, err := o.size.open(t.Context(), o.redis, o.postgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := true
+	end := func() {
+		if open {
+			open = false
+			if err := s.close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	defer end()
+	if want := "Redis at " + server.Addr() + " and two databases in PostgreSQL"; s.about != want {
+		t.Errorf("the page says that the shops run on %q, want %q", s.about, want)
+	}
+	visitBoth(t, s)
+
+	l := newLive(s)
+	press := func(name string) {
+		t.Helper()
+		if err := l.press(t.Context(), name); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	press("price")
+	redistest.Eventually(t, 20*time.Second, "every process serves the new price", func() bool {
+		l.lock.Lock()
+		defer l.lock.Unlock()
+		for _, side := range l.change.Served {
+			for _, ms := range side {
+				if ms < 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	press("stop-redis")
+	levee := s.fleets[leveeSide]
+	for range testScale.processes {
+		if r := levee.visit(t.Context(), levee.next(), hot); r.err != nil || r.status != http.StatusOK {
+			t.Errorf("without Redis levee answers %+v", r)
+		}
+	}
+	press("heal")
+	visitBoth(t, s)
+
+	end()
+	if keys := rdb.Keys(t.Context(), "*").Val(); len(keys) != 1 {
+		t.Errorf("left behind in Redis: %q", keys)
+	}
+	var schemas int
+	db, err := servers.Source{DSN: dsn}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'levee%'").Scan(&schemas); err != nil || schemas > 0 {
+		t.Errorf("left behind in PostgreSQL: %d schemas, %v", schemas, err)
+	}
+}
 
 // Without a redis-server there is still something to look at, and the page says how to get one.
 func TestWithoutARedisServerASmallOneServes(t *testing.T) {
@@ -24,6 +119,12 @@ func TestWithoutARedisServerASmallOneServes(t *testing.T) {
 	if !strings.Contains(s.note, "apt-get install redis-server") {
 		t.Errorf("the note is %q", s.note)
 	}
+	visitBoth(t, s)
+}
+
+// visitBoth asks both shops for what there is and for what there is not.
+func visitBoth(t *testing.T, s *stage) {
+	t.Helper()
 	for side, f := range s.fleets {
 		for id, want := range map[int64]int{hot: http.StatusOK, testScale.size.Products: http.StatusOK, testScale.size.Products + 1: http.StatusNotFound, 1e9: http.StatusNotFound} {
 			if r := f.visit(t.Context(), f.next(), id); r.err != nil || r.status != want {
