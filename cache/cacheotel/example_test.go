@@ -3,15 +3,24 @@ package cacheotel_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheotel"
+	"github.com/levee-go/levee/lock"
 )
 
 // docs/metrics.md, OpenTelemetry.
@@ -28,26 +37,17 @@ func _(rdb redis.UniversalClient, load cache.Loader[int64, string]) error {
 	return nil
 }
 
-func Example() {
-	// A program takes otel.GetTracerProvider() and otel.GetMeterProvider().
+// Spans are made beneath those of the service, and none for a hit in the process.
+func ExampleHooks() {
 	spans := tracetest.NewInMemoryExporter()
-	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	meters := sdkmetric.NewMeterProvider()
+	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) // otel.GetTracerProvider() in a program
 
 	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
-	products, err := cache.New(nil, load, cache.Options{ // nil: without Redis
-		Name:  "product",
-		Hooks: cacheotel.Hooks(traces),
-	})
+	products, err := cache.New(nil, load, cache.Options{Name: "product", Hooks: cacheotel.Hooks(traces)}) // nil: without Redis
 	if err != nil {
 		panic(err)
 	}
 	defer products.Close()
-	metrics, err := cacheotel.Cache(meters, "product", products)
-	if err != nil {
-		panic(err)
-	}
-	defer metrics.Unregister()
 
 	ctx, request := traces.Tracer("shop").Start(context.Background(), "GET /product/42")
 	_, _ = products.Get(ctx, 42)
@@ -61,4 +61,129 @@ func Example() {
 	// cache.load
 	// cache.rebuild
 	// GET /product/42
+}
+
+func ExampleCache() {
+	reader := sdkmetric.NewManualReader()
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) // otel.GetMeterProvider() in a program
+
+	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
+	products, err := cache.New(nil, load, cache.Options{Name: "product"})
+	if err != nil {
+		panic(err)
+	}
+	defer products.Close()
+	metrics, err := cacheotel.Cache(meters, "product", products)
+	if err != nil {
+		panic(err)
+	}
+	defer metrics.Unregister()
+
+	for range 10 {
+		_, _ = products.Get(context.Background(), 42)
+	}
+	printMetrics(reader, "levee.cache.gets", "levee.cache.loads")
+	// Output:
+	// levee.cache.gets levee.cache=product,levee.outcome=loaded 1
+	// levee.cache.gets levee.cache=product,levee.outcome=local 9
+	// levee.cache.loads levee.cache=product 1
+}
+
+// A breaker is registered once, whatever the number of its caches.
+func ExampleBreaker() {
+	reader := sdkmetric.NewManualReader()
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	db, err := breaker.New(breaker.Options{MaxConcurrent: 16})
+	if err != nil {
+		panic(err)
+	}
+	metrics, err := cacheotel.Breaker(meters, "catalog", db)
+	if err != nil {
+		panic(err)
+	}
+	defer metrics.Unregister()
+
+	_ = db.Do(context.Background(), func(context.Context) error { return nil })
+	printMetrics(reader, "levee.breaker.calls", "levee.breaker.state")
+	// Output:
+	// levee.breaker.calls levee.name=catalog,levee.outcome=success 1
+}
+
+func ExampleFilter() {
+	reader := sdkmetric.NewManualReader()
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+	if err != nil {
+		panic(err)
+	}
+	defer exists.Close()
+	metrics, err := cacheotel.Filter(meters, "product", exists)
+	if err != nil {
+		panic(err)
+	}
+	defer metrics.Unregister()
+
+	printMetrics(reader, "levee.filter.abstaining", "levee.filter.capacity") // until its first Rebuild
+	// Output:
+	// levee.filter.abstaining levee.name=product 1
+	// levee.filter.capacity levee.name=product 1000
+}
+
+func ExampleLocker() {
+	server, err := miniredis.Run() // a Redis for the example
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	locker, err := lock.New(rdb, lock.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+	reader := sdkmetric.NewManualReader()
+	metrics, err := cacheotel.Locker(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), "orders", locker)
+	if err != nil {
+		panic(err)
+	}
+	defer metrics.Unregister()
+
+	lease, err := locker.Lock(context.Background(), "order:7")
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Unlock(context.Background())
+	printMetrics(reader, "levee.lock.held")
+	// Output:
+	// levee.lock.held levee.name=orders 1
+}
+
+// printMetrics prints the values of these metrics that are not 0, with their attributes.
+func printMetrics(reader *sdkmetric.ManualReader, names ...string) {
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &all); err != nil {
+		panic(err)
+	}
+	var lines []string
+	add := func(name string, points []metricdata.DataPoint[float64]) {
+		for _, p := range points {
+			if p.Value != 0 {
+				lines = append(lines, fmt.Sprintln(name, p.Attributes.Encoded(attribute.DefaultEncoder()), p.Value))
+			}
+		}
+	}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if !slices.Contains(names, m.Name) {
+			continue
+		}
+		switch data := m.Data.(type) {
+		case metricdata.Sum[float64]:
+			add(m.Name, data.DataPoints)
+		case metricdata.Gauge[float64]:
+			add(m.Name, data.DataPoints)
+		}
+	}
+	slices.Sort(lines)
+	fmt.Print(strings.Join(lines, ""))
 }

@@ -25,6 +25,9 @@ import (
 // A cache.wait, and a cache.rebuild that was served by the load of another one, has a link
 // to that cache.load. A cache.load that several wait for is beneath the rebuild of one of
 // them. What went wrong is the status of its span; that a key does not exist is not an error.
+//
+// The hooks may be called concurrently and hold nothing. Give one Hooks to as many caches as
+// you like: each span has the name of its cache as levee.cache.
 func Hooks(from trace.TracerProvider) cache.Hooks {
 	t := tracer{from.Tracer(scope)}
 	return cache.Hooks{

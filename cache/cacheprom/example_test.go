@@ -2,14 +2,18 @@ package cacheprom_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
@@ -29,7 +33,9 @@ func _(products *cache.Cache[int64, string], db *breaker.Breaker, exists *bloom.
 	http.Handle("/metrics", promhttp.Handler())
 }
 
-func Example() {
+// Registered with prometheus.MustRegister, the metrics stand in the default registry that
+// promhttp.Handler serves.
+func ExampleCache() {
 	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
 	products, err := cache.New(nil, load, cache.Options{Name: "product"}) // nil: without Redis
 	if err != nil {
@@ -37,28 +43,97 @@ func Example() {
 	}
 	defer products.Close()
 
-	registry := prometheus.NewRegistry() // or prometheus.MustRegister, for the default one
+	registry := prometheus.NewRegistry()
 	registry.MustRegister(cacheprom.Cache("product", products))
-	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 
 	for range 10 {
 		_, _ = products.Get(context.Background(), 42)
 	}
 
-	scrape := httptest.NewServer(http.DefaultServeMux)
-	defer scrape.Close()
-	response, err := http.Get(scrape.URL + "/metrics")
+	printScrape(registry, "levee_cache_loads_total", `levee_cache_gets_total{cache="product",outcome="lo`)
+	// Output:
+	// levee_cache_gets_total{cache="product",outcome="loaded"} 1
+	// levee_cache_gets_total{cache="product",outcome="local"} 9
+	// levee_cache_loads_total{cache="product"} 1
+}
+
+// A breaker is registered once, whatever the number of its caches.
+func ExampleBreaker() {
+	db, err := breaker.New(breaker.Options{MaxConcurrent: 16})
 	if err != nil {
 		panic(err)
 	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "levee_cache_loads_total") || strings.Contains(line, `outcome="local"`) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(cacheprom.Breaker("catalog", db))
+
+	_ = db.Do(context.Background(), func(context.Context) error { return nil })
+	_ = db.Do(context.Background(), func(context.Context) error { return errors.New("no route to host") })
+
+	printScrape(registry, "levee_breaker_state", `levee_breaker_calls_total{name="catalog",outcome="success"}`, `levee_breaker_calls_total{name="catalog",outcome="failure"}`)
+	// Output:
+	// levee_breaker_calls_total{name="catalog",outcome="failure"} 1
+	// levee_breaker_calls_total{name="catalog",outcome="success"} 1
+	// levee_breaker_state{name="catalog"} 0
+}
+
+func ExampleFilter() {
+	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+	if err != nil {
+		panic(err)
+	}
+	defer exists.Close()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(cacheprom.Filter("product", exists))
+
+	printScrape(registry, "levee_filter_abstaining", "levee_filter_capacity")
+	ids := func(yield func(string, error) bool) { yield("42", nil) } // of the database
+	if err := exists.Rebuild(context.Background(), ids); err != nil {
+		panic(err)
+	}
+	printScrape(registry, "levee_filter_abstaining", "levee_filter_ids")
+	// Output:
+	// levee_filter_abstaining{name="product"} 1
+	// levee_filter_capacity{name="product"} 1000
+	// levee_filter_abstaining{name="product"} 0
+	// levee_filter_ids{name="product"} 1
+}
+
+func ExampleLocker() {
+	server, err := miniredis.Run() // a Redis for the example
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	locker, err := lock.New(rdb, lock.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(cacheprom.Locker("orders", locker))
+
+	lease, err := locker.Lock(context.Background(), "order:7")
+	if err != nil {
+		panic(err)
+	}
+	printScrape(registry, "levee_lock_held", `levee_lock_calls_total{name="orders",outcome="acquired"}`)
+	_ = lease.Unlock(context.Background())
+	printScrape(registry, "levee_lock_held")
+	// Output:
+	// levee_lock_calls_total{name="orders",outcome="acquired"} 1
+	// levee_lock_held{name="orders"} 1
+	// levee_lock_held{name="orders"} 0
+}
+
+// printScrape prints the lines of a scrape that begin in one of these ways.
+func printScrape(registry *prometheus.Registry, begins ...string) {
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if slices.ContainsFunc(begins, func(begin string) bool { return strings.HasPrefix(line, begin) }) {
 			fmt.Print(line)
 		}
 	}
-	// Output:
-	// levee_cache_gets_total{cache="product",outcome="local"} 9
-	// levee_cache_loads_total{cache="product"} 1
 }
