@@ -28,7 +28,7 @@ func TestEachCounterIsExplained(t *testing.T) {
 		name, body, _ := strings.Cut(section, "\n")
 		sections[name] = body
 	}
-	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\|.*\\|.*\\|$")
+	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\|.*\\|.*\\|.*\\|$")
 	for _, stats := range []any{cache.Stats{}, cache.FollowStats{}, cache.AuditStats{}, localcache.Stats{}, mutexrebuild.Stats{}, breaker.Stats{}, bloom.Stats{}, lock.Stats{}} {
 		of := reflect.TypeOf(stats)
 		explained := map[string]bool{}

@@ -14,7 +14,7 @@
 // span.
 //
 // The names of the metrics are those in Prometheus with dots between their words, without
-// what OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets. docs/metrics.md
+// what OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets. docs/stats.md
 // of the module levee has a line for each of them.
 package cacheotel
 
@@ -38,13 +38,15 @@ import (
 const scope = "github.com/levee-go/levee/cache/cacheotel"
 
 // Cache has the statistics of c, which is a *cache.Cache, collected with the attribute
-// levee.cache, which is name. It is to be called once for each cache; Unregister what it
-// returns before the cache is closed.
+// levee.cache, which is name. Call it once for each cache: a second registration is observed
+// too, and doubles its counters. Unregister what it returns when the cache is closed. It
+// returns the errors of the MeterProvider for the instruments, and none of its own.
 func Cache(to metric.MeterProvider, name string, c interface{ Stats() cache.Stats }) (metric.Registration, error) {
 	return register(to, "levee.cache", name, c.Stats, metrics.Cache)
 }
 
-// Breaker is [Cache] for a breaker, whose attribute is levee.name.
+// Breaker is [Cache] for a breaker, whose attribute is levee.name. Call it once for a breaker
+// that several caches share.
 func Breaker(to metric.MeterProvider, name string, b *breaker.Breaker) (metric.Registration, error) {
 	return register(to, "levee.name", name, b.Stats, metrics.Breaker)
 }
@@ -54,8 +56,8 @@ func Filter(to metric.MeterProvider, name string, f *bloom.Filter) (metric.Regis
 	return register(to, "levee.name", name, f.Stats, metrics.Filter)
 }
 
-// Locker is [Cache] for a Locker and those made of it by With, whose attribute is
-// levee.name.
+// Locker is [Cache] for a Locker and those made of it by With, which count together. Its
+// attribute is levee.name.
 func Locker(to metric.MeterProvider, name string, l *lock.Locker) (metric.Registration, error) {
 	return register(to, "levee.name", name, l.Stats, metrics.Lock)
 }

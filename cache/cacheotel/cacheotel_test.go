@@ -233,7 +233,7 @@ func TestTheWaitForAnotherProcessIsASpan(t *testing.T) {
 	r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.lease_wait")
 }
 
-// Each metric of docs/metrics.md is collected here under its name, with the values of Stats.
+// Each metric of docs/stats.md is collected here under its name, with the values of Stats.
 func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -264,8 +264,8 @@ func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
 		}
 	}
-	page := string(must(os.ReadFile("../../docs/metrics.md")))
-	rows := regexp.MustCompile("(?m)^\\| `levee_([a-z]+)_(\\w+)` \\|").FindAllStringSubmatch(page, -1)
+	page := string(must(os.ReadFile("../../docs/stats.md")))
+	rows := regexp.MustCompile("(?m)^\\| `\\w+` \\| `levee_([a-z]+)_(\\w+)`").FindAllStringSubmatch(page, -1)
 	documented := map[string]bool{}
 	for _, row := range rows {
 		name := strings.TrimSuffix(strings.TrimSuffix(row[2], "_total"), "_seconds")

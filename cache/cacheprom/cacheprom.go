@@ -12,7 +12,7 @@
 // what it costs without Prometheus. No key is ever a label.
 //
 // [Dashboard] is a dashboard for Grafana, [Alerts] are rules for Prometheus, in which each
-// alert says what to do. docs/metrics.md of the module levee has a line for each metric.
+// alert says what to do. docs/stats.md of the module levee has a line for each metric.
 package cacheprom
 
 import (
@@ -38,25 +38,27 @@ var Dashboard string
 //go:embed alerts.yml
 var Alerts string
 
-// Cache returns a collector of the statistics of c, which is a *cache.Cache. Its metrics have
-// the label cache, which is name. Register refuses a second collector of the same name.
-// Unregister it when the cache is closed.
+// Cache returns a collector of the statistics of c, which is a *cache.Cache. Its metrics begin
+// with levee_cache_ and have the label cache, which is name. It may be collected concurrently
+// and does not block: a scrape reads Stats once. Register refuses a second collector of the same
+// name. A closed cache goes on giving its last counters: unregister its collector.
 func Cache(name string, c interface{ Stats() cache.Stats }) prometheus.Collector {
 	return newCollector("cache", name, c.Stats, metrics.Cache)
 }
 
-// Breaker is [Cache] for a breaker, whose label is name. A breaker that several caches
-// share is to be registered once.
+// Breaker is [Cache] for a breaker. Its metrics begin with levee_breaker_ and have the label
+// name. Register a breaker that several caches share once.
 func Breaker(name string, b *breaker.Breaker) prometheus.Collector {
 	return newCollector("name", name, b.Stats, metrics.Breaker)
 }
 
-// Filter is [Cache] for a filter, whose label is name.
+// Filter is [Cache] for a filter. Its metrics begin with levee_filter_ and have the label name.
 func Filter(name string, f *bloom.Filter) prometheus.Collector {
 	return newCollector("name", name, f.Stats, metrics.Filter)
 }
 
-// Locker is [Cache] for a Locker and those made of it by With, whose label is name.
+// Locker is [Cache] for a Locker and those made of it by With, which count together. Its
+// metrics begin with levee_lock_ and have the label name.
 func Locker(name string, l *lock.Locker) prometheus.Collector {
 	return newCollector("name", name, l.Stats, metrics.Lock)
 }

@@ -266,22 +266,31 @@ var notOnTheDashboard = []string{
 	"levee_filter_rebuilds_total", "levee_filter_downloads_total", "levee_lock_messages_live",
 }
 
-func TestEachAlertAsksForMetricsThatExistAndSaysWhatToDo(t *testing.T) {
-	_, families := newService(t).scrape()
+// A rule is an alert.
+type rule struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+// rules reads the alerts.
+func rules(t *testing.T) []rule {
+	t.Helper()
 	var file struct {
 		Groups []struct {
 			Name  string
-			Rules []struct {
-				Alert, Expr, For    string
-				Labels, Annotations map[string]string
-			}
+			Rules []rule
 		}
 	}
 	if err := yaml.UnmarshalStrict([]byte(cacheprom.Alerts), &file); err != nil {
 		t.Fatal(err)
 	}
+	return file.Groups[0].Rules
+}
+
+func TestEachAlertAsksForMetricsThatExistAndSaysWhatToDo(t *testing.T) {
+	_, families := newService(t).scrape()
 	names := map[string]bool{}
-	for _, rule := range file.Groups[0].Rules {
+	for _, rule := range rules(t) {
 		if names[rule.Alert] {
 			t.Errorf("%s is there twice", rule.Alert)
 		}
@@ -340,22 +349,37 @@ func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
 	}
 }
 
-// docs/metrics.md has a line for each metric, and for no other.
+// docs/stats.md has a line for each metric and for no other. That it stands beside the right field is tested with the list of metrics.
 func TestEachMetricIsDocumented(t *testing.T) {
 	_, families := newService(t).scrape()
-	page := string(must(os.ReadFile("../../docs/metrics.md")))
+	page := string(must(os.ReadFile("../../docs/stats.md")))
 	for _, name := range slices.Sorted(maps.Keys(families)) {
-		line := regexp.MustCompile("(?m)^\\| `" + name + "` \\|.*$").FindString(page)
-		if line == "" {
-			t.Errorf("docs/metrics.md has no line for %s", name)
-		}
 		for _, m := range families[name].GetMetric() {
-			if outcome := labels(m)["outcome"]; outcome != "" && !strings.Contains(line, "`"+outcome+"`") {
-				t.Errorf("docs/metrics.md does not say what outcome %s of %s means", outcome, name)
+			cell := "| `" + name + "`"
+			if outcome := labels(m)["outcome"]; outcome != "" {
+				cell += " `" + outcome + "`"
+			}
+			if n := strings.Count(page, cell+" |"); n != 1 {
+				t.Errorf("docs/stats.md has %d lines for %s", n, cell)
 			}
 		}
 	}
 	exists(t, families, page)
+	exists(t, families, string(must(os.ReadFile("../../docs/metrics.md"))))
+}
+
+// docs/operations.md has each alert, in the words of the file.
+func TestEachAlertIsDocumented(t *testing.T) {
+	page := string(must(os.ReadFile("../../docs/operations.md")))
+	for _, rule := range rules(t) {
+		said := regexp.MustCompile("{{[^}]*}}").ReplaceAllString(rule.Annotations["summary"], "…")
+		if line := "| `" + rule.Alert + "` | " + rule.Labels["severity"] + " | " + said + " | " + rule.Annotations["runbook"] + " |\n"; !strings.Contains(page, line) {
+			t.Errorf("docs/operations.md lacks the line\n%s", line)
+		}
+	}
+	if n := strings.Count(page, "\n| `Levee"); n != len(rules(t)) {
+		t.Errorf("docs/operations.md has %d alerts, the file %d", n, len(rules(t)))
+	}
 }
 
 func must[T any](v T, err error) T {

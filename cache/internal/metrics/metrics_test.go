@@ -2,8 +2,10 @@ package metrics_test
 
 import (
 	"maps"
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/levee-go/levee/bloom"
@@ -14,10 +16,11 @@ import (
 )
 
 // A field that somebody adds to a Stats must not be forgotten here: each of them changes
-// some metric, but for those that say what others say.
+// some metric, but for those that say what others say. docs/stats.md names it beside the
+// field.
 func TestEachFieldIsAMetric(t *testing.T) {
 	eachField(t, metrics.Cache, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
-		"LocalTier.Distrusted", "Rebuild.Waits")
+		"LocalTier.Distrusted", "Rebuild.Waits", "Rebuild.InProcess")
 	eachField(t, metrics.Breaker, "LostCallbacks")
 	eachField(t, metrics.Filter, "Hashes")
 	eachField(t, metrics.Lock)
@@ -25,10 +28,14 @@ func TestEachFieldIsAMetric(t *testing.T) {
 
 func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *testing.T, families []metrics.Family[S], but ...string) {
 	t.Helper()
+	page, err := os.ReadFile("../../../docs/stats.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var s S
 	before := values(families, &s)
-	var try func(name string, field reflect.Value)
-	try = func(name string, field reflect.Value) {
+	var try func(of reflect.Type, name string, field reflect.Value)
+	try = func(of reflect.Type, name string, field reflect.Value) {
 		if slices.Contains(but, name) {
 			return
 		}
@@ -38,7 +45,7 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 				if name != "" {
 					inner = name + "." + inner
 				}
-				try(inner, field.Field(i))
+				try(field.Type(), inner, field.Field(i))
 			}
 			return
 		}
@@ -54,18 +61,23 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 		default:
 			field.Set(reflect.ValueOf(cache.Histogram{Over: 1}))
 		}
-		changed := 0
-		for name, value := range values(families, &s) {
-			if before[name] != value {
-				changed++
+		var changed []string
+		for metric, value := range values(families, &s) {
+			if before[metric] != value {
+				changed = append(changed, "`"+strings.ReplaceAll(metric, " ", "` `")+"`")
 			}
 		}
-		if changed != 1 {
-			t.Errorf("%d metrics show %s of %T", changed, name, s)
+		if len(changed) != 1 {
+			t.Errorf("%q show %s of %T", changed, name, s)
+		} else if _, section, _ := strings.Cut(string(page), "\n## "+of.String()+"\n"); true {
+			section, _, _ = strings.Cut(section, "\n## ")
+			if line := "\n| `" + name[strings.LastIndex(name, ".")+1:] + "` | " + changed[0] + " | "; !strings.Contains(section, line) {
+				t.Errorf("docs/stats.md, %v: there is no line%s", of, line)
+			}
 		}
 		field.SetZero()
 	}
-	try("", reflect.ValueOf(&s).Elem())
+	try(nil, "", reflect.ValueOf(&s).Elem())
 	if after := values(families, &s); !maps.Equal(before, after) {
 		t.Errorf("%v became %v", before, after)
 	}
