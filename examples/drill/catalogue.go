@@ -116,7 +116,7 @@ func (c *Catalogue) Reprice(ctx context.Context, id, price int64) (version int64
 // query runs do on a connection of its own and takes the query time over it, the given part of it afterwards.
 func (c *Catalogue) query(ctx context.Context, after time.Duration, do func(*sql.Conn) error) error {
 	c.queries.Add(1)
-	raise(&c.peak, c.running.Add(1))
+	servers.Raise(&c.peak, c.running.Add(1))
 	defer c.running.Add(-1)
 
 	conn, err := c.db.Conn(ctx)
@@ -124,11 +124,11 @@ func (c *Catalogue) query(ctx context.Context, after time.Duration, do func(*sql
 		return err
 	}
 	defer conn.Close() // gives it back to the pool
-	if err := sleep(ctx, c.queryTime-after); err != nil {
+	if err := servers.Sleep(ctx, c.queryTime-after); err != nil {
 		return err
 	}
 	found := do(conn)
-	if err := sleep(ctx, after); err != nil {
+	if err := servers.Sleep(ctx, after); err != nil {
 		return err
 	}
 	return found
@@ -136,27 +136,7 @@ func (c *Catalogue) query(ctx context.Context, after time.Duration, do func(*sql
 
 // IDs streams the ids of all rows, which is what a filter is built from. It is neither slowed down nor counted.
 func (c *Catalogue) IDs(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		rows, err := c.db.QueryContext(ctx, "SELECT id FROM product")
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id int64
-			if err := rows.Scan(&id); err != nil {
-				yield("", err)
-				return
-			}
-			if !yield(strconv.FormatInt(id, 10), nil) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield("", err)
-		}
-	}
+	return servers.ProductIDs(ctx, c.db.DB)
 }
 
 // reset starts the counting anew, and from then on keeps the moments at which the given products are asked for.
@@ -189,25 +169,3 @@ func (c *Catalogue) askedFor(id int64) []time.Time {
 
 // Close closes the database and takes away what was made for the drill.
 func (c *Catalogue) Close() error { return c.db.Close() }
-
-// raise lifts a to n if n is more.
-func raise(a *atomic.Int64, n int64) {
-	for {
-		old := a.Load()
-		if n <= old || a.CompareAndSwap(old, n) {
-			return
-		}
-	}
-}
-
-// sleep waits for d or for the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

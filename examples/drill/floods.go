@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/examples/internal/console"
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // scraperFlood: scrapers ask for products that do not exist, honest readers for ones that do.
@@ -124,7 +125,7 @@ func set(ctx context.Context, c cached, p Product) (err error) {
 		if err = c.Set(ctx, p.ID, p); err == nil {
 			return nil
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := servers.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -138,7 +139,7 @@ func avalanche(ctx context.Context, t *trial) error {
 	for i := range wanted {
 		wanted[i] = 1 + int64(popular.Uint64())
 	}
-	if err := sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
+	if err := servers.Sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
 		return err
 	}
 	t.begin()
@@ -187,7 +188,7 @@ func (t *trial) afterwards(ctx context.Context, writes *ledger) {
 				if err != nil || writes.overdue(id, p.Version, time.Now()) == 0 {
 					break
 				}
-				if sleep(ctx, time.Millisecond) != nil || time.Now().After(end) {
+				if servers.Sleep(ctx, time.Millisecond) != nil || time.Now().After(end) {
 					t.seen.behind()
 					break
 				}

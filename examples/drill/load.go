@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // openLoad sends n requests evenly over d, each on its own and whether or not the earlier ones have been answered: users do not wait for
@@ -22,7 +24,7 @@ func openLoad(ctx context.Context, n int, d time.Duration, send func(i int, due 
 	for i := range n {
 		due := start.Add(d * time.Duration(i) / time.Duration(n))
 		// A timer is good to a millisecond or so; what is due until it fires goes out in one go.
-		if wait := time.Until(due); wait > 0 && sleep(ctx, wait) != nil {
+		if wait := time.Until(due); wait > 0 && servers.Sleep(ctx, wait) != nil {
 			return
 		}
 		all.Go(func() { send(i, due) })
@@ -40,7 +42,7 @@ func closedLoad(ctx context.Context, seed uint64, n int, d, pause time.Duration,
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(user)))
 			first := pause * time.Duration(user) / time.Duration(n) // they do not march in step
-			for wait := first; sleep(ctx, wait) == nil; wait = pause {
+			for wait := first; servers.Sleep(ctx, wait) == nil; wait = pause {
 				ask(user, rng)
 			}
 		})

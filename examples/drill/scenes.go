@@ -124,7 +124,7 @@ func (s settings) scene(ctx context.Context, r *report, around surroundings, sce
 func (s settings) step(ctx context.Context, r *report, server *servers.Redis, scene scene, step step, p process) (result row, err error) {
 	t := &trial{store: p.store, size: s.size, seed: s.seed, rng: rand.New(rand.NewPCG(s.seed, 0)), rows: s.rows, ttl: p.ttl}
 	t.seen.patience, t.seen.grace = s.size.patience, s.size.grace
-	defer r.during(step.name, func() string {
+	defer console.During(r.progress, r.began, step.name, func() string {
 		return fmt.Sprintf("%s reads, %s queries", console.Count(t.seen.reads.Load()), console.Count(p.store.queries.Load()))
 	})()
 	// The next step must not find what this one left.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
 )
 
@@ -18,7 +19,7 @@ type surroundings struct {
 // open starts or reaches the servers that the flags ask for.
 func (s settings) open(ctx context.Context, r *report) (opened surroundings, err error) {
 	mark := fmt.Sprintf("%08x", rand.Uint32()) // so that drills against the same servers do not meet
-	defer r.during("starting", func() string { return "" })()
+	defer console.During(r.progress, r.began, "starting", func() string { return "" })()
 	if opened.redis, err = servers.OpenRedis(ctx, s.redis, "levee-drill-"+mark); err != nil {
 		return opened, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/examples/internal/console"
+	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/levee-go/levee/localcache"
 )
 
@@ -80,7 +81,7 @@ func allFloods(ctx context.Context, t *trial) error {
 		}
 	}
 	absent := t.absentProducts()
-	if err := sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
+	if err := servers.Sleep(ctx, time.Until(t.end)-t.size.before); err != nil {
 		return err
 	}
 	t.begin()

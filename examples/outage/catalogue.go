@@ -62,7 +62,7 @@ func openCatalogue(ctx context.Context, name string, size scale) (*Catalogue, er
 // Product reads one row, or returns sql.ErrNoRows. It has the form of a cache's loader.
 func (c *Catalogue) Product(ctx context.Context, id int64) (p Product, err error) {
 	c.queries.Add(1)
-	raise(&c.peak, c.running.Add(1))
+	servers.Raise(&c.peak, c.running.Add(1))
 	defer c.running.Add(-1)
 	conn, err := c.db.Conn(ctx)
 	if err != nil {
@@ -70,9 +70,9 @@ func (c *Catalogue) Product(ctx context.Context, id int64) (p Product, err error
 	}
 	defer conn.Close() // gives it back to the pool
 	if c.down.Load() {
-		return p, errors.Join(sleep(ctx, c.patience), errDown)
+		return p, errors.Join(servers.Sleep(ctx, c.patience), errDown)
 	}
-	if err := sleep(ctx, c.queryTime); err != nil {
+	if err := servers.Sleep(ctx, c.queryTime); err != nil {
 		return p, err
 	}
 	return p, conn.QueryRowContext(ctx, "SELECT id, name FROM product WHERE id = $1", id).Scan(&p.ID, &p.Name)
@@ -92,25 +92,4 @@ func (c *Catalogue) look() (queries, peak int64) {
 	return c.queries.Load(), c.peak.Swap(c.running.Load())
 }
 
-func raise(highest *atomic.Int64, n int64) {
-	for {
-		old := highest.Load()
-		if n <= old || highest.CompareAndSwap(old, n) {
-			return
-		}
-	}
-}
-
 func isNotFound(err error) bool { return errors.Is(err, sql.ErrNoRows) }
-
-// sleep waits for d or for the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

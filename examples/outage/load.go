@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // warm reads every product once in every process: the services have been running for a while.
@@ -49,7 +51,7 @@ func (s *stage) load(ctx context.Context, seed uint64, lasts time.Duration, bega
 	for i := range int(lasts.Seconds() * float64(s.size.reads)) {
 		due := began.Add(time.Second * time.Duration(i) / time.Duration(s.size.reads))
 		// A timer is good to a millisecond or so; what is due until it fires goes out in one go.
-		if wait := time.Until(due); wait > 0 && sleep(ctx, wait) != nil {
+		if wait := time.Until(due); wait > 0 && servers.Sleep(ctx, wait) != nil {
 			return
 		}
 		id, first := 1+int64(popular.Uint64()), int(s.scene.Load())

@@ -164,7 +164,7 @@ func (s *stage) conduct(ctx context.Context, r *report, began time.Time) (scores
 		sum := score{scene: scene}
 		for range scene.beats {
 			beat++
-			if err := sleep(ctx, time.Until(began.Add(time.Duration(beat)*s.size.beat))); err != nil {
+			if err := servers.Sleep(ctx, time.Until(began.Add(time.Duration(beat)*s.size.beat))); err != nil {
 				return nil, err
 			}
 			plain, levee := s.sides[0].beat(), s.sides[1].beat()

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // An attack is one run: a scraper and honest users at the same processes for the same time.
@@ -90,7 +92,7 @@ func (a *attack) visit(ctx context.Context, client *http.Client) {
 	defer all.Wait()
 	for i := range a.size.visits {
 		due := start.Add(a.size.lasts * time.Duration(i) / time.Duration(a.size.visits))
-		if sleep(ctx, time.Until(due)) != nil {
+		if servers.Sleep(ctx, time.Until(due)) != nil {
 			return
 		}
 		id, at := 1+int64(popular.Uint64()), i%len(a.shops)
@@ -121,7 +123,7 @@ func (a *attack) announce(ctx context.Context, client *http.Client) {
 		} else {
 			a.fresh.add(newcomer{id, home, time.Now()})
 		}
-		if sleep(ctx, a.size.newEvery) != nil {
+		if servers.Sleep(ctx, a.size.newEvery) != nil {
 			return
 		}
 	}
@@ -138,7 +140,7 @@ func (a *attack) rebuild(ctx context.Context) {
 			return
 		}
 		a.rebuilds.Add(1)
-		if sleep(ctx, a.size.rebuildEvery) != nil {
+		if servers.Sleep(ctx, a.size.rebuildEvery) != nil {
 			return
 		}
 	}

@@ -95,7 +95,7 @@ func (c *Catalogue) query(ctx context.Context, do func(*sql.Conn) error) error {
 		return err
 	}
 	defer conn.Close() // gives it back to the pool
-	if err := sleep(ctx, c.queryTime); err != nil {
+	if err := servers.Sleep(ctx, c.queryTime); err != nil {
 		return err
 	}
 	return do(conn)
@@ -105,36 +105,6 @@ func (c *Catalogue) query(ctx context.Context, do func(*sql.Conn) error) error {
 func (c *Catalogue) IDs(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		c.queries.Add(1)
-		rows, err := c.db.QueryContext(ctx, "SELECT id FROM product")
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id int64
-			if err := rows.Scan(&id); err != nil {
-				yield("", err)
-				return
-			}
-			if !yield(strconv.FormatInt(id, 10), nil) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield("", err)
-		}
-	}
-}
-
-// sleep waits for d or for the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		servers.ProductIDs(ctx, c.db.DB)(yield)
 	}
 }

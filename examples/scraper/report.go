@@ -3,9 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/levee-go/levee/examples/internal/console"
@@ -119,42 +117,6 @@ func (r *report) closing(results []result) {
 		scraped += m.scraped
 	}
 	fmt.Fprintf(r.out, "\n%s random ids in all; measured in %.0f s\n", console.Count(scraped), time.Since(r.began).Seconds())
-}
-
-// during shows what is going on until the function it returns is called: as a live line on a terminal, else as one line.
-func (r *report) during(what string, state func() string) (done func()) {
-	if !isTerminal(r.progress) {
-		fmt.Fprintf(r.progress, "%4.0fs  %s\n", time.Since(r.began).Seconds(), what)
-		return func() {}
-	}
-	end := make(chan struct{})
-	var live sync.WaitGroup
-	live.Go(func() {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			fmt.Fprintf(r.progress, "\r\x1b[K%4.0fs  %s  %s", time.Since(r.began).Seconds(), what, state())
-			select {
-			case <-tick.C:
-			case <-end:
-				fmt.Fprint(r.progress, "\r\x1b[K")
-				return
-			}
-		}
-	})
-	return func() {
-		close(end)
-		live.Wait()
-	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }

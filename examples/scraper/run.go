@@ -46,7 +46,7 @@ var fullScale = scale{
 // open starts or reaches the servers that the flags ask for.
 func (s settings) open(ctx context.Context, r *report) (*redisServer, *Catalogue, error) {
 	mark := fmt.Sprintf("%08x", rand.Uint32()) // so that programs that use the same servers do not meet
-	defer r.during("starting", func() string { return "" })()
+	defer console.During(r.progress, r.began, "starting", func() string { return "" })()
 	server, err := openRedis(ctx, s.redis, "levee-scraper-"+mark)
 	if err != nil {
 		return nil, nil, err
@@ -86,7 +86,7 @@ func (s settings) runs(ctx context.Context, r *report) (results []result, err er
 // attack makes one run. It returns what it measured, and how many products it has made.
 func (s settings) attack(ctx context.Context, r *report, site site) (m result, made int, err error) {
 	a := &attack{site: site, seed: s.seed}
-	defer r.during(site.way.String(), func() string {
+	defer console.During(r.progress, r.began, site.way.String(), func() string {
 		return fmt.Sprintf("%s ids scraped, %s visits, %s queries",
 			console.Count(a.scraped.Load()), console.Count(int64(a.seen.visits())), console.Count(site.catalogue.queries.Load()))
 	})()

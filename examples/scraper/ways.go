@@ -11,6 +11,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -104,7 +105,7 @@ func (s site) fill(ctx context.Context, shops []*shop) error {
 	defer cancel()
 	for _, shop := range shops {
 		for shop.filter.Stats().Abstaining {
-			if err := sleep(ctx, time.Millisecond); err != nil {
+			if err := servers.Sleep(ctx, time.Millisecond); err != nil {
 				return errors.New("a process does not get the filter")
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // A frame is what the page learns in each beat.
@@ -82,7 +84,7 @@ func newLive(s *stage) *live {
 
 // watch makes a frame with each beat until ctx ends.
 func (l *live) watch(ctx context.Context) {
-	for last := time.Now(); sleep(ctx, l.beat-time.Since(last)%l.beat) == nil; {
+	for last := time.Now(); servers.Sleep(ctx, l.beat-time.Since(last)%l.beat) == nil; {
 		var looks sync.WaitGroup
 		for _, f := range l.fleets {
 			looks.Go(func() {
@@ -235,7 +237,7 @@ func (l *live) whenServed(ctx context.Context, change *priceChange, side int) {
 						return
 					}
 				}
-				if sleep(ctx, pause) != nil {
+				if servers.Sleep(ctx, pause) != nil {
 					return
 				}
 			}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // A crowd is who asks both shops: visitors, always, and a scraper, if it is let loose. Everybody asks when it is time, whether or not
@@ -32,7 +34,7 @@ func (c *crowd) come(ctx context.Context) {
 	const beat = 10 * time.Millisecond
 	began, visitors, pages := time.Now(), 0, 0
 	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret
-	for last := began; sleep(ctx, beat) == nil; {
+	for last := began; servers.Sleep(ctx, beat) == nil; {
 		now := time.Now()
 		for ; visitors < int(now.Sub(began).Seconds()*float64(c.rate)); visitors++ {
 			id := 1 + rng.Int64N(c.size.Products)

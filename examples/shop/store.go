@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -74,24 +73,7 @@ func (s *Store) SetPrice(ctx context.Context, id, cents int64) error {
 
 // IDs gives the numbers of all rows as a filter wants them.
 func (s *Store) IDs(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		rows, err := s.db.QueryContext(ctx, "SELECT id FROM product")
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id int64
-			err := rows.Scan(&id)
-			if !yield(strconv.FormatInt(id, 10), err) || err != nil {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield("", err)
-		}
-	}
+	return servers.ProductIDs(ctx, s.db)
 }
 
 // connect waits for a connection, and for as long as a query for id takes.
@@ -101,7 +83,7 @@ func (s *Store) connect(ctx context.Context, id int64) (*sql.Conn, error) {
 		return nil, err
 	}
 	s.count(id)
-	if err := sleep(ctx, time.Duration(s.queryTime.Load())); err != nil {
+	if err := servers.Sleep(ctx, time.Duration(s.queryTime.Load())); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
@@ -121,23 +103,5 @@ func (s *Store) count(id int64) {
 
 // begin counts a query that is under way from here on.
 func (s *Store) begin() {
-	n := s.running.Add(1)
-	for {
-		old := s.figures.peak.Load()
-		if n <= old || s.figures.peak.CompareAndSwap(old, n) {
-			return
-		}
-	}
-}
-
-// sleep waits for d or for the end of ctx, whose error it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	servers.Raise(&s.figures.peak, s.running.Add(1))
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/examples/internal/servers"
 )
 
 // A Refusal is an answer that turns a customer down, as it should: sold out, too frequent.
@@ -90,13 +92,4 @@ func Percentile(waits []time.Duration, p float64) time.Duration {
 }
 
 // Think stands for what a request does besides asking the database: it takes d, or until ctx ends.
-func Think(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func Think(ctx context.Context, d time.Duration) error { return servers.Sleep(ctx, d) }

@@ -40,6 +40,9 @@ class Chart {
     unit.className = "quiet";
     unit.textContent = o.unit;
     title.append(unit);
+    const says = document.createElement("p");
+    says.className = "says";
+    says.textContent = o.says;
     const legend = document.createElement("div");
     legend.className = "legend";
     for (const s of o.series) {
@@ -52,7 +55,7 @@ class Chart {
     }
     this.svg = document.createElementNS(svgns, "svg");
     this.svg.setAttribute("role", "img");
-    this.box.append(title, legend, this.svg);
+    this.box.append(title, says, legend, this.svg);
     $("charts").append(this.box);
   }
 
@@ -136,20 +139,17 @@ class Chart {
     svg.setAttribute("aria-label", `${o.title}, ${o.unit}. Now: ${latest.join(", ")}`);
   }
 
-  // drawEvents marks what was pressed. A name is left out where it would stand on another.
+  // drawEvents marks what was pressed. A name is left out where it would stand on another; all lines are below the names.
   drawEvents(frames, x) {
+    const events = frames.flatMap((f) => (f.Events || []).map((name) => ({ name, at: x(f.At) }))).filter((e) => e.at >= this.area.left);
+    for (const { at } of events) el(this.svg, "line", { class: "mark", x1: at, x2: at, y1: 6, y2: this.area.bottom });
     const ends = [-99, -99, -99];
-    for (const f of frames) {
-      for (const name of f.Events || []) {
-        const at = x(f.At);
-        if (at < this.area.left) continue;
-        el(this.svg, "line", { class: "mark", x1: at, x2: at, y1: 6, y2: this.area.bottom });
-        const width = name.length * 5.6, flip = at + width + 4 > this.area.right;
-        const from = flip ? at - width - 4 : at + 3, row = ends.findIndex((end) => end <= from);
-        if (row < 0) continue;
-        ends[row] = flip ? at + 2 : from + width + 6;
-        el(this.svg, "text", { class: "event over", x: flip ? at - 3 : at + 3, y: 12 + 12 * row, "text-anchor": flip ? "end" : "start" }, name);
-      }
+    for (const { name, at } of events) {
+      const width = name.length * 5.6, flip = at + width + 4 > this.area.right;
+      const from = flip ? at - width - 4 : at + 3, row = ends.findIndex((end) => end <= from);
+      if (row < 0) continue;
+      ends[row] = flip ? at + 2 : from + width + 6;
+      el(this.svg, "text", { class: "event over", x: flip ? at - 3 : at + 3, y: 12 + 12 * row, "text-anchor": flip ? "end" : "start" }, name);
     }
   }
 
@@ -181,11 +181,13 @@ const millis = (t) => (t >= 1000 ? `${t / 1000} s` : `${t} ms`);
 const charts = [
   new Chart({
     title: "Database queries", unit: "per second", least: 60,
+    says: "What the cache lets through. Lower is better.",
     limit: () => shop.about && { value: shop.about.Connections * 1000 / shop.about.Query, name: "what each database can answer" },
     series: sides.map((name, i) => ({ name: i ? "levee" : "plain", colour: name, value: (f) => per(f, f.Sides[i].Queries) })),
   }),
   new Chart({
     title: "What visitors wait", unit: "log scale", log: [0.1, 10000], tick: millis,
+    says: "Half of them wait less than p50, one of a hundred longer than p99. Lower is better.",
     series: sides.flatMap((name, i) => [
       { name: `${name} p99`, colour: name, value: (f) => f.Sides[i].P99 || null },
       { name: `${name} p50`, colour: name, dash: true, value: (f) => f.Sides[i].P50 || null },
@@ -193,23 +195,27 @@ const charts = [
   }),
   new Chart({
     title: "Requests", unit: "answered per second", least: 100,
+    says: "Of visitors and of the scraper. Both shops are asked the same.",
     series: sides.flatMap((name, i) => [
       { name, colour: name, value: (f) => per(f, f.Sides[i].Now.Answered + f.Sides[i].Now.Pages - f.Sides[i].Now.PageErrors) },
       { name: `${name} errors`, colour: name, dash: true, value: (f) => per(f, f.Sides[i].Now.Errors + f.Sides[i].Now.PageErrors) },
     ]),
   }),
   new Chart({
-    title: "Who answers in levee", unit: "% of requests", percent: true, least: 100, stacked: true, tick: percent,
+    title: "Who answers in levee", unit: "% of requests",
+    says: "The more local tier, filter and Redis answer, the less reaches the database.", percent: true, least: 100, stacked: true, tick: percent,
     series: [["local tier", "local", "Local"], ["filter", "filter", "Filter"], ["Redis", "redis", "Redis"], ["database", "source", "Source"]]
       .map(([name, colour, field]) => ({ name, colour, value: shareOf(1, (n) => n[field]) }))
       .concat({ name: "error", colour: "error", value: shareOf(1, (n) => n.Errors + n.PageErrors) }),
   }),
   new Chart({
-    title: "Stale answers", unit: "% of levee's, past their TTL", percent: true, least: 20, tick: percent,
+    title: "Stale answers", unit: "% of levee's visitors",
+    says: "Values past their TTL that answer at once while one process loads the new one.", percent: true, least: 20, tick: percent,
     series: [{ name: "levee", colour: "levee", value: (f) => (f.Sides[1].Now.Asked ? 100 * f.Sides[1].Now.Stale / f.Sides[1].Now.Asked : 0) }],
   }),
   new Chart({
-    title: "When products expire", unit: "in Redis, per second", bars: true, least: 20,
+    title: "When products expire", unit: "in Redis, in so many seconds",
+    says: "A low, wide hill expires bit by bit; one tall bar is an avalanche to come.", bars: true, least: 20,
     series: sides.map((name, i) => ({ name, colour: name, value: (f) => f.Ends[i] })),
   }),
 ];
