@@ -37,9 +37,9 @@ type AuditOptions[K comparable, V any] struct {
 // A StaleValue is a value that is served although the source has another one, and nobody
 // has invalidated it.
 type StaleValue[K comparable, V any] struct {
-	Key    K
-	Cached V
-	Source V             // the zero V if Gone
+	Key    K             // of the cache
+	Cached V             // what Redis has, and readers get
+	Source V             // what the source has; the zero V if Gone
 	Gone   bool          // the source has no such key
 	Age    time.Duration // since the cached value was read from the source
 }

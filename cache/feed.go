@@ -48,6 +48,7 @@ type Stream interface {
 
 // A Batch is a part of a [Stream].
 type Batch struct {
+	// Changes are in the order of their commits.
 	Changes []Change
 	// Position is where a later stream can begin after these changes: the zero Position
 	// in the middle of a transaction.
@@ -75,8 +76,8 @@ var ErrPositionLost = errors.New("cache: the position in the feed is lost")
 
 // A Change is what happened to one row, or to a table.
 type Change struct {
-	Table string // as the feed names it, "public.product" for example
-	Kind  ChangeKind
+	Table string     // as the feed names it, "public.product" for example
+	Kind  ChangeKind // an insert, an update, a delete, or the table as a whole
 	// Old and New are the row before and after. Old is nil for an Inserted row, New for a
 	// Deleted one. Old of an Updated row may be nil as well, which says that none of the
 	// columns that the database logs of old rows has changed.

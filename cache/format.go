@@ -20,7 +20,9 @@ import (
 // panics on, is returned and not stored; bytes that Unmarshal does not take are a
 // miss.
 type Codec interface {
+	// Marshal gives the bytes of a value.
 	Marshal(v any) ([]byte, error)
+	// Unmarshal sets what v points to. An error says that data is no value of its type.
 	Unmarshal(data []byte, v any) error
 }
 

@@ -21,6 +21,7 @@ import (
 // it before a key comes to exist. If it has an Ensure of that form too, Set and Write call
 // that one, since they do not know whether their keys are new.
 type Filter interface {
+	// MayContain is false if id surely does not exist.
 	MayContain(ctx context.Context, id string) bool
 }
 

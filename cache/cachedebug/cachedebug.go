@@ -37,9 +37,13 @@ import (
 
 // A Cache is what a *cache.Cache is, of whatever types.
 type Cache interface {
+	// Name is Options.Name of the cache.
 	Name() string
+	// Stats is a snapshot of its counters.
 	Stats() cache.Stats
+	// TopKeys are up to n of the keys that are read most.
 	TopKeys(n int) []cache.HotKey
+	// Inspect looks at the key of an id, without loading it.
 	Inspect(ctx context.Context, id string) (cache.Inspection, error)
 }
 

@@ -114,6 +114,7 @@ func (b *Outbox) Create(ctx context.Context) error {
 
 // A Tx is a transaction of database/sql.
 type Tx interface {
+	// ExecContext is that of *sql.Tx.
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
