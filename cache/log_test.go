@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -165,13 +166,16 @@ func TestOptionsThatNeedRedisSaySo(t *testing.T) {
 		"ReplicaLag":   func(o *cache.Options) { o.ReplicaLag = time.Second },
 		"WaitReplicas": func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 },
 	} {
-		var log redistest.Log
-		o := cache.Options{Name: "test", Logger: log.Logger()}
-		change(&o)
-		c := must(cache.New(nil, loadNothing[int64], o))
-		if n := log.Count(told); (n == 1) != (options != "") || options != "" && log.Count("options="+options) != 1 {
-			t.Errorf("with %q the log says:\n%s", options, &log)
-		}
-		_ = c.Close()
+		synctest.Test(t, func(t *testing.T) {
+			var log redistest.Log
+			o := cache.Options{Name: "test", Logger: log.Logger()}
+			change(&o)
+			c := must(cache.New(nil, loadNothing[int64], o))
+			defer c.Close()
+			synctest.Wait() // a line is written by a goroutine of its own
+			if n := log.Count(told); (n == 1) != (options != "") || n != log.Count("options="+options+"\n") {
+				t.Errorf("with %q the log says:\n%s", options, &log)
+			}
+		})
 	}
 }
