@@ -38,7 +38,7 @@ func (s settings) chart(number int, results []row) chart.Chart {
 	}
 	c.Lines[1].Name = "levee"
 	if !scene.showsStale {
-		c.Says += fmt.Sprintf(" At once there were %s with the plain cache, %s with levee; of 100 users 99 waited for at most %s and %s.",
+		c.Says += fmt.Sprintf(" At once there were %s with the plain cache, %s with levee; 99 of 100 users waited for at most %s with the plain cache, %s with levee.",
 			console.Count(first.peak), console.Count(last.peak), console.Millis(first.p99), console.Millis(last.p99))
 	}
 	return c

@@ -64,8 +64,8 @@ func (p Page) WriteFile(path string) (err error) {
 
 // The drawing, in the units of the SVG's viewBox.
 const (
-	width, height            = 760.0, 250.0
-	left, right, top, bottom = 56.0, 16.0, 30.0, 28.0
+	width, height            = 760.0, 263.0
+	left, right, top, bottom = 56.0, 16.0, 43.0, 28.0
 	plotWidth, plotHeight    = width - left - right, height - top - bottom
 	mostTicks                = 6
 )
@@ -89,7 +89,7 @@ type path struct {
 
 type area struct {
 	X, Width     float64
-	NameX, NameY float64 // the names of neighbours stand at different heights
+	NameX, NameY float64 // the names of neighbours, and of theirs, stand at different heights
 	Anchor       string  // which end of the name is at NameX
 	Name         string
 	Trouble      bool
@@ -119,7 +119,7 @@ func (c Chart) Drawing() drawing {
 		d.YTicks = append(d.YTicks, tick{y(v), number(v)})
 	}
 	for i, s := range c.Spans {
-		a := area{X: x(s.From), Width: x(s.To) - x(s.From), NameX: x(s.From) + 3, NameY: float64(11 + 13*(i%2)), Anchor: "start", Name: s.Name, Trouble: s.Trouble}
+		a := area{X: x(s.From), Width: x(s.To) - x(s.From), NameX: x(s.From) + 3, NameY: float64(11 + 13*(i%3)), Anchor: "start", Name: s.Name, Trouble: s.Trouble}
 		if i > 0 && i == len(c.Spans)-1 {
 			a.NameX, a.Anchor = d.Right, "end" // it must not run over the edge
 		}
