@@ -69,11 +69,8 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 		}
 		if len(changed) != 1 {
 			t.Errorf("%q show %s of %T", changed, name, s)
-		} else if _, section, _ := strings.Cut(string(page), "\n## "+of.String()+"\n"); true {
-			section, _, _ = strings.Cut(section, "\n## ")
-			if line := "\n| `" + name[strings.LastIndex(name, ".")+1:] + "` | " + changed[0] + " | "; !strings.Contains(section, line) {
-				t.Errorf("docs/stats.md, %v: there is no line%s", of, line)
-			}
+		} else if line := "\n| `" + name[strings.LastIndex(name, ".")+1:] + "` | " + changed[0] + " | "; !strings.Contains(section(string(page), of.String()), line) {
+			t.Errorf("docs/stats.md, %v: there is no line%s", of, line)
 		}
 		field.SetZero()
 	}
@@ -81,6 +78,13 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 	if after := values(families, &s); !maps.Equal(before, after) {
 		t.Errorf("%v became %v", before, after)
 	}
+}
+
+// section is what stands under a heading.
+func section(page, heading string) string {
+	_, rest, _ := strings.Cut(page, "\n## "+heading+"\n")
+	text, _, _ := strings.Cut(rest, "\n## ")
+	return text
 }
 
 // values are all that families say of a snapshot.
