@@ -49,12 +49,14 @@ help: ## This list
 redis: ## Install redis-server if it is missing (apt-get or brew)
 	@bash .ci/install-redis
 
-# Two packages at a time, whatever the machine: most start servers and processes of
-# their own and wait for them more than they compute; more of them at a time would
-# take each other's processors. -vet=all makes go test check all that go vet checks.
+# Two packages of the library at a time and beside them one of another module, whatever
+# the machine: most start servers and processes of their own and wait for them more than
+# they compute; more of them at a time would take each other's processors. The longest
+# begin first. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) $(MODULES:%='-C=% -race -p=2 -vet=all -timeout=30m ./...') '$(failpoints)'
+	@$(runtests) '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
+		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=30m ./...',$(filter-out .,$(MODULES))) '$(failpoints)'
 
 .PHONY: servers
 servers: redis ## The tests of what talks to Redis, on each server that Debian has (PKG=)

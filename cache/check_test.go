@@ -63,6 +63,7 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 		{"nobody listens", dead.Client(t), "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel() // one waits for five seconds
 			err := checked(t, test.rdb)
 			switch {
 			case test.want == "" && err != nil:

@@ -130,9 +130,11 @@ func TestAClearThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 // No message reaches the process, as it knows by now. It may answer with old values for
 // a second, from Redis or from its memory; reading the epoch less often fails here.
 func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
+	leavesNothing(t)
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local ", local), func(t *testing.T) {
-			server := start(t)
+			t.Parallel() // it waits, most of the time
+			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real", local: local})
 			r.deaf = true
 			p := redistest.Proxy(t, server.Addr())

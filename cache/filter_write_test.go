@@ -37,9 +37,11 @@ func openFilter(r *rig, rdb redis.UniversalClient, counting bool) *bloom.Filter 
 // Without Redis the filter cannot learn, and abstains. A row that exists is in it, so its
 // update runs; the row of an insert would be denied afterwards, so it does not run.
 func TestAnUpdateNeedsNoRedisBecauseOfAFilter(t *testing.T) {
+	leavesNothing(t)
 	for _, counting := range []bool{false, true} {
 		t.Run("counting "+strconv.FormatBool(counting), func(t *testing.T) {
-			server := start(t)
+			t.Parallel() // it waits, most of the time
+			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			proxy := redistest.Proxy(t, server.Addr())
 			filter := openFilter(r, proxy.Client(t), counting)

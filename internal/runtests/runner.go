@@ -8,7 +8,14 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
+
+// So many commands run at a time: the second uses the processors while the tests of the
+// first wait.
+const atATime = 2
 
 // If more tests than this fail in one command, none of them runs again: a server that
 // is missing, say, fails all of them.
@@ -16,8 +23,9 @@ const tooManyToRepeat = 20
 
 // A runner runs commands and remembers what failed in them.
 type runner struct {
-	out io.Writer // progress
-	log io.Writer // what go itself prints to its standard error, such as downloads
+	mu  sync.Mutex // guards out
+	out io.Writer  // progress
+	log io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
 
 	passed, failed, skipped int
 	failures                []failure
@@ -29,16 +37,37 @@ type failure struct {
 	why   string // the output
 }
 
-// run runs go test with these arguments, and then again what failed.
-func (r *runner) run(args []string) {
-	flags, packages := split(args)
-	var ended []*pkg
-	builds, err := r.goTest(flags, packages, func(p *pkg) { ended = append(ended, p) })
-	failed := r.settle(flags, ended, builds)
-	var exit *exec.ExitError
-	explained := failed > 0 && errors.As(err, &exit) && exit.ExitCode() == 1
-	if err != nil && !explained { // go test could not begin, or was killed
-		r.fail("go test "+strings.Join(args, " "), err.Error()+"\n")
+// An outcome is what came of a command.
+type outcome struct {
+	ended  []*pkg
+	builds map[string]string // what they printed, by import path
+	err    error
+}
+
+// run runs go test with each of these arguments, and when all have ended, so that it is
+// alone, again what failed.
+func (r *runner) run(commands ...[]string) {
+	outcomes := make([]outcome, len(commands))
+	var running errgroup.Group
+	running.SetLimit(atATime)
+	for i, args := range commands {
+		running.Go(func() error {
+			flags, packages := split(args)
+			o := &outcomes[i]
+			o.builds, o.err = r.goTest(flags, packages, func(p *pkg) { o.ended = append(o.ended, p) })
+			return nil
+		})
+	}
+	_ = running.Wait()
+	for i, args := range commands {
+		flags, _ := split(args)
+		o := outcomes[i]
+		failed := r.settle(flags, o.ended, o.builds)
+		var exit *exec.ExitError
+		explained := failed > 0 && errors.As(o.err, &exit) && exit.ExitCode() == 1
+		if o.err != nil && !explained { // go test could not begin, or was killed
+			r.fail("go test "+strings.Join(args, " "), o.err.Error()+"\n")
+		}
 	}
 }
 
@@ -53,7 +82,7 @@ func (r *runner) settle(flags []string, ended []*pkg, builds map[string]string) 
 	}
 	repeat := failed <= tooManyToRepeat
 	if !repeat {
-		fmt.Fprintln(r.out, "Too many failed for chance to be the reason: none runs again.")
+		r.say("Too many failed for chance to be the reason: none runs again.")
 	}
 	for _, p := range ended {
 		tests := p.failedTests()
@@ -121,7 +150,7 @@ func (r *runner) again(flags []string, name, test string) *pkg {
 // goTest runs go test -json, calls done for each package and returns what builds
 // printed. The error contains what go itself printed to its standard error.
 func (r *runner) goTest(flags, packages []string, done func(*pkg)) (map[string]string, error) {
-	fmt.Fprintln(r.out, "-- go test", strings.Join(slices.Concat(flags, packages), " "))
+	r.say("-- go test", strings.Join(slices.Concat(flags, packages), " "))
 	cmd := exec.Command("go", slices.Concat([]string{"test"}, flags, []string{"-json"}, packages)...)
 	var printed bytes.Buffer
 	cmd.Stderr = io.MultiWriter(r.log, &printed)
@@ -133,13 +162,20 @@ func (r *runner) goTest(flags, packages []string, done func(*pkg)) (map[string]s
 		return nil, err
 	}
 	builds := read(events, func(p *pkg) {
-		fmt.Fprintln(r.out, p)
+		r.say(p)
 		done(p)
 	})
 	if err := cmd.Wait(); err != nil {
 		return builds, fmt.Errorf("%s%w", &printed, err)
 	}
 	return builds, nil
+}
+
+// say prints a line of progress.
+func (r *runner) say(line ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintln(r.out, line...)
 }
 
 func split(args []string) (flags, packages []string) {
