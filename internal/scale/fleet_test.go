@@ -12,7 +12,7 @@ import (
 
 // A small fleet with short lives, so that a few seconds show all that happens to a value.
 var small = Fleet{
-	Processes: 8, Reads: 100, Keys: 60, Zipf: 1, Writes: 20, Messages: 1, Load: 0.02,
+	Processes: 8, Reads: 100, Keys: 500, Zipf: 1, Writes: 20, Messages: 1, Load: 0.02,
 	TTL: 1.2, LocalTTL: 0.4, StaleWhileRevalidate: 0.6, StaleIfError: 10, Jitter: 0.1, EarlyRefresh: 1, LocalKeys: 1000,
 }
 
