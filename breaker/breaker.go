@@ -8,6 +8,7 @@
 //	open?   refused at once with ErrOpen
 //	queue   waits for a place, first in first out, if its turn can be expected in
 //	        time: else ErrLimited at once
+//	begin   Call.Begin, if there is one
 //	open?   asked again, because it may have opened while the call waited; the
 //	        opening also ends the waiting
 //	run     in a goroutine of its own, at most Timeout: ErrTimeout
@@ -218,7 +219,9 @@ type Call struct {
 	Withdraw <-chan struct{}
 	// Begin is called when the call has its place, before the function. If it returns an
 	// error, the function is not called: the place is given back, and Run returns that
-	// error, which says nothing about the source. Nil: there is nothing to do.
+	// error, which says nothing about the source. It runs on the goroutine of Run, which
+	// waits for it: neither Timeout nor the end of the context ends it, and its panic is
+	// one of Run. Nil: there is nothing to do.
 	Begin func() error
 }
 
@@ -254,6 +257,11 @@ func (b *Breaker) Run(ctx context.Context, c Call, fn func(ctx context.Context) 
 	}
 	if err := b.begin(c, place); err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // it ended while Begin ran
+		b.queue.giveBack(place)
+		b.tally.left.Add(1)
+		return ended(ctx)
 	}
 	settle, ok := b.circuit.admit()
 	if !ok {

@@ -20,19 +20,19 @@ const weight = 1.0 / 64
 
 func (p *pace) began(at time.Time) { p.starts = append(p.starts, at) }
 
-func (p *pace) ended(began, now time.Time) {
-	p.dropped(began, now)
-	took := now.Sub(began)
+// left takes a function that began at a time, or the call that has given its place back,
+// from those that run.
+func (p *pace) left(began time.Time) {
+	i := sort.Search(len(p.starts), func(i int) bool { return !p.starts[i].Before(began) })
+	p.starts = slices.Delete(p.starts, i, i+1)
+}
+
+// ended notes how long a function took.
+func (p *pace) ended(took time.Duration) {
 	if p.mean == 0 {
 		p.mean = took
 	}
 	p.mean += time.Duration(weight * float64(took-p.mean))
-}
-
-// dropped is ended for a place whose function was not called.
-func (p *pace) dropped(began, _ time.Time) {
-	i := sort.Search(len(p.starts), func(i int) bool { return !p.starts[i].Before(began) })
-	p.starts = slices.Delete(p.starts, i, i+1)
 }
 
 // service is how long a function can be expected to keep its place: as long as the last

@@ -118,12 +118,12 @@ func (q *queue) take(h *holder, inner bool) {
 }
 
 // release gives the place of h back, whose function is over.
-func (q *queue) release(h *holder) { q.leave(h, (*pace).ended) }
+func (q *queue) release(h *holder) { q.leave(h, true) }
 
 // giveBack gives the place of h back, whose function was not called.
-func (q *queue) giveBack(h *holder) { q.leave(h, (*pace).dropped) }
+func (q *queue) giveBack(h *holder) { q.leave(h, false) }
 
-func (q *queue) leave(h *holder, note func(p *pace, began, now time.Time)) {
+func (q *queue) leave(h *holder, ran bool) {
 	h.over.Store(true)
 	if q == nil {
 		return
@@ -137,7 +137,10 @@ func (q *queue) leave(h *holder, note func(p *pace, began, now time.Time)) {
 		}
 		if !h.inner {
 			q.taken[of]--
-			note(&q.paces[of], h.began, now)
+			q.paces[of].left(h.began)
+			if ran {
+				q.paces[of].ended(now.Sub(h.began))
+			}
 		}
 	})
 	q.dispatch(now)

@@ -19,11 +19,22 @@ import (
 // the load answers those who had joined before it. No such value goes to the local tier:
 // when the write returns, nobody has one.
 func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
+	c.besideWriter(jobs)
+	c.load(jobs)
+	return c.shareLoaded(jobs)
+}
+
+// besideWriter begins loads beside writers.
+func (c *Cache[K, V]) besideWriter(jobs []*job[K, V]) {
 	for _, j := range jobs {
 		c.counts.besideWriter.Add(1)
 		j.besideAt = c.decide(j)
 	}
-	c.load(jobs)
+}
+
+// shareLoaded shares what jobs have loaded beside writers, and returns those that have to
+// ask again.
+func (c *Cache[K, V]) shareLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 	var brought []*job[K, V]
 	for _, j := range jobs {
 		if j.loaded.err != nil {

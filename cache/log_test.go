@@ -160,7 +160,7 @@ func (noDecoder) Unmarshal([]byte, any) error { return errCodec }
 
 // An option that does nothing and says nothing is a promise that nobody keeps.
 func TestOptionsThatNeedRedisSaySo(t *testing.T) {
-	const told = "without redis these options have no effect"
+	const told = "without redis these options protect no write"
 	for options, change := range map[string]func(*cache.Options){
 		"":             func(*cache.Options) {},
 		"ReplicaLag":   func(o *cache.Options) { o.ReplicaLag = time.Second },

@@ -97,7 +97,7 @@ type Options struct {
 	// ReplicaLag is how long after an invalidation nothing is published, because
 	// the loader reads from replicas that may lag this much. What one reader has
 	// loaded meanwhile answers others for up to a second, but not beyond it. It needs
-	// Redis: New logs that it has no effect without. 0: the loader reads what was written
+	// Redis: New logs that it protects no write without. 0: the loader reads what was written
 	// last.
 	ReplicaLag time.Duration
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -22,7 +23,7 @@ import (
 //
 //	look         reads Redis. A value that answers ends the job.
 //	rebuild      asks for leases, until each key has an answer or a step to go on with; a key
-//	             that is loaded by itself first takes its place at the breaker (rebuildInPlace):
+//	             that is loaded by itself first takes its place at the breaker (rebuildWithPlace):
 //	  granted      loadAndPublish: load, publish under the lease, end; refused: rebuild
 //	  held         loadBesideWriter: load without publishing, then rebuild
 //	  busy         waitForLease: another process loads; wait for it, then rebuild
@@ -196,8 +197,8 @@ func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
 		return
 	}
 	failpoint.At("missed")
-	if j := jobs[0]; len(jobs) == 1 && c.source.Load != nil && j.class == normal && !j.asked {
-		jobs = c.rebuildInPlace(j)
+	if c.loadsAlone(jobs) {
+		jobs = c.rebuildWithPlace(jobs[0])
 	}
 	for len(jobs) > 0 {
 		jobs = c.proceed(c.byVerdict(jobs, c.askForLeases(jobs)))
@@ -215,9 +216,15 @@ func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
 	return c.fleet.Begin(jobs[0].ctx, asks...)
 }
 
-// rebuildInPlace is rebuild for one key that is loaded by itself. It asks for the lease
-// when the key has a place at the breaker, and not before: in a cold start the first
-// process to ask would get the leases of all keys, and have them wait for its places
+// loadsAlone reports whether jobs are one key that is loaded by itself, and for which no
+// lease was asked yet.
+func (c *Cache[K, V]) loadsAlone(jobs []*job[K, V]) bool {
+	return len(jobs) == 1 && c.source.Load != nil && jobs[0].class == normal && !jobs[0].asked
+}
+
+// rebuildWithPlace is rebuild for one key that is loaded by itself. It asks for the lease
+// when the key has a place at the breaker, and not before. Otherwise the first process to
+// ask in a cold start would get the leases of all keys, and have them wait for its places
 // while those of other processes are free.
 //
 //	process A, 64 places             process B, 64 places
@@ -228,44 +235,64 @@ func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
 //	loads 1 to 64                    loads 65 to 128
 //
 // A key leaves the queue when another process has published it.
-func (c *Cache[K, V]) rebuildInPlace(j *job[K, V]) (again []*job[K, V]) {
+func (c *Cache[K, V]) rebuildWithPlace(j *job[K, V]) (again []*job[K, V]) {
 	jobs := []*job[K, V]{j}
-	var grants []mutexrebuild.Grant // nil: it has not been asked
+	var grants []mutexrebuild.Grant // nil: it has not asked
 	var renewal *mutexrebuild.Renewal
 	defer func() { renewal.Stop() }() // after a panic
-	published, stop := j.waiter.Watch(j.ctx, j.seen)
+	published, stop := c.fleet.Watch(j.ctx, j.id, j.seen)
 	defer stop()
 	c.loadOne(j, breaker.Call{
 		Withdraw: published,
 		Begin: func() error {
 			stop()
-			if grants = c.askForLeases(jobs); grants[0].Verdict != mutexrebuild.Granted {
-				return errNoLease
+			grants = c.askForLeases(jobs)
+			switch grant := grants[0]; {
+			case grant.Verdict == mutexrebuild.Granted:
+				j.lease = grant.Lease
+				renewal = c.leased(jobs)
+				return nil
+			case grant.Verdict == mutexrebuild.Held && !c.acceptShared(j, grant.Value, time.Now()):
+				j.lease = grant.Lease
+				c.besideWriter(jobs)
+				return nil
 			}
-			j.lease = grants[0].Lease
-			renewal = c.leased(jobs)
-			return nil
+			return errNoLoad
 		},
 	})
 	renewal.Stop()
+	err := j.loaded.err
 	switch {
-	case errors.Is(j.loaded.err, breaker.ErrWithdrawn):
-		j.loaded = loaded[V]{}
-		return jobs
-	case grants == nil: // the breaker refuses, but another process may have a place, or the value
-		if grants = c.askForLeases(jobs); grants[0].Verdict == mutexrebuild.Granted {
-			j.lease, j.began = grants[0].Lease, j.flight.Decide()
+	case j.done.Load():
+		return nil
+	case grants != nil && !errors.Is(err, errNoLoad):
+		if grants[0].Verdict == mutexrebuild.Held {
+			return c.shareLoaded(jobs)
 		}
-	}
-	if grants[0].Verdict != mutexrebuild.Granted {
+		return c.publishLoaded(jobs)
+	case grants != nil:
 		j.loaded = loaded[V]{}
 		return c.proceed(c.byVerdict(jobs, grants))
+	case c.closed() || errors.Is(err, flight.ErrDeserted):
+		c.finishLoaded(j)
+		return nil
+	case errors.Is(err, breaker.ErrWithdrawn):
+		j.loaded = loaded[V]{}
+		return jobs
 	}
-	return c.publishLoaded(jobs)
+	// The breaker refuses, but another process may be loading, or have published.
+	grants = c.askForLeases(jobs)
+	if grants[0].Verdict == mutexrebuild.Granted {
+		c.fleet.Abort(j.ctx, grants[0].Lease)
+		c.finishLoaded(j)
+		return nil
+	}
+	j.loaded = loaded[V]{}
+	return c.proceed(c.byVerdict(jobs, grants))
 }
 
-// errNoLease ends a call of the breaker that has a place and nothing to load.
-var errNoLease = errors.New("levee: no lease")
+// errNoLoad ends a call of the breaker whose key is not to be loaded now.
+var errNoLoad = errors.New("levee: nothing to load")
 
 // withoutHeldErrors ends the jobs that have a fallback and whose load failed a moment
 // ago, and makes the others ready to wait.

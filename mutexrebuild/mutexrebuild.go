@@ -203,7 +203,7 @@ func adviseWithoutRedis(space Keyspace, o Options, log *logonce.Log) {
 		idle = append(idle, "WaitReplicas")
 	}
 	if len(idle) > 0 {
-		log.Warn("without redis these options have no effect", "options", strings.Join(idle, ", "))
+		log.Warn("without redis these options protect no write", "options", strings.Join(idle, ", "))
 	}
 }
 

@@ -1,7 +1,6 @@
 package mutexrebuild
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -17,7 +16,7 @@ type Waiter struct {
 	id    string
 	wake  chan struct{} // nil without Redis
 	next  *Waiter       // another Waiter for id, see subscription
-	left  time.Duration // of the wait budget
+	until time.Time     // when the wait budget ends; zero: nothing of it is spent
 	pause time.Duration // to the next look without a message
 }
 
@@ -33,7 +32,7 @@ const (
 
 // NewWaiter makes a Waiter for id. It needs a Close.
 func (g *Group) NewWaiter(id string) *Waiter {
-	w := &Waiter{group: g, id: id, left: g.o.WaitBudget, pause: firstLook}
+	w := &Waiter{group: g, id: id, pause: firstLook}
 	if g.msgs != nil {
 		w.wake = make(chan struct{}, 1)
 		g.msgs.listen(w)
@@ -59,39 +58,18 @@ func (w *Waiter) Ready() {
 	}
 }
 
-// Watch is for a caller who has not asked for the lease yet, so that nobody sends a
-// message when the id is published. It looks for a value other than seen, at the intervals
-// at which Wait does, until stop is called. published receives when there is one. Without
-// Redis there is nothing to watch.
-func (w *Waiter) Watch(ctx context.Context, seen []byte) (published <-chan struct{}, stop func()) {
-	if w.wake == nil {
-		return nil, func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	there := make(chan struct{}, 1)
-	timer := time.AfterFunc(wait.Jitter(firstLookLive, 0.25), func() {
-		for pause := firstLookLive; ctx.Err() == nil; pause = min(2*pause, maxLook) {
-			if value := w.group.GetOne(ctx, w.id); len(value.Data) > 0 && !bytes.Equal(value.Data, seen) {
-				there <- struct{}{}
-				return
-			}
-			wait.Sleep(ctx, wait.Jitter(pause, 0.25))
-		}
-	})
-	return there, func() { timer.Stop(); cancel() }
-}
-
 // Wait waits for another look at the lease, which lasts for remaining if its holder
-// does not renew it. It reports false when ctx ends, or when all Waits together have
-// taken the wait budget.
+// does not renew it. It reports false when ctx ends, and when the first Wait is as long
+// ago as the wait budget.
 func (w *Waiter) Wait(ctx context.Context, remaining time.Duration) bool {
 	counts := &w.group.counts
 	counts.waits.Add(1)
-	look, budget := w.untilLook(remaining), w.left
+	if w.until.IsZero() {
+		w.until = time.Now().Add(w.group.o.WaitBudget)
+	}
+	look, budget := w.untilLook(remaining), time.Until(w.until)
 	timer := time.NewTimer(min(look, budget))
 	defer timer.Stop()
-	began := time.Now()
-	defer func() { w.left -= time.Since(began) }()
 	select {
 	case <-w.wake:
 		counts.wakes.Add(1)

@@ -217,19 +217,15 @@ func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication) error {
 	return f.alter(ctx, db, statements)
 }
 
-// publicationState is another one after each change of what the publication tells of the
-// tables, for the rows of the catalog that say so are others then.
-func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, p publication) (state string, err error) {
-	var oids []uint32
-	for _, t := range p.tables {
-		oids = append(oids, t.oid)
-	}
+// publicationState returns a hash of the rows of the catalog that say what the publication
+// tells. PostgreSQL writes new rows at each change of it.
+func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, version int) (state string, err error) {
 	rows := "SELECT oid, xmin FROM pg_publication WHERE pubname = $1 " +
-		"UNION ALL SELECT r.oid, r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1 AND r.prrelid = ANY ($2)"
-	if p.version >= columnLists { // and of schemas
+		"UNION ALL SELECT r.oid, r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1"
+	if version >= columnLists { // and of schemas
 		rows += " UNION ALL SELECT n.oid, n.xmin FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1"
 	}
-	err = db.QueryRow(ctx, "SELECT md5(COALESCE(string_agg(oid || ' ' || xmin, ',' ORDER BY oid), '')) FROM ("+rows+") r", f.o.Publication, oids).Scan(&state)
+	err = db.QueryRow(ctx, "SELECT md5(COALESCE(string_agg(oid || ' ' || xmin, ',' ORDER BY oid), '')) FROM ("+rows+") r", f.o.Publication).Scan(&state)
 	if err != nil {
 		return "", f.failure(ctx, "reading the publication", err)
 	}

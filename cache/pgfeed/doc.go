@@ -26,7 +26,7 @@
 // With synchronous standbys, also GRANT pg_read_all_stats TO levee: a first Open then waits for
 // commits that wait for a standby, and otherwise for a second at the most.
 //
-// The slot makes the feed itself, and the publication too if its user owns the tables and may
+// The feed makes the slot itself, and the publication too if its user owns the tables and may
 // CREATE in the database. pg_hba.conf must let the user reach the database itself; the word
 // replication there is for standbys.
 //

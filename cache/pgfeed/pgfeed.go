@@ -198,7 +198,7 @@ func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p pub
 	if err = f.publish(ctx, db, p); err != nil {
 		return p, err
 	}
-	if p.state, err = f.publicationState(ctx, db, p); err != nil {
+	if p.state, err = f.publicationState(ctx, db, p.version); err != nil {
 		return p, err
 	}
 	if begin != (position{}) && begin.publication != p.state {

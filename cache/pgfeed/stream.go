@@ -298,11 +298,12 @@ func (f *Feed) settle(ctx context.Context, db *pgx.Conn) error {
 	var now time.Time
 	err := db.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint, clock_timestamp()").Scan(&ours, &now)
 	for end := time.Now().Add(settleWait); err == nil && oldest <= ours; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			if commits == 0 {
-				return f.unsettled(ctx, db)
-			}
+		switch {
+		case commits > 0: // the last of them is to be seen a moment after its standby has answered
+			end = time.Now().Add(settleWait)
 			time.Sleep(20 * time.Millisecond)
+		case time.Now().After(end):
+			return f.unsettled(ctx, db)
 		}
 		err = db.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
 			(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < $1)`, now).Scan(&oldest, &commits)
@@ -368,21 +369,27 @@ func parseSnapshot(text string) (s snapshot, err error) {
 	return s, nil
 }
 
-// watch looks at what the server keeps for the slot, and whether the publication is what it was.
+// watch looks at what the server keeps for the slot, and whether the publication is what it
+// was. It ends the stream if it cannot look: a publication without the table tells nothing,
+// so nothing else would show that it has changed.
 func (s *stream) watch() error {
 	s.end = 0
+	state, err := s.f.publicationState(s.Ctx, s.db, s.publication.version)
+	switch {
+	case err != nil:
+		return err
+	case state != s.state:
+		return s.f.altered()
+	}
 	slot, err := s.f.slot(s.Ctx, s.db)
-	if err != nil || slot == nil { // what is wrong, read or untilVisible will find out too
-		return nil
+	if err != nil || slot == nil { // without the slot, read fails too
+		return err
 	}
 	s.end = uint64(slot.now)
 	stats := slot.stats()
 	if limit := s.f.o.MaxRetained; limit > 0 && stats.Retained > limit || stats.Status == "unreserved" {
 		s.f.log.Warn("the database keeps much of its log for the slot: the feed is followed too slowly, or a transaction has been open for long",
 			"slot", s.f.o.Slot, "retained", stats.Retained, "unconfirmed", stats.Unconfirmed, "limit", limit, "status", stats.Status)
-	}
-	if state, err := s.f.publicationState(s.Ctx, s.db, s.publication); err == nil && state != s.state {
-		return s.f.altered()
 	}
 	return nil
 }

@@ -72,7 +72,9 @@ func EveryProcessServes(t *testing.T, d Database) {
 			}
 		}
 		if i == writes/2 {
-			ends[following()]()
+			var leader int
+			redistest.Eventually(t, 30*time.Second, "one follows", func() bool { leader = following(); return leader >= 0 })
+			ends[leader]()
 		}
 		if err := d.Write(id, name); err != nil {
 			t.Fatal(err)

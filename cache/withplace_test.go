@@ -1,6 +1,7 @@
 package cache_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +102,38 @@ func TestARefusedLoadWaitsForThatOfAnotherProcess(t *testing.T) {
 		}
 		if n := source.loads(2); n != 1 {
 			r.Errorf("loaded %d times, want once", n)
+		}
+	})
+}
+
+// Two keys wait for the only place, and a writer holds the first. Catches a place that is
+// given back because there is no lease to be had: the key would go to the end of the queue,
+// where its turn may come too late for its callers.
+func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 0, 1, 2), newLatch()
+		full, other := open(r, source.source(), places(1)), open(r, source.source())
+		source.slowly(gate.wait)
+		err := other.Write(r.ctx, []int64{1}, func(context.Context) error {
+			answers := []<-chan gotten{full.getting(r.ctx, 0)}
+			gate.arrived(r)
+			for key := range int64(2) {
+				answers = append(answers, full.getting(r.ctx, key+1))
+				synctest.Wait()
+			}
+			close(gate.open)
+			for _, answer := range answers {
+				if got := <-answer; got.value != "v1" || got.err != nil {
+					r.Errorf("got %q, %v, want v1", got.value, got.err)
+				}
+			}
+			if first, second := gate.arrived(r), gate.arrived(r); first != 1 || second != 2 {
+				r.Errorf("loaded in the order %d, %d; want 1, 2", first, second)
+			}
+			return nil
+		})
+		if err != nil {
+			r.Error(err)
 		}
 	})
 }
