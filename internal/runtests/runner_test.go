@@ -101,6 +101,30 @@ kill -9 $$
 	}
 }
 
+// The second begins while the first runs, and what failed in one of them runs again when
+// the other has ended.
+func TestTwoCommandsRunAtATimeAndAFailedTestAlone(t *testing.T) {
+	bin := t.TempDir()
+	const script = `#!/bin/sh
+cd "${0%/*}"
+until_there() { for i in $(seq 1000); do [ -e "$1" ] && return; sleep 0.01; done; exit 1; }
+case "$*" in
+*-count=1*) [ -e second.ended ] && echo '{"Action":"pass","Package":"p"}';;
+*first) until_there second; echo '{"Action":"fail","Package":"p"}'; touch first.ended; exit 1;;
+*second) touch second; until_there first.ended; sleep 0.2; touch second.ended;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	r := runner{out: t.Output(), log: t.Output()}
+	r.run([]string{"first"}, []string{"second"})
+	if len(r.failures) != 1 || !r.failures[0].flaky {
+		t.Errorf("want one package that passes when it runs again, got %s", r.summary())
+	}
+}
+
 func TestABuildThatFailsIsPrintedOnce(t *testing.T) {
 	r := runner{out: t.Output()}
 	r.settle(nil, []*pkg{
