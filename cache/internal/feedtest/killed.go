@@ -28,6 +28,7 @@ func (w *counting) run(ctx context.Context, connect func() (Connection, error)) 
 	for n := int64(0); ctx.Err() == nil; {
 		c, err := connect()
 		if err != nil {
+			time.Sleep(10 * time.Millisecond) // the server is down
 			continue
 		}
 		for err == nil && ctx.Err() == nil {
