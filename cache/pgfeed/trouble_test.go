@@ -351,6 +351,24 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.open(f, cache.Position{}).End()
 }
 
+// The stream is idle, and its connection for questions dies. Catches a stream that goes on
+// without: nothing would show that the publication has lost a table.
+func TestAStreamThatCannotAskEnds(t *testing.T) {
+	r := newRig(t, product)
+	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w.Changes(0)
+	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
+	ctx := feedtest.Soon(t)
+	var err error
+	for err == nil {
+		_, err = w.Next(ctx)
+	}
+	if ctx.Err() != nil || errors.Is(err, cache.ErrPositionLost) {
+		t.Errorf("got %v, want that it cannot ask", err)
+	}
+	w.End()
+}
+
 // The server lets go of a slot that keeps more than it may.
 func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 	r := newRig(t, product)
