@@ -303,6 +303,9 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (9, '', '')")
 	w.Changes(1)
 	w.ConfirmAll()
+	redistest.Eventually(t, 10*time.Second, "the server has the confirmation", func() bool {
+		return r.value("SELECT confirmed_flush_lsn > '"+at.lsn.String()+"' FROM pg_replication_slots WHERE slot_name = 'levee_"+r.name+"'") == true
+	})
 	w.End()
 	lost("before one that was confirmed: the server would begin there in silence", good)
 	good = w.At
