@@ -187,7 +187,10 @@ func (c *child) next() (r report, over bool, err error) {
 	if err := json.Unmarshal(line, &r); err != nil {
 		return r, true, err
 	}
-	return r, true, c.cmd.Wait()
+	if err := c.cmd.Wait(); err != nil {
+		return r, true, fmt.Errorf("%w: %s", err, strings.TrimSpace(c.said.text()))
+	}
+	return r, true, nil
 }
 
 // together runs the processes of one contender to their end.

@@ -104,7 +104,7 @@ func askAll(wires []*wire, length, keys int, span time.Duration, asked *atomic.I
 				}
 				pipelines[j] = b.Bytes()
 			}
-			for j := 0; errs[i] == nil && time.Now().Before(end); j++ {
+			for j := 0; errs[i] == nil && (j == 0 || time.Now().Before(end)); j++ {
 				errs[i] = w.ask(length, pipelines[j%len(pipelines)])
 				asked.Add(int64(length))
 			}

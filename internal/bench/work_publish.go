@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -257,8 +258,10 @@ func priceFlow(_ context.Context, p *process) error {
 	if err != nil {
 		return err
 	}
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	defer asker.Close()
-	go func() {
+	asking.Go(func() {
 		for sleepUntil(began); ; time.Sleep(time.Millisecond) {
 			asked := time.Now()
 			if asker.ask(1, wireCommand("PING")) != nil {
@@ -266,7 +269,7 @@ func priceFlow(_ context.Context, p *process) error {
 			}
 			p.took("ping", time.Since(asked))
 		}
-	}()
+	})
 	message := wireCommand("PUBLISH", "m", strings.Repeat("x", 60))
 	redis, err := p.redisTook(func() error {
 		for _, at := range due {
