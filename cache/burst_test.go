@@ -13,8 +13,9 @@ import (
 // Two thousand cold keys at once, with the options and the connections that there are by
 // default: what callers wait for in their own process is not Redis' silence. Where each
 // read has a connection of its own, hundreds take longer than RedisTimeout to get one,
-// which was taken for an outage, in every burst, and all later loads were degraded. On a
-// busy machine Redis itself may be silent for that long, so it is enough that two of six are none.
+// which was taken for an outage, under the race detector in every burst, and all later
+// loads were degraded. On a busy machine Redis itself may be silent for that long, so it
+// is enough that two of six are none.
 func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 	server := start(t)
 	rdb := server.Client(t)
