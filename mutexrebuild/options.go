@@ -30,8 +30,8 @@ type Keyspace struct {
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation a key stays closed to
 	// publication, because the source is read from replicas that may lag this
-	// much. 0: not at all; else at least 1 ms. It needs Redis: New logs that it has no
-	// effect without.
+	// much. 0: not at all; else at least 1 ms. It needs Redis: New logs that it
+	// protects no write without.
 	ReplicaLag time.Duration
 	// Logger gets what the group survives and its callers are not told of, each kind
 	// of event once a minute at the most, with ids quoted and cut and without values.
@@ -61,8 +61,8 @@ type Options struct {
 	// WaitReplicas is how many replicas have to acknowledge an invalidation, a Set
 	// and the ends of a Hold, so that a failover does not bring the old value back.
 	// They have RedisTimeout for it, after which fewer of them are ErrUnavailable.
-	// It needs a *redis.Client, alone or with Sentinel; without Redis New logs that it has
-	// no effect. 0: none.
+	// It needs a *redis.Client, alone or with Sentinel; without Redis New logs that it
+	// protects no write. 0: none.
 	WaitReplicas int
 }
 

@@ -166,11 +166,11 @@ func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, err
 		return nil, err
 	}
 	start, err := f.start(ctx, db, conn, begin)
-	start.publication = published.state
 	if err != nil {
 		closeConns(conn, db)
 		return nil, err
 	}
+	start.publication = published.state
 	if begin == (position{}) {
 		if err := f.settle(ctx, db); err != nil {
 			closeConns(conn, db)

@@ -378,7 +378,7 @@ func (s *stream) watch() error {
 	switch {
 	case err != nil:
 		return err
-	case state != s.state:
+	case state != s.start.publication:
 		return s.f.altered()
 	}
 	slot, err := s.f.slot(s.Ctx, s.db)
