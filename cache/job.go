@@ -16,22 +16,28 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A job belongs to one goroutine at a time.
+// A job is one key on its way through a flight. It belongs to one goroutine at a time.
 type job[K comparable, V any] struct {
-	key    K
-	id     string
-	ctx    context.Context // that of the caller who opened the flight; after the first read, without its end
-	flight *flight.Flight[found[V]]
-	own    flight.Flight[found[V]] // what flight points to, if a caller opened it: one piece of memory less
-	class  breaker.Class
-	done   atomic.Bool
-	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
-	warms  bool                    // it is one of Warm
+	key      K
+	id       string
+	ctx      context.Context // that of the caller who opened the flight; after the first read, without its end
+	flight   *flight.Flight[found[V]]
+	own      flight.Flight[found[V]] // what flight points to, if a caller opened it: one piece of memory less
+	ended    func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
+	mark     localcache.Mark         // of the local tier, from before the operation that decides the result
+	done     atomic.Bool
+	class    breaker.Class
+	warms    bool // it is one of Warm
+	filled   bool // the result is in the local tier
+	fallback bool // the flight has one
 
-	mark     localcache.Mark // of the local tier, from before the operation that decides the result
-	filled   bool            // the result is in the local tier
-	seen     []byte          // what stands in Redis and is no answer
-	fallback bool            // the flight has one
+	*rebuilding[V] // nil in a flight that a caller opened, until its read of Redis turns out not to be the end
+}
+
+// A rebuilding is what a job has to know beyond its read of Redis. A hit has none: it
+// would be half of the job's memory.
+type rebuilding[V any] struct {
+	seen []byte // what stands in Redis and is no answer
 
 	waiter    *mutexrebuild.Waiter
 	waits     time.Time     // since when, for the lease that another process has
@@ -51,7 +57,15 @@ type job[K comparable, V any] struct {
 }
 
 func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {
-	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
+	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f, rebuilding: &rebuilding[V]{}}
+}
+
+// goesOn makes a job ready to go beyond its read, which found seen.
+func (j *job[K, V]) goesOn(seen []byte) {
+	if j.rebuilding == nil {
+		j.rebuilding = &rebuilding[V]{}
+	}
+	j.seen = seen
 }
 
 // decide comes before each operation that may decide the result.
@@ -67,14 +81,16 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 		return
 	}
 	failpoint.At("finish")
-	j.waiter.Close()
-	c.endLeaseWait(j)
-	c.endRebuild(j, answer, err)
-	switch {
-	case j.ended != nil:
+	if j.rebuilding != nil {
+		j.waiter.Close()
+		c.endLeaseWait(j)
+		c.endRebuild(j, answer, err)
+		if j.loaded.err != nil && j.fallback && j.ended == nil && !c.closed() {
+			c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
+		}
+	}
+	if j.ended != nil {
 		j.ended(j, err)
-	case j.loaded.err != nil && j.fallback && !c.closed():
-		c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
 	}
 	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
 	if next != nil {

@@ -93,11 +93,12 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 			return nil, nil
 		}
 		value, now := c.readOne(ctx, j.id)
-		switch {
-		case value.Err != nil:
-			return nil, jobs
-		case c.accept(j, value, now):
+		if value.Err == nil && c.accept(j, value, now) {
 			return nil, nil
+		}
+		j.goesOn(value.Data)
+		if value.Err != nil {
+			return nil, jobs
 		}
 		return jobs, nil
 	}
@@ -110,10 +111,13 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		}
 		values, now := c.readMany(ctx, ids)
 		for i, value := range values {
-			switch j := asked[i]; {
-			case value.Err != nil:
+			j := asked[i]
+			if value.Err == nil && c.accept(j, value, now) {
+				continue
+			}
+			if j.goesOn(value.Data); value.Err != nil {
 				unanswered = append(unanswered, j)
-			case !c.accept(j, value, now):
+			} else {
 				missing = append(missing, j)
 			}
 		}
@@ -141,7 +145,6 @@ func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
 // accept ends a job with a value from Redis if that is an answer. If the value answers
 // only for an error, the flight keeps it as its fallback.
 func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Time) bool {
-	j.seen = value.Data
 	if len(value.Data) == 0 {
 		return false
 	}
@@ -250,6 +253,7 @@ func (c *Cache[K, V]) byVerdict(jobs []*job[K, V], grants []mutexrebuild.Grant) 
 			granted = append(granted, j)
 		case mutexrebuild.Found:
 			if !c.accept(j, grant.Value, now) {
+				j.seen = grant.Value.Data
 				again = append(again, j)
 			}
 		case mutexrebuild.Held, mutexrebuild.Busy:

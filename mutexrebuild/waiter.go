@@ -21,12 +21,12 @@ type Waiter struct {
 }
 
 // Looking without a message is the safety net under the messages: at growing
-// intervals, from 5 ms while messages do not arrive and from 50 ms while they do, up to
+// intervals, from 5 ms while messages do not arrive and from 100 ms while they do, up to
 // 250 ms. Each interval is longer or shorter by up to a quarter, so none is longer than
 // 312 ms.
 const (
 	firstLook     = 5 * time.Millisecond
-	firstLookLive = 50 * time.Millisecond
+	firstLookLive = 100 * time.Millisecond
 	maxLook       = 250 * time.Millisecond
 )
 

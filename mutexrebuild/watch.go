@@ -8,8 +8,11 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// maxWatch is the longest time between two looks of Watch, give or take a quarter.
-const maxWatch = time.Second
+// The looks of Watch are so far apart, give or take a quarter: at first, and at last.
+const (
+	firstWatch = 50 * time.Millisecond
+	maxWatch   = time.Second
+)
 
 // Watch looks for a published value of id other than seen, first after about 50 ms and
 // then at growing intervals, until stop is called. published receives when there is one.
@@ -23,8 +26,8 @@ func (g *Group) Watch(ctx context.Context, id string, seen []byte) (published <-
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	there := make(chan struct{}, 1)
-	timer := time.AfterFunc(wait.Jitter(firstLookLive, 0.25), func() {
-		for pause := firstLookLive; ctx.Err() == nil; pause = min(2*pause, maxWatch) {
+	timer := time.AfterFunc(wait.Jitter(firstWatch, 0.25), func() {
+		for pause := firstWatch; ctx.Err() == nil; pause = min(2*pause, maxWatch) {
 			if value := g.redis.getOne(ctx, id); len(value.Data) > 0 && !bytes.Equal(value.Data, seen) {
 				there <- struct{}{}
 				return

@@ -108,12 +108,12 @@ type Flight[R any] struct {
 	decidedAt  int           // callers up to this number may take the result
 	fallback   *R            // answers if the load does not
 	fallbackAt int           // callers up to this number may take the fallback
-	rereading  bool          // somebody runs RereadFallback
 	crowd      *Crowd[R]     // the last
 	heardAt    int           // callers up to this number may take a refusal
 	left       []int         // numbers of the callers who have left
 	deadline   time.Time     // the latest of the callers'
 	patient    bool          // a caller has none
+	rereading  bool          // somebody runs RereadFallback
 	inner      bool          // see Group.Inner
 
 	// Written once by Finish before over is true, read only after that.

@@ -83,8 +83,7 @@ type lane struct {
 // another error, the caller must not look at their commands any more. If they were sent
 // all the same, late is called when they are over, unless it is nil.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
-	now := time.Now()
-	if l.mayBeLone(ctx, now) && l.enter(now, ops) {
+	if now, ok := l.enter(ctx, ops); ok {
 		if err, again := l.alone(ctx, now, ops); !again {
 			return err
 		}
@@ -96,27 +95,23 @@ func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	return t.wait(ctx, late)
 }
 
-// mayBeLone reports whether a caller could wait for as long as a lone operation may take.
-func (l *lane) mayBeLone(ctx context.Context, now time.Time) bool {
-	if l.maxLone == 0 || l.outage.Down() || ctx.Err() != nil {
-		return false
-	}
-	deadline, ok := ctx.Deadline()
-	return !ok || deadline.Sub(now) >= l.conn.timeout
-}
-
-// enter takes a place for ops on their caller's goroutine, if there is one.
-func (l *lane) enter(now time.Time, ops []op) bool {
-	if ops[0].ride {
-		return false
+// enter takes a place for ops on their caller's goroutine, if there is one and the caller
+// could wait for as long as a lone operation may take.
+func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
+	if l.maxLone == 0 || ops[0].ride || l.outage.Down() || ctx.Err() != nil {
+		return now, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long || now.Sub(l.dropped) < afterDrop {
-		return false
+	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long {
+		return now, false
+	}
+	now = time.Now() // after that: among many callers most join a trip
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < l.conn.timeout || now.Sub(l.dropped) < afterDrop {
+		return now, false
 	}
 	l.lone++
-	return true
+	return now, true
 }
 
 // alone sends ops on the caller's goroutine. A panic of the user's hook is an error, as on

@@ -86,17 +86,43 @@ func (ls *lanes) endOutages() {
 // doMany is lane.do for operations of several nodes, in parts of at most maxOps. It calls
 // failed for each operation that has no reply, and late for those that may still run.
 func (c *Conn) doMany(ctx context.Context, ops []op, late func(int), failed func(int, error)) {
-	type part struct {
-		lane *lane
-		ops  []op
-		at   []int // the places of ops
-		trip *trip
-		err  error
+	parts := c.lanes.parts(ops)
+	if len(parts) == 1 {
+		parts[0].err = parts[0].lane.do(ctx, parts[0].ops, parts[0].each(late))
+	} else {
+		for _, p := range parts {
+			p.trip, p.err = p.lane.join(ctx, p.ops)
+		}
+		for _, p := range parts {
+			if p.err == nil {
+				p.err = p.trip.wait(ctx, p.each(late))
+			}
+		}
 	}
-	var parts []*part
+	for _, p := range parts {
+		if p.err != nil {
+			p.each(func(i int) { failed(i, p.err) })()
+		}
+	}
+}
+
+// A part is those of some operations that go the same way together.
+type part struct {
+	lane *lane
+	ops  []op
+	at   []int // the places of ops among all; nil: these are all
+	trip *trip
+	err  error
+}
+
+// parts splits operations by lane.
+func (ls *lanes) parts(ops []op) (parts []*part) {
+	if ls.cluster == nil && len(ops) > 0 && len(ops) <= maxOps {
+		return []*part{{lane: ls.one, ops: ops}}
+	}
 	open := map[*lane]*part{}
 	for i, op := range ops {
-		l := c.lanes.of(op.key)
+		l := ls.of(op.key)
 		p := open[l]
 		if p == nil || len(p.ops) == maxOps {
 			p = &part{lane: l}
@@ -105,33 +131,21 @@ func (c *Conn) doMany(ctx context.Context, ops []op, late func(int), failed func
 		}
 		p.ops, p.at = append(p.ops, op), append(p.at, i)
 	}
-	lateFor := func(p *part) func() {
-		if late == nil {
-			return nil
-		}
-		return func() {
-			for _, i := range p.at {
-				late(i)
-			}
-		}
+	return parts
+}
+
+// each returns a function that calls f with the place of each operation of the part, or
+// nil if f is nil.
+func (p *part) each(f func(int)) func() {
+	if f == nil {
+		return nil
 	}
-	if len(parts) == 1 {
-		parts[0].err = parts[0].lane.do(ctx, parts[0].ops, lateFor(parts[0]))
-	} else {
-		for _, p := range parts {
-			p.trip, p.err = p.lane.join(ctx, p.ops)
-		}
-		for _, p := range parts {
-			if p.err == nil {
-				p.err = p.trip.wait(ctx, lateFor(p))
+	return func() {
+		for n := range p.ops {
+			if p.at != nil {
+				n = p.at[n]
 			}
-		}
-	}
-	for _, p := range parts {
-		for _, i := range p.at {
-			if p.err != nil {
-				failed(i, p.err)
-			}
+			f(n)
 		}
 	}
 }

@@ -14,11 +14,12 @@ import (
 // outage Read returns ErrOutage at once. It returns by the end of the Conn's time; before
 // that when ctx ends, unless the read is alone and ctx has no deadline before it.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
-	cmd := redis.NewStringCmd(ctx, "getrange", key, int64(0), c.boxed(longest))
-	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
+	r := &getrange{args: [4]any{"getrange", key, int64(0), c.boxed(longest)}}
+	r.StringCmd = *redis.NewStringCmd(ctx, r.args[:]...)
+	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: &r.StringCmd, read: true, long: c.long.has(key)}}, nil); err != nil {
 		return nil, err
 	}
-	data, err := Bytes(cmd)
+	data, err := Bytes(&r.StringCmd)
 	c.long.note(key, len(data))
 	return data, err
 }
@@ -26,13 +27,15 @@ func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error
 // ReadMany is Read for many keys, in one trip to each node, or more if they are more than
 // maxOps. The replies have their own errors.
 func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redis.StringCmd {
+	reads := make([]getrange, len(keys)) // one piece of memory
 	replies := make([]*redis.StringCmd, len(keys))
 	ops := make([]op, len(keys))
-	args, box := make([]any, 0, 4*len(keys)), c.boxed(longest)
+	box := c.boxed(longest)
 	for i, key := range keys {
-		n := len(args)
-		args = append(args, "getrange", key, int64(0), box)
-		replies[i] = redis.NewStringCmd(ctx, args[n:n+4:n+4]...)
+		r := &reads[i]
+		r.args = [4]any{"getrange", key, int64(0), box}
+		r.StringCmd = *redis.NewStringCmd(ctx, r.args[:]...)
+		replies[i] = &r.StringCmd
 		ops[i] = op{key: key, cmd: replies[i], read: true}
 	}
 	c.doMany(ctx, ops, nil, func(i int, err error) {
@@ -40,6 +43,12 @@ func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redi
 		replies[i].SetErr(err)
 	})
 	return replies
+}
+
+// A getrange is a command and its arguments in one piece of memory.
+type getrange struct {
+	redis.StringCmd
+	args [4]any
 }
 
 // boxed returns n as an argument of a command, without an allocation if n is what it was
