@@ -51,7 +51,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			}
 			lookups = append(lookups, c.lookup(ctx, key, kind))
 			return nil
-		}, failed.of(key))
+		}, addTo(failed, key))
 	}
 	if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
 		c.start(ctx, opened...)
@@ -69,7 +69,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			}
 			continue
 		}
-		contain.Call(func() error { values[l.key] = c.own(answer.entry); return nil }, failed.of(l.key))
+		contain.Call(func() error { values[l.key] = c.own(answer.entry); return nil }, addTo(failed, l.key))
 	}
 }
 
@@ -90,8 +90,9 @@ func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (open
 	return opened
 }
 
-// of returns a function that adds the error of key, if it is one.
-func (e *BatchError) of(key any) func(error) {
+// addTo returns a function that adds the error of key to e, if it is one. It is no method, which
+// would have to put each key into an interface, error or not.
+func addTo[K comparable](e *BatchError, key K) func(error) {
 	return func(err error) {
 		if err != nil {
 			e.add(key, named(err))

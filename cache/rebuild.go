@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
@@ -102,24 +101,22 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 		}
 		return jobs, nil
 	}
-	for part := range slices.Chunk(jobs, maxBatch) {
-		ids, asked := make([]string, 0, len(part)), make([]*job[K, V], 0, len(part))
-		for _, j := range part {
-			if c.decide(j); !c.filledMeanwhile(j) {
-				asked, ids = append(asked, j), append(ids, j.id)
-			}
+	ids, asked := make([]string, 0, len(jobs)), make([]*job[K, V], 0, len(jobs))
+	for _, j := range jobs {
+		if c.decide(j); !c.filledMeanwhile(j) {
+			asked, ids = append(asked, j), append(ids, j.id)
 		}
-		values, now := c.readMany(ctx, ids)
-		for i, value := range values {
-			j := asked[i]
-			if value.Err == nil && c.accept(j, value, now) {
-				continue
-			}
-			if j.goesOn(value.Data); value.Err != nil {
-				unanswered = append(unanswered, j)
-			} else {
-				missing = append(missing, j)
-			}
+	}
+	values, now := c.readMany(ctx, ids)
+	for i, value := range values {
+		j := asked[i]
+		if value.Err == nil && c.accept(j, value, now) {
+			continue
+		}
+		if j.goesOn(value.Data); value.Err != nil {
+			unanswered = append(unanswered, j)
+		} else {
+			missing = append(missing, j)
 		}
 	}
 	return missing, unanswered
