@@ -3,6 +3,7 @@ package breaker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -156,4 +157,53 @@ func TestABackgroundCallOfAFunctionIsNoInnerCall(t *testing.T) {
 		})
 		close(release)
 	})
+}
+
+// Functions return while goroutines that they leave behind begin to wait, or end their
+// wait. A place was lost for good, or counted as free twice, when such a goroutine came
+// between two steps of the end.
+func TestAPauseBesideTheEndOfItsFunctionCostsNoPlace(t *testing.T) {
+	const limit = 4
+	b := newBreaker(t, breaker.Options{MaxConcurrent: limit, QueueTimeout: time.Minute})
+	var callers, left sync.WaitGroup
+	for range 4 * limit {
+		callers.Go(func() {
+			for range 500 {
+				err := b.Do(t.Context(), func(ctx context.Context) error {
+					for range 3 {
+						left.Go(func() {
+							for range 3 {
+								breaker.Pause(ctx)()
+							}
+						})
+					}
+					runtime.Gosched()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	left.Wait()
+	// The limit is what it was: so many run at a time, also as inner calls, and no more.
+	var g gauge
+	err := b.Do(t.Context(), func(ctx context.Context) error {
+		var calls sync.WaitGroup
+		for range 4 * limit {
+			calls.Go(func() {
+				if err := b.Do(ctx, func(context.Context) error { g.work(20 * time.Millisecond); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
+		return nil
+	})
+	if most := g.most.Load(); err != nil || most != limit {
+		t.Errorf("%d at work at a time, not %d: %v", most, limit, err)
+	}
 }

@@ -124,12 +124,13 @@ func (q *queue) release(h *holder) { q.leave(h, true) }
 func (q *queue) giveBack(h *holder) { q.leave(h, false) }
 
 func (q *queue) leave(h *holder, ran bool) {
-	h.over.Store(true)
 	if q == nil {
+		h.over.Store(true)
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	h.over.Store(true) // not before: a Pause of a goroutine that h leaves behind would settle with the wrong state
 	now := time.Now()
 	q.each(h.class, func(of Class) {
 		if h.pauses == 0 {

@@ -71,7 +71,10 @@ func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context
 	c.call(func() {
 		var end func(Outcome)
 		if inner, end = hook(ctx, op); end != nil {
-			done = func(o Outcome) { o.Err = named(o.Err); c.call(func() { end(o) }) }
+			done = func(o Outcome) {
+				o.Err = named(o.Err)
+				c.call(func() { end(o) })
+			}
 		}
 	})
 	if inner == nil { // also after a panic

@@ -81,6 +81,7 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 		return
 	}
 	failpoint.At("finish")
+	defer c.land(j, answer, err) // also if what follows does not return: hooks are the user's, and may call Goexit
 	if j.rebuilding != nil {
 		j.waiter.Close()
 		c.endLeaseWait(j)
@@ -92,6 +93,11 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	if j.ended != nil {
 		j.ended(j, err)
 	}
+}
+
+// land ends the flight of a job, and runs the next one of those for whom the answer came
+// too early.
+func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
 	if next != nil {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}

@@ -152,7 +152,11 @@ func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.
 		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: call.Class == background})
 		began.Store(&begun{time.Now(), ctx, done})
 		c.counts.loads.Add(1)
-		return fn(ctx)
+		err := fn(ctx)
+		if err != nil {
+			_ = err.Error() // one that panics does so here, where it counts as the loader's panic
+		}
+		return err
 	})
 	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
 		err = cause

@@ -13,11 +13,10 @@ const maxStaleLife = time.Second
 
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
-// so an invalidation in between drops it. size is that of the entry, encoded; an entry
-// of size 0 could not be encoded, or is over MaxValue, and is not kept. What Warm loads
-// stays in Redis: nobody has asked for it, and it would push out what is read.
+// so an invalidation in between drops it. size is that of the entry, encoded. What Warm
+// loads stays in Redis: nobody has asked for it, and it would push out what is read.
 func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
-	if size == 0 || c.local == nil || c.cleared(e) || j.warms && c.fleet.Shared() {
+	if c.local == nil || c.cleared(e) || j.warms && c.fleet.Shared() {
 		return
 	}
 	failpoint.At("fill")

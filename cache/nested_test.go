@@ -185,3 +185,24 @@ func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 		b.check(time.Since(began), 2*time.Second)
 	})
 }
+
+// A load that refreshes a key of another cache waits for a load. Without the place that it
+// lends, all wait until they time out.
+func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
+	inCells(t, nested, func(r *rig) {
+		b := must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1, FailureRatio: -1}))
+		with := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
+		}
+		load := func(context.Context, int64) (string, error) { return "v1", nil }
+		inner := open(r, cache.Source[int64, string]{Load: load}, with("inner"))
+		outer := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+			return "v1", inner.Refresh(ctx, key)
+		}}, with("outer"))
+		began := time.Now()
+		outer.gives(r, 1, "v1")
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("it took %v", took)
+		}
+	})
+}

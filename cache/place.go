@@ -54,18 +54,20 @@ func (c *Cache[K, V]) rebuildWithPlace(j *job[K, V]) (again []*job[K, V]) {
 		},
 	})
 	renewal.Stop()
-	switch err := j.loaded.err; {
+	switch {
 	case j.done.Load(): // what another flight shares beside the writer was the answer
 		return nil
 	case grants == nil:
-		return c.rebuildWithoutPlace(j, err)
-	case errors.Is(err, errNoLoad):
-		j.loaded = loaded[V]{}
-		return c.proceed(c.byVerdict(jobs, grants))
-	case grants[0].Verdict == mutexrebuild.Held:
+		return c.rebuildWithoutPlace(j, j.loaded.err)
+	}
+	switch grants[0].Verdict {
+	case mutexrebuild.Granted:
+		return c.publishLoaded(jobs)
+	case mutexrebuild.Held:
 		return c.shareLoaded(jobs)
 	}
-	return c.publishLoaded(jobs)
+	j.loaded = loaded[V]{} // its error is errNoLoad, or says that the call ended meanwhile
+	return c.proceed(c.byVerdict(jobs, grants))
 }
 
 // rebuildWithoutPlace goes on with a key that got no place at the breaker, for the reason

@@ -96,6 +96,8 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 		case outcome.Published && j.storable && !c.cleared(j.loaded.entry): // else Clear has overtaken the load
 			c.fill(j, j.loaded.entry, j.size, time.Now())
 			c.finishLoaded(j)
+		case outcome.Err != nil && j.warms: // nobody waits for the value, and Redis may not have it
+			c.finish(j, found[V]{}, errNoRedis)
 		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
 			c.endUnpublished(j)
 		case j.class == background:

@@ -126,11 +126,16 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 // tier before an earlier flight had filled it, and joined after that had ended. Without
 // this look the key would be loaded twice if it is not in Redis: a null that is missed
 // for the first time, or any key while there is no Redis to ask.
+//
+// It does not end a job of Warm, which is there for what is missing in Redis.
 func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
+	if j.warms {
+		return false
+	}
 	answer := found[V]{entry: c.absent, tier: TierLocal}
 	switch e, kind := c.local.Again(j.key); kind {
 	case localcache.Value:
-		answer.entry = e
+		answer.entry, answer.stale = e, e.past(time.Now())
 	case localcache.Miss:
 		return false
 	}
@@ -296,11 +301,12 @@ func (c *Cache[K, V]) proceed(steps []step[K, V]) (again []*job[K, V]) {
 	if len(steps) == 0 {
 		return nil
 	}
-	last := len(steps) - 1
-	for _, s := range steps[:last] {
+	last := steps[len(steps)-1]
+	for _, s := range steps[:len(steps)-1] {
 		go c.contained(s.jobs, func() { c.rebuild(s.do(s.jobs)) })
 	}
-	return steps[last].do(steps[last].jobs)
+	c.contained(last.jobs, func() { again = last.do(last.jobs) }) // a panic is not the end of the other steps' jobs
+	return again
 }
 
 // waitForLease waits until it may be time to ask for the lease of a key again that

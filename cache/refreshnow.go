@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -63,6 +64,7 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 		}
 		left.Wait()
 	}()
+	defer breaker.Pause(ctx)() // if it is that of a load, this one waits for others
 	select {
 	case <-done:
 	case <-ctx.Done():

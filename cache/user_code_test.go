@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,5 +99,53 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 		if !errors.As(err, &batch) || batch.Causes[int64(1)].Error() != "cache: load timed out" {
 			r.Errorf("got %v", err)
 		}
+	})
+}
+
+// The function that ends a hook is the user's, and may end its goroutine. Without the
+// deferred end of the flight all others who want the key would wait for ever, and Close.
+func TestAGoexitOfAHookEndsTheFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first atomic.Bool
+		c := must(cache.New(nil, func(context.Context, int64) (string, error) {
+			time.Sleep(time.Second)
+			return "v1", nil
+		}, cache.Options{Name: "test", Hooks: cache.Hooks{Rebuild: func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
+			return ctx, func(cache.Outcome) {
+				if first.CompareAndSwap(false, true) {
+					runtime.Goexit()
+				}
+			}
+		}}}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
+			t.Errorf("Get: %q, %v", got, err)
+		}
+		_ = c.Close()
+	})
+}
+
+// A nil pointer in an error is an error, and its Error method panics.
+type unreadable struct{ text string }
+
+func (u *unreadable) Error() string { return u.text }
+
+// Where the error of LoadMany is first read it would take the end of a flight with it: a
+// Refresh returned nil, as if it had worked, and Close never.
+func TestAnErrorThatCannotBeReadIsAPanicOfTheLoader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var err *unreadable
+		c := must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
+			return nil, err
+		}}, cache.Options{Name: "test"}))
+		var panicked *cache.PanicError
+		if err := c.Refresh(t.Context(), 1); !errors.As(err, &panicked) {
+			t.Errorf("Refresh: %v", err)
+		}
+		if _, err := c.Get(t.Context(), 2); !errors.As(err, &panicked) {
+			t.Errorf("Get: %v", err)
+		}
+		_ = c.Close()
 	})
 }

@@ -33,7 +33,7 @@ type WarmOptions struct {
 // are under way.
 type WarmProgress struct {
 	Keys    int // taken up so far
-	Loaded  int // loaded and published
+	Loaded  int // loaded and published, unless they are not for Redis: a value over MaxValue, a null that is missed for the first time
 	Skipped int // there already, being loaded or written by somebody, or denied by the filter
 	Failed  int // without an answer
 }

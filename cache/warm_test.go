@@ -262,3 +262,22 @@ func TestReadsAndWarmShareLeases(t *testing.T) {
 		}
 	})
 }
+
+// What this process has in its local tier may be missing in Redis, which came back empty.
+// Such a key counted as loaded, and was not.
+func TestWarmFillsRedisWithWhatTheProcessHas(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		if err := r.rdb.FlushAll(r.ctx).Err(); err != nil {
+			r.Fatal(err)
+		}
+		if got := c.warmed(r, []int64{1}, cache.WarmOptions{}); got.Loaded != 1 || source.all() != 2 {
+			r.Errorf("%+v after %d loads", got, source.all())
+		}
+		if n := r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val(); n != 1 {
+			r.Errorf("in Redis: %v", r.rdb.Keys(r.ctx, "*").Val())
+		}
+	})
+}

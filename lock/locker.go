@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +20,7 @@ import (
 // A locker is what a Locker and those made of it by With share, or a Quorum.
 type locker struct {
 	process  string // 128 random bits: no two processes or Lockers are the same
-	acquired atomic.Int64
+	entered  atomic.Int64 // names entries in queues
 	server   server
 	nodes    []*store // what server consists of
 	watchdog *watchdog
@@ -80,8 +79,10 @@ func bareLocker(process string, s server, nodes []*store, o Options) *locker {
 	}
 }
 
-// newOwner makes the name of an acquisition, which is never used again.
-func (l *locker) newOwner() string { return l.process + ":" + strconv.FormatInt(l.acquired.Add(1), 36) }
+// newOwner makes the name of an acquisition, which is never used again. Whoever knows it can
+// give the lock back, so those who have the Token of one lock must not be able to guess
+// another's.
+func (l *locker) newOwner() string { return l.process + ":" + rand.Text() }
 
 // hear gets the message that an entry of ours has been granted its lock.
 func (l *locker) hear(payload string) {

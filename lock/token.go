@@ -63,7 +63,8 @@ func (t Token) parts() ([]part, error) {
 	}
 	for _, p := range parts {
 		known := []mode{exclusive, write, read, permit}
-		if !slices.Contains(known, mode(p.Mode)) || p.Owner == "" || p.Fence <= 0 || !strings.Contains(string(p.Record), tokenRecord) {
+		// "g:" and an entry is the owner of a lock that has been granted and not taken up.
+		if !slices.Contains(known, mode(p.Mode)) || p.Owner == "" || strings.HasPrefix(p.Owner, "g:") || p.Fence <= 0 || !strings.Contains(string(p.Record), tokenRecord) {
 			return nil, ErrBadToken
 		}
 	}

@@ -110,7 +110,7 @@ func (l *locker) enter(t *target, o *Options) (room *waitRoom, w *waiter, first 
 	defer l.mu.Unlock()
 	room = l.rooms[key]
 	if room == nil {
-		entry := string(t.mode) + ":" + l.process + ":" + strconv.FormatInt(l.acquired.Add(1), 36)
+		entry := string(t.mode) + ":" + l.process + ":" + strconv.FormatInt(l.entered.Add(1), 36)
 		room = &waitRoom{key: key, target: *t, entry: entry, wake: make(chan struct{}, 1)}
 		l.rooms[key], l.entries[entry] = room, room
 	}

@@ -55,7 +55,9 @@ func (c *Crowd[R]) Deadline() (last time.Time, ok bool) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	for _, f := range c.flights {
-		f.heardAt = f.joined
+		if !c.left { // else those who have joined since are not asked for any more
+			f.heardAt = f.joined
+		}
 		switch {
 		case f.waiting() == 0:
 			continue

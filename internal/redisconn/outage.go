@@ -88,10 +88,13 @@ func newOutage(c *Conn) *Outage {
 
 // close ends the probes. Those who wait for the end of an outage go on.
 func (o *Outage) close() {
-	if o != nil {
-		o.end()
-		o.work.Wait()
+	if o == nil {
+		return
 	}
+	o.mu.Lock() // whoever begins probes has begun them, or sees the end
+	o.end()
+	o.mu.Unlock()
+	o.work.Wait()
 }
 
 // Down reports whether Redis is not asked.
