@@ -2,7 +2,7 @@
 // writes which keys it changes, in one line, and a [cache.Feed] that reads it.
 //
 //	changes, err := outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL})
-//	err = changes.Create(ctx) // once; or put outbox.Schema into your migrations
+//	err = changes.Create(ctx) // once; or put outbox.PostgreSQL.Schema("levee_outbox") into your migrations
 //	go cache.Follow(ctx, changes, products.Route("product", nil))
 //
 //	tx, err := db.BeginTx(ctx, nil)
