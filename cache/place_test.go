@@ -2,9 +2,13 @@ package cache_test
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
@@ -134,6 +138,46 @@ func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
 		})
 		if err != nil {
 			r.Error(err)
+		}
+	})
+}
+
+// onScript does something before the first script of a client.
+type onScript struct {
+	once sync.Once
+	do   func()
+}
+
+func (h *onScript) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *onScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			h.once.Do(h.do)
+		}
+		return next(ctx, cmd)
+	}
+}
+func (h *onScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// While a key asks for its lease, another process publishes it, and LoadTimeout ends. The
+// error of the load that was not begun hid the verdict, which had brought the value.
+func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		source := newRows(r, 1)
+		other, rdb := open(r, source.source()), r.client()
+		rdb.(*redis.Client).Options().ContextTimeoutEnabled = true
+		rdb.AddHook(&onScript{do: func() {
+			other.gives(r, 1, "v1")
+			time.Sleep(2 * time.Second)
+		}})
+		c := openOn(r, rdb, source.source(), func(o *cache.Options) {
+			o.RedisTimeout, o.Rebuild.LoadTimeout = 10*time.Second, time.Second
+		})
+		c.gives(r, 1, "v1")
+		if n := source.all(); n != 1 {
+			r.Errorf("%d loads", n)
 		}
 	})
 }

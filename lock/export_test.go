@@ -45,7 +45,7 @@ func (l *Locker) RenewAll() { l.shared.watchdog.renewAll() }
 // Look has the watchdog look at its leases as after a jump of the wall clock to now.
 func (l *Locker) Look(now time.Time) { l.shared.watchdog.look(now, true) }
 
-// Process is the secret part of the names of owners.
+// Process begins the names of owners.
 func (l *Locker) Process() string { return l.shared.process }
 
 // Waiting is the length of the queue of a lock of any kind.

@@ -19,7 +19,7 @@ import (
 
 // A locker is what a Locker and those made of it by With share, or a Quorum.
 type locker struct {
-	process  string // 128 random bits: no two processes or Lockers are the same
+	process  string       // 128 random bits: no two processes or Lockers are the same
 	entered  atomic.Int64 // names entries in queues
 	server   server
 	nodes    []*store // what server consists of

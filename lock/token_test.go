@@ -1,8 +1,13 @@
 package lock_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -242,5 +247,42 @@ func TestInspectAndLabels(t *testing.T) {
 	unlock(t, lease)
 	if info, _ := l.Inspect(ctx, "a"); info.Held || info.Label != "" || info.Fence != lease.Fence() {
 		t.Errorf("%+v", info)
+	}
+}
+
+// Two locks of one Locker are handed to two who do not trust each other. Whoever could guess
+// the owner of the other lock from his own token could give that lock back: owners were
+// numbered once. Nor may a token speak for a waiter who has been granted a lock just now.
+func TestATokenSaysNothingOfOtherLocks(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	l := open(t, rdb, lock.Options{})
+	owners := map[string]bool{}
+	var good []byte
+	for _, name := range []string{"a", "b", "c"} {
+		token, err := must(t)(l.Lock(t.Context(), name)).Detach(t.Context(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, err = base64.RawURLEncoding.DecodeString(strings.TrimPrefix(string(token), "l1."))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var parts []struct {
+			Owner string `json:"o"`
+		}
+		if err := json.Unmarshal(good[:len(good)-8], &parts); err != nil || len(parts) != 1 {
+			t.Fatalf("%s: %v", good, err)
+		}
+		_, secret, _ := strings.Cut(parts[0].Owner, ":")
+		if len(secret) < 26 || owners[secret] { // 26 characters of 5 bits
+			t.Errorf("the owner is %q", parts[0].Owner)
+		}
+		owners[secret] = true
+	}
+	text := bytes.Replace(good[:len(good)-8], []byte(`"o":"`), []byte(`"o":"g:`), 1)
+	text = fmt.Appendf(text, "%08x", crc32.ChecksumIEEE(text))
+	forged := lock.Token("l1." + base64.RawURLEncoding.EncodeToString(text))
+	if err := l.Release(t.Context(), forged); !errors.Is(err, lock.ErrBadToken) {
+		t.Errorf("a token of a lock that is not taken up: %v", err)
 	}
 }

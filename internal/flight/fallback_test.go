@@ -2,6 +2,7 @@ package flight_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -254,5 +255,33 @@ func TestACallersOwnFallbackAnswersWhereTheFlightHasNone(t *testing.T) {
 		f.Decide()
 		f.Finish("new", nil, nil)
 		none.want(t, answer{"new", false, nil})
+	})
+}
+
+// The last caller leaves, and another joins before the load that waits for its turn has
+// heard of it. The refusal goes to those who have left. When somebody asked for the
+// deadline meanwhile, it went to the new one too, who was told that nobody waits.
+func TestARefusalIsNotForWhoJoinsAfterTheCrowdHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGroup()
+		g.Refused = func(err error) bool { return errors.Is(err, flight.ErrDeserted) }
+		opener := join(t, g, flight.Opened)
+		f := opener.Flight
+		crowd := g.Crowd(0, f)
+		ctx, leave := context.WithCancel(t.Context())
+		first := wait(ctx, opener, patience{})
+		synctest.Wait()
+		leave()
+		first.want(t, answer{"", true, context.Canceled})
+		second := wait(t.Context(), join(t, g, flight.Waits), patience{})
+		crowd.Deadline()
+		next := f.Finish("", crowd.Err(), nil)
+		second.waits(t)
+		if next == nil {
+			t.Fatal("there is no flight for the second caller")
+		}
+		next.Decide()
+		next.Finish("v1", nil, nil)
+		second.want(t, answer{"v1", true, nil})
 	})
 }
