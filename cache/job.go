@@ -22,7 +22,7 @@ type job[K comparable, V any] struct {
 	id       string
 	ctx      context.Context // that of the caller who opened the flight; after the first read, without its end
 	flight   *flight.Flight[found[V]]
-	own      flight.Flight[found[V]] // what flight points to, if a caller opened it: one piece of memory less
+	own      flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
 	ended    func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
 	mark     localcache.Mark         // of the local tier, from before the operation that decides the result
 	done     atomic.Bool
@@ -49,7 +49,7 @@ type rebuilding[V any] struct {
 
 	loaded     loaded[V]
 	began      int  // the number of the last caller who had joined when the load began
-	beside     bool // loaded is from beside a writer, for the callers up to besideAt
+	beside     bool // loaded beside a writer and not shared; callers up to besideAt may have it if the key is still held
 	besideAt   int
 	size       int // of loaded, encoded
 	storable   bool
@@ -142,7 +142,7 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 			select {
 			case turns <- struct{}{}:
 				defer func() { <-turns }()
-			case <-crowd.Inner(): // see inner
+			case <-crowd.Inner(): // a load waits for these: they must not wait for the others
 			}
 			c.contained(part, func() { do(part) })
 		})

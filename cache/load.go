@@ -129,7 +129,12 @@ func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.
 	}
 	crowd := c.crowd(jobs)
 	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
-	return c.askSource(jobs[0].ctx, ids, call, fn)
+	return c.askSource(jobs[0].ctx, ids, call, func(ctx context.Context) error {
+		if call.Class == degraded {
+			c.counts.degraded.Add(uint64(len(jobs)))
+		}
+		return fn(ctx)
+	})
 }
 
 // askSource has fn load what ids name, by way of the breaker. fn may still be running when

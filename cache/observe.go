@@ -8,9 +8,8 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// readOne reads a key from Redis. It is the path of every hit, with one clock call more
-// than it needs. What Redis did not answer is counted elsewhere and is in no histogram:
-// most of it was never sent.
+// readOne reads a key from Redis. It is the path of every hit. What Redis did not answer
+// is counted elsewhere and is in no histogram: most of it was never sent.
 func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value mutexrebuild.Value, now time.Time) {
 	if !c.fleet.Shared() {
 		return c.fleet.GetOne(ctx, id), time.Now()

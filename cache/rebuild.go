@@ -337,7 +337,6 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 		c.decide(j)
 		if j.class == normal {
 			j.class = degraded
-			c.counts.degraded.Add(1)
 		}
 	}
 	c.load(jobs)

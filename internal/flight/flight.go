@@ -307,13 +307,16 @@ func (f *Flight[R]) TakeBack(number int) {
 	}
 }
 
-// Finish ends the flight with result for the callers up to the last Decide, or with
-// err for all. If the flight has a fallback, the callers for whom it is good get it
-// instead of err. If forAll reports true, callers who joined after the last Decide get
-// the result too; Finish calls it with the group's mutex held, so nobody joins between
-// the question and the end. nil: only the callers up to the last Decide.
+// Finish ends the flight:
 //
-// The other callers, also those for whom a fallback is not good, go on to the flight that Finish returns, which the runner has to
+//   - Without an error the callers up to the last Decide get result. If forAll reports
+//     true, those who joined later get it too: Finish calls it with the group's mutex
+//     held, so nobody joins between the question and the end. A nil forAll is false.
+//   - With an error and a fallback, the callers for whom that is good get the fallback.
+//   - A refusal goes to those who were there when the crowd was last asked, see [Crowd].
+//   - Any other error goes to all.
+//
+// The remaining callers go on to the flight that Finish returns, which the runner has to
 // run as well. It returns nil if there are none.
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	g := f.group

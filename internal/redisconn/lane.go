@@ -106,7 +106,7 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
 	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long {
 		return now, false
 	}
-	now = time.Now() // after that: among many callers most join a trip
+	now = time.Now() // not before: of many callers most have returned above
 	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < l.conn.timeout || now.Sub(l.dropped) < afterDrop {
 		return now, false
 	}
