@@ -129,12 +129,7 @@ func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.
 	}
 	crowd := c.crowd(jobs)
 	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
-	return c.askSource(jobs[0].ctx, ids, call, func(ctx context.Context) error {
-		if call.Class == degraded {
-			c.counts.degraded.Add(uint64(len(jobs)))
-		}
-		return fn(ctx)
-	})
+	return c.askSource(jobs[0].ctx, ids, call, fn)
 }
 
 // askSource has fn load what ids name, by way of the breaker. fn may still be running when
@@ -157,6 +152,9 @@ func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.
 		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: call.Class == background})
 		began.Store(&begun{time.Now(), ctx, done})
 		c.counts.loads.Add(1)
+		if call.Class == degraded {
+			c.counts.degraded.Add(uint64(len(ids)))
+		}
 		err := fn(ctx)
 		if err != nil {
 			_ = err.Error() // one that panics does so here, where it counts as the loader's panic

@@ -90,8 +90,8 @@ func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (open
 	return opened
 }
 
-// addTo returns a function that adds the error of key to e, if it is one. It is no method, which
-// would have to put each key into an interface, error or not.
+// addTo returns a function that adds the error of key to e, if it is one. It is no method:
+// that would put each key into an interface, error or not.
 func addTo[K comparable](e *BatchError, key K) func(error) {
 	return func(err error) {
 		if err != nil {

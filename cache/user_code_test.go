@@ -103,7 +103,7 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 }
 
 // The function that ends a hook is the user's, and may end its goroutine. Without the
-// deferred end of the flight all others who want the key would wait for ever, and Close.
+// deferred end of the flight, the callers of the key and Close wait without an end.
 func TestAGoexitOfAHookEndsTheFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first atomic.Bool
@@ -131,8 +131,8 @@ type unreadable struct{ text string }
 
 func (u *unreadable) Error() string { return u.text }
 
-// Where the error of LoadMany is first read it would take the end of a flight with it: a
-// Refresh returned nil, as if it had worked, and Close never.
+// The error of LoadMany was first read at the end of the flight, which then never came: a
+// Refresh returned nil, as if it had worked, and Close did not return.
 func TestAnErrorThatCannotBeReadIsAPanicOfTheLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err *unreadable

@@ -263,8 +263,8 @@ func TestReadsAndWarmShareLeases(t *testing.T) {
 	})
 }
 
-// What this process has in its local tier may be missing in Redis, which came back empty.
-// Such a key counted as loaded, and was not.
+// Redis has come back empty, and this process has a key in its local tier. Warm counted
+// the key as loaded, and loaded nothing.
 func TestWarmFillsRedisWithWhatTheProcessHas(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
 		source := newRows(r, 1)

@@ -14,12 +14,11 @@ import (
 // outage Read returns ErrOutage at once. It returns by the end of the Conn's time; before
 // that when ctx ends, unless the read is alone and ctx has no deadline before it.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
-	r := &getrange{args: [4]any{"getrange", key, int64(0), c.boxed(longest)}}
-	r.StringCmd = *redis.NewStringCmd(ctx, r.args[:]...)
-	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: &r.StringCmd, read: true, long: c.long.has(key)}}, nil); err != nil {
+	cmd := new(getrange).of(ctx, key, c.boxed(longest))
+	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
 		return nil, err
 	}
-	data, err := Bytes(&r.StringCmd)
+	data, err := Bytes(cmd)
 	c.long.note(key, len(data))
 	return data, err
 }
@@ -32,10 +31,7 @@ func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redi
 	ops := make([]op, len(keys))
 	box := c.boxed(longest)
 	for i, key := range keys {
-		r := &reads[i]
-		r.args = [4]any{"getrange", key, int64(0), box}
-		r.StringCmd = *redis.NewStringCmd(ctx, r.args[:]...)
-		replies[i] = &r.StringCmd
+		replies[i] = reads[i].of(ctx, key, box)
 		ops[i] = op{key: key, cmd: replies[i], read: true}
 	}
 	c.doMany(ctx, ops, nil, func(i int, err error) {
@@ -47,8 +43,15 @@ func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redi
 
 // A getrange is a command and its arguments in one piece of memory.
 type getrange struct {
-	redis.StringCmd
+	cmd  redis.StringCmd
 	args [4]any
+}
+
+// of makes r the command for key.
+func (r *getrange) of(ctx context.Context, key string, longest any) *redis.StringCmd {
+	r.args = [4]any{"getrange", key, int64(0), longest}
+	r.cmd = *redis.NewStringCmd(ctx, r.args[:]...)
+	return &r.cmd
 }
 
 // boxed returns n as an argument of a command, without an allocation if n is what it was
