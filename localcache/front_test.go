@@ -43,6 +43,29 @@ func TestAHotEntryEndsLikeAnyOther(t *testing.T) {
 	}
 }
 
+// Its entries stay in the memory that the other cache goes on to use, and so in its front.
+// Nobody tells a closed cache of deletions: what it returned could be of any age.
+//
+// Catches a front that is asked without knowing that the cache is closed, and a Trust
+// that makes entries count again.
+func TestAClosedCacheOfABudgetFindsNothing(t *testing.T) {
+	shared := &localcache.Budget{}
+	c := open[string, int](t, localcache.Options{Budget: shared})
+	other := open[string, int](t, localcache.Options{Budget: shared})
+	for _, each := range []*localcache.Cache[string, int]{c, other} {
+		each.Fill(each.Mark("a"), "a", 1, 8, time.Minute)
+		each.Settle()
+		heat(t, each, "a")
+	}
+	c.Close()
+	want(t, c, "a", 0, miss)
+	c.Trust(true)
+	want(t, c, "a", 0, miss)
+	c.Trust(false)
+	want(t, c, "a", 0, miss)
+	want(t, other, "a", 1, value)
+}
+
 // Catches a front that does not hear of what ristretto lets go of: it would show
 // the old value, and hold memory that nothing counts.
 func TestTheFrontHoldsNothingThatRistrettoLetGo(t *testing.T) {

@@ -81,7 +81,7 @@ type Mark struct {
 type Cache[K comparable, V any] struct {
 	calls       callCounter
 	clock       clock
-	maxAge      atomic.Int64 // older entries do not count, see Trust
+	maxAge      atomic.Int64 // older entries do not count, see Trust and Close
 	hash        hasher[K]
 	generations *generations
 	budget      *Budget
@@ -321,14 +321,25 @@ func (c *Cache[K, V]) Flush() {
 // already there too. When it is true again, all entries count for their whole life;
 // Flush first if a deletion may have been missed. A new cache is trusted.
 func (c *Cache[K, V]) Trust(live bool) {
-	switch {
-	case c == nil:
-	case live:
-		c.maxAge.Store(math.MaxInt64)
-	default:
-		c.maxAge.Store(max(0, int64(c.distrustTTL)))
+	if c == nil {
+		return
+	}
+	age := int64(math.MaxInt64)
+	if !live {
+		age = max(0, int64(c.distrustTTL))
+	}
+	for {
+		was := c.maxAge.Load()
+		if was == closedAge || c.maxAge.CompareAndSwap(was, age) {
+			return
+		}
 	}
 }
+
+// closedAge is the maxAge of a closed cache: no entry counts, of whatever age. Get looks
+// into the front before it looks whether the cache is closed, and with a Budget the
+// entries stay there while another cache has it.
+const closedAge = math.MinInt64
 
 // Close frees the entries and ends the goroutines of the cache. It waits for the
 // callers inside, which takes microseconds. Afterwards Get returns Miss and nothing
@@ -341,6 +352,7 @@ func (c *Cache[K, V]) Close() {
 		<-c.closed
 		return
 	}
+	c.maxAge.Store(closedAge)
 	c.calls.close()
 	c.clock.stop()
 	c.budget.leave()
