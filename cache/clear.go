@@ -21,7 +21,7 @@ func (c *Cache[K, V]) Clear(ctx context.Context) error {
 	if _, err := c.check(ctx); err != nil {
 		return err
 	}
-	err := c.fleet.Clear(ctx)
+	err := c.change(ctx, "clear", nil, c.fleet.Clear)
 	c.local.Flush() // also what is not confirmed
 	c.flights.ForgetAll()
 	return named(err)

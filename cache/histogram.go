@@ -61,8 +61,8 @@ var (
 // times are the durations that a cache notes, none of them of a local hit: to ask the
 // clock takes longer than that.
 type times struct {
-	load, flightWait, leaseWait, read tally // in latencies
-	stale, audit                      tally // in ages
+	load, flightWait, leaseWait, read, write tally // in latencies
+	stale, audit                             tally // in ages
 }
 
 // A tally is a Histogram that is being counted.

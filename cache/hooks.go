@@ -23,6 +23,11 @@ type Hooks struct {
 	LeaseWait Hook
 	// Load: the source is asked. The loader gets the context that the hook returns.
 	Load Hook
+	// Write: a writer changes keys, see Op.Call. A "write" has the calls "hold", "tx" and
+	// "invalidate" within it, whose contexts come from its own; tx gets the one of "tx".
+	// Each cache of a [Write] is told of its own "hold" and "invalidate", and the cache that
+	// is named first of "write" and "tx".
+	Write Hook
 }
 
 // A Hook is called when an operation begins, and what it returns when that ends. The
@@ -39,6 +44,9 @@ type Op struct {
 	Key        string // the first key, as Source.Key gives it; it may be a secret, and of any bytes
 	Keys       int    // how many
 	Background bool   // no caller waits for it
+	// Call is what a writer does, for Hooks.Write alone: "write", "invalidate", "set",
+	// "clear" or "announce"; and within a write "hold", "tx" and "invalidate".
+	Call string
 }
 
 // An Outcome is how an operation ended.
@@ -83,7 +91,16 @@ func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context
 	return inner, done
 }
 
-// call calls a function of the user's in the way of readers.
+// beginWrite tells Hooks.Write of a call. The ids may be none.
+func (c *Cache[K, V]) beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome)) {
+	op := Op{Call: call, Keys: len(ids)}
+	if len(ids) > 0 {
+		op.Key = ids[0]
+	}
+	return c.begin(ctx, c.o.Hooks.Write, op)
+}
+
+// call calls a function of the user's in the way of readers and writers.
 func (c *Cache[K, V]) call(fn func()) {
 	contain.Call(func() error { fn(); return nil }, func(err error) {
 		if err != nil {

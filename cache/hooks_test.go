@@ -33,6 +33,10 @@ type toldKey struct{}
 func (to *told) hook(name string) cache.Hook {
 	return func(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
 		outer, _ := ctx.Value(toldKey{}).([]string)
+		name := name
+		if op.Call != "" {
+			name = op.Call
+		}
 		event := fmt.Sprintf("%s %s", name, op.Key)
 		if op.Keys > 1 {
 			event += fmt.Sprint(" +", op.Keys-1)
@@ -69,7 +73,7 @@ func (to *told) hook(name string) cache.Hook {
 func (to *told) hooks(o *cache.Options) {
 	o.Hooks = cache.Hooks{
 		Read: to.hook("read"), FlightWait: to.hook("flight wait"), Rebuild: to.hook("rebuild"),
-		LeaseWait: to.hook("lease wait"), Load: to.hook("load"),
+		LeaseWait: to.hook("lease wait"), Load: to.hook("load"), Write: to.hook("write"),
 	}
 }
 
@@ -201,6 +205,97 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 	}
 }
 
+// A writer who is slow must find out whether it is the hold, the transaction or the
+// invalidation, and nobody else can tell.
+func TestHooksFollowAWrite(t *testing.T) {
+	r := onServer(t, start(t), cell{redis: "real"})
+	source := newRows(r, 1, 2)
+	var to, toOther told
+	c := open(r, source.source(), to.hooks)
+	other := open(r, source.source(), toOther.hooks, func(o *cache.Options) { o.Name = "other" })
+	var inTx []string
+	tx := func(ctx context.Context) error {
+		inTx, _ = ctx.Value(toldKey{}).([]string)
+		return nil
+	}
+	write := []string{"hold 1 +1 in write", "tx 1 +1 in write", "invalidate 1 +1 in write", "write 1 +1"}
+	for name, test := range map[string]struct {
+		call func() error
+		want []string
+	}{
+		"Write":      {func() error { return c.Write(r.ctx, []int64{1, 2}, tx) }, write},
+		"Invalidate": {func() error { return c.Invalidate(r.ctx, 1) }, []string{"invalidate 1"}},
+		"Set":        {func() error { return c.Set(r.ctx, 1, "v1") }, []string{"set 1"}},
+		"SetMany":    {func() error { return c.SetMany(r.ctx, map[int64]string{1: "v1"}) }, []string{"set 1"}},
+		"Announce":   {func() error { return c.Announce(r.ctx, 3) }, []string{"invalidate 3 in announce", "announce 3"}},
+		"Clear":      {func() error { return c.Clear(r.ctx) }, []string{"clear "}},
+		"no keys":    {func() error { return c.Write(r.ctx, nil, tx) }, []string{"hold  in write", "tx  in write", "invalidate  in write", "write "}},
+		"a failed transaction": {
+			func() error {
+				_ = c.Write(r.ctx, []int64{1}, func(context.Context) error { return errBroken })
+				return nil
+			},
+			[]string{"hold 1 in write", "tx 1 in write: the source is broken", "invalidate 1 in write", "write 1: the source is broken"},
+		},
+		"a transaction that panics": {
+			func() error {
+				defer func() { _ = recover() }()
+				return c.Write(r.ctx, []int64{1}, func(context.Context) error { panic("bug in tx") })
+			},
+			[]string{
+				"hold 1 in write", "tx 1 in write: cache: the transaction has panicked, or called runtime.Goexit",
+				"invalidate 1 in write", "write 1: cache: the transaction has panicked, or called runtime.Goexit",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := test.call(); err != nil {
+				t.Error(err)
+			}
+			to.want(t, test.want...)
+		})
+	}
+	if err := cache.Write(r.ctx, tx, c.Changes(1, 2), other.Changes(7)); err != nil {
+		t.Error(err)
+	}
+	to.want(t, write...)
+	toOther.want(t, "hold 7 in write", "invalidate 7 in write")
+	if !slices.Equal(inTx, []string{"write", "tx"}) {
+		t.Errorf("the context of tx comes from that of %q", inTx)
+	}
+	if n := c.Stats().WriteTime.Count(); n != 15 { // 5 Writes by two, and 5 other calls
+		t.Errorf("%d exchanges with Redis are noted, want 15", n)
+	}
+	if n := c.Stats().NotInvalidated; n != 0 {
+		t.Errorf("%d are counted as not confirmed", n)
+	}
+}
+
+// An SLO of writers wants the calls that were not confirmed, not the keys that wait.
+func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	c := open(r, newRows(r, 1).source())
+	server.Kill()
+	none := func(context.Context) error { return nil }
+	for i, call := range []func() error{
+		func() error { return c.Invalidate(r.ctx, 1) },
+		func() error { return c.Set(r.ctx, 1, "v1") },
+		func() error { return c.Announce(r.ctx, 3) },
+		func() error { return c.Write(r.ctx, []int64{1}, none) },
+		func() error { return c.Write(r.ctx, []int64{1}, func(context.Context) error { return errBroken }) },
+		func() error { return c.Clear(r.ctx) },
+	} {
+		if err := call(); err == nil {
+			t.Error("no error")
+		}
+		if n := c.Stats().NotInvalidated; n != uint64(i+1) {
+			t.Errorf("call %d: %d are counted", i+1, n)
+		}
+	}
+	server.Restart()
+}
+
 // A hook of the user's stands in the way of readers, who must not suffer from it.
 func TestAHookThatPanicsHurtsNobody(t *testing.T) {
 	server := start(t)
@@ -213,10 +308,13 @@ func TestAHookThatPanicsHurtsNobody(t *testing.T) {
 	}
 	for i, hook := range []cache.Hook{begins, ends} {
 		c := open(r, source.source(), logged(&log), func(o *cache.Options) {
-			o.Hooks = cache.Hooks{Read: hook, FlightWait: hook, Rebuild: hook, LeaseWait: hook, Load: hook}
+			o.Hooks = cache.Hooks{Read: hook, FlightWait: hook, Rebuild: hook, LeaseWait: hook, Load: hook, Write: hook}
 		})
 		c.gives(r, int64(i+1), "v1")
 		c.gives(r, int64(i+1), "v1")
+		if err := c.Write(r.ctx, []int64{int64(i + 1)}, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
 	}
 	log.Await(t, "a hook panicked")
 }

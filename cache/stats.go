@@ -75,11 +75,14 @@ type Stats struct {
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
 	FilterWrong  uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
 
+	NotInvalidated uint64 // calls that changed keys, and which Redis did not confirm at once
+
 	LoadTime   Histogram // of each load, without its wait for the breaker's queue
 	FlightWait Histogram // of callers, for what another caller of this process was reading or loading
 	LeaseWait  Histogram // for what another process was loading
 	RedisRead  Histogram // until Redis answered; up to 256 keys of a GetMany are one read
 	StaleAge   Histogram // of the values that Stale counts, since they were loaded
+	WriteTime  Histogram // that writers have waited for Redis: each hold, Invalidate, Set, Clear and Announce, and the end of each Write
 
 	// Live says that invalidations of other processes arrive.
 	Live bool
@@ -100,6 +103,7 @@ type counters struct {
 	fallbacks, held                                                                        counter
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
+	notInvalidated                                                                         counter
 	auditCompared, auditRaced, auditStale, auditHealed, auditFailed                        counter
 }
 
@@ -140,9 +144,11 @@ func (c *Cache[K, V]) Stats() Stats {
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(), FilterWrong: n.filterWrong.Load(),
-		LoadTime: t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
+		NotInvalidated: n.notInvalidated.Load(),
+		LoadTime:       t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
-		Live: c.fleet.Live(), Follow: c.fed.stats(),
+		WriteTime: t.write.histogram(&latencies),
+		Live:      c.fleet.Live(), Follow: c.fed.stats(),
 		Audit: AuditStats{
 			Compared: n.auditCompared.Load(), Raced: n.auditRaced.Load(), Stale: n.auditStale.Load(),
 			Healed: n.auditHealed.Load(), Failed: n.auditFailed.Load(), StaleAge: t.audit.histogram(&ages),

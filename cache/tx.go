@@ -47,6 +47,7 @@ type changing interface {
 	closed() bool
 	ensure(ctx context.Context, ids []string) error
 	hold(ctx context.Context, ids []string) (end func(context.Context) error)
+	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
 	unconfirmed(ids []string, err error)
 }
 
@@ -67,6 +68,8 @@ func Write(ctx context.Context, tx func(context.Context) error, changes ...Chang
 	if tx == nil {
 		return errors.New("cache: Write needs a tx")
 	}
+	ctx, done := beginWrite(ctx, "write", changes)
+	defer func() { done(Outcome{Err: err}) }()
 	if err := ready(ctx, changes); err != nil {
 		return err
 	}
@@ -92,9 +95,22 @@ func Write(ctx context.Context, tx func(context.Context) error, changes ...Chang
 			err = unconfirmed
 		}
 	}()
-	err = tx(ctx)
+	err = errLeft // for the hooks, if tx does not return
+	inTx, ended := beginWrite(ctx, "tx", changes)
+	defer func() { ended(Outcome{Err: err}) }()
+	err = tx(inTx)
 	succeeded = err == nil
 	return err
+}
+
+var errLeft = errors.New("cache: the transaction has panicked, or called runtime.Goexit")
+
+// beginWrite tells the hook of the cache that is named first.
+func beginWrite(ctx context.Context, call string, changes []Changes) (context.Context, func(Outcome)) {
+	if len(changes) == 0 || changes[0].cache == nil {
+		return ctx, unheard
+	}
+	return changes[0].cache.beginWrite(ctx, call, changes[0].ids)
 }
 
 // ready returns why a transaction must not run, and tells the filters of its keys.
@@ -140,7 +156,11 @@ func (c *Cache[K, V]) closed() bool { return c.closing.Err() != nil }
 
 // hold closes ids to publication until end, which invalidates them.
 func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.Context) error) {
-	lift, err := c.fleet.Hold(ctx, ids...)
+	var lift func(context.Context) error
+	err := c.change(ctx, "hold", ids, func(ctx context.Context) (err error) {
+		lift, err = c.fleet.Hold(ctx, ids...)
+		return err
+	})
 	if err != nil {
 		c.log.Warn("a write goes on without a hold on its keys", "error", named(err))
 	}

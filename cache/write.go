@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -49,7 +50,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		sizes[i] = size
 		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
-	err = c.fleet.SetMany(ctx, publications...)
+	err = c.change(ctx, "set", ids, func(ctx context.Context) error { return c.fleet.SetMany(ctx, publications...) })
 	// With Redis, another process may have invalidated the value already: the
 	// local tier fills from Redis, which knows the order.
 	c.forgetLocal(ids)
@@ -98,10 +99,12 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	if err != nil {
 		return err
 	}
-	if err := c.announce(ctx, ids); err != nil {
-		return err
+	ctx, done := c.beginWrite(ctx, "announce", ids)
+	if err = c.announce(ctx, ids); err == nil {
+		err = c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
+	done(Outcome{Err: err})
+	return err
 }
 
 // check returns the ids of all keys, or why nothing may be done.
@@ -131,7 +134,20 @@ func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
 // forget invalidates ids, in Redis first: the other way round, a reader in between
 // could fill the local tier from Redis again.
 func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(context.Context) error) error {
-	err := invalidate(ctx)
+	err := c.change(ctx, "invalidate", ids, invalidate)
 	c.forgetLocal(ids)
 	return named(err)
+}
+
+// change does what a writer waits for Redis for, and notes it.
+func (c *Cache[K, V]) change(ctx context.Context, call string, ids []string, do func(context.Context) error) error {
+	ctx, done := c.beginWrite(ctx, call, ids)
+	began := time.Now()
+	err := do(ctx)
+	c.times.write.add(&latencies, time.Since(began))
+	if err != nil && call != "hold" { // a hold that fails is told again at its end
+		c.counts.notInvalidated.Add(1)
+	}
+	done(Outcome{Err: err})
+	return err
 }
