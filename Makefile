@@ -13,19 +13,11 @@ SHELL       := bash
 # runtests takes command lines of go test, see internal/runtests.
 runtests := go run ./internal/runtests
 
-# Tests that stop the code between its steps stand in files named *failpoint_test.go and
-# need a build of their own, see internal/failpoint. This is their command line.
-FAILPOINTS := $(shell find . -name '*failpoint_test.go')
-failpoints  = -race -p=1 -tags=levee_failpoint -vet=all -timeout=30m \
-	-run=^($(shell grep -ho '^func Test[A-Za-z0-9]*' $(FAILPOINTS) | cut -c6- | grep -vx TestMain | paste -sd'|' -))$$ \
-	./internal/failpoint/ $(sort $(dir $(FAILPOINTS)))
-
-# Tests that the race detector makes meaningless, such as those that count allocations,
-# begin with "if raceDetector" and a Skip. They run once more without it.
-WITHOUTRACE := $(shell grep -rlE '^	if raceDetector' --include='*_test.go' .)
-withoutrace  = -p=1 -vet=off -timeout=30m \
-	-run=^($(shell grep -hE '^func Test|^	if raceDetector' $(WITHOUTRACE) | grep -B1 'if race' | grep -o 'Test[A-Za-z0-9]*' | paste -sd'|' -))$$ \
-	$(sort $(dir $(WITHOUTRACE)))
+# Tests that stop the code between its steps need a build of their own, see
+# internal/failpoint. Tests that the race detector makes meaningless, such as those that
+# count allocations, skip if raceDetector, and run once more without it.
+failpoints  := -race -p=1 -tags=levee_failpoint -vet=all -timeout=30m -with=levee_failpoint ./internal/failpoint
+withoutrace := -p=1 -vet=off -timeout=30m -with=raceDetector
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...
@@ -82,7 +74,7 @@ lint: ## Run the linters of .golangci.yml on all modules
 
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
-	LEVEE_LONG=1 go test -race -timeout 2h -run '$(RUN)' -skip '^TestSoak' $(PKG)
+	LEVEE_LONG=1 $(runtests) '-race -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'
 	LEVEE_LONG=1 $(runtests) '$(failpoints)'
 
 .PHONY: chaos

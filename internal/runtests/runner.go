@@ -17,134 +17,122 @@ import (
 // first wait.
 const atATime = 2
 
-// If more tests than this fail in one command, none of them runs again: a server that
-// is missing, say, fails all of them.
-const tooManyToRepeat = 20
-
 // A runner runs commands and remembers what failed in them.
 type runner struct {
-	mu  sync.Mutex // guards out
-	out io.Writer  // progress
-	log io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
+	mu    sync.Mutex // guards out
+	out   io.Writer  // progress
+	log   io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
+	known []exception
 
-	passed, failed, skipped int
-	failures                []failure
+	again again
+
+	passed, failed, skipped, forgiven int
+	failures                          []failure
 }
 
 type failure struct {
-	flaky bool   // it passed when it ran again
-	what  string // package and test
-	why   string // the output
+	word string // FAIL or FORGIVEN
+	what string // package and test
+	why  string // the output
 }
 
 // An outcome is what came of a command.
 type outcome struct {
+	command
 	ended  []*pkg
 	builds map[string]string // what they printed, by import path
 	err    error
 }
 
-// run runs go test with each of these arguments, and when all have ended, so that it is
-// alone, again what failed.
+// run runs go test with each of these arguments, and what fails again beside the others.
 func (r *runner) run(commands ...[]string) {
 	outcomes := make([]outcome, len(commands))
 	var running errgroup.Group
 	running.SetLimit(atATime)
 	for i, args := range commands {
 		running.Go(func() error {
-			flags, packages := split(args)
 			o := &outcomes[i]
-			o.builds, o.err = r.goTest(flags, packages, func(p *pkg) { o.ended = append(o.ended, p) })
+			if o.command, o.err = parse(".", args); o.err != nil {
+				return nil
+			}
+			o.builds, o.err = r.goTest(o.flags, o.packages, func(p *pkg) {
+				o.ended = append(o.ended, p)
+				r.repeat(o.flags, p.name, p.failedTests())
+			})
 			return nil
 		})
 	}
 	_ = running.Wait()
+	r.again.running.Wait()
 	for i, args := range commands {
-		flags, _ := split(args)
 		o := outcomes[i]
-		failed := r.settle(flags, o.ended, o.builds)
+		failed := r.settle(o.ended, o.builds)
 		var exit *exec.ExitError
 		explained := failed > 0 && errors.As(o.err, &exit) && exit.ExitCode() == 1
+		what := "go test " + strings.Join(args, " ")
 		if o.err != nil && !explained { // go test could not begin, or was killed
-			r.fail("go test "+strings.Join(args, " "), o.err.Error()+"\n")
+			r.fail(what, o.err.Error()+"\n")
+		} else if missing := o.missing(); failed == 0 && missing != "" {
+			r.fail(what, missing+"\n")
 		}
 	}
 }
 
-// settle counts the tests of packages and runs again what failed in them. It returns
-// how many tests and packages failed the first time.
-func (r *runner) settle(flags []string, ended []*pkg, builds map[string]string) (failed int) {
-	slices.SortFunc(ended, func(a, b *pkg) int { return strings.Compare(a.name, b.name) })
-	for _, p := range ended {
-		if p.result == "fail" {
-			failed += max(1, len(p.failedTests()))
+// missing says which tests should have run and did not.
+func (o *outcome) missing() string {
+	var ran []string
+	for _, p := range o.ended {
+		ran = append(ran, p.tests...)
+	}
+	if len(ran) == 0 {
+		return "no test ran"
+	}
+	for _, test := range o.tests {
+		if !slices.Contains(ran, test) {
+			return test + " did not run"
 		}
 	}
-	repeat := failed <= tooManyToRepeat
-	if !repeat {
-		r.say("Too many failed for chance to be the reason: none runs again.")
-	}
+	return ""
+}
+
+// settle counts the tests of packages and returns how many tests and packages failed,
+// with those that are forgiven.
+func (r *runner) settle(ended []*pkg, builds map[string]string) (failed int) {
+	slices.SortFunc(ended, func(a, b *pkg) int { return strings.Compare(a.name, b.name) })
 	for _, p := range ended {
 		tests := p.failedTests()
+		r.passed += len(p.having("pass"))
+		r.skipped += len(p.having("skip"))
+		if p.result == "fail" {
+			failed += max(1, len(tests))
+		}
 		switch {
 		case p.failedBuild != "":
 			r.fail(p.name+" does not build", builds[p.failedBuild])
 			builds[p.failedBuild] = "for the reason above: " + p.failedBuild + "\n"
 		case p.result == "fail" && len(tests) == 0:
-			r.settlePackage(flags, p, repeat)
+			r.fail(p.name+" (the whole package)", p.why(""))
 		default:
-			r.count(p)
-			r.settleTests(flags, p, tests, repeat)
+			for _, test := range tests {
+				r.settleTest(p, test)
+			}
 		}
 	}
 	return failed
 }
 
-// settleTests runs failed tests again and records which of them failed for good.
-func (r *runner) settleTests(flags []string, p *pkg, tests []string, repeat bool) {
-	for _, test := range tests {
-		if repeat && r.again(flags, p.name, test) != nil {
-			r.passed++
-			r.flaky(p.name+" "+test, p.why(test))
-		} else {
-			r.fail(p.name+" "+test, p.why(test))
-		}
+// settleTest records a failed test.
+func (r *runner) settleTest(p *pkg, test string) {
+	what, why := p.name+" "+test, p.why(test)
+	if result := r.again.results[what]; result != "" {
+		why += "When it ran again: " + result + ".\n"
 	}
-}
-
-// settlePackage runs a package again in which something else than a test failed.
-func (r *runner) settlePackage(flags []string, p *pkg, repeat bool) {
-	what := p.name + " (the whole package)"
-	if repeat {
-		if again := r.again(flags, p.name, ""); again != nil {
-			r.count(again)
-			r.flaky(what, p.why(""))
-			return
-		}
+	if e := forgiven(r.known, p.name, test, why); e != nil {
+		r.forgiven++
+		r.failures = append(r.failures, failure{"FORGIVEN", what, why + "It is known: " + e.reason + "\n"})
+		return
 	}
-	r.count(p)
-	r.fail(what, p.why(""))
-}
-
-// again runs a test alone, or the whole package if test is "", until it passes, at
-// most twice. It returns nil if it does not pass.
-func (r *runner) again(flags []string, name, test string) *pkg {
-	flags = append(slices.Clone(flags), "-count=1")
-	if test != "" {
-		flags = append(flags, "-run=^"+test+"$") // of several -run the last one counts
-	}
-	for range 2 {
-		var passed *pkg
-		_, _ = r.goTest(flags, []string{name}, func(p *pkg) {
-			if p.result == "pass" && (test == "" || p.results[test] == "pass") {
-				passed = p
-			}
-		})
-		if passed != nil {
-			return passed
-		}
-	}
-	return nil
+	r.fail(what, why)
 }
 
 // goTest runs go test -json, calls done for each package and returns what builds
@@ -178,30 +166,9 @@ func (r *runner) say(line ...any) {
 	fmt.Fprintln(r.out, line...)
 }
 
-func split(args []string) (flags, packages []string) {
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "-") {
-			flags = append(flags, arg)
-		} else {
-			packages = append(packages, arg)
-		}
-	}
-	return flags, packages
-}
-
-// count counts the tests of a package that passed and that were skipped.
-func (r *runner) count(p *pkg) {
-	r.passed += len(p.having("pass"))
-	r.skipped += len(p.having("skip"))
-}
-
 func (r *runner) fail(what, why string) {
 	r.failed++
-	r.failures = append(r.failures, failure{false, what, why})
-}
-
-func (r *runner) flaky(what, why string) {
-	r.failures = append(r.failures, failure{true, what, why})
+	r.failures = append(r.failures, failure{"FAIL", what, why})
 }
 
 // String is the line of a package that has ended.
@@ -217,23 +184,21 @@ func (p *pkg) String() string {
 	return fmt.Sprintf("ok   %s %.1fs", p.name, p.elapsed)
 }
 
-// summary says what failed and how, flaky tests first, and ends with the counts.
+// summary says what failed and how, what is forgiven first, and ends with the counts.
 func (r *runner) summary() string {
 	var text strings.Builder
-	for _, flaky := range []bool{true, false} {
+	for _, word := range []string{"FORGIVEN", "FAIL"} {
 		for _, f := range r.failures {
-			if f.flaky != flaky {
-				continue
+			if f.word == word {
+				fmt.Fprintf(&text, "\n%s %s\n%s", word, f.what, indent(f.why))
 			}
-			word := "FAIL"
-			if flaky {
-				word = "FLAKY"
-			}
-			fmt.Fprintf(&text, "\n%s %s\n%s", word, f.what, indent(f.why))
 		}
 	}
-	fmt.Fprintf(&text, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
-	return text.String()
+	fmt.Fprintf(&text, "\n%d passed, %d failed, %d skipped", r.passed, r.failed, r.skipped)
+	if r.forgiven > 0 {
+		fmt.Fprintf(&text, ", %d forgiven", r.forgiven)
+	}
+	return text.String() + "\n"
 }
 
 func indent(text string) string {

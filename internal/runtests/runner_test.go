@@ -9,25 +9,27 @@ import (
 	"testing"
 )
 
-// The module in testdata/tiny has a package for each fate.
+// The module in testdata/tiny has a package for each fate. A test that fails once has
+// failed: one that passed when it ran again used to count as passed.
 func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 	t.Setenv("TINY_DIR", t.TempDir())
 	t.Setenv("GOWORK", "off")
 	var progress strings.Builder
-	r := runner{out: &progress, log: t.Output()}
+	r := runner{out: &progress, log: t.Output(), known: []exception{
+		{"example.com/tiny/known", "TestIsKnown", "as is known", "upstream"},
+		{"example.com/tiny/known", "TestIsKnownForSomethingElse", "as is known", "upstream"},
+	}}
 	r.run([]string{"-C=testdata/tiny", "./..."}, []string{"-C=testdata/tiny", "-run=Passes", "./passes"}) // the second in spite of what failed
 
 	for text, times := range map[string]int{
 		"-- go test -C=testdata/tiny ./...":                             1,
 		"ok   example.com/tiny/passes":                                  2,
-		"FAIL example.com/tiny/fails .* [TestFails]":                    3,
+		"FAIL example.com/tiny/fails .* [TestFails]":                    2,
 		"FAIL example.com/tiny/nobuild does not build":                  1,
 		"FAIL example.com/tiny/flaky .* [TestFlaky TestFailsThenSkips]": 1,
-		"ok   example.com/tiny/flaky":                                   3,
-		"FAIL example.com/tiny/panics .*":                               3,
-		"-count=1 -run=^TestFails$ example.com/tiny/fails":              2,
-		"FAIL example.com/tiny/panicsonce .* [TestPanicsOnce]":          1,
-		"ok   example.com/tiny/panicsonce":                              1,
+		"ok   example.com/tiny/flaky":                                   2,
+		"FAIL example.com/tiny/panics .*":                               1,
+		"-count=1 -run=^TestFails$ example.com/tiny/fails":              1,
 		"nobody needs to read this":                                     0,
 		"-- go test -C=testdata/tiny -run=Passes ./passes\n":            1,
 	} {
@@ -37,20 +39,32 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 		}
 	}
 	const want = `
-FLAKY example.com/tiny/flaky TestFlaky
-        flaky_test.go:10: as it does the first time
-    --- FAIL: TestFlaky (0.00s)
+FORGIVEN example.com/tiny/known TestIsKnown
+        known_test.go:5: as is known
+    --- FAIL: TestIsKnown (0.00s)
+    When it ran again: it failed.
+    It is known: upstream
 
-FLAKY example.com/tiny/panicsonce (the whole package)
-    …
 FAIL example.com/tiny/fails TestFails
         fails_test.go:11: as it always does
     --- FAIL: TestFails/failing (0.00s)
     --- FAIL: TestFails (0.00s)
+    When it ran again: it failed.
+
+FAIL example.com/tiny/flaky TestFlaky
+        flaky_test.go:10: as it does the first time
+    --- FAIL: TestFlaky (0.00s)
+    When it ran again: it passed.
 
 FAIL example.com/tiny/flaky TestFailsThenSkips
         flaky_test.go:17: as it does the first time
     --- FAIL: TestFailsThenSkips (0.00s)
+    When it ran again: it was skipped.
+
+FAIL example.com/tiny/known TestIsKnownForSomethingElse
+        known_test.go:7: as is not known
+    --- FAIL: TestIsKnownForSomethingElse (0.00s)
+    When it ran again: it failed.
 
 FAIL example.com/tiny/nobuild does not build
     # example.com/tiny/nobuild [example.com/tiny/nobuild.test]
@@ -58,7 +72,7 @@ FAIL example.com/tiny/nobuild does not build
 
 FAIL example.com/tiny/panics (the whole package)
     …
-8 passed, 4 failed, 1 skipped
+7 passed, 6 failed, 1 skipped, 1 forgiven
 `
 	if got := withoutStacks(r.summary()); got != want {
 		t.Errorf("want the summary%sgot%sof the progress\n%s", want, got, &progress)
@@ -80,13 +94,11 @@ func TestGoTestThatCannotBeginIsAFailure(t *testing.T) {
 	}
 }
 
-// The packages that it did not come to would be lost: what it had reported passes when
-// it runs again.
+// The packages that it did not come to would be lost.
 func TestGoTestThatIsKilledIsAFailure(t *testing.T) {
 	bin := t.TempDir()
 	const script = `#!/bin/sh
-case "$*" in *-count=1*) echo '{"Action":"pass","Package":"p"}'; exit 0;; esac
-echo '{"Action":"fail","Package":"p"}'
+echo '{"Action":"pass","Package":"p"}'
 kill -9 $$
 `
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o700); err != nil {
@@ -101,17 +113,19 @@ kill -9 $$
 	}
 }
 
-// The second begins while the first runs, and what failed in one of them runs again when
-// the other has ended.
-func TestTwoCommandsRunAtATimeAndAFailedTestAlone(t *testing.T) {
+// The second begins while the first runs, and what failed in the first runs again before
+// the second ends: alone, it would not meet what made it fail.
+func TestTwoCommandsRunAtATimeAndAFailedTestAgainBesideThem(t *testing.T) {
 	bin := t.TempDir()
 	const script = `#!/bin/sh
 cd "${0%/*}"
 until_there() { for i in $(seq 1000); do [ -e "$1" ] && return; sleep 0.01; done; exit 1; }
+ran() { printf '%s\n' '{"Action":"run","Package":"p","Test":"TestA"}' '{"Action":"'$1'","Package":"p","Test":"TestA"}' \
+	'{"Action":"output","Package":"p","Output":"FAIL\n"}' '{"Action":"'$1'","Package":"p"}'; }
 case "$*" in
-*-count=1*) [ -e second.ended ] && echo '{"Action":"pass","Package":"p"}';;
-*first) until_there second; echo '{"Action":"fail","Package":"p"}'; touch first.ended; exit 1;;
-*second) touch second; until_there first.ended; sleep 0.2; touch second.ended;;
+*-count=1*) ran pass; touch again;;
+*first) until_there second; ran fail; exit 1;;
+*second) touch second; until_there again; ran pass;;
 esac
 `
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o700); err != nil {
@@ -120,14 +134,15 @@ esac
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	r := runner{out: t.Output(), log: t.Output()}
 	r.run([]string{"first"}, []string{"second"})
-	if len(r.failures) != 1 || !r.failures[0].flaky {
-		t.Errorf("want one package that passes when it runs again, got %s", r.summary())
+	const want = "\nFAIL p TestA\n    When it ran again: it passed.\n\n1 passed, 1 failed, 0 skipped\n"
+	if got := r.summary(); got != want {
+		t.Errorf("want %sgot %s", want, got)
 	}
 }
 
 func TestABuildThatFailsIsPrintedOnce(t *testing.T) {
 	r := runner{out: t.Output()}
-	r.settle(nil, []*pkg{
+	r.settle([]*pkg{
 		{name: "p", result: "fail", failedBuild: "dep"},
 		{name: "q", result: "fail", failedBuild: "dep"},
 	}, map[string]string{"dep": "undefined: x\n"})
@@ -145,17 +160,78 @@ FAIL q does not build
 	}
 }
 
-// Without the limit a missing server would make all tests run three times.
+// Without the limit a missing server would make all tests run twice.
 func TestNothingRunsAgainIfTooMuchFails(t *testing.T) {
 	p := &pkg{name: "p", result: "fail", exited: true, results: map[string]string{}}
-	for i := range tooManyToRepeat + 1 {
+	for i := range maxAgain + 1 {
 		p.add(event{Action: "run", Test: fmt.Sprintf("Test%d", i)})
 		p.add(event{Action: "fail", Test: fmt.Sprintf("Test%d", i)})
 	}
 	var progress strings.Builder
 	r := runner{out: &progress, log: t.Output()}
-	r.settle(nil, []*pkg{p}, nil)
-	if r.failed != tooManyToRepeat+1 || strings.Contains(progress.String(), "go test") {
-		t.Errorf("want %d failures and nothing run, got %d and %s", tooManyToRepeat+1, r.failed, &progress)
+	r.repeat(nil, p.name, p.failedTests())
+	r.again.running.Wait()
+	r.settle([]*pkg{p}, nil)
+	if r.failed != maxAgain+1 || strings.Contains(progress.String(), "go test") {
+		t.Errorf("want %d failures and nothing run, got %d and %s", maxAgain+1, r.failed, &progress)
+	}
+}
+
+// A pattern that matches nothing used to pass: the tests that it was made for did not run.
+func TestACommandThatRunsNoTestIsAFailure(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	for _, args := range [][]string{
+		{"-C=testdata/tiny", "-run=^()$", "./passes", "./fails"},
+		{"-C=testdata/tiny", "-run=TestOfAnotherName", "./passes"},
+	} {
+		r := runner{out: t.Output(), log: t.Output()}
+		r.run(args)
+		if r.failed != 1 || !strings.Contains(r.summary(), "FAIL go test "+strings.Join(args, " ")+"\n    no test ran\n") {
+			t.Errorf("want one failure that says so, got %s", r.summary())
+		}
+	}
+}
+
+func TestWithFindsTheTestsThatUseAWordOrNeedATag(t *testing.T) {
+	t.Chdir("testdata/tiny")
+	t.Setenv("GOWORK", "off")
+	for _, of := range []struct {
+		args   []string
+		passed int
+		says   string
+	}{
+		{[]string{"-with=word"}, 1, "-- go test -run=^(TestUsesTheWord)$ ./select\n"},
+		{[]string{"-tags=tagged", "./passes", "-with=tagged"}, 2, "-- go test -tags=tagged -run=^(TestIsOnlyThereWithATag|Example)$ ./passes ./select\n"},
+		{[]string{"-with=tagged"}, 0, "    no test ran\n"},
+		{[]string{"-with=wort"}, 0, "    no test has wort\n"},
+		{[]string{"-with=word", "-run=DoesNot"}, 1, "    TestUsesTheWord did not run\n"},
+	} {
+		var progress strings.Builder
+		r := runner{out: &progress, log: t.Output()}
+		r.run(of.args)
+		if got := progress.String() + r.summary(); r.passed != of.passed || !strings.Contains(got, of.says) {
+			t.Errorf("want of %q %d passed and %q, got %s", of.args, of.passed, of.says, got)
+		}
+	}
+}
+
+// A name that is no longer a test's would forgive nothing, and a line without a reason
+// would stay for ever.
+func TestEachExceptionNamesATestAndAReason(t *testing.T) {
+	if err := check("../..", known); err != nil {
+		t.Error(err)
+	}
+	good := exception{module + "internal/runtests", "TestEachExceptionNamesATestAndAReason", "output", "reason"}
+	for want, e := range map[string]exception{
+		"":                                  good,
+		"TestOfAnotherName names no test":   {good.pkg, "TestOfAnotherName", good.prints, good.reason},
+		"nowhere " + good.test:              {module + "nowhere", good.test, good.prints, good.reason},
+		good.test + " has no reason":        {good.pkg, good.test, good.prints, " "},
+		good.test + " does not say which o": {good.pkg, good.test, "", good.reason},
+	} {
+		err := check("../..", []exception{e})
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error with %q, got %v", want, err)
+		}
 	}
 }

@@ -1,0 +1,7 @@
+package known
+
+import "testing"
+
+func TestIsKnown(t *testing.T) { t.Error("as is known") }
+
+func TestIsKnownForSomethingElse(t *testing.T) { t.Error("as is not known") }

@@ -1,0 +1,7 @@
+//go:build !tagged
+
+package select_test
+
+import "testing"
+
+func TestIsOnlyThereWithoutTheTag(*testing.T) {}
