@@ -92,7 +92,8 @@ type Options struct {
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. One that has to wait for its turn, behind others, does so
-	// for at most as long again. 0: 100 ms.
+	// for at most as long again. Below 150 ms a process with a CPU limit, which stands still
+	// for up to 100 ms at a time, takes its own pauses for those of Redis. 0: 250 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
 	// the loader reads from replicas that may lag this much. What one reader has
@@ -157,7 +158,7 @@ func (o Options) withDefaults() (Options, error) {
 	err := errors.Join(
 		orDefault("TTL", &o.TTL, 10*time.Minute, time.Millisecond),
 		orDefault("NullTTL", &o.NullTTL, 30*time.Second, time.Millisecond),
-		orDefault("RedisTimeout", &o.RedisTimeout, 100*time.Millisecond, time.Millisecond),
+		orDefault("RedisTimeout", &o.RedisTimeout, 250*time.Millisecond, time.Millisecond),
 		orDefault("ReplicaLag", &o.ReplicaLag, 0, time.Millisecond),
 		orDefault("MaxKey", &o.MaxKey, 512, 1),
 		orDefault("MaxValue", &o.MaxValue, 1<<20, 1),

@@ -26,7 +26,7 @@ type Keyspace struct {
 	MaxBytes int
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. One that has to wait for its turn, behind others, does so
-	// for at most as long again. 0: 100 ms.
+	// for at most as long again. 0: 250 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation a key stays closed to
 	// publication, because the source is read from replicas that may lag this
@@ -102,7 +102,7 @@ func (s Keyspace) withDefaults() (Keyspace, error) {
 		s.Logger = slog.Default()
 	}
 	return s, errors.Join(
-		orDefault("RedisTimeout", &s.RedisTimeout, 100*time.Millisecond, 1),
+		orDefault("RedisTimeout", &s.RedisTimeout, 250*time.Millisecond, 1),
 		orDefault("ReplicaLag", &s.ReplicaLag, 0, time.Millisecond),
 	)
 }
