@@ -47,7 +47,12 @@ const (
 // when that one ends or dies, another goes on where it has stopped, within about four
 // seconds.
 //
-//	go cache.Follow(ctx, feed, products.Route("product", nil), bySlug.Route("product", slugs))
+//	go func() {
+//		err := cache.Follow(ctx, feed, products.Route("product", nil), bySlug.Route("product", slugs))
+//		if err != nil && ctx.Err() == nil {
+//			slog.Error("changes of the database are not followed", "error", err)
+//		}
+//	}()
 //
 // A change is confirmed to the feed after Redis has confirmed its invalidation. From then
 // on nobody reads what was there before it, with the promise of [Cache.Invalidate]. While

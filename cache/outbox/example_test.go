@@ -7,11 +7,28 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/outbox"
 )
+
+// rename is a writer: it needs the database and the outbox, and no cache.
+func rename(ctx context.Context, db *sql.DB, changes *outbox.Outbox, id int64, name string) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	if _, err := tx.ExecContext(ctx, "UPDATE product SET name = $1 WHERE id = $2", name, id); err != nil {
+		return err
+	}
+	if err := changes.Add(ctx, tx, "product", strconv.FormatInt(id, 10)); err != nil {
+		return err // and no rename: the key and the row commit together, or neither does
+	}
+	return tx.Commit()
+}
 
 // A transaction says which key it changes, in one line, and needs no cache for that. In a
 // service of several processes the cache has a Redis, and each of them calls Follow.
@@ -36,10 +53,9 @@ func Example() {
 
 	fmt.Println(products.Get(ctx, 42))
 
-	tx, _ := db.BeginTx(ctx, nil)
-	_, _ = tx.ExecContext(ctx, "UPDATE product SET name = 'torch' WHERE id = 42")
-	_ = changes.Add(ctx, tx, "product", "42")
-	_ = tx.Commit()
+	if err := rename(ctx, db, changes, 42, "torch"); err != nil {
+		fmt.Println(err)
+	}
 
 	for products.Stats().Follow.Changes == 0 {
 		time.Sleep(time.Millisecond)

@@ -3,9 +3,10 @@
 //
 //	changes, err := outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL})
 //	err = changes.Create(ctx) // once; or put outbox.PostgreSQL.Schema("levee_outbox") into your migrations
-//	go cache.Follow(ctx, changes, products.Route("product", nil))
+//	err = cache.Follow(ctx, changes, products.Route("product", nil)) // on a goroutine of its own, until ctx ends
 //
-//	tx, err := db.BeginTx(ctx, nil)
+// A writer adds one line to its transaction. The example checks all errors.
+//
 //	_, err = tx.ExecContext(ctx, "UPDATE product SET price = 5 WHERE id = 42")
 //	err = changes.Add(ctx, tx, "product", "42")
 //	err = tx.Commit()
