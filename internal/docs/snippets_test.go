@@ -15,6 +15,7 @@ import (
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cachedebug"
+	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -78,6 +79,29 @@ func _(ctx context.Context, locker *lock.Locker, claim func(context.Context, int
 	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error { // locker: lock.New(rdb, lock.Options{})
 		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1
 	})
+	return err
+}
+
+// docs/locks.md, a client of its own.
+func _(noEvict redis.UniversalClient) error {
+	locker, err := lock.New(noEvict, lock.Options{}) // noEvict: your client of a Redis with maxmemory-policy noeviction
+	if err != nil {
+		return err
+	}
+	defer locker.Close()
+	return nil
+}
+
+// docs/when-not-to.md, permissions.
+func _(rdb redis.UniversalClient, store interface {
+	Rights(ctx context.Context, viewer int64) ([]string, error)
+}) error {
+	rights, err := cache.New(rdb, store.Rights, cache.Options{ // store.Rights: func(ctx, viewer int64) ([]string, error)
+		Name: "rights", TTL: 10 * time.Second,
+		StaleWhileRevalidate: -1, StaleIfError: -1, // nothing is served past its TTL, whatever is slow or away
+		Local: localcache.Options{MaxBytes: -1}, // nor from memory that has not heard of the Invalidate; costs a round trip a read
+	})
+	_ = rights
 	return err
 }
 
