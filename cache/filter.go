@@ -91,6 +91,14 @@ func (c *Cache[K, V]) learned(ids []string, err error) error {
 // Adds of other processes with a delay.
 const doubtFor = 5 * time.Second
 
+// compareKept is [Cache.compareFilter] for a key that the filter has denied, if this process
+// has kept a value of it that is within its TTL.
+func (c *Cache[K, V]) compareKept(ctx context.Context, key K, id string) {
+	if e := c.local.Kept(key); e != nil && !e.past(time.Now()) {
+		c.compareFilter(ctx, id)
+	}
+}
+
 // compareFilter is called with the id of a key that exists: it was just loaded or Set,
 // or this process has its value. A filter that denies it, now and doubtFor later, was filled
 // with ids that are not those of the cache, or from a scan that has missed rows. Then keys

@@ -111,8 +111,8 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 		return l.failed(l.err)
 	}
 	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
-		if e := c.local.Kept(key); e != nil && !e.past(time.Now()) {
-			c.compareFilter(ctx, l.id)
+		if kind == localcache.Past { // else no second look: a flood of absent keys ends here
+			c.compareKept(ctx, key, l.id)
 		}
 		return l.answered(found[V]{entry: c.absent, tier: TierFilter})
 	}

@@ -65,6 +65,7 @@ const (
 	Miss  Kind = iota // nothing is known
 	Value             // a value
 	Null              // the key is known not to exist
+	Past              // nothing that counts, but Kept may have a value whose life is over
 )
 
 // A Mark is a moment in the life of an id, see [Cache.Mark]. The zero Mark is
@@ -126,8 +127,8 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	return c, nil
 }
 
-// Get returns the value of key and Value, or nil and Null or Miss. If both a value and a
-// null count, Get returns the value. Nobody may change the value. Get does not allocate.
+// Get returns the value of key and Value, or nil and Null, Past or Miss. If both a value and
+// a null count, Get returns the value. Nobody may change the value. Get does not allocate.
 func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	if c == nil {
 		return nil, Miss
@@ -147,23 +148,28 @@ func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	if !shard.enter() {
 		return nil, Miss
 	}
-	if e := c.values.get(hash, check, key); e != nil && c.counts(&e.head) {
+	value := c.values.get(hash, check, key)
+	if value != nil && c.counts(&value.head) {
 		n := shard.leave(hit)
-		c.values.front.put(e, n)
+		c.values.front.put(value, n)
 		if !passed {
 			c.hot.sample(n, hash, key)
 		}
-		return &e.value, Value
+		return &value.value, Value
 	}
 	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
 		c.hot.sample(shard.leave(null), hash, key)
 		return nil, Null
 	}
 	c.hot.sample(shard.leave(miss), hash, key)
+	if value != nil && c.current(&value.head) {
+		return nil, Past
+	}
 	return nil, Miss
 }
 
-// Again is Get for a caller whose Get has missed a moment ago. Stats does not count it.
+// Again is Get for a caller whose Get has missed a moment ago, without Past. Stats does not
+// count it.
 func (c *Cache[K, V]) Again(key K) (value *V, kind Kind) {
 	if c == nil {
 		return nil, Miss

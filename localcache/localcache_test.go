@@ -45,6 +45,7 @@ const (
 	miss  = localcache.Miss
 	value = localcache.Value
 	null  = localcache.Null
+	past  = localcache.Past
 )
 
 func TestGetFindsWhatWasFilled(t *testing.T) {
