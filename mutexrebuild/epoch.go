@@ -259,19 +259,19 @@ func (s *store) readEpoch() (uint64, error) {
 
 // raiseEpoch begins another epoch ("clear"), or puts back the one that is known ("keep").
 func (s *store) raiseEpoch(ctx context.Context, how string) (uint64, error) {
-	replies, err := s.evalConfirmed(ctx, epochScript, redisconn.Call{
+	replies, errs := s.evalConfirmed(ctx, epochScript, redisconn.Call{
 		Keys: []string{s.names.Epoch()},
 		Args: []any{s.epoch.known.Load(), how, maxLife.Milliseconds(), s.channel, s.message(cleared, "")},
 	})
-	if len(replies) == 0 {
+	if !done(errs[0]) {
+		return 0, errs[0]
+	}
+	text, err := replies[0].Text()
+	if err != nil {
 		return 0, err
 	}
-	text, replyErr := replies[0].Text()
-	if replyErr != nil {
-		return 0, replyErr
-	}
-	present, parseErr := strconv.ParseUint(text, 10, 64)
-	return present, errors.Join(err, parseErr)
+	present, err := strconv.ParseUint(text, 10, 64)
+	return present, errors.Join(errs[0], err)
 }
 
 // clear begins another epoch. One that is not confirmed is tried again in the background,
@@ -279,12 +279,8 @@ func (s *store) raiseEpoch(ctx context.Context, how string) (uint64, error) {
 func (s *store) clear(ctx context.Context) error {
 	targets, began := []target{{clear: true}}, s.pending.now()
 	err := s.clearOnce(ctx)
-	if err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) {
-		s.pending.settle(targets, began, err)
-	}
-	if err != nil {
-		s.pending.add(targets, err)
-	}
+	s.pending.settle(targets, began, []error{err})
+	s.pending.add(targets, []error{err})
 	return s.unavailable(ctx, "clear", nil, err)
 }
 
@@ -297,14 +293,14 @@ func (s *store) clearOnce(ctx context.Context) error {
 }
 
 // retry tries invalidations and Clears again that Redis has not confirmed.
-func (s *store) retry(ctx context.Context, targets []target) error {
-	ids := slices.DeleteFunc(slices.Clone(targets), func(t target) bool { return t.clear })
-	var err error
-	if len(ids) < len(targets) {
-		err = s.clearOnce(ctx)
+func (s *store) retry(ctx context.Context, targets []target) []error {
+	if i := slices.IndexFunc(targets, func(t target) bool { return t.clear }); i >= 0 {
+		errs := []error{s.clearOnce(ctx)} // the only one: all Clears are one target
+		errs = append(s.retry(ctx, targets[:i]), errs...)
+		return append(errs, s.retry(ctx, targets[i+1:])...)
 	}
-	if len(ids) > 0 && (err == nil || errors.Is(err, redisconn.ErrTooFewReplicas)) {
-		err = errors.Join(err, s.drop(ctx, ids, s.withReplicaLag(holds{})))
+	if len(targets) == 0 {
+		return nil
 	}
-	return err
+	return s.drop(ctx, targets, s.withReplicaLag(holds{}))
 }

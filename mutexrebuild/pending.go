@@ -3,6 +3,7 @@ package mutexrebuild
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,9 @@ import (
 // An id that two writers invalidate is pending once. An attempt that succeeds
 // confirms only what was asked for before it began, because it may have come before
 // the write of the second. For that, every request gets the next number of a clock.
+//
+// Each node of a cluster has a goroutine of its own that tries what is pending there: a
+// node that does not answer keeps nothing of the others pending.
 //
 // At most maxPending invalidations are. Later ones are dropped, and since nobody
 // remembers their ids, the whole group leaves Redis alone until none is pending
@@ -58,13 +62,14 @@ type target struct {
 type request struct {
 	at     uint64
 	blocks bool
+	node   *redisconn.Outage // of the node that has the target, see regroup
 }
 
-// pending holds the invalidations of a group that Redis has not confirmed. Its
-// goroutine runs while there are any.
+// pending holds the invalidations of a group that Redis has not confirmed. For each node
+// a goroutine runs while there are any.
 type pending struct {
-	drop    func(context.Context, []target) error // invalidates, in one round trip
-	outage  *redisconn.Outage
+	drop    func(context.Context, []target) []error // invalidates, in one round trip; nil for each that is confirmed
+	node    func(target) *redisconn.Outage          // the Outage of the node that has a target
 	log     *logonce.Log
 	closing context.Context // ends with the group
 	work    sync.WaitGroup
@@ -76,17 +81,17 @@ type pending struct {
 	limit      int
 	clock      uint64
 	requests   map[target]request
-	blocked    map[string]int // by id: how many requests block it
-	clears     int            // how many block every id
-	overflowed bool           // a request that blocks was dropped for lack of room
-	running    bool           // the goroutine
+	blocked    map[string]int             // by id: how many requests block it
+	clears     int                        // how many block every id
+	overflowed bool                       // a request that blocks was dropped for lack of room
+	running    map[*redisconn.Outage]bool // the goroutines
 	closed     bool
 }
 
-func newPending(closing context.Context, outage *redisconn.Outage, log *logonce.Log, drop func(context.Context, []target) error) *pending {
+func newPending(closing context.Context, log *logonce.Log, drop func(context.Context, []target) []error, node func(target) *redisconn.Outage) *pending {
 	return &pending{
-		drop: drop, outage: outage, log: log, closing: closing, limit: maxPending,
-		requests: map[target]request{}, blocked: map[string]int{},
+		drop: drop, node: node, log: log, closing: closing, limit: maxPending,
+		requests: map[target]request{}, blocked: map[string]int{}, running: map[*redisconn.Outage]bool{},
 	}
 }
 
@@ -107,13 +112,18 @@ func (p *pending) now() uint64 {
 	return p.clock
 }
 
-// add makes invalidations pending that have failed with err.
-func (p *pending) add(targets []target, err error) {
+// add makes those targets pending that have failed. errs has an error, or nil, for each.
+func (p *pending) add(targets []target, errs []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	blocks := !errors.Is(err, redisconn.ErrTooFewReplicas)
-	p.log.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[0].id), "error", err)
-	for _, t := range targets {
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		p.log.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[i].id), "error", errs[i])
+	}
+	for i, t := range targets {
+		if errs[i] == nil {
+			continue
+		}
+		blocks := !done(errs[i])
 		was, known := p.requests[t]
 		if !known && blocks && len(p.requests) >= p.limit {
 			p.dropOneForReplicas()
@@ -128,27 +138,39 @@ func (p *pending) add(targets []target, err error) {
 		}
 		p.queued.Add(1)
 		p.clock++
-		p.put(t, request{p.clock, blocks || was.blocks})
+		p.put(t, request{p.clock, blocks || was.blocks, p.node(t)})
+		p.start(p.requests[t].node)
 	}
 	p.updateBlocking()
-	if !p.running && !p.closed && len(p.requests) > 0 {
-		p.running = true
-		p.work.Go(p.run)
+}
+
+// done reports whether an invalidation that ended with err has been done, if not by as many
+// replicas as it should be.
+func done(err error) bool { return err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) }
+
+// start has a goroutine try what is pending at node. The caller holds p.mu.
+func (p *pending) start(node *redisconn.Outage) {
+	if !p.running[node] && !p.closed {
+		p.running[node] = true
+		p.work.Go(func() { p.run(node) })
 	}
 }
 
-// settle takes out the requests that an attempt, begun at began, has confirmed: all
-// of them without err, and all but their replicas with ErrTooFewReplicas.
-func (p *pending) settle(targets []target, began uint64, err error) {
+// settle takes out the requests that an attempt, begun at began, has confirmed: those
+// without an error, and all but their replicas of those with ErrTooFewReplicas.
+func (p *pending) settle(targets []target, began uint64, errs []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range targets {
+	for i, t := range targets {
+		if !done(errs[i]) {
+			continue
+		}
 		for _, t := range []target{t, {id: t.id, clear: t.clear}} { // lifting a hold is an invalidation as well
 			was, known := p.requests[t]
 			switch {
 			case !known || was.at > began:
-			case err != nil:
-				p.put(t, request{at: was.at})
+			case errs[i] != nil:
+				p.put(t, request{at: was.at, node: was.node})
 			default:
 				p.remove(t)
 			}
@@ -199,47 +221,77 @@ func (p *pending) updateBlocking() {
 	p.blocking.Store(p.overflowed || p.clears > 0 || len(p.blocked) > 0)
 }
 
-// run tries until nothing is pending. After a failure it goes on with a single
+// run tries until nothing is pending at node. After a failure it goes on with a single
 // invalidation, and doubles their number with each success.
-func (p *pending) run() {
+func (p *pending) run(node *redisconn.Outage) {
 	size, pause := 1, firstRetry
 	var end time.Time // when to give up; zero: the group is in use
 	for {
-		if end.IsZero() && !p.wait(pause) {
+		if end.IsZero() && !p.wait(node, pause) {
 			end = time.Now().Add(farewell)
 		}
 		for {
-			targets, began := p.next(size)
+			targets, began := p.next(node, size)
 			if len(targets) == 0 {
 				return
 			}
-			err := p.drop(context.Background(), targets)
-			if err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) {
-				p.settle(targets, began, err)
-			}
-			if err != nil {
+			if !p.try(targets, began) {
+				p.regroup(node, targets[0])
 				break
 			}
-			p.retried.Add(uint64(len(targets)))
 			size, pause = min(2*size, maxTargets), firstRetry
 			if !end.IsZero() && time.Now().After(end) {
 				break
 			}
 		}
 		if !end.IsZero() {
-			p.giveUp()
+			p.giveUp(node)
 			return
 		}
 		size, pause = 1, min(2*pause, maxRetry)
 	}
 }
 
-// wait waits until it is time for another attempt: when the pause is over or, during
-// an outage, when that ends. It reports false if the group is being closed.
-func (p *pending) wait(pause time.Duration) bool {
-	if p.outage.Down() {
+// try makes an attempt, and reports whether all of it is confirmed.
+func (p *pending) try(targets []target, began uint64) bool {
+	errs := p.drop(context.Background(), targets)
+	p.settle(targets, began, errs)
+	failed := 0
+	for _, err := range errs {
+		if err != nil {
+			failed++
+		}
+	}
+	p.retried.Add(uint64(len(targets) - failed))
+	return failed == 0
+}
+
+// regroup gives what is pending at node to the nodes that have it by now, if one of those
+// targets is elsewhere: slots may have moved, or the nodes of the cluster were not known yet.
+func (p *pending) regroup(node *redisconn.Outage, one target) {
+	if p.node(one) == node {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	for t, r := range p.requests {
+		if r.node == node {
+			r.node = p.node(t)
+			p.requests[t] = r
+			p.start(r.node)
+		}
+	}
+}
+
+// wait waits until it is time for another attempt at node: when the pause is over or,
+// during an outage, when that ends. It reports false if the group is being closed.
+func (p *pending) wait(node *redisconn.Outage, pause time.Duration) bool {
+	if node.Down() {
 		select {
-		case <-p.outage.Up():
+		case <-node.Up():
 		case <-p.closing.Done():
 		}
 	} else {
@@ -248,31 +300,35 @@ func (p *pending) wait(pause time.Duration) bool {
 	return p.closing.Err() == nil
 }
 
-// next returns the moment and up to size targets, those that block readers first. If
-// there are none, the goroutine ends.
-func (p *pending) next(size int) (targets []target, now uint64) {
+// next returns the moment and up to size targets of node, those that block readers first.
+// If there are none, the goroutine ends.
+func (p *pending) next(node *redisconn.Outage, size int) (targets []target, now uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, blocks := range []bool{true, false} {
 		for t, r := range p.requests {
-			if r.blocks == blocks && len(targets) < size {
+			if r.node == node && r.blocks == blocks && len(targets) < size {
 				targets = append(targets, t)
 			}
 		}
 	}
-	p.running = len(targets) > 0
+	if len(targets) == 0 {
+		delete(p.running, node)
+	}
 	return targets, p.clock
 }
 
-// giveUp drops what is pending.
-func (p *pending) giveUp() {
+// giveUp drops what is pending at node.
+func (p *pending) giveUp(node *redisconn.Outage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.dropped.Add(uint64(len(p.requests)))
-	clear(p.requests)
-	clear(p.blocked)
-	p.clears = 0
-	p.running = false
+	for t, r := range p.requests {
+		if r.node == node {
+			p.remove(t)
+			p.dropped.Add(1)
+		}
+	}
+	delete(p.running, node)
 	p.updateBlocking()
 }
 

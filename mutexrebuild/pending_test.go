@@ -20,17 +20,20 @@ import (
 type pendingRig struct {
 	*testing.T
 	*pending
-	drop  atomic.Pointer[func([]target) error]
+	drop  atomic.Pointer[func([]target) []error]
+	nodes map[string]*redisconn.Outage // by the first letter of an id; without one, the node is nil
 	close context.CancelFunc
 }
 
 func withPending(t *testing.T, test func(r *pendingRig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &pendingRig{T: t}
+		r := &pendingRig{T: t, nodes: map[string]*redisconn.Outage{}}
 		var ctx context.Context
 		ctx, r.close = context.WithCancel(t.Context())
 		log := logonce.New(slog.New(slog.DiscardHandler), "")
-		r.pending = newPending(ctx, nil, log, func(_ context.Context, targets []target) error { return (*r.drop.Load())(targets) })
+		r.pending = newPending(ctx, log,
+			func(_ context.Context, targets []target) []error { return (*r.drop.Load())(targets) },
+			func(t target) *redisconn.Outage { return r.nodes[t.id[:1]] })
 		r.redis(func([]target) error { return nil })
 		test(r)
 		r.close()
@@ -38,7 +41,20 @@ func withPending(t *testing.T, test func(r *pendingRig)) {
 	})
 }
 
-func (r *pendingRig) redis(drop func([]target) error) { r.drop.Store(&drop) }
+// redis gives all targets of an attempt the same answer.
+func (r *pendingRig) redis(drop func([]target) error) {
+	r.cluster(func(targets []target) []error { return allOf(targets, drop(targets)) })
+}
+
+func (r *pendingRig) cluster(drop func([]target) []error) { r.drop.Store(&drop) }
+
+func (r *pendingRig) add(targets []target, err error) { r.pending.add(targets, allOf(targets, err)) }
+
+func (r *pendingRig) settle(targets []target, began uint64, err error) {
+	r.pending.settle(targets, began, allOf(targets, err))
+}
+
+func allOf(targets []target, err error) []error { return slices.Repeat([]error{err}, len(targets)) }
 
 var errDown = errors.New("down")
 
@@ -241,6 +257,59 @@ func TestABlockingInvalidationFindsRoomAmongThoseThatWaitForReplicas(t *testing.
 		r.add([]target{{id: "x"}}, errDown)
 		if !r.blocks("x") || r.blocks("y") || r.length() != 10 {
 			r.Errorf("x is blocked: %v, y, which nobody asked for: %v, %d pending", r.blocks("x"), r.blocks("y"), r.length())
+		}
+	})
+}
+
+// A cluster whose node a is dead.
+//
+// Catches retries of which each may meet an id of the dead node: the more of the healthy ones
+// are confirmed, the rarer is an attempt without one, and the last wait for minutes.
+func TestADeadNodeKeepsNothingOfTheOthersPending(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.nodes["a"], r.nodes["b"] = &redisconn.Outage{}, &redisconn.Outage{}
+		r.cluster(func(targets []target) (errs []error) {
+			for _, t := range targets {
+				if t.id[0] == 'a' {
+					time.Sleep(100 * time.Millisecond)
+					errs = append(errs, errDown)
+				} else {
+					errs = append(errs, nil)
+				}
+			}
+			return errs
+		})
+		for i := range 1000 {
+			r.add([]target{{id: fmt.Sprint("a", i)}, {id: fmt.Sprint("b", i)}}, errDown)
+		}
+		time.Sleep(2 * time.Second)
+		if n := r.length(); n != 1000 || !r.blocks("a0") || r.blocks("b0") {
+			r.Errorf("%d are pending after two seconds, and the dead node has 1000", n)
+		}
+	})
+}
+
+// The nodes of a cluster may not be known yet when an invalidation fails, and slots move.
+//
+// Catches an invalidation that is tried with those of the node that had it once.
+func TestAnInvalidationIsTriedWithThoseOfItsPresentNode(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.redis(func([]target) error { return errDown })
+		for i := range 1000 {
+			r.add([]target{{id: fmt.Sprint("a", i)}, {id: fmt.Sprint("b", i)}}, errDown)
+		}
+		r.cluster(func(targets []target) (errs []error) {
+			for _, t := range targets {
+				errs = append(errs, map[bool]error{true: errDown}[t.id[0] == 'a'])
+			}
+			return errs
+		})
+		r.mu.Lock()
+		r.nodes["a"], r.nodes["b"] = &redisconn.Outage{}, &redisconn.Outage{}
+		r.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		if n := r.length(); n != 1000 || r.blocks("b0") {
+			r.Errorf("%d are pending after three seconds, and the dead node has 1000", n)
 		}
 	})
 }

@@ -86,7 +86,7 @@ func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace
 		conn: conn, space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
 		epoch: e, closing: closing, channel: names.Messages(), self: newToken(), log: log,
 	}
-	s.pending = newPending(closing, conn.Outage(), log, s.retry)
+	s.pending = newPending(closing, log, s.retry, s.nodeOf)
 	e.read = s.readEpoch
 	return s
 }
@@ -117,6 +117,14 @@ func (s *store) down(id string) bool {
 		return o.Down()
 	}
 	return s.conn.Down(s.key(id))
+}
+
+// nodeOf returns the Outage of the node that has a target.
+func (s *store) nodeOf(t target) *redisconn.Outage {
+	if t.clear {
+		return s.conn.OutageOf(s.names.Epoch())
+	}
+	return s.conn.OutageOf(s.key(t.id))
 }
 
 func (s *store) key(id string) string { return s.names.Value(s.space.Schema, id) }

@@ -153,17 +153,13 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 		for i, v := range part {
 			targets[i].id = v.Lease.ID
 		}
-		outcomes, err := s.claimAndSet(ctx, part)
-		if err != nil {
-			s.pending.add(targets, err)
-			failed = err
-		} else {
-			s.pending.settle(targets, began, nil)
-		}
+		outcomes, errs := s.claimAndSet(ctx, part)
+		s.pending.settle(targets, began, errs)
+		s.pending.add(targets, errs)
 		for i, t := range targets {
 			switch {
-			case err != nil:
-				ids = append(ids, t.id)
+			case errs[i] != nil:
+				ids, failed = append(ids, t.id), errs[i]
 			case outcomes[i] == noMemory:
 				ids, failed = append(ids, t.id), errors.New("out of memory")
 			}
@@ -172,59 +168,68 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 	return s.unavailable(ctx, "set", ids, failed)
 }
 
-func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int, err error) {
-	claimed := make([]Publication, len(values))
-	for i, v := range values {
-		claimed[i] = v
-		claimed[i].Lease.token = newToken()
+func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int, errs []error) {
+	values = slices.Clone(values)
+	for i := range values {
+		values[i].Lease.token = newToken()
 	}
-	if _, err = s.takeLeases(ctx, claimed, "drop"); err != nil {
-		return nil, err
+	_, errs = s.takeLeases(ctx, values, "drop")
+	outcomes = make([]int, len(values))
+	var claimed []Publication
+	var at []int
+	for i, v := range values {
+		if errs[i] == nil {
+			claimed, at = append(claimed, v), append(at, i)
+		}
+	}
+	if len(claimed) == 0 {
+		return outcomes, errs
 	}
 	failpoint.At("claimed")
-	return s.setClaimed(ctx, claimed)
+	set, setErrs := s.setClaimed(ctx, claimed)
+	for n, i := range at {
+		outcomes[i], errs[i] = set[n], setErrs[n]
+	}
+	return outcomes, errs
 }
 
-// takeLeases takes the leases of values from whoever has them, and reports which it got.
-func (s *store) takeLeases(ctx context.Context, values []Publication, value string) (got []bool, err error) {
+// takeLeases takes the leases of values from whoever has them, and reports which it got,
+// and an error for each without an answer.
+func (s *store) takeLeases(ctx context.Context, values []Publication, value string) (got []bool, errs []error) {
 	calls := make([]redisconn.Call, len(values))
 	for i, v := range values {
 		calls[i] = redisconn.Call{Keys: s.allKeys(v.Lease.ID), Args: []any{v.Lease.token, s.lease.Milliseconds(), value}}
 	}
-	got = make([]bool, len(values))
+	got, errs = make([]bool, len(values)), make([]error, len(values))
 	for i, reply := range s.conn.Eval(ctx, claimScript, calls, nil) {
 		gives, err := reply.Int64Slice() // whether it got the lease, and how many keys are foreign
 		if err == nil && len(gives) != 2 {
 			err = fmt.Errorf("unexpected reply %v", gives)
 		}
-		if err != nil {
-			return nil, err
+		if errs[i] = err; err == nil {
+			got[i] = gives[0] == 1
+			s.foundForeign(values[i].Lease.ID, int(gives[1]))
 		}
-		got[i] = gives[0] == 1
-		s.foundForeign(values[i].Lease.ID, int(gives[1]))
 	}
-	return got, nil
+	return got, errs
 }
 
 // setClaimed publishes values whose leases have been taken, and tells everybody. The
-// outcomes are those of set.lua.
-func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int, err error) {
+// outcomes are those of set.lua, where there is no error.
+func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int, errs []error) {
 	calls := make([]redisconn.Call, len(values))
 	for i, v := range values {
 		calls[i] = redisconn.Call{Keys: s.keys(v.Lease.ID),
 			Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(invalidated, v.Lease.ID)}}
 	}
-	replies, err := s.evalConfirmed(ctx, setScript, calls...)
-	if err != nil {
-		return nil, err
-	}
-	outcomes = make([]int, len(replies))
-	for i, reply := range replies {
-		if outcomes[i], err = reply.Int(); err != nil {
-			return nil, err
+	replies, errs := s.evalConfirmed(ctx, setScript, calls...)
+	outcomes = make([]int, len(values))
+	for i := range values {
+		if errs[i] == nil {
+			outcomes[i], errs[i] = replies[i].Int()
 		}
 	}
-	return outcomes, nil
+	return outcomes, errs
 }
 
 func (s *store) claim(ctx context.Context, ids []string) []Grant {
@@ -232,10 +237,11 @@ func (s *store) claim(ctx context.Context, ids []string) []Grant {
 	for i, id := range ids {
 		values[i].Lease = Lease{id, newToken()}
 	}
-	got, err := s.takeLeases(ctx, values, "keep")
-	s.logSurvived(ctx, err)
-	for i := range grants {
+	got, errs := s.takeLeases(ctx, values, "keep")
+	for i, err := range errs {
 		switch {
+		case errors.Is(err, redisconn.ErrOutage): // Unknown, and nothing was sent
+			errs[i] = nil
 		case err != nil: // the zero Grant is Unknown
 		case got[i]:
 			grants[i] = Grant{Verdict: Granted, Lease: values[i].Lease}
@@ -243,50 +249,61 @@ func (s *store) claim(ctx context.Context, ids []string) []Grant {
 			grants[i] = Grant{Verdict: Held}
 		}
 	}
-	if err != nil && !errors.Is(err, redisconn.ErrOutage) {
-		s.giveUp(ctx, leasesOf(values), err)
-	}
+	s.giveUpFailed(ctx, values, errs)
 	return grants
 }
 
 func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
 	outcomes := make([]Outcome, len(values))
-	set, err := s.setClaimed(ctx, values)
-	s.logSurvived(ctx, err)
-	for i := range outcomes {
-		if outcomes[i].Err = err; err == nil {
-			outcomes[i].Published = set[i] == published
-		}
+	set, errs := s.setClaimed(ctx, values)
+	for i, err := range errs {
+		outcomes[i] = Outcome{Published: err == nil && set[i] == published, Err: err}
 	}
-	if err != nil {
-		s.giveUp(ctx, leasesOf(values), err)
-	}
+	s.giveUpFailed(ctx, values, errs)
 	return outcomes
 }
 
-func leasesOf(values []Publication) []Lease {
-	leases := make([]Lease, len(values))
-	for i, v := range values {
-		leases[i] = v.Lease
+// giveUpFailed gives up the leases of values that may have been taken, without an answer.
+func (s *store) giveUpFailed(ctx context.Context, values []Publication, errs []error) {
+	var lost []Lease
+	var failure error
+	for i, err := range errs {
+		s.logSurvived(ctx, err)
+		if err != nil {
+			lost, failure = append(lost, values[i].Lease), err
+		}
 	}
-	return leases
+	if len(lost) > 0 {
+		s.giveUp(ctx, lost, failure)
+	}
 }
 
 // evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks
-// for that. Their answer has a time of its own.
-func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls ...redisconn.Call) ([]*redis.Cmd, error) {
-	if s.waitFor == 0 {
-		replies := s.conn.Eval(ctx, script, calls, nil)
-		return replies, redisconn.FirstError(replies)
+// for that. It returns an error for each call that is not confirmed; the others have their
+// replies, also those that lack nothing but replicas.
+func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls ...redisconn.Call) (replies []*redis.Cmd, errs []error) {
+	var all error
+	if s.waitFor > 0 {
+		replies, all = s.evalAndWait(ctx, script, calls)
+	} else {
+		replies = s.conn.Eval(ctx, script, calls, nil)
 	}
+	errs = slices.Repeat([]error{all}, len(calls))
+	for i, reply := range replies {
+		if err := reply.Err(); err != nil {
+			errs[i] = err
+		}
+	}
+	return replies, errs
+}
+
+// evalAndWait runs a script, and has replicas confirm it. Their answer has a time of its own.
+func (s *store) evalAndWait(ctx context.Context, script *redis.Script, calls []redisconn.Call) ([]*redis.Cmd, error) {
 	if s.conn.Outage().Down() {
 		return nil, redisconn.ErrOutage
 	}
 	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]*redis.Cmd, error) {
 		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, s.waitFor, s.space.RedisTimeout)
-		if first := redisconn.FirstError(replies); first != nil {
-			return replies, first
-		}
 		if err == nil && confirmed < s.waitFor {
 			err = redisconn.TooFew(confirmed, s.waitFor)
 		}
@@ -310,30 +327,31 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 		targets[i] = target{id: id, lift: h.lift}
 	}
 	var failed error
+	ids = nil // from here on those that are not confirmed
 	for len(targets) > 0 {
 		chunk := targets[:min(maxTargets, len(targets))]
 		began := s.pending.now()
-		err := s.drop(ctx, chunk, h)
-		switch {
-		case err == nil:
-			s.pending.settle(chunk, began, nil)
-		case errors.Is(err, redisconn.ErrTooFewReplicas):
-			failed = err
-			s.pending.settle(chunk, began, err)
-		default:
-			failed, chunk = err, targets // later chunks would fare no better
+		errs := s.drop(ctx, chunk, h)
+		if !slices.ContainsFunc(errs, done) { // later chunks would fare no better
+			chunk, errs = targets, slices.Repeat(errs[:1], len(targets))
 		}
-		if err != nil && !begins {
-			s.pending.add(chunk, err)
+		s.pending.settle(chunk, began, errs)
+		if !begins {
+			s.pending.add(chunk, errs)
+		}
+		for i, err := range errs {
+			if err != nil {
+				ids, failed = append(ids, chunk[i].id), err
+			}
 		}
 		targets = targets[len(chunk):]
 	}
 	return s.unavailable(ctx, "invalidate", ids, failed)
 }
 
-// drop invalidates targets in one round trip per node. It lifts their holds, and
-// places that of h.
-func (s *store) drop(ctx context.Context, targets []target, h holds) error {
+// drop invalidates targets in one round trip per node, lifts their holds, and places that
+// of h. It returns an error for each that is not confirmed.
+func (s *store) drop(ctx context.Context, targets []target, h holds) []error {
 	calls := make([]redisconn.Call, len(targets))
 	for i, t := range targets {
 		calls[i] = redisconn.Call{
@@ -341,12 +359,12 @@ func (s *store) drop(ctx context.Context, targets []target, h holds) error {
 			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)},
 		}
 	}
-	replies, err := s.evalConfirmed(ctx, invalidateScript, calls...)
+	replies, errs := s.evalConfirmed(ctx, invalidateScript, calls...)
 	for i, reply := range replies {
-		foreign, _ := reply.Int() // an error is in err too
+		foreign, _ := reply.Int() // an error is in errs too
 		s.foundForeign(targets[i].id, foreign)
 	}
-	return err
+	return errs
 }
 
 // unavailable makes the error of a change that Redis did not confirm. It keeps go-redis'

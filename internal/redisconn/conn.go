@@ -105,6 +105,10 @@ func (c *Conn) Outage() *Outage {
 	return c.lanes.one.outage
 }
 
+// OutageOf returns the Outage of the node that has key, as far as the nodes of a cluster
+// are known by now.
+func (c *Conn) OutageOf(key string) *Outage { return c.lanes.of(key).outage }
+
 // Outages returns how many outages there have been, of all nodes, and whether there is
 // one now.
 func (c *Conn) Outages() (count uint64, now bool) {
