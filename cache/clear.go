@@ -16,7 +16,8 @@ import "context"
 //
 // An error matches ErrClosed or the error of a ctx that had ended already, and then
 // nothing was done, or ErrUnavailable. What is not confirmed is tried again in the
-// background until it is; until then this process leaves Redis alone.
+// background until it is; until then this process leaves Redis alone, unless what keeps
+// Redis from it is somebody else's key under the name of the epoch.
 func (c *Cache[K, V]) Clear(ctx context.Context) error {
 	if _, err := c.check(ctx); err != nil {
 		return err

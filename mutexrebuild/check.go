@@ -81,7 +81,13 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
 		}
 	}
-	_, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, both[0], 0, 64).Result() })
+	epoch, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { // on the key itself, which it leaves as it is
+		return epochScript.Run(ctx, rdb, []string{s.names.Epoch()}, 0, "keep", 0, "", "").Text()
+	})
+	if _, err = s.parseEpoch(epoch, err); err != nil {
+		return fmt.Errorf("script epoch: %w", err)
+	}
+	_, err = redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, both[0], 0, 64).Result() })
 	if err != nil {
 		return fmt.Errorf("GETRANGE: %w", err)
 	}

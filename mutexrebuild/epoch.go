@@ -3,6 +3,7 @@ package mutexrebuild
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -251,10 +252,15 @@ func (s *store) readEpoch() (uint64, error) {
 	if err != nil {
 		present = 0 // there is none, or it was overwritten, and so is lost
 	}
-	if known := s.epoch.known.Load(); present < known {
-		return s.raiseEpoch(s.closing, "keep")
+	known := s.epoch.known.Load()
+	if present >= known {
+		return present, nil
 	}
-	return present, nil
+	present, err = s.raiseEpoch(s.closing, "keep")
+	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
+		return known, nil
+	}
+	return present, err
 }
 
 // raiseEpoch begins another epoch ("clear"), or puts back the one that is known ("keep").
@@ -266,12 +272,21 @@ func (s *store) raiseEpoch(ctx context.Context, how string) (uint64, error) {
 	if !done(errs[0]) {
 		return 0, errs[0]
 	}
-	text, err := replies[0].Text()
-	if err != nil {
-		return 0, err
-	}
-	present, err := strconv.ParseUint(text, 10, 64)
+	present, err := s.parseEpoch(replies[0].Text())
 	return present, errors.Join(errs[0], err)
+}
+
+// parseEpoch reads a reply of epoch.lua.
+func (s *store) parseEpoch(text string, err error) (uint64, error) {
+	switch {
+	case err != nil:
+		return 0, err
+	case text == "":
+		s.foreign.Add(1)
+		s.log.Error("a key of another type stands where the epoch of a cache belongs, and is left alone: Clear does not work", "key", s.names.Epoch())
+		return 0, fmt.Errorf("%w stands at %q", errForeign, s.names.Epoch())
+	}
+	return strconv.ParseUint(text, 10, 64)
 }
 
 // clear begins another epoch. One that is not confirmed is tried again in the background,

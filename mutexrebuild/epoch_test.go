@@ -1,7 +1,9 @@
 package mutexrebuild_test
 
 import (
+	"errors"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -104,21 +106,62 @@ func TestAForgedClearCostsARead(t *testing.T) {
 	})
 }
 
-// Somebody else's key stands where the epoch belongs: it is left alone, and a Clear fails.
+// Somebody else's key stands where the epoch belongs: it is left alone, and a Clear fails,
+// until the key is gone.
+//
+// Catches a Clear that keeps the whole process from Redis meanwhile, which may be for ever.
 func TestAForeignEpochIsLeftAlone(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		r.must(r.rdb.RPush(r.ctx, epochKey, "theirs").Err())
 		g := r.group(opts{})
 		r.want(g, "x", "v", gives("v"))
 		r.finds(r.group(opts{}), "x", "v")
-		if err := g.Clear(r.ctx); err == nil {
-			r.Error("Clear gives no error")
+		if r.server != nil { // the other one does not know HELLO
+			if err := g.Check(r.ctx); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
+				r.Errorf("Check gives %v", err)
+			}
 		}
+		if err := g.Clear(r.ctx); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
+			r.Errorf("Clear gives %v", err)
+		}
+		r.finds(g, "x", "v")
+		r.want(g, "y", "v", gives("v"))
+		r.finds(g, "y", "v")
+		r.checkStats(g, "a Clear that cannot be done", func(s stats) bool { return s.Unconfirmed == 1 && s.Foreign > 0 && s.Unknown == 0 })
 		if n := r.rdb.LLen(r.ctx, epochKey).Val(); n != 1 {
 			r.Errorf("a list of %d", n)
 		}
 		r.must(r.rdb.Del(r.ctx, epochKey).Err())
 		r.eventually("it is confirmed after all", func() bool { return g.Epoch() > 0 && g.Stats().Unconfirmed == 0 })
+	})
+}
+
+// The same when the key comes after a Clear: processes read the epoch now and then, and would
+// put it back.
+//
+// Catches a process that leaves Redis alone because it cannot.
+func TestAForeignKeyInPlaceOfAnEpochLeavesTheKnownOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := r.group(opts{})
+		r.must(g.Clear(r.ctx))
+		known := g.Epoch()
+		r.lay("x", "v")
+		r.must(r.rdb.Del(r.ctx, epochKey).Err())
+		r.must(r.rdb.RPush(r.ctx, epochKey, "theirs").Err())
+		r.must(r.rdb.Expire(r.ctx, epochKey, time.Hour).Err())
+		for range 3 {
+			time.Sleep(45 * time.Second) // the epoch is read every 30 seconds
+			if got := g.Get(r.ctx, "x")[0]; string(got.Data) != "v" || got.Err != nil {
+				r.Errorf("it finds %q, %v", got.Data, got.Err)
+			}
+			r.lay("x", "v")
+			forged := "c" + strings.Repeat("X", 26) // whoever hears it has to read the epoch
+			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), forged).Err())
+		}
+		r.checkStats(g, "the epoch cannot be put back", func(s stats) bool { return s.Foreign > 0 })
+		if g.Epoch() != known {
+			r.Errorf("the epoch goes from %d to %d", known, g.Epoch())
+		}
 	})
 }
 

@@ -25,7 +25,8 @@ import (
 //     it there. They load for themselves.
 //
 // An invalidation that Redis has done, but too few replicas have confirmed, is pending
-// too, and does not block its id.
+// too, and does not block its id. Nor does a Clear block anything that Redis cannot do
+// because somebody else's key stands where the epoch belongs: that may be so for ever.
 //
 // An id that two writers invalidate is pending once. An attempt that succeeds
 // confirms only what was asked for before it began, because it may have come before
@@ -58,7 +59,7 @@ type target struct {
 }
 
 // A request says when an invalidation was last asked for, and whether it blocks its
-// id: not if only replicas are missing.
+// id: not if it is done, see done.
 type request struct {
 	at     uint64
 	blocks bool
@@ -144,9 +145,11 @@ func (p *pending) add(targets []target, errs []error) {
 	p.updateBlocking()
 }
 
-// done reports whether an invalidation that ended with err has been done, if not by as many
-// replicas as it should be.
-func done(err error) bool { return err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) }
+// done reports whether Redis has done what it can of an invalidation that ended with err:
+// if there is an error, only replicas are missing, or a key that is not ours must go first.
+func done(err error) bool {
+	return err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) || errors.Is(err, errForeign)
+}
 
 // start has a goroutine try what is pending at node. The caller holds p.mu.
 func (p *pending) start(node *redisconn.Outage) {
@@ -156,8 +159,8 @@ func (p *pending) start(node *redisconn.Outage) {
 	}
 }
 
-// settle takes out the requests that an attempt, begun at began, has confirmed: those
-// without an error, and all but their replicas of those with ErrTooFewReplicas.
+// settle takes out the requests that an attempt, begun at began, has confirmed. Those that
+// are done with an error stay, and do not block.
 func (p *pending) settle(targets []target, began uint64, errs []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

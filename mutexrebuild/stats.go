@@ -5,7 +5,7 @@ import "sync/atomic"
 // Stats counts what a group has done since it was made.
 type Stats struct {
 	Unknown uint64 // reads, leases and publications of an id that Redis did not answer, or was not asked for
-	Foreign uint64 // keys of another type that were met under the names of values and leases, and left alone
+	Foreign uint64 // keys of another type that were met under the names of values, leases and the epoch, and left alone
 	Refused uint64 // publications refused because the key had been invalidated
 	Waits   uint64 // waits for the lease of another process
 	Wakes   uint64 // of which ended by a message

@@ -47,7 +47,7 @@ var (
 	invalidateScript = compose(invalidateLua)
 	claimScript      = compose(claimLua)
 	setScript        = compose(setLua)
-	epochScript      = redis.NewScript(epochLua)
+	epochScript      = compose(epochLua)
 )
 
 // compose makes a script of one that uses the functions of common.lua.

@@ -82,7 +82,8 @@ func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 // When Clear returns nil, no value that this process reads afterwards counts, from
 // wherever it comes, if its load began before. Other processes follow when the message
 // arrives, or within a second of having noticed that messages do not. After ErrUnavailable Clear
-// is tried again until Redis confirms it, and until then this process leaves Redis alone.
+// is tried again until Redis confirms it, and until then this process leaves Redis alone,
+// unless somebody else's key stands where the epoch belongs: then Clear does nothing until it is gone.
 func (g *Group) Clear(ctx context.Context) error {
 	if g.redis == nil {
 		g.epoch.learn(g.epoch.known.Load() + 1)
