@@ -112,6 +112,7 @@ type PanicError = contain.PanicError
 // be used concurrently. A nil *Filter says yes to everything and does nothing.
 type Filter struct {
 	impl     filter
+	name     string
 	counting bool
 }
 
@@ -124,6 +125,14 @@ type filter interface {
 	rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 	stats() Stats
 	close()
+}
+
+// Name returns [Options.Name].
+func (f *Filter) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.name
 }
 
 // MayContain reports whether id may be in the set. No is certain; the package

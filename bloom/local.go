@@ -71,7 +71,7 @@ func New(o Options) (*Filter, error) {
 		return nil, err
 	}
 	o.Secret = nil
-	return &Filter{newLocal(o, k), o.Counting}, nil
+	return &Filter{newLocal(o, k), o.Name, o.Counting}, nil
 }
 
 func newLocal(o Options, k key) *local {

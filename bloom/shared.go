@@ -93,7 +93,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
 	s.start(rdb)
-	return &Filter{s, o.Counting}, nil
+	return &Filter{s, o.Name, o.Counting}, nil
 }
 
 func newShared(rdb redis.UniversalClient, o Options) *shared {

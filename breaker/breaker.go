@@ -300,6 +300,9 @@ func (b *Breaker) changed(from, to State) {
 	b.hook.push(from, to)
 }
 
+// Name returns [Options.Name].
+func (b *Breaker) Name() string { return b.orOff().o.Name }
+
 // State returns the present state. It does not wait.
 func (b *Breaker) State() State {
 	return b.orOff().circuit.state()

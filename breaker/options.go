@@ -8,7 +8,7 @@ import (
 
 // Options of a Breaker. The zero value works.
 type Options struct {
-	// Name stands in the text of ErrTimeout. It may be empty.
+	// Name stands in the text of ErrTimeout and in metrics. It may be empty.
 	Name string
 
 	// FailureRatio is the share of failures among the calls of Window at which

@@ -14,6 +14,10 @@ import (
 // FollowStats counts what [Follow] has done for a cache in this process. Of a fleet one
 // process reads a feed, so add up or take the highest over all processes.
 type FollowStats struct {
+	// Wanted says that [Follow] was called for the cache, and that neither its context nor
+	// the cache has ended since. It stays so when Follow has given up.
+	Wanted bool
+
 	Following bool   // this process reads a feed for the cache
 	Batches   uint64 // of a feed that were dealt with, whether or not they concerned the cache
 	Changes   uint64 // of rows that concerned the cache
@@ -40,9 +44,29 @@ type feeds struct {
 
 	mu       sync.Mutex // guards what follows
 	readings []*reading
+	calls    int             // of Follow, that run
+	gaveUp   context.Context // of the last call that has returned without being told to; nil: none has
 }
 
 func (c *Cache[K, V]) feeds() *feeds { return &c.fed }
+
+// want notes a call of Follow, until end.
+func (f *feeds) want(ctx context.Context) (end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.calls--
+		f.gaveUp = ctx
+	}
+}
+
+// wanted reports whether somebody counts on a feed being followed. f.mu is held.
+func (f *feeds) wanted() bool {
+	return f.closing.Err() == nil && (f.calls > 0 || f.gaveUp != nil && f.gaveUp.Err() == nil)
+}
 
 // begin notes that a feed is being read for the cache, until end.
 func (f *feeds) begin(r *reading) (end func()) {
@@ -60,8 +84,8 @@ func (f *feeds) stats() FollowStats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := FollowStats{
-		Following: len(f.readings) > 0,
-		Batches:   f.batches.Load(), Changes: f.changes.Load(), Failures: f.failures.Load(), Lost: f.lost.Load(),
+		Wanted: f.wanted(), Following: len(f.readings) > 0,
+		Batches: f.batches.Load(), Changes: f.changes.Load(), Failures: f.failures.Load(), Lost: f.lost.Load(),
 	}
 	for _, r := range f.readings {
 		s.Behind += r.behind.Load()

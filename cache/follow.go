@@ -73,6 +73,11 @@ const (
 // routes, with some caches that have a Redis and some that have none, and while
 // this process follows a feed of that name already.
 func Follow(ctx context.Context, feed Feed, routes ...Route) error {
+	for _, r := range routes {
+		if r.cache != nil {
+			defer r.cache.feeds().want(ctx)()
+		}
+	}
 	f, err := newFollower(feed, routes)
 	if err != nil {
 		return err

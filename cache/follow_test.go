@@ -687,3 +687,45 @@ func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	feed.confirms(r, 3)
 	r.eventually("the lag ends", func() bool { s := c.Stats().Follow; return s.Lag == 0 && s.Behind == 0 })
 }
+
+// A feed that has never worked, and one whose Follow has given up with an error that nobody has
+// read, is one that somebody counts on. Defect: an alert asks for feeds that have worked
+// before in this process, and is silent after a restart.
+func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	c := open(r, newRows(r, 1).source())
+	if c.Stats().Follow.Wanted {
+		t.Error("nobody has called Follow, and a feed is wanted")
+	}
+	broken := newLedger()
+	broken.onOpen = func(cache.Position) error { return errors.New("no rights") }
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan error)
+	go func() { ended <- c.Follow(ctx, broken) }()
+	r.eventually("the feed fails", func() bool { return c.Stats().Follow.Failures > 0 })
+	if s := c.Stats().Follow; !s.Wanted || s.Following {
+		t.Errorf("of a feed that fails: %+v", s)
+	}
+	cancel()
+	<-ended
+	if s := c.Stats().Follow; s.Wanted {
+		t.Errorf("after the end of its context: %+v", s)
+	}
+
+	ctx, cancel = context.WithCancel(r.ctx)
+	if err := c.Follow(ctx, &ledger{}); err == nil {
+		t.Error("a feed without a name is followed")
+	}
+	if s := c.Stats().Follow; !s.Wanted || s.Following {
+		t.Errorf("after Follow has given up: %+v", s)
+	}
+	cancel()
+	if s := c.Stats().Follow; s.Wanted {
+		t.Errorf("after the end of the context of a Follow that had given up: %+v", s)
+	}
+	_ = c.Follow(r.ctx, &ledger{})
+	if _ = c.Close(); c.Stats().Follow.Wanted {
+		t.Error("a feed is wanted for a closed cache")
+	}
+}

@@ -7,10 +7,19 @@ import (
 	"reflect"
 	"strconv"
 	"time"
+
+	"github.com/levee-go/levee/breaker"
 )
 
 // Name returns [Options.Name].
 func (c *Cache[K, V]) Name() string { return c.o.Name }
+
+// Breaker returns [Options.Breaker], or the breaker that the cache has made for itself,
+// whose name is that of the cache.
+func (c *Cache[K, V]) Breaker() *breaker.Breaker { return c.breaker }
+
+// Filter returns [Options.Filter], nil if there is none.
+func (c *Cache[K, V]) Filter() Filter { return c.o.Filter }
 
 // A HotKey is a key that is read often.
 type HotKey struct {

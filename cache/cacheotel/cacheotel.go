@@ -5,10 +5,11 @@
 //		Name:  "product",
 //		Hooks: cacheotel.Hooks(otel.GetTracerProvider()),
 //	})
-//	metrics, err := cacheotel.Cache(otel.GetMeterProvider(), "product", products)
+//	metrics, err := cacheotel.Register(otel.GetMeterProvider(), products)
 //	defer metrics.Unregister()
 //
-// Metrics are read by callback when they are collected: a read of the cache costs what it
+// A cache brings its breaker and its filter along, and what it does not use is absent. Metrics
+// are read by callback when they are collected: a read of the cache costs what it
 // costs without them. Spans are made within a span that is recording; without one a hook
 // costs a few nanoseconds, and a hit in the process calls none. No key is in a metric or a
 // span.
@@ -22,6 +23,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -37,99 +40,130 @@ import (
 // scope names this library to OpenTelemetry.
 const scope = "github.com/levee-go/levee/cache/cacheotel"
 
-// Cache has the statistics of c, which is a *cache.Cache, collected with the attribute
-// levee.cache, which is name. Call it once for each cache: a second registration is observed
-// too, and doubles its counters. Unregister what it returns when the cache is closed. It
-// returns the errors of the MeterProvider for the instruments, and none of its own.
-func Cache(to metric.MeterProvider, name string, c interface{ Stats() cache.Stats }) (metric.Registration, error) {
-	return register(to, "levee.cache", name, c.Stats, metrics.Cache)
+// A Cache is a *cache.Cache, of whatever types.
+type Cache interface {
+	Name() string
+	Stats() cache.Stats
+	Breaker() *breaker.Breaker
+	Filter() cache.Filter
 }
 
-// Breaker is [Cache] for a breaker, whose attribute is levee.name. Call it once for a breaker
-// that several caches share.
-func Breaker(to metric.MeterProvider, name string, b *breaker.Breaker) (metric.Registration, error) {
-	return register(to, "levee.name", name, b.Stats, metrics.Breaker)
+// Register has the statistics of caches collected, with their breakers and filters: those of
+// a cache with the attribute levee.cache, which is its name, those of breakers and filters with
+// levee.name. A breaker or a filter that has no name takes that of its first cache.
+//
+// Give caches that share a breaker or a filter to one call: what is registered twice is
+// observed twice. Unregister what Register returns when the caches are closed. The errors are
+// those of the MeterProvider for the instruments.
+func Register(to metric.MeterProvider, caches ...Cache) (metric.Registration, error) {
+	return register(to, func(s *metrics.Set) {
+		for _, c := range caches {
+			s.Add(c)
+		}
+	})
 }
 
-// Filter is [Cache] for a filter, whose attribute is levee.name.
-func Filter(to metric.MeterProvider, name string, f *bloom.Filter) (metric.Registration, error) {
-	return register(to, "levee.name", name, f.Stats, metrics.Filter)
+// RegisterSum is [Register] for many caches that are collected as one, such as a cache for
+// each tenant: levee.cache is name, counters are added up, and so are sizes and numbers; of a
+// state it says the worst. Their own breakers are added up too.
+func RegisterSum(to metric.MeterProvider, name string, caches ...Cache) (metric.Registration, error) {
+	return register(to, func(s *metrics.Set) {
+		for _, c := range caches {
+			s.AddSum(name, c)
+		}
+	})
 }
 
-// Locker is [Cache] for a Locker and those made of it by With, which count together. Its
-// attribute is levee.name.
-func Locker(to metric.MeterProvider, name string, l *lock.Locker) (metric.Registration, error) {
-	return register(to, "levee.name", name, l.Stats, metrics.Lock)
+// RegisterBreaker has a breaker collected that no registered cache has, with its name.
+func RegisterBreaker(to metric.MeterProvider, b *breaker.Breaker) (metric.Registration, error) {
+	if b.Name() == "" {
+		return nil, errors.New("cacheotel: the breaker has no name")
+	}
+	return register(to, func(s *metrics.Set) { s.AddBreaker(b) })
 }
 
-// An observation gives one value of a snapshot to its instrument.
-type observation[S any] func(metric.Observer, *S)
+// RegisterFilter has a filter collected that no registered cache has, with its name.
+func RegisterFilter(to metric.MeterProvider, f *bloom.Filter) (metric.Registration, error) {
+	if f.Name() == "" {
+		return nil, errors.New("cacheotel: the filter has no name")
+	}
+	return register(to, func(s *metrics.Set) { s.AddFilter(f) })
+}
 
-// register has the families of a thing collected.
-func register[S any](to metric.MeterProvider, key attribute.Key, name string, stats func() S, families []metrics.Family[S]) (metric.Registration, error) {
-	r := registry[S]{meter: to.Meter(scope), name: key.String(name)}
-	for _, f := range families {
+// RegisterLocker has a Locker collected, with those made of it by With, which count together.
+// Its attribute is levee.name, which is name.
+func RegisterLocker(to metric.MeterProvider, name string, l *lock.Locker) (metric.Registration, error) {
+	return register(to, func(s *metrics.Set) { s.AddLocker(name, l) })
+}
+
+// register has a set collected.
+func register(to metric.MeterProvider, add func(*metrics.Set)) (metric.Registration, error) {
+	var set metrics.Set
+	add(&set)
+	r := registry{meter: to.Meter(scope), instruments: map[string]metric.Float64Observable{}}
+	for _, f := range metrics.Infos() {
 		r.add(f)
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return nil, fmt.Errorf("cacheotel: %w", err)
 	}
-	return r.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		s := stats()
-		for _, observe := range r.observations {
-			observe(o, &s)
-		}
-		return nil
-	}, r.instruments...)
-}
-
-// A registry is what a callback needs.
-type registry[S any] struct {
-	meter        metric.Meter
-	name         attribute.KeyValue
-	instruments  []metric.Observable
-	observations []observation[S]
-	errs         []error
-}
-
-func (r *registry[S]) add(f metrics.Family[S]) {
-	name, unit := named(f.Name)
-	switch {
-	case f.Histogram != nil: // OpenTelemetry has none that are read by callback
-		r.counter(name+".count", "1", f.Help, func(s *S) float64 { return float64(f.Histogram(s).Count()) })
-		r.counter(name+".sum", unit, f.Help, func(s *S) float64 { return f.Histogram(s).Sum.Seconds() })
-	case f.Outcomes != nil:
-		instrument := r.make(f.Gauge, name, unit, f.Help)
-		for _, outcome := range f.Outcomes {
-			r.observe(instrument, func(s *S) float64 { return float64(outcome.Value(s)) }, attribute.String("levee.outcome", outcome.Name))
-		}
-	default:
-		r.observe(r.make(f.Gauge, name, unit, f.Help), f.Value)
+	all := slices.Collect(maps.Values(r.instruments))
+	observables := make([]metric.Observable, len(all))
+	for i, instrument := range all {
+		observables[i] = instrument
 	}
+	return r.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		set.Read(func(f *metrics.Info, name string, p metrics.Point) { r.observe(o, f, name, p) })
+		return nil
+	}, observables...)
 }
 
-func (r *registry[S]) counter(name, unit, help string, value func(*S) float64) {
-	r.observe(r.make(false, name, unit, help), value)
+// A registry is the instruments of a callback, by their names.
+type registry struct {
+	meter       metric.Meter
+	instruments map[string]metric.Float64Observable
+	errs        []error
 }
 
-// make makes an instrument.
-func (r *registry[S]) make(gauge bool, name, unit, help string) (instrument metric.Float64Observable) {
+// add makes the instruments of a family. OpenTelemetry has no histograms that are read by
+// callback.
+func (r *registry) add(f *metrics.Info) {
+	name, unit := named(f.Name)
+	if f.Histogram {
+		r.make(false, name+".count", "1", f.Help)
+		r.make(false, name+".sum", unit, f.Help)
+		return
+	}
+	r.make(f.Gauge, name, unit, f.Help)
+}
+
+func (r *registry) make(gauge bool, name, unit, help string) {
+	var instrument metric.Float64Observable
 	var err error
 	if gauge {
 		instrument, err = r.meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(help))
 	} else {
 		instrument, err = r.meter.Float64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	}
-	r.instruments, r.errs = append(r.instruments, instrument), append(r.errs, err)
-	return instrument
+	r.instruments[name], r.errs = instrument, append(r.errs, err)
 }
 
-// observe adds a value of an instrument.
-func (r *registry[S]) observe(instrument metric.Float64Observable, value func(*S) float64, more ...attribute.KeyValue) {
-	attributes := metric.WithAttributeSet(attribute.NewSet(append(more, r.name)...))
-	r.observations = append(r.observations, func(o metric.Observer, s *S) {
-		o.ObserveFloat64(instrument, value(s), attributes)
-	})
+// observe gives the values of a family to its instruments.
+func (r *registry) observe(o metric.Observer, f *metrics.Info, of string, p metrics.Point) {
+	name, _ := named(f.Name)
+	key := attribute.String("levee."+f.Label, of)
+	if f.Histogram {
+		o.ObserveFloat64(r.instruments[name+".count"], float64(p.Histogram.Count()), metric.WithAttributes(key))
+		o.ObserveFloat64(r.instruments[name+".sum"], p.Histogram.Sum.Seconds(), metric.WithAttributes(key))
+		return
+	}
+	for i, value := range p.Values {
+		attributes := []attribute.KeyValue{key}
+		if f.Outcomes != nil {
+			attributes = append(attributes, attribute.String("levee.outcome", f.Outcomes[i]))
+		}
+		o.ObserveFloat64(r.instruments[name], value, metric.WithAttributes(attributes...))
+	}
 }
 
 // named makes the name that a metric of Prometheus has here, and its unit.

@@ -233,21 +233,65 @@ func TestTheWaitForAnotherProcessIsASpan(t *testing.T) {
 	r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.lease_wait")
 }
 
+// everything is a cache that uses all that a cache may do without.
+type everything struct{ *cache.Cache[string, string] }
+
+func (e everything) Stats() cache.Stats {
+	s := e.Cache.Stats()
+	s.Follow.Wanted, s.Audit.Compared = true, 1
+	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.StaleAge, &s.Audit.StaleAge} {
+		h.Over++
+	}
+	return s
+}
+
+// A breaker that caches share is collected once, and caches of a sum as one.
+func TestManyCachesAreCollectedAsOne(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	shared := must(breaker.New(breaker.Options{Name: "catalog"}))
+	var tenants []cacheotel.Cache
+	for i := range 5 {
+		o := cache.Options{Name: fmt.Sprint("tenant-", i)}
+		if i < 3 {
+			o.Breaker = shared
+		}
+		c := must(cache.New(nil, func(context.Context, string) (string, error) { return "lamp", nil }, o))
+		defer c.Close()
+		_ = must(c.Get(t.Context(), "a"))
+		tenants = append(tenants, c)
+	}
+	defer must(cacheotel.RegisterSum(provider, "tenants", tenants...)).Unregister()
+	got := collect(t, reader)
+	for name, want := range map[string]float64{
+		"levee.cache.loads tenants": 5, "levee.breaker.calls catalog success": 3, "levee.breaker.calls tenants success": 2,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	for series := range got {
+		if strings.Contains(series, "tenant-") || strings.HasPrefix(series, "levee.cache.redis") || strings.Contains(series, "feed") {
+			t.Errorf("%s is collected", series)
+		}
+	}
+}
+
 // Each metric of docs/stats.md is collected here under its name, with the values of Stats.
 func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	db := must(breaker.New(breaker.Options{}))
+	db := must(breaker.New(breaker.Options{Name: "catalog"}))
 	exists := must(bloom.New(bloom.Options{Capacity: 100}))
-	c := must(cache.New(rdb, func(context.Context, string) (string, error) { return "lamp", nil }, cache.Options{Name: "product", Breaker: db}))
+	c := must(cache.New(rdb, func(context.Context, string) (string, error) { return "lamp", nil },
+		cache.Options{Name: "product", Breaker: db, Filter: exists}))
 	defer c.Close()
 	locker := must(lock.New(rdb, lock.Options{}))
 	defer locker.Close()
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	all := []metric.Registration{
-		must(cacheotel.Cache(provider, "product", c)), must(cacheotel.Breaker(provider, "catalog", db)),
-		must(cacheotel.Filter(provider, "product", exists)), must(cacheotel.Locker(provider, "orders", locker)),
+		must(cacheotel.Register(provider, everything{c})), must(cacheotel.RegisterLocker(provider, "orders", locker)),
 	}
 	for range 5 {
 		_ = must(c.Get(t.Context(), "secret-7"))

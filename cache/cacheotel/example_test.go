@@ -29,7 +29,7 @@ func _(rdb redis.UniversalClient, load cache.Loader[int64, string]) error {
 	if err != nil {
 		return err
 	}
-	metrics, err := cacheotel.Cache(otel.GetMeterProvider(), "product", products) // also Breaker, Filter and Locker
+	metrics, err := cacheotel.Register(otel.GetMeterProvider(), products) // and other caches, each with its breaker and filter
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func ExampleHooks() {
 	// GET /product/42
 }
 
-func ExampleCache() {
+func ExampleRegister() {
 	reader := sdkmetric.NewManualReader()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) // otel.GetMeterProvider() in a program
 
@@ -73,7 +73,7 @@ func ExampleCache() {
 		panic(err)
 	}
 	defer products.Close()
-	metrics, err := cacheotel.Cache(meters, "product", products)
+	metrics, err := cacheotel.Register(meters, products)
 	if err != nil {
 		panic(err)
 	}
@@ -89,15 +89,15 @@ func ExampleCache() {
 	// levee.cache.loads levee.cache=product 1
 }
 
-// A breaker is registered once, whatever the number of its caches.
-func ExampleBreaker() {
+// The breaker of a cache comes with the cache. This one has none.
+func ExampleRegisterBreaker() {
 	reader := sdkmetric.NewManualReader()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	db, err := breaker.New(breaker.Options{MaxConcurrent: 16})
+	db, err := breaker.New(breaker.Options{Name: "catalog", MaxConcurrent: 16})
 	if err != nil {
 		panic(err)
 	}
-	metrics, err := cacheotel.Breaker(meters, "catalog", db)
+	metrics, err := cacheotel.RegisterBreaker(meters, db)
 	if err != nil {
 		panic(err)
 	}
@@ -109,15 +109,16 @@ func ExampleBreaker() {
 	// levee.breaker.calls levee.name=catalog,levee.outcome=success 1
 }
 
-func ExampleFilter() {
+// The filter of a cache comes with the cache. This one has none.
+func ExampleRegisterFilter() {
 	reader := sdkmetric.NewManualReader()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+	exists, err := bloom.New(bloom.Options{Name: "product", Capacity: 1000})
 	if err != nil {
 		panic(err)
 	}
 	defer exists.Close()
-	metrics, err := cacheotel.Filter(meters, "product", exists)
+	metrics, err := cacheotel.RegisterFilter(meters, exists)
 	if err != nil {
 		panic(err)
 	}
@@ -129,7 +130,7 @@ func ExampleFilter() {
 	// levee.filter.capacity levee.name=product 1000
 }
 
-func ExampleLocker() {
+func ExampleRegisterLocker() {
 	server, err := miniredis.Run() // a Redis for the example
 	if err != nil {
 		panic(err)
@@ -143,7 +144,7 @@ func ExampleLocker() {
 	}
 	defer locker.Close()
 	reader := sdkmetric.NewManualReader()
-	metrics, err := cacheotel.Locker(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), "orders", locker)
+	metrics, err := cacheotel.RegisterLocker(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), "orders", locker)
 	if err != nil {
 		panic(err)
 	}

@@ -54,16 +54,14 @@ func newService(t testing.TB) *service {
 			return "", cache.ErrNotFound
 		}
 		return "lamp", nil
-	}, cache.Options{Name: "product", Breaker: s.db, RedisTimeout: 5 * time.Second}))
+	}, cache.Options{Name: "product", Breaker: s.db, Filter: s.exists, RedisTimeout: 5 * time.Second}))
 	s.locker = must(lock.New(rdb, lock.Options{}))
 	t.Cleanup(func() {
 		_, _, _ = s.products.Close(), s.exists.Close(), s.locker.Close()
 	})
 	s.registry = prometheus.NewPedanticRegistry() // which checks what collectors say of themselves
-	s.registry.MustRegister(
-		cacheprom.Cache("product", s.products), cacheprom.Breaker("catalog", s.db),
-		cacheprom.Filter("product", s.exists), cacheprom.Locker("orders", s.locker),
-	)
+	check(t, cacheprom.Register(s.registry, s.products))
+	check(t, cacheprom.RegisterLocker(s.registry, "orders", s.locker))
 	endpoint := httptest.NewServer(promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	t.Cleanup(endpoint.Close)
 	s.url = endpoint.URL
@@ -104,13 +102,13 @@ func labels(m *dto.Metric) map[string]string {
 func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 	s := newService(t)
 	ctx := t.Context()
+	if err := s.exists.Add(ctx, "secret-7", "secret-8", "absent-9"); err != nil {
+		t.Error(err)
+	}
 	for range 3 {
 		for _, key := range []string{"secret-7", "secret-8", "absent-9"} {
 			_, _ = s.products.Get(ctx, key)
 		}
-	}
-	if err := s.exists.Add(ctx, "secret-7"); err != nil {
-		t.Error(err)
 	}
 	lease := must(s.locker.Lock(ctx, "secret-order"))
 	text, families := s.scrape()
@@ -131,7 +129,7 @@ func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 		{"levee_cache_outage", "", 0},
 		{"levee_breaker_calls_total", "success", float64(stats.Loads)},
 		{"levee_breaker_state", "", 0},
-		{"levee_filter_adds_total", "", 1},
+		{"levee_filter_adds_total", "", 3},
 		{"levee_filter_abstaining", "", 0},
 		{"levee_lock_held", "", 1},
 		{"levee_lock_calls_total", "acquired", 1},
@@ -175,7 +173,7 @@ func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
 	}
 	h.Over, h.Sum = 1, 3*time.Second
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(cacheprom.Cache("x", statistics{cache.Stats{LoadTime: h}}))
+	check(t, cacheprom.Register(registry, &statistics{name: "x", stats: cache.Stats{LoadTime: h}}))
 	for _, family := range must(registry.Gather()) {
 		if family.GetName() != "levee_cache_load_seconds" {
 			continue
@@ -190,25 +188,9 @@ func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
 	t.Error("there is no such histogram")
 }
 
-// statistics stands for a cache.
-type statistics struct{ stats cache.Stats }
-
-func (s statistics) Stats() cache.Stats { return s.stats }
-
-func TestTheSameNameIsRefusedTwice(t *testing.T) {
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(cacheprom.Cache("a", statistics{}), cacheprom.Cache("b", statistics{}))
-	if err := registry.Register(cacheprom.Cache("a", statistics{})); err == nil {
-		t.Error("two caches have one name")
-	}
-	if !registry.Unregister(cacheprom.Cache("a", statistics{})) {
-		t.Error("a closed cache cannot be unregistered")
-	}
-}
-
 // A panel or an alert on a metric that does not exist is silent for ever.
 func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
-	_, families := newService(t).scrape()
+	families := everything(t)
 	var dashboard struct {
 		Panels []struct {
 			ID      int
@@ -288,7 +270,7 @@ func rules(t *testing.T) []rule {
 }
 
 func TestEachAlertAsksForMetricsThatExistAndSaysWhatToDo(t *testing.T) {
-	_, families := newService(t).scrape()
+	families := everything(t)
 	names := map[string]bool{}
 	for _, rule := range rules(t) {
 		if names[rule.Alert] {
@@ -351,7 +333,7 @@ func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
 
 // docs/stats.md has a line for each metric and for no other. That it stands beside the right field is tested with the list of metrics.
 func TestEachMetricIsDocumented(t *testing.T) {
-	_, families := newService(t).scrape()
+	families := everything(t)
 	page := string(must(os.ReadFile("../../docs/stats.md")))
 	for _, name := range slices.Sorted(maps.Keys(families)) {
 		for _, m := range families[name].GetMetric() {
@@ -387,4 +369,11 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
 }

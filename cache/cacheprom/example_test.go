@@ -23,19 +23,28 @@ import (
 )
 
 // docs/metrics.md, Prometheus.
-func _(products *cache.Cache[int64, string], db *breaker.Breaker, exists *bloom.Filter, locker *lock.Locker) {
-	prometheus.MustRegister(
-		cacheprom.Cache("product", products),
-		cacheprom.Breaker("catalog", db), // shared by caches: once
-		cacheprom.Filter("product", exists),
-		cacheprom.Locker("orders", locker),
-	)
-	http.Handle("/metrics", promhttp.Handler())
+func _(products *cache.Cache[int64, string], bySlug *cache.Cache[string, int64], locker *lock.Locker) error {
+	if err := cacheprom.Register(prometheus.DefaultRegisterer, products, bySlug); err != nil { // with their breakers and filters
+		return err
+	}
+	if err := cacheprom.RegisterLocker(prometheus.DefaultRegisterer, "orders", locker); err != nil {
+		return err
+	}
+	http.Handle("/metrics", promhttp.Handler()) // on a port that only operators reach
+	return nil
 }
 
-// Registered with prometheus.MustRegister, the metrics stand in the default registry that
+// docs/metrics.md, A cache for each tenant.
+func _(ofTenant *cache.Cache[int64, string]) error {
+	if err := cacheprom.RegisterSum(prometheus.DefaultRegisterer, "tenants", ofTenant); err != nil { // as often as there are tenants
+		return err
+	}
+	return nil
+}
+
+// Registered with prometheus.DefaultRegisterer, the metrics stand in the registry that
 // promhttp.Handler serves.
-func ExampleCache() {
+func ExampleRegister() {
 	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
 	products, err := cache.New(nil, load, cache.Options{Name: "product"}) // nil: without Redis
 	if err != nil {
@@ -44,27 +53,52 @@ func ExampleCache() {
 	defer products.Close()
 
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(cacheprom.Cache("product", products))
+	if err := cacheprom.Register(registry, products); err != nil {
+		panic(err)
+	}
 
 	for range 10 {
 		_, _ = products.Get(context.Background(), 42)
 	}
 
-	printScrape(registry, "levee_cache_loads_total", `levee_cache_gets_total{cache="product",outcome="lo`)
+	printScrape(registry, "levee_cache_loads_total", `levee_cache_gets_total{cache="product",outcome="lo`, "levee_breaker_state")
 	// Output:
+	// levee_breaker_state{name="product"} 0
 	// levee_cache_gets_total{cache="product",outcome="loaded"} 1
 	// levee_cache_gets_total{cache="product",outcome="local"} 9
 	// levee_cache_loads_total{cache="product"} 1
 }
 
-// A breaker is registered once, whatever the number of its caches.
-func ExampleBreaker() {
-	db, err := breaker.New(breaker.Options{MaxConcurrent: 16})
+// A cache for each tenant is scraped as one of them all.
+func ExampleRegisterSum() {
+	registry := prometheus.NewRegistry()
+	for _, tenant := range []string{"acme", "globex", "initech"} {
+		load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
+		products, err := cache.New(nil, load, cache.Options{Name: "product-" + tenant})
+		if err != nil {
+			panic(err)
+		}
+		defer products.Close() // after cacheprom.Unregister, if other tenants stay
+		if err := cacheprom.RegisterSum(registry, "product", products); err != nil {
+			panic(err)
+		}
+		_, _ = products.Get(context.Background(), 42)
+	}
+	printScrape(registry, "levee_cache_loads_total")
+	// Output:
+	// levee_cache_loads_total{cache="product"} 3
+}
+
+// The breaker of a cache comes with the cache. This one has none.
+func ExampleRegisterBreaker() {
+	db, err := breaker.New(breaker.Options{Name: "catalog", MaxConcurrent: 16})
 	if err != nil {
 		panic(err)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(cacheprom.Breaker("catalog", db))
+	if err := cacheprom.RegisterBreaker(registry, db); err != nil {
+		panic(err)
+	}
 
 	_ = db.Do(context.Background(), func(context.Context) error { return nil })
 	_ = db.Do(context.Background(), func(context.Context) error { return errors.New("no route to host") })
@@ -76,14 +110,17 @@ func ExampleBreaker() {
 	// levee_breaker_state{name="catalog"} 0
 }
 
-func ExampleFilter() {
-	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+// The filter of a cache comes with the cache. This one has none.
+func ExampleRegisterFilter() {
+	exists, err := bloom.New(bloom.Options{Name: "product", Capacity: 1000})
 	if err != nil {
 		panic(err)
 	}
 	defer exists.Close()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(cacheprom.Filter("product", exists))
+	if err := cacheprom.RegisterFilter(registry, exists); err != nil {
+		panic(err)
+	}
 
 	printScrape(registry, "levee_filter_abstaining", "levee_filter_capacity")
 	ids := func(yield func(string, error) bool) { yield("42", nil) } // of the database
@@ -98,7 +135,7 @@ func ExampleFilter() {
 	// levee_filter_ids{name="product"} 1
 }
 
-func ExampleLocker() {
+func ExampleRegisterLocker() {
 	server, err := miniredis.Run() // a Redis for the example
 	if err != nil {
 		panic(err)
@@ -112,7 +149,9 @@ func ExampleLocker() {
 	}
 	defer locker.Close()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(cacheprom.Locker("orders", locker))
+	if err := cacheprom.RegisterLocker(registry, "orders", locker); err != nil {
+		panic(err)
+	}
 
 	lease, err := locker.Lock(context.Background(), "order:7")
 	if err != nil {

@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 	defer exists.Close()
 
 	// What protects the database. All caches of one database share it.
-	database, err := breaker.New(breaker.Options{MaxConcurrent: connections})
+	database, err := breaker.New(breaker.Options{Name: "products", MaxConcurrent: connections})
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,9 @@ func run(ctx context.Context) error {
 		}
 	}()
 
-	prometheus.MustRegister(cacheprom.Cache("product", products), cacheprom.Breaker("products", database), cacheprom.Filter("product", exists))
+	if err := cacheprom.Register(prometheus.DefaultRegisterer, products); err != nil { // with its breaker and its filter
+		return err
+	}
 	admin := http.NewServeMux() // for the operators' network only
 	admin.Handle("/metrics", promhttp.Handler())
 	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{

@@ -49,10 +49,14 @@ func main() {
 	}
 	defer products.Close()
 
-	prometheus.MustRegister(cacheprom.Cache("product", products))
-	http.Handle("GET /metrics", promhttp.Handler())
-	// Both show names and numbers that are not for the public: in a service they stand on a port of their own.
-	http.Handle("GET /debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products}}))
+	if err := cacheprom.Register(prometheus.DefaultRegisterer, products); err != nil {
+		log.Fatal(err)
+	}
+	admin := http.NewServeMux() // names and numbers that are not for the public, on a port of their own
+	admin.Handle("GET /metrics", promhttp.Handler())
+	admin.Handle("GET /debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products}}))
+	adminAddr := cmp.Or(os.Getenv("ADMIN_ADDR"), "127.0.0.1:6060")
+	go func() { log.Fatal(http.ListenAndServe(adminAddr, admin)) }()
 
 	http.HandleFunc("GET /product/{id}", func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
@@ -71,6 +75,6 @@ func main() {
 		}
 	})
 	addr := cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080")
-	log.Print("http://" + addr + "/product/42")
+	log.Print("http://" + addr + "/product/42 and http://" + adminAddr + "/debug/levee")
 	log.Fatal(http.ListenAndServe(addr, nil))
 }

@@ -1,9 +1,12 @@
 // Package metrics is the list of levee's metrics: what each is called, and how its value
-// stands in a snapshot. The modules cacheprom and cacheotel export them. These may be of
-// another version than this one, so what is exported here only ever grows.
+// stands in a snapshot; and a [Set] of what an exporter shows. The modules cacheprom and
+// cacheotel export them. These may be of another version than this one, so what is exported
+// here only ever grows.
 package metrics
 
 import (
+	"math"
+
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
@@ -13,8 +16,10 @@ import (
 // A Family is one metric, and how its values are read from a snapshot S. It has one of
 // Value, Outcomes and Histogram.
 type Family[S any] struct {
-	Name, Help string // Name is that in Prometheus
-	Gauge      bool   // else it only grows
+	Name, Help string                     // Name is that in Prometheus
+	Gauge      bool                       // else it only grows
+	Of         Part                       // without which the family is absent
+	Fold       func(a, b float64) float64 // of a gauge of two things of one name; nil: their sum
 	Value      func(*S) float64
 	Outcomes   []Outcome[S]
 	Histogram  func(*S) cache.Histogram
@@ -26,8 +31,20 @@ type Outcome[S any] struct {
 	Value func(*S) uint64
 }
 
-// Cache is the metrics of a cache.
-var Cache = []Family[cache.Stats]{
+// A Part is what a cache may do without.
+type Part uint8
+
+// The parts of a cache.
+const (
+	Redis  Part = 1 << iota // a client was given
+	Filter                  // Options.Filter is there
+	Feed                    // Follow was called
+	Audit                   // Audit has compared something
+	Local                   // the local tier is on
+)
+
+// Caches is the metrics of a cache. An Outcome of gets_total is there whatever the cache has.
+var Caches = []Family[cache.Stats]{
 	counters("levee_cache_gets_total", "Gets, by where their answers came from.",
 		Outcome[cache.Stats]{"local", func(s *cache.Stats) uint64 { return s.Local }},
 		Outcome[cache.Stats]{"redis", func(s *cache.Stats) uint64 { return s.Redis }},
@@ -44,7 +61,7 @@ var Cache = []Family[cache.Stats]{
 
 	counter("levee_cache_loads_total", "Calls of the source.", func(s *cache.Stats) uint64 { return s.Loads }),
 	counter("levee_cache_load_errors_total", "Calls of the source that failed.", func(s *cache.Stats) uint64 { return s.LoadErrors }),
-	counter("levee_cache_degraded_loads_total", "Loads of a key without a lease.", func(s *cache.Stats) uint64 { return s.Degraded }),
+	counter("levee_cache_degraded_loads_total", "Loads of a key without a lease.", func(s *cache.Stats) uint64 { return s.Degraded }).of(Redis),
 	counter("levee_cache_loads_beside_writer_total", "Loads of a key that a writer held.",
 		func(s *cache.Stats) uint64 { return s.BesideWriter }),
 	counter("levee_cache_commits_refused_total", "Loaded values that were not published, since an invalidation had overtaken them.",
@@ -53,94 +70,96 @@ var Cache = []Family[cache.Stats]{
 		Outcome[cache.Stats]{"begun", func(s *cache.Stats) uint64 { return s.Refreshes }},
 		Outcome[cache.Stats]{"refreshed", func(s *cache.Stats) uint64 { return s.Refreshed }}),
 	counter("levee_cache_filter_false_total", "Keys that the filter let pass and the source did not have.",
-		func(s *cache.Stats) uint64 { return s.FilterFalse }),
+		func(s *cache.Stats) uint64 { return s.FilterFalse }).of(Filter),
 	counter("levee_cache_filter_wrong_total", "Keys that the filter denied although they exist, of those that were looked at.",
-		func(s *cache.Stats) uint64 { return s.FilterWrong }),
+		func(s *cache.Stats) uint64 { return s.FilterWrong }).of(Filter),
 	counter("levee_cache_unpublished_total", "Values that could not be stored, by their size or TTL.",
-		func(s *cache.Stats) uint64 { return s.Unpublished }),
-	counter("levee_cache_unfit_total", "Bytes in Redis that were no value of their key.", func(s *cache.Stats) uint64 { return s.Unfit }),
+		func(s *cache.Stats) uint64 { return s.Unpublished }).of(Redis),
+	counter("levee_cache_unfit_total", "Bytes in Redis that were no value of their key.", func(s *cache.Stats) uint64 { return s.Unfit }).of(Redis),
 	counter("levee_cache_other_type_total", "Values met in Redis of another type: two releases with one Schema.",
-		func(s *cache.Stats) uint64 { return s.OtherType }),
-	counter("levee_cache_cleared_total", "Values met in Redis that a Clear had ended.", func(s *cache.Stats) uint64 { return s.Cleared }),
+		func(s *cache.Stats) uint64 { return s.OtherType }).of(Redis),
+	counter("levee_cache_cleared_total", "Values met in Redis that a Clear had ended.", func(s *cache.Stats) uint64 { return s.Cleared }).of(Redis),
 	counter("levee_cache_foreign_total", "Keys of another type met under the cache's names.",
-		func(s *cache.Stats) uint64 { return s.Rebuild.Foreign }),
+		func(s *cache.Stats) uint64 { return s.Rebuild.Foreign }).of(Redis),
 
 	histogram("levee_cache_load_seconds", "Time of a call of the source.", func(s *cache.Stats) cache.Histogram { return s.LoadTime }),
 	histogram("levee_cache_flight_wait_seconds", "Wait of a caller for what another caller of the process was reading or loading.",
 		func(s *cache.Stats) cache.Histogram { return s.FlightWait }),
 	histogram("levee_cache_lease_wait_seconds", "Wait for what another process was loading.",
-		func(s *cache.Stats) cache.Histogram { return s.LeaseWait }),
+		func(s *cache.Stats) cache.Histogram { return s.LeaseWait }).of(Redis),
 	histogram("levee_cache_redis_read_seconds", "Time until Redis answered a read.",
-		func(s *cache.Stats) cache.Histogram { return s.RedisRead }),
+		func(s *cache.Stats) cache.Histogram { return s.RedisRead }).of(Redis),
 	histogram("levee_cache_stale_age_seconds", "Age of the values that answered past their TTL.",
 		func(s *cache.Stats) cache.Histogram { return s.StaleAge }),
 
 	counter("levee_cache_unanswered_total", "Operations of keys that Redis did not answer, or was not asked.",
-		func(s *cache.Stats) uint64 { return s.Rebuild.Unknown }),
+		func(s *cache.Stats) uint64 { return s.Rebuild.Unknown }).of(Redis),
 	gauge("levee_cache_outage", "1 while Redis, or a node of the cluster, is not asked because it does not answer.",
-		func(s *cache.Stats) float64 { return is(s.Rebuild.Outage) }),
-	counter("levee_cache_outages_total", "Outages that began.", func(s *cache.Stats) uint64 { return s.Rebuild.Outages }),
+		func(s *cache.Stats) float64 { return is(s.Rebuild.Outage) }).fold(math.Max).of(Redis),
+	counter("levee_cache_outages_total", "Outages that began.", func(s *cache.Stats) uint64 { return s.Rebuild.Outages }).of(Redis),
 	gauge("levee_cache_messages_live", "1 while invalidations of other processes arrive.",
-		func(s *cache.Stats) float64 { return is(s.Live) }),
+		func(s *cache.Stats) float64 { return is(s.Live) }).fold(math.Min).of(Redis),
 	gauge("levee_cache_invalidations_pending", "Invalidations that Redis has not confirmed yet.",
-		func(s *cache.Stats) float64 { return float64(s.Rebuild.Unconfirmed) }),
+		func(s *cache.Stats) float64 { return float64(s.Rebuild.Unconfirmed) }).of(Redis),
 	counters("levee_cache_invalidations_unconfirmed_total", "Invalidations that Redis did not confirm at once.",
 		Outcome[cache.Stats]{"queued", func(s *cache.Stats) uint64 { return s.Rebuild.Queued }},
 		Outcome[cache.Stats]{"confirmed", func(s *cache.Stats) uint64 { return s.Rebuild.Retried }},
-		Outcome[cache.Stats]{"dropped", func(s *cache.Stats) uint64 { return s.Rebuild.Dropped }}),
+		Outcome[cache.Stats]{"dropped", func(s *cache.Stats) uint64 { return s.Rebuild.Dropped }}).of(Redis),
 	counters("levee_cache_lease_waits_total", "Ends of waits for the lease of another process: by a message, to look without one, or without result.",
 		Outcome[cache.Stats]{"message", func(s *cache.Stats) uint64 { return s.Rebuild.Wakes }},
 		Outcome[cache.Stats]{"look", func(s *cache.Stats) uint64 { return s.Rebuild.Polls }},
-		Outcome[cache.Stats]{"gave_up", func(s *cache.Stats) uint64 { return s.Rebuild.GaveUp }}),
+		Outcome[cache.Stats]{"gave_up", func(s *cache.Stats) uint64 { return s.Rebuild.GaveUp }}).of(Redis),
 
+	gauge("levee_cache_feed_wanted", "1 while a feed of changes is to be followed for the cache.",
+		func(s *cache.Stats) float64 { return is(s.Follow.Wanted) }).of(Feed).fold(math.Max),
 	gauge("levee_cache_feed_following", "1 while this process reads a feed of changes for the cache.",
-		func(s *cache.Stats) float64 { return is(s.Follow.Following) }),
+		func(s *cache.Stats) float64 { return is(s.Follow.Following) }).fold(math.Max).of(Feed),
 	counter("levee_cache_feed_batches_total", "Batches of a feed that were dealt with.",
-		func(s *cache.Stats) uint64 { return s.Follow.Batches }),
+		func(s *cache.Stats) uint64 { return s.Follow.Batches }).of(Feed),
 	counter("levee_cache_feed_changes_total", "Changes of rows that concerned the cache.",
-		func(s *cache.Stats) uint64 { return s.Follow.Changes }),
+		func(s *cache.Stats) uint64 { return s.Follow.Changes }).of(Feed),
 	counter("levee_cache_feed_failures_total", "Failures of a feed, of its routes or of Redis that were tried again.",
-		func(s *cache.Stats) uint64 { return s.Follow.Failures }),
+		func(s *cache.Stats) uint64 { return s.Follow.Failures }).of(Feed),
 	counter("levee_cache_feed_lost_total", "Positions that a feed had lost, after which the cache was cleared.",
-		func(s *cache.Stats) uint64 { return s.Follow.Lost }),
+		func(s *cache.Stats) uint64 { return s.Follow.Lost }).of(Feed),
 	gauge("levee_cache_feed_lag_seconds", "Age of the changes that are being dealt with, 0 if all are.",
-		func(s *cache.Stats) float64 { return s.Follow.Lag.Seconds() }),
+		func(s *cache.Stats) float64 { return s.Follow.Lag.Seconds() }).fold(math.Max).of(Feed),
 	gauge("levee_cache_feed_behind", "Bytes of its log, or rows of an outbox, that the database holds and that are not dealt with.",
-		func(s *cache.Stats) float64 { return float64(s.Follow.Behind) }),
+		func(s *cache.Stats) float64 { return float64(s.Follow.Behind) }).fold(math.Max).of(Feed),
 
 	counters("levee_cache_audit_total", "Values that an Audit has compared with the source, and what came of it.",
 		Outcome[cache.Stats]{"compared", func(s *cache.Stats) uint64 { return s.Audit.Compared }},
 		Outcome[cache.Stats]{"raced", func(s *cache.Stats) uint64 { return s.Audit.Raced }},
 		Outcome[cache.Stats]{"stale", func(s *cache.Stats) uint64 { return s.Audit.Stale }},
 		Outcome[cache.Stats]{"healed", func(s *cache.Stats) uint64 { return s.Audit.Healed }},
-		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Audit.Failed }}),
+		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Audit.Failed }}).of(Audit),
 	histogram("levee_cache_audit_stale_age_seconds", "Age of the stale values that an Audit has found.",
-		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }),
+		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }).of(Audit),
 
 	gauge("levee_cache_local_bytes", "Size of the values in the local tier.",
-		func(s *cache.Stats) float64 { return float64(s.LocalTier.Bytes) }),
+		func(s *cache.Stats) float64 { return float64(s.LocalTier.Bytes) }).of(Local),
 	gauge("levee_cache_local_null_bytes", "Size of the nulls in the local tier.",
-		func(s *cache.Stats) float64 { return float64(s.LocalTier.NullBytes) }),
+		func(s *cache.Stats) float64 { return float64(s.LocalTier.NullBytes) }).of(Local),
 	counters("levee_cache_local_fills_total", "Entries for the local tier.",
 		Outcome[cache.Stats]{"filled", func(s *cache.Stats) uint64 { return s.LocalTier.Filled }},
 		Outcome[cache.Stats]{"outdated", func(s *cache.Stats) uint64 { return s.LocalTier.Outdated }},
-		Outcome[cache.Stats]{"refused", func(s *cache.Stats) uint64 { return s.LocalTier.Refused }}),
+		Outcome[cache.Stats]{"refused", func(s *cache.Stats) uint64 { return s.LocalTier.Refused }}).of(Local),
 	counter("levee_cache_local_evicted_total", "Entries that others pushed out of the local tier.",
-		func(s *cache.Stats) uint64 { return s.LocalTier.Evicted }),
+		func(s *cache.Stats) uint64 { return s.LocalTier.Evicted }).of(Local),
 	counter("levee_cache_local_rejected_total", "Entries that the local tier did not keep because others were wanted more.",
-		func(s *cache.Stats) uint64 { return s.LocalTier.Rejected }),
+		func(s *cache.Stats) uint64 { return s.LocalTier.Rejected }).of(Local),
 	counter("levee_cache_local_flushes_total", "Times that the local tier was emptied.",
-		func(s *cache.Stats) uint64 { return s.LocalTier.Flushes }),
+		func(s *cache.Stats) uint64 { return s.LocalTier.Flushes }).of(Local),
 }
 
-// Breaker is the metrics of a breaker.
-var Breaker = []Family[breaker.Stats]{
-	gauge("levee_breaker_state", "0: closed; 1: half open; 2: open.", func(s *breaker.Stats) float64 { return float64(s.State) }),
+// Breakers is the metrics of a breaker.
+var Breakers = []Family[breaker.Stats]{
+	gauge("levee_breaker_state", "0: closed; 1: half open; 2: open.", func(s *breaker.Stats) float64 { return float64(s.State) }).fold(math.Max),
 	gauge("levee_breaker_running", "Loads that run.", func(s *breaker.Stats) float64 { return float64(s.Running) }),
 	gauge("levee_breaker_stuck", "Of these, those whose caller has gone.", func(s *breaker.Stats) float64 { return float64(s.Stuck) }),
 	gauge("levee_breaker_waiting", "Loads that wait for a place.", func(s *breaker.Stats) float64 { return float64(s.Waiting) }),
 	gauge("levee_breaker_service_seconds", "How long a load keeps its place, as the queue expects it.",
-		func(s *breaker.Stats) float64 { return s.Service.Seconds() }),
+		func(s *breaker.Stats) float64 { return s.Service.Seconds() }).fold(math.Max),
 	counters("levee_breaker_calls_total", "Loads that ended, by how.",
 		Outcome[breaker.Stats]{"success", func(s *breaker.Stats) uint64 { return s.Successes }},
 		Outcome[breaker.Stats]{"failure", func(s *breaker.Stats) uint64 { return s.Failures }},
@@ -157,34 +176,34 @@ var Breaker = []Family[breaker.Stats]{
 		func(s *breaker.Stats) float64 { return s.WaitTime.Seconds() }),
 }
 
-// Filter is the metrics of a filter.
-var Filter = []Family[bloom.Stats]{
-	gauge("levee_filter_abstaining", "1 while the filter lets every key pass.", func(s *bloom.Stats) float64 { return is(s.Abstaining) }),
+// Filters is the metrics of a filter.
+var Filters = []Family[bloom.Stats]{
+	gauge("levee_filter_abstaining", "1 while the filter lets every key pass.", func(s *bloom.Stats) float64 { return is(s.Abstaining) }).fold(math.Max),
 	gauge("levee_filter_needs_rebuild", "1 while nothing but a Rebuild makes the filter answer.",
-		func(s *bloom.Stats) float64 { return is(s.NeedsRebuild) }),
-	gauge("levee_filter_complete", "1 if the filter knows all keys.", func(s *bloom.Stats) float64 { return is(s.Complete) }),
+		func(s *bloom.Stats) float64 { return is(s.NeedsRebuild) }).fold(math.Max),
+	gauge("levee_filter_complete", "1 if the filter knows all keys.", func(s *bloom.Stats) float64 { return is(s.Complete) }).fold(math.Min),
 	gauge("levee_filter_saturated", "1 if the filter holds so many keys that it says no to none.",
-		func(s *bloom.Stats) float64 { return is(s.Saturated) }),
-	gauge("levee_filter_rebuilding", "1 while this process rebuilds the filter.", func(s *bloom.Stats) float64 { return is(s.Rebuilding) }),
+		func(s *bloom.Stats) float64 { return is(s.Saturated) }).fold(math.Max),
+	gauge("levee_filter_rebuilding", "1 while this process rebuilds the filter.", func(s *bloom.Stats) float64 { return is(s.Rebuilding) }).fold(math.Max),
 	gauge("levee_filter_capacity", "Keys that the filter is sized for.", func(s *bloom.Stats) float64 { return float64(s.Capacity) }),
 	gauge("levee_filter_ids", "Keys in the filter, estimated.", func(s *bloom.Stats) float64 { return float64(s.Ids) }),
-	gauge("levee_filter_fill", "Share of its positions that are set.", func(s *bloom.Stats) float64 { return s.Fill }),
+	gauge("levee_filter_fill", "Share of its positions that are set.", func(s *bloom.Stats) float64 { return s.Fill }).fold(math.Max),
 	gauge("levee_filter_false_positive_rate", "Share of absent keys that pass, estimated.",
-		func(s *bloom.Stats) float64 { return s.FalsePositiveRate }),
+		func(s *bloom.Stats) float64 { return s.FalsePositiveRate }).fold(math.Max),
 	gauge("levee_filter_bytes", "Size of the filter.", func(s *bloom.Stats) float64 { return float64(s.Bytes) }),
 	gauge("levee_filter_lag_seconds", "How far the copy in this process may be behind Redis.",
-		func(s *bloom.Stats) float64 { return s.Lag.Seconds() }),
+		func(s *bloom.Stats) float64 { return s.Lag.Seconds() }).fold(math.Max),
 	counter("levee_filter_adds_total", "Keys added.", func(s *bloom.Stats) uint64 { return s.Adds }),
 	counter("levee_filter_removes_total", "Keys removed.", func(s *bloom.Stats) uint64 { return s.Removes }),
 	counter("levee_filter_rebuilds_total", "Rebuilds that succeeded.", func(s *bloom.Stats) uint64 { return s.Rebuilds }),
 	counter("levee_filter_downloads_total", "Copies that this process has loaded from Redis.", func(s *bloom.Stats) uint64 { return s.Loads }),
 }
 
-// Lock is the metrics of a Locker.
-var Lock = []Family[lock.Stats]{
+// Lockers is the metrics of a Locker.
+var Lockers = []Family[lock.Stats]{
 	gauge("levee_lock_held", "Locks that this process holds.", func(s *lock.Stats) float64 { return float64(s.Held) }),
 	gauge("levee_lock_waiting", "Calls that wait for a lock.", func(s *lock.Stats) float64 { return float64(s.Waiting) }),
-	gauge("levee_lock_messages_live", "1 while messages of hand-offs arrive.", func(s *lock.Stats) float64 { return is(s.Live) }),
+	gauge("levee_lock_messages_live", "1 while messages of hand-offs arrive.", func(s *lock.Stats) float64 { return is(s.Live) }).fold(math.Min),
 	counters("levee_lock_calls_total", "Calls that wanted a lock, by how they ended.",
 		Outcome[lock.Stats]{"acquired", func(s *lock.Stats) uint64 { return s.Acquired }},
 		Outcome[lock.Stats]{"refused", func(s *lock.Stats) uint64 { return s.Refused }},
@@ -221,6 +240,18 @@ func gauge[S any](name, help string, value func(*S) float64) Family[S] {
 
 func histogram[S any](name, help string, value func(*S) cache.Histogram) Family[S] {
 	return Family[S]{Name: name, Help: help, Histogram: value}
+}
+
+// of says without which part of a cache the family is absent.
+func (f Family[S]) of(p Part) Family[S] {
+	f.Of = p
+	return f
+}
+
+// fold says what a gauge is of two things of one name, if that is not their sum.
+func (f Family[S]) fold(fold func(a, b float64) float64) Family[S] {
+	f.Fold = fold
+	return f
 }
 
 // is is the value of a gauge that says yes or no.

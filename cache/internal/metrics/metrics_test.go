@@ -19,11 +19,11 @@ import (
 // some metric, but for those that say what others say. docs/stats.md names it beside the
 // field.
 func TestEachFieldIsAMetric(t *testing.T) {
-	eachField(t, metrics.Cache, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
+	eachField(t, metrics.Caches, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
 		"LocalTier.Distrusted", "Rebuild.Waits", "Rebuild.InProcess")
-	eachField(t, metrics.Breaker, "LostCallbacks")
-	eachField(t, metrics.Filter, "Hashes")
-	eachField(t, metrics.Lock)
+	eachField(t, metrics.Breakers, "LostCallbacks")
+	eachField(t, metrics.Filters, "Hashes")
+	eachField(t, metrics.Lockers)
 }
 
 func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *testing.T, families []metrics.Family[S], but ...string) {

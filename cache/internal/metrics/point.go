@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"slices"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// A Point is what a family says of the things of one name.
+type Point struct {
+	Values    []float64       // one for each outcome, or one; nil of a histogram
+	Histogram cache.Histogram // with another one's buckets in it, if several have one name
+}
+
+// point reads a family.
+func (f Family[S]) point(s *S) Point {
+	switch {
+	case f.Histogram != nil:
+		return Point{Histogram: f.Histogram(s)}
+	case f.Outcomes != nil:
+		p := Point{Values: make([]float64, len(f.Outcomes))}
+		for i, o := range f.Outcomes {
+			p.Values[i] = float64(o.Value(s))
+		}
+		return p
+	default:
+		return Point{Values: []float64{f.Value(s)}}
+	}
+}
+
+// readings are the points of a Set.
+type readings map[reading]Point
+
+type reading struct {
+	*Info
+	name string
+}
+
+// put adds what families say of a thing to those of its name.
+func put[S any](all readings, families []Family[S], name string, s *S, has Part) {
+	for _, f := range families {
+		if f.Of&has == f.Of {
+			all.add(reading{infos[f.Name], name}, f.point(s), f.Fold)
+		}
+	}
+}
+
+func (all readings) add(at reading, p Point, fold func(a, b float64) float64) {
+	before, there := all[at]
+	switch {
+	case !there:
+		all[at] = p
+	case fold != nil:
+		all[at] = Point{Values: []float64{fold(before.Values[0], p.Values[0])}}
+	default:
+		all[at] = before.plus(p)
+	}
+}
+
+// plus adds two points of a family up.
+func (p Point) plus(other Point) Point {
+	p.Values = slices.Clone(p.Values)
+	for i, v := range other.Values {
+		p.Values[i] += v
+	}
+	h := &p.Histogram
+	for i, b := range other.Histogram.Buckets {
+		h.Buckets[i].Count += b.Count
+	}
+	h.Over += other.Histogram.Over
+	h.Sum += other.Histogram.Sum
+	return p
+}
+
+// minus takes from counters what another reading has, which is nothing if it is zero.
+func (p Point) minus(other Point) Point {
+	p.Values = slices.Clone(p.Values)
+	for i, v := range other.Values {
+		p.Values[i] = max(0, p.Values[i]-v)
+	}
+	h := &p.Histogram
+	for i, b := range other.Histogram.Buckets {
+		h.Buckets[i].Count -= min(h.Buckets[i].Count, b.Count)
+	}
+	h.Over -= min(h.Over, other.Histogram.Over)
+	h.Sum -= min(h.Sum, other.Histogram.Sum)
+	return p
+}
