@@ -233,13 +233,43 @@ func TestTheWaitForAnotherProcessIsASpan(t *testing.T) {
 	r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.lease_wait")
 }
 
+// A slow PUT showed its own span, and nothing of the hold, the transaction and the invalidation.
+func TestTheSpansOfAWrite(t *testing.T) {
+	r := newRig(t)
+	c := r.open(cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "lamp", nil }})
+	failure := errors.New("conflict")
+	for _, err := range []error{nil, failure} {
+		r.within("PUT /", func(ctx context.Context) {
+			_ = c.Write(ctx, []string{"secret-7", "secret-8"}, func(ctx context.Context) error {
+				_, update := r.provider.Tracer("test").Start(ctx, "UPDATE")
+				defer update.End()
+				return err
+			})
+		})
+		spans := r.want("PUT /", "PUT / > cache.write", "cache.write > cache.hold", "cache.write > cache.tx", "cache.tx > UPDATE", "cache.write > cache.invalidate")
+		for name, want := range map[string]bool{"cache.write": err != nil, "cache.tx": err != nil, "cache.hold": false, "cache.invalidate": false} {
+			if s := spans[name].Status; (s.Code == codes.Error) != want {
+				t.Errorf("the transaction returned %v, and the status of %s is %+v", err, name, s)
+			}
+		}
+		attributes := attribute.NewSet(spans["cache.hold"].Attributes...)
+		if keys, _ := attributes.Value("db.operation.batch.size"); keys.AsInt64() != 2 {
+			t.Errorf("the hold has the attributes %v", spans["cache.hold"].Attributes)
+		}
+	}
+	r.within("PUT /", func(ctx context.Context) {
+		_, _, _ = c.Invalidate(ctx, "secret-7"), c.Set(ctx, "secret-7", "lamp"), c.Clear(ctx)
+	})
+	r.want("PUT /", "PUT / > cache.invalidate", "PUT / > cache.set", "PUT / > cache.clear")
+}
+
 // everything is a cache that uses all that a cache may do without.
 type everything struct{ *cache.Cache[string, string] }
 
 func (e everything) Stats() cache.Stats {
 	s := e.Cache.Stats()
 	s.Follow.Wanted, s.Audit.Compared = true, 1
-	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.StaleAge, &s.Audit.StaleAge} {
+	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.WriteTime, &s.StaleAge, &s.Audit.StaleAge} {
 		h.Over++
 	}
 	return s

@@ -13,14 +13,19 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Hooks makes spans of reads of Redis, rebuilds, waits and loads, within spans that are
-// recording:
+// Hooks makes spans of reads of Redis, rebuilds, waits, loads and writes, within spans that
+// are recording:
 //
 //	cache.read        one read of Redis, or one pipeline of a GetMany
 //	cache.rebuild     a key that Redis did not have, from there to its answer
 //	  cache.lease_wait  for the load of another process
 //	  cache.load        of the source; the loader's spans are beneath it
 //	cache.wait        for what another caller of the process reads or loads
+//	cache.write       Write, from its hold to its invalidation
+//	  cache.hold        Redis closes the keys to publication
+//	  cache.tx          the transaction; its own spans are beneath it
+//	  cache.invalidate  as outside of a Write
+//	cache.invalidate, cache.set, cache.clear, cache.announce
 //
 // A cache.wait, and a cache.rebuild that was served by the load of another one, has a link
 // to that cache.load. A cache.load that several wait for is beneath the rebuild of one of
@@ -36,6 +41,7 @@ func Hooks(from trace.TracerProvider) cache.Hooks {
 		Rebuild:    t.hook(rebuild),
 		LeaseWait:  t.hook("cache.lease_wait"),
 		Load:       t.hook(load),
+		Write:      t.writes,
 	}
 }
 
@@ -79,6 +85,11 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 			}
 		}
 	}
+}
+
+// writes is the hook for spans of writers, which are named after what they do.
+func (t tracer) writes(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+	return t.hook("cache."+op.Call)(ctx, op)
 }
 
 // within is the key of the span of this name that a context comes from.

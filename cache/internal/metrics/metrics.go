@@ -73,6 +73,8 @@ var Caches = []Family[cache.Stats]{
 		func(s *cache.Stats) uint64 { return s.FilterFalse }).of(Filter),
 	counter("levee_cache_filter_wrong_total", "Keys that the filter denied although they exist, of those that were looked at.",
 		func(s *cache.Stats) uint64 { return s.FilterWrong }).of(Filter),
+	counter("levee_cache_not_invalidated_total", "Calls of writers that Redis did not confirm at once.",
+		func(s *cache.Stats) uint64 { return s.NotInvalidated }).of(Redis),
 	counter("levee_cache_unpublished_total", "Values that could not be stored, by their size or TTL.",
 		func(s *cache.Stats) uint64 { return s.Unpublished }).of(Redis),
 	counter("levee_cache_unfit_total", "Bytes in Redis that were no value of their key.", func(s *cache.Stats) uint64 { return s.Unfit }).of(Redis),
@@ -89,6 +91,8 @@ var Caches = []Family[cache.Stats]{
 		func(s *cache.Stats) cache.Histogram { return s.LeaseWait }).of(Redis),
 	histogram("levee_cache_redis_read_seconds", "Time until Redis answered a read.",
 		func(s *cache.Stats) cache.Histogram { return s.RedisRead }).of(Redis),
+	histogram("levee_cache_write_seconds", "Wait of a writer for Redis, without its transaction.",
+		func(s *cache.Stats) cache.Histogram { return s.WriteTime }),
 	histogram("levee_cache_stale_age_seconds", "Age of the values that answered past their TTL.",
 		func(s *cache.Stats) cache.Histogram { return s.StaleAge }),
 
