@@ -19,7 +19,8 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// What the pages show in pieces is compiled here and not run; the Examples of the packages run the same calls. Each
+// What the pages show in pieces is compiled here and not run; the Examples of the packages run the same calls, and
+// examples/readme runs those of README. Each
 // function is the surroundings of its pieces: its parameters are what the page takes for granted.
 
 // A Product is a row.
@@ -34,52 +35,6 @@ type Store interface {
 	Product(ctx context.Context, id int64) (Product, error)
 	Rename(ctx context.Context, id int64, name string) error
 	Keys(yield func(int64, error) bool)
-}
-
-// README.md, ten lines.
-func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
-	products, err := cache.New(rdb, store.Product, cache.Options{ // store.Product: func(ctx, int64) (Product, error)
-		Name: "product",
-		TTL:  10 * time.Minute,
-	})
-	if err != nil {
-		return err
-	}
-	defer products.Close()
-
-	p, err := products.Get(ctx, 42) // errors.Is(err, cache.ErrNotFound)
-	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
-	_ = p
-	return err
-}
-
-// README.md, Write.
-func _(ctx context.Context, products *cache.Cache[int64, Product]) (err error) {
-	err = products.Invalidate(context.WithoutCancel(ctx), 42) // cache.ErrUnavailable: not confirmed yet, it is tried again
-	err = products.Clear(ctx)                                 // all keys, in all processes, by one command
-	return err
-}
-
-// README.md, a filter.
-func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
-	exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: 10_000_000})
-	if err != nil {
-		return err
-	}
-	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
-	if err != nil {
-		return err
-	}
-	err = products.RebuildFilter(ctx, store.Keys) // iter.Seq2[int64, error] of all keys; takes a minute the first time
-	return err
-}
-
-// README.md, Lock.
-func _(ctx context.Context, locker *lock.Locker, claim func(context.Context, int64) error) (err error) {
-	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error { // locker: lock.New(rdb, lock.Options{})
-		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1
-	})
-	return err
 }
 
 // docs/locks.md, a client of its own.
