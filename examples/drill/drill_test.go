@@ -87,6 +87,10 @@ func TestAHotProductIsLoadedOncePerExpiry(t *testing.T) {
 	if most := slicesMax(plain.bursts); most < 3 {
 		t.Errorf("the plain cache loaded %d times per expiry: that is no stampede", most)
 	}
+	collapsed, levee := levee[0], levee[1:]
+	if most := slicesMax(collapsed.bursts); most > smallScale.processes {
+		t.Errorf("%s: %v loads per expiry, of %d processes", collapsed.step, collapsed.bursts, smallScale.processes)
+	}
 	for _, m := range levee {
 		if len(m.bursts) < 2 {
 			t.Errorf("%s: the product was loaded %v times: it has not expired", m.step, m.bursts)
@@ -150,7 +154,7 @@ func TestEachStepTakesSomethingOff(t *testing.T) {
 	size.hotTTL, size.scrapes, size.reads = 300*time.Millisecond, 160, 320
 	size.avalanche, size.before, size.after = 100, 100*time.Millisecond, 400*time.Millisecond
 	nothing, steps := runOnly(t, stepByStep, size)
-	plain, alone, nulls, filtered, last := steps[0], steps[1], steps[2], steps[3], steps[len(steps)-1]
+	plain, alone, nulls, filtered, last := steps[0], steps[2], steps[3], steps[4], steps[len(steps)-1]
 	if all := int64(size.reads + size.scrapes); nothing.queries != all {
 		t.Errorf("%d queries without a cache, want %d", nothing.queries, all)
 	}
@@ -191,7 +195,7 @@ func slicesMax(sizes []int) (most int) {
 
 func TestMistakesInTheFlagsAreToldInOneLine(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
-		{"-rows 5", "drill: -rows must be from 20,000 to 10,000,000, not 5"},
+		{"-rows 5", "drill: -rows must be from 10,000 to 10,000,000, not 5"},
 		{"-rows many", `drill: invalid value "many" for flag -rows`},
 		{"-scene 5", "drill: -scene must be 1 to 4, or 0 for all, not 5"},
 		{"-scene -1", "drill: -scene must be 1 to 4"},

@@ -146,8 +146,6 @@ func avalanche(ctx context.Context, t *trial) error {
 	openLoad(ctx, len(wanted), t.size.before+t.size.after, func(i int, due time.Time) {
 		t.seen.read(ctx, t.process(i), wanted[i], due, nil)
 	})
-	t.meter.stop()
-	t.note = fmt.Sprintf("the most queries within 100 ms: %s", console.Count(most(t.meter.readings, 100*time.Millisecond)))
 	return nil
 }
 

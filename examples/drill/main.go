@@ -58,7 +58,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags := flag.NewFlagSet("drill", flag.ContinueOnError)
 	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
 	flags.StringVar(&s.postgres, "postgres", "", "use the PostgreSQL database of this `DSN` instead of SQLite")
-	flags.IntVar(&s.rows, "rows", 100_000, "products in the catalogue, from 20,000 to 10,000,000")
+	flags.IntVar(&s.rows, "rows", 100_000, "products in the catalogue, from 10,000 to 10,000,000")
 	flags.IntVar(&s.only, "scene", 0, "run only this scene, 1 to 4 (default all)")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of the random choices")
 	flags.BoolVar(&s.markdown, "markdown", false, "print the tables as Markdown")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 )
 
 // A plain cache is the recipe that everybody writes: GET; on a miss SELECT, then SET with a TTL; after an update, DEL. Nothing is wrong
@@ -16,9 +17,22 @@ type plain struct {
 	load   func(context.Context, int64) (Product, error)
 	prefix string
 	ttl    func() time.Duration
+
+	flights *singleflight.Group // unless nil, this process loads a key once at a time
 }
 
 func (c *plain) Get(ctx context.Context, id int64) (Product, error) {
+	if c.flights == nil {
+		return c.get(ctx, id)
+	}
+	p, err, _ := c.flights.Do(c.key(id), func() (any, error) { return c.get(ctx, id) })
+	if err != nil {
+		return Product{}, err
+	}
+	return p.(Product), nil //nolint:forcetypeassert // get returns nothing else
+}
+
+func (c *plain) get(ctx context.Context, id int64) (Product, error) {
 	if raw, err := c.rdb.Get(ctx, c.key(id)).Bytes(); err == nil {
 		var p Product
 		if json.Unmarshal(raw, &p) == nil {

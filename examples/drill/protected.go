@@ -13,6 +13,7 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/localcache"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 )
 
 // cached is how one process reads and changes products: through a plain cache, or through a *cache.Cache[int64, Product].
@@ -38,18 +39,25 @@ type process struct {
 type step struct {
 	name string
 	open func(ctx context.Context, p process) (cached, error)
-	says string // what its figures do not tell
 }
 
-func openPlain(_ context.Context, p process) (cached, error) {
-	return &plain{rdb: p.rdb, load: p.store.Product, prefix: p.name, ttl: p.ttl.ttl}, nil
+func openPlain(_ context.Context, p process) (cached, error) { return newPlain(p), nil }
+
+func newPlain(p process) *plain {
+	return &plain{rdb: p.rdb, load: p.store.Product, prefix: p.name, ttl: p.ttl.ttl}
 }
+
+// Most cache libraries have this: what one process loads, it loads once at a time.
+var collapsed = step{name: "+ singleflight in each process", open: func(_ context.Context, p process) (cached, error) {
+	c := newPlain(p)
+	c.flights = new(singleflight.Group)
+	return c, nil
+}}
 
 // A protection is one thing that levee adds, by an option of the cache.
 type protection struct {
 	name string
 	add  func(ctx context.Context, p process, o *cache.Options) error
-	says string // what its figures do not tell
 }
 
 var (
@@ -77,7 +85,13 @@ var (
 	jitter = protection{name: "+ jitter", add: func(_ context.Context, p process, o *cache.Options) error {
 		o.Jitter = p.jitter
 		return nil
-	}, says: "more queries, since keys expire all the time now, above only in the second half; and no hour at which all do"}
+	}}
+
+	// What is past its TTL is served while one process refreshes it, and what is read often is refreshed before.
+	windows = protection{name: "+ stale-while-revalidate", add: func(_ context.Context, _ process, o *cache.Options) error {
+		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = 0, 0, 0
+		return nil
+	}}
 
 	// No more loads at a time than this process may have connections.
 	limit = protection{name: "+ limit and breaker", add: func(_ context.Context, p process, o *cache.Options) (err error) {
@@ -85,7 +99,7 @@ var (
 		return err
 	}}
 
-	// What this process has read it need not ask Redis for again.
+	// What this process has read it need not read from Redis again.
 	local = protection{name: "+ local tier", add: func(_ context.Context, _ process, o *cache.Options) error {
 		o.Local = localcache.Options{}
 		return nil
@@ -97,7 +111,7 @@ func protect(protections ...protection) []step {
 	steps := []step{{name: "plain cache-aside", open: openPlain}}
 	for i := range protections {
 		open := func(ctx context.Context, p process) (cached, error) { return openLevee(ctx, p, protections[:i+1]) }
-		steps = append(steps, step{protections[i].name, open, protections[i].says})
+		steps = append(steps, step{protections[i].name, open})
 	}
 	return steps
 }
@@ -116,6 +130,7 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 
 		// Everything is off until its turn comes; a null that lives for a millisecond is as good as none.
 		NullTTL: time.Millisecond, Jitter: -1, Local: localcache.Options{MaxBytes: -1}, Breaker: off,
+		StaleWhileRevalidate: -1, StaleIfError: -1, EarlyRefresh: -1,
 	}
 	for _, protection := range protections {
 		if err := protection.add(ctx, p, &o); err != nil {

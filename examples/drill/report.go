@@ -17,7 +17,7 @@ type report struct {
 	began    time.Time
 }
 
-var columns = []string{"queries", "at once", "p50", "p99", "wrong", "stale", "errors"}
+var columns = []string{"queries", "in 100ms", "at once", "p50", "p99", "wrong", "stale", "errors"}
 
 const stepWidth = 34
 
@@ -26,7 +26,7 @@ func (r *report) opening(database, redis string, s scale) {
 	r.began = time.Now()
 	fmt.Fprintf(r.out, "levee drill: %s with %d connections and %v a query, %s, %d processes\n",
 		database, s.database.connections, s.database.queryTime, redis, s.processes)
-	fmt.Fprint(r.out, "queries: asked of the database; at once: the most that ran or waited for a connection; p50, p99: what readers waited;\n"+
+	fmt.Fprint(r.out, "queries: of the database; in 100ms: the most within so long; at once: the most that ran or waited for a connection; p50, p99: what readers waited;\n"+
 		"wrong: answers for another product, or none for one that exists; stale: older than a write acknowledged before the read began\n")
 }
 
@@ -47,6 +47,7 @@ func (r *report) scene(title string) {
 type row struct {
 	step                 string
 	queries, peak        int64
+	busiest              int64 // the most queries within 100 ms
 	p50, p99             time.Duration
 	wrong, stale, errors int
 	note                 string // what the columns do not tell
@@ -61,7 +62,7 @@ type row struct {
 // row prints the result of a step.
 func (r *report) row(m row) {
 	cells := []string{
-		console.Count(m.queries), console.Count(m.peak), console.Millis(m.p50), console.Millis(m.p99),
+		console.Count(m.queries), console.Count(m.busiest), console.Count(m.peak), console.Millis(m.p50), console.Millis(m.p99),
 		console.Count(int64(m.wrong)), console.Count(int64(m.stale)), console.Count(int64(m.errors)),
 	}
 	if r.markdown {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +42,7 @@ var scenes = []scene{
 			return fmt.Sprintf("2. Hot product: it expires every %v under %s concurrent readers", s.hotTTL, console.Count(int64(s.hotReaders)))
 		},
 		ttl:   func(s scale) time.Duration { return s.hotTTL },
-		steps: protect(leases, local),
+		steps: slices.Insert(protect(leases, windows, local), 1, collapsed),
 		run:   hotProduct,
 	},
 	{
@@ -49,7 +50,7 @@ var scenes = []scene{
 			return fmt.Sprintf("3. Avalanche: %s keys expire together under %s reads a second", console.Count(int64(s.avalanche)), console.Count(int64(float64(s.reads)/(s.before+s.after).Seconds())))
 		},
 		ttl:   func(scale) time.Duration { return time.Minute },
-		steps: protect(leases, jitter, limit),
+		steps: protect(leases, jitter, windows, limit),
 		run:   avalanche,
 
 		prepare: nightlyImport,
@@ -85,17 +86,17 @@ type scale struct {
 	rows, writers, raceReaders int           // products they race for, and how many of each there are
 }
 
-// fullScale fits four scenes into less than a minute on two cores. It presses time together: a TTL of 500 ms stands for minutes.
+// fullScale fits four scenes into two minutes on two cores. It presses time together: a TTL of 500 ms stands for minutes.
 var fullScale = scale{
 	processes: 4, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 20}, patience: 2 * time.Second,
 	flood: time.Second, scrapes: 1500, visits: 400, deadLinks: 50,
 	hotReaders: 500, hotFor: 1600 * time.Millisecond, hotTTL: 500 * time.Millisecond,
-	avalanche: 20_000, before: 800 * time.Millisecond, after: 800 * time.Millisecond, reads: 4800,
+	avalanche: 10_000, before: 2400 * time.Millisecond, after: 800 * time.Millisecond, reads: 6400,
 	raceFor: time.Second, grace: 50 * time.Millisecond, rows: 16, writers: 8, raceReaders: 64,
 }
 
 // jitter returns how much of its TTL a key may lose if the first to expire, which are the first that an import as long as the last one
-// writes, are to do so when the load begins. The default, a tenth of ten minutes, is a minute; here the keys have a second to spread over.
+// writes, are to do so when the load begins. The default, a tenth of ten minutes, is a minute; here the keys have before to spread over.
 func (s scale) jitter(importTook time.Duration) float64 {
 	return float64(s.before) / float64(s.before+importTook*5/4)
 }
@@ -150,9 +151,6 @@ func (s settings) step(ctx context.Context, r *report, server *servers.Redis, sc
 	t.meter.stop()
 	if err != nil {
 		return row{}, err
-	}
-	if step.says != "" {
-		t.note += "; " + step.says
 	}
 	return t.result(step.name), ctx.Err()
 }
@@ -211,7 +209,7 @@ func (t *trial) result(step string) row {
 	m := row{
 		step: step, queries: t.store.queries.Load(), peak: t.store.peak.Load(), absent: t.store.absent.Load(),
 		p50: t.seen.percentile(50), p99: t.seen.percentile(99), note: t.note, bursts: t.bursts, importTook: t.importTook,
-		readings: t.meter.readings,
+		readings: t.meter.readings, busiest: most(t.meter.readings, 100*time.Millisecond),
 	}
 	t.seen.mu.Lock()
 	defer t.seen.mu.Unlock()

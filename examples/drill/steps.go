@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/examples/internal/console"
 	"github.com/levee-go/levee/examples/internal/servers"
-	"github.com/levee-go/levee/localcache"
 )
 
 // Step by step: one scenario, all floods at once, against one protection more in each row. It is what docs/step-by-step.md shows:
@@ -24,7 +23,7 @@ var stepByStep = scene{
 	},
 	ttl: func(s scale) time.Duration { return s.hotTTL },
 	steps: append([]step{{name: "no cache", open: openNothing}},
-		protect(leasesAlone, nulls, filter, windows, nearby, limit)...),
+		slices.Insert(protect(leases, nulls, filter, windows, local, limit), 1, collapsed)...),
 	run:     allFloods,
 	prepare: nightlyImport,
 }
@@ -35,26 +34,6 @@ var stepScale = scale{
 	scrapes: 2000, deadLinks: 50, hotTTL: time.Second,
 	avalanche: 4000, before: time.Second, after: 3 * time.Second, reads: 6400,
 }
-
-var (
-	// The lease and the flight are in every cache of levee; here alone, without what answers past the TTL.
-	leasesAlone = protection{name: leases.name, add: func(_ context.Context, _ process, o *cache.Options) error {
-		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = -1, -1, -1
-		return nil
-	}}
-
-	// What is past its TTL answers while one process refreshes it, and what is read often is refreshed before.
-	windows = protection{name: "+ stale-while-revalidate", add: func(_ context.Context, _ process, o *cache.Options) error {
-		o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh = 0, 0, 0
-		return nil
-	}}
-
-	// As long in the process as in Redis at the most.
-	nearby = protection{name: local.name, add: func(_ context.Context, _ process, o *cache.Options) error {
-		o.Local = localcache.Options{}
-		return nil
-	}}
-)
 
 // uncached asks the database every time.
 type uncached struct{ *Catalogue }
