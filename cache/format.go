@@ -19,11 +19,25 @@ import (
 // them. Both are called concurrently. A value that Marshal has an error for, or
 // panics on, is returned and not stored; bytes that Unmarshal does not take are a
 // miss.
+//
+// An entry of the local tier counts as the bytes that Marshal gave, unless the codec is a
+// [Sizer]: one that compresses should be, or the local tier takes more than its budget by
+// the ratio. Options.MaxValue bounds the bytes of Marshal as well. How much memory a few
+// hostile bytes may become is for Unmarshal to bound.
 type Codec interface {
 	// Marshal gives the bytes of a value.
 	Marshal(v any) ([]byte, error)
 	// Unmarshal sets what v points to. An error says that data is no value of its type.
 	Unmarshal(data []byte, v any) error
+}
+
+// A Sizer is a [Codec] that knows what values take in memory.
+type Sizer interface {
+	// Size returns what a value takes in this process, decoded, in bytes: that is what its
+	// entry takes of the budget of the local tier. It gets what Marshal gets, is called
+	// for every entry that goes to the local tier, and concurrently. If it panics, or
+	// returns 0 or less, the entry counts as the bytes of Marshal.
+	Size(v any) int
 }
 
 // What stands in Redis is a header of fixed size, then what the codec made of the
@@ -79,6 +93,7 @@ type format[V any] struct {
 	max         int
 	id          byte
 	codec       Codec
+	sizer       Sizer // the codec, if it is one
 	fingerprint uint32
 	after       windows
 	log         *logonce.Log
@@ -88,6 +103,7 @@ type format[V any] struct {
 func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 	f = format[V]{prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
 	if f.codec != nil {
+		f.sizer, _ = f.codec.(Sizer)
 		return f, nil
 	}
 	switch any(*new(V)).(type) {
@@ -103,8 +119,8 @@ func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 }
 
 // encode gives the bytes of an entry and how long Redis keeps them, or neither for
-// one that is too large to be stored. size is what the entry takes in the local tier: one
-// that does not encode counts there as the largest that could be stored.
+// one that is too large to be stored. size is what the entry counts as in the local tier
+// without a Sizer: one that does not encode counts as the largest that could be stored.
 func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl time.Duration, err error) {
 	var payload []byte
 	kind, fingerprint := byte(kindNull), uint32(0)
@@ -204,6 +220,23 @@ func (f format[V]) marshal(value V) (data []byte, err error) {
 func (f format[V]) unmarshal(data []byte, value *V) (err error) {
 	defer f.contain(&err)
 	return f.codec.Unmarshal(data, value)
+}
+
+// sizeOf is what a value counts as in the local tier, whose entry has so many bytes encoded.
+func (f format[V]) sizeOf(value V, encoded int) int {
+	if f.sizer == nil {
+		return encoded
+	}
+	size := 0
+	_ = func() (err error) {
+		defer f.contain(&err)
+		size = f.sizer.Size(value)
+		return nil
+	}()
+	if size <= 0 {
+		return encoded
+	}
+	return size
 }
 
 func (f format[V]) contain(err *error) {

@@ -13,9 +13,9 @@ const maxStaleLife = time.Second
 
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
-// so an invalidation in between drops it. size is that of the entry, encoded. What Warm
+// so an invalidation in between drops it. encoded is the size of the entry. What Warm
 // loads stays in Redis: nobody has asked for it, and it would push out what is read.
-func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
+func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time) {
 	if c.local == nil || c.cleared(e) || j.warms && c.fleet.Shared() {
 		return
 	}
@@ -29,7 +29,7 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], size int, now time.Time) {
 		life = jittered(life, c.o.Jitter)
 	}
 	if !e.null {
-		j.filled = c.local.Fill(j.mark, j.key, *e, size, life)
+		j.filled = c.local.Fill(j.mark, j.key, *e, c.format.sizeOf(e.value, encoded), life)
 		return
 	}
 	// A value would hide the null, so it goes first. That overtakes the mark: the null is

@@ -105,13 +105,14 @@ type Options struct {
 	// MaxKey is the longest key in bytes. 0: 512.
 	MaxKey int
 	// MaxValue is the largest value in bytes, encoded, that is stored. Larger
-	// ones are returned and not stored. 0: 1 MiB.
+	// ones are returned and not stored. With a Codec that compresses it bounds the
+	// compressed bytes alone. 0: 1 MiB.
 	MaxValue int
 
 	// Codec encodes values. Nil: []byte and string as they are, so that a nil
 	// []byte comes back as an empty one, others as JSON. What JSON does not carry,
 	// such as unexported fields, is there for those whose Get has loaded the value and
-	// missing for those who get it from Redis.
+	// missing for those who get it from Redis. One that compresses should be a [Sizer].
 	Codec Codec
 	// IsNotFound recognizes the loader's error for a key that does not exist,
 	// beside ErrNotFound and sql.ErrNoRows. Nil: there is no other. It is called

@@ -63,14 +63,14 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 }
 
 // putLocal puts a value into the local tier that its caller has Set.
-func (c *Cache[K, V]) putLocal(id string, key K, e *entry[V], size int) {
-	if size == 0 {
+func (c *Cache[K, V]) putLocal(id string, key K, e *entry[V], encoded int) {
+	if encoded == 0 {
 		return
 	}
 	if c.source.Clone != nil {
 		e.value = c.source.Clone(e.value) // the caller may go on to change its own
 	}
-	c.local.Put(id, key, *e, size, min(e.ttl(), c.o.Local.TTL))
+	c.local.Put(id, key, *e, c.format.sizeOf(e.value, encoded), min(e.ttl(), c.o.Local.TTL))
 }
 
 // Invalidate drops keys after their write has committed. When it returns nil, no

@@ -234,9 +234,9 @@ func (c *Cache[K, V]) Mark(id string) Mark {
 // was deleted or the cache flushed since m, if the cache is closed, or if there is
 // no room at present.
 //
-// m is the mark of the id that belongs to key. size is the size of value encoded,
-// in bytes; negative counts as 0. The entry lives for ttl from now, or for
-// Options.TTL if that is shorter. With a ttl of 50 ms or less it is not taken.
+// m is the mark of the id that belongs to key. size is what value takes in the
+// process, in bytes, for which its size encoded may do; negative counts as 0. The entry
+// lives for ttl from now, or for Options.TTL if that is shorter. With a ttl of 50 ms or less it is not taken.
 func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) bool {
 	if c == nil {
 		return false

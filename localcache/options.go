@@ -20,8 +20,8 @@ const (
 
 // Options are the settings of a Cache. The zero value works.
 type Options struct {
-	// MaxBytes is the budget of the values in bytes: their size encoded, and some 300
-	// bytes for each. It is for this cache alone unless there is a Budget. Tables take
+	// MaxBytes is the budget of the values in bytes: their sizes as given to Fill, and some
+	// 300 bytes for each. It is for this cache alone unless there is a Budget. Tables take
 	// another 5 MiB from the first entry on. If the sizes given to Fill are right, the
 	// heap stays within 1.25 times the budget; if they are too small, it grows by the
 	// difference.
