@@ -1,0 +1,125 @@
+package cacheprom_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// faster is by how much the alerts' windows are shortened, and with them the interval of
+// scrapes: 15 s are 500 ms.
+const faster = 30
+
+var durations = regexp.MustCompile(`(\[|offset |for: )((?:\d+(?:ms|[smh]))+)`)
+
+// scaled is the text of the rules with each window, each offset and each for times a fraction.
+func scaled(rules string, times, by model.Duration) string {
+	return durations.ReplaceAllStringFunc(rules, func(found string) string {
+		parts := durations.FindStringSubmatch(found)
+		length := must(model.ParseDuration(parts[2]))
+		return parts[1] + (length * times / by).String()
+	})
+}
+
+// A prom is a real Prometheus that scrapes one target and evaluates the alerts.
+type prom struct {
+	t   *testing.T
+	url string
+}
+
+// startPrometheus starts the Prometheus of this machine, or skips the test.
+func startPrometheus(t *testing.T, target string) *prom {
+	t.Helper()
+	program := os.Getenv("LEVEE_PROMETHEUS")
+	if program == "" {
+		program = "prometheus"
+	}
+	program, err := exec.LookPath(program)
+	if err != nil {
+		t.Skip("no Prometheus: install one (.ci/install-prometheus does), or set LEVEE_PROMETHEUS")
+	}
+	dir := t.TempDir()
+	rules := scaled(cacheprom.Alerts, 1, faster)
+	if back := scaled(rules, faster, 1); back != scaled(cacheprom.Alerts, 1, 1) || rules == cacheprom.Alerts {
+		t.Fatal("the rules are not those of the file, but for their durations")
+	}
+	config := fmt.Sprintf(`global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+rule_files: [alerts.yml]
+scrape_configs: [{job_name: service, static_configs: [{targets: [%q]}]}]
+`, strings.TrimPrefix(target, "http://"))
+	for name, text := range map[string]string{"alerts.yml": rules, "prometheus.yml": config} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &prom{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", redistest.FreePort())}
+	log := must(os.Create(filepath.Join(dir, "log")))
+	command := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+strings.TrimPrefix(p.url, "http://"), "--log.level=warn")
+	command.Stdout, command.Stderr = log, log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			t.Logf("Prometheus says:\n%s", must(os.ReadFile(log.Name())))
+		}
+	})
+	redistest.Eventually(t, 60*time.Second, "Prometheus is ready", func() bool {
+		response, err := http.Get(p.url + "/-/ready")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// firing are the alerts that fire now, each with its cache or name: LeveeGetsFail/product.
+func (p *prom) firing() map[string]bool {
+	var answer struct {
+		Data struct {
+			Alerts []struct {
+				State  string
+				Labels map[string]string
+			}
+		}
+	}
+	p.get("/api/v1/alerts", &answer)
+	all := map[string]bool{}
+	for _, a := range answer.Data.Alerts {
+		if a.State == "firing" {
+			all[a.Labels["alertname"]+"/"+a.Labels["cache"]+a.Labels["name"]] = true
+		}
+	}
+	return all
+}
+
+func (p *prom) get(path string, into any) {
+	p.t.Helper()
+	response, err := http.Get(p.url + path)
+	if err != nil {
+		p.t.Error(err)
+		return
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+		p.t.Error(err)
+	}
+}
