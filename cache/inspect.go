@@ -67,7 +67,8 @@ type Inspection struct {
 // A Standing is what one tier holds of a key.
 type Standing struct {
 	// State is "fresh", "stale", "fallback" or "dead": see the package's documentation.
-	// What was invalidated or cleared is dead, and so is what cannot be read.
+	// What was invalidated or cleared is dead, and so is what cannot be read. What the local
+	// tier has held for its whole time is "kept": it answers if Redis and the source do not.
 	State string
 	Null  bool          // the key is known not to exist
 	Age   time.Duration // since the value was read from the source
@@ -136,6 +137,13 @@ func (c *Cache[K, V]) standingLocally(key K, now time.Time) *Standing {
 		c.describe(s, held.Value, now)
 	} else if held.Left > 0 {
 		s.State = "fresh"
+	}
+	switch {
+	case held.Left > 0:
+	case held.Kept && held.Value != nil && s.State != "dead":
+		s.State = "kept"
+	default:
+		s.State = "dead"
 	}
 	return s
 }

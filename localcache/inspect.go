@@ -9,6 +9,7 @@ type Entry[V any] struct {
 	Bytes int           // of the budget, with what an entry takes beside its value
 	Age   time.Duration // since its fill
 	Left  time.Duration // of its life; 0: it is over, or a deletion has overtaken it
+	Kept  bool          // its life is over and no deletion has overtaken it: [Cache.Kept] may return it
 }
 
 // Inspect returns what the cache holds of key, dead or alive, for somebody who looks for a
@@ -44,6 +45,8 @@ func (c *Cache[K, V]) inspected(h *head, cost uint32) (e Entry[V]) {
 	if c.counts(h) {
 		life := min(time.Duration(h.life)*time.Millisecond, time.Duration(c.maxAge.Load()))
 		e.Left = max(1, life-e.Age)
+	} else {
+		e.Kept = c.current(h)
 	}
 	return e
 }

@@ -200,7 +200,7 @@ func TestALookUpSaysWhereAKeyStands(t *testing.T) {
 		t.Errorf("after a load: %+v, %+v, %+v", f, f.Local, f.Redis)
 	}
 	_ = b.Invalidate(ctx, "a")
-	if f := found("a").Lookup.Found; f.Redis != nil || f.Local != nil && f.Local.State != "dead" && f.Local.Left != "0s" {
+	if f := found("a").Lookup.Found; f.Redis != nil || f.Local != nil && f.Local.State != "dead" {
 		t.Errorf("after an invalidation: %+v, %+v", f, f.Local)
 	}
 	_, _ = b.Get(ctx, "no")
@@ -242,6 +242,21 @@ func TestALookUpSaysWhereAKeyStands(t *testing.T) {
 	if f := found("slow").Lookup.Found; f.Leased || f.Loading || f.Redis == nil {
 		t.Errorf("after the load: %+v", f)
 	}
+}
+
+// A value that the process has only kept was "fresh", and "there for 0s".
+func TestAValueThatIsOnlyKeptIsCalledSo(t *testing.T) {
+	b := openShelf(t, redistest.Start(t), func(o *cache.Options) { o.Local.TTL = 100 * time.Millisecond })
+	h := cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{b}})
+	eventually(t, "messages arrive", func() bool { return b.Stats().Live })
+	_, _ = b.Get(t.Context(), "a")
+	eventually(t, "the value is kept", func() bool {
+		local := look(t, h, "key=a").Lookup.Found.Local
+		if local == nil || local.State == "fresh" && local.Left == "0s" {
+			t.Fatalf("%+v", local)
+		}
+		return local.State == "kept" && local.Left == "–"
+	})
 }
 
 func TestALookUpWithoutRedisSaysWhatTheProcessKnows(t *testing.T) {

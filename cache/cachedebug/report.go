@@ -204,6 +204,9 @@ func (h *Handler) standing(s *cache.Standing) *standing {
 		return nil
 	}
 	shown := &standing{State: s.State, Null: s.Null, Age: short(s.Age), TTL: short(s.TTL), Left: short(s.Left), Bytes: s.Bytes}
+	if s.Left <= 0 {
+		shown.Left = "–"
+	}
 	if h.o.Values && s.Value != nil {
 		shown.Value = valueText(s.Value)
 	}

@@ -71,7 +71,7 @@ func TestEachAlertFires(t *testing.T) {
 		missing[want] = true
 	}
 	seen := map[string]bool{}
-	for deadline := time.Now().Add(75 * time.Second); len(missing) > 0 && time.Now().Before(deadline) && !t.Failed(); time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); len(missing) > 0 && time.Now().Before(deadline) && !t.Failed(); time.Sleep(200 * time.Millisecond) {
 		for alert := range s.prom.firing() {
 			if !seen[alert] {
 				t.Log(alert)
@@ -190,7 +190,7 @@ func (s *shop) well() {
 // has made no breaker by hand.
 func (s *shop) sourceDown() {
 	c := s.open(nil, "source-down", func(context.Context, string) (string, error) { return "", errDown }, nil)
-	s.reads(c, 10*time.Millisecond)
+	s.reads(c, 20*time.Millisecond)
 }
 
 // sourceHangs has a breaker that is half open for as long as it is open.
@@ -199,7 +199,7 @@ func (s *shop) sourceHangs() {
 	c := s.open(nil, "source-hangs", func(ctx context.Context, _ string) (string, error) { <-ctx.Done(); return "", ctx.Err() },
 		func(o *cache.Options) { o.Breaker = b })
 	for range 8 {
-		s.reads(c, 10*time.Millisecond)
+		s.reads(c, 30*time.Millisecond)
 	}
 }
 
@@ -391,7 +391,7 @@ func (s *shop) forgetfulWriter() {
 	s.calls.Go(func() {
 		_ = c.Audit(s.ctx, cache.AuditOptions[string, string]{Rate: 1000, Settle: 100 * time.Millisecond})
 	})
-	s.keeps(time.Millisecond, func(int) { _, _ = c.Get(s.ctx, "a") })
+	s.keeps(5*time.Millisecond, func(int) { _, _ = c.Get(s.ctx, "a") })
 	check(s, cacheprom.Register(s.registry, c))
 }
 

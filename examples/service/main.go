@@ -7,7 +7,8 @@
 //
 //	go run -C examples ./service
 //
-// It is set up by variables: DATABASE_URL (postgres://… or file:…), REDIS_ADDR, ADDR and ADMIN_ADDR.
+// It is set up by variables: DATABASE_URL (postgres://… or file:…), REDIS_ADDR, FILTER_REDIS_ADDR, ADDR and ADMIN_ADDR. The Redis of
+// the cache evicts and forgets, the one of the filter does neither; what has locks takes that one too.
 package main
 
 import (
@@ -23,6 +24,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,12 +57,18 @@ func run(ctx context.Context) error {
 	}
 	defer store.db.Close()
 
-	var rdb redis.UniversalClient // nil: the cache works in this process alone
+	// What is deferred runs from the bottom up, after serve has let the last requests end: what works in the background, then the cache,
+	// then its filter, then the clients.
+	var rdb, keeping redis.UniversalClient // nil: the cache and the filter work in this process alone
 	if addr := os.Getenv("REDIS_ADDR"); addr != "" {
 		rdb = redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 		defer rdb.Close()
 	}
-	exists, err := openFilter(ctx, rdb)
+	if addr := os.Getenv("FILTER_REDIS_ADDR"); addr != "" {
+		keeping = redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+		defer keeping.Close()
+	}
+	exists, err := openFilter(ctx, keeping)
 	if err != nil {
 		return err
 	}
@@ -83,11 +91,13 @@ func run(ctx context.Context) error {
 		slog.Error("the cache is not at its best", "error", err)
 	}
 	// The filter lets everything pass until this is done, the first time for a minute. A real service does it again every night.
-	go func() {
+	var background sync.WaitGroup // ends with ctx
+	defer background.Wait()
+	background.Go(func() {
 		if err := products.RebuildFilter(ctx, store.Keys(ctx)); err != nil && ctx.Err() == nil {
 			slog.Error("the filter is not built", "error", err)
 		}
-	}()
+	})
 
 	if err := cacheprom.Register(prometheus.DefaultRegisterer, products); err != nil { // with its breaker and its filter
 		return err

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // An instance is a process of the service.
 type instance struct{ api, admin string }
 
-func start(t *testing.T, database, redis string) instance {
+func start(t *testing.T, database, redis, filter string) instance {
 	t.Helper()
 	free := func() string { return fmt.Sprint("127.0.0.1:", redistest.FreePort()) }
 	i := instance{free(), free()}
@@ -41,7 +41,7 @@ func start(t *testing.T, database, redis string) instance {
 	process := exec.CommandContext(ctx, os.Args[0])
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 10 * time.Second
-	process.Env = append(os.Environ(), instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
+	process.Env = append(os.Environ(), instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
 	log := new(strings.Builder)
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
@@ -79,10 +79,10 @@ func get(t *testing.T, url string) (status int, body string) {
 
 // Without Write in the handler the other instance goes on with the old price from its own memory, for half a minute.
 func TestANewPriceIsEverywhere(t *testing.T) {
-	server := redistest.Start(t)
+	server, filter := redistest.Start(t, "--maxmemory", "64mb", "--maxmemory-policy", "volatile-lru"), redistest.Start(t)
 	database := "file:" + filepath.Join(t.TempDir(), "products.sqlite")
-	one := start(t, database, server.Addr())
-	two := start(t, database, server.Addr())
+	one := start(t, database, server.Addr(), filter.Addr())
+	two := start(t, database, server.Addr(), filter.Addr())
 	price := func(i instance) string {
 		status, body := get(t, "http://"+i.api+"/product/42")
 		if status != http.StatusOK {
@@ -111,7 +111,16 @@ func TestANewPriceIsEverywhere(t *testing.T) {
 	}
 	redistest.Eventually(t, 5*time.Second, "the other instance has the new price", func() bool { return price(two) == `"cents":7` })
 
-	for path, want := range map[string]string{"/metrics": `levee_cache_gets_total{cache="product",outcome="`, "/debug/levee": "product"} {
+	kept := filter.Client(t).Keys(t.Context(), "*").Val()
+	if len(kept) == 0 || strings.Contains(fmt.Sprint(kept), "levee:c1:") {
+		t.Errorf("the Redis of the filter holds %q", kept)
+	}
+	for _, key := range server.Client(t).Keys(t.Context(), "*").Val() {
+		if !strings.HasPrefix(key, "levee:c1:") {
+			t.Errorf("the Redis of the cache holds %q, and may evict it", key)
+		}
+	}
+	for path, want := range map[string]string{"/metrics": `levee_breaker_state{name="products"} 0`, "/debug/levee": "product"} {
 		if status, body := get(t, "http://"+one.admin+path); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: status %d, no %s in %s", path, status, want, body)
 		}
@@ -125,9 +134,15 @@ func TestTheFilesOfComposeFitTogether(t *testing.T) {
 			Volumes []string
 			Ports   []string
 			Build   struct{ Context, Dockerfile string }
+			Command string
 		}
 	}
 	read(t, "compose.yaml", &compose)
+	for name, policy := range map[string]string{"redis": "volatile-lru", "redis-filter": "noeviction"} {
+		if !strings.Contains(compose.Services[name].Command, "--maxmemory-policy "+policy) {
+			t.Errorf("%s does not say %s: %s", name, policy, compose.Services[name].Command)
+		}
+	}
 	for name, service := range compose.Services {
 		for _, volume := range service.Volumes {
 			if file, _, _ := strings.Cut(volume, ":"); !exists(file) {

@@ -8,7 +8,9 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -436,6 +438,38 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 }
 
 // The page is for everybody: by keyboard alone, on a telephone, in the dark, with letters that stand out.
+// Until the first numbers came the page was empty, and on a busy machine levee's curves looked bad without a word.
+func TestThePageSaysThatItWaitsAndThatItIsStarved(t *testing.T) {
+	address := open(t, testScale)
+	response, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"connecting…", "waiting for the first numbers…"} {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("the page before its first event does not say %q", text)
+		}
+	}
+	b := browse(t, address, 1280, 1300)
+	if text := read[string](b, `document.body.innerText`); strings.Contains(text, "connecting…") || strings.Contains(text, "waiting for the first") {
+		t.Error("the page has numbers, and still waits")
+	}
+	for stalled, want := range map[string]string{"300": "300 ms", "20": ""} {
+		says := read[string](b, `shop.frames.forEach((f) => f.Stalled = `+stalled+`);
+			dispatchEvent(new Event("resize"));
+			document.getElementById("starved").hidden ? "" : document.getElementById("starved").textContent`)
+		if !strings.Contains(says, want) || want == "" && says != "" {
+			t.Errorf("a shop that stood still for %s ms says %q", stalled, says)
+		}
+	}
+	b.silent()
+}
+
 func TestThePageIsUsable(t *testing.T) {
 	b := browse(t, open(t, testScale), 1280, 1300)
 	reached := map[string]bool{}

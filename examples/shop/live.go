@@ -20,6 +20,7 @@ type frame struct {
 	Events      []string     // buttons that were pressed
 	Ends        [sides][]int // products in Redis by the second in which they expire
 	Price       *priceChange // the last
+	Stalled     float64      // ms that this process could not run at a stretch in the beat: others have the processors
 }
 
 // A sideFrame is one shop in a beat.
@@ -55,6 +56,7 @@ type live struct {
 	events []string
 	change *priceChange
 	shown  state
+	stalls time.Duration          // the longest since the last frame
 	heard  map[chan struct{}]bool // who waits for the next frame
 	totals [sides]count
 	seen   [sides]int64 // queries
@@ -82,6 +84,17 @@ func newLive(s *stage) *live {
 	return l
 }
 
+// feel notes for how long the process cannot run, until ctx ends: how late a sleep of a few milliseconds ends.
+func (l *live) feel(ctx context.Context) {
+	const nap = 10 * time.Millisecond
+	for began := time.Now(); servers.Sleep(ctx, nap) == nil; began = time.Now() {
+		late := time.Since(began) - nap
+		l.lock.Lock()
+		l.stalls = max(l.stalls, late)
+		l.lock.Unlock()
+	}
+}
+
 // watch makes a frame with each beat until ctx ends.
 func (l *live) watch(ctx context.Context) {
 	for last := time.Now(); servers.Sleep(ctx, l.beat-time.Since(last)%l.beat) == nil; {
@@ -105,6 +118,7 @@ func (l *live) frame(now time.Time, took time.Duration, ends [sides][]int) frame
 	f := frame{At: now.Sub(l.began).Seconds(), Seconds: took.Seconds(), Ends: ends}
 	l.lock.Lock()
 	f.Trouble, f.Protections = l.shown.trouble, l.shown.protections
+	f.Stalled, l.stalls = l.stalls.Seconds()*1000, 0
 	l.lock.Unlock()
 	for side := range f.Sides {
 		s := &f.Sides[side]

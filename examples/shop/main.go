@@ -91,6 +91,7 @@ func (o options) serve(ctx context.Context, ready func(s *stage, address string)
 	work.Go(func() { failed <- server.Serve(listener) })
 	work.Go(func() { s.crowd.come(pages) })
 	work.Go(func() { l.watch(pages) })
+	work.Go(func() { l.feel(pages) })
 	ready(s, listener.Addr().String())
 	select {
 	case <-ctx.Done():

@@ -402,6 +402,14 @@ function priceTable(change) {
   $("price").replaceChildren(body);
 }
 
+// starved says so while this machine has no time for the shop: what is measured then are its processors.
+function starved() {
+  const late = Math.max(...shop.frames.slice(-10).map((f) => f.Stalled)), box = $("starved");
+  box.hidden = !(late > 50);
+  const text = `This machine is busy: the shop stood still for up to ${Math.round(late / 10) * 10} ms at a time in the last seconds. Waiting times and errors of both sides are its own doing as well.`;
+  if (!box.hidden && box.textContent !== text) box.textContent = text;
+}
+
 function controls(f) {
   const pressed = { flood: f.Trouble.Flood, "stop-redis": f.Trouble.RedisGone, "slow-redis": f.Trouble.SlowRedis, "slow-database": f.Trouble.SlowDatabase };
   for (const [name, on] of Object.entries(pressed)) document.querySelector(`[data-press="${name}"]`).setAttribute("aria-pressed", on);
@@ -434,6 +442,7 @@ function draw() {
   const f = shop.last;
   if (!f || document.hidden) return;
   numbers(f);
+  starved();
   controls(f);
   priceTable(f.Price);
   paths.forEach((p) => p.draw(f));
@@ -451,6 +460,7 @@ stream.addEventListener("about", (e) => {
   $("note").textContent = a.Note;
 });
 stream.addEventListener("frames", (e) => {
+  if (!shop.last) $("status").textContent = "";
   shop.frames.push(...JSON.parse(e.data));
   shop.frames = shop.frames.slice(-240);
   shop.last = shop.frames.at(-1);
