@@ -97,7 +97,7 @@ func (p *passage) Write(b []byte) (int, error) {
 	if p.way.silent.Load() {
 		return len(b), nil
 	}
-	if bytes.Contains(b, []byte("levee:c1:{test:1}")) && !bytes.Contains(b, []byte("evalsha")) {
+	if bytes.Contains(b, []byte(valueKey(1))) && !bytes.Contains(b, []byte("evalsha")) {
 		if until := p.way.delay.Swap(nil); until != nil {
 			p.until = *until
 		}

@@ -138,7 +138,7 @@ func (*traffic) DialHook(next redis.DialHook) redis.DialHook {
 
 func (n *traffic) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		isEpoch := len(cmd.Args()) > 1 && cmd.Args()[1] == "levee:c1:{test}:epoch" // read at the start, beside the rest
+		isEpoch := len(cmd.Args()) > 1 && cmd.Args()[1] == epochKey() // read at the start, beside the rest
 		if name := cmd.Name(); name == "getrange" && !isEpoch || name == "evalsha" || name == "eval" {
 			n.mu.Lock()
 			n.commands++

@@ -3,7 +3,6 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -97,7 +96,7 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 	plain.comesFrom(r, 1, cache.TierRedis)
 	safe.comesFrom(r, 1, cache.TierRedis)
 	copied := replica.Client(t)
-	r.eventually("the replica has it all", func() bool { return copied.Exists(r.ctx, "levee:c1:{plain:1}", "levee:c1:{safe:1}").Val() == 2 })
+	r.eventually("the replica has it all", func() bool { return copied.Exists(r.ctx, valueKeyOf("plain", 1), valueKeyOf("safe", 1)).Val() == 2 })
 
 	link.Blackhole(true)
 	var held sync.WaitGroup
@@ -195,7 +194,7 @@ func TestChaosSlotsMoveUnderReaders(t *testing.T) {
 	}
 	home := crowd{caches: caches, callers: 8, pause: 5 * time.Millisecond, patience: 20 * time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 	for i := range slots {
-		key := fmt.Sprint("levee:c1:{test:", i, "}")
+		key := valueKey(i)
 		to := cluster.Nodes[i%3]
 		if cluster.Owner(key) == to {
 			to = cluster.Nodes[(i+1)%3]

@@ -18,7 +18,8 @@ import (
 // clock is off by so much.
 func shiftClocks(r *rig, by time.Duration) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	for scan := r.rdb.Scan(r.ctx, 0, "levee:c1:{test:*", 1000).Iterator(); scan.Next(r.ctx); {
+	shifts := 0
+	for scan := r.rdb.Scan(r.ctx, 0, valueKey("*"), 1000).Iterator(); scan.Next(r.ctx); shifts++ {
 		data, err := r.rdb.Get(r.ctx, scan.Val()).Bytes()
 		if err != nil {
 			r.Fatal(err)
@@ -32,6 +33,9 @@ func shiftClocks(r *rig, by time.Duration) {
 		if err := r.rdb.Set(r.ctx, scan.Val(), data, redis.KeepTTL).Err(); err != nil {
 			r.Fatal(err)
 		}
+	}
+	if shifts == 0 {
+		r.Fatal("no value in Redis")
 	}
 }
 
@@ -105,7 +109,7 @@ func TestAClockThatIsAheadLengthensNoLocalLife(t *testing.T) {
 		shiftClocks(r, time.Hour)
 		reader.comesFrom(r, 1, cache.TierLocal)
 		source.put(1, "v2")
-		if err := r.rdb.Del(r.ctx, "levee:c1:{test:1}").Err(); err != nil && !errors.Is(err, redis.Nil) {
+		if err := r.rdb.Del(r.ctx, valueKey(1)).Err(); err != nil && !errors.Is(err, redis.Nil) {
 			r.Fatal(err)
 		}
 		reader.gives(r, 1, "v1") // nobody has said anything

@@ -62,7 +62,7 @@ func TestACodecOfTheUsersOwn(t *testing.T) {
 		if n := source.loads(1); n != 1 {
 			r.Errorf("%d loads", n)
 		}
-		if stored := r.rdb.Get(r.ctx, "levee:c1:{test:1}").Val(); !strings.HasSuffix(stored, `custom "v1"`) {
+		if stored := r.rdb.Get(r.ctx, valueKey(1)).Val(); !strings.HasSuffix(stored, `custom "v1"`) {
 			r.Errorf("in Redis stands %q", stored)
 		}
 	})
@@ -161,7 +161,7 @@ func TestAValueTooLargeForRedisIsKeptInTheProcess(t *testing.T) {
 				r.Errorf("Fetch: %d bytes from %v, %v", len(got.Value), got.Tier, err)
 			}
 		}
-		if r.rdb != nil && (r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 || c.Stats().Unpublished != uint64(source.loads(1))) {
+		if r.rdb != nil && (r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 || c.Stats().Unpublished != uint64(source.loads(1))) {
 			r.Errorf("it has been stored, or not counted: %+v", c.Stats().Rebuild)
 		}
 		if err := c.Invalidate(r.ctx, 1); err != nil {

@@ -54,7 +54,7 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	source, feed := newRows(r, 1), newLedger()
 	reader := open(r, source.source())
 	c := openOn(r, redis.UniversalClient(proxy.Client(t)), source.source())
-	bookmark := func() string { return r.rdb.HGet(r.ctx, "levee:f1:{shop}", "p").Val() }
+	bookmark := func() string { return r.rdb.HGet(r.ctx, bookmarkKey(), "p").Val() }
 	feed.onConfirm = func(n int) error {
 		reader.gives(r, 1, "v"+strconv.Itoa(n+1))
 		if at := bookmark(); at != strconv.Itoa(n) {
@@ -202,7 +202,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
 	server := start(t)
 	rdb := server.Client(t)
-	text := func() string { return rdb.HGet(t.Context(), "levee:f1:{shop}", "p").Val() }
+	text := func() string { return rdb.HGet(t.Context(), bookmarkKey(), "p").Val() }
 	old, next := cache.NewBookmarks(rdb, "shop"), cache.NewBookmarks(rdb, "shop")
 	if at, err := old.Claim(t.Context(), 7); err != nil || at != (cache.Position{}) {
 		t.Fatal(at, err)
@@ -424,7 +424,7 @@ func TestAKeyIsRemovedFromTheFilterOnce(t *testing.T) {
 	source, feed, filter := newRows(r), newLedger(), newCensus()
 	c := open(r, source.source(), func(o *cache.Options) { o.Filter = filter })
 	filter.onRemove = func() {
-		if at := r.rdb.HGet(r.ctx, "levee:f1:{shop}", "p").Val(); at != strconv.Itoa(feed.done()+1) {
+		if at := r.rdb.HGet(r.ctx, bookmarkKey(), "p").Val(); at != strconv.Itoa(feed.done()+1) {
 			r.Errorf("removed before the position is kept: %q, confirmed %d", at, feed.done())
 		}
 	}

@@ -23,7 +23,7 @@ func TestReadersOfAHotKeyShareOneReadOfRedis(t *testing.T) {
 		c.comesFrom(r, 1, cache.TierLocal)
 		var gets atomic.Int64
 		m.Before(func(command string, args []string) {
-			if command == "GETRANGE" && args[0] == "levee:c1:{test:1}" {
+			if command == "GETRANGE" && args[0] == valueKey(1) {
 				gets.Add(1)
 				time.Sleep(time.Millisecond)
 			}

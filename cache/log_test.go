@@ -95,7 +95,7 @@ func TestWhatIsSurvivedIsLogged(t *testing.T) {
 		do     func(r *rig, c *probe[string, string], broken *bool)
 	}{
 		"a foreign value": {"is no value of this cache", nil, func(r *rig, c *probe[string, string], _ *bool) {
-			r.rdb.Set(r.ctx, "levee:c1:{test:"+key+"}", "secret", time.Minute)
+			r.rdb.Set(r.ctx, valueKey(key), "secret", time.Minute)
 			c.gives(r, key, "secret")
 		}},
 		"a large value": {"larger than MaxValue", func(o *cache.Options) { o.MaxValue = 2 }, func(r *rig, c *probe[string, string], _ *bool) {

@@ -124,7 +124,7 @@ func TestDefaults(t *testing.T) {
 		c.gives404(r, 2)
 		_ = c.Invalidate(r.ctx, 2)
 		c.gives404(r, 2) // Redis takes a null at its second miss
-		for key, want := range map[string]struct{ ttl, after time.Duration }{"levee:c1:{test:1}": {10 * time.Minute, time.Hour}, "levee:c1:{test:2}": {30 * time.Second, 0}} {
+		for key, want := range map[string]struct{ ttl, after time.Duration }{valueKey(1): {10 * time.Minute, time.Hour}, valueKey(2): {30 * time.Second, 0}} {
 			left := r.rdb.PTTL(r.ctx, key).Val() - want.after
 			if left > want.ttl || left < want.ttl*9/10-time.Second {
 				r.Errorf("%s stays for %v and %v, with a default of %v less a tenth at most", key, left, want.after, want.ttl)

@@ -65,7 +65,7 @@ func TestTwoReleasesWithOneSchemaDoNotThrashForLongerThanTheDeployment(t *testin
 		last := ""
 		old, young := oldRelease(r, &oldLoads, steady), newRelease(r, &newLoads, steady)
 		note := func() {
-			if now := r.rdb.Get(r.ctx, "levee:c1:{test:1}").Val(); now != last {
+			if now := r.rdb.Get(r.ctx, valueKey(1)).Val(); now != last {
 				written, last = written+1, now
 			}
 		}
@@ -94,7 +94,7 @@ func TestTwoReleasesWithOneSchemaDoNotThrashForLongerThanTheDeployment(t *testin
 		if newLoads != before {
 			r.Errorf("%d loads after the deployment", newLoads-before)
 		}
-		if s := r.rdb.Get(r.ctx, "levee:c1:{test:1}").Val(); !strings.Contains(s, "PriceCents") {
+		if s := r.rdb.Get(r.ctx, valueKey(1)).Val(); !strings.Contains(s, "PriceCents") {
 			r.Errorf("in Redis stands %q", s)
 		}
 	})

@@ -232,7 +232,7 @@ func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 		r.eventually("a value is published", func() bool {
 			_ = c.Invalidate(r.ctx, 2) // on a connection that is broken it may fail
 			_, err := c.Get(r.ctx, 2)
-			return err == nil && r.rdb.Exists(r.ctx, "levee:c1:{test:2}").Val() == 1
+			return err == nil && r.rdb.Exists(r.ctx, valueKey(2)).Val() == 1
 		})
 		if got := other.comesFrom(r, 2, cache.TierLocal); got.Value != "v1" {
 			r.Errorf("%+v", got)

@@ -88,14 +88,14 @@ func TestNotFoundIsKeptAsLongAsNullTTL(t *testing.T) {
 		c.gives404(r, 7)
 		loads := 1
 		if r.rdb != nil {
-			if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:7}").Val(); left > 0 {
+			if left := r.rdb.PTTL(r.ctx, valueKey(7)).Val(); left > 0 {
 				r.Errorf("Redis has the null of a first miss for %v", left)
 			}
 		}
 		if r.rdb != nil && !r.local {
 			loads = 2 // Redis takes a null at its second miss
 			c.gives404(r, 7)
-			if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:7}").Val(); left <= 0 || left > 200*time.Millisecond {
+			if left := r.rdb.PTTL(r.ctx, valueKey(7)).Val(); left <= 0 || left > 200*time.Millisecond {
 				r.Errorf("the null stays for %v", left)
 			}
 		}
@@ -182,7 +182,7 @@ func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
 		for path, from := range map[string]int{"loaded": 0, "null": n, "set": 2 * n} {
 			var lefts []time.Duration
 			for key := from; key < from+n; key++ {
-				lefts = append(lefts, r.rdb.PTTL(r.ctx, fmt.Sprintf("levee:c1:{test:%d}", key)).Val())
+				lefts = append(lefts, r.rdb.PTTL(r.ctx, valueKey(key)).Val())
 			}
 			least, most := slices.Min(lefts), slices.Max(lefts)
 			// Of 200 uniform draws all lie on one side with probability 2^-199.
@@ -198,7 +198,7 @@ func TestNegativeJitterIsNone(t *testing.T) {
 		source := newRows(r, 1)
 		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.Jitter = time.Hour, -1 }, hard)
 		c.gives(r, 1, "v1")
-		if left := r.rdb.PTTL(r.ctx, "levee:c1:{test:1}").Val(); left != time.Hour {
+		if left := r.rdb.PTTL(r.ctx, valueKey(1)).Val(); left != time.Hour {
 			r.Errorf("%v left of an hour", left)
 		}
 	})
@@ -331,7 +331,7 @@ func TestWhatIsAValueAndWhatIsNone(t *testing.T) {
 							r.Errorf("Get: %v", err)
 						}
 					}
-					if n := r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val(); n != 0 && c.is == fault {
+					if n := r.rdb.Exists(r.ctx, valueKey(1)).Val(); n != 0 && c.is == fault {
 						r.Error("of a fault something is stored")
 					}
 				})

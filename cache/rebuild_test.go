@@ -118,7 +118,7 @@ func TestACallerWhoHasGoneTakesNoLateJoinerAlong(t *testing.T) {
 		ctx, leave := context.WithCancel(r.ctx)
 		defer leave()
 		m.Before(func(command string, args []string) {
-			if command != "GETRANGE" || args[0] != "levee:c1:{test:1}" {
+			if command != "GETRANGE" || args[0] != valueKey(1) {
 				return
 			}
 			if reads.Add(1) == 1 {

@@ -31,7 +31,7 @@ func BenchmarkRedisHit(b *testing.B) {
 	text := strings.Repeat("x", 200)
 	raw := noLocal(b, rdb, "raw", text)
 	redisHit(b, "raw", func(int) bool {
-		got, err := rdb.Get(ctx, "levee:c1:{raw:42}").Result()
+		got, err := rdb.Get(ctx, valueKeyOf("raw", 42)).Result()
 		return err == nil && len(got) > 200
 	}, func(int) bool {
 		got, err := raw.Get(ctx, 42)
@@ -40,7 +40,7 @@ func BenchmarkRedisHit(b *testing.B) {
 
 	structs := noLocal(b, rdb, "json", lamp)
 	redisHit(b, "json", func(int) bool {
-		data, err := rdb.Get(ctx, "levee:c1:{json:42}").Bytes()
+		data, err := rdb.Get(ctx, valueKeyOf("json", 42)).Bytes()
 		if err != nil {
 			return false
 		}
@@ -88,7 +88,7 @@ func TestARedisHitAllocatesLittle(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return float64(after.Mallocs-before.Mallocs) / times, float64(after.TotalAlloc-before.TotalAlloc) / times
 	}
-	bare, bareSize := memory(func() error { return rdb.GetRange(ctx, "levee:c1:{raw:42}", 0, 1<<20).Err() })
+	bare, bareSize := memory(func() error { return rdb.GetRange(ctx, valueKeyOf("raw", 42), 0, 1<<20).Err() })
 	ours, size := memory(func() error { _, err := c.Get(ctx, 42); return err })
 	if ours > bare+5.5 || size > bareSize+550 {
 		t.Error("more than five allocations or 550 bytes beside the command's")
@@ -145,7 +145,7 @@ func BenchmarkPage(b *testing.B) {
 	names := make([]string, len(keys))
 	for i := range keys {
 		keys[i] = int64(i)
-		names[i] = fmt.Sprintf("levee:c1:{page:%d}", i)
+		names[i] = valueKeyOf("page", i)
 	}
 	_ = must(c.GetMany(ctx, keys))
 	bare := func(int) bool {

@@ -242,7 +242,7 @@ func TestWhatCannotBeStoredEndsWhatStandsThere(t *testing.T) {
 				if _, err := c.Get(r.ctx, 1); err != nil {
 					r.Error(err)
 				}
-				r.eventually("the old value has ended", func() bool { return r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() == 0 })
+				r.eventually("the old value has ended", func() bool { return r.rdb.Exists(r.ctx, valueKey(1)).Val() == 0 })
 				c.gives(r, 1, long)
 			})
 		})
@@ -298,7 +298,7 @@ func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
 			var laid atomic.Bool
 			m.Before(func(command string, _ []string) {
 				if command == "EVALSHA" && laid.CompareAndSwap(false, true) {
-					r.rdb.Set(r.ctx, "levee:c1:{test:1}", long, time.Minute)
+					r.rdb.Set(r.ctx, valueKey(1), long, time.Minute)
 				}
 			})
 			c.gives(r, 1, "v1")
@@ -316,7 +316,7 @@ func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
 			source.slowly(gate.wait)
 			early := c.getting(r.ctx, 1)
 			gate.arrived(r)
-			r.rdb.Set(r.ctx, "levee:c1:{test:1}", long, time.Minute)
+			r.rdb.Set(r.ctx, valueKey(1), long, time.Minute)
 			ctx, leave := context.WithCancel(r.ctx)
 			late := c.getting(ctx, 1)
 			synctest.Wait()

@@ -170,7 +170,7 @@ func TestARefreshBesideAWriterPublishesNothing(t *testing.T) {
 			if err := c.Refresh(r.ctx, 1); err != nil {
 				r.Error(err)
 			}
-			if r.rdb.Exists(r.ctx, "test:1").Val() != 0 {
+			if r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
 				r.Error("a value has been published during the write")
 			}
 			c.gives(r, 1, "v2")

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -368,8 +367,8 @@ func (s *drama) breakRedis() {
 		s.mini.FlushAll()
 	case 3: // somebody else's bytes at our keys
 		for i := range s.keys {
-			_ = s.mini.Set("levee:c1:{test:"+strconv.Itoa(i)+"}", pick(s.dice, "", "what?", "Lv\x02\x01"))
-			s.mini.SetTTL("levee:c1:{test:"+strconv.Itoa(i)+"}", time.Hour)
+			_ = s.mini.Set(valueKey(i), pick(s.dice, "", "what?", "Lv\x02\x01"))
+			s.mini.SetTTL(valueKey(i), time.Hour)
 		}
 	case 4:
 		// Not GETRANGE: scripts call that too, with the server's mutex held.

@@ -164,7 +164,7 @@ func TestNothingReadDuringAWriteIsKept(t *testing.T) {
 				if loaded := got.Tier == cache.TierSource; r.rdb != nil && loaded != (n == 0) {
 					r.Errorf("read %d is from %v", n, got.Tier)
 				}
-				if r.rdb != nil && r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 {
+				if r.rdb != nil && r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
 					r.Error("a value has been published during the write")
 				}
 			}
@@ -189,7 +189,7 @@ func TestHoldsOfTwoWritersStandSideBySide(t *testing.T) {
 		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
 			err := other.Write(r.ctx, []int64{1}, func(context.Context) error { return nil })
 			c.gives(r, 1, "v1")
-			if r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 {
+			if r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
 				r.Error("the key is open")
 			}
 			source.put(1, "v2")

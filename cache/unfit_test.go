@@ -23,16 +23,16 @@ func TestForeignBytesUnderAKeyAreReplaced(t *testing.T) {
 		writer := open(r, source.source())
 		writer.gives(r, 1, "v1")
 		writer.gives(r, 2, "v1")
-		ours := r.rdb.Get(r.ctx, "levee:c1:{test:1}").Val()
+		ours := r.rdb.Get(r.ctx, valueKey(1)).Val()
 		flipped := []byte(ours)
 		flipped[20] ^= 1
 
 		for name, foreign := range map[string]string{
-			"text": "hello", "another key's": r.rdb.Get(r.ctx, "levee:c1:{test:2}").Val(), "cut": ours[:len(ours)-1],
+			"text": "hello", "another key's": r.rdb.Get(r.ctx, valueKey(2)).Val(), "cut": ours[:len(ours)-1],
 			"header alone": ours[:56], "longer": ours + "x", "flipped": string(flipped),
 			"json": `{"ID":1}`, "zeros": strings.Repeat("\x00", 200), "large": strings.Repeat(ours, 30_000), // more than MaxValue
 		} {
-			if err := r.rdb.Set(r.ctx, "levee:c1:{test:1}", foreign, redis.KeepTTL).Err(); err != nil {
+			if err := r.rdb.Set(r.ctx, valueKey(1), foreign, redis.KeepTTL).Err(); err != nil {
 				r.Fatal(err)
 			}
 			loads := source.loads(1)
@@ -44,7 +44,7 @@ func TestForeignBytesUnderAKeyAreReplaced(t *testing.T) {
 			if n := c.Stats().Unfit; n != 1 {
 				r.Errorf("%s: %d counted", name, n)
 			}
-			if now := r.rdb.Get(r.ctx, "levee:c1:{test:1}").Val(); now == foreign || !strings.HasPrefix(now, "Lv") {
+			if now := r.rdb.Get(r.ctx, valueKey(1)).Val(); now == foreign || !strings.HasPrefix(now, "Lv") {
 				r.Errorf("%s: it still stands there", name)
 			}
 			c.comesFrom(r, 1, r.near())
@@ -69,8 +69,8 @@ func TestAnotherTypeUnderAKeyIsLeftAlone(t *testing.T) {
 				return r.rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: key, Values: []string{"a", "b"}}).Err()
 			},
 		} {
-			for _, key := range []string{"levee:c1:{test:1}", "levee:c1:{test:1}:lock"} {
-				if key == "levee:c1:{test:1}:lock" && name == "hash" {
+			for _, key := range []string{valueKey(1), leaseKey(1)} {
+				if key == leaseKey(1) && name == "hash" {
 					continue // that is what a lease is
 				}
 				r.rdb.FlushDB(r.ctx)
@@ -211,9 +211,9 @@ func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 	foreign := func() { // put there by the server, so that it does not count as allocated here
 		huge := redistest.Pick[int64](32<<20, 300<<20)
 		if _, err := r.rdb.TxPipelined(r.ctx, func(p redis.Pipeliner) error { // a waiter must not see half of it
-			p.SetRange(r.ctx, "levee:c1:{test:1}", huge, "x")
-			p.SetRange(r.ctx, "levee:c1:{test:1}", 0, "Lv\x02\x01\x01")
-			p.Expire(r.ctx, "levee:c1:{test:1}", time.Minute)
+			p.SetRange(r.ctx, valueKey(1), huge, "x")
+			p.SetRange(r.ctx, valueKey(1), 0, "Lv\x02\x01\x01")
+			p.Expire(r.ctx, valueKey(1), time.Minute)
 			return nil
 		}); err != nil {
 			r.Fatal(err)

@@ -276,7 +276,7 @@ func TestWarmFillsRedisWithWhatTheProcessHas(t *testing.T) {
 		if got := c.warmed(r, []int64{1}, cache.WarmOptions{}); got.Loaded != 1 || source.all() != 2 {
 			r.Errorf("%+v after %d loads", got, source.all())
 		}
-		if n := r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val(); n != 1 {
+		if n := r.rdb.Exists(r.ctx, valueKey(1)).Val(); n != 1 {
 			r.Errorf("in Redis: %v", r.rdb.Keys(r.ctx, "*").Val())
 		}
 	})

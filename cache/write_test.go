@@ -225,7 +225,7 @@ func TestSetOfAnOversizeValueDropsTheOldOne(t *testing.T) {
 				r.Errorf("Fetch gives %d bytes from %v, %v", len(got.Value), got.Tier, err)
 			}
 		}
-		if r.rdb != nil && r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() != 0 {
+		if r.rdb != nil && r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
 			r.Error("there is something in Redis")
 		}
 	})
@@ -288,7 +288,7 @@ func TestReplicaLagKeepsTheKeyClosed(t *testing.T) {
 		c.gives(r, 1, "v1") // the replica has not got v2 yet
 		source.put(1, "v2")
 		time.Sleep(999 * time.Millisecond)
-		if s := c.Stats(); s.BesideWriter != 1 || r.rdb.Exists(r.ctx, "test:1").Val() != 0 {
+		if s := c.Stats(); s.BesideWriter != 1 || r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
 			r.Errorf("%+v", s)
 		}
 		time.Sleep(2 * time.Millisecond)

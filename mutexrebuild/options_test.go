@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -69,7 +70,7 @@ func TestSchemasDoNotReadEachOthersValues(t *testing.T) {
 		for schema, value := range []string{"a", "b", "c"} {
 			r.want(r.group(opts{Schema: schema}), "x", value, gives(value))
 		}
-		if got := r.rdb.Exists(r.ctx, "levee:c1:{p:x}", "levee:c1:{p:x}:v1", "levee:c1:{p:x}:v2").Val(); got != 3 {
+		if got := r.rdb.Exists(r.ctx, valueKey("x"), keys.OfCache("p").Value(1, "x"), keys.OfCache("p").Value(2, "x")).Val(); got != 3 {
 			r.Errorf("Redis has %q", r.rdb.Keys(r.ctx, "*").Val())
 		}
 	})

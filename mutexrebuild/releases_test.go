@@ -75,7 +75,7 @@ func TestMessagesOfOtherReleasesAreUnderstoodOrIgnored(t *testing.T) {
 			"iY5XXB4L7Q7BDUTHDQPGG4AEJ3S",
 			"iY5XXB4L7Q7BDUTHDQPGG4AEJ3Sthe end",
 		} {
-			r.must(r.rdb.Publish(r.ctx, "levee:cache:1:p", message).Err())
+			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), message).Err())
 		}
 		r.eventually("the last message", func() bool { return slices.Contains(all(), "the end") })
 		if got, want := all(), []string{"42", "a\x00{b}", "", "the end"}; !slices.Equal(got, want) {
@@ -87,7 +87,7 @@ func TestMessagesOfOtherReleasesAreUnderstoodOrIgnored(t *testing.T) {
 // Those that are sent carry the id alone: a schema in them would be read as part of it.
 func TestMessagesCarryTheIDAlone(t *testing.T) {
 	r := onServer(t)
-	sub := r.rdb.Subscribe(r.ctx, "levee:cache:1:p")
+	sub := r.rdb.Subscribe(r.ctx, keys.OfCache("p").Messages())
 	defer sub.Close()
 	_, err := sub.Receive(r.ctx)
 	r.must(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cachedebug"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 )
@@ -191,7 +192,8 @@ func TestALookUpSaysWhereAKeyStands(t *testing.T) {
 	}
 	eventually(t, "messages arrive", func() bool { return b.Stats().Live })
 
-	if f := found("a").Lookup.Found; f.Local != nil || f.Redis != nil || f.Leased || f.RedisKey != "levee:c1:{shelf:a}" {
+	shelf := keys.OfCache("shelf")
+	if f := found("a").Lookup.Found; f.Local != nil || f.Redis != nil || f.Leased || f.RedisKey != shelf.Value(0, "a") {
 		t.Errorf("before anything: %+v", f)
 	}
 	_, _ = b.Get(ctx, "a")
@@ -208,11 +210,11 @@ func TestALookUpSaysWhereAKeyStands(t *testing.T) {
 		t.Errorf("of an absent key: %+v", f)
 	}
 
-	rdb.LPush(ctx, "levee:c1:{shelf:list}", "x")
+	rdb.LPush(ctx, shelf.Value(0, "list"), "x")
 	if f := found("list").Lookup.Found; !f.Foreign {
 		t.Errorf("of a foreign key: %+v", f)
 	}
-	rdb.Set(ctx, "levee:c1:{shelf:bytes}", "x", time.Minute)
+	rdb.Set(ctx, shelf.Value(0, "bytes"), "x", time.Minute)
 	if f := found("bytes").Lookup.Found; f.Redis == nil || f.Redis.State != "dead" || f.Redis.Bytes != 1 {
 		t.Errorf("of foreign bytes: %+v", f)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -219,7 +220,7 @@ func TestTheDocumentedRulesAreEnoughToFollowAFeed(t *testing.T) {
 	for _, refusal := range denied(t, s.admin) {
 		t.Error(refusal)
 	}
-	if n := s.admin.HLen(t.Context(), "levee:f1:{shop}").Val(); n == 0 {
+	if n := s.admin.HLen(t.Context(), keys.Feed("shop")).Val(); n == 0 {
 		t.Error("no position is kept")
 	}
 }
@@ -238,8 +239,9 @@ func TestTheDocumentedRulesAreEnoughOnACluster(t *testing.T) {
 		return nodes.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = u.name, u.password })
 	}
 	useCache(t, open)
-	onTheMove(t, nodes, "levee:c1:{product:gone}", func() {
-		if err := open().GetRange(t.Context(), "levee:c1:{product:gone}", 0, 0).Err(); err != nil {
+	gone := keys.OfCache("product").Value(0, "gone")
+	onTheMove(t, nodes, gone, func() {
+		if err := open().GetRange(t.Context(), gone, 0, 0).Err(); err != nil {
 			t.Error(err)
 		}
 	})

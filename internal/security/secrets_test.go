@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
@@ -66,7 +67,7 @@ func TestNothingSecretIsTold(t *testing.T) {
 				tell(c.Set(ctx, key, value))
 				_, err := c.Get(ctx, key)
 				tell(err)
-				tell(s.Client(t).Set(ctx, "levee:c1:{product:"+key+"}", "Lv"+value, time.Minute).Err())
+				tell(s.Client(t).Set(ctx, keys.OfCache("product").Value(0, key), "Lv"+value, time.Minute).Err())
 				_, err = c.Get(ctx, key)
 				tell(err)
 				tell(c.Invalidate(ctx, key))

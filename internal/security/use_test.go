@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
@@ -158,7 +159,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 		t.Errorf("not all went well: %+v", s)
 	}
 	a.Close()
-	must(t, "any command after the unsubscription", waitFor(func() error { return gone(ctx, rdb, "levee:cache:1:product") }))
+	must(t, "any command after the unsubscription", waitFor(func() error { return gone(ctx, rdb, keys.OfCache("product").Messages()) }))
 }
 
 // gone reports an error as long as two processes hear a channel.

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/internal/keys"
 )
 
 // A filter's keys begin with levee's own prefix and not with the program's: they stayed on a real server for a week.
@@ -29,7 +30,7 @@ func TestCleanTakesAwayEverythingUnderThePrefixAndNothingElse(t *testing.T) {
 		}
 		_ = f.Close() // so that it makes nothing anew
 		for _, key := range []string{
-			name + ":1", "levee:c1:{" + name + ":1}", "levee:c1:{" + name + ":1}:lock", "levee:f1:{" + name + "}", "levee:f1:levee:l1:m:{" + name + "}",
+			name + ":1", keys.OfCache(name).Value(0, "1"), keys.OfCache(name).Lease("1"), keys.Feed(name), keys.Lock(keys.FeedLocks, keys.Mutex, name)[0],
 		} {
 			if err := rdb.Set(t.Context(), key, "", 0).Err(); err != nil {
 				t.Fatal(err)
