@@ -187,6 +187,7 @@ type storedForm struct {
 	codec       byte
 	fingerprint uint32
 	values      reflect.Type
+	by          string // how, in words
 	users       int
 }
 
@@ -209,7 +210,7 @@ func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (releas
 	if rdb == nil || !reflect.ValueOf(rdb).Comparable() {
 		return func() {}, nil
 	}
-	own := storedForm{codec: f.id, fingerprint: f.fingerprint, values: reflect.TypeFor[V]()}
+	own := storedForm{codec: f.id, fingerprint: f.fingerprint, values: reflect.TypeFor[V](), by: f.by()}
 	name := storedName{rdb, o.Name, o.Schema}
 	storedTypes.mu.Lock()
 	defer storedTypes.mu.Unlock()
@@ -218,7 +219,9 @@ func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (releas
 	case there == nil:
 		there = &own
 		storedTypes.byName[name] = there
-	case there.codec != own.codec || there.fingerprint != own.fingerprint:
+	case there.codec != own.codec:
+		return nil, fmt.Errorf("cache: a cache named %q that is open on this client stores values %s, and this one would store them %s: give them another Name or Schema, or the same Codec", o.Name, there.by, own.by)
+	case there.fingerprint != own.fingerprint:
 		return nil, fmt.Errorf("cache: a cache named %q with values of type %s is open on this client, and values of type %s are not stored alike: give them another Name or Schema", o.Name, there.values, own.values)
 	}
 	there.users++

@@ -118,6 +118,17 @@ func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 	return f, nil
 }
 
+// by says how values are encoded.
+func (f format[V]) by() string {
+	switch f.id {
+	case codecRaw:
+		return "as they are, without a Codec"
+	case codecJSON:
+		return "as JSON, without a Codec"
+	}
+	return fmt.Sprintf("with the Codec %T", f.codec)
+}
+
 // encode gives the bytes of an entry and how long Redis keeps them, or neither for
 // one that is too large to be stored. size is what the entry counts as in the local tier
 // without a Sizer: one that does not encode counts as the largest that could be stored.

@@ -122,16 +122,18 @@ func TestASecondTypeUnderOneNameIsRefused(t *testing.T) {
 		text := func(context.Context, int64) (string, error) { return "", nil }
 		o := r.options(nil)
 		first := must(cache.New(r.rdb, load, o))
-		for name, err := range map[string]error{
-			"a struct": second(r, other, o), "a string": second(r, text, o),
-		} {
-			if err == nil || !strings.Contains(err.Error(), `"test"`) || !strings.Contains(err.Error(), "priced") {
-				r.Errorf("%s: %v", name, err)
-			}
-		}
 		elsewhere, own, raised := o, o, o
 		elsewhere.Name, raised.Schema = "other", 1
 		own.Codec = new(testCodec)
+		for says, err := range map[string]error{
+			"values of type cache_test.inCents are not": second(r, other, o),
+			"would store them as they are":              second(r, text, o),
+			"would store them with the Codec *cache_te": second(r, load, own), // of one type: the message named it twice
+		} {
+			if err == nil || !strings.Contains(err.Error(), `"test"`) || !strings.Contains(err.Error(), says) {
+				r.Errorf("%s: %v", says, err)
+			}
+		}
 		for name, err := range map[string]error{
 			"the same":                 second(r, load, o),
 			"one that is stored alike": second(r, func(context.Context, int64) (priceToo, error) { return priceToo{}, nil }, o),
