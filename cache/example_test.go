@@ -274,7 +274,7 @@ func ExampleCache_Warm() {
 	defer end()
 	names, err := cache.New(rdb, func(_ context.Context, id int64) (string, error) {
 		return fmt.Sprint("product ", id), nil
-	}, cache.Options{Name: "name"})
+	}, cache.Options{Name: "name", RedisTimeout: 10 * time.Second}) // a busy machine is no outage
 	if err != nil {
 		log.Fatal(err)
 	}
