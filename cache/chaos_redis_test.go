@@ -90,7 +90,7 @@ func TestChaosRedisIsOfNoUseUnderLoad(t *testing.T) {
 }
 
 func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
-	const processes, keys, atMost = 4, 500, 8
+	const processes, keys, atMost, redisTimeout = 4, 500, 8, 50 * time.Millisecond
 	length := redistest.Pick(1200*time.Millisecond, 10*time.Second)
 	server := start(t)
 	proxy := redistest.Proxy(t, server.Addr())
@@ -110,7 +110,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	var caches []*probe[int64, string]
 	for range processes {
 		caches = append(caches, openOn(r, proxy.Client(t, set), source.source(), func(o *cache.Options) {
-			o.RedisTimeout = 50 * time.Millisecond
+			o.RedisTimeout = redisTimeout
 			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 2 * atMost, MaxDegraded: atMost, QueueTimeout: time.Second}))
 		}))
 	}
@@ -148,13 +148,20 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	t.Logf("with 100 ms: %v", haste)
 	t.Logf("%d new connections in %.1f s by %d processes; at most %d loads at one time, %d of one key; at most %d goroutines; used again after %v; lag %v",
 		opened, seconds, processes, source.allAtOnce(), source.atOnce(), goroutines, again, time.Duration(lag.worst.Load()))
-	if bad := calm.failed(); len(bad) > 0 {
+	// Where goroutines stand still for twice as long as Redis may, deadlines pass in this process.
+	// Then errors are judged by what they are, and not by when they come.
+	starved := time.Duration(lag.worst.Load()) > 2*redisTimeout
+	mayFail := []error(nil)
+	if starved {
+		mayFail = []error{context.DeadlineExceeded, breaker.ErrLimited}
+	}
+	if bad := calm.failed(mayFail...); len(bad) > 0 {
 		t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
 	}
 	if bad := haste.failed(context.DeadlineExceeded, breaker.ErrLimited); len(bad) > 0 { // refused at once, if their turn could not be expected in time
 		t.Errorf("%d Gets failed otherwise than by their deadline, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
 	}
-	if took, most := haste.took(1), lag.allow(150*time.Millisecond); took > most {
+	if took, most := haste.took(1), lag.allow(150*time.Millisecond); took > most && !starved {
 		t.Errorf("a Get with 100 ms took %v, more than %v", took, most)
 	}
 	// Those who were in a read when it began lose their connections at once.
