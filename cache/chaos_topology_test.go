@@ -108,7 +108,7 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 	if err := plain.Invalidate(r.ctx, 1); err != nil {
 		t.Errorf("without WaitReplicas: %v", err)
 	}
-	if err := safe.Invalidate(r.ctx, 1); !errors.Is(err, cache.ErrUnavailable) {
+	if err := safe.Invalidate(r.ctx, 1); !errors.Is(err, cache.ErrNotInvalidated) {
 		t.Errorf("an invalidation that no replica knows of: %v", err)
 	}
 	master.Kill()

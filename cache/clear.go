@@ -14,18 +14,18 @@ import "context"
 // (An Invalidate is quicker in that: what it drops is gone from Redis for everybody when
 // it returns.) For Options.ReplicaLag nothing that is loaded is kept.
 //
-// An error matches ErrClosed or the error of a ctx that had ended already, and then
-// nothing was done, or ErrUnavailable. What is not confirmed is tried again in the
-// background until it is; until then this process leaves Redis alone, unless what keeps
-// Redis from it is somebody else's key under the name of the epoch.
+// An error matches ErrClosed, and then nothing was done, or ErrNotInvalidated. What is not
+// confirmed is tried again in the background until it is; until then this process leaves
+// Redis alone, unless what keeps Redis from it is somebody else's key under the name of the
+// epoch. Clear does its work also when ctx has ended, and waits for RedisTimeout at most.
 func (c *Cache[K, V]) Clear(ctx context.Context) error {
-	if _, err := c.check(ctx); err != nil {
+	if _, err := c.check(); err != nil {
 		return err
 	}
-	err := c.change(ctx, "clear", nil, c.fleet.Clear)
+	err := c.change(context.WithoutCancel(ctx), "clear", nil, c.fleet.Clear)
 	c.local.Flush() // also what is not confirmed
 	c.flights.ForgetAll()
-	return named(err)
+	return err
 }
 
 // cleared reports whether a Clear has overtaken the load of e.

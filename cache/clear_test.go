@@ -109,7 +109,7 @@ func TestAClearThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 		other.gives(r, 1, "v1")
 		source.put(1, "v2")
 		m.SetError("LOADING")
-		if err := c.Clear(r.ctx); !errors.Is(err, cache.ErrUnavailable) {
+		if err := c.Clear(r.ctx); !errors.Is(err, cache.ErrNotInvalidated) {
 			r.Errorf("got %v", err)
 		}
 		c.gives(r, 1, "v2")

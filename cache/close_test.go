@@ -153,7 +153,7 @@ func closeAtAnyMoment(r *rig, after time.Duration) {
 				case saw:
 					r.Errorf("call %d after Close: %v", i%8, err)
 					return
-				case err != nil && !errors.Is(err, cache.ErrNotFound) && !errors.Is(err, cache.ErrUnavailable) && !errors.Is(err, cache.ErrOverloaded):
+				case err != nil && !errors.Is(err, cache.ErrNotFound) && !errors.Is(err, cache.ErrUnavailable) && !errors.Is(err, cache.ErrNotInvalidated) && !errors.Is(err, cache.ErrOverloaded):
 					r.Errorf("call %d: %v", i%8, err)
 					return
 				}

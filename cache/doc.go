@@ -32,8 +32,11 @@
 // # Writing
 //
 // A writer changes a row in [Cache.Write], or calls [Cache.Invalidate] after the commit.
+// [Also] adds keys that only the transaction finds, such as the id that an INSERT makes.
+// [ErrNotInvalidated] says that the change is made and not everywhere yet; with any other
+// error of Write the transaction has failed, or not run.
 // A writer that has the new value at hand may [Cache.Set] it. A filter has to know a key
-// before its row commits: Write and Set see to that, and [Cache.Announce] does for rows
+// before its row commits: Write, Also and Set see to that, and [Cache.Announce] does for rows
 // that are written elsewhere. For writers who know nothing of the cache, or die between
 // commit and Invalidate, [Follow] invalidates what the database itself tells of its changes.
 //

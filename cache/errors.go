@@ -24,13 +24,16 @@ var (
 	ErrInvalidKey = errors.New("cache: invalid key")
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
-	// ErrUnavailable reports that Redis did not confirm a Set, an Invalidate or the
-	// invalidation after a Write whose transaction has succeeded: the change is in the
-	// source, and not yet everywhere. Whether the invalidation took effect is unknown.
-	// It is tried again until Redis confirms it; then other processes no longer see the
-	// old value, and this process does not see it meanwhile. It is dropped by Close, and
-	// when 10,000 others are pending. From Warm and Refresh it says that Redis could not be
-	// asked.
+	// ErrNotInvalidated reports that the change is made, and that Redis did not confirm its
+	// invalidation: the transaction of a Write has committed, or an Invalidate, Set, Clear
+	// or Announce has done what it could. The invalidation is tried again until Redis
+	// confirms it; then other processes no longer see the old value, and this process does
+	// not see it meanwhile. It is dropped by Close, and when 10,000 others are pending. It
+	// comes from the call that returns it alone: the error of a transaction that failed
+	// does not match it.
+	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
+	// ErrUnavailable reports, from Check, Warm and Refresh, that Redis could not be asked
+	// or did not confirm what they did.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.
@@ -96,6 +99,29 @@ type renamed struct{ is, err error }
 func (r *renamed) Error() string        { return "cache: " + strings.TrimPrefix(r.err.Error(), below) }
 func (r *renamed) Is(target error) bool { return r.is != nil && target == r.is }
 func (r *renamed) Unwrap() error        { return r.err }
+
+// notInvalidated is the error of a change that Redis did not confirm.
+func notInvalidated(err error) error {
+	text := strings.TrimPrefix(err.Error(), mutexrebuild.ErrUnavailable.Error()+": ")
+	return fmt.Errorf("%w: %s", ErrNotInvalidated, text)
+}
+
+// masked says what err has stopped. What it returns matches all that err matches but
+// ErrNotInvalidated, which would be that of another call.
+func masked(what string, err error) error {
+	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err}
+}
+
+type maskedError struct {
+	text string
+	err  error
+}
+
+func (m *maskedError) Error() string { return m.text }
+func (m *maskedError) Is(target error) bool {
+	return target != ErrNotInvalidated && errors.Is(m.err, target)
+}
+func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 
 // A BatchError reports which keys of a GetMany or a Warm have no answer, and why.
 type BatchError struct {

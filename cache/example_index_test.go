@@ -47,17 +47,23 @@ func (t *userTable) find(is func(User) bool) (User, error) {
 	return User{}, cache.ErrNotFound
 }
 
-// Change stands for UPDATE users SET slug = …, email = … WHERE id = …
-func (t *userTable) Change(_ context.Context, id int64, to User) error {
+// Change stands for a transaction: SELECT … FROM users WHERE id = … FOR UPDATE; then, with the
+// row that it has locked and before the commit, what the caller wants to do; then UPDATE users
+// SET slug = …, email = … WHERE id = …; and the commit.
+func (t *userTable) Change(ctx context.Context, to User, beforeCommit func(ctx context.Context, old User) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rows[id] = to
+	if err := beforeCommit(ctx, t.rows[to.ID]); err != nil {
+		return err // roll back
+	}
+	t.rows[to.ID] = to
 	return nil
 }
 
 // A row that is found by slug and by e-mail too: a cache for each index, from its key to
-// the id, and one from the id to the row. A Write names what changes in each of them, the
-// old key and the new one: the new one may be known as absent.
+// the id, and one from the id to the row. A Write names what changes in each of them: the new
+// keys, which may be known as absent, and the old ones. Those are read inside the transaction,
+// from the locked row, and named by Also: read before it, they may be others by now.
 func ExampleWrite_secondaryIndex() {
 	ctx := context.Background()
 	rdb, end := connect()
@@ -96,12 +102,12 @@ func ExampleWrite_secondaryIndex() {
 	_, err = find("anna")
 	fmt.Println(errors.Is(err, cache.ErrNotFound)) // and that is known now
 
-	old := User{1, "ann", "ann@example.com"} // as the transaction reads it
 	changed := User{1, "anna", "anna@example.org"}
-	err = cache.Write(ctx, func(ctx context.Context) error { return store.Change(ctx, 1, changed) },
-		users.Changes(1),
-		bySlug.Changes(old.Slug, changed.Slug),
-		byEmail.Changes(old.Email, changed.Email))
+	err = cache.Write(ctx, func(ctx context.Context) error {
+		return store.Change(ctx, changed, func(ctx context.Context, old User) error {
+			return cache.Also(ctx, bySlug.Changes(old.Slug), byEmail.Changes(old.Email))
+		})
+	}, users.Changes(1), bySlug.Changes(changed.Slug), byEmail.Changes(changed.Email))
 	fmt.Println(err)
 
 	fmt.Println(find("anna"))

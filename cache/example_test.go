@@ -371,8 +371,7 @@ func ExampleCache_Invalidate() {
 	defer products.Close()
 	_, _ = products.Get(ctx, 42)
 	_ = store.Rename(ctx, 42, "floor lamp")
-	// Not with the context of a request: it may have ended, and the write has not.
-	if err := products.Invalidate(context.WithoutCancel(ctx), 42); errors.Is(err, cache.ErrUnavailable) {
+	if err := products.Invalidate(ctx, 42); errors.Is(err, cache.ErrNotInvalidated) { // an ended ctx is no error
 		fmt.Println("Redis has not confirmed it; it is tried again in the background")
 	}
 	p, err := products.Get(ctx, 42)

@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"sync"
@@ -90,10 +91,9 @@ func ExampleWrite() {
 	// 0 cache: not found
 }
 
-// An id that the INSERT makes is not known when Write begins. Announce it inside the
-// transaction, before the commit: then the filter knows it. Invalidate it after the
-// commit: a reader who asked in between may have learned that it does not exist.
-func ExampleCache_Announce() {
+// An id that the INSERT makes is not known when Write begins. Also adds it before the commit:
+// the filter knows it then, and a reader who asks meanwhile keeps nothing of its absence.
+func ExampleAlso() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
@@ -109,16 +109,18 @@ func ExampleCache_Announce() {
 	defer slugs.Close()
 
 	var id int64
-	err = store.Insert(ctx, "lamp", func(ctx context.Context, made int64) error {
-		id = made
-		return slugs.Announce(ctx, id)
+	err = cache.Write(ctx, func(ctx context.Context) error {
+		return store.Insert(ctx, "lamp", func(ctx context.Context, made int64) error {
+			id = made
+			return cache.Also(ctx, slugs.Changes(id))
+		})
 	})
-	if err == nil {
-		err = slugs.Invalidate(context.WithoutCancel(ctx), id)
+	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
+		log.Fatal(err) // it was rolled back
 	}
-	fmt.Println("inserted", err)
+	fmt.Println("inserted", id)
 	fmt.Println(slugs.Get(ctx, id))
 	// Output:
-	// inserted <nil>
+	// inserted 1
 	// lamp <nil>
 }

@@ -2,8 +2,11 @@ package cache
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // Bookmarks are those of a follower, for a test of what keeps followers apart.
@@ -24,3 +27,6 @@ func (b Bookmarks) Keep(ctx context.Context, text string, order uint64) error {
 
 // CallsAgain has the next call carry a number that an earlier one had.
 func (b Bookmarks) CallsAgain() { b.kept.calls -= 2 }
+
+// ForgetLoggedOwnerless has Writes without a cache logged at once, and not a minute later.
+func ForgetLoggedOwnerless() { ownerless = logonce.New(slog.Default(), "levee: ") }

@@ -76,6 +76,15 @@ func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
 	return c.learned(ids, filter.Ensure(ctx, ids...))
 }
 
+// count has the filter know ids of keys that are new, or may be: a filter that counts would
+// pass over the new ones among those that look held.
+func (c *Cache[K, V]) count(ctx context.Context, ids []string) error {
+	if filter, ok := c.o.Filter.(remover); ok && filter.Remove(ctx) == nil { // it counts
+		return c.announce(ctx, ids)
+	}
+	return c.ensure(ctx, ids)
+}
+
 func (c *Cache[K, V]) learned(ids []string, err error) error {
 	switch {
 	case err == nil:

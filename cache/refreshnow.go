@@ -29,8 +29,11 @@ import (
 // a ctx that has ended.
 func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	keys = unique(keys)
-	ids, err := c.check(ctx, keys...)
+	ids, err := c.check(keys...)
 	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	var mu sync.Mutex // guards failed
@@ -176,7 +179,10 @@ func (c *Cache[K, V]) loadAndReplace(jobs []*job[K, V]) (overtaken []*job[K, V])
 // put in its place.
 func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
 	for _, j := range jobs {
-		err := c.forget(flight.Detached(j.ctx), []string{j.id}, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, j.id) })
+		err := c.invalidate(flight.Detached(j.ctx), []string{j.id})
+		if err != nil { // of Refresh, which changes nothing, one error says it all
+			err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
+		}
 		c.finish(j, found[V]{}, err)
 	}
 }

@@ -163,8 +163,7 @@ func (c *Cache[K, V]) apply(ctx context.Context, e *effects) error {
 		}
 	}
 	for ids := range slices.Chunk(e.drop, dropAtOnce) {
-		err := c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
-		if err != nil {
+		if err := c.invalidate(ctx, ids); err != nil {
 			return err
 		}
 	}

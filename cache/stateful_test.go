@@ -294,7 +294,7 @@ func (s *drama) getMany(ctx context.Context, keys []int64) {
 
 func (s *drama) written(k *scriptedKey, err error) {
 	k.confirm(err)
-	if err != nil && !errors.Is(err, cache.ErrUnavailable) {
+	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
 		s.named(err)
 	}
 }

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/levee-go/levee/internal/contain"
@@ -15,19 +16,28 @@ import (
 // load, so what was there before tx may answer until Write returns. Should the process
 // die in tx, the keys open again after Options.Rebuild.Hold.
 //
+// The keys need not be known before: tx may name those that it finds, such as an id that
+// an INSERT makes, with [Also] and the context that it gets.
+//
 // If tx fails, Write returns its error and nothing else. It invalidates all the same,
 // because a transaction that reports failure may have committed; so too when tx panics
 // and when ctx ends meanwhile. If tx succeeds and Redis does not confirm the
-// invalidation, the error matches ErrUnavailable: the change is committed, and other
+// invalidation, the error matches [ErrNotInvalidated]: the change is committed, and other
 // processes may not see it yet. The invalidation is tried again until Redis confirms it.
+// No other error of Write matches ErrNotInvalidated, also if tx returns that of another
+// call; whatever else that error matches, Write's does too. So a caller writes
 //
-// Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of ctx, or that
-// of the filter. None of them matches ErrUnavailable. Redis out of reach does not keep
+//	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
+//		return err // nothing is committed, as far as tx knows
+//	}
+//
+// Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of a ctx that has
+// ended, or that of the filter. Redis out of reach does not keep
 // tx from running, unless a shared filter does not hold one of the keys: the row would be
 // denied once it exists, and Options.FilterBestEffort chooses that. A key that the filter
 // holds, as that of a row that exists, needs no Redis and is not counted again. (Of new
 // keys about one in a hundred, the filter's FalsePositiveRate, looks held. A counting
-// filter does not count that one: [Cache.Announce] new keys to it first.)
+// filter does not count that one: name new keys with [Also], or [Cache.Announce] them.)
 //
 // For a transaction that changes keys of several caches, see the function [Write].
 func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) error {
@@ -35,7 +45,7 @@ func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Conte
 }
 
 // Changes are keys of one cache that a transaction changes. Make them with
-// [Cache.Changes] and pass them to [Write]; they are of no other use.
+// [Cache.Changes] and pass them to [Write] or [Also]; they are of no other use.
 type Changes struct {
 	cache changing
 	ids   []string
@@ -46,9 +56,10 @@ type Changes struct {
 type changing interface {
 	closed() bool
 	ensure(ctx context.Context, ids []string) error
+	count(ctx context.Context, ids []string) error
 	hold(ctx context.Context, ids []string) (end func(context.Context) error)
 	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
-	unconfirmed(ids []string, err error)
+	logger() *logonce.Log
 }
 
 // Changes says that a transaction changes keys.
@@ -63,47 +74,167 @@ func (c *Cache[K, V]) Changes(keys ...K) Changes {
 //	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old", "new"))
 //
 // The caches are dealt with side by side, so several take no longer than one. If any of
-// them returns an error before tx, tx does not run.
+// them returns an error before tx, tx does not run. Without Changes all keys have to come
+// from tx, by [Also]. A Write that succeeds and has named no key is logged.
+//
+// A Write that is called with the context of another one's tx is part of that: it returns the
+// error of its own tx, and its keys stay closed until the other Write ends, which
+// invalidates them and says whether Redis has confirmed it.
 func Write(ctx context.Context, tx func(context.Context) error, changes ...Changes) (err error) {
 	if tx == nil {
 		return errors.New("cache: Write needs a tx")
 	}
 	ctx, done := beginWrite(ctx, "write", changes)
 	defer func() { done(Outcome{Err: err}) }()
-	if err := ready(ctx, changes); err != nil {
-		return err
+	if err := ready(ctx, changes, changing.ensure); err != nil {
+		return masked("cache: the transaction has not run", err)
 	}
-	lifts := make([]func(context.Context) error, len(changes))
-	err = eachOf(changes, func(i int, c Changes) error {
-		lifts[i] = c.cache.hold(ctx, c.ids)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	succeeded := false // else tx has failed, panicked, or called Goexit
+	w := &writing{outer: writingOf(ctx)}
+	succeeded := false
 	defer func() {
-		detached := context.WithoutCancel(ctx)
-		unconfirmed := eachOf(changes, func(i int, c Changes) error {
-			err := lifts[i](detached)
-			if err != nil && !succeeded {
-				c.cache.unconfirmed(c.ids, err)
-			}
-			return err
-		})
-		if succeeded {
+		if unconfirmed := w.end(context.WithoutCancel(ctx), changes, succeeded); succeeded {
 			err = unconfirmed
 		}
 	}()
-	err = errLeft // for the hooks, if tx does not return
+	held, err := closeAll(ctx, changes)
+	if w.take(held); err != nil {
+		return masked("cache: the transaction has not run", err)
+	}
+	err = errLeft // until tx returns: it may panic, or call Goexit
 	inTx, ended := beginWrite(ctx, "tx", changes)
 	defer func() { ended(Outcome{Err: err}) }()
-	err = tx(inTx)
+	if err = tx(context.WithValue(inTx, writingKey{}, w)); errors.Is(err, ErrNotInvalidated) {
+		err = masked("cache: the transaction failed", err)
+	}
 	succeeded = err == nil
 	return err
 }
 
 var errLeft = errors.New("cache: the transaction has panicked, or called runtime.Goexit")
+
+// Also adds keys to the Write in whose tx it is called, with the context that tx got or
+// one made from it: keys that are known only there, such as the id that an INSERT makes or
+// those of the rows that an UPDATE has found. Call it before the transaction commits.
+//
+//	err := cache.Write(ctx, func(ctx context.Context) error {
+//		id, err := store.Insert(ctx, p) // INSERT … RETURNING id
+//		if err != nil {
+//			return err
+//		}
+//		return cache.Also(ctx, products.Changes(id), bySlug.Changes(p.Slug))
+//	})
+//
+// When it returns nil, the filter knows the keys and they are closed to publication, as if
+// they had been named to Write. A counting filter counts each of them, as new ones. (That
+// of a row that was there is counted twice then, and passes the filter until the next
+// Rebuild when the row has been deleted.) As at the start of a Write, Redis out of reach is
+// no error, unless a filter does not confirm the keys.
+//
+// An error says that the transaction must not commit: ErrInvalidKey, ErrClosed, the error of
+// ctx or of the filter, or that ctx is not that of a tx, or of one that has ended. None
+// matches ErrNotInvalidated. Also may be called from several goroutines, and once for many
+// keys costs less than many times.
+func Also(ctx context.Context, changes ...Changes) error {
+	w := writingOf(ctx)
+	if w == nil {
+		return errors.New("cache: Also needs the context that Write gives to its tx")
+	}
+	if err := ready(ctx, changes, changing.count); err != nil {
+		return masked("cache: Also", err)
+	}
+	held, err := closeAll(ctx, changes)
+	if !w.take(held) {
+		_ = openAll(context.WithoutCancel(ctx), held, false)
+		return errors.New("cache: Also was called when the tx had ended")
+	}
+	if err != nil {
+		return masked("cache: Also", err)
+	}
+	return nil
+}
+
+// A writing is a Write under way.
+type writing struct {
+	outer *writing // the Write in whose tx this one was called; nil: none
+
+	mu    sync.Mutex // guards what follows
+	ended bool
+	held  []held
+}
+
+// A held is what has been closed to publication, and how to open it.
+type held struct {
+	Changes
+	open func(context.Context) error
+}
+
+type writingKey struct{}
+
+func writingOf(ctx context.Context) *writing {
+	w, _ := ctx.Value(writingKey{}).(*writing)
+	return w
+}
+
+// take has the end of w open what is held. It reports false if w has ended.
+func (w *writing) take(more []held) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.held = append(w.held, more...)
+	}
+	return !w.ended
+}
+
+// end ends a Write. If the one around it is under way still, that is to open the keys. Else
+// it opens them here, and returns what Redis did not confirm.
+func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) error {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	switch {
+	case w.outer != nil && w.outer.take(w.held):
+		return nil
+	case succeeded && len(w.held) == 0:
+		nameless(changes).Warn("a Write has named no key, neither by Changes nor by Also: nothing is invalidated")
+	}
+	return openAll(ctx, w.held, succeeded)
+}
+
+// closeAll closes the keys of changes to publication.
+func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
+	for _, c := range changes {
+		if len(c.ids) > 0 {
+			all = append(all, held{c, func(context.Context) error { return nil }})
+		}
+	}
+	return all, eachOf(all, func(h *held) error {
+		h.open = h.cache.hold(ctx, h.ids)
+		return nil
+	})
+}
+
+// openAll opens and invalidates what is held. Of a transaction that failed only the log is
+// told what Redis did not confirm.
+func openAll(ctx context.Context, all []held, succeeded bool) error {
+	return eachOf(all, func(h *held) error {
+		err := h.open(ctx)
+		if err != nil && !succeeded {
+			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.ids[0]), "error", err)
+		}
+		return err
+	})
+}
+
+// ownerless logs for Writes without a cache.
+var ownerless = logonce.New(slog.Default(), "levee: ")
+
+// nameless is the log for a Write without keys.
+func nameless(changes []Changes) *logonce.Log {
+	if len(changes) > 0 {
+		return changes[0].cache.logger()
+	}
+	return ownerless.To(slog.Default())
+}
 
 // beginWrite tells the hook of the cache that is named first.
 func beginWrite(ctx context.Context, call string, changes []Changes) (context.Context, func(Outcome)) {
@@ -113,12 +244,12 @@ func beginWrite(ctx context.Context, call string, changes []Changes) (context.Co
 	return changes[0].cache.beginWrite(ctx, call, changes[0].ids)
 }
 
-// ready returns why a transaction must not run, and tells the filters of its keys.
-func ready(ctx context.Context, changes []Changes) error {
+// ready returns why a transaction must not run or commit, and tells the filters of its keys.
+func ready(ctx context.Context, changes []Changes, learn func(changing, context.Context, []string) error) error {
 	for _, c := range changes {
 		switch {
 		case c.cache == nil:
-			return errors.New("cache: Write needs Changes that Cache.Changes has made")
+			return errors.New("cache: Write and Also need Changes that Cache.Changes has made")
 		case c.cache.closed():
 			return ErrClosed
 		case c.err != nil:
@@ -129,30 +260,31 @@ func ready(ctx context.Context, changes []Changes) error {
 		return err
 	}
 	for _, c := range changes {
-		if err := c.cache.ensure(ctx, c.ids); err != nil {
+		if err := learn(c.cache, ctx, c.ids); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eachOf calls do for all changes at once, and joins the errors.
-func eachOf(changes []Changes, do func(i int, c Changes) error) error {
-	if len(changes) == 1 {
-		return do(0, changes[0])
+// eachOf calls do for all at once, and joins the errors.
+func eachOf(all []held, do func(*held) error) error {
+	if len(all) == 1 {
+		return do(&all[0])
 	}
-	errs := make([]error, len(changes))
-	var all sync.WaitGroup
-	for i, c := range changes {
-		all.Go(func() {
-			contain.Call(func() error { return do(i, c) }, func(err error) { errs[i] = named(err) })
+	errs := make([]error, len(all))
+	var under sync.WaitGroup
+	for i := range all {
+		under.Go(func() {
+			contain.Call(func() error { return do(&all[i]) }, func(err error) { errs[i] = named(err) })
 		})
 	}
-	all.Wait()
+	under.Wait()
 	return errors.Join(errs...)
 }
 
-func (c *Cache[K, V]) closed() bool { return c.closing.Err() != nil }
+func (c *Cache[K, V]) closed() bool         { return c.closing.Err() != nil }
+func (c *Cache[K, V]) logger() *logonce.Log { return c.log }
 
 // hold closes ids to publication until end, which invalidates them.
 func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.Context) error) {
@@ -162,15 +294,8 @@ func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.
 		return err
 	})
 	if err != nil {
-		c.log.Warn("a write goes on without a hold on its keys", "error", named(err))
+		c.log.Warn("a write goes on without a hold on its keys", "error", err)
 	}
 	c.forgetLocal(ids)
 	return func(ctx context.Context) error { return c.forget(ctx, ids, lift) }
-}
-
-// unconfirmed logs what a transaction that failed does not tell its caller.
-func (c *Cache[K, V]) unconfirmed(ids []string, err error) {
-	if len(ids) > 0 {
-		c.log.Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", ids[0]), "error", err)
-	}
 }

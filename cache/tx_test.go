@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/redistest"
 )
 
 // written opens a cache that holds v1 of key 1, with v2 in the source.
@@ -56,7 +55,7 @@ func TestWriteGivesTheErrorOfTxAndInvalidates(t *testing.T) {
 			source.put(1, "v2")
 			return failed
 		})
-		if !errors.Is(err, failed) || errors.Is(err, cache.ErrUnavailable) {
+		if !errors.Is(err, failed) || errors.Is(err, cache.ErrNotInvalidated) {
 			r.Errorf("Write: %v", err)
 		}
 		c.gives(r, 1, "v2")
@@ -201,37 +200,6 @@ func TestHoldsOfTwoWritersStandSideBySide(t *testing.T) {
 		c.gives(r, 1, "v2")
 		c.comesFrom(r, 1, r.near())
 	})
-}
-
-// "Committed, not yet everywhere" is one thing and a failed transaction another. A caller
-// who tolerates ErrUnavailable must not tolerate a transaction that failed.
-func TestErrUnavailableFromWriteMeansCommitted(t *testing.T) {
-	server := start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
-	source := newRows(r, 1)
-	var log redistest.Log
-	c := open(r, source.source(), logged(&log))
-	server.Kill()
-	if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return nil }); !errors.Is(err, cache.ErrUnavailable) {
-		r.Errorf("tx succeeded and Redis is away: %v", err)
-	}
-	failed := errors.New("deadlock detected")
-	if err := c.Write(r.ctx, []int64{1}, func(context.Context) error { return failed }); err != failed {
-		r.Errorf("tx failed and Redis is away: %v", err)
-	}
-	log.Await(t, "the invalidation after a failed write is not confirmed")
-	for name, test := range map[string]struct {
-		key  string
-		want error
-	}{"a bad key": {tooLong, cache.ErrInvalidKey}, "a filter that does not learn": {"a", errBroken}} {
-		c := openOn(r, nil, cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "", nil }},
-			func(o *cache.Options) { o.Filter = brokenFilter{} })
-		err := c.Write(r.ctx, []string{test.key}, func(context.Context) error { r.Errorf("%s: tx runs", name); return nil })
-		if !errors.Is(err, test.want) || errors.Is(err, cache.ErrUnavailable) {
-			r.Errorf("%s: %v", name, err)
-		}
-	}
-	server.Restart()
 }
 
 var tooLong = strings.Repeat("x", 1000)

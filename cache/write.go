@@ -13,10 +13,13 @@ import (
 // Set publishes a value that the source already holds. It ends every lease of key, so
 // that no rebuild under way overwrites the value. Of two writers who Set at the same
 // time the later one stays, which need not be the one whose value the source kept:
-// where writers compete, use Write or Invalidate. It returns ErrInvalidKey,
-// ErrClosed, the error of a ctx that had ended already, that of the filter, the
-// codec's, or ErrUnavailable. A value that the codec does not take, or that is over
-// Options.MaxValue, is not stored; what was there before is dropped.
+// where writers compete, use Write or Invalidate.
+//
+// It does its work also when ctx has ended, as that of a request does whose client hangs
+// up, and takes RedisTimeout at most for each of its two round trips, beside the filter's
+// time. It returns ErrInvalidKey, ErrClosed or the error of the filter, and then nothing was
+// done; the codec's; or ErrNotInvalidated. A value that the codec does not take, or that is
+// over Options.MaxValue, is not stored; what was there before is dropped.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	return c.setAll(ctx, []K{key}, func(int) V { return value })
 }
@@ -29,10 +32,11 @@ func (c *Cache[K, V]) SetMany(ctx context.Context, values map[K]V) error {
 }
 
 func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) error {
-	ids, err := c.check(ctx, keys...)
+	ids, err := c.check(keys...)
 	if err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx)
 	if err := c.ensure(ctx, ids); err != nil {
 		return err
 	}
@@ -45,7 +49,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		c.compareFilter(ctx, ids[i])
 		data, size, ttl, err := c.format.encode(ids[i], entries[i])
 		if err != nil { // the source has another value than Redis all the same
-			unfit, data, size = append(unfit, err), nil, 0
+			unfit, data, size = append(unfit, named(err)), nil, 0
 		}
 		sizes[i] = size
 		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
@@ -59,7 +63,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 			c.putLocal(ids[i], keys[i], e, sizes[i])
 		}
 	}
-	return named(errors.Join(append(unfit, err)...))
+	return errors.Join(append(unfit, err)...)
 }
 
 // putLocal puts a value into the local tier that its caller has Set.
@@ -76,47 +80,47 @@ func (c *Cache[K, V]) putLocal(id string, key K, e *entry[V], encoded int) {
 // Invalidate drops keys after their write has committed. When it returns nil, no
 // Get that starts afterwards, in any process, takes from Redis or from a rebuild
 // under way what was there before; local tiers of other processes follow as soon
-// as the message arrives. An error matches ErrInvalidKey, ErrClosed or the error of
-// a ctx that had ended already, and then nothing was done, or ErrUnavailable. What is
-// not confirmed is tried again in the background until it is; until then this process
-// takes the keys neither from Redis nor puts them there. As the write has committed,
-// ctx should not be one that ends when the client hangs up.
+// as the message arrives. An error matches ErrInvalidKey or ErrClosed, and then nothing was
+// done, or ErrNotInvalidated. What is not confirmed is tried again in the background until
+// it is; until then this process takes the keys neither from Redis nor puts them there.
+//
+// The write has committed, so Invalidate does its work also when ctx has ended, as that of
+// a request does whose client hangs up. It waits for RedisTimeout at most.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	ids, err := c.check(ctx, keys...)
+	ids, err := c.check(keys...)
 	if err != nil {
 		return err
 	}
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
+	ctx = context.WithoutCancel(ctx)
+	return c.invalidate(ctx, ids)
 }
 
 // Announce says that keys are about to exist: they go into the filter, a counting one
 // counts them, and what is known of their absence is dropped. Call it before the row
 // commits. A reader who asks between Announce and the commit may learn once more that a
-// key does not exist, for at most Options.NullTTL; Write excludes that. Errors are those
-// of Invalidate and the filter's.
+// key does not exist, for at most Options.NullTTL; in a Write, [Also] does the same and
+// excludes that. Errors are those of Invalidate and the filter's, after which the row must
+// not commit. After ErrNotInvalidated it may: the filter knows the keys.
 func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
-	ids, err := c.check(ctx, keys...)
+	ids, err := c.check(keys...)
 	if err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx)
 	ctx, done := c.beginWrite(ctx, "announce", ids)
 	if err = c.announce(ctx, ids); err == nil {
-		err = c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
+		err = c.invalidate(ctx, ids)
 	}
 	done(Outcome{Err: err})
 	return err
 }
 
 // check returns the ids of all keys, or why nothing may be done.
-func (c *Cache[K, V]) check(ctx context.Context, keys ...K) ([]string, error) {
+func (c *Cache[K, V]) check(keys ...K) ([]string, error) {
 	if c.closed() {
 		return nil, ErrClosed
 	}
-	ids, err := c.ids(keys)
-	if err == nil {
-		err = ctx.Err()
-	}
-	return ids, err
+	return c.ids(keys)
 }
 
 func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
@@ -131,22 +135,30 @@ func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
 	return ids, nil
 }
 
+func (c *Cache[K, V]) invalidate(ctx context.Context, ids []string) error {
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
+}
+
 // forget invalidates ids, in Redis first: the other way round, a reader in between
 // could fill the local tier from Redis again.
 func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(context.Context) error) error {
 	err := c.change(ctx, "invalidate", ids, invalidate)
 	c.forgetLocal(ids)
-	return named(err)
+	return err
 }
 
-// change does what a writer waits for Redis for, and notes it.
+// change does what a writer waits for Redis for, and notes it. Its error is named.
 func (c *Cache[K, V]) change(ctx context.Context, call string, ids []string, do func(context.Context) error) error {
 	ctx, done := c.beginWrite(ctx, call, ids)
 	began := time.Now()
 	err := do(ctx)
 	c.times.write.add(&latencies, time.Since(began))
-	if err != nil && call != "hold" { // a hold that fails is told again at its end
+	switch {
+	case call == "hold": // whose end says so
+		err = named(err)
+	case err != nil:
 		c.counts.notInvalidated.Add(1)
+		err = notInvalidated(err)
 	}
 	done(Outcome{Err: err})
 	return err

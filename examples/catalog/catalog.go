@@ -57,7 +57,7 @@ func (c *Catalog) Name(ctx context.Context, id int64) (string, error) {
 // Rename gives a product another name.
 func (c *Catalog) Rename(ctx context.Context, id int64, name string) error {
 	err := c.products.Write(ctx, []int64{id}, func(ctx context.Context) error { return c.store.Rename(ctx, id, name) })
-	if errors.Is(err, cache.ErrUnavailable) { // committed, not yet everywhere
+	if errors.Is(err, cache.ErrNotInvalidated) { // committed, not yet everywhere
 		slog.Warn("other processes may show the old name for a while", "product", id, "error", err)
 		return nil
 	}

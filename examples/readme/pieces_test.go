@@ -4,6 +4,7 @@ package readme
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -35,9 +36,13 @@ func tenLines(ctx context.Context, rdb redis.UniversalClient, store store, seen 
 	return err
 }
 
-func invalidate(ctx context.Context, products products) (err error) {
-	err = products.Invalidate(context.WithoutCancel(ctx), 42) // cache.ErrUnavailable: not confirmed yet, it is tried again
-	err = products.Clear(ctx)                                 // all keys, in all processes, by one command
+func write(ctx context.Context, products products, store store) (err error) {
+	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // which says: committed, not everywhere yet, tried again
+		return err
+	}
+	err = products.Invalidate(ctx, 42) // also when the request has ended
+	err = products.Clear(ctx)          // all keys, in all processes, by one command
 	return err
 }
 

@@ -127,11 +127,11 @@ func TestTheTenLinesReadAndWrite(t *testing.T) {
 		if err := store.Rename(t.Context(), 42, "newer"); err != nil {
 			t.Fatal(err)
 		}
-		if err := invalidate(t.Context(), products); err != nil {
+		if err := write(t.Context(), products, store); err != nil {
 			t.Error(err)
 		}
-		if p, err := products.Get(t.Context(), 42); err != nil || p.Name != "newer" {
-			t.Errorf("after Invalidate: %+v, %v", p, err)
+		if p, err := products.Get(t.Context(), 42); err != nil || p.Name != "new" {
+			t.Errorf("after Write, Invalidate and Clear: %+v, %v", p, err)
 		}
 	})
 	if err != nil {

@@ -107,7 +107,7 @@ func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]
 func _(ctx context.Context, products *cache.Cache[int64, Product], store Store) error {
 	err := products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
 	switch {
-	case errors.Is(err, cache.ErrUnavailable): // committed, and not yet everywhere: levee goes on trying
+	case errors.Is(err, cache.ErrNotInvalidated): // committed, and not yet everywhere: levee goes on trying
 		slog.Warn("other processes may show the old name for a while", "error", err)
 	case err != nil: // the transaction's own error, or nothing has run
 		return err
