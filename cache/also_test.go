@@ -8,10 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // closedNow fails the test if what is loaded of key 1 now is published.
@@ -264,4 +268,55 @@ func TestACountingFilterCountsTheKeysOfAlso(t *testing.T) {
 		}
 	}
 	c.gives(r, twin, "new")
+}
+
+// A writer is a process that names key 1 inside a transaction, and is killed there.
+func writer(p *redistest.Parent, args []string) error {
+	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
+	defer rdb.Close()
+	c, err := cache.New(rdb, func(context.Context, int64) (string, error) { return "", errBroken },
+		cache.Options{Name: "test", Rebuild: mutexrebuild.Options{Hold: 2 * time.Second}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return cache.Write(context.Background(), func(ctx context.Context) error {
+		if err := cache.Also(ctx, c.Changes(1)); err != nil {
+			return err
+		}
+		p.Say("held")
+		_ = p.Next() // the commit is the parent's
+		return errors.New("it was not killed")
+	})
+}
+
+// A database may commit what its client asked for with its last breath. A reader who asks
+// between the statement and that commit must not keep the old row, and when nobody comes
+// to open the key, it opens by itself.
+func TestAWriterThatDiesBetweenHoldAndCommitLeavesNothingOld(t *testing.T) {
+	server := start(t)
+	for round, commits := range []bool{true, false, true} {
+		r := onServer(t, server, cell{redis: "real"})
+		source := newRows(r, 1)
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		child := redistest.Child(t, "writer", server.Addr())
+		child.Expect("held")
+		for range 3 {
+			closedNow(r, c, 1)
+		}
+		child.Kill()
+		want := "v1"
+		if commits {
+			want = fmt.Sprint("v2 of round ", round)
+			source.put(1, want)
+		}
+		r.eventually("what the database has is read", func() bool { got, err := c.Get(r.ctx, 1); return err == nil && got == want })
+		r.eventually("the key is open again", func() bool {
+			c.gives(r, 1, want)
+			return r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() == 1
+		})
+		c.gives(r, 1, want)
+		_ = c.Invalidate(r.ctx, 1)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -106,17 +107,32 @@ func (c cached) read(keys []int) ([]int64, error) {
 }
 
 // write commits once. What was not confirmed before the commit is begun again, and what
-// was not after it is repeated.
+// was not after it is repeated. Some transactions find their key inside, or write it in a
+// Write of their own that ends before the commit.
 func (c cached) write(key int, commit func()) error {
+	how := rand.IntN(4)
 	return insist(func() error {
 		committed := false
-		err := c.Write(context.Background(), []int{key}, func(context.Context) error {
+		var named []cache.Changes
+		if how > 1 {
+			named = append(named, c.Changes(key))
+		}
+		err := cache.Write(context.Background(), func(ctx context.Context) (err error) {
 			pause()
+			switch how {
+			case 0:
+				err = cache.Also(ctx, c.Changes(key))
+			case 1:
+				err = c.Write(ctx, []int{key}, func(context.Context) error { pause(); return nil })
+			}
+			if err != nil {
+				return err
+			}
 			commit()
 			committed = true
 			pause()
 			return nil
-		})
+		}, named...)
 		if err != nil && committed {
 			return c.invalidate(key)
 		}
