@@ -32,8 +32,8 @@ var (
 	// comes from the call that returns it alone: the error of a transaction that failed
 	// does not match it.
 	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
-	// ErrUnavailable reports, from Check, Warm and Refresh, that Redis could not be asked
-	// or did not confirm what they did.
+	// ErrUnavailable reports, from Check, Inspect, Warm and Refresh, that Redis could not be
+	// asked, or did not confirm what they did. The source is as it was.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.
