@@ -67,7 +67,7 @@ type Options struct {
 	Local localcache.Options
 	// Filter answers for keys that cannot exist. Nil: none.
 	Filter Filter
-	// FilterBestEffort lets Set, Write and Announce go on when the filter does not confirm
+	// FilterBestEffort lets Set, Write, Also and Announce go on when the filter does not confirm
 	// that it has learned of a key. So inserts run while a shared filter's Redis is out of
 	// reach, at a price: other processes, and this one when Redis answers again, may take
 	// the row for absent until the filter's next Rebuild. It is logged at Error.
