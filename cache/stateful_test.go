@@ -200,7 +200,7 @@ func (s *drama) step(key int64) {
 		if s.dice.roll(2) == 0 {
 			s.written(k, s.c.Invalidate(ctx, key))
 		} else {
-			s.written(k, s.c.Refresh(ctx, key))
+			s.confirmed(k, s.c.Refresh(ctx, key), cache.ErrUnavailable)
 		}
 	case 3:
 		s.replace(k, version)
@@ -292,9 +292,11 @@ func (s *drama) getMany(ctx context.Context, keys []int64) {
 	}
 }
 
-func (s *drama) written(k *scriptedKey, err error) {
+func (s *drama) written(k *scriptedKey, err error) { s.confirmed(k, err, cache.ErrNotInvalidated) }
+
+func (s *drama) confirmed(k *scriptedKey, err, may error) {
 	k.confirm(err)
-	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
+	if err != nil && !errors.Is(err, may) {
 		s.named(err)
 	}
 }
