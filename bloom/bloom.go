@@ -225,8 +225,8 @@ func (f *Filter) Remove(ctx context.Context, ids ...string) error {
 // Of a shared filter one Rebuild runs at a time in all processes, and calls wait for one
 // another as above. If a process dies during its Rebuild, the next one starts from the
 // beginning after ten seconds. Rebuild first waits until the log in Redis reaches
-// back MaxTransaction. It so also waits when the filter is new, because a Redis that has
-// lost adds looks the same. Rebuild returns ErrUnavailable if Redis does not answer
+// back MaxTransaction, and logs at Info how long. It so also waits when the filter is new,
+// because a Redis that has lost adds looks the same: by default a minute. Rebuild returns ErrUnavailable if Redis does not answer
 // when it is needed, or loses the filter during the Rebuild. When Rebuild has returned
 // nil, this process answers from the result, unless Redis has failed since.
 func (f *Filter) Rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 )
 
-// ErrParameters reports that a filter of this name is stored with another capacity,
-// rate, secret or format. To change one of these, use another Name.
-var ErrParameters = errors.New("bloom: the stored filter has other parameters")
+// ErrParameters reports that a filter of this name is stored with another Capacity,
+// FalsePositiveRate, Secret or Counting, or in another format. To change one of these takes
+// another Name, and a process that knows only one of two filters hides its new rows
+// from those that ask the other: docs/filter.md says how to go from one to the other.
+var ErrParameters = errors.New("bloom: the stored filter was made with other options")
 
 // errHeader reports a header that no version of this package has written.
 var errHeader = errors.New("bloom: the stored header is corrupt")
@@ -122,8 +125,7 @@ func decodeHeader(s string) (header, error) {
 func (h *header) accept(o Options) (key, error) {
 	size, hashes := o.size()
 	if h.size != size || h.hashes != hashes {
-		return key{}, fmt.Errorf("%w: %q has %d positions and %d of an id, these options give %d and %d",
-			ErrParameters, o.Name, h.size, h.hashes, size, hashes)
+		return key{}, fmt.Errorf("%w: %s", ErrParameters, h.differs(o, hashes))
 	}
 	if h.counting != o.Counting {
 		return key{}, fmt.Errorf("%w: %q was made with Counting or without, and is opened the other way", ErrParameters, o.Name)
@@ -139,4 +141,17 @@ func (h *header) accept(o Options) (key, error) {
 		return key{}, fmt.Errorf("%w: %q was made with another Secret", ErrParameters, o.Name)
 	}
 	return k, nil
+}
+
+// differs says in the words of Options why the table of a stored filter is not the one
+// that o gives. The stored filter does not know its Options, but the size of its table and
+// how many positions an id has, which come from the rate alone.
+func (h *header) differs(o Options, hashes int) string {
+	if h.hashes != hashes {
+		return fmt.Sprintf("%q was made with a FalsePositiveRate from %.2g to %.2g, and is opened with FalsePositiveRate %v",
+			o.Name, math.Exp2(-float64(h.hashes)), math.Exp2(1-float64(h.hashes)), o.FalsePositiveRate)
+	}
+	bits := -math.Log(o.FalsePositiveRate) / (math.Ln2 * math.Ln2) // of an id
+	return fmt.Sprintf("%q was made with a Capacity of about %.0f, if its FalsePositiveRate was %v as here, and is opened with Capacity %d",
+		o.Name, float64(h.size)/bits, o.FalsePositiveRate, o.Capacity)
 }

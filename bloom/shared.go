@@ -69,7 +69,7 @@ type shared struct {
 // the same Redis. The package documentation says what such a filter promises.
 //
 // Open asks Redis for the filter's record, and makes one if there is none. It returns
-// ErrParameters if the stored filter has another Capacity, FalsePositiveRate or Secret,
+// ErrParameters if the stored filter has another Capacity, FalsePositiveRate, Secret or Counting,
 // and an error that says so if it cannot work with a client like rdb.
 // If Redis does not answer, Open succeeds: the filter abstains and keeps trying. It also
 // abstains if the stored filter turns out only then to have other parameters. Open does

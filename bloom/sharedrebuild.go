@@ -65,6 +65,7 @@ type sharedRebuild struct {
 }
 
 const (
+	sayWait     = time.Second     // from which on the wait of a Rebuild is logged
 	grace       = time.Minute     // how long the old generation lives after the switch
 	copyTimeout = 5 * time.Second // how long Rebuild waits at its end for this process's copy
 )
@@ -134,6 +135,10 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) e
 	defer cancel(nil)
 	keeping.Go(func() { r.keepLease(ctx, cancel) })
 
+	if patience >= sayWait {
+		r.filter.o.Logger.Info("bloom: Rebuild waits before it reads the ids, as rows whose ids were added before the log begins may not have committed",
+			"filter", r.filter.quoted, "wait", patience)
+	}
 	err = pause(ctx, patience)
 	if err == nil {
 		err = r.scan(ctx, ids)

@@ -239,7 +239,8 @@ func (u *updater) report(ctx context.Context, err error) {
 		u.filter.o.Logger.Info("bloom: filter follows redis again", "filter", u.filter.quoted)
 		return
 	case lost:
-		u.filter.o.Logger.Warn("bloom: filter is new, or redis has lost it: it abstains until the next Rebuild", "filter", u.filter.quoted)
+		u.filter.o.Logger.Warn("bloom: filter is new, or redis has lost it: it abstains until the next Rebuild", "filter", u.filter.quoted,
+			"rebuild_waits_up_to", max(u.filter.o.MaxTransaction, 0))
 		return
 	}
 	u.filter.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", u.filter.quoted, "error", what)
