@@ -68,7 +68,8 @@ type Inspection struct {
 type Standing struct {
 	// State is "fresh", "stale", "fallback" or "dead": see the package's documentation.
 	// What was invalidated or cleared is dead, and so is what cannot be read. What the local
-	// tier has held for its whole time is "kept": it answers if Redis and the source do not.
+	// tier has held for its whole time, though its TTL is not past, is "kept": it answers if
+	// Redis and the source do not.
 	State string
 	Null  bool          // the key is known not to exist
 	Age   time.Duration // since the value was read from the source
@@ -140,10 +141,10 @@ func (c *Cache[K, V]) standingLocally(key K, now time.Time) *Standing {
 	}
 	switch {
 	case held.Left > 0:
-	case held.Kept && held.Value != nil && s.State != "dead":
-		s.State = "kept"
-	default:
+	case !held.Kept:
 		s.State = "dead"
+	case s.State == "fresh":
+		s.State = "kept"
 	}
 	return s
 }
