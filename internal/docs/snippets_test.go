@@ -211,5 +211,9 @@ func _(ctx context.Context, rdb redis.UniversalClient, products *cache.Cache[int
 	if old := rdb.Del(context.WithoutCancel(ctx), "product:42").Err(); old != nil { // until nobody reads the old cache any more
 		slog.Warn("the old cache may show the old name until its TTL", "error", old)
 	}
+	if errors.Is(err, cache.ErrNotInvalidated) { // committed, and levee goes on trying
+		slog.Warn("other processes may show the old name for a while", "error", err)
+		err = nil
+	}
 	return err
 }
