@@ -86,6 +86,43 @@ func TestAFillThatAnInvalidationHasOvertakenIsDropped(t *testing.T) {
 	}
 }
 
+// A Set is overtaken by an Invalidate that has told its caller that it is done.
+//
+// Catches a Set that puts its value into the local tier whatever has happened since it
+// began: without Redis it answered for its whole TTL.
+func TestASetThatAnInvalidationHasOvertakenIsDropped(t *testing.T) {
+	for _, at := range []struct {
+		point string
+		cell  cell
+	}{
+		{"claimed", cell{redis: "mini", local: true}},
+		{"claimed", cell{redis: "none", local: true}},
+		{"set", cell{redis: "none", local: true}},
+	} {
+		t.Run(at.point, func(t *testing.T) {
+			inCells(t, []cell{at.cell}, func(r *rig) {
+				source := newRows(r, 1)
+				c := open(r, source.source())
+				reached, release := stopAt(r, at.point)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if err := c.Set(r.ctx, 1, "v1"); err != nil {
+						r.Error(err)
+					}
+				})
+				<-reached
+				source.put(1, "v2")
+				if err := c.Invalidate(r.ctx, 1); err != nil {
+					r.Fatal(err)
+				}
+				release()
+				wg.Wait()
+				c.gives(r, 1, "v2")
+			})
+		})
+	}
+}
+
 // Readers of a key that a writer holds must not keep it, because the message of
 // the write's end may come before their fill.
 func TestAFillDuringAWriteIsDropped(t *testing.T) {

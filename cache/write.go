@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -54,27 +56,44 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		sizes[i] = size
 		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
-	err = c.change(ctx, "set", ids, func(ctx context.Context) error { return c.fleet.SetMany(ctx, publications...) })
-	// With Redis, another process may have invalidated the value already: the
-	// local tier fills from Redis, which knows the order.
-	c.forgetLocal(ids)
-	if err == nil && !c.fleet.Shared() {
-		for i, e := range entries {
-			c.putLocal(ids[i], keys[i], e, sizes[i])
+	err = c.change(ctx, "set", ids, func(ctx context.Context) error {
+		if !c.fleet.Shared() {
+			c.setHere(ctx, ids, keys, entries, sizes)
+			return nil
 		}
-	}
+		err := c.fleet.SetMany(ctx, publications...)
+		// Another process may have invalidated the value already: the local tier fills
+		// from Redis, which knows the order.
+		c.forgetLocal(ids)
+		return err
+	})
 	return errors.Join(append(unfit, err)...)
 }
 
-// putLocal puts a value into the local tier that its caller has Set.
-func (c *Cache[K, V]) putLocal(id string, key K, e *entry[V], encoded int) {
-	if encoded == 0 {
-		return
+// setHere sets values without Redis, in the local tier alone. An invalidation may come
+// between any two of its steps: it takes the lease away, or overtakes the mark.
+func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entries []*entry[V], encoded []int) {
+	leases := make([]mutexrebuild.Publication, len(ids))
+	for i, grant := range c.fleet.Claim(ctx, ids...) {
+		leases[i].Lease = grant.Lease
 	}
-	if c.source.Clone != nil {
-		e.value = c.source.Clone(e.value) // the caller may go on to change its own
+	failpoint.At("claimed")
+	c.forgetLocal(ids)
+	marks := make([]localcache.Mark, len(ids))
+	for i, id := range ids {
+		marks[i] = c.local.Mark(id)
 	}
-	c.local.Put(id, key, *e, c.format.sizeOf(e.value, encoded), min(e.ttl(), c.o.Local.TTL))
+	for i, outcome := range c.fleet.Replace(ctx, leases...) {
+		e := entries[i]
+		if !outcome.Published || encoded[i] == 0 || c.cleared(e) {
+			continue
+		}
+		if c.source.Clone != nil {
+			e.value = c.source.Clone(e.value) // the caller may go on to change its own
+		}
+		failpoint.At("set")
+		c.local.Fill(marks[i], keys[i], *e, c.format.sizeOf(e.value, encoded[i]), min(e.ttl(), c.o.Local.TTL))
+	}
 }
 
 // Invalidate drops keys after their write has committed. When it returns nil, no

@@ -129,6 +129,32 @@ func TestInvalidateBeatsALoadThatBeganBefore(t *testing.T) {
 	})
 }
 
+// Without Redis there is nothing but the local tier to keep what was Set.
+//
+// Catches a Set whose value comes there though an Invalidate has returned since the Set
+// began: it answered for its whole TTL.
+func TestAnInvalidationBeatsASetInFlightWithoutRedis(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		rows := newRows(r, 1)
+		source := rows.source()
+		var c *probe[int64, string]
+		source.Clone = func(v string) string { // which Set calls for what it keeps
+			if v == "set" {
+				rows.put(1, "v2")
+				if err := c.Invalidate(r.ctx, 1); err != nil {
+					r.Error(err)
+				}
+			}
+			return v
+		}
+		c = open(r, source)
+		if err := c.Set(r.ctx, 1, "set"); err != nil {
+			r.Fatal(err)
+		}
+		c.gives(r, 1, "v2")
+	})
+}
+
 func TestInvalidateManyKeysAtOnce(t *testing.T) {
 	const n = 500 // more than go in one round trip, and more than the unbuffered connections of miniredis take
 	inCells(t, []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}, func(r *rig) {
