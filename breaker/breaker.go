@@ -43,7 +43,8 @@
 // each other do not wait for each other in vain, whatever the limit. The Breaker knows
 // an inner call by its context, which must be made from that of the function. It must
 // be told of functions that wait for calls that others have made: see [Pause] and
-// [Call]. Package cache does.
+// [Call]. Package cache does. A function of one Breaker that calls another is a caller
+// like any other there.
 //
 // What is promised:
 //

@@ -24,7 +24,8 @@ import (
 // and those that such a function waits for, whoever made them (Call.Inner). When the wait
 // is over the function goes on in its place, or in the next one that comes free, before
 // all others. So no more than the limit are at work at any time, and if all that hold
-// places wait, an inner call runs: there is no deadlock at any limit.
+// places wait, an inner call runs: there is no deadlock at any limit. A function of another
+// Breaker calls from outside.
 
 // A holder is a function that has a place.
 type holder struct {
@@ -47,19 +48,19 @@ func holderOf(ctx context.Context) *holder {
 	return h
 }
 
-// runs reports whether h or a function that it was called from still runs.
-func (h *holder) runs() bool {
+// runs reports whether h or a function that it was called from has a place of q and still
+// runs.
+func (h *holder) runs(q *queue) bool {
 	for ; h != nil; h = h.outer {
-		if !h.over.Load() {
+		if h.queue == q && !h.over.Load() {
 			return true
 		}
 	}
 	return false
 }
 
-// Inside reports whether ctx is that of a function that a Breaker runs, or made from
-// one.
-func Inside(ctx context.Context) bool { return holderOf(ctx).runs() }
+// Inside reports whether ctx is that of a function that b runs, or made from one.
+func (b *Breaker) Inside(ctx context.Context) bool { return holderOf(ctx).runs(b.orOff().queue) }
 
 // Pause says that the function whose context ctx is, if it is one, waits for others,
 // until the returned function is called; that one waits in turn until the function may

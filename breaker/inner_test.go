@@ -207,3 +207,55 @@ func TestAPauseBesideTheEndOfItsFunctionCostsNoPlace(t *testing.T) {
 		t.Errorf("%d at work at a time, not %d: %v", most, limit, err)
 	}
 }
+
+// A function of one Breaker that calls another is a caller like any other there.
+//
+// Catches one that is taken for an inner call of the other: it came before all who called
+// directly, and neither MaxQueue nor QueueTimeout held for it. It waited for five seconds.
+func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		categories := newBreaker(t, breaker.Options{})
+		products := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 100 * time.Millisecond, MaxQueue: 2})
+		nested := func(fn func(ctx context.Context) error) error {
+			return categories.Do(context.Background(), func(ctx context.Context) error {
+				if categories.Inside(ctx) == products.Inside(ctx) {
+					t.Error("the context is not of this one breaker")
+				}
+				return products.Do(ctx, fn)
+			})
+		}
+		release, order := make(chan struct{}), make(chan string, 3)
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		synctest.Wait()
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { order <- "direct"; return nil })
+		})
+		synctest.Wait()
+		calls.Go(func() { _ = nested(func(context.Context) error { order <- "nested"; return nil }) })
+		synctest.Wait()
+		if err := nested(func(context.Context) error { return nil }); !errors.Is(err, breaker.ErrLimited) {
+			t.Errorf("with a full queue: %v", err)
+		}
+		close(release)
+		calls.Wait()
+		if first := <-order; first != "direct" {
+			t.Errorf("the %s call ran first", first)
+		}
+
+		release = make(chan struct{})
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		synctest.Wait()
+		began := time.Now()
+		err := nested(func(context.Context) error { return nil })
+		if took := time.Since(began); !errors.Is(err, breaker.ErrLimited) || took > 100*time.Millisecond {
+			t.Errorf("it waited for %v, %v", took, err)
+		}
+		close(release)
+		calls.Wait()
+	})
+}

@@ -70,7 +70,7 @@ func (q *queue) acquire(ctx context.Context, c Call) (*holder, error) {
 	if q == nil {
 		return h, nil
 	}
-	inner := h.outer.runs() || c.wantedInside()
+	inner := h.outer.runs(q) || c.wantedInside()
 	q.mu.Lock()
 	if q.fits(c.Class, inner) {
 		q.take(h, inner)

@@ -118,7 +118,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
-	c.flights.Inner = breaker.Inside
+	c.flights.Inner = c.o.Breaker.Inside
 	c.flights.Refused = func(err error) bool { return errors.Is(err, breaker.ErrLimited) }
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (c *Cache[K, V]) load(jobs []*job[K, V]) {
 		c.loadMany(jobs)
 		return
 	}
-	if !inner(jobs) && c.gather[jobs[0].class].load(jobs, c.crowd(jobs).Inner(), c.loadMany) {
+	if !c.inner(jobs) && c.gather[jobs[0].class].load(jobs, c.crowd(jobs).Inner(), c.loadMany) {
 		return
 	}
 	c.gatherInner[jobs[0].class].load(jobs, nil, c.loadMany)
@@ -48,8 +48,8 @@ func (c *Cache[K, V]) load(jobs []*job[K, V]) {
 // inner reports whether a load waits for one of jobs, or asks for them. Its place is of
 // no use until they are loaded, so they must not wait for jobs that may wait for a
 // place.
-func inner[K comparable, V any](jobs []*job[K, V]) bool {
-	return breaker.Inside(jobs[0].ctx) || slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return j.flight.Inner() })
+func (c *Cache[K, V]) inner(jobs []*job[K, V]) bool {
+	return c.o.Breaker.Inside(jobs[0].ctx) || slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return j.flight.Inner() })
 }
 
 // crowd returns those who wait for jobs.

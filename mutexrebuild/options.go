@@ -49,8 +49,9 @@ type Options struct {
 	// LoadTimeout is how long a load may take. 0: 5 s.
 	LoadTimeout time.Duration
 	// WaitBudget is how long callers wait for the leases of other processes before
-	// they load without one. 0: LoadTimeout, after which a holder that is alive has
-	// published or given up.
+	// they load without one. 0: as long as a load may take, after which a holder that is
+	// alive has published or given up. That is LoadTimeout, and in a cache the Timeout and
+	// QueueTimeout of its breaker together, 10 s by default.
 	WaitBudget time.Duration
 	// ErrorHold is how long the error of a load answers for the key, give or take
 	// a fifth. 0: 250 ms; negative: not at all.
