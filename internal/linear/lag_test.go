@@ -1,0 +1,150 @@
+package linear
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// What a read may still give of a source whose replicas lag by at most replicaLag: after
+// that time a load brings the new row, and what one reader has loaded meanwhile answers
+// for another second.
+const (
+	replicaLag = 2 * time.Second
+	allowed    = replicaLag + time.Second + 100*time.Millisecond
+)
+
+// A replica is a database whose loads read from replicas, each of which is behind by any
+// time up to replicaLag.
+type replica struct {
+	mu   sync.Mutex // guards rows
+	rows map[int][]row
+}
+
+// A row is a version of a key, and when it was committed.
+type row struct {
+	version int64
+	at      time.Time
+}
+
+func (r *replica) commit(key int) (version int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	version = int64(len(r.rows[key]) + 1)
+	r.rows[key] = append(r.rows[key], row{version, time.Now()})
+	return version
+}
+
+func (r *replica) load(_ context.Context, key int) (int64, error) {
+	time.Sleep(rand.N(20 * time.Millisecond))
+	defer time.Sleep(rand.N(20 * time.Millisecond))
+	seen := time.Now().Add(-rand.N(replicaLag))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, row := range slices.Backward(r.rows[key]) {
+		if !row.at.After(seen) {
+			return row.version, nil
+		}
+	}
+	return 0, nil
+}
+
+// A laggingHistory is that of caches with local tiers in several processes, whose source
+// is a replica, in a bubble: so its bounds hold to the millisecond on any machine.
+type laggingHistory struct {
+	mu  sync.Mutex // guards ops
+	ops []op
+}
+
+func (h *laggingHistory) add(o op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, o)
+}
+
+// recordLagging records reads and writes for a while.
+func recordLagging(t *testing.T, length time.Duration) (h *laggingHistory) {
+	const processes, keys, readers = 3, 4, 2
+	h = &laggingHistory{}
+	synctest.Test(t, func(t *testing.T) {
+		server, db := redistest.Mini(t), &replica{rows: map[int][]row{}}
+		began := time.Now()
+		var running sync.WaitGroup
+		for process := range processes {
+			rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 })
+			c, err := cache.New(rdb, db.load, cache.Options{
+				Name: "lag", TTL: 10 * time.Minute, ReplicaLag: replicaLag, EarlyRefresh: -1, Logger: quiet,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			for reader := range readers {
+				running.Go(func() {
+					for time.Since(began) < length {
+						time.Sleep(rand.N(200 * time.Millisecond))
+						key, call := rand.IntN(keys), time.Since(began)
+						version, err := c.Get(t.Context(), key)
+						if err != nil {
+							t.Errorf("Get: %v", err)
+						}
+						h.add(op{Client: int64(process*readers + reader), Key: int64(key), Value: version, Call: int64(call), Return: int64(time.Since(began))})
+					}
+				})
+			}
+			running.Go(func() {
+				for time.Since(began) < length {
+					time.Sleep(rand.N(20 * time.Second))
+					key, call := rand.IntN(keys), time.Since(began)
+					version, err := writeLagging(t.Context(), c, db, key)
+					if err != nil {
+						continue // nothing is promised
+					}
+					h.add(op{Client: int64(process), Key: int64(key), Value: version, Call: int64(call), Return: int64(time.Since(began) + allowed), Write: true})
+				}
+			})
+		}
+		running.Wait()
+	})
+	return h
+}
+
+func writeLagging(ctx context.Context, c *cache.Cache[int, int64], db *replica, key int) (version int64, err error) {
+	if rand.IntN(2) == 0 {
+		version = db.commit(key)
+		return version, c.Invalidate(ctx, key)
+	}
+	err = c.Write(ctx, []int{key}, func(context.Context) error {
+		time.Sleep(rand.N(50 * time.Millisecond))
+		version = db.commit(key)
+		time.Sleep(rand.N(50 * time.Millisecond))
+		return nil
+	})
+	return version, err
+}
+
+// With Options.ReplicaLag the row of a lagging replica never enters the cache: what was
+// read from one answers for a second, and not for the life of an entry, here or elsewhere.
+//
+// Catches an invalidation that leaves no hold for ReplicaLag: three reads of four give a row
+// that must have ended.
+func TestARowOfALaggingReplicaDoesNotStay(t *testing.T) {
+	for round := range redistest.Pick(2, 100) {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			h := recordLagging(t, 10*time.Minute)
+			if bad := stale(h.ops); len(bad) > 0 {
+				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
+			}
+		})
+	}
+}
