@@ -45,7 +45,9 @@ type Source[K comparable, V any] struct {
 	// is the number in decimal as strconv.FormatInt(k, 10) gives it: 42 and -7. The id of
 	// a named type is that of the type below it.
 	Key func(K) string
-	// TTL is how long a value may live. Nil, 0 or less means Options.TTL.
+	// TTL is how long a value is fresh. Nil, 0 or less means Options.TTL. It is not a hard
+	// end: the stale windows of Options follow it, so a token or a signed URL that ends by
+	// itself needs a TTL that is shorter by the longer of them, or a cache without them.
 	TTL func(K, V) time.Duration
 	// Clone copies a value for a caller who may change it. Nil means that values
 	// with pointers, slices or maps in them are shared between callers, who must not

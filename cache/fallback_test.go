@@ -23,9 +23,9 @@ func onlyFallback(o *cache.Options) {
 
 // oldAndSlow opens a cache that has v1 past its TTL, over a source that has v2 and takes
 // so long to say so.
-func oldAndSlow(r *rig, load time.Duration) (*rows, *probe[int64, string]) {
+func oldAndSlow(r *rig, load time.Duration, adjust ...func(*cache.Options)) (*rows, *probe[int64, string]) {
 	source := newRows(r, 1)
-	c := open(r, source.source(), onlyFallback)
+	c := open(r, source.source(), append(adjust, onlyFallback)...)
 	c.gives(r, 1, "v1")
 	time.Sleep(2 * time.Second)
 	source.put(1, "v2")
@@ -33,11 +33,33 @@ func oldAndSlow(r *rig, load time.Duration) (*rows, *probe[int64, string]) {
 	return source, c
 }
 
+// The TTL is kept while the source works: a slow one is waited for. With a SoftTimeout
+// of 200 ms by default all three got v1 after that time, though nothing had failed.
+func TestASlowSourceIsWaitedForPastTheTTL(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source, c := oldAndSlow(r, 300*time.Millisecond)
+		began := time.Now()
+		var callers sync.WaitGroup
+		for range 3 { // one opens the flight, the others join it
+			callers.Go(func() {
+				got, err := c.Fetch(r.ctx, 1)
+				if took := time.Since(began); err != nil || got.Value != "v2" || got.Stale || took < 300*time.Millisecond || took > 350*time.Millisecond {
+					r.Errorf("Fetch: %+v, %v after %v", got, err, took)
+				}
+			})
+		}
+		callers.Wait()
+		if n, s := source.loads(1), c.Stats(); n != 2 || s.Stale != 0 {
+			r.Errorf("%d loads, %d stale answers", n, s.Stale)
+		}
+	})
+}
+
 // Without SoftTimeout a caller with a long deadline waits for a slow database
 // although there is an old value to answer with.
 func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
-		source, c := oldAndSlow(r, 3*time.Second)
+		source, c := oldAndSlow(r, 3*time.Second, func(o *cache.Options) { o.SoftTimeout = 200 * time.Millisecond })
 
 		for i := range 3 { // one opens the flight, the others join it
 			began := time.Now()

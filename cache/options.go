@@ -39,8 +39,10 @@ type Options struct {
 	// rollback, as long as no more than two schemas that follow each other are in use.
 	Schema int
 
-	// TTL is how long a value may live, from its load. 0: 10 minutes. At least
-	// 1 ms.
+	// TTL is how long a value is fresh, from its load. 0: 10 minutes. At least 1 ms.
+	// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is
+	// refreshed, and then, up to StaleIfError (1 h) after the TTL, only if its load fails
+	// or is refused, or when the caller's own deadline comes.
 	TTL time.Duration
 	// NullTTL is the TTL of the knowledge that a key does not exist. 0: 30 s.
 	NullTTL time.Duration
@@ -48,12 +50,12 @@ type Options struct {
 	// 0: 0.1; negative: none.
 	Jitter float64
 
-	// StaleWhileRevalidate is how long after its TTL a value still answers at once,
+	// StaleWhileRevalidate is how long after its TTL a value is still served at once,
 	// while it is refreshed in the background. 0: 30 s; negative: not at all.
 	StaleWhileRevalidate time.Duration
-	// StaleIfError is how long after its TTL a value still answers when the source
-	// does not: when its load fails, is shed, or takes longer than the caller can
-	// wait. Redis keeps values as long. 0: 1 hour; negative: not at all.
+	// StaleIfError is how long after its TTL a value is still served when its load fails
+	// or is refused, or when the caller's own deadline comes; a slow source is waited
+	// for. Redis keeps values as long. 0: 1 hour; negative: not at all.
 	StaleIfError time.Duration
 	// EarlyRefresh scales how long before the end of its TTL a value that is read
 	// often is refreshed in the background, in units of what its load takes. 0: 1;
@@ -83,8 +85,8 @@ type Options struct {
 	// Timeout together.
 	Rebuild mutexrebuild.Options
 	// SoftTimeout is how long a Get waits for a load when there is a value past its TTL
-	// to answer with (see StaleIfError). The load goes on. 0: 200 ms; negative: as long
-	// as its context.
+	// that could be served (see StaleIfError): for those who prefer an old value to a
+	// wait. The load goes on. 0: as long as its context lets it.
 	SoftTimeout time.Duration
 	// Refreshes is how many values are refreshed in the background at a time. 0: 16;
 	// negative: none.
@@ -161,6 +163,7 @@ func (o Options) withDefaults() (Options, error) {
 		orDefault("NullTTL", &o.NullTTL, 30*time.Second, time.Millisecond),
 		orDefault("RedisTimeout", &o.RedisTimeout, 250*time.Millisecond, time.Millisecond),
 		orDefault("ReplicaLag", &o.ReplicaLag, 0, time.Millisecond),
+		orDefault("SoftTimeout", &o.SoftTimeout, 0, time.Millisecond),
 		orDefault("MaxKey", &o.MaxKey, 512, 1),
 		orDefault("MaxValue", &o.MaxValue, 1<<20, 1),
 	)
@@ -169,9 +172,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
-	}
-	if o.SoftTimeout == 0 {
-		o.SoftTimeout = 200 * time.Millisecond
 	}
 	if o.Refreshes == 0 {
 		o.Refreshes = 16
