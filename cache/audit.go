@@ -222,7 +222,7 @@ func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) *entry[V] {
 // fromSource loads key for nobody but its caller.
 func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	_, err := c.askSource(ctx, []string{id}, breaker.Call{Class: background}, func(ctx context.Context) error {
+	_, _, err := c.askSource(ctx, []string{id}, breaker.Call{Class: background}, func(ctx context.Context) error {
 		var value V
 		var values map[K]V
 		var err error
@@ -232,7 +232,7 @@ func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[
 		} else if values, err = c.source.LoadMany(ctx, []K{key}); err == nil {
 			value, there = values[key]
 		}
-		if c.isNotFound(err) { // a success of the source
+		if c.isNotFound(err) || err == nil && isNil(&value) { // a success of the source
 			there, err = false, nil
 		}
 		brought.Store(&entry[V]{value: value, life: life{null: !there}})

@@ -82,12 +82,31 @@ type passage struct {
 	net.Conn
 	way   *way
 	until chan struct{} // nil: nothing is kept back
+	late  time.Time     // when a read gives up
+}
+
+func (p *passage) SetReadDeadline(t time.Time) error {
+	p.late = t
+	return p.Conn.SetReadDeadline(t)
+}
+
+func (p *passage) SetDeadline(t time.Time) error {
+	p.late = t
+	return p.Conn.SetDeadline(t)
 }
 
 func (p *passage) Read(b []byte) (int, error) {
 	n, err := p.Conn.Read(b)
 	if p.until != nil {
-		<-p.until
+		var late <-chan time.Time
+		if !p.late.IsZero() {
+			late = time.After(time.Until(p.late))
+		}
+		select {
+		case <-p.until:
+		case <-late:
+			return 0, os.ErrDeadlineExceeded
+		}
 		p.until = nil
 	}
 	return n, err

@@ -381,7 +381,9 @@ func TestAHungKeyLeavesTheOthersTheirValuesAtTheDeadline(t *testing.T) {
 func TestABatchOfOldValuesTakesOneSoftTimeout(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source := newBatches(r, 1, 100)
-		window := func(o *cache.Options) { o.StaleWhileRevalidate, o.StaleIfError, o.Jitter, o.SoftTimeout = -1, time.Hour, -1, 200*time.Millisecond }
+		window := func(o *cache.Options) {
+			o.StaleWhileRevalidate, o.StaleIfError, o.Jitter, o.SoftTimeout = -1, time.Hour, -1, 200*time.Millisecond
+		}
 		c := open(r, source.source(), window, ttl(time.Minute))
 		c.givesMany(r, upTo(1, 100), "v1")
 		time.Sleep(2 * time.Minute)

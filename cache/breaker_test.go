@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -181,6 +182,25 @@ func TestASourceThatOnlyHangsOpensTheBreaker(t *testing.T) {
 			if errors.Is(err, breaker.ErrLimited) {
 				time.Sleep(50 * time.Millisecond) // it has heard at once that its turn cannot come in time
 			}
+		}
+	})
+}
+
+// A loader may return the ErrLimited of a breaker of its own. That is an error of a load that
+// has run, so it is held. Taken for a refusal of this cache's breaker, which other callers may
+// not meet, it made twenty Gets run the outer query twenty times.
+func TestAnErrLimitedOfTheLoaderIsHeld(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none"}}, func(r *rig) {
+		source := newRows(r, 1)
+		source.slowly(func(context.Context, int64) error { return fmt.Errorf("outer query: %w", breaker.ErrLimited) })
+		c := open(r, source.source())
+		for range 20 {
+			if _, err := c.Get(r.ctx, 1); !errors.Is(err, breaker.ErrLimited) {
+				r.Errorf("got %v", err)
+			}
+		}
+		if n := source.loads(1); n != 1 {
+			r.Errorf("%d loads for 20 Gets", n)
 		}
 	})
 }

@@ -19,16 +19,25 @@ import (
 
 // A Loader reads the value of key from the source. It says that there is none by
 // an error that matches [ErrNotFound] or sql.ErrNoRows, or that [Options.IsNotFound]
-// recognizes; a nil pointer without an error is a value like any other. It is called
-// concurrently for different keys, on goroutines of the cache. Its context has the
-// values of the caller's, but not its end: it ends after the load timeout, and on Close.
-// A panic or Goexit of it is an error of those who wait for the key.
+// recognizes, or by a nil pointer without an error, if V is a pointer's type. It is called
+// concurrently for different keys, on goroutines of the cache. A panic or Goexit of it is
+// an error of those who wait for the key.
+//
+// Its context ends after the load timeout, and on Close, and not when a caller leaves.
+//
+// # The result depends on the key alone
+//
+// The context has the values of one caller's: of whoever happened to start the load. The
+// result goes to all callers, in all processes. So a loader must not read a user, a tenant,
+// a locale or a transaction from its context. What the result depends on belongs into the
+// key. Values that do not change the result, such as a trace's span or a logger, are what
+// the context is for.
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several different keys. A key that is absent
-// from the map does not exist, and one that was not asked for is ignored. An error is
-// that of all keys, whatever the map holds. Its context has the values of that of one
-// of the callers. The rest is as for [Loader].
+// from the map, or has a nil pointer there, does not exist, and one that was not asked
+// for is ignored. An error is that of all keys, whatever the map holds. The rest is as for
+// [Loader]: its context has the values of that of one of the callers.
 type BatchLoader[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
 
 // A Source is where values come from, and what the cache has to know of them.
@@ -121,7 +130,6 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
 	c.flights.Inner = c.o.Breaker.Inside
-	c.flights.Refused = func(err error) bool { return errors.Is(err, breaker.ErrLimited) }
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}

@@ -8,10 +8,10 @@
 //
 // # The read path
 //
-//	Get ─▶ local tier ─▶ filter ─▶ flight ─▶ Redis ─▶ breaker ─▶ lease ─▶ loader ─▶ publish ─▶ local tier ─▶ answer
+//	Get ─▶ local tier ─▶ filter ─▶ Redis ─▶ flight ─▶ breaker ─▶ lease ─▶ loader ─▶ publish ─▶ local tier ─▶ answer
 //
 // A hit in the local tier costs no allocation and no clock call, a hit in Redis one
-// read. The callers of one process who want the same key share a flight. On a miss the
+// read. The callers of one process who miss the same key share a flight. The
 // flight that gets the key's lease in Redis asks the source, and the flights of other
 // processes wait for it. The lease is both the mutex of the rebuild and the right to
 // publish its result. That a key does not exist is a result like any other, with a TTL
@@ -19,15 +19,18 @@
 //
 // # Beyond the TTL
 //
-// A value past its TTL still answers: for [Options.StaleWhileRevalidate] at once,
-// while one process of the fleet refreshes it in the background, and for
-// [Options.StaleIfError] in place of an error of the source, or when the caller cannot
-// wait for the source. [Result] marks it. A value that is read often is refreshed
-// before its TTL ends, see [Options.EarlyRefresh]. While Redis is out of reach, and in a
-// cache without Redis, a value that the process has kept in its local tier answers
-// until StaleWhileRevalidate ends, and is refreshed in the background. An invalidation
-// ends a value in any of these states, and nulls never live longer than
+// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is
+// refreshed, and then, up to StaleIfError (1 h) after the TTL, only if its load fails
+// or is refused, or when the caller's own deadline comes. [Result] marks it. A value that
+// is read often is refreshed before its TTL ends, see [Options.EarlyRefresh]. An
+// invalidation ends a value in any of these states, and nulls never live longer than
 // [Options.NullTTL].
+//
+// While Redis is out of reach, a value that the process has loaded within the last second
+// is served, marked stale. An older one is loaded if there is a place among the degraded
+// loads; if there is none, or the load fails, a value that the process has kept in its
+// local tier is served. In a cache without Redis a kept value is served until
+// StaleWhileRevalidate ends, and is refreshed in the background past its TTL.
 //
 // # Writing
 //

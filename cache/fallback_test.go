@@ -82,6 +82,99 @@ func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 	})
 }
 
+// Each caller has a fallback of its own. When the one who opened the flight kept it for the
+// others, those who joined between the flight's decision and that had none, and nobody read
+// again for them: nine of these ten ended with their contexts' errors.
+func TestThereIsAFallbackForEverybodyWhoWaits(t *testing.T) {
+	const callers = 10
+	for name, test := range map[string]struct {
+		waits, fails bool
+	}{
+		"while the first one reads":                     {false, false},
+		"one after another":                             {true, false},
+		"while the first one reads, and the load fails": {false, true},
+		"one after another, and the load fails":         {true, true},
+	} {
+		for _, tiers := range withRedis {
+			t.Run(name+", "+tiers.String(), func(t *testing.T) {
+				inBubble(t, tiers, func(r *rig, m *redistest.MiniServer) {
+					window := func(o *cache.Options) {
+						o.TTL, o.Jitter, o.EarlyRefresh = 300*time.Millisecond, -1, -1
+						o.StaleWhileRevalidate, o.StaleIfError = -1, time.Minute
+					}
+					source := newRows(r, 1)
+					first := open(r, source.source(), window)
+					r.deaf = true // messages are not live yet, and this process has kept nothing
+					w := &way{}
+					second := openOn(r, w.client(r, m), source.source(), window)
+					first.gives(r, 1, "v1")
+					time.Sleep(time.Second)
+					source.slowly(func(context.Context, int64) error {
+						if test.fails {
+							time.Sleep(100 * time.Millisecond)
+							return errBroken
+						}
+						time.Sleep(3 * time.Second)
+						return nil
+					})
+					release := w.keepBack() // the reply to the first of them
+					defer release()
+					var wg sync.WaitGroup
+					for range callers {
+						if test.waits {
+							release()
+							synctest.Wait()
+						}
+						wg.Go(func() {
+							ctx, cancel := context.WithTimeout(r.ctx, 300*time.Millisecond)
+							defer cancel()
+							if got, err := second.Fetch(ctx, 1); err != nil || got.Value != "v1" || !got.Stale {
+								r.Errorf("Fetch: %+v, %v", got, err)
+							}
+						})
+					}
+					synctest.Wait()
+					release()
+					wg.Wait()
+					if s := second.Stats(); s.Stale != callers || s.Fallbacks != callers {
+						r.Errorf("%d stale answers, %d fallbacks", s.Stale, s.Fallbacks)
+					}
+					if n := source.loads(1); n != 2 {
+						r.Errorf("%d loads", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// So has each key of a batch that waits for loads which others have begun.
+func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
+	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
+		const keys = 20
+		source, gate := newBatches(r, 1, keys), newLatch()
+		defer close(gate.open)
+		c := open(r, source.source(), onlyFallback)
+		c.givesMany(r, upTo(1, keys), "v1")
+		time.Sleep(2 * time.Second)
+		source.slowly(func(ctx context.Context, _ []int64) error { return gate.wait(ctx, 0) })
+		var wg sync.WaitGroup
+		wg.Go(func() { c.givesMany(r, upTo(1, keys), "v1") }) // its load ends after 5 s, with an error
+		gate.arrived(r)
+		reads := c.Stats().RedisRead.Count()
+		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+		defer cancel()
+		got, err := c.GetMany(ctx, upTo(1, keys))
+		if err != nil || len(got) != keys {
+			r.Errorf("%d values, %v", len(got), err)
+		}
+		if n := c.Stats().RedisRead.Count() - reads; n != 1 {
+			r.Errorf("%d reads of Redis for one batch", n)
+		}
+		wg.Wait()
+	})
+}
+
 // A fallback answers the caller it was meant for. If it were kept in the local tier,
 // it would hide the new value from patient callers for a second.
 func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {

@@ -11,33 +11,30 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A job is one key on its way through a flight. It belongs to one goroutine at a time.
 type job[K comparable, V any] struct {
-	key      K
-	id       string
-	ctx      context.Context // that of the caller who opened the flight; after the first read, without its end
-	flight   *flight.Flight[found[V]]
-	own      flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
-	ended    func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
-	mark     localcache.Mark         // of the local tier, from before the operation that decides the result
-	done     atomic.Bool
-	class    breaker.Class
-	warms    bool // it is one of Warm
-	filled   bool // the result is in the local tier
-	fallback bool // the flight has one
+	key    K
+	id     string
+	ctx    context.Context // that of the caller who opened the flight; once it has started, without its end
+	flight *flight.Flight[found[V]]
+	own    flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
+	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
+	mark   localcache.Mark         // of the local tier, from before the operation that decides the result
+	done   atomic.Bool
+	class  breaker.Class
+	warms  bool   // it is one of Warm
+	filled bool   // the result is in the local tier
+	looks  bool   // the caller who opened the flight has not read Redis
+	unread bool   // Redis gave no answer to the caller who opened the flight
+	seen   []byte // what stands in Redis and is no answer
 
-	*rebuilding[V] // nil in a flight that a caller opened, until its read of Redis turns out not to be the end
-}
-
-// A rebuilding is what a job has to know beyond its read of Redis. A hit has none: it
-// would be half of the job's memory.
-type rebuilding[V any] struct {
-	seen []byte // what stands in Redis and is no answer
+	// impatient is true if those who wait have a value that the process has kept: a degraded
+	// load does not wait for its place. They are of one process, so it is true of all of them.
+	impatient bool
 
 	waiter    *mutexrebuild.Waiter
 	waits     time.Time     // since when, for the lease that another process has
@@ -57,15 +54,7 @@ type rebuilding[V any] struct {
 }
 
 func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {
-	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f, rebuilding: &rebuilding[V]{}}
-}
-
-// goesOn makes a job ready to go beyond its read, which found seen.
-func (j *job[K, V]) goesOn(seen []byte) {
-	if j.rebuilding == nil {
-		j.rebuilding = &rebuilding[V]{}
-	}
-	j.seen = seen
+	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
 }
 
 // decide comes before each operation that may decide the result.
@@ -82,14 +71,9 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	}
 	failpoint.At("finish")
 	defer c.land(j, answer, err) // also if what follows does not return: hooks are the user's, and may call Goexit
-	if j.rebuilding != nil {
-		j.waiter.Close()
-		c.endLeaseWait(j)
-		c.endRebuild(j, answer, err)
-		if j.loaded.err != nil && j.fallback && j.ended == nil && !c.closed() {
-			c.log.Warn("a load failed and an old value answers", logonce.Name("key", j.id), "error", err)
-		}
-	}
+	j.waiter.Close()
+	c.endLeaseWait(j)
+	c.endRebuild(j, answer, err)
 	if j.ended != nil {
 		j.ended(j, err)
 	}
@@ -98,7 +82,12 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 // land ends the flight of a job, and runs the next one of those for whom the answer came
 // too early.
 func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
-	next := j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
+	var next *flight.Flight[found[V]]
+	if err != nil && j.loaded.refused {
+		next = j.flight.Refuse(err)
+	} else {
+		next = j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
+	}
 	if next != nil {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
 		detach(later) // j may have ended on its caller's goroutine, with the caller's context

@@ -21,9 +21,10 @@ const (
 
 // A loaded is what a load brought: an entry or an error.
 type loaded[V any] struct {
-	entry *entry[V]
-	err   error
-	by    context.Context // of the load, for Hooks
+	entry   *entry[V]
+	err     error
+	refused bool            // err is the breaker's, which did not let the load begin
+	by      context.Context // of the load, for Hooks
 }
 
 // load asks the source for the keys of jobs, which are of one class, and notes what it
@@ -58,28 +59,28 @@ func (c *Cache[K, V]) crowd(jobs []*job[K, V]) *flight.Crowd[found[V]] {
 	for i, j := range jobs {
 		flights[i] = j.flight
 	}
-	return c.flights.Crowd(c.o.SoftTimeout, flights...)
+	return c.flights.Crowd(flights...)
 }
 
 // loadOne loads one key, as call says.
 func (c *Cache[K, V]) loadOne(j *job[K, V], call breaker.Call) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	by, err := c.ask([]*job[K, V]{j}, call, func(ctx context.Context) error {
+	by, refused, err := c.ask([]*job[K, V]{j}, call, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, err := c.source.Load(ctx, j.key)
 		switch {
+		case err == nil && isNil(&value), c.isNotFound(err): // a success of the source
+			brought.Store(c.newNull(j.id, epoch, began))
 		case err == nil:
 			brought.Store(c.newEntry(j.key, value, epoch, time.Since(began)))
 			c.compareFilter(ctx, j.id)
-		case c.isNotFound(err): // a success of the source
-			brought.Store(c.newNull(j.id, epoch, began))
 		default:
 			c.errorRun.failed(c.log, j.id, err)
 			return err
 		}
 		return nil
 	})
-	j.loaded = loaded[V]{err: err, by: by}
+	j.loaded = loaded[V]{err: err, refused: refused, by: by}
 	if err == nil {
 		j.loaded.entry = brought.Load()
 	}
@@ -92,7 +93,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		keys[i], ids[i] = j.key, j.id
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	by, err := c.ask(jobs, breaker.Call{}, func(ctx context.Context) error {
+	by, refused, err := c.ask(jobs, breaker.Call{}, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -103,7 +104,7 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		}
 		entries := make([]*entry[V], len(keys))
 		for i, key := range keys {
-			if value, ok := values[key]; ok {
+			if value, ok := values[key]; ok && !isNil(&value) {
 				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
 				c.compareFilter(ctx, ids[i])
 			} else {
@@ -114,27 +115,37 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		return nil
 	})
 	for i, j := range jobs {
-		j.loaded = loaded[V]{err: err, by: by}
+		j.loaded = loaded[V]{err: err, refused: refused, by: by}
 		if err == nil {
 			j.loaded.entry = (*brought.Load())[i]
 		}
 	}
 }
 
+// atOnce withdraws a call that does not find a place at once.
+var atOnce = make(chan struct{})
+
+func init() { close(atOnce) }
+
 // ask has fn load the keys of jobs for those who wait for them. It completes call.
-func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.Context) error) (by context.Context, err error) {
+func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.Context) error) (by context.Context, refused bool, err error) {
 	ids := make([]string, len(jobs))
 	for i, j := range jobs {
 		ids[i] = j.id
 	}
 	crowd := c.crowd(jobs)
 	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
+	if call.Class == degraded && !slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return !j.impatient }) {
+		call.Withdraw = atOnce
+	}
 	return c.askSource(jobs[0].ctx, ids, call, fn)
 }
 
 // askSource has fn load what ids name, by way of the breaker. fn may still be running when
-// askSource returns an error. by is the context that Hooks.Load has given the load.
-func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.Call, fn func(context.Context) error) (by context.Context, err error) {
+// askSource returns an error. by is the context that Hooks.Load has given the load. refused
+// says that the load did not begin because the breaker lets no more of them run: an
+// ErrLimited that the loader returns is an error like any other.
+func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.Call, fn func(context.Context) error) (by context.Context, refused bool, err error) {
 	ctx, cancel := context.WithCancelCause(c.flights.Loading(ctx, ids...))
 	defer cancel(nil)
 	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
@@ -164,10 +175,11 @@ func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.
 	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
 		err = cause
 	}
-	if load := began.Load(); load != nil {
-		by = c.ended(load, err)
+	load := began.Load()
+	if load == nil {
+		return nil, errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrWithdrawn), err
 	}
-	return by, err
+	return c.ended(load, err), false, err
 }
 
 // A begun is a load that has begun.

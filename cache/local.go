@@ -1,9 +1,11 @@
 package cache
 
 import (
+	"math"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/localcache"
 )
 
 // maxStaleLife is for how long the local tier answers with a value past its TTL
@@ -11,16 +13,28 @@ import (
 // for a value while one of them refreshes it.
 const maxStaleLife = time.Second
 
+// maxUnconfirmed is how long the local tier keeps what was loaded without asking Redis. A hot
+// key is loaded about once a second then, and not for each of its readers.
+const maxUnconfirmed = time.Second
+
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
 // so an invalidation in between drops it. encoded is the size of the entry. What Warm
 // loads stays in Redis: nobody has asked for it, and it would push out what is read.
 func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time) {
-	if c.local == nil || c.cleared(e) || j.warms && c.fleet.Shared() {
-		return
+	if !j.warms || !c.fleet.Shared() {
+		j.filled = c.keep(j.mark, j.key, j.id, e, encoded, math.MaxInt64, now)
+	}
+}
+
+// keep puts e into the local tier for longest at most, and reports whether it is there.
+// mark is older than the operation that brought e, and encoded is the size of e.
+func (c *Cache[K, V]) keep(mark localcache.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
+	if c.local == nil || c.cleared(e) {
+		return false
 	}
 	failpoint.At("fill")
-	left := c.windows.left(e.life, now)
+	left := min(c.windows.left(e.life, now), longest)
 	if e.past(now) {
 		left = min(left, maxStaleLife)
 	}
@@ -29,16 +43,15 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time
 		life = jittered(life, c.o.Jitter)
 	}
 	if !e.null {
-		j.filled = c.local.Fill(j.mark, j.key, *e, c.format.sizeOf(e.value, encoded), life)
-		return
+		return c.local.Fill(mark, key, *e, c.format.sizeOf(e.value, encoded), life)
 	}
 	// A value would hide the null, so it goes first. That overtakes the mark: the null is
 	// kept from the next read on.
-	if c.local.Kept(j.key) != nil {
-		c.local.Delete(j.id)
-		return
+	if c.local.Kept(key) != nil {
+		c.local.Delete(id)
+		return false
 	}
-	j.filled = c.local.FillNull(j.mark, j.key, life)
+	return c.local.FillNull(mark, key, life)
 }
 
 // forgetLocal drops what this process alone knows of ids: entries and held errors.

@@ -53,6 +53,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 			return nil
 		}, addTo(failed, key))
 	}
+	c.readAll(ctx, lookups)
 	if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
 		c.start(ctx, opened...)
 	}
@@ -62,7 +63,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
-		answer, err := c.conclude(ctx, l, began)
+		answer, err := c.conclude(ctx, l, lookups[i+1:], began)
 		if err != nil {
 			if !errors.Is(err, ErrNotFound) {
 				failed.add(l.key, err)
@@ -71,6 +72,23 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 		}
 		contain.Call(func() error { values[l.key] = c.own(answer.entry); return nil }, addTo(failed, l.key))
 	}
+}
+
+// readAll joins the flights that run, and reads the other keys of lookups together.
+func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
+	reading := make([]*lookup[K, V], 0, len(lookups))
+	for i := range lookups {
+		l := &lookups[i]
+		if c.joinRunning(ctx, l); l.reads() && !c.fleet.Long(l.id) {
+			l.hasRead = true
+			reading = append(reading, l)
+		}
+	}
+	contain.Call(func() error { c.readOwn(ctx, reading...); return nil }, func(err error) {
+		for _, l := range reading {
+			l.broken(err)
+		}
+	})
 }
 
 // joinAll joins lookups to their flights, and returns the jobs of those that it opened.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"reflect"
 	"sync"
 
 	"github.com/levee-go/levee/internal/logonce"
@@ -18,6 +19,14 @@ func (c *Cache[K, V]) isNotFound(err error) bool {
 		return true
 	}
 	return c.o.IsNotFound != nil && c.o.IsNotFound(err)
+}
+
+// isNil reports whether a value is a nil pointer, which a loader returns that has found
+// nothing: a caller who has looked at the error alone would panic. Only a V that is a
+// pointer's type has such values: an empty list is a value.
+func isNil[V any](value *V) bool {
+	v := reflect.ValueOf(value).Elem()
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // sameErrors is how many keys in a row fail with one error before the log asks whether

@@ -78,6 +78,7 @@ func TestUnderOverloadWhoeverHoldsSomethingAnswersAndOthersHearAtOnce(t *testing
 				source := newRows(r, span(0, 20_000)...)
 				p := open(r, source.source(), func(o *cache.Options) {
 					o.TTL, o.StaleWhileRevalidate = time.Minute, -1
+					o.SoftTimeout = 200 * time.Millisecond // else the slow database is waited for
 				})
 				for key := range int64(old) {
 					p.gives(r, key, "v1")

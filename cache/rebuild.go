@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
@@ -18,7 +19,8 @@ import (
 // different steps, and each part goes on by itself. A step ends in an answer, or in
 // another ask for the lease.
 //
-//	look         reads Redis. A value that answers ends the job.
+//	look         reads Redis, if the caller who opened the flight has not. A value that
+//	             answers ends the job.
 //	rebuild      asks for leases, until each key has an answer or a step to go on with; a key
 //	             that is loaded by itself first takes its place at the breaker (rebuildWithPlace):
 //	  granted      loadAndPublish: load, publish under the lease, end; refused: rebuild
@@ -50,33 +52,48 @@ type step[K comparable, V any] struct {
 	do   func([]*job[K, V]) (again []*job[K, V])
 }
 
-// start runs the flights that a caller has opened. Most end with the first read, and
-// handing that to another goroutine and back would take a good part of the time that
-// Redis does. So it runs on the caller's goroutine, which leaves it when its context
-// ends; everything after it runs on another one.
+// start runs the flights that a caller has opened, beyond what the caller has read. Where
+// nobody has read Redis, it does so on the caller's goroutine, which leaves when its
+// context ends; everything after that runs on another one.
 func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
-	var missing, unanswered []*job[K, V]
-	c.contained(jobs, func() { missing, unanswered = c.look(ctx, jobs) })
+	var looking, missing, unread []*job[K, V]
+	for _, j := range jobs {
+		switch c.decide(j); {
+		case j.looks:
+			looking = append(looking, j)
+		case c.filledMeanwhile(j):
+		case j.unread:
+			unread = append(unread, j)
+		default:
+			missing = append(missing, j)
+		}
+	}
+	if len(looking) > 0 {
+		c.contained(looking, func() {
+			more, without := c.look(ctx, looking)
+			missing, unread = append(missing, more...), append(unread, without...)
+		})
+	}
 	detach(missing)
-	detach(unanswered)
+	detach(unread)
 	if len(missing) > 0 {
 		go c.inParts(missing, c.rebuild)
 	}
 	switch {
-	case len(unanswered) == 0:
+	case len(unread) == 0:
 	case ctx.Err() != nil: // the caller has left, which says nothing about Redis
-		go c.run(unanswered)
+		go c.run(unread)
 	default:
-		go c.inParts(unanswered, c.loadWithoutLease)
+		go c.inParts(unread, c.loadWithoutLease)
 	}
 }
 
 // run takes jobs from the beginning to their ends.
 func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 	c.contained(jobs, func() {
-		missing, unanswered := c.look(jobs[0].ctx, jobs)
-		if len(unanswered) > 0 {
-			go c.inParts(unanswered, c.loadWithoutLease)
+		missing, unread := c.look(jobs[0].ctx, jobs)
+		if len(unread) > 0 {
+			go c.inParts(unread, c.loadWithoutLease)
 		}
 		c.inParts(missing, c.rebuild)
 	})
@@ -85,22 +102,7 @@ func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 // look reads Redis and ends the jobs whose value is an answer. The others it returns:
 // those that have no value, and those that Redis gave no answer for. Whether there is a
 // value then is unknown, and that is not a miss.
-func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, unanswered []*job[K, V]) {
-	if len(jobs) == 1 { // without the slices: this is the path of every hit
-		j := jobs[0]
-		if c.decide(j); c.filledMeanwhile(j) {
-			return nil, nil
-		}
-		value, now := c.readOne(ctx, j.id)
-		if value.Err == nil && c.accept(j, value, now) {
-			return nil, nil
-		}
-		j.goesOn(value.Data)
-		if value.Err != nil {
-			return nil, jobs
-		}
-		return jobs, nil
-	}
+func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, unread []*job[K, V]) {
 	ids, asked := make([]string, 0, len(jobs)), make([]*job[K, V], 0, len(jobs))
 	for _, j := range jobs {
 		if c.decide(j); !c.filledMeanwhile(j) {
@@ -109,23 +111,21 @@ func (c *Cache[K, V]) look(ctx context.Context, jobs []*job[K, V]) (missing, una
 	}
 	values, now := c.readMany(ctx, ids)
 	for i, value := range values {
-		j := asked[i]
-		if value.Err == nil && c.accept(j, value, now) {
-			continue
-		}
-		if j.goesOn(value.Data); value.Err != nil {
-			unanswered = append(unanswered, j)
-		} else {
+		switch j := asked[i]; {
+		case value.Err != nil:
+			unread = append(unread, j)
+		case !c.accept(j, value, now):
+			j.seen = value.Data
 			missing = append(missing, j)
 		}
 	}
-	return missing, unanswered
+	return missing, unread
 }
 
 // filledMeanwhile ends a job whose flight was opened by a caller who missed the local
-// tier before an earlier flight had filled it, and joined after that had ended. Without
-// this look the key would be loaded twice if it is not in Redis: a null that is missed
-// for the first time, or any key while there is no Redis to ask.
+// tier and Redis before an earlier flight had filled them, and joined after that had
+// ended. Without this look the key would be loaded twice if it is not in Redis: a null
+// that is missed for the first time, or any key while there is no Redis to ask.
 //
 // It does not end a job of Warm, which is there for what is missing in Redis.
 func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
@@ -144,8 +144,7 @@ func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
 	return true
 }
 
-// accept ends a job with a value from Redis if that is an answer. If the value answers
-// only for an error, the flight keeps it as its fallback.
+// accept ends a job with a value from Redis if that is an answer.
 func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Time) bool {
 	if len(value.Data) == 0 {
 		return false
@@ -157,11 +156,7 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Ti
 			c.finish(j, found[V]{}, errElsewhere)
 		}
 		return state < stale
-	case state == fallback:
-		j.flight.SetFallback(answer)
-		j.fallback = true
-		return false
-	case state == dead, j.class == background && state != fresh:
+	case state >= fallback, j.class == background && state != fresh:
 		return false
 	}
 	c.fill(j, answer.entry, len(value.Data), now)
@@ -194,10 +189,14 @@ func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) 
 }
 
 // rebuild asks for leases and goes on as their verdicts say, until no job wants to ask
-// again.
+// again. Each ask decides anew, and gives what stands in Redis then: so a flight that a
+// caller opens after its own read begins here.
 func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
-	if jobs = c.withoutHeldErrors(jobs); len(jobs) == 0 {
-		return
+	for _, j := range jobs {
+		if j.waiter == nil && j.class != background {
+			j.waiter = c.fleet.NewWaiter(j.id)
+		}
+		c.beginRebuild(j)
 	}
 	failpoint.At("missed")
 	if c.loadsAlone(jobs) {
@@ -217,24 +216,6 @@ func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
 		asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
 	}
 	return c.fleet.Begin(jobs[0].ctx, asks...)
-}
-
-// withoutHeldErrors ends the jobs that have a fallback and whose load failed a moment
-// ago, and makes the others ready to wait.
-func (c *Cache[K, V]) withoutHeldErrors(jobs []*job[K, V]) []*job[K, V] {
-	var others []*job[K, V]
-	for _, j := range jobs {
-		if err := j.flight.HeldError(); err != nil {
-			c.finish(j, found[V]{}, err)
-			continue
-		}
-		if j.waiter == nil && j.class != background {
-			j.waiter = c.fleet.NewWaiter(j.id)
-		}
-		c.beginRebuild(j)
-		others = append(others, j)
-	}
-	return others
 }
 
 // byVerdict ends the jobs that a grant brought an answer for, and puts the others to the
@@ -342,8 +323,14 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
 	c.load(jobs)
 	for _, j := range jobs {
 		if j.loaded.err == nil {
+			// A writer, or a replica that lags, may stand behind the silence. And during an
+			// outage nothing tells of an invalidation.
 			_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
-			c.fill(j, j.loaded.entry, size, time.Now())
+			longest := time.Duration(math.MaxInt64)
+			if c.fleet.Shared() {
+				longest = maxUnconfirmed
+			}
+			j.filled = c.keep(j.mark, j.key, j.id, j.loaded.entry, size, longest, time.Now())
 		}
 		c.finishLoaded(j)
 	}

@@ -249,9 +249,9 @@ func TestWhatCannotBeStoredEndsWhatStandsThere(t *testing.T) {
 	}
 }
 
-// Callers who join while the source hangs came after the fallback was read. Without a
-// second look they would get nothing, however long the load takes; and with the
-// fallback as it was read first they would miss a write.
+// Callers who join while the source hangs have read nothing. If they did not read before
+// their deadlines they would get nothing, however long the load takes; and with what the
+// first one has read they would miss a write.
 func TestThoseWhoJoinLaterTakeTheFallbackAsItIsThen(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -264,11 +264,9 @@ func TestThoseWhoJoinLaterTakeTheFallbackAsItIsThen(t *testing.T) {
 		gate.arrived(r)
 		takes := func(c *probe[int64, string], want string) {
 			r.Helper()
-			ctx, leave := context.WithCancel(r.ctx)
-			late := c.getting(ctx, 1)
-			synctest.Wait()
-			leave()
-			if got := <-late; got.value != want || got.err != nil {
+			ctx, leave := context.WithTimeout(r.ctx, 500*time.Millisecond)
+			defer leave()
+			if got := <-c.getting(ctx, 1); got.value != want || got.err != nil {
 				r.Errorf("got %q, %v, want %q", got.value, got.err, want)
 			}
 		}
@@ -317,11 +315,9 @@ func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
 			early := c.getting(r.ctx, 1)
 			gate.arrived(r)
 			r.rdb.Set(r.ctx, valueKey(1), long, time.Minute)
-			ctx, leave := context.WithCancel(r.ctx)
-			late := c.getting(ctx, 1)
-			synctest.Wait()
-			leave()
-			if got := <-late; !errors.Is(got.err, context.Canceled) || c.Stats().Unfit != 1 {
+			ctx, leave := context.WithTimeout(r.ctx, 500*time.Millisecond)
+			defer leave()
+			if got := <-c.getting(ctx, 1); !errors.Is(got.err, context.DeadlineExceeded) || c.Stats().Unfit != 1 {
 				r.Errorf("got %.20q, %v, %+v; want no answer", got.value, got.err, c.Stats())
 			}
 			close(gate.open)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A state is how far the life of a value has gone. It only ever moves on:
@@ -23,7 +24,8 @@ import (
 //	fresh     the answer
 //	early     the answer, and this reader refreshes it in the background
 //	stale     the answer, marked, and refreshed in the background
-//	fallback  loaded; the answer, marked, only if the load fails or takes too long
+//	fallback  loaded; the answer, marked, only if the load fails or is refused, at SoftTimeout
+//	          if that is set, or at the caller's own deadline
 //	dead      loaded
 //
 // An invalidation ends a value in any state. Nulls go from fresh to dead: a key
@@ -92,70 +94,120 @@ func (w windows) left(e life, now time.Time) time.Duration {
 	return max(time.UnixMilli(e.expires).Add(w.stale).Sub(now), 0)
 }
 
-// staleDuringOutage returns the value that this process has kept of a key while there
-// is no Redis to ask. A load is left to the background: all processes are doing the
-// same. In a cache without Redis nobody else changes the value, so it is loaded only
-// past its TTL.
-func (c *Cache[K, V]) staleDuringOutage(ctx context.Context, key K, id string) (found[V], bool) {
-	e := c.local.Kept(key)
+// duringOutage goes on with a lookup while there is no Redis to ask. A value that this
+// process has kept is served if it is less than a second old. An older one is loaded, if
+// there is a place among the degraded loads at once: the database is healthy, as far as
+// anybody knows. If there is none, or the load fails, the kept value is served.
+//
+// In a cache without Redis nobody else changes the value. It is served until
+// StaleWhileRevalidate ends, and refreshed in the background past its TTL.
+func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K, V] {
+	e := c.local.Kept(l.key)
 	now := time.Now()
-	if e == nil || c.windows.stale == 0 && c.countsAsStale(e) || c.stateOf(e, now) > stale {
-		return found[V]{}, false
+	if e == nil {
+		return l
 	}
-	if e.past(now) || c.fleet.Shared() && e.age(now) >= maxStaleLife {
-		c.refresh(ctx, key, id, nil)
+	state := c.stateOf(e, now)
+	soon := state <= stale && (c.windows.stale > 0 || !c.countsAsStale(e))
+	old := found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}
+	switch {
+	case soon && !c.fleet.Shared():
+		if e.past(now) {
+			c.refresh(ctx, l.key, l.id, nil)
+		}
+		return l.answered(old)
+	case soon && !e.past(now) && e.age(now) < maxStaleLife:
+		return l.answered(old)
+	case soon, c.fleet.Shared() && c.mayReplaceAnError(e, now):
+		old.fallback = true
+		l.fallback, l.impatient = old, c.fleet.Shared()
 	}
-	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}, true
+	return l
 }
 
-// staleOnError returns the value that this process has kept of a key that could not be
-// read: its load failed, or ctx of its caller ended. Other processes may have invalidated
-// it without our knowledge, so it is marked. There is none for a closed cache and for a
-// load that asks for its own key.
-func (c *Cache[K, V]) staleOnError(key K, err error) (found[V], bool) {
+// staleOnError returns an old value for a caller whose read ended in err: its load failed
+// or was refused, or its context ended. It is what the caller has read in Redis for itself,
+// or what this process has kept. That may have been invalidated by other processes without
+// our knowledge, so it is marked. There is none for a closed cache and for a load that asks
+// for its own key.
+func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch []lookup[K, V], err error) (old found[V], ok bool) {
 	if errors.Is(err, ErrClosed) || errors.Is(err, flight.ErrClosed) || errors.Is(err, flight.ErrReentrant) {
-		return found[V]{}, false
+		return old, false
 	}
+	if old, ok = c.fallbackOf(ctx, l, batch); ok {
+		c.log.Warn("a load failed and an old value answers", logonce.Name("key", l.id), "error", err)
+		return old, true
+	}
+	if old, ok = c.kept(l.key); ok {
+		c.log.Warn("a read failed and a value kept in this process answers", logonce.Name("key", l.id), "error", err)
+	}
+	return old, ok
+}
+
+// staleWhileSlow is staleOnError for a caller whose load has not ended, at SoftTimeout or
+// at the end of its context. As nothing has failed, what this process has kept must be a
+// value whose invalidation it would have heard of.
+func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch []lookup[K, V]) (old found[V], ok bool) {
+	if old, ok = c.fallbackOf(ctx, l, batch); ok || !c.fleet.Live() {
+		return old, ok
+	}
+	return c.kept(l.key)
+}
+
+// fallbackOf returns the caller's own fallback. A caller who has joined a running flight
+// has read nothing yet. It reads now, together with the rest of its batch, which is waiting
+// for the same time.
+func (c *Cache[K, V]) fallbackOf(ctx context.Context, l *lookup[K, V], batch []lookup[K, V]) (old found[V], ok bool) {
+	if l.hasToRead() && ctx.Err() == nil {
+		reading := []*lookup[K, V]{l}
+		for i := range batch {
+			if batch[i].hasToRead() {
+				reading = append(reading, &batch[i])
+			}
+		}
+		contain.Call(func() error { c.readFallbacks(ctx, reading); return nil }, func(error) {})
+	}
+	if l.fallback.entry == nil || c.stateOf(l.fallback.entry, time.Now()) == dead {
+		return old, false
+	}
+	return l.fallback, true
+}
+
+// readFallbacks reads Redis for callers who may need a fallback.
+func (c *Cache[K, V]) readFallbacks(ctx context.Context, lookups []*lookup[K, V]) {
+	ids := make([]string, len(lookups))
+	for i, l := range lookups {
+		ids[i], l.hasRead = l.id, true
+	}
+	values, now := c.readMany(ctx, ids)
+	for i, value := range values {
+		if value.Err != nil || len(value.Data) == 0 {
+			continue
+		}
+		if answer, state := c.judge(ids[i], value, now); state != dead {
+			answer.fallback = true
+			lookups[i].fallback = answer
+		}
+	}
+}
+
+// kept returns the value that this process has kept of a key, if it may be served though
+// nobody can say whether it is right.
+func (c *Cache[K, V]) kept(key K) (old found[V], ok bool) {
 	e := c.local.Kept(key)
 	now := time.Now()
-	// A value within its TTL answers too, since a read failed, unless StaleIfError is off.
-	if e == nil || c.stateOf(e, now) > fallback || !e.past(now) && c.windows.fallback == 0 {
-		return found[V]{}, false
+	if e == nil || !c.mayReplaceAnError(e, now) {
+		return old, false
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e), fallback: true}, true
 }
 
-// staleWhileSlow is staleOnError for a load that takes longer than SoftTimeout. As
-// nothing has failed, the value must be one whose invalidation this process would have
-// heard of.
-func (c *Cache[K, V]) staleWhileSlow(key K) (found[V], bool) {
-	if !c.fleet.Live() {
-		return found[V]{}, false
-	}
-	return c.staleOnError(key, nil)
+// mayReplaceAnError reports whether a value that this process has kept may be served in place
+// of an error: also within its TTL, since a read failed, unless StaleIfError is off.
+func (c *Cache[K, V]) mayReplaceAnError(e *entry[V], now time.Time) bool {
+	return c.stateOf(e, now) <= fallback && (e.past(now) || c.windows.fallback > 0)
 }
 
 // countsAsStale reports whether a value that this process has kept counts as stale: it
 // is past its TTL, or another process may have changed it without our knowledge.
 func (c *Cache[K, V]) countsAsStale(e *entry[V]) bool { return c.fleet.Shared() || e.past(time.Now()) }
-
-// rereadFallback reads the fallback of a flight again for callers who joined after it
-// was read.
-func (c *Cache[K, V]) rereadFallback(ctx context.Context, f *flight.Flight[found[V]]) {
-	if !c.loading.begin() {
-		return
-	}
-	defer c.loading.end()
-	reread := func() (answer found[V], ok bool) {
-		value, now := c.readOne(ctx, f.ID)
-		if value.Err != nil || len(value.Data) == 0 {
-			return answer, false
-		}
-		answer, state := c.judge(f.ID, value, now)
-		answer.fallback = true
-		return answer, state != dead
-	}
-	// A hook of the user's client may panic. It has to be contained here, since this
-	// goroutine has no caller; those who wait go on to wait for the load.
-	contain.Call(func() error { f.RereadFallback(reread); return nil }, func(error) {})
-}

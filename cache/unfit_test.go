@@ -203,7 +203,8 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 
 // A foreign value of any size costs what a value may, on whichever way it is met, and
 // is counted and written over. With a GET in place of one of the reads, the client
-// makes room for all of it.
+// makes room for all of it. Callers of one moment each read it, as long as nobody knows
+// that it is long.
 func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 	r := onServer(t, start(t), cell{redis: "real"})
 	r.patient = true
@@ -264,10 +265,14 @@ func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		allocated := after.TotalAlloc - before.TotalAlloc
 		t.Logf("%s: %d KiB allocated", name, allocated>>10)
-		if allocated > 8<<20 { // a value may have 1 MiB, and is read once more where the first read was late
+		reads := uint64(1)
+		if name == "many Gets" {
+			reads = 32
+		}
+		if allocated > reads<<23 { // a value may have 1 MiB, and is read once more where the first read was late
 			t.Errorf("%s: %d bytes allocated", name, allocated)
 		}
-		if s := c.Stats(); s.Unfit != 1 || s.Rebuild.Unknown != 0 {
+		if s := c.Stats(); s.Unfit < 1 || s.Unfit > reads || s.Rebuild.Unknown != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 		c.comesFrom(r, 1, cache.TierRedis)

@@ -92,6 +92,12 @@ func (g *Group) GetOne(ctx context.Context, id string) Value {
 	return value
 }
 
+// Long reports whether the value of id took long to read when it was last read, so that
+// those who want it should share a read.
+func (g *Group) Long(id string) bool {
+	return g.redis != nil && g.redis.conn.Long(func() string { return g.redis.key(id) })
+}
+
 // Begin asks for leases, in one round trip per node. Each lease that it grants has
 // to be committed or aborted.
 func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {

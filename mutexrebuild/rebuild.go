@@ -36,11 +36,11 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	caller, role, err := g.flights.Join(ctx, id)
+	caller, opened, err := g.flights.Join(ctx, id)
 	if err != nil {
 		return nil, renamed(err)
 	}
-	if role == flight.Opened {
+	if opened {
 		go g.run(context.WithoutCancel(ctx), caller.Flight, load) // still that of a load, if the caller is one
 	}
 	data, _, err := caller.Wait(ctx, flight.Patience[[]byte]{})

@@ -10,14 +10,14 @@ import (
 //
 // A flight runs on behalf of its callers, who come and go. Before it loads it may have
 // to wait for its turn at the source, and what it may wait depends on them: no longer
-// than the last of them stays, and not at all when nobody is left. A caller with a
-// fallback stays for SoftTimeout only. A [Crowd] tells that of a flight, or of several that
-// share a load.
+// than the last of them stays, and not at all when nobody is left. A [Crowd] tells that
+// of a flight, or of several that share a load.
 //
 // A refusal is the error of a load that was not begun for such a reason. It says
 // something about these callers and nothing about the source or about callers with more
 // time. So it goes to those who were there when the crowd was last asked; later ones go
-// on to the next flight. It is held for those only who have a fallback.
+// on to the next flight. It is held for those only who have a fallback. See
+// [Flight.Refuse].
 
 // ErrDeserted is the error of a crowd that has left.
 var ErrDeserted = errors.New("flight: nobody waits any more")
@@ -26,7 +26,6 @@ var ErrDeserted = errors.New("flight: nobody waits any more")
 type Crowd[R any] struct {
 	group   *Group[R]
 	flights []*Flight[R]
-	soft    time.Time // when callers with a fallback leave; zero: with the others
 	done    chan struct{}
 	inner   chan struct{}
 	left    bool // done is closed; guarded by Group.mu
@@ -34,12 +33,9 @@ type Crowd[R any] struct {
 }
 
 // Crowd returns those who wait for flights. It is the only one of these flights from
-// then on. Callers with a fallback leave after softTimeout, if that is over 0.
-func (g *Group[R]) Crowd(softTimeout time.Duration, flights ...*Flight[R]) *Crowd[R] {
+// then on.
+func (g *Group[R]) Crowd(flights ...*Flight[R]) *Crowd[R] {
 	c := &Crowd[R]{group: g, flights: flights, done: make(chan struct{}), inner: make(chan struct{})}
-	if softTimeout > 0 {
-		c.soft = time.Now().Add(softTimeout)
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range flights {
@@ -61,8 +57,6 @@ func (c *Crowd[R]) Deadline() (last time.Time, ok bool) {
 		switch {
 		case f.waiting() == 0:
 			continue
-		case f.fallback != nil && f.joined <= f.fallbackAt && !c.soft.IsZero():
-			last = later(last, c.soft)
 		case f.patient || f.alone || f.apart:
 			return time.Time{}, false
 		default:

@@ -1,118 +1,85 @@
 package flight
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Fallbacks
 //
-// A fallback is an old value that the runner found before its load. A caller may take
-// it only if the caller had joined before it was read: whoever joins later may know of
-// an invalidation that came after the read. So a fallback has a number, as a result
-// does: callers up to fallbackAt may take it.
+// A fallback is an old value that a caller may take when the load fails, when it takes
+// too long, or at the caller's own deadline. It is the caller's own: found by a read that
+// began after its Get, so whatever has been invalidated before is not in it.
 //
 //	reader A                         writer             reader B
-//	1 opens the flight
-//	2 reads v1, past its TTL,
-//	  and starts a slow load
-//	                                 3 Invalidate
-//	                                                    4 joins A's flight
-//	                                                    5 SoftTimeout: v1 would be wrong
+//	1 reads v1, past its TTL,
+//	  opens the flight, which
+//	  starts a slow load
+//	                                 2 Invalidate
+//	                                                    3 joins A's flight
+//	                                                    4 its deadline comes: v1 would be wrong
 //
-// B starts RereadFallback in step 4. Redis has no v1 any more, so B waits for the load.
-// Had nobody invalidated, the second read would find v1 again, and B would take it.
+// A may take v1. B has read nothing, since a flight was running; it reads when it needs a
+// fallback, finds nothing, and waits on. Had nobody invalidated, its read would find v1. If
+// B's fallback were what A has found, somebody would have to say for whom that is good
+// enough, and to read again for the others; and whom they forget gets nothing.
 
-// A Patience says when a caller stops waiting for a load and takes a fallback.
+// A Patience says when a caller stops waiting for a load and takes its fallback.
 type Patience[R any] struct {
+	// Fallback returns the caller's own fallback, and looks for it if that has not been
+	// done yet. nil: the caller has none.
+	Fallback func() (R, bool)
 	// SoftTimeout is how long a caller with a fallback waits. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
 	// Since is when the wait began, for a caller who waits for several ids one after
 	// another. Zero: with the call of Wait.
 	Since time.Time
-	// Own returns the caller's own fallback. It is asked if the flight has none for the
-	// caller. nil: the caller has none.
-	Own func() (R, bool)
+	// Lead is how long before the deadline of its context a caller looks for its fallback,
+	// if it has more than twice as long; with less, in the middle. 0: it has looked.
+	Lead time.Duration
 }
 
-// timer makes the timer of the first SoftTimeout.
-func (p Patience[R]) timer() *time.Timer {
-	if p.Since.IsZero() {
-		return time.NewTimer(p.SoftTimeout)
+func (p Patience[R]) fallback() (fallback R, ok bool) {
+	if p.Fallback == nil {
+		return fallback, false
 	}
-	return time.NewTimer(max(p.SoftTimeout-time.Since(p.Since), 0))
+	return p.Fallback()
 }
 
-// SetFallback keeps a fallback for the callers up to the last Decide. It is called
-// after the read that found the fallback, and that Decide was called before it.
-func (f *Flight[R]) SetFallback(fallback R) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	f.setFallback(fallback, f.decidedAt)
-}
+// alarms are the times at which a caller looks for its fallback. Either may be nil.
+type alarms struct{ soft, lead *time.Timer }
 
-// setFallback keeps a fallback for the callers up to number, unless there is one for
-// more of them. The caller holds Group.mu.
-func (f *Flight[R]) setFallback(fallback R, number int) {
-	if f.fallback == nil || number >= f.fallbackAt {
-		f.fallback, f.fallbackAt = &fallback, number
+func (p Patience[R]) alarms(ctx context.Context) (a alarms) {
+	if p.Fallback == nil {
+		return a
 	}
+	if p.SoftTimeout > 0 {
+		left := p.SoftTimeout
+		if !p.Since.IsZero() {
+			left = max(left-time.Since(p.Since), 0)
+		}
+		a.soft = time.NewTimer(left)
+	}
+	if deadline, ok := ctx.Deadline(); ok && p.Lead > 0 {
+		left := time.Until(deadline)
+		a.lead = time.NewTimer(left - min(p.Lead, left/2))
+	}
+	return a
 }
 
-// RereadFallback calls read until the fallback is good for everybody who has joined.
-// It also returns when the flight ends, and when read reports that there is nothing to
-// fall back to any more; the next caller who joins then has to start it again.
-func (f *Flight[R]) RereadFallback(read func() (R, bool)) {
-	returned := false
-	defer func() {
-		if !returned { // read panicked
-			var none R
-			f.reread(none, false, 0)
-		}
-	}()
-	for {
-		joined, missing := f.fallbackMissing()
-		if !missing {
-			break
-		}
-		fallback, ok := read()
-		if !f.reread(fallback, ok, joined) {
-			break
+func (a alarms) stop() {
+	for _, timer := range []*time.Timer{a.soft, a.lead} {
+		if timer != nil {
+			timer.Stop()
 		}
 	}
-	returned = true
 }
 
-// fallbackMissing returns the number of the last caller, if the fallback is not good
-// for that caller. If it is, or the flight is over, the rereading ends.
-func (f *Flight[R]) fallbackMissing() (joined int, missing bool) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	missing = f.fallbackAt < f.joined && !f.over.Load()
-	f.rereading = missing
-	return f.joined, missing
-}
-
-// reread keeps what was read for the callers up to joined. If nothing was found, the
-// rereading ends.
-func (f *Flight[R]) reread(fallback R, found bool, joined int) (goOn bool) {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	if found {
-		f.setFallback(fallback, joined)
+// ring is the channel of a timer that may be nil.
+func ring(timer *time.Timer) <-chan time.Time {
+	if timer == nil {
+		return nil
 	}
-	f.rereading = found
-	return found
-}
-
-// fallbackFor returns the fallback that the caller with number may take.
-func (f *Flight[R]) fallbackFor(number int, p Patience[R]) (fallback R, ok bool) {
-	f.group.mu.Lock()
-	shared, sharedAt := f.fallback, f.fallbackAt
-	f.group.mu.Unlock()
-	switch {
-	case shared != nil && number <= sharedAt:
-		return *shared, true
-	case p.Own != nil:
-		return p.Own()
-	}
-	return fallback, false
+	return timer.C
 }

@@ -2,59 +2,50 @@ package flight_test
 
 import (
 	"context"
-	"errors"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/levee-go/levee/internal/flight"
 )
 
-// loadSlowly opens a flight that has found the fallback "old" and now loads.
-func loadSlowly(t *testing.T, g *group) (opener caller, f *run) {
-	t.Helper()
-	c := join(t, g, flight.Opened)
-	c.Flight.Decide()
-	c.Flight.SetFallback("old")
-	return c, c.Flight
-}
+// has is a caller's own fallback, which it has found already; none is no fallback.
+func has() (string, bool)  { return "old", true }
+func none() (string, bool) { return "", false }
 
-// own is a caller's own fallback.
-func own() (string, bool) { return "own", true }
-
-func TestAFallbackAnswersAtTheSoftTimeout(t *testing.T) {
+func TestAFallbackIsTakenAtTheSoftTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
 		began := time.Now()
-		opener, f := loadSlowly(t, g)
-		impatient := wait(t.Context(), opener, patience{SoftTimeout: 200 * time.Millisecond})
-		patient := wait(t.Context(), opener, patience{})
+		opener := join(t, g, opened)
+		impatient := wait(t.Context(), opener, patience{SoftTimeout: 200 * time.Millisecond, Fallback: has})
+		patient := wait(t.Context(), join(t, g, waits), patience{Fallback: has})
+		without := wait(t.Context(), join(t, g, waits), patience{SoftTimeout: 200 * time.Millisecond, Fallback: none})
 		time.Sleep(199 * time.Millisecond)
 		impatient.waits(t)
 		time.Sleep(time.Millisecond)
 		impatient.want(t, answer{"old", true, nil})
 		if took := impatient.at.Sub(began); took != 200*time.Millisecond {
-			t.Errorf("the fallback came after %v, want 200ms", took)
+			t.Errorf("answered after %v", took)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		patient.waits(t)
-		f.Finish("new", nil, nil)
-		patient.want(t, answer{"new", true, nil})
+		without.waits(t)
+		opener.Flight.Decide()
+		opener.Flight.Finish("new", nil, nil)
+		patient.want(t, answer{"new", false, nil})
+		without.want(t, answer{"new", false, nil})
 	})
 }
 
-// Without a fallback the soft timeout ends nothing, and it comes again: the fallback
-// may be there by then.
-func TestTheSoftTimeoutComesAgain(t *testing.T) {
+// What a caller has kept may become good while it waits.
+func TestAFallbackIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		c := join(t, g, flight.Opened)
-		w := wait(t.Context(), c, patience{SoftTimeout: 200 * time.Millisecond})
+		c := join(t, newGroup(), opened)
+		asked := 0
+		w := wait(t.Context(), c, patience{SoftTimeout: 200 * time.Millisecond, Fallback: func() (string, bool) {
+			asked++
+			return "old", asked > 1
+		}})
 		time.Sleep(300 * time.Millisecond)
-		w.waits(t)
-		c.Flight.Decide()
-		c.Flight.SetFallback("old")
 		w.waits(t)
 		time.Sleep(100 * time.Millisecond)
 		w.want(t, answer{"old", true, nil})
@@ -66,13 +57,11 @@ func TestTheSoftTimeoutComesAgain(t *testing.T) {
 func TestTheSoftTimeoutGoesOnInTheNextFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
-		c := join(t, g, flight.Opened)
+		c := join(t, g, opened)
 		c.Flight.Decide()
-		late := wait(t.Context(), join(t, g, flight.Waits), patience{SoftTimeout: 200 * time.Millisecond})
+		late := wait(t.Context(), join(t, g, waits), patience{SoftTimeout: 200 * time.Millisecond, Fallback: has})
 		time.Sleep(150 * time.Millisecond)
 		next := c.Flight.Finish("v1", nil, nil)
-		next.Decide()
-		next.SetFallback("old")
 		late.waits(t)
 		time.Sleep(50 * time.Millisecond)
 		late.want(t, answer{"old", true, nil})
@@ -80,181 +69,75 @@ func TestTheSoftTimeoutGoesOnInTheNextFlight(t *testing.T) {
 	})
 }
 
-func TestAFallbackAnswersWhenTheCallersContextEnds(t *testing.T) {
+func TestAFallbackIsTakenWhenTheCallersContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		opener, f := loadSlowly(t, g)
+		c := join(t, newGroup(), opened)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		early, late := wait(ctx, opener, patience{}), wait(ctx, join(t, g, flight.LateForFallback), patience{})
+		with, without := wait(ctx, c, patience{Fallback: has}), wait(ctx, c, patience{Fallback: none})
 		time.Sleep(time.Second)
-		early.want(t, answer{"old", true, nil})
-		late.want(t, answer{"", false, context.DeadlineExceeded})
-		f.Finish("new", nil, nil)
+		with.want(t, answer{"old", true, nil})
+		without.want(t, answer{"", true, context.DeadlineExceeded})
+		c.Flight.Finish("new", nil, nil)
 	})
 }
 
-// A caller who joined after the fallback was read may know of an invalidation that
-// came after it. So a failed load sends that caller to the next flight.
-func TestAFallbackStandsInForTheErrorOfALoad(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		opener, f := loadSlowly(t, g)
-		early := wait(t.Context(), opener, patience{})
-		late := wait(t.Context(), join(t, g, flight.LateForFallback), patience{})
-		f.Decide() // the load may decide for late, the fallback may not
-		next := f.Finish("", io.EOF, nil)
-		early.want(t, answer{"old", true, nil})
-		late.waits(t)
-		if next == nil {
-			t.Fatal("there is no flight for the caller who came late")
-		}
-		next.Decide()
-		next.Finish("", io.ErrUnexpectedEOF, nil)
-		late.want(t, answer{"", true, io.ErrUnexpectedEOF})
-	})
-}
-
-// After Close a load fails because it was cut short. To answer with an old value
-// would hide that from the caller.
-func TestNoFallbackStandsInForAnErrorAfterClose(t *testing.T) {
-	g := newGroup()
-	opener, f := loadSlowly(t, g)
-	g.Close()
-	f.Finish("", flight.ErrClosed, nil)
-	now(t, opener, answer{"", true, flight.ErrClosed})
-}
-
-func TestALateCallerGetsTheFallbackOnlyAfterItWasReadAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		_, f := loadSlowly(t, g)
-		soft := patience{SoftTimeout: 100 * time.Millisecond}
-		late := wait(t.Context(), join(t, g, flight.LateForFallback), soft)
-		time.Sleep(time.Second)
-		late.waits(t)
-		go f.RereadFallback(func() (string, bool) { time.Sleep(10 * time.Millisecond); return "older", true })
-		late.waits(t)
-		time.Sleep(200 * time.Millisecond)
-		late.want(t, answer{"older", false, nil})
-		f.Finish("new", nil, nil)
-	})
-}
-
-// One goroutine reads for all. A caller who joins while it reads makes it read once
-// more, and gets only what that read found.
-func TestRereadFallbackReadsUntilItIsGoodForEverybody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		_, f := loadSlowly(t, g)
-		soft := patience{SoftTimeout: time.Second}
-		first := wait(t.Context(), join(t, g, flight.LateForFallback), soft)
-		reads, over := 0, make(chan struct{})
-		var second *pending
-		go func() {
-			defer close(over)
-			f.RereadFallback(func() (string, bool) {
-				reads++
-				if reads == 1 { // somebody reads already, so this caller only waits
-					second = wait(t.Context(), join(t, g, flight.Waits), soft)
-					return "read before second joined", true
+// At its deadline a caller can read nothing any more. If it did not look before that, who
+// has joined a running flight would get an error although there is an old value.
+func TestAFallbackIsLookedForBeforeTheDeadline(t *testing.T) {
+	for name, test := range map[string]struct{ left, at time.Duration }{
+		"with time":     {time.Second, 900 * time.Millisecond},
+		"with little":   {100 * time.Millisecond, 50 * time.Millisecond},
+		"without limit": {0, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := join(t, newGroup(), opened)
+				c.Flight.Decide()
+				ctx := t.Context()
+				if test.left > 0 {
+					limited, cancel := context.WithTimeout(ctx, test.left)
+					defer cancel()
+					ctx = limited
 				}
-				time.Sleep(1500 * time.Millisecond)
-				return "read after second joined", true
+				began, looked := time.Now(), time.Hour
+				w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (string, bool) {
+					looked = min(looked, time.Since(began))
+					return "old", ctx.Err() == nil || looked < time.Since(began)
+				}})
+				time.Sleep(max(test.left, time.Second))
+				if test.left > 0 {
+					w.want(t, answer{"old", true, nil})
+				} else {
+					w.waits(t)
+				}
+				if looked != test.at {
+					t.Errorf("looked after %v, want %v", looked, test.at)
+				}
+				c.Flight.Finish("new", nil, nil)
 			})
-		}()
-		time.Sleep(1200 * time.Millisecond)
-		first.want(t, answer{"read before second joined", false, nil})
-		second.waits(t)
-		time.Sleep(time.Second)
-		second.want(t, answer{"read after second joined", false, nil})
-		<-over
-		if reads != 2 {
-			t.Errorf("the fallback was read %d times, want 2", reads)
-		}
-		join(t, g, flight.LateForFallback) // the next one to come late has to read again
-		f.Finish("new", nil, nil)
-	})
-}
-
-// When nothing is left in Redis there is no use in reading it again and again. Those
-// for whom the old fallback is good keep it.
-func TestRereadFallbackEndsWhenNothingIsThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		opener, f := loadSlowly(t, g)
-		soft := patience{SoftTimeout: time.Second}
-		late := wait(t.Context(), join(t, g, flight.LateForFallback), soft)
-		reads := 0
-		f.RereadFallback(func() (string, bool) { reads++; return "", false })
-		if reads != 1 {
-			t.Errorf("read %d times, want once", reads)
-		}
-		early := wait(t.Context(), opener, soft)
-		time.Sleep(time.Minute)
-		late.waits(t)
-		early.want(t, answer{"old", true, nil})
-		join(t, g, flight.LateForFallback)
-		f.Decide()
-		f.Finish("new", nil, nil)
-		late.want(t, answer{"new", false, nil})
-	})
-}
-
-func TestRereadFallbackEndsWithItsFlight(t *testing.T) {
-	g := newGroup()
-	_, f := loadSlowly(t, g)
-	join(t, g, flight.LateForFallback)
-	reads := 0
-	f.RereadFallback(func() (string, bool) {
-		reads++
-		join(t, g, flight.Waits) // without an end there would be a read for this one
-		f.Finish("new", nil, nil)
-		return "old", true
-	})
-	f.RereadFallback(func() (string, bool) { reads++; return "old", true })
-	if reads != 1 {
-		t.Errorf("read %d times, want once", reads)
+		})
 	}
 }
 
-// The runner may find another old value while it asks for the lease. It decided that
-// before the second caller joined, so it must not take away what was read for that
-// caller.
-func TestALaterSetFallbackDoesNotTakeAFallbackAway(t *testing.T) {
+// A flight that ends while a caller looks for its fallback has the better answer, also if
+// the deadline has come meanwhile.
+func TestAResultComesBeforeAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		opener, f := loadSlowly(t, g)
-		f.Decide()
-		late := join(t, g, flight.LateForFallback)
-		f.RereadFallback(func() (string, bool) { return "read for late", true })
-		f.SetFallback("read before late joined")
-		soft := patience{SoftTimeout: time.Second}
-		one, two := wait(t.Context(), opener, soft), wait(t.Context(), late, soft)
-		time.Sleep(time.Second)
-		one.want(t, answer{"read for late", true, nil})
-		two.want(t, answer{"read for late", false, nil})
-		f.Finish("new", nil, nil)
-	})
-}
-
-func TestACallersOwnFallbackAnswersWhereTheFlightHasNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGroup()
-		withOwn := patience{SoftTimeout: time.Second, Own: own}
-		opener, f := loadSlowly(t, g)
-		early := wait(t.Context(), opener, withOwn)
-		late := wait(t.Context(), join(t, g, flight.LateForFallback), withOwn)
-		none := wait(t.Context(), join(t, g, flight.Waits), patience{
-			SoftTimeout: time.Second, Own: func() (string, bool) { return "", false },
-		})
-		time.Sleep(time.Second)
-		early.want(t, answer{"old", true, nil})
-		late.want(t, answer{"own", false, nil})
-		none.waits(t)
-		f.Decide()
-		f.Finish("new", nil, nil)
-		none.want(t, answer{"new", false, nil})
+		for range 20 { // a select takes either
+			c := join(t, newGroup(), opened)
+			c.Flight.Decide()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (string, bool) {
+				time.Sleep(200 * time.Millisecond)
+				return "old", true
+			}})
+			time.Sleep(950 * time.Millisecond)
+			c.Flight.Finish("new", nil, nil)
+			time.Sleep(time.Second)
+			w.want(t, answer{"new", true, nil})
+			cancel()
+		}
 	})
 }
 
@@ -264,18 +147,17 @@ func TestACallersOwnFallbackAnswersWhereTheFlightHasNone(t *testing.T) {
 func TestARefusalIsNotForWhoJoinsAfterTheCrowdHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
-		g.Refused = func(err error) bool { return errors.Is(err, flight.ErrDeserted) }
-		opener := join(t, g, flight.Opened)
+		opener := join(t, g, opened)
 		f := opener.Flight
-		crowd := g.Crowd(0, f)
+		crowd := g.Crowd(f)
 		ctx, leave := context.WithCancel(t.Context())
 		first := wait(ctx, opener, patience{})
 		synctest.Wait()
 		leave()
 		first.want(t, answer{"", true, context.Canceled})
-		second := wait(t.Context(), join(t, g, flight.Waits), patience{})
+		second := wait(t.Context(), join(t, g, waits), patience{})
 		crowd.Deadline()
-		next := f.Finish("", crowd.Err(), nil)
+		next := f.Refuse(crowd.Err())
 		second.waits(t)
 		if next == nil {
 			t.Fatal("there is no flight for the second caller")

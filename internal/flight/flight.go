@@ -25,15 +25,14 @@
 // begins with a read of its own. Nobody waits for more than two flights that bring a
 // value.
 //
-// An error goes to everybody, except where there is a fallback (see below): it carries
-// no value that could be old. A refusal is an exception too, see [Crowd].
+// An error goes to everybody, since it carries no value that could be old. A refusal is
+// the exception, see [Crowd].
 //
 // # Fallbacks
 //
-// Before a flight loads it may find an old value that answers only if the load fails
-// or takes too long (stale-if-error). [Flight.SetFallback] keeps it for the callers who
-// had joined before it was read. For later ones it is read again, see
-// [LateForFallback].
+// An old value that may be served if the load fails or takes too long (stale-if-error) is
+// no matter of the flight: each caller has read it, or reads it, for itself. A caller's
+// own read began after its Get did, so it needs no number. See [Patience].
 //
 // # The error hold
 //
@@ -67,11 +66,9 @@ var (
 // A Group holds the flights of one cache, whose results are of type R. It may be
 // used concurrently.
 type Group[R any] struct {
-	// Refused recognizes the errors that are refusals, see [Crowd]; Inner the contexts
-	// of callers that have to be told of to Crowd.Inner. Either may be nil, and neither
-	// may be changed after the first Join.
-	Refused func(error) bool
-	Inner   func(context.Context) bool
+	// Inner recognizes the contexts of callers that have to be told of to Crowd.Inner. It
+	// may be nil, and may not be changed after the first Join.
+	Inner func(context.Context) bool
 
 	errorHold time.Duration
 
@@ -103,18 +100,16 @@ type Flight[R any] struct {
 	apart bool // made by Apart
 
 	// Guarded by Group.mu. Nobody changes decidedAt after Finish.
-	done       chan struct{} // closed by Finish; nil while nobody waits
-	joined     int           // callers so far; each has its number, from 1
-	decidedAt  int           // callers up to this number may take the result
-	fallback   *R            // answers if the load does not
-	fallbackAt int           // callers up to this number may take the fallback
-	crowd      *Crowd[R]     // the last
-	heardAt    int           // callers up to this number may take a refusal
-	left       []int         // numbers of the callers who have left
-	deadline   time.Time     // the latest of the callers'
-	patient    bool          // a caller has none
-	rereading  bool          // somebody runs RereadFallback
-	inner      bool          // see Group.Inner
+	done      chan struct{} // closed by Finish; nil while nobody waits
+	joined    int           // callers so far; each has its number, from 1
+	decidedAt int           // callers up to this number may take the result
+	crowd     *Crowd[R]     // the last
+	heardAt   int           // callers up to this number may take a refusal
+	left      []int         // numbers of the callers who have left
+	deadline  time.Time     // the latest of the callers'
+	patient   bool          // a caller has none
+	fallback  bool          // a caller had one when it joined
+	inner     bool          // see Group.Inner
 
 	// Written once by Finish before over is true, read only after that.
 	over   atomic.Bool
@@ -123,54 +118,69 @@ type Flight[R any] struct {
 	next   *Flight[R] // of the callers beyond decidedAt
 }
 
-// A Role says what a caller has to do for the flight that it has joined.
-type Role int
-
-const (
-	Waits           Role = iota // somebody else runs the flight
-	Opened                      // nobody does yet; the caller has to have it run
-	LateForFallback             // somebody else runs it; the caller has to start RereadFallback on another goroutine
-)
-
 // A Caller is a place in a flight.
 type Caller[R any] struct {
 	Flight *Flight[R]
 	number int
 }
 
-// Join gives the caller a place in the flight of id, which it opens if there is
-// none. It returns ErrClosed, ErrReentrant, or the held error of a load of id.
-func (g *Group[R]) Join(ctx context.Context, id string) (Caller[R], Role, error) {
-	return g.JoinIn(ctx, id, anew[R])
+// Join gives the caller a place in the flight of id, which it opens if there is none: then
+// it has to have it run. It returns ErrClosed, ErrReentrant, or the held error of a load
+// of id.
+func (g *Group[R]) Join(ctx context.Context, id string) (c Caller[R], opened bool, err error) {
+	return g.JoinIn(ctx, id, false, anew[R])
 }
 
 func anew[R any]() *Flight[R] { return &Flight[R]{} }
 
-// JoinIn is Join. The flight that it may have to open is a zero Flight that room gives
-// it, so that the caller can make it in one piece of memory with what runs it. room is
-// called with the group's mutex held.
-func (g *Group[R]) JoinIn(ctx context.Context, id string, room func() *Flight[R]) (Caller[R], Role, error) {
+// JoinIn is Join for a caller who may have a fallback, who then gets a held error that is
+// for no others.
+// The flight that it may have to open is a zero Flight that room gives it, so that the
+// caller can make it in one piece of memory with what runs it. room is called with the
+// group's mutex held.
+func (g *Group[R]) JoinIn(ctx context.Context, id string, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
 	if g.isLoading(ctx, id) {
-		return Caller[R]{}, Waits, ErrReentrant
+		return c, false, ErrReentrant
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return Caller[R]{}, Waits, ErrClosed
+		return c, false, ErrClosed
 	}
-	f, role := g.flights[id], Waits
+	f := g.flights[id]
 	if f == nil {
-		if h := g.held[id]; h != nil && !h.look {
-			return Caller[R]{}, Waits, h.err
+		if h := g.held[id]; h != nil && h.answers(fallback) {
+			return c, false, h.err
 		}
-		f, role = g.open(id, room()), Opened
+		f, opened = g.open(id, room()), true
 	}
+	f.fallback = f.fallback || fallback
+	return f.join(ctx), opened, nil
+}
+
+// JoinRunning gives the caller a place in the flight of id if one runs. It returns
+// ErrClosed or ErrReentrant where Join does.
+func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], running bool, err error) {
+	if g.isLoading(ctx, id) {
+		return c, false, ErrReentrant
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f := g.flights[id]
+	switch {
+	case g.closed:
+		return c, false, ErrClosed
+	case f == nil:
+		return c, false, nil
+	}
+	return f.join(ctx), true, nil
+}
+
+// join gives the caller its number. The caller holds Group.mu.
+func (f *Flight[R]) join(ctx context.Context) Caller[R] {
 	f.joined++
 	f.arrived(ctx)
-	if f.fallback != nil && !f.rereading {
-		f.rereading, role = true, LateForFallback
-	}
-	return Caller[R]{f, f.joined}, role, nil
+	return Caller[R]{f, f.joined}
 }
 
 // open makes f a flight that others can join. The caller holds g.mu.
@@ -223,14 +233,15 @@ func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
 // and earlier if p allows. The errors are those given to Finish and that of ctx.
 func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first bool, err error) {
 	f, number := c.Flight, c.number
-	var soft *time.Timer // made only when needed: most flights are over when their opener gets here
+	var a alarms
+	waits := false
 	for {
 		if !f.over.Load() {
-			if soft == nil && p.SoftTimeout > 0 {
-				soft = p.timer()
-				defer soft.Stop()
+			if !waits { // the alarms are made only when needed: the flight may be over when its caller gets here
+				a, waits = p.alarms(ctx), true
+				defer a.stop()
 			}
-			if result, ended, err := f.wait(ctx, number, soft, p); ended {
+			if result, ended, err := f.wait(ctx, a, p); ended {
 				f.leave(number)
 				return result, number == 1, err
 			}
@@ -244,27 +255,28 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 }
 
 // wait waits for the end of f. It reports ended if the caller leaves before that,
-// with the fallback or with the error of ctx.
-func (f *Flight[R]) wait(ctx context.Context, number int, soft *time.Timer, p Patience[R]) (result R, ended bool, err error) {
-	var softC <-chan time.Time
-	if soft != nil {
-		softC = soft.C
-	}
+// with a fallback or with the error of ctx.
+func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R, ended bool, err error) {
 	done := f.end()
 	for {
 		select {
 		case <-done:
 			return result, false, nil
 		case <-ctx.Done():
-			if fallback, ok := f.fallbackFor(number, p); ok {
+			if f.over.Load() { // meanwhile, for example while the fallback was read
+				return result, false, nil
+			}
+			if fallback, ok := p.fallback(); ok {
 				return fallback, true, nil
 			}
 			return result, true, wait.Ended(ctx)
-		case <-softC:
-			if fallback, ok := f.fallbackFor(number, p); ok {
+		case <-ring(a.lead):
+			p.fallback() // as long as there is time to look for it
+		case <-ring(a.soft):
+			if fallback, ok := p.fallback(); ok {
 				return fallback, true, nil
 			}
-			soft.Reset(p.SoftTimeout) // there may be one later: the fallback may be read again for this caller
+			a.soft.Reset(p.SoftTimeout) // there may be one later
 		}
 	}
 }
@@ -312,30 +324,40 @@ func (f *Flight[R]) TakeBack(number int) {
 //   - Without an error the callers up to the last Decide get result. If forAll reports
 //     true, those who joined later get it too: Finish calls it with the group's mutex
 //     held, so nobody joins between the question and the end. A nil forAll is false.
-//   - With an error and a fallback, the callers for whom that is good get the fallback.
-//   - A refusal goes to those who were there when the crowd was last asked, see [Crowd].
-//   - Any other error goes to all.
+//   - An error goes to all, and is held.
 //
 // The remaining callers go on to the flight that Finish returns, which the runner has to
 // run as well. It returns nil if there are none.
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
-	g := f.group
-	g.mu.Lock()
-	if err != nil && !g.closed && !f.apart {
-		g.holdError(f, err)
-	}
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
 	switch {
-	case err == nil:
-		if f.joined > f.decidedAt && forAll != nil && forAll() {
-			f.decidedAt = f.joined
-		}
-	case f.fallback != nil && !g.closed:
-		result, err, f.decidedAt = *f.fallback, nil, f.fallbackAt
-	case g.isRefusal(err):
-		f.decidedAt = f.heardAt
-	default:
+	case err != nil:
+		f.holdError(err, false)
+		f.decidedAt = f.joined
+	case f.joined > f.decidedAt && forAll != nil && forAll():
 		f.decidedAt = f.joined
 	}
+	return f.finish(result, err)
+}
+
+// Refuse is Finish with an error that is a refusal, which goes to those who were there when
+// the crowd was last asked, see [Crowd].
+func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	f.holdError(err, true)
+	if f.decidedAt = f.heardAt; f.group.closed {
+		f.decidedAt = f.joined
+	}
+	var none R
+	return f.finish(none, err)
+}
+
+// finish ends the flight for the callers up to decidedAt, and opens the next one for the
+// others. The caller holds Group.mu.
+func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
+	g := f.group
 	switch {
 	case f.alone:
 		delete(g.alone, f.ID)
@@ -352,13 +374,7 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 		close(f.done)
 	}
 	g.ended()
-	g.mu.Unlock()
 	return next
-}
-
-// isRefusal reports whether callers who joined late have to try themselves.
-func (g *Group[R]) isRefusal(err error) bool {
-	return !g.closed && g.Refused != nil && g.Refused(err)
 }
 
 // Close ends joining. Runners still have to Finish their flights; the returned channel

@@ -25,12 +25,15 @@ type (
 
 func newGroup() *group { return flight.NewGroup[string](-1) }
 
-// join joins the flight of "id" and checks what the caller is told to do for it.
-func join(t *testing.T, g *group, want flight.Role) caller {
+// What a caller is told who joins.
+const opened, waits = true, false
+
+// join joins the flight of "id" and checks whether the caller has opened it.
+func join(t *testing.T, g *group, want bool) caller {
 	t.Helper()
-	c, role, err := g.Join(t.Context(), "id")
-	if err != nil || role != want {
-		t.Fatalf("Join: got role %v, %v, want role %v", role, err, want)
+	c, opened, err := g.Join(t.Context(), "id")
+	if err != nil || opened != want {
+		t.Fatalf("Join: opened %v, %v, want %v", opened, err, want)
 	}
 	return c
 }
@@ -102,10 +105,10 @@ func now(t *testing.T, c caller, want answer) {
 // This is the schedule of the package's doc. It fails if a late joiner gets the result.
 func TestAValueIsNotForWhoJoinedAfterItWasRead(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	a.Flight.Decide()
-	read := "v1"                  // from Redis
-	b := join(t, g, flight.Waits) // after an invalidation of v1
+	read := "v1"           // from Redis
+	b := join(t, g, waits) // after an invalidation of v1
 	next := a.Flight.Finish(read, nil, nil)
 	now(t, a, answer{"v1", true, nil})
 
@@ -122,14 +125,14 @@ func TestAValueIsNotForWhoJoinedAfterItWasRead(t *testing.T) {
 func TestTheNextFlightCarriesAllWhoCameLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
-		early := []caller{join(t, g, flight.Opened), join(t, g, flight.Waits)}
+		early := []caller{join(t, g, opened), join(t, g, waits)}
 		f := early[0].Flight
 		if n := f.Decide(); n != 2 {
 			t.Errorf("decided for %d callers, want 2", n)
 		}
 		var late []*pending
 		for range 3 {
-			late = append(late, wait(t.Context(), join(t, g, flight.Waits), patience{}))
+			late = append(late, wait(t.Context(), join(t, g, waits), patience{}))
 		}
 		next := f.Finish("v1", nil, nil)
 		now(t, early[0], answer{"v1", true, nil})
@@ -138,9 +141,9 @@ func TestTheNextFlightCarriesAllWhoCameLate(t *testing.T) {
 			t.Errorf("the next flight has %d callers, want the 3 who came late", n)
 		}
 		// Who joins now is a caller of the next flight, behind those three.
-		late = append(late, wait(t.Context(), join(t, g, flight.Waits), patience{}))
+		late = append(late, wait(t.Context(), join(t, g, waits), patience{}))
 		next.Decide()
-		last := join(t, g, flight.Waits)
+		last := join(t, g, waits)
 		third := next.Finish("v2", nil, nil)
 		for i, w := range late {
 			w.want(t, answer{"v2", i == 0, nil})
@@ -160,10 +163,10 @@ func TestTheNextFlightCarriesAllWhoCameLate(t *testing.T) {
 // began: an invalidation that they know of may be the reason for the refusal.
 func TestTakeBackGoesBackToAnEarlierDecision(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	f := a.Flight
 	began := f.Decide()
-	b := join(t, g, flight.Waits)
+	b := join(t, g, waits)
 	f.Decide() // before the commit
 	f.TakeBack(began)
 	next := f.Finish("v1", nil, nil)
@@ -178,7 +181,7 @@ func TestTakeBackGoesBackToAnEarlierDecision(t *testing.T) {
 
 func TestAFlightThatNeverDecidedAnswersNobody(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	next := a.Flight.Finish("v1", nil, nil)
 	if next == nil {
 		t.Fatal("a value that was not decided has answered")
@@ -192,9 +195,9 @@ func TestAFlightThatNeverDecidedAnswersNobody(t *testing.T) {
 // again, a source that is down would be asked twice.
 func TestAnErrorGoesToAll(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	a.Flight.Decide()
-	b := join(t, g, flight.Waits)
+	b := join(t, g, waits)
 	if next := a.Flight.Finish("half a value", io.EOF, nil); next != nil {
 		t.Error("the error left callers over, want none")
 	}
@@ -215,11 +218,11 @@ func TestForAllGivesTheResultToLateJoinersToo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup()
-			a := join(t, g, flight.Opened)
+			a := join(t, g, opened)
 			a.Flight.Decide()
 			var b caller
 			if test.late {
-				b = join(t, g, flight.Waits)
+				b = join(t, g, waits)
 			}
 			asked, joining := false, make(chan struct{})
 			var others sync.WaitGroup
@@ -257,11 +260,11 @@ func TestForAllGivesTheResultToLateJoinersToo(t *testing.T) {
 func TestACallerLeavesWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
-		a := join(t, g, flight.Opened)
+		a := join(t, g, opened)
 		cause := errors.New("the user has left")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stays := wait(t.Context(), a, patience{})
-		leaves := wait(ctx, join(t, g, flight.Waits), patience{})
+		leaves := wait(ctx, join(t, g, waits), patience{})
 		leaves.waits(t)
 		cancel(cause)
 		leaves.want(t, answer{"", false, context.Canceled})
@@ -278,7 +281,7 @@ func TestACallerLeavesWithItsContext(t *testing.T) {
 // A result that is there answers even a caller whose context has ended.
 func TestAResultThatIsThereAnswersACallerWhoComesLateForIt(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	a.Flight.Decide()
 	a.Flight.Finish("v1", nil, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -293,8 +296,8 @@ func TestAResultThatIsThereAnswersACallerWhoComesLateForIt(t *testing.T) {
 func TestIdsHaveFlightsOfTheirOwn(t *testing.T) {
 	g := newGroup()
 	for _, id := range []string{"a", "b"} {
-		if _, role, err := g.Join(t.Context(), id); role != flight.Opened || err != nil {
-			t.Errorf("%s: got role %v, %v, want Opened", id, role, err)
+		if _, opened, err := g.Join(t.Context(), id); !opened || err != nil {
+			t.Errorf("%s: got %v, %v, want a flight that was opened", id, opened, err)
 		}
 	}
 	if g.Joined("a") != 1 || g.Joined("b") != 1 || g.Joined("c") != 0 {
@@ -316,7 +319,7 @@ func TestAloneIsOneFlightThatNobodyJoins(t *testing.T) {
 	if other == nil {
 		t.Error("there is no refresh of another id")
 	}
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	if next := refresh.Finish("v1", nil, nil); next != nil {
 		t.Error("the refresh left callers over, want none")
 	}
@@ -334,9 +337,9 @@ func TestAloneIsOneFlightThatNobodyJoins(t *testing.T) {
 
 func TestCloseWaitsForTheFlightsThatRun(t *testing.T) {
 	g := newGroup()
-	a := join(t, g, flight.Opened)
+	a := join(t, g, opened)
 	a.Flight.Decide()
-	b := join(t, g, flight.Waits)
+	b := join(t, g, waits)
 	refresh := g.Alone("id")
 
 	idle := g.Close()

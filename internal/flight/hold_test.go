@@ -15,7 +15,7 @@ const errorHold = 100 * time.Millisecond
 // fail runs a flight whose load fails.
 func fail(t *testing.T, g *group, err error) {
 	t.Helper()
-	c := join(t, g, flight.Opened)
+	c := join(t, g, opened)
 	c.Flight.Decide()
 	c.Flight.Finish("", err, nil)
 }
@@ -106,51 +106,52 @@ func TestForgetEndsTheHold(t *testing.T) {
 	})
 }
 
-// If each error prolonged the hold, callers with a fallback could keep an id from
-// being loaded for as long as they come.
+// If each error prolonged the hold, callers could keep an id from being loaded for as long
+// as they come.
 func TestAnErrorDoesNotProlongTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		began := time.Now()
+		one, two := join(t, g, opened), join(t, g, waits)
+		one.Flight.Decide()
+		one.Flight.Finish("", io.EOF, nil)
+		now(t, two, answer{"", false, io.EOF})
 		for time.Since(began) < errorHold/2 {
-			_, f := loadSlowly(t, g)
-			f.Finish("", io.EOF, nil)
+			refresh, err := g.Apart(t.Context(), "id") // somebody else's load, which fails as well
+			if err != nil || !held(t, g, "id") {
+				t.Errorf("the error is not held, or %v", err)
+			}
+			refresh.Finish("", io.EOF, nil)
 			time.Sleep(errorHold / 10)
 		}
 		time.Sleep(errorHold*121/100 - time.Since(began))
-		if _, f := loadSlowly(t, g); f.HeldError() != nil {
+		if held(t, g, "id") {
 			t.Error("the error is held for too long")
 		}
 	})
 }
 
-// While the error of a load with a fallback is held, callers look into Redis before
-// they take it: the old value may answer, or an invalidation may have removed it. If
-// there is a value, the flight takes the error instead of a load; if not, it loads.
-func TestTheErrorOfALoadWithAFallbackIsForFlightsWithAFallback(t *testing.T) {
+// A refused load says nothing about callers with more time, who try again. Those who have
+// a fallback take the refusal instead of trying: without that each of them would stand in
+// the queue of a breaker that is overloaded.
+func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
-		opener, f := loadSlowly(t, g)
-		if err := f.HeldError(); err != nil {
-			t.Errorf("before any error: got %v, want nil", err)
+		c := join(t, g, opened)
+		g.Crowd(c.Flight)
+		c.Flight.Refuse(io.EOF)
+		now(t, c, answer{"", true, io.EOF})
+		fresh := func() *run { return &run{} }
+		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); !errors.Is(err, io.EOF) {
+			t.Errorf("with a fallback: got %v, want the refusal", err)
 		}
-		f.Finish("", io.EOF, nil)
-		now(t, opener, answer{"old", true, nil})
-
-		second, f := loadSlowly(t, g)
-		if err := f.HeldError(); !errors.Is(err, io.EOF) {
-			t.Errorf("with the fallback: got %v, want the held error", err)
+		without, opened, err := g.JoinIn(t.Context(), "id", false, fresh)
+		if err != nil || !opened {
+			t.Fatalf("without one: got %v, %v, want a flight", opened, err)
 		}
-		f.Finish("", f.HeldError(), nil)
-		now(t, second, answer{"old", true, nil})
-
-		third := join(t, g, flight.Opened)
-		third.Flight.Decide() // and finds nothing in Redis
-		if err := third.Flight.HeldError(); err != nil {
-			t.Errorf("without a fallback: got %v, want nil", err)
-		}
-		third.Flight.Finish("new", nil, nil)
-		now(t, third, answer{"new", true, nil})
+		without.Flight.Decide()
+		without.Flight.Finish("v1", nil, nil)
+		now(t, without, answer{"v1", true, nil})
 	})
 }
 
@@ -163,12 +164,32 @@ func TestTheErrorOfARefreshKeepsRefreshesAwayAndCallersNot(t *testing.T) {
 		if g.Alone("id") != nil {
 			t.Error("a refresh begins while the error of the last is held")
 		}
-		c := join(t, g, flight.Opened)
+		c := join(t, g, opened)
 		c.Flight.Decide()
 		c.Flight.Finish("v", nil, nil)
 		time.Sleep(errorHold * 121 / 100)
 		if g.Alone("id") == nil {
 			t.Error("no refresh begins after the hold")
+		}
+	})
+}
+
+// While the error of a load with a fallback is held, an invalidation may have removed that.
+// A caller who finds none any more loads, since the write may have mended the row.
+func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		fresh := func() *run { return &run{} }
+		c, _, err := g.JoinIn(t.Context(), "id", true, fresh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Flight.Finish("", io.EOF, nil)
+		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); !errors.Is(err, io.EOF) {
+			t.Errorf("with a fallback: got %v, want the held error", err)
+		}
+		if held(t, g, "id") {
+			t.Error("the error is for a caller without a fallback")
 		}
 	})
 }
@@ -188,37 +209,30 @@ func TestTheErrorOfALoadKeepsRefreshesAway(t *testing.T) {
 func TestAfterCloseNoErrorIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
-		refresh := g.Alone("id")
-		_, f := loadSlowly(t, g)
+		refresh, c := g.Alone("id"), join(t, g, opened)
 		g.Close()
 		refresh.Finish("", io.EOF, nil)
-		if err := f.HeldError(); err != nil {
-			t.Errorf("got %v, want nil", err)
+		c.Flight.Finish("", io.EOF, nil)
+		if _, held := g.Peek("id"); held != nil {
+			t.Errorf("%v is held", held)
 		}
-		f.Finish("new", nil, nil)
 	})
 }
 
 // A refresh ends with an error also where another process refreshes. If a load took that
-// for its own error, an old value that answers only for errors would answer although
+// for its own error, an old value that is served only for errors would be served although
 // nothing failed.
-func TestTheErrorOfARefreshIsNoReasonForAFallback(t *testing.T) {
+func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
-		c := join(t, g, flight.Opened)
-		c.Flight.Decide()
-		c.Flight.SetFallback("old")
-		if err := c.Flight.HeldError(); err != nil {
-			t.Errorf("the load is spared by %v", err)
+		c, opened, err := g.JoinIn(t.Context(), "id", true, func() *run { return &run{} })
+		if err != nil || !opened {
+			t.Fatalf("got %v, %v, want a flight", opened, err)
 		}
 		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
-		c = join(t, g, flight.Opened)
-		c.Flight.Decide()
-		c.Flight.SetFallback("old")
-		if err := c.Flight.HeldError(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := g.JoinIn(t.Context(), "id", true, func() *run { return &run{} }); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the held error is %v", err)
 		}
-		c.Flight.Finish("", nil, nil)
 	})
 }

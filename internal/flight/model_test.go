@@ -2,6 +2,7 @@ package flight_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,23 +17,27 @@ import (
 // lease. A step is what nobody can come in between: a command of Redis, a statement of
 // the source, or a call of the Group. The row's versions are 1, 2, 3 …
 //
-//	caller   begins a Get and joins
+//	caller   begins a Get and joins the flight that runs, or reads for itself: a value is the
+//	         answer, one past its TTL its fallback | joins or opens the flight
 //	writer   writes the row | Invalidate drops value and lease, and returns
-//	runner   Decide | reads; a value: Finish
+//	runner   of a next flight: Decide | reads; a value: Finish
 //	         Decide | begin; a value: Finish; no lease: waits until it is free
-//	         Decide | loads | Decide | commits if it still has the lease | Finish
+//	         Decide | loads, or fails: Finish | Decide | commits if it still has the lease | Finish
 //	         a refused commit: TakeBack, then from begin again, or Finish
 //	other    is another process: begin | loads | commits if it still has the lease
 //
 // After each interleaving every caller has an answer, of the flight it joined or of the
-// next one; a published value answers all who had joined when its load ended; and no
-// caller gets a version older than the newest whose Invalidate had returned before its
-// Get began.
+// next one; a published value answers all who had joined when its load ended; where loads
+// fail and nobody invalidates the old value, each caller has that; and no caller gets a
+// version older than the newest whose Invalidate had returned before its Get began.
 
 // A model says who takes part, and what the runner does wrong.
 type model struct {
 	callers, writers, others int
 	cached                   bool // Redis has version 1 at the beginning
+	expired                  bool // which is past its TTL then
+	fails                    bool // loads do
+	looks                    bool // callers do not read for themselves: the flight that they open begins with that
 
 	decideAfterRead    bool
 	decideAfterCommit  bool
@@ -40,6 +45,21 @@ type model struct {
 	keepRefused        bool // no TakeBack after a refused commit
 	lateJoinersToo     bool // forAll
 	commitWithoutLease bool
+	shareFallback      bool // a failed load gives the opener's fallback to all
+	countFallback      bool // it gives it to those who had joined at the first Decide
+}
+
+func (m model) String() string {
+	name := fmt.Sprintf("%d callers, %d writers, %d others", m.callers, m.writers, m.others)
+	for _, is := range []struct {
+		word string
+		so   bool
+	}{{"cached", m.cached}, {"expired", m.expired}, {"fails", m.fails}, {"looks", m.looks}} {
+		if is.so {
+			name += ", " + is.word
+		}
+	}
+	return name
 }
 
 const maxRefusals = 1 // refused commits after which the runner loads again
@@ -54,19 +74,26 @@ type world struct {
 	history strings.Builder // the calls of the group so far, which decide its state
 	actors  []actor
 	flights int // begun so far
+	running int // the number of the one that callers join
 	gets    []get
 
 	row, value  int   // versions; value 0: there is none
+	old         bool  // value is past its TTL
 	lease       actor // nil: nobody has it
 	invalidated int   // the newest version whose Invalidate has returned
 }
 
 // A get is what a caller did and may expect.
 type get struct {
-	caller flight.Caller[brought]
-	joined int // the flight that it joined
-	oldest int // the version that may answer it
-	due    int // the flight that has to answer it, if not 0
+	caller  flight.Caller[brought]
+	joined  int  // the flight that it joined; 0: it has its answer without one
+	oldest  int  // the version that may answer it
+	due     int  // the flight that has to answer it, if not 0
+	read    bool // it has read for itself
+	version int  // what it found: its answer, or its fallback
+	opened  bool // the flight
+	early   bool // it had joined at its flight's first Decide
+	loaded  bool // and when its load ended
 }
 
 // An actor takes one step at a time. What its next steps do depends on its state and
@@ -80,7 +107,7 @@ type actor interface {
 func (m model) world() *world {
 	w := &world{model: m, group: flight.NewGroup[brought](-1), row: 1}
 	if m.cached {
-		w.value = 1
+		w.value, w.old = 1, m.expired
 	}
 	w.actors = append(w.actors, &callers{world: w})
 	var before *writer
@@ -106,9 +133,12 @@ func (w *world) enabled() (ready []actor) {
 // state is all that the rest of an interleaving depends on.
 func (w *world) state() string {
 	var b strings.Builder
-	fmt.Fprint(&b, w.row, w.value, w.invalidated, w.history.String())
+	fmt.Fprint(&b, w.row, w.value, w.old, w.invalidated, w.history.String())
 	for _, a := range w.actors {
 		fmt.Fprint(&b, "|", a.state(), a == w.lease)
+	}
+	for _, g := range w.gets {
+		fmt.Fprint(&b, "|", g.joined, g.oldest, g.due, g.read, g.version, g.early, g.loaded)
 	}
 	return b.String()
 }
@@ -117,8 +147,9 @@ func (w *world) did(format string, args ...any) { fmt.Fprintf(&w.history, format
 
 // begin returns the value, or gives a the lease.
 func (w *world) begin(a actor) (value int) {
-	if w.value == 0 {
+	if w.value == 0 || w.old {
 		w.lease = a
+		return 0
 	}
 	return w.value
 }
@@ -128,7 +159,7 @@ func (w *world) commit(a actor, version int) (published bool) {
 	if w.lease != a && !w.commitWithoutLease {
 		return false
 	}
-	w.value, w.lease = version, nil
+	w.value, w.old, w.lease = version, false, nil
 	return true
 }
 
@@ -138,7 +169,18 @@ func (w *world) wrong() string {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	for i, g := range w.gets {
-		got, _, err := g.caller.Wait(ended, flight.Patience[brought]{})
+		got := brought{version: g.version}
+		var err error
+		if g.joined != 0 {
+			got, _, err = g.caller.Wait(ended, flight.Patience[brought]{})
+		}
+		if errors.Is(err, errBroken) {
+			if got.version, got.flight = w.fallback(g), g.joined; got.version != 0 {
+				err = nil
+			} else if w.invalidated > 0 {
+				continue // there is no old value any more
+			}
+		}
 		switch {
 		case err != nil:
 			return fmt.Sprintf("caller %d has no answer: %v", i+1, err)
@@ -153,6 +195,27 @@ func (w *world) wrong() string {
 	return ""
 }
 
+// fallback is the version that a caller takes whose load has failed.
+func (w *world) fallback(g get) (version int) {
+	switch {
+	case w.shareFallback, w.countFallback && g.early:
+		for _, other := range w.gets {
+			if other.joined == g.joined && other.opened {
+				return other.version
+			}
+		}
+	case w.countFallback:
+	case g.read:
+		return g.version
+	default:
+		return w.value // it reads now
+	}
+	return 0
+}
+
+// errBroken is the error of a load.
+var errBroken = errors.New("broken")
+
 // callers come one after another: which is which makes no difference.
 type callers struct{ *world }
 
@@ -160,15 +223,55 @@ func (c *callers) enabled() bool { return len(c.gets) < c.model.callers }
 func (c *callers) state() string { return fmt.Sprint(len(c.gets)) }
 
 func (c *callers) step() {
-	place, role, err := c.group.Join(context.Background(), "id")
+	g := get{oldest: c.invalidated}
+	if !c.looks {
+		place, running, err := c.group.JoinRunning(context.Background(), "id")
+		switch {
+		case err != nil:
+			panic(err)
+		case running:
+			c.did("join%d", c.invalidated)
+			g.caller, g.joined = place, c.running
+		default: // nobody can come between these two who would make a difference to the read
+			g.read, g.version = true, c.value
+			if g.version == 0 || c.old {
+				c.actors = append(c.actors, &joiner{world: c.world, at: len(c.gets)})
+			}
+		}
+	}
+	c.gets = append(c.gets, g)
+	if c.looks {
+		c.join(len(c.gets) - 1)
+	}
+}
+
+// join has a caller join or open the flight.
+func (w *world) join(at int) {
+	g := &w.gets[at]
+	place, opened, err := w.group.Join(context.Background(), "id")
 	if err != nil {
 		panic(err)
 	}
-	c.did("join%d", c.invalidated)
-	if role == flight.Opened {
-		c.run(place.Flight)
+	w.did("join%d", g.oldest)
+	if g.opened = opened; opened {
+		w.run(place.Flight, false)
 	}
-	c.gets = append(c.gets, get{caller: place, joined: c.flights, oldest: c.invalidated})
+	g.caller, g.joined = place, w.running
+}
+
+// A joiner is a caller who has read for itself and found no answer.
+type joiner struct {
+	*world
+	at   int // in gets
+	over bool
+}
+
+func (j *joiner) enabled() bool { return !j.over }
+func (j *joiner) state() string { return fmt.Sprint("j", j.at, j.over) }
+
+func (j *joiner) step() {
+	j.over = true
+	j.join(j.at)
 }
 
 // A writer begins after the writer before it: which is which makes no difference.
@@ -223,18 +326,21 @@ type runner struct {
 	next     func()
 	version  int // read or loaded
 	began    int // the last who had joined when the load began
-	loaded   int // how many had when it ended
 	refusals int
 }
 
 // run starts the runner of a flight.
-func (w *world) run(f *flight.Flight[brought]) {
+func (w *world) run(f *flight.Flight[brought], next bool) {
 	w.flights++
+	w.running = w.flights
 	r := &runner{world: w, flight: f, number: w.flights}
 	w.actors = append(w.actors, r)
-	if w.decideAfterRead {
+	switch {
+	case !w.looks && !next:
+		r.ask()
+	case w.decideAfterRead:
 		r.then("read", r.read)
-	} else {
+	default:
 		r.then("look", func() { r.decide(); r.then("read", r.read) })
 	}
 }
@@ -246,7 +352,7 @@ func (r *runner) enabled() bool {
 }
 
 func (r *runner) state() string {
-	return fmt.Sprint("r", r.number, r.name, r.version, r.began, r.loaded, r.refusals)
+	return fmt.Sprint("r", r.number, r.name, r.version, r.began, r.refusals)
 }
 
 func (r *runner) step() { r.next() }
@@ -255,8 +361,8 @@ func (r *runner) decide() int { r.did("decide"); return r.flight.Decide() }
 
 func (r *runner) read() {
 	switch r.version = r.value; {
-	case r.version == 0:
-		r.then("ask", r.ask)
+	case r.version == 0 || r.old:
+		r.ask()
 	case r.decideAfterRead:
 		r.then("decide", func() { r.decide(); r.then("finish", r.finish) })
 	default:
@@ -264,8 +370,15 @@ func (r *runner) read() {
 	}
 }
 
-func (r *runner) ask() {
+func (r *runner) ask() { r.then("ask", r.decideAndBegin) }
+
+func (r *runner) decideAndBegin() {
 	r.decide()
+	if r.began == 0 && r.refusals == 0 {
+		for i := range r.gets {
+			r.gets[i].early = r.gets[i].early || r.gets[i].joined == r.number
+		}
+	}
 	r.then("begin", func() {
 		if r.version = r.begin(r); r.version != 0 {
 			r.then("finish", r.finish)
@@ -276,7 +389,21 @@ func (r *runner) ask() {
 }
 
 func (r *runner) load() {
-	r.version, r.loaded = r.row, len(r.gets)
+	if r.fails {
+		r.then("fail", func() {
+			r.did("fail")
+			r.then("", nil)
+			if r.lease == r {
+				r.lease = nil
+			}
+			r.flight.Finish(brought{}, errBroken, nil)
+		})
+		return
+	}
+	r.version = r.row
+	for i := range r.gets {
+		r.gets[i].loaded = r.gets[i].joined == r.number
+	}
 	if r.undecidedCommit || r.decideAfterCommit {
 		r.then("commit", r.publish)
 		return
@@ -287,8 +414,8 @@ func (r *runner) load() {
 func (r *runner) publish() {
 	switch {
 	case r.commit(r, r.version):
-		for i := range r.gets[:r.loaded] {
-			if r.gets[i].joined == r.number {
+		for i := range r.gets {
+			if r.gets[i].joined == r.number && r.gets[i].loaded {
 				r.gets[i].due = r.number
 			}
 		}
@@ -303,7 +430,7 @@ func (r *runner) publish() {
 		}
 		r.then("finish", r.finish)
 		if r.refusals++; r.refusals <= maxRefusals {
-			r.then("ask", r.ask)
+			r.ask()
 		}
 	}
 }
@@ -312,7 +439,7 @@ func (r *runner) finish() {
 	r.did("finish%d", r.version)
 	r.then("", nil)
 	if late := r.flight.Finish(brought{r.version, r.number}, nil, func() bool { return r.lateJoinersToo }); late != nil {
-		r.run(late)
+		r.run(late, true)
 	}
 }
 
@@ -358,12 +485,18 @@ func (m model) explore() (states int, wrong string) {
 
 func TestNoInterleavingGivesACallerAnInvalidatedValue(t *testing.T) {
 	for _, m := range []model{
-		{callers: 3, writers: 2},
-		{callers: 3, writers: 2, cached: true},
+		{callers: 3, writers: 2, looks: true},
+		{callers: 3, writers: 2, looks: true, cached: true},
+		{callers: 2, writers: 2},
+		{callers: 3, writers: 1, cached: true},
+		{callers: 2, writers: 2, cached: true, expired: true},
+		{callers: 2, writers: 2, cached: true, expired: true, fails: true},
+		{callers: 3, writers: 1, cached: true, expired: true, fails: true},
+		{callers: 4, cached: true, expired: true, fails: true},
 		{callers: 2, writers: 1, others: 1},
 		{callers: 2, writers: 2, others: 1},
 	} {
-		t.Run(fmt.Sprintf("%d callers, %d writers, %d others, cached %v", m.callers, m.writers, m.others, m.cached), func(t *testing.T) {
+		t.Run(m.String(), func(t *testing.T) {
 			t.Parallel()
 			states, wrong := m.explore()
 			if wrong != "" {
@@ -381,15 +514,19 @@ func TestTheExplorerFindsWhatAWrongRunnerDoes(t *testing.T) {
 		model
 		wrong string // a part of what is found
 	}{
-		"decides after the read":          {model{cached: true, decideAfterRead: true}, "after Invalidate"},
-		"decides after the commit":        {model{decideAfterCommit: true}, "after Invalidate"},
-		"does not decide at the commit":   {model{undecidedCommit: true}, "had to wait"},
-		"keeps the decision of a refusal": {model{keepRefused: true}, "after Invalidate"},
-		"answers late joiners":            {model{cached: true, lateJoinersToo: true}, "after Invalidate"},
-		"publishes without the lease":     {model{commitWithoutLease: true}, "after Invalidate"},
+		"decides after the read":           {model{looks: true, cached: true, decideAfterRead: true}, "after Invalidate"},
+		"decides after the commit":         {model{decideAfterCommit: true}, "after Invalidate"},
+		"does not decide at the commit":    {model{undecidedCommit: true}, "had to wait"},
+		"keeps the decision of a refusal":  {model{keepRefused: true}, "after Invalidate"},
+		"answers late joiners":             {model{looks: true, cached: true, lateJoinersToo: true}, "after Invalidate"},
+		"publishes without the lease":      {model{commitWithoutLease: true}, "after Invalidate"},
+		"gives a fallback to late joiners": {model{cached: true, expired: true, fails: true, shareFallback: true}, "after Invalidate"},
+		"forgets who joins after a Decide": {model{cached: true, expired: true, fails: true, countFallback: true}, "has no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.callers, test.writers = 2, 2
+			if test.callers, test.writers = 2, 2; test.countFallback {
+				test.writers = 0
+			}
 			_, wrong := test.explore()
 			if !strings.Contains(wrong, test.wrong) {
 				t.Errorf("got %q, want what says %q", wrong, test.wrong)

@@ -5,7 +5,7 @@ package flight
 func (g *Group[R]) Peek(id string) (running bool, held error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.held[id]; h != nil && !h.refresh {
+	if h := g.held[id]; h != nil && h.answers(true) {
 		held = h.err
 	}
 	return g.flights[id] != nil, held

@@ -74,9 +74,14 @@ func Bytes(reply *redis.StringCmd) ([]byte, error) {
 	return data, err
 }
 
+// Long reports whether the value of key was long when it was last read: those who want it
+// at one moment should share a read. It calls key only if there may be such a key.
+func (c *Conn) Long(key func() string) bool { return c.long.any.Load() && c.long.has(key()) }
+
 // longKeys remembers, of some keys, that their values were long when they were last
 // read. Which keys it has is a matter of chance: a key takes the place of another.
 type longKeys struct {
+	any    atomic.Bool // one has ever been noted
 	hashes [256]atomic.Uint64
 }
 
@@ -101,6 +106,7 @@ func (k *longKeys) note(key string, length int) {
 	switch {
 	case length >= longValue:
 		place.Store(hash)
+		k.any.Store(true)
 	case place.Load() == hash:
 		place.Store(0)
 	}
