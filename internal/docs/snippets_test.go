@@ -133,8 +133,8 @@ func _(rdb redis.UniversalClient, store Store) error {
 }
 
 // docs/filter.md.
-func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
-	exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: 10_000_000}) // bloom.New: in this process alone
+func _(ctx context.Context, rdb, noEvict redis.UniversalClient, store Store) error {
+	exists, err := bloom.Open(ctx, noEvict, bloom.Options{Name: "product", Capacity: 10_000_000}) // bloom.New: in this process alone
 	if err != nil {
 		return err
 	}
