@@ -40,7 +40,8 @@
 //   - when the table in Redis contradicts its checksums.
 //
 // It then loads a new copy by itself. A filter that Redis has lost, or that is corrupt
-// in Redis, needs a Rebuild. So call Rebuild now and then, in any one process.
+// in Redis, needs a Rebuild. So call Rebuild now and then, in any one process, or
+// [Filter.RebuildIfOlder] in all of them, as cache.Cache.KeepFilter does.
 //
 // A shared counting filter keeps its counters in Redis only. The copies hold bits and are
 // no larger than without counting. After a Remove a process says yes until it has read
@@ -92,6 +93,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/levee-go/levee/internal/contain"
 )
@@ -123,6 +125,7 @@ type filter interface {
 	ensure(ctx context.Context, ids []string) error
 	remove(ctx context.Context, ids []string) error
 	rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
+	rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error)
 	stats() Stats
 	close()
 }
@@ -226,14 +229,28 @@ func (f *Filter) Remove(ctx context.Context, ids ...string) error {
 // another as above. If a process dies during its Rebuild, the next one starts from the
 // beginning after ten seconds. Rebuild first waits until the log in Redis reaches
 // back MaxTransaction, and logs at Info how long. It so also waits when the filter is new,
-// because a Redis that has lost adds looks the same: by default a minute. Rebuild returns ErrUnavailable if Redis does not answer
-// when it is needed, or loses the filter during the Rebuild. When Rebuild has returned
-// nil, this process answers from the result, unless Redis has failed since.
+// because a Redis that has lost adds looks the same: by default a minute. Rebuild returns
+// ErrUnavailable if Redis does not answer when it is needed, or loses the filter during the
+// Rebuild. When Rebuild has returned nil, this process answers from the result, unless
+// Redis has failed since.
 func (f *Filter) Rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
 	if f == nil {
 		return nil
 	}
 	return f.impl.rebuild(ctx, ids)
+}
+
+// RebuildIfOlder is Rebuild if the last one that succeeded, of a shared filter in any
+// process, ended at least age ago, by Redis' clock, or if there was none or Redis has lost
+// the filter. Otherwise it returns false and nil, and does not read ids. ran says that this
+// call has read ids to their end, and that the filter answers from them: it is false too
+// if another Rebuild was under way and has succeeded. Processes that all call it now and
+// then with one age make one Rebuild in that time together.
+func (f *Filter) RebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
+	if f == nil {
+		return false, nil
+	}
+	return f.impl.rebuildIfOlder(ctx, age, ids)
 }
 
 // Stats takes a snapshot. It waits at most for a switch between two generations.

@@ -26,11 +26,12 @@ func newSharedRebuild(s *shared, rec *record) *sharedRebuild {
 }
 
 // waitForLease waits until this Rebuild has the lease, or until another Rebuild has
-// succeeded: done. Then name is the generation of the other one.
-func (r *sharedRebuild) waitForLease(ctx context.Context) (done bool, err error) {
+// succeeded, meanwhile or less than age before: done. Then name is the generation of the
+// other one.
+func (r *sharedRebuild) waitForLease(ctx context.Context, age time.Duration) (done bool, err error) {
 	before := ""
 	for first := true; ; first = false {
-		mine, current, err := r.acquire(ctx)
+		mine, fresh, current, err := r.acquire(ctx, age)
 		if err != nil {
 			return false, err
 		}
@@ -39,7 +40,7 @@ func (r *sharedRebuild) waitForLease(ctx context.Context) (done bool, err error)
 		}
 		r.held = mine
 		switch {
-		case current != before && current != "":
+		case fresh, current != before && current != "":
 			r.name = current
 			return true, nil
 		case mine:
@@ -51,25 +52,26 @@ func (r *sharedRebuild) waitForLease(ctx context.Context) (done bool, err error)
 	}
 }
 
-// acquire takes or renews the lease, and returns the generation in use. A command that
+// acquire takes or renews the lease, and returns the generation in use. If that is younger
+// than age it is fresh, and the lease stays where it is. A command that
 // was left behind may reach Redis after finish has released the lease, and take it
 // for nobody; then acquire releases it again.
-func (r *sharedRebuild) acquire(ctx context.Context) (mine bool, current string, err error) {
+func (r *sharedRebuild) acquire(ctx context.Context, age time.Duration) (mine, fresh bool, current string, err error) {
 	late := func() {
 		if r.finished.Load() {
 			r.release()
 		}
 	}
 	reply, err := evalOn(ctx, r.store.conn, late, leaseScript, []string{r.store.names.Record(), r.store.names.Rebuild()},
-		r.record.header, r.token, leaseLife.Milliseconds()).Slice()
+		r.record.header, r.token, leaseLife.Milliseconds(), age.Milliseconds()).Slice()
 	if err != nil {
-		return false, "", err
+		return false, false, "", err
 	}
 	kind, rest, err := parseReply(reply, 1, 1)
 	if err != nil {
-		return false, "", err
+		return false, false, "", err
 	}
-	return kind == "mine", rest[0], nil
+	return kind == "mine", kind == "fresh", rest[0], nil
 }
 
 // keepLease renews the lease and reads the log into the next generation until ctx ends. If
@@ -79,7 +81,7 @@ func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCaus
 	ticker := time.NewTicker(leaseRenew)
 	defer ticker.Stop()
 	for {
-		mine, _, err := r.acquire(ctx)
+		mine, _, _, err := r.acquire(ctx, 0)
 		if err == nil && !mine || errors.Is(err, errLost) {
 			cancel(fmt.Errorf("%w: %w", errLeaseLost, errLost))
 			return

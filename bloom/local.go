@@ -54,6 +54,7 @@ type local struct {
 	current *generation // nil after Close
 	next    *generation // the one that a Rebuild fills; nil: none
 	flight  *flight     // the Rebuild that runs; nil: none
+	rebuilt time.Time   // when the last Rebuild succeeded; zero: none has
 	settled time.Time   // before this time Removes do nothing
 }
 
@@ -180,6 +181,21 @@ type flight struct {
 	err  error         // of the Rebuild; written before done is closed, read after
 }
 
+// rebuildIfOlder is rebuild unless one has ended less than age ago.
+func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
+	l.mu.RLock()
+	fresh := !l.rebuilt.IsZero() && time.Since(l.rebuilt) < age
+	l.mu.RUnlock()
+	if fresh {
+		return false, nil
+	}
+	err = l.rebuild(ctx, func(yield func(string, error) bool) {
+		ran = true
+		ids(yield)
+	})
+	return ran && err == nil, err
+}
+
 func (l *local) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
 	ctx, cancel := untilClosed(ctx, l.life)
 	defer cancel()
@@ -234,7 +250,8 @@ func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 	if l.current == nil {
 		return ErrClosed
 	}
-	l.current, l.settled = next, time.Now().Add(l.o.MaxTransaction)
+	l.current, l.rebuilt = next, time.Now()
+	l.settled = l.rebuilt.Add(l.o.MaxTransaction)
 	l.answering.Store(next)
 	l.counts.rebuilds.Add(1)
 	return nil

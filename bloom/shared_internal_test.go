@@ -212,7 +212,7 @@ func TestAGenerationWhoseRebuilderIsGoneIsNeverSwitchedTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newSharedRebuild(s, rec)
-	if done, err := r.waitForLease(ctx); err != nil || done || !r.held {
+	if done, err := r.waitForLease(ctx, 0); err != nil || done || !r.held {
 		t.Fatal(done, r.held, err)
 	}
 	if _, err := r.begin(ctx); err != nil {
@@ -248,7 +248,7 @@ func TestAGenerationWhoseRebuilderIsGoneIsNeverSwitchedTo(t *testing.T) {
 	if err := r.upload(ctx); !errors.Is(err, errLeaseLost) {
 		t.Errorf("it uploads without its lease: %v", err)
 	}
-	if mine, _, err := r.acquire(ctx); err != nil || !mine { // it wakes up
+	if mine, _, _, err := r.acquire(ctx, 0); err != nil || !mine { // it wakes up
 		t.Error(mine, err)
 	}
 	if err := r.makeCurrent(ctx); !errors.Is(err, errLeaseLost) {

@@ -72,22 +72,29 @@ const (
 
 // rebuild makes and runs a sharedRebuild, or waits for one in another process.
 func (s *shared) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
+	_, err := s.rebuildIfOlder(ctx, 0, ids)
+	return err
+}
+
+// rebuildIfOlder is rebuild unless a Rebuild has ended less than age ago. It reports
+// whether this call has read ids to their end.
+func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
 	ctx, cancel := untilClosed(ctx, s.life)
 	defer cancel()
 	s.countRebuilding(+1)
 	defer s.countRebuilding(-1)
-	name, err := s.rebuildOrWait(ctx, ids)
+	name, ran, err := s.rebuildOrWait(ctx, age, ids)
 	if err == nil {
 		s.awaitCopy(ctx, name)
-		return nil
+		return ran, nil
 	}
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return false, ended(ctx)
 	}
 	if scan, ok := errors.AsType[*scanError](err); ok {
-		return scan.cause
+		return false, scan.cause
 	}
-	return unavailable(ctx, "Rebuild", err)
+	return false, unavailable(ctx, "Rebuild", err)
 }
 
 func (s *shared) countRebuilding(by int) {
@@ -96,27 +103,27 @@ func (s *shared) countRebuilding(by int) {
 	s.rebuilding += by
 }
 
-// rebuildOrWait returns the generation that is the result.
-func (s *shared) rebuildOrWait(ctx context.Context, ids iter.Seq2[string, error]) (name string, err error) {
+// rebuildOrWait returns the generation that is the result, and whether it is this call's.
+func (s *shared) rebuildOrWait(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (name string, ran bool, err error) {
 	var r *sharedRebuild
 	done := false
 	err = s.onRecord(ctx, func(rec *record) (err error) {
 		r = newSharedRebuild(s, rec)
-		done, err = r.waitForLease(ctx)
+		done, err = r.waitForLease(ctx, age)
 		return err
 	})
 	if r == nil {
-		return "", err
+		return "", false, err
 	}
 	defer r.finish()
 	if done || err != nil {
-		return r.name, err
+		return r.name, false, err
 	}
 	if err := r.run(ctx, ids); err != nil {
-		return "", err
+		return "", false, err
 	}
 	s.counts.rebuilds.Add(1)
-	return r.name, nil
+	return r.name, true, nil
 }
 
 // A scanError is the error in which the caller's ids ended.

@@ -52,7 +52,7 @@ var (
 	tailScript     = redis.NewScript(tailLua)
 	rangeScript    = redis.NewScript(rangeLua)
 	touchScript    = redis.NewScript(touchLua)
-	leaseScript    = redis.NewScript(leaseLua)
+	leaseScript    = compose(leaseLua)
 	releaseScript  = redis.NewScript(releaseLua)
 	logStartScript = compose(logStartLua)
 	uploadScript   = redis.NewScript(uploadLua)
