@@ -80,21 +80,22 @@ type Cache[K comparable, V any] struct {
 
 	gather, gatherInner [classes]gatherer[K, V] // loads by LoadMany, by class; of these those that loads wait for
 
-	absent      *entry[V] // of a key that does not exist, where its times are unknown
-	doorkeeper  *doorkeeper
-	overwrites  *doorkeeper // ids whose bytes of another type this process has written over lately
-	releaseName func()
-	refreshing  atomic.Int64 // refreshes that run
-	doubting    atomic.Bool  // an id is looked at that the filter denies, see compareFilter
-	closing     context.Context
-	close       context.CancelFunc
-	loading     tasks // loads, also those that are left behind
-	errorRun    errorRun
-	fed         feeds
-	sample      atomic.Pointer[sample[K]] // of an Audit that runs
-	log         *logonce.Log
-	counts      counters
-	times       times
+	absent        *entry[V] // of a key that does not exist, where its times are unknown
+	doorkeeper    *doorkeeper
+	overwrites    *doorkeeper // ids whose bytes of another type this process has written over lately
+	releaseName   func()
+	refreshing    atomic.Int64                  // refreshes that run
+	filterRebuild atomic.Pointer[FilterRebuild] // the last
+	doubting      atomic.Bool                   // an id is looked at that the filter denies, see compareFilter
+	closing       context.Context
+	close         context.CancelFunc
+	loading       tasks // loads, also those that are left behind
+	errorRun      errorRun
+	fed           feeds
+	sample        atomic.Pointer[sample[K]] // of an Audit that runs
+	log           *logonce.Log
+	counts        counters
+	times         times
 }
 
 // New makes a cache of what load reads. See [NewSource].

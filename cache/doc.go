@@ -40,7 +40,7 @@
 // error of Write the transaction has failed, or not run.
 // A writer that has the new value at hand may [Cache.Set] it. A filter has to know a key
 // before its row commits: Write, Also and Set see to that, and [Cache.Announce] does for rows
-// that are written elsewhere. For writers who know nothing of the cache, or die between
+// that are written elsewhere. [Cache.KeepFilter] fills it, and does so again now and then. For writers who know nothing of the cache, or die between
 // commit and Invalidate, [Follow] invalidates what the database itself tells of its changes.
 //
 // # What is promised

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log"
+	"time"
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
@@ -61,4 +63,38 @@ func ExampleCache_RebuildFilter_resize() {
 	// cache: not found
 	// rebuilt <nil>
 	// cache: not found
+}
+
+// KeepFilter runs on a goroutine of its own in every process, until its context ends.
+func ExampleCache_KeepFilter() {
+	rdb, end := connect()
+	defer end()
+	store := &shop{rows: map[int64]string{42: "lamp"}}
+	ctx, stop := context.WithCancel(context.Background())
+	exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: 100_000, MaxTransaction: -1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer exists.Close()
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer products.Close()
+
+	ended := make(chan error)
+	go func() {
+		ended <- products.KeepFilter(ctx, 24*time.Hour, func(context.Context) iter.Seq2[int64, error] { return store.Keys })
+	}()
+	for products.Stats().FilterRebuild.Ended.IsZero() { // until the first rebuild every key passes
+		time.Sleep(time.Millisecond)
+	}
+	got, err := products.Fetch(ctx, 7)
+	fmt.Println(got.Tier, err)
+
+	stop()
+	fmt.Println(<-ended)
+	// Output:
+	// filter cache: not found
+	// context canceled
 }

@@ -49,7 +49,7 @@ func (s *shop) Rename(_ context.Context, id int64, name string) error {
 	return nil
 }
 
-// Keys gives what a filter is built from.
+// Keys yields what a filter is built from.
 func (s *shop) Keys(yield func(int64, error) bool) {
 	s.mu.Lock()
 	ids := slices.Collect(maps.Keys(s.rows))

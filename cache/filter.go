@@ -41,21 +41,7 @@ func (c *Cache[K, V]) RebuildFilter(ctx context.Context, keys iter.Seq2[K, error
 	if !ok {
 		return errors.New("cache: RebuildFilter: Options.Filter is nil or has no method Rebuild")
 	}
-	err := filter.Rebuild(ctx, func(yield func(string, error) bool) {
-		for key, err := range keys {
-			id := ""
-			if err == nil {
-				id, err = c.id(key)
-			}
-			if !yield(id, err) || err != nil {
-				return
-			}
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("cache: filter: %w", err)
-	}
-	return nil
+	return c.rebuildFilter(func(ids iter.Seq2[string, error]) error { return filter.Rebuild(ctx, ids) }, keys)
 }
 
 // announce adds ids of new keys to the filter, if it is one that learns.

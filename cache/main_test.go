@@ -7,5 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redistest.Main(m, redistest.Roles{"reader": reader, "stalled": stalled, "writer": writer})
+	redistest.Main(m, redistest.Roles{"reader": reader, "stalled": stalled, "writer": writer, "keeper": keeperRole})
 }

@@ -87,11 +87,12 @@ type Stats struct {
 	// Live says that invalidations of other processes arrive.
 	Live bool
 
-	Follow    FollowStats        // of feeds of changes, see [Follow]
-	Audit     AuditStats         // of [Cache.Audit]
-	LocalTier localcache.Stats   // of the tier in this process
-	Rebuild   mutexrebuild.Stats // of leases, waiting, outages and invalidations
-	Breaker   breaker.Stats      // of Options.Breaker, with what other caches do with it
+	FilterRebuild FilterRebuild      // the last one that this process has run
+	Follow        FollowStats        // of feeds of changes, see [Follow]
+	Audit         AuditStats         // of [Cache.Audit]
+	LocalTier     localcache.Stats   // of the tier in this process
+	Rebuild       mutexrebuild.Stats // of leases, waiting, outages and invalidations
+	Breaker       breaker.Stats      // of Options.Breaker, with what other caches do with it
 }
 
 type counter = atomic.Uint64
@@ -147,8 +148,9 @@ func (c *Cache[K, V]) Stats() Stats {
 		NotInvalidated: n.notInvalidated.Load(),
 		LoadTime:       t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
-		WriteTime: t.write.histogram(&latencies),
-		Live:      c.fleet.Live(), Follow: c.fed.stats(),
+		WriteTime:     t.write.histogram(&latencies),
+		FilterRebuild: c.lastFilterRebuild(),
+		Live:          c.fleet.Live(), Follow: c.fed.stats(),
 		Audit: AuditStats{
 			Compared: n.auditCompared.Load(), Raced: n.auditRaced.Load(), Stale: n.auditStale.Load(),
 			Healed: n.auditHealed.Load(), Failed: n.auditFailed.Load(), StaleAge: t.audit.histogram(&ages),

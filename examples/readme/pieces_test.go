@@ -57,10 +57,9 @@ func keepScrapersOut(ctx context.Context, rdb, noEvict redis.UniversalClient, st
 		return err
 	}
 	defer products.Close()
-	go func() { // takes a minute the first time; until then every key passes
-		if err := products.RebuildFilter(ctx, store.Keys); err != nil { // store.Keys: iter.Seq2[int64, error] of all keys
-			slog.Error("the filter was not built: every key passes", "error", err)
-		}
+	go func() { // scans once a day, in one process for all; it takes a minute the first time, and until then every key passes
+		err := products.KeepFilter(ctx, 24*time.Hour, store.Keys) // store.Keys: func(context.Context) iter.Seq2[int64, error], all keys
+		slog.Info("the filter is kept no longer", "error", err)
 	}()
 	seen(products)
 	return nil

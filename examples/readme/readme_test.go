@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"iter"
 	"os"
 	"regexp"
 	"strings"
@@ -41,21 +42,23 @@ func (s store) Rename(ctx context.Context, id int64, name string) error {
 	return err
 }
 
-func (s store) Keys(yield func(int64, error) bool) {
-	rows, err := s.Query("SELECT id FROM product")
-	if err != nil {
-		yield(0, err)
-		return
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); !yield(id, err) || err != nil {
+func (s store) Keys(ctx context.Context) iter.Seq2[int64, error] {
+	return func(yield func(int64, error) bool) {
+		rows, err := s.QueryContext(ctx, "SELECT id FROM product")
+		if err != nil {
+			yield(0, err)
 			return
 		}
-	}
-	if err := rows.Err(); err != nil {
-		yield(0, err)
+		defer rows.Close()
+		for rows.Next() {
+			var id int64
+			if err := rows.Scan(&id); !yield(id, err) || err != nil {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(0, err)
+		}
 	}
 }
 

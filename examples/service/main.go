@@ -90,12 +90,12 @@ func run(ctx context.Context) error {
 	if err := products.Check(ctx); err != nil { // the service starts all the same: the source answers
 		slog.Error("the cache is not at its best", "error", err)
 	}
-	// The filter lets everything pass until this is done, the first time for a minute. A real service does it again every night.
+	// The filter lets everything pass until it is filled, the first time for a minute.
 	var background sync.WaitGroup // ends with ctx
 	defer background.Wait()
 	background.Go(func() {
-		if err := products.RebuildFilter(ctx, store.Keys(ctx)); err != nil && ctx.Err() == nil {
-			slog.Error("the filter is not built", "error", err)
+		if err := products.KeepFilter(ctx, 24*time.Hour, store.Keys); ctx.Err() == nil {
+			slog.Error("the filter is kept no longer", "error", err)
 		}
 	})
 

@@ -34,7 +34,7 @@ type Product struct {
 type Store interface {
 	Product(ctx context.Context, id int64) (Product, error)
 	Rename(ctx context.Context, id int64, name string) error
-	Keys(yield func(int64, error) bool)
+	Keys(ctx context.Context) iter.Seq2[int64, error]
 }
 
 // docs/locks.md, a client of its own.
@@ -144,15 +144,9 @@ func _(ctx context.Context, rdb, noEvict redis.UniversalClient, store Store) err
 		return err
 	}
 	defer products.Close()
-	go func() { // in every process: of those who rebuild at one time one works, and the others have its result
-		for ctx.Err() == nil {
-			if exists.Stats().NeedsRebuild { // it is new, or Redis has lost it
-				if err := products.RebuildFilter(ctx, store.Keys); err != nil {
-					slog.Error("the filter was not rebuilt, every key passes", "error", err)
-				}
-			}
-			time.Sleep(10 * time.Second)
-		}
+	go func() { // in every process: one of them scans when the filter is new or lost, and then once a day
+		err := products.KeepFilter(ctx, 24*time.Hour, store.Keys) // store.Keys: func(context.Context) iter.Seq2[int64, error]
+		slog.Info("the filter is kept no longer", "error", err)
 	}()
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // field.
 func TestEachFieldIsAMetric(t *testing.T) {
 	eachField(t, metrics.Caches, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
-		"LocalTier.Distrusted", "Rebuild.Waits", "Rebuild.InProcess")
+		"FilterRebuild", "LocalTier.Distrusted", "Rebuild.Waits", "Rebuild.InProcess")
 	eachField(t, metrics.Breakers, "LostCallbacks")
 	eachField(t, metrics.Filters, "Hashes")
 	eachField(t, metrics.Lockers)
