@@ -71,7 +71,8 @@ type Options struct {
 
 	// Progress is called during a Rebuild after every 65,536 ids, and at its end, with
 	// the number of ids read so far. It runs on the goroutine that reads the ids, which
-	// waits for it. Nil: nobody is told.
+	// waits for it. While Rebuild waits before it reads, see there, it is not called.
+	// Nil: nobody is told.
 	Progress func(done uint64)
 	// Logger logs when a shared filter stops or resumes following Redis, and when it
 	// holds more ids than Capacity. Nil: slog.Default(). New ignores it.

@@ -123,6 +123,37 @@ func TestASharedRebuildTakesOverWhatMayNotBeCommitted(t *testing.T) {
 	}
 }
 
+// A Rebuild that seems to hang says that it waits, and for how long, and the filter has said
+// so before, when it was new. One that does not wait says nothing.
+func TestARebuildThatWaitsSaysSo(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	open := func(transaction time.Duration, log *redistest.Log) *bloom.Filter {
+		return open(t, s.Client(t), func(o *bloom.Options) {
+			o.Name, o.MaxTransaction, o.Logger = transaction.String(), transaction, log.Logger()
+		})
+	}
+	const waits = "level=INFO msg=\"bloom: Rebuild waits before it reads the ids"
+	var patient, hasty redistest.Log
+	f := open(time.Hour, &patient)
+	patient.Await(t, "rebuild_waits_up_to=1h0m0s")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Rebuild(ctx, numbered(0, 10)) }()
+	patient.Await(t, waits)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || patient.Count(" wait=59m") != 1 {
+		t.Errorf("%v, and it has logged:\n%s", err, &patient)
+	}
+
+	f = open(-1, &hasty)
+	hasty.Await(t, "rebuild_waits_up_to=0s")
+	rebuild(t, f, 0, 10)
+	if hasty.Count(waits) > 0 {
+		t.Errorf("it says that it waits:\n%s", &hasty)
+	}
+}
+
 func TestAtATimeOneProcessRebuildsAndTheOthersWaitForIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
