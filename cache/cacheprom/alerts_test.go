@@ -22,6 +22,7 @@ import (
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
@@ -235,11 +236,11 @@ func (s *shop) redisAway() {
 	redistest.Eventually(s, 20*time.Second, "the outage is noticed", func() bool { return c.Stats().Rebuild.Outage })
 	s.calls.Go(func() {
 		for n := range 11 {
-			keys := make([]string, 1000)
-			for i := range keys {
-				keys[i] = fmt.Sprint(n, "/", i)
+			ids := make([]string, 1000)
+			for i := range ids {
+				ids[i] = fmt.Sprint(n, "/", i)
 			}
-			_ = c.Invalidate(s.ctx, keys...)
+			_ = c.Invalidate(s.ctx, ids...)
 		}
 	})
 }
@@ -261,7 +262,7 @@ func (s *shop) replicaMissing() {
 // foreignKey is met once, before the first scrape.
 func (s *shop) foreignKey() {
 	rdb := s.server.Client(s)
-	check(s, rdb.LPush(s.ctx, "levee:c1:{foreign:a}", "x").Err())
+	check(s, rdb.LPush(s.ctx, keys.OfCache("foreign").Value(0, "a"), "x").Err())
 	c := s.make(rdb, "foreign", lamp, nil)
 	_, _ = c.Get(s.ctx, "a")
 	check(s, cacheprom.Register(s.registry, c))
@@ -397,11 +398,11 @@ func (s *shop) forgetfulWriter() {
 
 func (s *shop) foreignBytes() {
 	rdb := s.server.Client(s)
-	c := s.open(rdb, "unfit", lamp, nil)
+	c, names := s.open(rdb, "unfit", lamp, nil), keys.OfCache("unfit")
 	s.keeps(300*time.Millisecond, func(n int) {
 		for i := range 3 {
 			key := fmt.Sprint(n, "/", i)
-			_ = rdb.Set(s.ctx, "levee:c1:{unfit:"+key+"}", "garbage", time.Minute).Err()
+			_ = rdb.Set(s.ctx, names.Value(0, key), "garbage", time.Minute).Err()
 			_, _ = c.Get(s.ctx, key)
 		}
 	})
