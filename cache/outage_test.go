@@ -207,7 +207,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 				r.Errorf("%s: %v", op, err)
 			}
 			// A Write asks twice, and behind operations that hang one may wait for its place
-			// as long as for its answer.
+			// as long as for its answer; by then three have had none, and that is an outage.
 			if took, most := time.Since(began), lag.allow(3*defaultTimeout+50*time.Millisecond); took > most {
 				r.Errorf("%s took %v, more than %v", op, took, most)
 			}

@@ -34,10 +34,12 @@ import (
 // Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of a ctx that has
 // ended, or that of the filter. Redis out of reach does not keep
 // tx from running, unless a shared filter does not hold one of the keys: the row would be
-// denied once it exists, and Options.FilterBestEffort chooses that. A key that the filter
-// holds, as that of a row that exists, needs no Redis and is not counted again. (Of new
-// keys about one in a hundred, the filter's FalsePositiveRate, looks held. A counting
-// filter does not count that one: name new keys with [Also], or [Cache.Announce] them.)
+// denied once it exists, and Options.FilterBestEffort chooses that. Until an outage is
+// noticed it costs a Write twice RedisTimeout, three times if it has to wait for its turn.
+// A key that the filter holds, as that of a row that exists, needs no Redis and is not
+// counted again. (Of new keys about one in a hundred, the filter's FalsePositiveRate, looks
+// held. A counting filter does not count that one: name new keys with [Also], or
+// [Cache.Announce] them.)
 //
 // For a transaction that changes keys of several caches, see the function [Write].
 func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) error {

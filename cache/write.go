@@ -104,7 +104,8 @@ func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entri
 // it is; until then this process takes the keys neither from Redis nor puts them there.
 //
 // The write has committed, so Invalidate does its work also when ctx has ended, as that of
-// a request does whose client hangs up. It waits for RedisTimeout at most.
+// a request does whose client hangs up. It waits for RedisTimeout at most, and for as long
+// again if it has to wait for its turn.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
 	if err != nil {
