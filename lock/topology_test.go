@@ -135,3 +135,22 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 	replica.Cont()
 	_ = lease.Unlock(ctx)
 }
+
+// The master of a lock is killed and does not come back. Catches a Locker that gives no
+// lock until go-redis looks at the cluster again, a minute later.
+func TestALockIsGivenAgainAsSoonAsTheClusterHasFailedOver(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	cluster.Replicate()
+	l := open(t, cluster.Client(t), lock.Options{})
+	unlock(t, must(t)(l.Lock(t.Context(), "a")))
+	cluster.Lose(keys.Lock("", keys.Mutex, "a")[0])
+	began := time.Now()
+	redistest.Eventually(t, 10*time.Second, "the lock is given", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		lease, err := l.Lock(ctx, "a")
+		return err == nil && lease.Unlock(ctx) == nil
+	})
+	t.Logf("%v after the failover", time.Since(began))
+}

@@ -81,11 +81,12 @@ func (c *client) attempts() int {
 // late reply does not cost its connection.
 func (c *client) longest() time.Duration { return c.timeout + max(c.timeout, time.Second) }
 
-// poolIsFull reports whether others may have all connections.
-func (c *client) poolIsFull() bool {
+// lacksSockets reports whether an operation may be waiting for a connection: others have
+// all of them, or one is being opened.
+func (c *client) lacksSockets() bool {
 	if c.plain == nil {
 		return true // we cannot tell
 	}
 	stats := c.plain.PoolStats()
-	return int(stats.TotalConns-stats.IdleConns) >= c.plain.Options().PoolSize
+	return c.detour.dialing.Load() > 0 || int(stats.TotalConns-stats.IdleConns) >= c.plain.Options().PoolSize
 }

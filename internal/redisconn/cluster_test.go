@@ -52,3 +52,24 @@ func TestANodeThatHangsCostsItsReadersALittleAndOthersNothing(t *testing.T) {
 	hung.Cont()
 	redistest.Eventually(t, 30*time.Second, "the node is asked again", func() bool { return read(t.Context(), c, hungKey) == nil })
 }
+
+// A master is killed, and its replica takes over. go-redis learns of that from a node that
+// says MOVED, which the dead one does not, or after its ClusterStateReloadInterval, a
+// minute. Catches a Conn that waits for that: with the outages of a cache, and without, as
+// a Locker has it.
+func TestADeadMastersKeysAreBackAsSoonAsItsReplicaServesThem(t *testing.T) {
+	cluster := redistest.Cluster(t)
+	cluster.Replicate()
+	rdb := cluster.Client(t)
+	ofCache, ofLock := openConn(t, rdb, 250*time.Millisecond), redisconn.New(rdb, 250*time.Millisecond, 100)
+	echoed := func() error {
+		return ofLock.EvalOne(t.Context(), echo, redisconn.Call{Keys: []string{"k"}, Args: []any{"a", "b"}}, nil).Err()
+	}
+	redistest.Eventually(t, 20*time.Second, "reads are answered", func() bool { return read(t.Context(), ofCache, "k") == nil })
+	redistest.Eventually(t, 20*time.Second, "scripts run", func() bool { return echoed() == nil })
+	cluster.Lose("k")
+	began := time.Now()
+	redistest.Eventually(t, 10*time.Second, "scripts run again", func() bool { return echoed() == nil })
+	redistest.Eventually(t, 10*time.Second, "reads are answered again", func() bool { return read(t.Context(), ofCache, "k") == nil })
+	t.Logf("%v after the failover", time.Since(began))
+}

@@ -150,6 +150,9 @@ func Do[T any](ctx context.Context, c *Conn, timeout time.Duration, op func(cont
 			late(result.Value, result.Err)
 		}()
 	}
+	if err != nil && !isAnswer(err) {
+		c.lanes.lookAgain()
+	}
 	if deadline, _ := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline) {
 		<-ctx.Done() // the socket's timer was first, by some microseconds
 		err = context.Cause(ctx)

@@ -2,6 +2,7 @@ package redisconn
 
 import (
 	"context"
+	"net"
 	"reflect"
 	"runtime"
 	"sync"
@@ -19,7 +20,8 @@ import (
 // end is another function. The next operation then adds our hook once more, and the old
 // one passes everything on. There is one detour per client, whatever opens Conns of it.
 type detour struct {
-	passedBy atomic.Bool // a hook of the user's is further in
+	dialing  atomic.Int32 // connections that are being opened
+	passedBy atomic.Bool  // a hook of the user's is further in
 	newest   atomic.Pointer[detourHook]
 
 	mu    sync.Mutex // guards what follows
@@ -80,7 +82,13 @@ type detourHook struct {
 	pipelines atomic.Uintptr // and that for pipelines
 }
 
-func (h *detourHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *detourHook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		h.detour.dialing.Add(1)
+		defer h.detour.dialing.Add(-1)
+		return next(ctx, network, addr)
+	}
+}
 
 func (h *detourHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	end := reflect.ValueOf(next).Pointer()

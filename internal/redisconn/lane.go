@@ -84,9 +84,7 @@ type lane struct {
 // all the same, late is called when they are over, unless it is nil.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	if now, ok := l.enter(ctx, ops); ok {
-		if err, again := l.alone(ctx, now, ops); !again {
-			return err
-		}
+		return l.alone(ctx, now, ops)
 	}
 	t, err := l.join(ctx, ops)
 	if err != nil {
@@ -115,9 +113,8 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
 }
 
 // alone sends ops on the caller's goroutine. A panic of the user's hook is an error, as on
-// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever. They
-// may have to be sent again, in a trip: see [lane.note].
-func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error, again bool) {
+// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever.
+func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
 	var first error // of the first of ops
 	defer func() {
 		if v := recover(); v != nil {
@@ -129,13 +126,15 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error, a
 	if len(ops) == 1 {
 		l.conn.process(bound, ops[0].cmd)
 		first = ops[0].cmd.Err()
-		return nil, l.note(first, ops[0].read, ops[0].key, now)
+		l.note(first, ops[0].read, ops[0].key)
+		return nil
 	}
 	t := trip{lane: l}
 	t.add(ops)
 	err = t.exec(bound)
 	first = ops[0].cmd.Err()
-	return err, t.note(err, now)
+	t.note(err)
+	return err
 }
 
 // leave gives back the place of an operation that ended with err.
@@ -190,12 +189,11 @@ func (l *lane) send() {
 	if t == nil {
 		return
 	}
-	now := t.began
 	contain.Call(t.execLong, func(err error) {
 		if err == nil && t.cmds[0].Err() == nil {
 			l.conn.lanes.known.Store(true)
 		}
-		t.note(err, now)
+		t.note(err)
 		t.finish(err)
 	})
 }
@@ -238,14 +236,13 @@ type trip struct {
 
 	// What follows is guarded by lane.mu until the trip is sent. Its goroutine then has
 	// cmds, reads and key.
-	cmds     []redis.Cmder
-	reads    int // the first of cmds are reads
-	key      string
-	sent     bool
-	extended bool     // it got more time, as this process was short of processors
-	over     bool     // done is closed
-	back     bool     // it has come back
-	late     []func() // of callers who have left
+	cmds  []redis.Cmder
+	reads int // the first of cmds are reads
+	key   string
+	sent  bool
+	over  bool     // done is closed
+	back  bool     // it has come back
+	late  []func() // of callers who have left
 }
 
 // add puts reads before scripts. After a pipeline whose first command was refused for
@@ -338,20 +335,13 @@ func (t *trip) finish(err error) {
 // long for a place leave with them.
 func (t *trip) expire() {
 	l := t.lane
-	hungry := starved(time.Since(t.began), l.conn.timeout)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case t.over:
-		return
-	case hungry && !t.extended: // the reply may be there, and nobody has looked
-		t.extended = true
-		t.timer.Reset(l.conn.timeout)
+	if t.over {
 		return
 	}
-	if l.outage != nil {
-		l.outage.Missed(t.key, !hungry && !l.poolWasFull(context.DeadlineExceeded) && !l.neverConnected(context.DeadlineExceeded))
-	}
+	l.conn.lanes.lookAgain()
+	l.outage.Missed(t.key, !l.conn.client.lacksSockets())
 	t.end(ErrTimeout)
 	l.underWay--
 	l.left++

@@ -15,9 +15,10 @@ import (
 type lanes struct {
 	conn         *Conn
 	notesOutages bool
-	cluster      *redis.ClusterClient // nil: there is one lane
-	one          *lane                // for all keys; in a cluster, until its nodes are known
-	known        atomic.Bool          // the cluster client knows its nodes, and no longer asks for them first
+	cluster      *redis.ClusterClient  // nil: there is one lane
+	one          *lane                 // for all keys; in a cluster, until its nodes are known
+	reload       func(context.Context) // of the cluster client: asks again who has which slots; nil: it is none
+	known        atomic.Bool           // the cluster client knows its nodes, and no longer asks for them first
 
 	mu     sync.RWMutex // guards what follows
 	byNode map[string]*lane
@@ -26,6 +27,9 @@ type lanes struct {
 func (ls *lanes) init(c *Conn, notesOutages bool) {
 	ls.conn, ls.notesOutages = c, notesOutages
 	ls.cluster, _ = c.client.user.(*redis.ClusterClient)
+	if c, ok := c.client.user.(interface{ ReloadState(context.Context) }); ok {
+		ls.reload = c.ReloadState
+	}
 	ls.one = ls.open()
 	ls.byNode = map[string]*lane{}
 }
@@ -66,6 +70,16 @@ func (ls *lanes) of(key string) *lane {
 		ls.byNode[addr] = l
 	}
 	return l
+}
+
+// lookAgain has the cluster client ask again which node has which slots, as one has not
+// answered. A replica may have taken its place, which the client learns of by itself only
+// after its ClusterStateReloadInterval, of a minute: nobody else says MOVED for a node that
+// is dead. The client asks once in 200 ms at the most, in the background.
+func (ls *lanes) lookAgain() {
+	if ls.reload != nil {
+		ls.reload(context.Background())
+	}
 }
 
 // each calls f with all lanes.

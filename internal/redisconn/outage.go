@@ -30,9 +30,9 @@ import (
 //     got an error says nothing: a server that is full, or a replica, refuses scripts and
 //     still answers reads.
 //   - An operation whose time passed in our own process says little about Redis: it
-//     waited for a connection that others had, or for one that was being opened for the
-//     first time, or its goroutine did not run. Such unsure ones open the circuit only
-//     when nothing was answered for maxUnsure timeouts in a row.
+//     waited for a connection that others had, or for one that was being opened. Such
+//     unsure ones open the circuit only when nothing was answered for maxUnsure timeouts
+//     in a row.
 //
 // A Redis that answers in about a timeout would open and close the circuit all the
 // time. So a circuit that opens again within afterOutage goes on with the pause
@@ -60,10 +60,9 @@ type Outage struct {
 	work     sync.WaitGroup
 	log      *logonce.Log
 
-	missed    atomic.Int32 // operations in a row without an answer
-	connected atomic.Bool  // there ever was a connection
-	down      atomic.Bool
-	count     atomic.Uint64
+	missed atomic.Int32 // operations in a row without an answer
+	down   atomic.Bool
+	count  atomic.Uint64
 
 	mu    sync.Mutex    // guards what follows
 	sure  int           // of missed, those that are not unsure
@@ -140,9 +139,6 @@ func (o *Outage) Answered() {
 	}
 	if o.missed.Load() != 0 {
 		o.missed.Store(0)
-	}
-	if !o.connected.Load() {
-		o.connected.Store(true)
 	}
 }
 

@@ -65,11 +65,18 @@ func (c *ClusterServers) whole() bool {
 	return following == len(c.Replicas)
 }
 
-// FailOver kills the master of a key's slot, waits until another has taken its
-// place, and brings the dead one back as the replica of that.
+// FailOver is Lose, and brings the dead one back as the replica of the new master.
 func (c *ClusterServers) FailOver(key string) {
 	c.t.Helper()
-	old := c.Owner(key)
+	old := c.Lose(key)
+	old.Restart()
+	Eventually(c.t, time.Minute, "the old master follows", c.whole)
+}
+
+// Lose kills the master of a key's slot, and waits until another has taken its place.
+func (c *ClusterServers) Lose(key string) (old *Server) {
+	c.t.Helper()
+	old = c.Owner(key)
 	before := id(old)
 	old.Kill()
 	slot := c.alive()[0].control.ClusterKeySlot(context.Background(), key).Val()
@@ -81,6 +88,5 @@ func (c *ClusterServers) FailOver(key string) {
 		}
 		return true
 	})
-	old.Restart()
-	Eventually(c.t, time.Minute, "the old master follows", c.whole)
+	return old
 }
