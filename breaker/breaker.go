@@ -73,9 +73,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 var (
@@ -132,6 +134,8 @@ type Breaker struct {
 	queue    *queue
 	hook     hook
 	tally    tally
+	log      *logonce.Log
+	lastFail atomic.Pointer[error]
 }
 
 // New makes a Breaker. Its errors name the option that is wrong.
@@ -145,6 +149,7 @@ func New(o Options) (*Breaker, error) {
 		timedOut: fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
 		queue:    newQueue(o),
 		hook:     hook{fn: o.OnStateChange},
+		log:      logonce.New(o.Logger, "levee: "),
 	}
 	if o.Name != "" {
 		b.timedOut = fmt.Errorf("%w after %v: %s", ErrTimeout, o.Timeout, o.Name)
@@ -298,7 +303,19 @@ func (b *Breaker) changed(from, to State) {
 	case Closed:
 		b.queue.open()
 	}
+	b.logChange(from, to)
 	b.hook.push(from, to)
+}
+
+// logChange says that the breaker opens or closes. Between the two it may try several
+// times, of which nobody has to know.
+func (b *Breaker) logChange(from, to State) {
+	switch {
+	case from == Closed && to == Open:
+		b.log.Warn("a breaker is open: the source fails and is not called for a while", "breaker", b.o.Name, "error", *b.lastFail.Load())
+	case to == Closed:
+		b.log.Warn("a breaker is closed again: the source answers", "breaker", b.o.Name)
+	}
 }
 
 // Name returns [Options.Name].
@@ -335,6 +352,9 @@ func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, place
 		return b.clears(err), err
 	})
 	v, err := b.judge(ctx, cleared, err)
+	if v == failure || v == timeout {
+		b.lastFail.Store(&err)
+	}
 	settle(v)
 	b.tally.judged(v)
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // gobreaker calls back under its mutex: State, Stats or Do in there is a deadlock.
@@ -108,6 +109,34 @@ func TestAPanicOfOnStateChangeIsContainedAndCounted(t *testing.T) {
 		synctest.Wait()
 		if s := b.Stats(); s.LostCallbacks != 3 {
 			t.Errorf("got %+v, want 3 lost callbacks", s)
+		}
+	})
+}
+
+// An operator reads once that a breaker has opened, why, and that it has closed again.
+// Catches a breaker that says nothing, so that nobody knows why loads are refused, and one
+// that tells each of its tries.
+func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log redistest.Log
+		b := newBreaker(t, breaker.Options{Name: "catalogue", Logger: log.Logger()})
+		trip(t, b)
+		for range 3 { // it tries, and the source still fails
+			time.Sleep(6 * time.Second)
+			_ = b.Do(t.Context(), fail)
+		}
+		time.Sleep(6 * time.Second)
+		if err := b.Do(t.Context(), succeed); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for _, line := range []string{
+			`level=WARN msg="levee: a breaker is open: the source fails and is not called for a while" breaker=catalogue error=` + `"` + errSource.Error() + `"` + "\n",
+			`level=WARN msg="levee: a breaker is closed again: the source answers" breaker=catalogue` + "\n",
+		} {
+			if log.Count(line) != 1 || log.Count("level=") != 2 {
+				t.Errorf("%q is not there, or not alone:\n%s", line, &log)
+			}
 		}
 	})
 }

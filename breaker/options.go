@@ -2,13 +2,14 @@ package breaker
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 )
 
 // Options of a Breaker. The zero value works.
 type Options struct {
-	// Name stands in the text of ErrTimeout and in metrics. It may be empty.
+	// Name stands in the text of ErrTimeout, in log lines and in metrics. It may be empty.
 	Name string
 
 	// FailureRatio is the share of failures among the calls of Window at which
@@ -64,6 +65,9 @@ type Options struct {
 	// If it is 64 changes behind, later changes are joined to the last of them. Its
 	// panics are contained and counted. Nil: nobody is told.
 	OnStateChange func(from, to State)
+	// Logger gets a warning when the breaker opens, with the last failure, and one when
+	// it closes again, each at most once a minute. Nil: slog.Default().
+	Logger *slog.Logger
 
 	capped bool // QueueTimeout was given
 }
@@ -91,6 +95,9 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.Timeout, 5*time.Second)
 	if o.Timeout > math.MaxInt64/4 || o.QueueTimeout > math.MaxInt64/4 {
 		return o, fmt.Errorf("breaker: Timeout and QueueTimeout must be under 73 years; negative turns them off, got %v and %v", o.Timeout, o.QueueTimeout)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	o.capped = o.QueueTimeout != 0
 	if o.QueueTimeout == 0 && o.Timeout < 0 {

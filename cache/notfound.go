@@ -3,8 +3,12 @@ package cache
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
+	"io"
+	"net"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/levee-go/levee/internal/logonce"
@@ -43,9 +47,21 @@ type errorRun struct {
 	keys int        // failed in a row with this text; a key that fails twice in a row counts once
 }
 
+// isNoAnswer reports whether err says that the source did not answer, by the errors of the
+// network and of drivers: it says nothing of the key.
+func isNoAnswer(err error) bool {
+	var network net.Error // every syscall.Errno is one too
+	return errors.As(err, &network) || slices.ContainsFunc(noAnswers, func(no error) bool { return errors.Is(err, no) })
+}
+
+var noAnswers = []error{
+	context.Canceled, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+	driver.ErrBadConn, sql.ErrConnDone,
+}
+
 // failed notes that the load of id failed with err.
 func (r *errorRun) failed(log *logonce.Log, id string, err error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if isNoAnswer(err) {
 		return
 	}
 	r.mu.Lock()

@@ -201,7 +201,7 @@ func (o Options) withBreaker() (Options, error) {
 		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must not be negative, got %v", limit)
 	}
 	if o.Breaker == nil {
-		own, err := breaker.New(breaker.Options{Name: o.Name, Timeout: limit})
+		own, err := breaker.New(breaker.Options{Name: o.Name, Timeout: limit, Logger: o.Logger})
 		if err != nil {
 			return o, fmt.Errorf("cache: Rebuild.LoadTimeout: %w", err)
 		}

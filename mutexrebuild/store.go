@@ -64,6 +64,7 @@ const maxWaiting = 16_384
 // during an outage.
 type store struct {
 	conn     *redisconn.Conn
+	unnamed  func() // ends that log lines of an outage name this keyspace
 	space    Keyspace
 	names    keys.Cache
 	lease    time.Duration
@@ -83,7 +84,7 @@ func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace
 	conn := redisconn.Open(rdb, space.RedisTimeout, maxWaiting, logonce.New(space.Logger, logPrefix))
 	names := keys.OfCache(space.Name)
 	s := &store{
-		conn: conn, space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
+		conn: conn, unnamed: conn.UsedBy(space.Name), space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
 		epoch: e, closing: closing, channel: names.Messages(), self: newToken(), log: log,
 	}
 	s.pending = newPending(closing, log, s.retry, s.nodeOf)
@@ -97,6 +98,7 @@ func (s *store) close() {
 	s.pending.close()
 	s.aborts.close()
 	s.epoch.close()
+	s.unnamed()
 	s.conn.Close()
 }
 

@@ -87,10 +87,9 @@ func _(addr string, addrs []string, myLogger interface {
 		PoolSize:              32, // 5 and fewer are logged
 	})
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs:                      addrs,
-		ContextTimeoutEnabled:      true,
-		ReadTimeout:                500 * time.Millisecond,
-		ClusterStateReloadInterval: 10 * time.Second, // 60 s by default: for so long a dead master's keys and locks may be out of reach
+		Addrs:                 addrs,
+		ContextTimeoutEnabled: true,
+		ReadTimeout:           500 * time.Millisecond,
 	})
 	redis.SetLogger(myLogger) // go-redis logs each failed dial to stderr by itself
 	return []redis.UniversalClient{rdb, cluster}

@@ -3,7 +3,11 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +38,9 @@ type Conn struct {
 	long    longKeys
 	log     *logonce.Log
 	release func()
+
+	mu    sync.Mutex     // guards users
+	users map[string]int // by name, see UsedBy
 
 	running atomic.Int64        // operations of Do, also those that were left behind
 	longest atomic.Pointer[any] // see boxed
@@ -81,6 +88,30 @@ func newConn(rdb redis.UniversalClient, timeout time.Duration, limit int, log *l
 // Close gives a Conn of Open up. The last Close ends its outages. Each user calls it
 // once.
 func (c *Conn) Close() { c.release() }
+
+// UsedBy has log lines of an outage name a user of the Conn, until forget is called.
+func (c *Conn) UsedBy(name string) (forget func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users == nil {
+		c.users = map[string]int{}
+	}
+	c.users[name]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.users[name]--; c.users[name] == 0 {
+			delete(c.users, name)
+		}
+	}
+}
+
+// names returns the users of the Conn, as they stand in a log.
+func (c *Conn) names() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(c.users)), ",")
+}
 
 // Client returns the user's client, for an operation of Do.
 func (c *Conn) Client() redis.UniversalClient { return c.client.get() }

@@ -341,7 +341,7 @@ func (t *trip) expire() {
 		return
 	}
 	l.conn.lanes.lookAgain()
-	l.outage.Missed(t.key, !l.conn.client.lacksSockets())
+	l.outage.Missed(t.key, ErrTimeout, !l.conn.client.lacksSockets())
 	t.end(ErrTimeout)
 	l.underWay--
 	l.left++

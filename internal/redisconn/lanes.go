@@ -30,11 +30,11 @@ func (ls *lanes) init(c *Conn, notesOutages bool) {
 	if c, ok := c.client.user.(interface{ ReloadState(context.Context) }); ok {
 		ls.reload = c.ReloadState
 	}
-	ls.one = ls.open()
+	ls.one = ls.open(c.client.address())
 	ls.byNode = map[string]*lane{}
 }
 
-func (ls *lanes) open() *lane {
+func (ls *lanes) open(address string) *lane {
 	l := &lane{conn: ls.conn, maxLone: ls.conn.client.mayBeLone(), maxTrips: maxTrips, maxOps: maxOps, maxLeft: maxLeft}
 	if ls.conn.client.plain == nil && ls.cluster == nil {
 		// Who knows where such a client sends what. An operation that hangs must not hold
@@ -42,7 +42,7 @@ func (ls *lanes) open() *lane {
 		l.maxTrips, l.maxOps, l.maxLeft = math.MaxInt, 1, maxLeftEach
 	}
 	if ls.notesOutages {
-		l.outage = newOutage(ls.conn)
+		l.outage = newOutage(ls.conn, address)
 	}
 	return l
 }
@@ -66,7 +66,7 @@ func (ls *lanes) of(key string) *lane {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if l = ls.byNode[addr]; l == nil {
-		l = ls.open()
+		l = ls.open(addr)
 		ls.byNode[addr] = l
 	}
 	return l

@@ -53,6 +53,8 @@ var ErrOutage = errors.New("levee: redis does not answer and is not asked")
 // An Outage knows whether there is an outage of a node at present. With a nil Outage
 // there never is one. It may be used concurrently.
 type Outage struct {
+	conn     *Conn
+	address  string                                      // of the node
 	patience time.Duration                               // see maxUnsure
 	probe    func(ctx context.Context, key string) error // a read of key
 	ctx      context.Context                             // ends with the last user
@@ -72,8 +74,8 @@ type Outage struct {
 	pause time.Duration // before the next probe
 }
 
-func newOutage(c *Conn) *Outage {
-	o := &Outage{patience: maxUnsure * c.timeout, log: c.log, up: make(chan struct{})}
+func newOutage(c *Conn, address string) *Outage {
+	o := &Outage{conn: c, address: address, patience: maxUnsure * c.timeout, log: c.log, up: make(chan struct{})}
 	close(o.up)
 	o.ctx, o.end = context.WithCancel(context.Background())
 	o.probe = func(ctx context.Context, key string) error {
@@ -142,9 +144,9 @@ func (o *Outage) Answered() {
 	}
 }
 
-// Missed counts an operation that was not answered, see above for sure. Probes will read
-// a byte of key, as the same node of a cluster has it.
-func (o *Outage) Missed(key string, sure bool) {
+// Missed counts an operation that was not answered but ended with err, see above for sure.
+// Probes will read a byte of key, as the same node of a cluster has it.
+func (o *Outage) Missed(key string, err error, sure bool) {
 	if o == nil {
 		return
 	}
@@ -166,9 +168,14 @@ func (o *Outage) Missed(key string, sure bool) {
 	}
 	o.down.Store(true)
 	o.count.Add(1)
-	o.log.Warn("redis does not answer and is not asked until it does")
+	o.log.Warn("redis does not answer and is not asked until it does", o.whose("error", err)...)
 	o.up = make(chan struct{})
 	o.work.Go(func() { o.probeUntilAnswered(key) })
+}
+
+// whose are the arguments of a log line: who uses the node, where it is, and more.
+func (o *Outage) whose(more ...any) []any {
+	return append([]any{"cache", o.conn.names(), "address", o.address}, more...)
 }
 
 func (o *Outage) probeUntilAnswered(key string) {
@@ -188,6 +195,6 @@ func (o *Outage) probeUntilAnswered(key string) {
 	o.down.Store(false)
 	close(o.up)
 	if o.ctx.Err() == nil {
-		o.log.Info("redis answers again", "after", o.ended.Sub(began))
+		o.log.Info("redis answers again", o.whose("after", o.ended.Sub(began))...)
 	}
 }

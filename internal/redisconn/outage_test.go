@@ -3,6 +3,7 @@ package redisconn_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -94,16 +95,16 @@ func TestAnAnswerStartsTheCountAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
 		for range 10 {
-			o.Missed("k", true)
-			o.Missed("k", true)
+			o.Missed("k", io.EOF, true)
+			o.Missed("k", io.EOF, true)
 			o.Answered()
 		}
 		if o.Down() {
 			t.Error("reads that were not in a row have opened the circuit")
 		}
-		o.Missed("k", true)
-		o.Missed("k", true)
-		o.Missed("k", true)
+		o.Missed("k", io.EOF, true)
+		o.Missed("k", io.EOF, true)
+		o.Missed("k", io.EOF, true)
 		if !o.Down() {
 			t.Error("three in a row have not")
 		}
@@ -139,7 +140,7 @@ func TestTheCircuitDoesNotSwing(t *testing.T) {
 		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
 		began := time.Now()
 		for time.Since(began) < time.Minute {
-			o.Missed("k", true) // and each probe is answered
+			o.Missed("k", io.EOF, true) // and each probe is answered
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := o.Count(); n < 60 || n > 180 { // every 0.4 s to 0.7 s
@@ -149,7 +150,7 @@ func TestTheCircuitDoesNotSwing(t *testing.T) {
 		<-o.Up()
 		began = time.Now()
 		for !o.Down() {
-			o.Missed("k", true)
+			o.Missed("k", io.EOF, true)
 		}
 		<-o.Up()
 		if took := time.Since(began); took != 0 {
@@ -212,9 +213,9 @@ func TestTheConnsOfAClientAndATimeoutShareAnOutage(t *testing.T) {
 		if again.Outage() == one.Outage() {
 			t.Error("an Outage is handed out whose last user has closed it")
 		}
-		one.Outage().Missed("k", true) // by somebody who is late
-		one.Outage().Missed("k", true)
-		one.Outage().Missed("k", true)
+		one.Outage().Missed("k", io.EOF, true) // by somebody who is late
+		one.Outage().Missed("k", io.EOF, true)
+		one.Outage().Missed("k", io.EOF, true)
 		if one.Outage().Down() {
 			t.Error("a closed Outage begins to probe")
 		}
@@ -227,14 +228,14 @@ func TestDoubtfulOperationsOpenTheCircuitLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
 		for range 10 {
-			o.Missed("k", false)
+			o.Missed("k", io.EOF, false)
 		}
 		time.Sleep(5*opTimeout - time.Nanosecond)
-		if o.Missed("k", false); o.Down() {
+		if o.Missed("k", io.EOF, false); o.Down() {
 			t.Error("the circuit is open before five timeouts have passed")
 		}
 		time.Sleep(time.Nanosecond)
-		if o.Missed("k", false); !o.Down() {
+		if o.Missed("k", io.EOF, false); !o.Down() {
 			t.Error("the circuit is closed although nothing was answered for five timeouts")
 		}
 		<-o.Up()
@@ -265,7 +266,7 @@ func TestAProbeIsARead(t *testing.T) {
 			o := openConn(t, p.Client(t), time.Second).Outage()
 			test.spoil(t, s, p)
 			for range 3 {
-				o.Missed("k", true)
+				o.Missed("k", io.EOF, true)
 			}
 			if !test.up {
 				if o.WaitUp(t.Context(), 300*time.Millisecond) {
@@ -291,17 +292,25 @@ func replies(p *redistest.FaultProxy, with string) {
 	p.RewriteReplies(1_000_000, "GETRANGE", func([]byte) []byte { return []byte(with + "\r\n") })
 }
 
-// An operator reads of an outage once, and of its end.
+// An operator reads of an outage once, and of its end: of whom, where, and why. With two
+// servers a line without these sends somebody to the wrong one.
 func TestAnOutageIsLogged(t *testing.T) {
 	s := redistest.Start(t)
 	log := &redistest.Log{}
-	c := redisconn.Open(s.Client(t), time.Second, 1, logonce.New(log.Logger(), "levee: "))
+	rdb := s.Client(t)
+	c := redisconn.Open(rdb, time.Second, 1, logonce.New(log.Logger(), "levee: "))
 	defer c.Close()
+	redisconn.Open(rdb, time.Second, 1, nil) // by another cache, whose log is not asked
+	defer c.Close()
+	c.UsedBy("gone")()
+	c.UsedBy("slug")
+	c.UsedBy("product")
 	for range 3 {
-		c.Outage().Missed("k", true)
+		c.Outage().Missed("k", io.EOF, true)
 	}
-	log.Await(t, "level=INFO msg=\"levee: redis answers again\" after=")
-	log.Await(t, "level=WARN msg=\"levee: redis does not answer and is not asked until it does\"")
+	whose := " cache=product,slug address=" + s.Addr()
+	log.Await(t, "level=INFO msg=\"levee: redis answers again\""+whose+" after=")
+	log.Await(t, "level=WARN msg=\"levee: redis does not answer and is not asked until it does\""+whose+" error=EOF")
 	if n := strings.Count(log.String(), "\n"); n != 2 {
 		t.Errorf("got %d lines, want 2:\n%s", n, log)
 	}
@@ -315,7 +324,7 @@ func TestCloseEndsTheProbes(t *testing.T) {
 	c := redisconn.Open(rdb, opTimeout, 1, nil)
 	s.Stop()
 	for range 3 {
-		c.Outage().Missed("k", true)
+		c.Outage().Missed("k", io.EOF, true)
 	}
 	time.Sleep(50 * time.Millisecond) // the first probe waits
 	began, lag := time.Now(), redistest.MeasureLag(t)
@@ -392,16 +401,18 @@ func readAtOnce(t *testing.T, c *redisconn.Conn, warm bool) {
 // dialsSlowly delays all connections but the first so many. The test waits for them, as
 // go-redis dials behind its callers' backs.
 func dialsSlowly(t *testing.T, first int32, delay time.Duration) func(o *redis.Options) {
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait) // after the client's end
+	var now atomic.Int32
+	t.Cleanup(func() { // after the client's end
+		redistest.Eventually(t, 20*time.Second, "nobody dials", func() bool { return now.Load() == 0 })
+	})
 	return func(o *redis.Options) {
 		dial, dialled := o.Dialer, new(atomic.Int32)
 		if dial == nil {
 			dial = redis.NewDialer(o)
 		}
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			all.Add(1)
-			defer all.Done()
+			now.Add(1)
+			defer now.Add(-1)
 			if dialled.Add(1) > first {
 				time.Sleep(delay)
 			}

@@ -1,6 +1,7 @@
 package redisconn_test
 
 import (
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestAConnOfAClientThatIsNotComparableSharesNothing(t *testing.T) {
 				t.Error("they share an Outage")
 			}
 			one.Close()
-			if two.Outage().Missed("k", true); two.Outage().Down() {
+			if two.Outage().Missed("k", io.EOF, true); two.Outage().Down() {
 				t.Error("one read without an answer has opened the circuit")
 			}
 			two.Close()
@@ -49,7 +50,7 @@ func TestConnsAreOpenedAndClosedByMany(t *testing.T) {
 				for n := range 100 {
 					c := redisconn.Open(clients[(i+n)%2], opTimeout, 1, nil)
 					for !c.Outage().Down() { // only an Outage in use begins to probe
-						c.Outage().Missed("k", true)
+						c.Outage().Missed("k", io.EOF, true)
 					}
 					if !c.Outage().WaitUp(t.Context(), time.Minute) {
 						t.Error("the circuit stays open")

@@ -175,9 +175,6 @@ func hurtingCluster(o *redis.ClusterOptions) (hurts []string) {
 	if (o.ReadTimeout <= 0 || o.ReadTimeout > 3*time.Second) && !o.ContextTimeoutEnabled {
 		hurts = append(hurts, fmt.Sprintf("ReadTimeout %v without ContextTimeoutEnabled: a node that hangs keeps connections for that long", o.ReadTimeout))
 	}
-	if o.ClusterStateReloadInterval > 10*time.Second {
-		hurts = append(hurts, fmt.Sprintf("ClusterStateReloadInterval %v: when a master dies, its keys and locks may be out of reach for that long", o.ClusterStateReloadInterval))
-	}
 	return hurts
 }
 

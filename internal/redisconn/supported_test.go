@@ -159,11 +159,10 @@ func TestSettingsThatHurtAreLoggedOncePerClient(t *testing.T) {
 		{client(t), ""},
 		{client(t, func(o *redis.Options) { o.PoolSize = 1 }), "PoolSize 1"},
 		{embedsAny{client(t, func(o *redis.Options) { o.PoolSize = 2 })}, "PoolSize 2"},
-		{cluster(t, redis.ClusterOptions{PoolSize: 10, ReadTimeout: time.Second, ClusterStateReloadInterval: time.Second}), ""},
-		{cluster(t, redis.ClusterOptions{PoolSize: 10, ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Second}), ""},
-		{cluster(t, redis.ClusterOptions{PoolSize: 10, ContextTimeoutEnabled: true}), "ClusterStateReloadInterval 1m0s"},
-		{cluster(t, redis.ClusterOptions{PoolSize: 10, ClusterStateReloadInterval: time.Second}), "ReadTimeout 5s without ContextTimeoutEnabled"},
-		{cluster(t, redis.ClusterOptions{PoolSize: 10, ReadTimeout: -1, ClusterStateReloadInterval: time.Second}), "ReadTimeout 0s"},
+		{cluster(t, redis.ClusterOptions{PoolSize: 10, ReadTimeout: time.Second}), ""},
+		{cluster(t, redis.ClusterOptions{PoolSize: 10, ContextTimeoutEnabled: true}), ""},
+		{cluster(t, redis.ClusterOptions{PoolSize: 10}), "ReadTimeout 5s without ContextTimeoutEnabled"},
+		{cluster(t, redis.ClusterOptions{PoolSize: 10, ReadTimeout: -1}), "ReadTimeout 0s"},
 		{opaque{inner: client(t)}, "cannot be seen"},
 	} {
 		var text redistest.Log
