@@ -96,9 +96,16 @@ func (c *client) longest() time.Duration { return c.timeout + max(c.timeout, tim
 // lacksSockets reports whether an operation may be waiting for a connection: others have
 // all of them, or one is being opened.
 func (c *client) lacksSockets() bool {
-	if c.plain == nil {
+	switch {
+	case c.plain == nil:
 		return true // we cannot tell
+	case c.refused():
+		return false
 	}
 	stats := c.plain.PoolStats()
 	return c.detour.dialing.Load() > 0 || int(stats.TotalConns-stats.IdleConns) >= c.plain.Options().PoolSize
 }
+
+// refused reports whether the server takes no connections: between its attempts go-redis
+// waits, and an operation whose time ends then has not waited for a socket.
+func (c *client) refused() bool { return c.detour != nil && c.detour.refused.Load() }

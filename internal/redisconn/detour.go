@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"net"
+	"os"
 	"reflect"
 	"runtime"
 	"sync"
@@ -21,6 +22,7 @@ import (
 // one passes everything on. There is one detour per client, whatever opens Conns of it.
 type detour struct {
 	dialing  atomic.Int32 // connections that are being opened
+	refused  atomic.Bool  // the last attempt to open one was refused, or failed otherwise at once
 	passedBy atomic.Bool  // a hook of the user's is further in
 	newest   atomic.Pointer[detourHook]
 
@@ -86,7 +88,9 @@ func (h *detourHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		h.detour.dialing.Add(1)
 		defer h.detour.dialing.Add(-1)
-		return next(ctx, network, addr)
+		conn, err := next(ctx, network, addr)
+		h.detour.refused.Store(err != nil && ctx.Err() == nil && !os.IsTimeout(err))
+		return conn, err
 	}
 }
 

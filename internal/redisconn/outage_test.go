@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -369,6 +370,51 @@ func TestOpeningConnectionsIsNoOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server that is down refuses each connection at once. go-redis waits before it tries
+// again, and the time of an operation ends in that pause. Catches that this counts as
+// waiting for a connection: then the outage was known after five timeouts, not after one.
+func TestAServerThatRefusesConnectionsIsKnownToBeDownAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		var down atomic.Bool
+		var mu sync.Mutex
+		var conns []net.Conn
+		rdb := m.Client(t, roomy, func(o *redis.Options) {
+			dial := o.Dialer
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if down.Load() {
+					return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+				}
+				conn, err := dial(ctx, network, addr)
+				mu.Lock()
+				defer mu.Unlock()
+				conns = append(conns, conn)
+				return conn, err
+			}
+		})
+		c := openConn(t, rdb, opTimeout)
+		if err := read(t.Context(), c, "k"); err != nil {
+			t.Fatal(err)
+		}
+		down.Store(true)
+		mu.Lock()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		mu.Unlock()
+		began := time.Now()
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() { _ = read(t.Context(), c, "k") })
+		}
+		all.Wait()
+		if took := time.Since(began); !c.Down("k") || took > 2*opTimeout {
+			t.Errorf("down is %v after %v", c.Down("k"), took)
+		}
+		_ = rdb.Close()
+		time.Sleep(time.Minute) // what go-redis dials behind its callers' backs
+	})
 }
 
 // The same over TLS, with handshakes that are slower than an operation may be.

@@ -20,7 +20,7 @@ func (l *lane) note(err error, read bool, key string) {
 	case !read && isAnswer(err): // refused, which says nothing
 	default:
 		l.conn.lanes.lookAgain()
-		l.outage.Missed(key, err, !waitedForSocket(err))
+		l.outage.Missed(key, err, l.conn.client.refused() || !waitedForSocket(err))
 	}
 }
 
