@@ -394,9 +394,9 @@ func TestDuringAnOutageTheDatabaseComesBeforeWhatIsKept(t *testing.T) {
 		source.put(1, "v2") // by another process, whose invalidation does not arrive
 		shows("v2", 1, false)
 		source.put(1, "v3")
-		time.Sleep(900 * time.Millisecond)
+		time.Sleep(800 * time.Millisecond) // the second is shortened by Jitter, like each life
 		shows("v2", 0, false)
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		shows("v3", 1, false)
 
 		time.Sleep(2 * time.Second)
