@@ -44,6 +44,7 @@ func cells(t *testing.T, heading string, column int) (all []string) {
 // what to do, and no line stands there that nobody logs.
 func TestEachLogLineIsExplained(t *testing.T) {
 	// The kinds of event are string literals, of calls of a slog.Logger or a logonce.Log.
+	comment := regexp.MustCompile(`(?m)^\s*//.*$`) // has calls of users
 	logged := regexp.MustCompile(`(?:\.(Debug|Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
 	var inCode []string
 	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "breaker", "localcache", "internal/redisconn", "internal/flight", "internal/contain"} {
@@ -52,7 +53,7 @@ func TestEachLogLineIsExplained(t *testing.T) {
 				return err
 			}
 			text, err := os.ReadFile(path)
-			for _, m := range logged.FindAllStringSubmatch(string(text), -1) {
+			for _, m := range logged.FindAllStringSubmatch(comment.ReplaceAllString(string(text), ""), -1) {
 				line, level := strings.TrimPrefix(m[2], "bloom: "), m[1]
 				if level == "" { // of logRedisError
 					level = "Warn"
