@@ -175,6 +175,35 @@ func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
 	})
 }
 
+// The same where the batch has opened the flight of its first key, which it has read. It waits
+// for that one until its deadline, and then is too late to read for the others: it reads
+// while it waits. Catches that 19 of 20 keys have no value.
+func TestABatchReadsFallbacksWhileItWaitsForAKeyThatItHasRead(t *testing.T) {
+	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
+		const keys = 20
+		source, gate := newBatches(r, 1, keys), newLatch()
+		defer close(gate.open)
+		c := open(r, source.source(), onlyFallback)
+		c.givesMany(r, upTo(1, keys), "v1")
+		time.Sleep(2 * time.Second)
+		source.slowly(func(ctx context.Context, _ []int64) error { return gate.wait(ctx, 0) })
+		var wg sync.WaitGroup
+		wg.Go(func() { c.givesMany(r, upTo(2, keys), "v1") }) // its load ends after 5 s, with an error
+		gate.arrived(r)
+		reads := c.Stats().RedisRead.Count()
+		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+		defer cancel()
+		got, err := c.GetMany(ctx, upTo(1, keys))
+		if err != nil || len(got) != keys {
+			r.Errorf("%d values, %v", len(got), err)
+		}
+		if n := c.Stats().RedisRead.Count() - reads; n != 2 {
+			r.Errorf("%d reads of Redis: want one for the first key, and one for the others", n)
+		}
+		wg.Wait()
+	})
+}
+
 // A fallback answers the caller it was meant for. If it were kept in the local tier,
 // it would hide the new value from patient callers for a second.
 func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {

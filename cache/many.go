@@ -60,10 +60,19 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	if slices.ContainsFunc(lookups, func(l lookup[K, V]) bool { return !l.over && !l.caller.Ready() }) {
 		defer breaker.Pause(ctx)() // see read
 	}
+	var unread []*lookup[K, V] // those that have joined a flight and read nothing
+	for i := range lookups {
+		if l := &lookups[i]; l.hasToRead() {
+			unread = append(unread, l)
+		}
+	}
 	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
-		answer, err := c.conclude(ctx, l, lookups[i+1:], began)
+		if len(unread) > 0 && unread[0] == l {
+			unread = unread[1:]
+		}
+		answer, err := c.conclude(ctx, l, unread, began)
 		if err != nil {
 			if !errors.Is(err, ErrNotFound) {
 				failed.add(l.key, err)

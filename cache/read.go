@@ -251,9 +251,9 @@ func (l lookup[K, V]) failed(err error) lookup[K, V] {
 
 // conclude ends a read: it waits for the flight, and counts. Every answer and every error
 // beyond a value in the local tier goes through here, and a null becomes ErrNotFound.
-// batch are the lookups of a GetMany that end after l, and since is when it began to wait
-// for its keys; zero: now.
-func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []lookup[K, V], since time.Time) (found[V], error) {
+// batch are the lookups of a GetMany that end after l and have joined a flight unread, and
+// since is when it began to wait for its keys; zero: now.
+func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (found[V], error) {
 	answer, first, err := l.answer, true, l.err
 	if !l.over {
 		answer, first, err = c.wait(ctx, l, batch, since)
@@ -283,7 +283,7 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []loo
 }
 
 // wait waits for the flight of a lookup.
-func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []lookup[K, V], since time.Time) (answer found[V], first bool, err error) {
+func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (answer found[V], first bool, err error) {
 	if l.caller.Ready() {
 		return l.caller.Wait(ctx, flight.Patience[found[V]]{})
 	}
@@ -291,7 +291,7 @@ func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []lookup[
 		SoftTimeout: c.o.SoftTimeout, Since: since,
 		Fallback: func() (found[V], bool) { return c.staleWhileSlow(ctx, l, batch) },
 	}
-	if l.hasToRead() || slices.ContainsFunc(batch, func(l lookup[K, V]) bool { return l.hasToRead() }) {
+	if l.hasToRead() || slices.ContainsFunc(batch, (*lookup[K, V]).hasToRead) {
 		patience.Lead = c.o.RedisTimeout
 	}
 	if l.opened {

@@ -130,11 +130,14 @@ func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K
 // or what this process has kept. That may have been invalidated by other processes without
 // our knowledge, so it is marked. There is none for a closed cache and for a load that asks
 // for its own key.
-func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch []lookup[K, V], err error) (old found[V], ok bool) {
+func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], err error) (old found[V], ok bool) {
 	if errors.Is(err, ErrClosed) || errors.Is(err, flight.ErrClosed) || errors.Is(err, flight.ErrReentrant) {
 		return old, false
 	}
-	if old, ok = c.fallbackOf(ctx, l, batch); ok {
+	if l.hasToRead() {
+		c.readFallbacks(ctx, l, batch)
+	}
+	if old, ok = c.fallbackOf(l); ok {
 		c.log.Warn("a load failed and an old value answers", logonce.Name("key", l.id), "error", err)
 		return old, true
 	}
@@ -146,49 +149,54 @@ func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch [
 
 // staleWhileSlow is staleOnError for a caller whose load has not ended, at SoftTimeout or
 // at the end of its context. As nothing has failed, what this process has kept must be a
-// value whose invalidation it would have heard of.
-func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch []lookup[K, V]) (old found[V], ok bool) {
-	if old, ok = c.fallbackOf(ctx, l, batch); ok || !c.fleet.Live() {
+// value whose invalidation it would have heard of. The rest of its batch is waiting for the
+// same time, and will be too late to read when its turn comes.
+func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) (old found[V], ok bool) {
+	c.readFallbacks(ctx, l, batch)
+	if old, ok = c.fallbackOf(l); ok || !c.fleet.Live() {
 		return old, ok
 	}
 	return c.kept(l.key)
 }
 
-// fallbackOf returns the caller's own fallback. A caller who has joined a running flight
-// has read nothing yet. It reads now, together with the rest of its batch, which is waiting
-// for the same time.
-func (c *Cache[K, V]) fallbackOf(ctx context.Context, l *lookup[K, V], batch []lookup[K, V]) (old found[V], ok bool) {
-	if l.hasToRead() && ctx.Err() == nil {
-		reading := []*lookup[K, V]{l}
-		for i := range batch {
-			if batch[i].hasToRead() {
-				reading = append(reading, &batch[i])
-			}
-		}
-		contain.Call(func() error { c.readFallbacks(ctx, reading); return nil }, func(error) {})
-	}
+// fallbackOf returns the caller's own fallback.
+func (c *Cache[K, V]) fallbackOf(l *lookup[K, V]) (old found[V], ok bool) {
 	if l.fallback.entry == nil || c.stateOf(l.fallback.entry, time.Now()) == dead {
 		return old, false
 	}
 	return l.fallback, true
 }
 
-// readFallbacks reads Redis for callers who may need a fallback.
-func (c *Cache[K, V]) readFallbacks(ctx context.Context, lookups []*lookup[K, V]) {
-	ids := make([]string, len(lookups))
-	for i, l := range lookups {
-		ids[i], l.hasRead = l.id, true
+// readFallbacks reads Redis, in one pipeline, for a caller and for the rest of its batch:
+// for those who have joined a running flight and read nothing yet.
+func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) {
+	if ctx.Err() != nil {
+		return
 	}
-	values, now := c.readMany(ctx, ids)
-	for i, value := range values {
-		if value.Err != nil || len(value.Data) == 0 {
-			continue
-		}
-		if answer, state := c.judge(ids[i], value, now); state != dead {
-			answer.fallback = true
-			lookups[i].fallback = answer
+	var ids []string
+	var reading []*lookup[K, V]
+	for _, l := range append([]*lookup[K, V]{l}, batch...) {
+		if l.hasToRead() {
+			l.hasRead = true
+			ids, reading = append(ids, l.id), append(reading, l)
 		}
 	}
+	if len(reading) == 0 {
+		return
+	}
+	contain.Call(func() error { // a hook of the user's client may panic; those who wait go on to wait for the load
+		values, now := c.readMany(ctx, ids)
+		for i, value := range values {
+			if value.Err != nil || len(value.Data) == 0 {
+				continue
+			}
+			if answer, state := c.judge(ids[i], value, now); state != dead {
+				answer.fallback = true
+				reading[i].fallback = answer
+			}
+		}
+		return nil
+	}, func(error) {})
 }
 
 // kept returns the value that this process has kept of a key, if it may be served though
