@@ -135,7 +135,7 @@ type Breaker struct {
 	hook     hook
 	tally    tally
 	log      *logonce.Log
-	lastFail atomic.Pointer[error]
+	lastFail atomic.Pointer[error] // for the log; set before the circuit hears of the failure
 }
 
 // New makes a Breaker. Its errors name the option that is wrong.
@@ -353,7 +353,8 @@ func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, place
 	})
 	v, err := b.judge(ctx, cleared, err)
 	if v == failure || v == timeout {
-		b.lastFail.Store(&err)
+		failed := err // a copy, or each call's error would be on the heap
+		b.lastFail.Store(&failed)
 	}
 	settle(v)
 	b.tally.judged(v)

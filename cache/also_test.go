@@ -98,7 +98,7 @@ func TestTheKeysOfANestedWriteAreClosedToTheEndOfTheOutermost(t *testing.T) {
 	})
 }
 
-// What is told to nobody must not be lost: the outer Write has ended when this one does.
+// A Write that outlives the one around it invalidates its own keys, since nobody else will.
 func TestAWriteThatOutlivesTheOneAroundItInvalidatesByItself(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}}, func(r *rig) {
 		source := newRows(r, 1, 2)

@@ -65,7 +65,7 @@ func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
 // count has the filter know ids of keys that are new, or may be: a filter that counts would
 // pass over the new ones among those that look held.
 func (c *Cache[K, V]) count(ctx context.Context, ids []string) error {
-	if filter, ok := c.o.Filter.(remover); ok && filter.Remove(ctx) == nil { // it counts
+	if _, ok := c.counting(ctx); ok {
 		return c.announce(ctx, ids)
 	}
 	return c.ensure(ctx, ids)

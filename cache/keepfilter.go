@@ -10,8 +10,8 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// keeper is what a Filter has that is rebuilt once for all processes, as bloom.Filter is.
-type keeper interface {
+// ageRebuilder is what a Filter has that is rebuilt once for all processes, as bloom.Filter is.
+type ageRebuilder interface {
 	RebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error)
 }
 
@@ -36,7 +36,7 @@ const (
 // rebuilds the filter at once if no rebuild has succeeded yet or Redis has lost its result,
 // which is looked for every ten seconds, and again when the last one ended every ago, less
 // up to a tenth of that. Processes that share a filter make one rebuild in that time
-// together: one of them reads the keys, and if it dies another begins anew.
+// together: one of them reads the keys, and if it dies another starts over.
 //
 // scan gives all keys that exist, as for [Cache.RebuildFilter], and is called for each
 // rebuild. A rebuild that fails changes nothing. It is logged at Error, shown in
@@ -47,7 +47,7 @@ const (
 // KeepFilter returns an error at once if Options.Filter cannot do this, which
 // bloom.Filter can.
 func (c *Cache[K, V]) KeepFilter(ctx context.Context, every time.Duration, scan func(context.Context) iter.Seq2[K, error]) error {
-	filter, ok := c.o.Filter.(keeper)
+	filter, ok := c.o.Filter.(ageRebuilder)
 	switch {
 	case c.closed():
 		return ErrClosed
@@ -67,7 +67,7 @@ func (c *Cache[K, V]) KeepFilter(ctx context.Context, every time.Duration, scan 
 }
 
 // keepFilter looks whether a rebuild is due, and runs it, until ctx ends.
-func (c *Cache[K, V]) keepFilter(ctx context.Context, filter keeper, every time.Duration, scan func(context.Context) iter.Seq2[K, error]) {
+func (c *Cache[K, V]) keepFilter(ctx context.Context, filter ageRebuilder, every time.Duration, scan func(context.Context) iter.Seq2[K, error]) {
 	age, pause := jittered(every, keepJitter), keepPause
 	for ctx.Err() == nil {
 		ran := false

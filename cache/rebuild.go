@@ -189,8 +189,8 @@ func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) 
 }
 
 // rebuild asks for leases and goes on as their verdicts say, until no job wants to ask
-// again. Each ask decides anew, and gives what stands in Redis then: so a flight that a
-// caller opens after its own read begins here.
+// again. Each ask is a decision of its own, and returns the value that is in Redis by then: so
+// a flight that a caller opens after its own read begins here.
 func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
 	for _, j := range jobs {
 		if j.waiter == nil && j.class != background {

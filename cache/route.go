@@ -189,9 +189,15 @@ type remover interface {
 	Remove(ctx context.Context, ids ...string) error
 }
 
+// counting returns the filter if it counts its keys: only such a one removes any, be it none.
+func (c *Cache[K, V]) counting(ctx context.Context) (filter remover, ok bool) {
+	filter, ok = c.o.Filter.(remover)
+	return filter, ok && filter.Remove(ctx) == nil
+}
+
 func (c *Cache[K, V]) remove(ctx context.Context, ids []string) {
-	filter, ok := c.o.Filter.(remover)
-	if !ok || filter.Remove(ctx) != nil { // it does not count
+	filter, ok := c.counting(ctx)
+	if !ok {
 		return
 	}
 	if err := filter.Remove(ctx, ids...); err != nil {

@@ -217,7 +217,7 @@ func TestManyCachesAreScrapedAsOne(t *testing.T) {
 		t.Errorf("40 caches are %d series", n)
 	}
 
-	// What a tenant that goes has counted stays, and is not counted again if he comes back anew.
+	// The sum keeps the counters of a tenant that is removed, and does not add them twice if it returns.
 	cacheprom.Unregister(registry, tenants[:30]...)
 	families = gather(t, registry)
 	if got := of(families, "levee_cache_loads_total", "tenants", ""); got != 40 {

@@ -9,10 +9,10 @@ import (
 // A heldError is the error of a load that ended a short while ago.
 type heldError struct {
 	err error
-	// spared is true if the error answers those only who have a fallback. Others load: if a
+	// forFallback is true if the error answers those only who have a fallback. Others load: if a
 	// caller of the flight had one, it has been invalidated meanwhile; and if the load was
 	// refused, they may have more time.
-	spared bool
+	forFallback bool
 	// refresh is true if the load was a refresh. Nobody waited for it, and it may have
 	// ended because another process refreshes: it stands in the way of the next refresh
 	// only.
@@ -20,7 +20,7 @@ type heldError struct {
 }
 
 // answers reports whether h is for a caller, who may have a fallback.
-func (h *heldError) answers(fallback bool) bool { return !h.refresh && (fallback || !h.spared) }
+func (h *heldError) answers(fallback bool) bool { return !h.refresh && (fallback || !h.forFallback) }
 
 // holdError holds the error of f's load for about errorHold, unless one is held already;
 // that of a refresh gives way. The caller holds Group.mu.
