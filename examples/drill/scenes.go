@@ -204,10 +204,11 @@ func (t *trial) begin(watched ...int64) {
 	})
 }
 
-// result sums up what the trial measured.
+// result sums up what the trial measured until the meter stopped. Rebuilds in the background go on to query after that.
 func (t *trial) result(step string) row {
+	last := t.meter.readings[len(t.meter.readings)-1]
 	m := row{
-		step: step, queries: t.store.queries.Load(), peak: t.store.peak.Load(), absent: t.store.absent.Load(),
+		step: step, queries: last.queries, peak: t.store.peak.Load(), absent: t.store.absent.Load(),
 		p50: t.seen.percentile(50), p99: t.seen.percentile(99), note: t.note, bursts: t.bursts, importTook: t.importTook,
 		readings: t.meter.readings, busiest: most(t.meter.readings, 100*time.Millisecond),
 	}
