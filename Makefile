@@ -98,6 +98,10 @@ fuzz: redis ## Every fuzz target in turn (PKG=, FUZZTIME=60s each)
 bench: redis ## levee beside its peers, two minutes (ARGS="-work hit-bytes,arrivals -rounds 5")
 	@go run -C internal/bench -tags gozero . $(or $(ARGS),-short)
 
+.PHONY: counts
+counts: ## How large the library is: lines and public identifiers by package, words
+	@go run ./internal/counts
+
 .PHONY: micro
 micro: redis ## The packages' own benchmarks, with allocations (PKG=, BENCH=pattern, COUNT=1)
 	@mkdir -p bin
