@@ -82,7 +82,6 @@ type Cache[K comparable, V any] struct {
 
 	absent        *entry[V] // of a key that does not exist, where its times are unknown
 	doorkeeper    *doorkeeper
-	overwrites    *doorkeeper // ids whose bytes of another type this process has written over lately
 	releaseName   func()
 	refreshing    atomic.Int64                  // refreshes that run
 	filterRebuild atomic.Pointer[FilterRebuild] // the last
@@ -126,7 +125,6 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		o: o, source: src, windows: o.windows(), breaker: o.Breaker,
 		absent:     &entry[V]{life: life{null: true}},
 		doorkeeper: newDoorkeeper(2 * o.NullTTL), // a null in the local tier lives that long too
-		overwrites: newDoorkeeper(overwriteEvery),
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}

@@ -33,35 +33,17 @@ func newDoorkeeper(window time.Duration) *doorkeeper {
 
 // admits notes a miss of id and reports whether it is not the first.
 func (d *doorkeeper) admits(id string, now time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	known, a, b := d.look(id, now)
-	d.note(a)
-	d.note(b)
-	return known
-}
-
-// first reports whether id was not noted lately, and notes it if so. Those who go on to ask,
-// unlike with admits, do not make that last longer.
-func (d *doorkeeper) first(id string, now time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	known, a, b := d.look(id, now)
-	if !known {
-		d.note(a)
-		d.note(b)
-	}
-	return !known
-}
-
-// look returns the positions of id and whether they are noted. The caller holds d.mu.
-func (d *doorkeeper) look(id string, now time.Time) (known bool, a, b uint64) {
 	hash := maphash.String(d.seed, id)
-	a, b = hash%doorBits, hash>>32%doorBits
+	a, b := hash%doorBits, hash>>32%doorBits
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.young == nil || now.After(d.until) || d.set > doorBits/4 {
 		d.turn(now)
 	}
-	return has(d.young, a) && has(d.young, b) || has(d.old, a) && has(d.old, b), a, b
+	known := has(d.young, a) && has(d.young, b) || has(d.old, a) && has(d.old, b)
+	d.note(a)
+	d.note(b)
+	return known
 }
 
 // turn forgets the old half. Both are forgotten after a long silence.

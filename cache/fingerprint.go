@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -27,15 +26,9 @@ import (
 // name alone.
 //
 // Two releases whose types differ, with one Schema, share the place of each value in
-// Redis. Each takes the other's bytes for a miss, loads, and could write its own over
-// them, back and forth. So a process writes over bytes of another type once a minute
-// and id at the most (see doorkeeper.first). What it loads beyond that stays in its local
-// tier, so each process loads a key once in its Local.TTL while the deployment lasts. Two
-// minutes after its end, the next load settles the id. Who wins meanwhile is who reads more.
-
-// overwriteEvery is how long a process at least waits before it writes over bytes of
-// another type again, for each id. It is sure to do so after twice that.
-const overwriteEvery = time.Minute
+// Redis: each takes the other's bytes for a miss, loads, and writes its own over them.
+// Their local tiers bound that: each process loads a key once in its Local.TTL while the
+// deployment lasts. After it, the next load settles the id.
 
 // fingerprintOf returns the fingerprint of a type that is stored as JSON, or why its values
 // would not come back.

@@ -70,10 +70,7 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 	data, size, ttl, err := c.format.encode(j.id, j.loaded.entry)
 	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
 	j.size, j.storable = size, err == nil && c.fleet.Storable(data, ttl)
-	switch {
-	case c.format.isOfOtherType(j.id, j.seen) && !c.overwrites.first(j.id, time.Now()):
-		return value, false // the other release would only write its own over it again
-	case !j.storable:
+	if !j.storable {
 		if !j.loaded.entry.private {
 			c.counts.unpublished.Add(1)
 		}
