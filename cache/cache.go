@@ -89,7 +89,6 @@ type Cache[K comparable, V any] struct {
 	closing       context.Context
 	close         context.CancelFunc
 	loading       tasks // loads, also those that are left behind
-	errorRun      errorRun
 	fed           feeds
 	sample        atomic.Pointer[sample[K]] // of an Audit that runs
 	log           *logonce.Log

@@ -2,7 +2,6 @@ package cache_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -57,9 +56,6 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 		{"a database that does not exist", change(s, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range"},
 		{"a replica", replica.Client(t), "is a replica"},
 		{"a lone node of a cluster", nodes.Nodes[0].Client(t), "use redis.NewClusterClient"},
-		{"TLS on a plain port", change(s, func(o *redis.Options) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }), "does not speak TLS"},
-		{"a plain client on a TLS port", change(s, func(o *redis.Options) { o.Addr = tlsAddr }), "speaks TLS only"},
-		{"a certificate that nobody knows", change(s, func(o *redis.Options) { o.Addr, o.TLSConfig = tlsAddr, &tls.Config{} }), "certificate"},
 		{"nobody listens", dead.Client(t), "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

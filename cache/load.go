@@ -75,7 +75,6 @@ func (c *Cache[K, V]) loadOne(j *job[K, V], call breaker.Call) {
 			brought.Store(c.newEntry(j.key, value, epoch, time.Since(began)))
 			c.compareFilter(ctx, j.id)
 		default:
-			c.errorRun.failed(c.log, j.id, err)
 			return err
 		}
 		return nil

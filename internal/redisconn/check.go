@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -156,15 +155,11 @@ func evicting(memory string, use Use) error {
 }
 
 // cause finds out by a connection of its own whether err comes of a port that nobody
-// listens at, of TLS spoken to a plain port, of the opposite, or of a certificate. err may
-// not say: a connection to the wrong port breaks or is silent, and go-redis dials so
-// often that the time may be up before it gives out why it cannot.
+// listens at. err may not say: go-redis dials so often that the time may be up before it
+// gives out why it cannot.
 func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
-	if isAnswer := errors.As(err, new(redis.Error)); isAnswer || ctx.Err() != nil {
-		return err
-	}
-	addr, config := address(rdb)
-	if addr == "" {
+	addr := address(rdb)
+	if isAnswer := errors.As(err, new(redis.Error)); isAnswer || addr == "" || ctx.Err() != nil {
 		return err
 	}
 	brief, cancel := context.WithTimeout(ctx, time.Second)
@@ -174,74 +169,23 @@ func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 		return unreachable
 	}
 	_ = conn.Close()
-	switch {
-	case config != nil && speaksPlain(brief, addr):
-		return fmt.Errorf("the client has a TLSConfig, and %s does not speak TLS: %w", addr, err)
-	case config != nil:
-		if unknown := untrusted(ctx, addr, config); unknown != nil {
-			return unknown
-		}
-	case speaksTLS(brief, addr):
-		return fmt.Errorf("the client has no TLSConfig, and %s speaks TLS only: %w", addr, err)
-	}
 	return err
 }
 
-// address returns where rdb connects to, and with which TLS, nil if without; "" if that is
-// not known.
-func address(rdb redis.UniversalClient) (addr string, config *tls.Config) {
+// address returns where rdb connects to; "" if that is not known.
+func address(rdb redis.UniversalClient) (addr string) {
 	_ = look(rdb, func(client redis.UniversalClient) error {
 		switch client := client.(type) {
 		case *redis.Client:
 			if o := client.Options(); o.Network == "tcp" {
-				addr, config = o.Addr, o.TLSConfig
+				addr = o.Addr
 			}
 		case *redis.ClusterClient:
 			if o := client.Options(); len(o.Addrs) > 0 {
-				addr, config = o.Addrs[0], o.TLSConfig
+				addr = o.Addrs[0]
 			}
 		}
 		return nil
 	})
-	return addr, config
-}
-
-// untrusted returns why the client does not trust the certificate of the server at addr.
-func untrusted(ctx context.Context, addr string, config *tls.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
-	defer cancel()
-	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", addr)
-	if err == nil {
-		_ = conn.Close()
-	}
-	if !errors.As(err, new(*tls.CertificateVerificationError)) {
-		return nil
-	}
-	return err
-}
-
-// speaksPlain reports whether a Redis without TLS answers at addr.
-func speaksPlain(ctx context.Context, addr string) bool {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline)
-	_, _ = conn.Write([]byte("PING\r\n"))
-	first := make([]byte, 1)
-	_, err = conn.Read(first)
-	return err == nil && (first[0] == '+' || first[0] == '-')
-}
-
-// speaksTLS reports whether a TLS server answers at addr. It does not look who that is,
-// and sends nothing.
-func speaksTLS(ctx context.Context, addr string) bool {
-	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
-	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return false
-	}
-	return conn.Close() == nil
+	return addr
 }
