@@ -121,7 +121,7 @@ func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 		var log redistest.Log
 		b := newBreaker(t, breaker.Options{Name: "catalogue", Logger: log.Logger()})
 		trip(t, b)
-		for range 3 { // it tries, and the source still fails
+		for range 20 { // it tries, and the source still fails: for longer than one line a minute
 			time.Sleep(6 * time.Second)
 			_ = b.Do(t.Context(), fail)
 		}

@@ -41,6 +41,14 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	server.Restart()
 	log.Await(t, "redis answers again")
 	log.Await(t, "arrive again")
+	for _, line := range []string{
+		`level=WARN msg="levee: redis does not answer and is not asked until it does" cache=test address=` + server.Addr() + " error=",
+		`level=INFO msg="levee: redis answers again" cache=test address=` + server.Addr(),
+	} {
+		if log.Count(line) != 1 { // with two servers, somebody would look at the wrong one
+			r.Errorf("%q is not there:\n%s", line, &log)
+		}
+	}
 	for _, what := range told {
 		if n := log.Count(`msg="levee: ` + what); n != 1 {
 			r.Errorf("%q is there %d times:\n%s", what, n, &log)
