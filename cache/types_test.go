@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,6 +158,38 @@ func TestANilPointerOfALoaderIsNotFound(t *testing.T) {
 			})
 		})
 	}
+}
+
+// One rule for nil pointers: what a Loader says by one, Set says too. Catches a Set that
+// stores it as a value, which Get then returned beside a nil error.
+func TestANilPointerThatIsSetIsNotFound(t *testing.T) {
+	inCells(t, typeCells, func(r *rig) {
+		var loads atomic.Int32
+		c := open(r, cache.Source[int64, *product]{
+			Load:  func(context.Context, int64) (*product, error) { loads.Add(1); return &product{ID: 1}, nil },
+			TTL:   func(_ int64, p *product) time.Duration { return time.Duration(p.ID) * time.Hour }, // no nil
+			Clone: func(p *product) *product { clone := *p; return &clone },
+		})
+		for name, set := range map[string]func() error{
+			"Set":     func() error { return c.Set(r.ctx, 1, nil) },
+			"SetMany": func() error { return c.SetMany(r.ctx, map[int64]*product{1: nil}) },
+		} {
+			if err := set(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			before := loads.Load()
+			for range 3 {
+				c.gives404(r, 1)
+			}
+			if n := loads.Load() - before; n != 0 {
+				r.Errorf("%s: %d loads of a key that is known to be absent", name, n)
+			}
+			time.Sleep(31 * time.Second) // NullTTL
+			if p, err := c.Get(r.ctx, 1); err != nil || p == nil {
+				r.Errorf("%s: after NullTTL Get returns %v, %v", name, p, err)
+			}
+		}
+	})
 }
 
 func TestEachValueMayHaveATTLOfItsOwn(t *testing.T) {

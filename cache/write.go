@@ -15,7 +15,9 @@ import (
 // Set publishes a value that the source already holds. It ends every lease of key, so
 // that no rebuild under way overwrites the value. Of two writers who Set at the same
 // time the later one stays, which need not be the one whose value the source kept:
-// where writers compete, use Write or Invalidate.
+// where writers compete, use Write or Invalidate. A nil pointer says that the source does
+// not have the key, as that of a [Loader] does: Get returns ErrNotFound for
+// Options.NullTTL.
 //
 // It does its work also when ctx has ended, as that of a request does whose client hangs
 // up, and takes RedisTimeout at most for each of its two round trips, beside the filter's
@@ -47,8 +49,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	sizes := make([]int, len(keys))
 	var unfit []error
 	for i, key := range keys {
-		entries[i] = c.newEntry(key, value(i), c.fleet.LoadEpoch(), 0)
-		c.compareFilter(ctx, ids[i])
+		entries[i] = c.setEntry(ctx, key, ids[i], value(i))
 		data, size, ttl, err := c.format.encode(ids[i], entries[i])
 		if err != nil { // the source has another value than Redis all the same
 			unfit, data, size = append(unfit, named(err)), nil, 0
@@ -70,6 +71,19 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	return errors.Join(append(unfit, err)...)
 }
 
+// setEntry makes an entry of what the source holds now, by the rule of a Loader: a nil
+// pointer is a key that it does not have.
+func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *entry[V] {
+	epoch := c.fleet.LoadEpoch()
+	if isNil(&value) {
+		null := &entry[V]{life: life{null: true, epoch: epoch}}
+		null.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), 0)
+		return null
+	}
+	c.compareFilter(ctx, id)
+	return c.newEntry(key, value, epoch, 0)
+}
+
 // setHere sets values without Redis, in the local tier alone. An invalidation may come
 // between any two of its steps: it takes the lease away, or overtakes the mark.
 func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entries []*entry[V], encoded []int) {
@@ -88,11 +102,11 @@ func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entri
 		if !outcome.Published || encoded[i] == 0 || c.cleared(e) {
 			continue
 		}
-		if c.source.Clone != nil {
+		if c.source.Clone != nil && !e.null {
 			e.value = c.source.Clone(e.value) // the caller may go on to change its own
 		}
 		failpoint.At("set")
-		c.local.Fill(marks[i], keys[i], *e, c.format.sizeOf(e.value, encoded[i]), min(e.ttl(), c.o.Local.TTL))
+		c.keep(marks[i], keys[i], ids[i], e, encoded[i], e.ttl(), time.Now())
 	}
 }
 
