@@ -119,17 +119,18 @@ func setAll(ctx context.Context, c cached, n int) error {
 	return first
 }
 
-// set stores a product, and tries again if it could not: a job like this one is not given up for one late answer.
-func set(ctx context.Context, c cached, p Product) (err error) {
-	for range 3 {
-		if err = c.Set(ctx, p.ID, p); err == nil {
-			return nil
+// set stores a product, and tries again for ten seconds: a job like this one is not given up for late answers, of which
+// a busy machine has many.
+func set(ctx context.Context, c cached, p Product) error {
+	for until := time.Now().Add(10 * time.Second); ; {
+		err := c.Set(ctx, p.ID, p)
+		if err == nil || time.Now().After(until) {
+			return err
 		}
 		if err := servers.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	return err
 }
 
 // avalanche: readers are at work when all that was imported ends.
