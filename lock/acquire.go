@@ -81,7 +81,7 @@ func (o *Options) bid() bid {
 // ask makes a bid. If its outcome is not known, it sees to it that its owners do not
 // hold the lock.
 func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
-	r, err := l.server.acquire(ctx, t, b)
+	r, err := l.redis.acquire(ctx, t, b)
 	if err != nil && !errors.Is(err, ErrConflict) {
 		if o.Hooks.Orphan != nil {
 			o.Hooks.Orphan(t.name)

@@ -2,10 +2,6 @@ package lock_test
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -18,51 +14,10 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// shiftedServer starts a server whose clock can be set. It needs Linux and a C
-// compiler, as the race detector does.
-func shiftedServer(t *testing.T, args ...string) (s *redistest.Server, shift func(time.Duration)) {
-	t.Helper()
-	dir := t.TempDir()
-	library, wrapper, file := filepath.Join(dir, "clock.so"), filepath.Join(dir, "redis-server"), filepath.Join(dir, "shift")
-	if said, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
-		t.Skipf("no C compiler for the clock: %v %s", err, said)
-	}
-	server := os.Getenv("LEVEE_REDIS_SERVER")
-	if server == "" {
-		server = "redis-server"
-	}
-	script := fmt.Sprintf("#!/bin/sh\nCLOCK_SHIFT='%s' LD_PRELOAD='%s' exec '%s' \"$@\"\n", file, library, server)
-	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	shift = func(d time.Duration) {
-		text := fmt.Sprintf("%-20d", d.Microseconds()) // all of it in one write, over what stood there
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = f.WriteString(text)
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	shift(0)
-	before := os.Getenv("LEVEE_REDIS_SERVER")
-	t.Setenv("LEVEE_REDIS_SERVER", wrapper)
-	s = redistest.Start(t, args...)
-	t.Setenv("LEVEE_REDIS_SERVER", before) // the next one has a wrapper of its own
-	shift(time.Hour)
-	if now := s.Client(t).Time(t.Context()).Val(); time.Until(now) < 59*time.Minute {
-		t.Skipf("the server's clock cannot be set: it says %v", now) // linked statically, or not on Linux
-	}
-	shift(0)
-	return s, shift
-}
-
 // Fences grow whatever the server's clock does: a fence that was its time alone
 // would fall with it.
 func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
-	s, shift := shiftedServer(t)
+	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{})
 	var last int64
 	for _, step := range []time.Duration{0, 20 * time.Second, -20 * time.Second, time.Hour, 0, -time.Hour, 5 * time.Minute, -time.Minute} {
@@ -82,7 +37,7 @@ func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 // would keep the others out for an hour, as a native TTL does, were it not
 // bounded by the lease's length.
 func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
-	s, shift := shiftedServer(t)
+	s, shift := redistest.StartShifted(t)
 	const lease = 300 * time.Millisecond
 	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
 	renewed := make(chan error, 100)
@@ -113,7 +68,7 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 // A step forward ends leases on the server early, and nothing can prevent it. The
 // holder hears of it with its next renewal, and the next holder's fence is larger.
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
-	s, shift := shiftedServer(t)
+	s, shift := redistest.StartShifted(t)
 	const lease = 3 * time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
@@ -138,7 +93,7 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // A server's clock that runs a tenth fast shortens each lease by a tenth, which
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
-	s, shift := shiftedServer(t)
+	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
 	held := must(t)(l.Lock(t.Context(), "a"))
 	for begin := time.Now(); time.Since(begin) < 2*time.Second; time.Sleep(5 * time.Millisecond) {

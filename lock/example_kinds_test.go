@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/lock"
 )
 
@@ -203,34 +200,4 @@ func ExampleLocker_With() {
 	fmt.Println(info.Held, info.Label, info.Fence == lease.Fence(), err)
 	_ = lease.Unlock(ctx)
 	// Output: true host-3, pid 4711 true <nil>
-}
-
-// A Quorum takes its locks on a majority of servers that do not replicate each other.
-func ExampleNewQuorum() {
-	var nodes []redis.UniversalClient
-	for range 3 { // in a program: three servers in three places
-		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true)
-		if err := server.Start(); err != nil {
-			return
-		}
-		defer server.Close()
-		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		defer rdb.Close()
-		nodes = append(nodes, rdb)
-	}
-	quorum, err := lock.NewQuorum(nodes, lock.Options{})
-	if err != nil {
-		return
-	}
-	defer quorum.Close()
-	lease, err := quorum.Lock(context.Background(), "ledger")
-	if err != nil {
-		return
-	}
-	fmt.Println(lease.Fence() > 0)
-	fmt.Println(lease.Unlock(context.Background()))
-	// Output:
-	// true
-	// <nil>
 }

@@ -116,7 +116,7 @@ func (s *Lease) IsRenewing() bool {
 // SendRelease sends the command of Unlock, and reports whether that gave the lock
 // back, or had done so before.
 func (s *Lease) SendRelease(ctx context.Context) (bool, error) {
-	what, err := s.locker.server.release(ctx, s.acq.grants[0], 0)
+	what, err := s.locker.redis.release(ctx, s.acq.grants[0], 0)
 	return what == answerOK, err
 }
 

@@ -34,9 +34,6 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	if ttl < minLease || ttl > maxLease {
 		return "", badConfig("ttl must be from %v to %v, got %v", minLease, maxLease, ttl)
 	}
-	if s.locker.redis == nil {
-		return "", badConfig("the lock of a quorum cannot be handed over")
-	}
 	if err := s.endOnlyHandle(); err != nil {
 		return "", err
 	}

@@ -161,7 +161,7 @@ func (s *Lease) Check(ctx context.Context) error {
 		if err := s.Err(); err != nil {
 			return err
 		}
-		r, err := s.locker.server.check(ctx, g)
+		r, err := s.locker.redis.check(ctx, g)
 		if err != nil {
 			return err
 		}

@@ -17,19 +17,15 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// A locker is what a Locker and those made of it by With share, or a Quorum.
+// A locker is what a Locker and those made of it by With share.
 type locker struct {
 	process  string       // 128 random bits: no two processes or Lockers are the same
 	entered  atomic.Int64 // names entries in queues
-	server   server
-	nodes    []*store // what server consists of
+	redis    *store
 	watchdog *watchdog
 	counts   *counters
 	log      *logonce.Log
 
-	// redis is the only server, with a queue, messages and tokens. It and the three
-	// after it are unset in a Quorum, which has none of these.
-	redis       *store
 	link        *redisconn.Link
 	unsubscribe func()
 	hooks       Hooks // those of New, for what concerns all
@@ -56,27 +52,22 @@ type locker struct {
 func newLocker(rdb redis.UniversalClient, o Options) *locker {
 	process := rand.Text()
 	s := newStore(rdb, process)
-	l := bareLocker(process, s, []*store{s}, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	log, counts := logonce.New(o.Logger, "lock: "), &counters{}
+	l := &locker{
+		process: process, redis: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger, hooks: o.Hooks,
+		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
+		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
+	}
 	redisconn.Advise(rdb, l.log)
 	s.late = l.lateReply
-	l.redis, l.link = s, redisconn.OpenLink(rdb)
+	l.link = redisconn.OpenLink(rdb)
 	l.unsubscribe = l.link.Subscribe(keys.LockChannels+process, redisconn.Subscriber{
 		Message: l.hear,
 		Gap:     l.gap,
 		Live:    func(bool) { l.noteHearing() },
 	})
 	return l
-}
-
-// bareLocker makes a locker without queue and messages.
-func bareLocker(process string, s server, nodes []*store, o Options) *locker {
-	ctx, cancel := context.WithCancel(context.Background())
-	log, counts := logonce.New(o.Logger, "lock: "), &counters{}
-	return &locker{
-		process: process, server: s, nodes: nodes, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger, hooks: o.Hooks,
-		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
-		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
-	}
 }
 
 // newOwner makes the name of an acquisition, which is never used again. Whoever knows it can
@@ -175,18 +166,14 @@ func (l *locker) close() {
 		l.releaseLater(g)
 	}
 	l.awaitEmptyRooms()
-	if l.link != nil {
-		l.unsubscribe()
-	}
+	l.unsubscribe()
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
 	l.tasks.Wait()
 	l.cancel()
 	l.watchdog.stop()
-	if l.link != nil {
-		l.link.Close()
-	}
+	l.link.Close()
 }
 
 // awaitEmptyRooms waits until those who waited have left, so that their entries are

@@ -43,12 +43,10 @@ func (l *locker) adviseOnce(o *Options) {
 	}
 }
 
-// advise looks at a section of each node's INFO, in the background.
+// advise looks at a section of INFO, in the background.
 func (l *locker) advise(section string, look func(settings map[string]string)) {
 	l.background(func(ctx context.Context) error {
-		for _, node := range l.nodes {
-			look(node.settings(ctx, section))
-		}
+		look(l.redis.settings(ctx, section))
 		return nil
 	})
 }

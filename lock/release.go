@@ -22,13 +22,13 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 	}
 	patient, cancel := withGrace(ctx)
 	defer cancel()
-	what, err := l.server.release(patient, g, keep)
+	what, err := l.redis.release(patient, g, keep)
 	switch {
 	case errors.Is(err, ErrConflict):
 		return fmt.Errorf("%w: %w", lossError(ErrStateLost), err)
 	case err != nil:
 		l.insist(g.lease, func(ctx context.Context) error {
-			_, err := l.server.release(ctx, g, keep)
+			_, err := l.redis.release(ctx, g, keep)
 			return err
 		})
 		if patient.Err() != nil {
@@ -71,7 +71,7 @@ func (l *locker) releaseLater(g *grant) {
 // granted. Its reply then comes to lateReply, which refuses the owner once more.
 func (l *locker) refuse(t *target, lease time.Duration, owners []string) {
 	for _, owner := range owners {
-		l.insist(lease, func(ctx context.Context) error { return l.server.refuse(ctx, t, owner) })
+		l.insist(lease, func(ctx context.Context) error { return l.redis.refuse(ctx, t, owner) })
 	}
 }
 

@@ -273,7 +273,7 @@ func TestTheModelSeesWhatIsTakenOutOfTheScripts(t *testing.T) {
 		"the doubt about who does not claim": {&queueLua, "if string.sub(holder, 1, 2) == 'g:' then", "if false then"},
 		"the answer to a repeated bid":       {&acquireLua, "if owner == me and ends > now then", "if false then"},
 		"the refusal of a late bid":          {&acquireLua, "elseif released == me then", "elseif false then"},
-		"the last who released":              {&releaseLua, "if released == me and (owner == '' or", "if false and (owner == '' or"},
+		"the last who released":              {&releaseLua, "if released == me and owner == '' then", "if false then"},
 		"its name":                           {&releaseLua, "'HSET', record, 'o', '', 'lr', me, 'm', '')", "'HSET', record, 'o', '', 'm', '')"},
 		"the same the short way":             {&releaseLua, "'HSET', record, 'o', '', 'lr', me))", "'HSET', record, 'o', ''))"},
 		"the liveness check":                 {&queueLua, "if seen and tonumber(seen) > now then", "if true then"},

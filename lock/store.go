@@ -19,22 +19,6 @@ const (
 	maxScripts  = 1 << 16                // without an answer at a time
 )
 
-// A server grants locks: one Redis (store), or several that decide by majority
-// (quorum). Each method returns when ctx ends, whatever Redis does.
-type server interface {
-	// acquire takes a lock for the owners of a bid, or says why not.
-	acquire(ctx context.Context, t *target, b bid) (bidReply, error)
-	// release gives a lock back; keep is how long its work counts as done (once).
-	release(ctx context.Context, g *grant, keep time.Duration) (answer, error)
-	// refuse denies an owner a lock that it has asked for and may have got, or may
-	// still get by a command that is on its way.
-	refuse(ctx context.Context, t *target, owner string) error
-	// renew sets the ends of leases. Its results are in the order of its arguments.
-	renew(ctx context.Context, renewals []renewal) []renewed
-	// check looks whether a lease stands, and changes nothing.
-	check(ctx context.Context, g *grant) (renewReply, error)
-}
-
 // A renewal sets the end of a lease, to the time lease from now.
 type renewal struct {
 	grant *grant
@@ -48,7 +32,7 @@ type renewed struct {
 }
 
 // A store is one Redis. Each method is one round trip, two after the server has
-// lost its scripts.
+// lost its scripts. Each returns when ctx ends, whatever Redis does.
 type store struct {
 	prompt  *redisconn.Conn // what is not answered is asked again over the patient one
 	patient *redisconn.Conn
@@ -67,6 +51,7 @@ func newStore(rdb redis.UniversalClient, process string) *store {
 	}
 }
 
+// acquire takes a lock for the owners of a bid, or says why not.
 func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error) {
 	args := make([]any, 0, 9+len(b.owners))
 	args = append(args, t.mode.arg(), t.permits, keys.LockChannels, s.process, b.entry, b.ticket, flag(b.more),
@@ -138,19 +123,16 @@ func (c *lateCopies) judge(r bidReply, err error) {
 	c.tell(r, err)
 }
 
+// release gives a lock back; keep is how long its work counts as done (once).
 func (s *store) release(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
 	return s.giveBack(ctx, &g.target, g.owner, g.fence, g.ends, false, keep)
 }
 
+// refuse denies an owner a lock that it has asked for and may have got, or may still get by
+// a command that is on its way.
 func (s *store) refuse(ctx context.Context, t *target, owner string) error {
 	_, err := s.giveBack(ctx, t, owner, 0, 0, true, 0)
 	return err
-}
-
-// releaseOrRefuse is release where the owner has the lock, and refuse where it has
-// not got it yet.
-func (s *store) releaseOrRefuse(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
-	return s.giveBack(ctx, &g.target, g.owner, g.fence, g.ends, true, keep)
 }
 
 func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, ends int64, refuse bool, keep time.Duration) (answer, error) {
@@ -170,6 +152,7 @@ func (s *store) leave(ctx context.Context, t *target, entry string) error {
 	return err
 }
 
+// renew sets the ends of leases. Its results are in the order of its arguments.
 func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	if len(renewals) == 1 {
 		g, lease := renewals[0].grant, renewals[0].lease
@@ -195,6 +178,7 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	return results
 }
 
+// check looks whether a lease stands, and changes nothing.
 func (s *store) check(ctx context.Context, g *grant) (renewReply, error) {
 	return s.change(ctx, g, 0, renewArgs(g, 0, 0, "")) // there is nothing to confirm
 }

@@ -27,7 +27,7 @@ import (
 // few replicas, does not: Redis may or may not have renewed the lease, so the
 // holder believes only in what was confirmed before.
 type watchdog struct {
-	server server
+	redis  *store
 	log    *logonce.Log
 	counts *counters
 	kick   chan struct{} // wakes the goroutine
@@ -48,9 +48,9 @@ const (
 	maxRenewed = 256                    // leases in one round trip
 )
 
-func newWatchdog(s server, log *logonce.Log, counts *counters) *watchdog {
+func newWatchdog(s *store, log *logonce.Log, counts *counters) *watchdog {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watchdog{server: s, log: log, counts: counts, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	w := &watchdog{redis: s, log: log, counts: counts, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 	w.done.Go(w.run)
 	return w
 }
@@ -251,7 +251,7 @@ func (w *watchdog) renewNow(due []*grant) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, timeout)
 	defer cancel()
-	for i, r := range w.server.renew(ctx, renewals) {
+	for i, r := range w.redis.renew(ctx, renewals) {
 		w.learn(renewals[i], r)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
+	"github.com/levee-go/levee/lock/redlock"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -45,8 +46,8 @@ func TestEveryPackageRefusesWhatItCannotUse(t *testing.T) {
 			if err != nil && !errors.Is(err, lock.ErrConfig) {
 				t.Errorf("%v is not ErrConfig", err)
 			}
-			q, err := lock.NewQuorum([]redis.UniversalClient{s.Client(t), s.Client(t), test.rdb}, lock.Options{Logger: quiet})
-			refuses(t, "lock: ", test.says, err, test.byScripts, func() error { return q.Close() })
+			q, err := redlock.New([]redis.UniversalClient{s.Client(t), s.Client(t), test.rdb}, lock.Options{Logger: quiet})
+			refuses(t, "redlock: ", test.says, err, test.byScripts, func() error { return q.Close() })
 			f, err := bloom.Open(t.Context(), test.rdb, bloom.Options{Name: "a", Capacity: 100, Logger: quiet})
 			refuses(t, "bloom: ", test.says, err, test.byScripts, func() error { return f.Close() })
 		})

@@ -25,7 +25,6 @@ const (
 	Semaphore LockKind = "p"
 	Stripe    LockKind = "st"
 	Once      LockKind = "o"
-	Quorum    LockKind = "qm"
 )
 
 // LockLayout is the version that stands in the names.

@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-var kinds = []keys.LockKind{keys.Mutex, keys.ReadWrite, keys.Semaphore, keys.Stripe, keys.Once, keys.Quorum}
+var kinds = []keys.LockKind{keys.Mutex, keys.ReadWrite, keys.Semaphore, keys.Stripe, keys.Once}
 
 func TestLockNamesAreWhatTheDocumentationSays(t *testing.T) {
 	for _, test := range []struct{ got, want string }{

@@ -4,8 +4,7 @@
 --       may still get, 8 how long its work counts as done (ms, 0: not at all)
 -- Gives "ok"       it had the lock, now it has not
 --       "expired"  its lease had ended, but nobody has had the lock since
---       "again"    it was the last to release before, and if ARGV 7 is not "1" nobody
---                  else has had it since
+--       "again"    it was the last to release before, and nobody else has had it since
 --       "past"     it had released before: by ARGV 6 its lease would go on, yet it does
 --                  not have the lock
 --       "taken"    its lease had ended and somebody else has had the lock
@@ -48,11 +47,9 @@ if not expires then
   if ARGV[7] == '1' then
     redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
     redis.call('HSET', record, 'lr', me)
-    if ARGV[5] == '0' then
-      return 'past'
-    end
+    return 'past'
   end
-  if released == me and (owner == '' or ARGV[7] == '1') then -- for a quorum, which knows no end of the lease
+  if released == me and owner == '' then
     return 'again'
   elseif born > tonumber(ARGV[5]) then
     return 'lost'

@@ -1,4 +1,4 @@
-package lock
+package redlock_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package lock_test
+package redlock_test
 
 import (
 	"errors"
@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
+	"github.com/levee-go/levee/lock/redlock"
 )
 
 // Any two of five servers hang, die or have their clocks set, ten thousand
@@ -18,10 +20,10 @@ func TestChaosQuorum(t *testing.T) {
 	var nodes servers
 	var shifts []func(time.Duration)
 	for range 5 {
-		s, shift := shiftedServer(t, "--appendonly", "yes", "--appendfsync", "always")
+		s, shift := redistest.StartShifted(t, "--appendonly", "yes", "--appendfsync", "always")
 		nodes, shifts = append(nodes, s), append(shifts, shift)
 	}
-	qs := []*lock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
+	qs := []*redlock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
 	steps := []time.Duration{20 * time.Second, time.Hour, -20 * time.Second, -time.Hour}
 	guard := nodes.quorum(t, lock.Options{})
 	// A clock that is set forward ends the leases on its server, and a holder who has

@@ -1,0 +1,126 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/lock"
+)
+
+var (
+	errNoAnswerYet = fmt.Errorf("redlock: %w: no answer yet", lock.ErrUnavailable)
+	errTooSlow     = fmt.Errorf("redlock: %w: no answer in time", lock.ErrUnavailable)
+	errNoMajority  = fmt.Errorf("redlock: %w: a majority of the servers did not answer", lock.ErrUnavailable)
+)
+
+// A vote is what one server answered, or its error.
+type vote[R any] struct {
+	reply R
+	err   error
+}
+
+// poll calls n servers, all at once, and returns their votes. When decided says that the
+// votes so far are enough, it waits as much time again for the others and not the whole
+// timeout, so that a server that hangs costs little. Their calls go on until the timeout,
+// also if ctx ends when poll has returned.
+func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) bool, call func(ctx context.Context, i int) (R, error)) []vote[R] {
+	votes := make([]vote[R], n)
+	if !q.begin(n) {
+		for i := range votes {
+			votes[i].err = lock.ErrClosed
+		}
+		return votes
+	}
+	begin, timeout := time.Now(), q.timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, deadline.Sub(begin))
+	}
+	inner, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), timeout, errTooSlow)
+	defer context.AfterFunc(ctx, cancel)()
+	type numbered struct {
+		i int
+		vote[R]
+	}
+	arriving := make(chan numbered, n)
+	var under sync.WaitGroup
+	for i := range n {
+		votes[i].err = errNoAnswerYet
+		under.Go(func() {
+			defer q.calls.Done()
+			reply, err := call(inner, i)
+			arriving <- numbered{i, vote[R]{reply, err}}
+		})
+	}
+	go func() { under.Wait(); cancel() }()
+	var hurry <-chan time.Time
+	for range n {
+		select {
+		case v := <-arriving:
+			votes[v.i] = v.vote
+		case <-hurry:
+			return votes
+		}
+		if hurry == nil && decided(votes) {
+			hurry = time.After(max(time.Since(begin), 10*time.Millisecond))
+		}
+	}
+	return votes
+}
+
+// begin notes n calls, which Close waits for, unless the Quorum is closed.
+func (q *Quorum) begin(n int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closing {
+		q.calls.Add(n)
+	}
+	return !q.closing
+}
+
+// count is how many votes are errors of a kind.
+func count[R any](votes []vote[R], is func(error) bool) (n int) {
+	for _, v := range votes {
+		if is(v.err) {
+			n++
+		}
+	}
+	return n
+}
+
+// first is the first error of a kind.
+func first[R any](votes []vote[R], is func(error) bool) error {
+	for _, v := range votes {
+		if is(v.err) {
+			return v.err
+		}
+	}
+	return nil
+}
+
+func granted[R any](votes []vote[R]) int {
+	return count(votes, func(err error) bool { return err == nil })
+}
+
+func matches(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func isLost(err error) bool { return errors.Is(err, lock.ErrLost) }
+
+// isHeld reports whether somebody else has the lock.
+func isHeld(err error) bool {
+	var held *lock.HeldError
+	return errors.As(err, &held)
+}
+
+// notAcquired is the error of a caller whose ctx has ended.
+func notAcquired(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, cause)
+	}
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, err, cause)
+}

@@ -1,0 +1,202 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/fence"
+	"github.com/levee-go/levee/lock"
+)
+
+// A Quorum takes locks on a majority of its servers. It may be used concurrently.
+type Quorum struct {
+	nodes   []*lock.Locker
+	o       lock.Options
+	timeout time.Duration // of a server, for one call
+	closed  chan struct{}
+
+	mu      sync.Mutex // guards closing
+	closing bool
+	calls   sync.WaitGroup // of servers, on their way
+}
+
+// New makes a Quorum of at least three servers that do not replicate each other. The
+// clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
+// and "redlock". Options.Replicas and StrictFIFO must be zero. Of Options.Hooks, Acquired,
+// Released and Lost are told of the Quorum's locks, and the others of each server's. New
+// does not wait for Redis. The error matches lock.ErrConfig.
+func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
+	if len(nodes) < 3 {
+		return nil, fmt.Errorf("redlock: %w: nodes must be at least 3, got %d", lock.ErrConfig, len(nodes))
+	}
+	if o.Replicas != 0 || o.StrictFIFO {
+		return nil, fmt.Errorf("redlock: %w: Replicas and StrictFIFO must be zero", lock.ErrConfig)
+	}
+	if o.Lease == 0 {
+		o.Lease = 10 * time.Second
+	}
+	q := &Quorum{o: o, timeout: min(max(o.Lease/10, 20*time.Millisecond), 500*time.Millisecond), closed: make(chan struct{})}
+	if o.Prefix != "" {
+		o.Prefix += ":"
+	}
+	o.Prefix += "redlock"
+	o.Hooks.Acquired, o.Hooks.Released, o.Hooks.Lost = nil, nil, nil
+	for i, rdb := range nodes {
+		node, err := lock.New(rdb, o)
+		if err != nil {
+			_ = q.Close()
+			return nil, fmt.Errorf("redlock: nodes[%d]: %w", i, err)
+		}
+		q.nodes = append(q.nodes, node)
+	}
+	return q, nil
+}
+
+// TryLock takes the lock name if a majority of the servers grants it at once. It is two
+// round trips to all of them. The error matches lock.ErrNotAcquired if another has it or
+// tries at the same time, and lock.ErrUnavailable if too few answer; or it is as that of
+// [lock.Locker.TryLock].
+func (q *Quorum) TryLock(ctx context.Context, name string) (*Lease, error) {
+	return q.try(ctx, name, time.Now(), false)
+}
+
+// Lock tries until it has the lock, ctx ends, or too few servers answer. The errors are
+// those of [lock.Locker.Lock].
+func (q *Quorum) Lock(ctx context.Context, name string) (*Lease, error) {
+	if q.heldBy(ctx, name) {
+		return nil, lock.ErrDeadlock
+	}
+	begin := time.Now()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		lease, err := q.try(ctx, name, begin, pause > 10*time.Millisecond)
+		if !isHeld(err) {
+			return lease, err
+		}
+		timer := time.NewTimer(rand.N(pause) + time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, notAcquired(ctx)
+		case <-q.closed:
+			timer.Stop()
+			return nil, lock.ErrClosed
+		}
+	}
+}
+
+// try is TryLock for a caller who has waited since begin.
+func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contended bool) (*Lease, error) {
+	l := q.newLease(ctx, name)
+	votes := poll(ctx, q, len(q.nodes), func(votes []vote[*lock.Lease]) bool {
+		return granted(votes) >= q.majority() || count(votes, isHeld) >= q.blocking()
+	}, func(ctx context.Context, i int) (*lock.Lease, error) {
+		part, err := q.nodes[i].TryLock(ctx, name)
+		if err == nil {
+			l.join(part)
+		}
+		return part, err
+	})
+	if top, ok := q.raise(ctx, votes); ok && l.begin(top) {
+		if q.o.Hooks.Acquired != nil {
+			q.o.Hooks.Acquired(name, time.Since(begin), contended)
+		}
+		return l, nil
+	}
+	// Before anything else is tried, what was granted is given back.
+	_ = q.giveBack(context.WithoutCancel(ctx), l.end())
+	return nil, q.refusal(ctx, name, votes)
+}
+
+// raise puts the highest fence of those that granted a lock on all of them, and reports
+// whether a majority took it.
+func (q *Quorum) raise(ctx context.Context, votes []vote[*lock.Lease]) (top int64, ok bool) {
+	var parts []*lock.Lease
+	for _, v := range votes {
+		if v.err == nil {
+			parts, top = append(parts, v.reply), max(top, v.reply.Fence())
+		}
+	}
+	if len(parts) < q.majority() {
+		return 0, false
+	}
+	return top, granted(q.each(ctx, parts, func(ctx context.Context, part *lock.Lease) error {
+		return fence.Raise(ctx, part, top)
+	})) >= q.majority()
+}
+
+// giveBack unlocks parts. It returns nil if a majority of all servers was held until then.
+func (q *Quorum) giveBack(ctx context.Context, parts []*lock.Lease) error {
+	return q.verdict(q.each(ctx, parts, func(ctx context.Context, part *lock.Lease) error { return part.Unlock(ctx) }))
+}
+
+// each calls do for the leases on several servers, until a majority of all has said yes.
+func (q *Quorum) each(ctx context.Context, parts []*lock.Lease, do func(context.Context, *lock.Lease) error) []vote[struct{}] {
+	return poll(ctx, q, len(parts), func(votes []vote[struct{}]) bool { return granted(votes) >= q.majority() },
+		func(ctx context.Context, i int) (struct{}, error) { return struct{}{}, do(ctx, parts[i]) })
+}
+
+// verdict is nil if a majority of all servers said yes, the error of one whose lease was
+// lost if the others are no majority any more, and ErrUnavailable if too few answered.
+func (q *Quorum) verdict(votes []vote[struct{}]) error {
+	switch lost := count(votes, isLost); {
+	case granted(votes) >= q.majority():
+		return nil
+	case lost > len(votes)-q.majority():
+		return first(votes, isLost)
+	}
+	return errNoMajority
+}
+
+// refusal is why a lock was not taken.
+func (q *Quorum) refusal(ctx context.Context, name string, votes []vote[*lock.Lease]) error {
+	if ctx.Err() != nil {
+		return notAcquired(ctx)
+	}
+	for _, why := range []error{lock.ErrClosed, lock.ErrConfig, lock.ErrConflict} {
+		if is := matches(why); count(votes, is) >= q.blocking() {
+			return first(votes, is)
+		}
+	}
+	if held := count(votes, isHeld); len(votes)-granted(votes)-held >= q.blocking() {
+		return errNoMajority
+	}
+	busy := lock.HeldError{Name: name}
+	for _, v := range votes {
+		var held *lock.HeldError
+		if errors.As(v.err, &held) {
+			busy.Remaining = max(busy.Remaining, held.Remaining)
+		}
+	}
+	return &busy
+}
+
+func (q *Quorum) majority() int { return len(q.nodes)/2 + 1 }
+
+// blocking is how many servers make a majority of the others impossible.
+func (q *Quorum) blocking() int { return len(q.nodes) - q.majority() + 1 }
+
+// Close gives back what is held and stops the Quorum's goroutines, as [lock.Locker.Close]
+// does.
+func (q *Quorum) Close() error {
+	q.mu.Lock()
+	if !q.closing {
+		q.closing = true
+		close(q.closed)
+	}
+	q.mu.Unlock()
+	errs := make([]error, len(q.nodes))
+	var all sync.WaitGroup
+	for i, node := range q.nodes {
+		all.Go(func() { errs[i] = node.Close() })
+	}
+	all.Wait()
+	q.calls.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,388 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/fence"
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+	"github.com/levee-go/levee/lock/redlock"
+)
+
+// Any two of five servers may hang, die and forget: there is one holder, and
+// fences grow. A quorum that took the highest fence of its own majority without
+// putting it on the others would repeat one here.
+func TestAQuorumSurvivesAnyMinority(t *testing.T) {
+	nodes := startServers(t, 5)
+	qs := []*redlock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
+	var left atomic.Int32
+	left.Store(int32(redistest.Pick(300, 9000)))
+	total := contend(t, qs, func() bool { return left.Add(-1) >= 0 }, func(i int) {
+		one, two := nodes[i%5], nodes[(i+2)%5]
+		one.Stop()
+		two.Kill()
+		time.Sleep(50 * time.Millisecond)
+		one.Cont()
+		two.Restart()
+	}, nil)
+	t.Logf("%d acquisitions", total)
+}
+
+// contend has all take one lock for as long as more says so, and sees to it that there
+// is one holder and that fences grow. Meanwhile strike breaks something, time and again.
+// Leases that were lost by it are counted in lost; without it there must be none.
+//
+// What one server forgot must not meet what another forgets before the leases in
+// between have been given back: two at a time are a minority, four are not. So between
+// two strikes everybody gets the lock twice.
+func contend(t *testing.T, qs []*redlock.Quorum, more func() bool, strike func(i int), lost *atomic.Int32) (total int64) {
+	t.Helper()
+	var inside atomic.Int32
+	var last int64
+	rounds := make([]atomic.Int32, len(qs))
+	stop := make(chan struct{})
+	var all, chaos sync.WaitGroup
+	settled := func() {
+		for i := range rounds {
+			for begin := rounds[i].Load(); rounds[i].Load() < begin+2; {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		}
+	}
+	chaos.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(30 * time.Millisecond):
+			}
+			strike(i)
+			settled()
+		}
+	})
+	for i, q := range qs {
+		all.Go(func() {
+			defer rounds[i].Store(1 << 30) // it is done
+			for more() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				lease, err := q.Lock(ctx, "a")
+				for errors.Is(err, lock.ErrUnavailable) { // while the servers change places
+					lease, err = q.Lock(ctx, "a")
+				}
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two holders")
+				}
+				if lease.Fence() <= last {
+					t.Errorf("fence %d after %d", lease.Fence(), last)
+				}
+				last = lease.Fence()
+				total++
+				inside.Add(-1)
+				err = lease.Unlock(t.Context())
+				if lost != nil && errors.Is(err, lock.ErrLost) {
+					lost.Add(1)
+				} else if err != nil && !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("Unlock: %v", err)
+				}
+				rounds[i].Add(1)
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	chaos.Wait()
+	return total
+}
+
+func TestAQuorumNeedsAMajority(t *testing.T) {
+	nodes := startServers(t, 3)
+	var renewed atomic.Int32
+	q := nodes.quorum(t, lock.Options{Lease: 2 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
+		if err == nil {
+			renewed.Add(1)
+		}
+	}}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
+	defer cancel()
+	lease := take(t, q)
+	if _, err := q.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Error(err)
+	}
+	if _, err := q.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
+		t.Error(err)
+	}
+	nodes[0].Kill()
+	before := renewed.Load()
+	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return renewed.Load() >= before+2 })
+	if err := errors.Join(lease.Err(), lease.Check(ctx)); err != nil {
+		t.Error(err)
+	}
+	nodes[1].Stop()
+	select {
+	case <-lease.Context().Done():
+	case <-time.After(20 * time.Second):
+		t.Error("a minority renews the lease")
+	}
+	begin := time.Now()
+	if _, err := q.Lock(ctx, "b"); !errors.Is(err, lock.ErrUnavailable) {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	nodes[1].Cont()
+	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
+		t.Error(err)
+	}
+	for _, o := range []lock.Options{{Replicas: 1}, {StrictFIFO: true}, {Lease: 1}} {
+		if _, err := redlock.New(nodes.clients(t), o); !errors.Is(err, lock.ErrConfig) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := redlock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
+		t.Error(err)
+	}
+}
+
+// One server's clock is an hour ahead. When it is gone the next fence must still be
+// larger, which it is only if the first one was put on the others too.
+func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
+	nodes := startServers(t, 3)
+	q := nodes.quorum(t, lock.Options{})
+	ctx := t.Context()
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	nodes[0].Client(t).HSet(ctx, keys.Lock("redlock", keys.Mutex, "a")[0], "f", ahead, "b", 1, "o", "")
+	first := take(t, q)
+	if first.Fence() <= ahead {
+		t.Fatalf("fence %d after %d", first.Fence(), ahead)
+	}
+	unlock(t, first)
+	nodes[0].Kill()
+	next := take(t, q)
+	if next.Fence() <= first.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), first.Fence())
+	}
+	unlock(t, next)
+}
+
+// A grant whose fence a majority did not take must not stand: the next one could be
+// made by those who did not, with the same fence. Here two of three lose their answer.
+func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
+	var lost, answers atomic.Int32 // how many are to be lost, and how many there were
+	raise := fence.Raise
+	fence.Raise = func(ctx context.Context, lease any, to int64) error {
+		err := raise(ctx, lease, to)
+		if answers.Add(1) <= lost.Load() {
+			return lock.ErrUnavailable
+		}
+		return err
+	}
+	t.Cleanup(func() { fence.Raise = raise }) // after the quorum's end
+	q := startServers(t, 3).quorum(t, lock.Options{})
+	unlock(t, take(t, q))
+	answers.Store(0)
+	lost.Store(2)
+	lease, err := q.TryLock(t.Context(), "a")
+	if lost.Store(0); err == nil {
+		t.Fatalf("fence %d is on one server of three", lease.Fence())
+	} else if !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrNotAcquired) {
+		t.Error(err)
+	}
+	unlock(t, take(t, q)) // and nothing is left of it
+}
+
+// The answers to an Unlock are lost and it is sent again, and somebody else is quicker.
+// That is no loss: it was given back.
+func TestAQuorumsUnlockMayArriveTwice(t *testing.T) {
+	all := startServers(t, 3)
+	links, nodes := all.behindProxies(t)
+	q, other := open(t, nodes, lock.Options{}), all.quorum(t, lock.Options{})
+	ctx := t.Context()
+	lease := take(t, q)
+	for _, p := range links {
+		p.DropReplies(1, "EVALSHA") // the next one is that of Unlock
+	}
+	taken := make(chan *redlock.Lease)
+	go func() {
+		next, _ := other.Lock(ctx, "a")
+		taken <- next
+	}()
+	if err := lease.Unlock(ctx); err != nil && !errors.Is(err, lock.ErrUnavailable) {
+		t.Error(err)
+	}
+	if next := <-taken; next == nil {
+		t.Error("the lock was not given back")
+	} else {
+		unlock(t, next)
+	}
+}
+
+// A server that is slower than the majority has granted the lock as well. Its grant makes
+// the lease stand on one server more, also if the ctx given to Lock has ended meanwhile; it is
+// not left behind until its lease ends, neither while the lock is held nor after.
+func TestAGrantThatComesLateJoinsOrIsGivenBack(t *testing.T) {
+	all := startServers(t, 3)
+	links, nodes := all.behindProxies(t)
+	q := open(t, nodes, lock.Options{})
+	owner := func() string {
+		return all[2].Client(t).HGet(context.Background(), keys.Lock("redlock", keys.Mutex, "a")[0], "o").Val()
+	}
+	unlock(t, take(t, q)) // loads the scripts
+	redistest.Eventually(t, 20*time.Second, "it is free", func() bool { return owner() == "" })
+	links[2].Delay(40 * time.Millisecond)
+	redistest.Eventually(t, 20*time.Second, "it is held on three servers", func() bool {
+		lease := take(t, q)
+		defer unlock(t, lease)
+		for end := time.Now().Add(time.Second); lease.Servers() < 3 && time.Now().Before(end); { // a busy machine takes longer than a quorum waits
+			time.Sleep(time.Millisecond)
+		}
+		return lease.Servers() == 3
+	})
+	redistest.Eventually(t, 20*time.Second, "the slow one is free again", func() bool { return owner() == "" })
+	for range 3 {
+		unlock(t, take(t, q)) // before the slow one has answered
+	}
+	redistest.Eventually(t, 20*time.Second, "the slow one is free too", func() bool { return owner() == "" })
+}
+
+// The lease ends as soon as a majority has lost it, and what a minority still holds is
+// given back, not renewed until its holder looks.
+func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
+	all := startServers(t, 3)
+	lost := make(chan error, 1)
+	q := all.quorum(t, lock.Options{Hooks: lock.Hooks{Lost: func(_ string, cause error) { lost <- cause }}})
+	record := keys.Lock("redlock", keys.Mutex, "a")[0]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
+	defer cancel()
+	lease := take(t, q)
+	for lease.Servers() < 3 { // a busy machine takes longer than a quorum waits
+		unlock(t, lease)
+		lease = take(t, q)
+	}
+	all[0].Client(t).Del(ctx, record)
+	if err := lease.Check(ctx); errors.Is(err, lock.ErrLost) || lease.Remaining() == 0 {
+		t.Errorf("one of three has forgotten: %v, %v", err, lease.Remaining())
+	}
+	all[1].Client(t).Del(ctx, record)
+	redistest.Eventually(t, 20*time.Second, "it is lost", func() bool { return errors.Is(lease.Check(ctx), lock.ErrLost) })
+	if err := <-lost; !errors.Is(err, lock.ErrStateLost) || !errors.Is(lease.Err(), lock.ErrLost) {
+		t.Errorf("%v, %v", err, lease.Err())
+	}
+	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
+		t.Error(cause)
+	}
+	redistest.Eventually(t, 20*time.Second, "the third is free", func() bool { return all[2].Client(t).HGet(ctx, record, "o").Val() == "" })
+	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
+		t.Error(err)
+	}
+	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrNotHeld) {
+		t.Error(err)
+	}
+}
+
+// A closed Quorum has given back what it held, and takes nothing.
+func TestAClosedQuorumHoldsNothing(t *testing.T) {
+	all := startServers(t, 3)
+	q, other := all.quorum(t, lock.Options{}), all.quorum(t, lock.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
+	defer cancel()
+	lease := take(t, q)
+	if err := errors.Join(q.Close(), q.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := lease.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := q.Lock(ctx, "a"); !errors.Is(err, lock.ErrClosed) {
+		t.Error(err)
+	}
+	unlock(t, take(t, other))
+}
+
+// What every server refuses alike is not "unavailable".
+func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
+	all := startServers(t, 3)
+	q := all.quorum(t, lock.Options{})
+	ctx := t.Context()
+	for _, s := range all[:2] {
+		s.Client(t).Set(ctx, keys.Lock("redlock", keys.Mutex, "a")[0], "x", 0)
+	}
+	_, err := q.TryLock(ctx, "a")
+	for errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrConflict) { // a busy machine takes longer than a quorum waits
+		_, err = q.TryLock(ctx, "a")
+	}
+	if !errors.Is(err, lock.ErrConflict) {
+		t.Error(err)
+	}
+	if _, err := q.Lock(ctx, ""); !errors.Is(err, lock.ErrConfig) {
+		t.Error(err)
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := q.Lock(gone, "b"); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// A lease counts from when its commands were sent, and ends when fewer than a majority of
+// the servers keep it.
+func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
+	all := startServers(t, 3)
+	links, nodes := all.behindProxies(t)
+	var renewed atomic.Int32
+	q := open(t, nodes, lock.Options{Lease: 5 * time.Second, Hooks: lock.Hooks{
+		Renewed: func(_ string, _ time.Duration, err error) {
+			if err == nil {
+				renewed.Add(1)
+			}
+		},
+	}})
+	// A server that did not answer in time, on a busy machine, has an older end, or none; two
+	// of three are the majority that the lease stands on.
+	majority := func() int64 {
+		var ends []int64
+		for _, s := range all {
+			end, _ := s.Client(t).HGet(t.Context(), keys.Lock("redlock", keys.Mutex, "a")[0], "x").Int64()
+			ends = append(ends, end)
+		}
+		slices.Sort(ends)
+		return ends[1]
+	}
+	unlock(t, take(t, q)) // loads the scripts
+	for _, p := range links {
+		p.Delay(100 * time.Millisecond) // twice the margin of this lease, and well within the 500 ms that a quorum waits
+	}
+	lease := take(t, q)
+	endsBefore(t, "taken", lease, majority)
+	renewed.Store(0)
+	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() >= 2 })
+	endsBefore(t, "renewed", lease, majority)
+	unlock(t, lease)
+}
+
+// endsBefore sees that a lease ends before what Redis says, by the clock that both have.
+// Redis is asked last: a renewal in between makes the lease in Redis longer, not shorter.
+func endsBefore(t *testing.T, when string, lease *redlock.Lease, inRedis func() int64) {
+	t.Helper()
+	remaining := lease.Remaining()
+	here := time.Now().Add(remaining)
+	if there := time.UnixMilli(inRedis()); !here.Before(there) {
+		t.Errorf("%s: the lease ends here %v after its end in Redis", when, here.Sub(there))
+	}
+}
