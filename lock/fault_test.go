@@ -316,3 +316,30 @@ func TestARedisThatIsDownFailsTheCallerAndHoldsNobody(t *testing.T) {
 	}
 	s.Restart()
 }
+
+// A Redis that stands still for a second, because it forks or runs somebody's slow script, is
+// waited for. Catches a Locker that asks once for a quarter of a second: beside three such
+// stalls, of 9,000 locks some 90 Locks and 50 Unlocks failed.
+func TestAServerThatStandsStillForASecondFailsNobody(t *testing.T) {
+	s := redistest.Start(t)
+	l, ctx := open(t, s.Client(t), lock.Options{Lease: time.Minute}), t.Context()
+	one, two := must(t)(l.Lock(ctx, "held")), must(t)(l.Lock(ctx, "given back"))
+	s.Stop()
+	var all sync.WaitGroup
+	for name, call := range map[string]func() error{
+		"Lock":    func() error { _, err := l.Lock(ctx, "a"); return err },
+		"TryLock": func() error { _, err := l.TryLock(ctx, "b"); return err },
+		"Check":   func() error { return one.Check(ctx) },
+		"Unlock":  func() error { return two.Unlock(ctx) },
+		"Inspect": func() error { _, err := l.Inspect(ctx, "held"); return err },
+	} {
+		all.Go(func() {
+			if err := call(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	s.Cont()
+	all.Wait()
+}
