@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,8 +22,21 @@ const (
 	subjects  = 5 // in each process, with a client each
 	callers   = 2 // of each subject
 	keys      = 8 // in use at a time; one of them is written by one caller only
-	epoch     = 250 * time.Millisecond
 	valueTTL  = 20 * time.Millisecond
+)
+
+// A pace is what the callers of a time do.
+type pace struct {
+	keys   int           // in use at a time; one of them is written by one caller only
+	epoch  time.Duration // how long they are
+	writes int           // beside 16 reads
+}
+
+// In a bubble all steps take about the same time. A few keys that are written often make it
+// likely that a step of one caller falls between two steps of others.
+var (
+	realPace   = pace{keys: keys, epoch: 250 * time.Millisecond, writes: 4}
+	bubblePace = pace{keys: 4, epoch: 30 * time.Millisecond, writes: 16}
 )
 
 // How long a subject waits for Redis: calm, so that a loaded machine is not taken for
@@ -48,29 +62,47 @@ func client(p *redistest.Parent, args []string) error {
 	if err != nil {
 		return err
 	}
-	kind := a.args[0]
 	patience, err := time.ParseDuration(a.args[1])
 	if err != nil {
 		return err
 	}
-	var all []worker
+	all, end, err := workers(a, a.args[0], patience, func() *redis.Client {
+		// Reads use a copy of a client that does not keep to contexts by itself, and a
+		// copy loses hooks.
+		rdb := redis.NewClient(&redis.Options{Addr: a.addr, ContextTimeoutEnabled: true})
+		rdb.AddHook(pauses{})
+		return rdb
+	})
+	defer end()
+	if err != nil {
+		return err
+	}
+	return a.work(p, all)
+}
+
+// workers are the callers of a process, whose subjects have a client each that dial makes.
+// End closes both.
+func workers(a task, kind string, patience time.Duration, dial func() *redis.Client) (all []worker, end func(), err error) {
+	var closers []func()
+	end = func() {
+		for _, closer := range slices.Backward(closers) {
+			closer()
+		}
+	}
 	subjects, callers, own := subjects, callers, 0
 	if kind == "clears" {
 		subjects, callers, own = 1, subjects*callers, a.process
 	}
 	for n := range subjects {
-		// Reads use a copy of a client that does not keep to contexts by itself, and a
-		// copy loses hooks.
-		rdb := redis.NewClient(&redis.Options{Addr: a.addr, ContextTimeoutEnabled: true})
-		defer rdb.Close()
-		rdb.AddHook(pauses{})
+		rdb := dial()
+		closers = append(closers, func() { _ = rdb.Close() })
 		s, err := newSubject(kind, a.process, n, rdb, a.db, patience)
 		if err != nil {
-			return err
+			return nil, end, err
 		}
-		defer s.close()
+		closers = append(closers, s.close)
 		for c := range callers {
-			one := &caller{id: (a.process*subjects+n)*callers + c, subject: s, db: a.db, most: 1, own: own}
+			one := &caller{id: (a.process*subjects+n)*callers + c, subject: s, db: a.db, most: 1, own: own, pace: a.pace}
 			if kind != "group" {
 				one.most = 4
 			}
@@ -80,7 +112,7 @@ func client(p *redistest.Parent, args []string) error {
 			})
 		}
 	}
-	return a.work(p, all)
+	return all, end, nil
 }
 
 // pause stops now and then, so that others get in between.
@@ -121,6 +153,7 @@ type caller struct {
 	db      *board
 	most    int // keys that it reads at once
 	own     int // which of the sets of keys of a time is its process's
+	pace
 	history []op
 	failed  error
 }
@@ -133,14 +166,14 @@ func (c *caller) run(begin time.Time, length time.Duration) {
 		if now >= length {
 			return
 		}
-		first := (int(now/epoch)*processes + c.own) * keys
-		if now < 0 || first+keys > boardKeys {
+		first := (int(now/c.epoch)*processes + c.own) * c.keys
+		if now < 0 || first+c.keys > boardKeys {
 			continue
 		}
-		key := first + rand.IntN(keys)
-		switch n := rand.IntN(20); {
+		key := first + rand.IntN(c.keys)
+		switch n := rand.IntN(16 + c.writes); {
 		case n < 8 && c.most > 1:
-			c.read(first, rand.Perm(keys)[:2+rand.IntN(c.most-1)])
+			c.read(first, rand.Perm(c.keys)[:2+rand.IntN(c.most-1)])
 		case n < 16 || key == first && c.id != 0:
 			c.read(key, []int{0})
 		default:
@@ -173,7 +206,7 @@ func (c *caller) read(first int, offsets []int) {
 func (c *caller) write(key int) {
 	done := op{Client: int64(c.id), Key: int64(key), Write: true, Call: c.db.tick()}
 	switch how := rand.IntN(6); {
-	case how == 0 && key%keys == 0:
+	case how == 0 && key%c.keys == 0:
 		done.Value = c.db.write(key)
 		pause()
 		c.failed = c.subject.set(key, done.Value)

@@ -3,7 +3,6 @@ package linear
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -132,9 +131,6 @@ func follower(p *redistest.Parent, args []string) error {
 // and Redis restarts, which keeps what it has confirmed.
 func TestNoReadIsStaleThatTheFeedHasConfirmed(t *testing.T) {
 	length := redistest.Pick(9*time.Second, 55*time.Second)
-	if os.Getenv(insistent) != "" { // what is wrong is wrong all the time
-		length = 5 * time.Second
-	}
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	path := newBoard(t)
 	db, err := openBoard(path)

@@ -8,7 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/mutant"
@@ -20,25 +23,38 @@ import (
 // mark from before the read has to stop what an invalidation has overtaken. Readers of one
 // process race its writer, while another process publishes what it loads.
 func TestAGetAfterAnInvalidationSeesNothingOlder(t *testing.T) {
-	length := time.Second
-	if os.Getenv(insistent) != "" {
-		length = 30 * time.Second
-	}
 	s := redistest.Start(t)
+	raceOwnReads(t, time.Second, func() *redis.Client { return s.Client(t) })
+}
+
+// The same in a bubble, where each command takes its time on the way, on any machine.
+func TestAGetInABubbleSeesNothingOlder(t *testing.T) {
+	length := 200 * time.Millisecond
+	if os.Getenv(insistent) != "" {
+		length = 5 * time.Second
+	}
+	synctest.Test(t, func(t *testing.T) {
+		defer time.Sleep(2 * time.Millisecond) // for those who are on their way at the end
+		raceOwnReads(t, length, farAway(t))
+	})
+}
+
+func raceOwnReads(t *testing.T, length time.Duration, dial func() *redis.Client) {
 	var row, invalidated atomic.Int64
 	source := func(context.Context, int64) (int64, error) { return row.Load(), nil }
 	open := func(o cache.Options) *cache.Cache[int64, int64] {
 		o.Name, o.Logger, o.RedisTimeout = "own", slog.New(slog.DiscardHandler), 5*time.Second
-		c, err := cache.New(s.Client(t), source, o)
+		c, err := cache.New(dial(), source, o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
 	own, other := open(cache.Options{}), cache.Options{}
 	other.Local.MaxBytes = -1
 	publisher := open(other)
+	defer own.Close()
+	defer publisher.Close()
 
 	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
@@ -89,7 +105,7 @@ func TestAGetAfterAnInvalidationSeesNothingOlder(t *testing.T) {
 
 func TestAMarkFromAfterTheReadIsCaught(t *testing.T) {
 	output, failed := mutant.Run(t, mutant.Of{
-		Package: "./internal/linear", Test: "^TestAGetAfterAnInvalidationSeesNothingOlder$", Env: []string{insistent + "=1"},
+		Package: "./internal/linear", Test: "^TestAGetInABubbleSeesNothingOlder$", Env: []string{insistent + "=1"},
 		Edits: []mutant.Edit{{File: "cache/read.go", Old: "c.keep(l.mark, l.key,", New: "c.keep(c.local.Mark(l.id), l.key,"}},
 	})
 	if !failed || !strings.Contains(output, "a Get that began after Invalidate") {

@@ -55,11 +55,12 @@ type task struct {
 	db         *board
 	process    int
 	length     time.Duration
+	pace       pace     // of "client"
 	args       []string // for the role
 }
 
 func readTask(args []string) (a task, err error) {
-	a = task{addr: args[0], path: args[2], args: args[5:]}
+	a = task{addr: args[0], path: args[2], pace: realPace, args: args[5:]}
 	if a.db, err = openBoard(args[1]); err != nil {
 		return a, err
 	}

@@ -52,9 +52,13 @@ func id(key int) string { return strconv.Itoa(key) }
 
 // load is a query: the version is read at some time between its begin and its end.
 func load(db *board, key int) int64 {
-	pause()
+	way := pause
+	if db.far {
+		way = func() { time.Sleep(rand.N(2 * time.Millisecond)) }
+	}
+	way()
 	version := db.read(key)
-	pause()
+	way()
 	return version
 }
 
@@ -192,6 +196,15 @@ func (r releases) close()                             { r.of[0].close(); r.of[1]
 // holds at once only in its own process, so each process has one cache and keys of its
 // own; the Clears of the other one come in between.
 type clears struct{ subject }
+
+func (c clears) write(key int, commit func()) error {
+	if rand.IntN(2) == 0 {
+		return c.subject.write(key, commit)
+	}
+	commit()
+	pause()
+	return c.invalidate(key)
+}
 
 func (c clears) invalidate(int) error {
 	return insist(func() error { return c.subject.(cached).Clear(context.Background()) })
