@@ -170,37 +170,54 @@ func TestTwoFormsOfAValueAreLoadedOnceEachInALife(t *testing.T) {
 }
 
 // Replies that reach the wrong command are what cost others their data before. The
-// digest is what this tests: without it the wrong values come out.
+// digest is what this tests: without it the wrong values come out. Two processes read
+// different keys at a time, one each and many at once, and each gets what the other asked for.
 func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true // the first of a pair waits for the second
 	proxy := redistest.Proxy(t, server.Addr())
+	const each = 32
 	var keys []int64
-	for key := range int64(64) {
+	for key := range int64(2 * each) {
 		keys = append(keys, key)
 	}
+	value := func(key int64) string { return fmt.Sprint("value of ", key) }
 	source := newRows(r, keys...)
 	for _, key := range keys {
-		source.put(key, fmt.Sprint("value of ", key))
+		source.put(key, value(key))
 	}
-	c := openOn(r, proxy.Client(t), source.source())
+	processes := []*probe[int64, string]{openOn(r, proxy.Client(t), source.source()), openOn(r, proxy.Client(t), source.source())}
 	for _, key := range keys {
-		c.gives(r, key, fmt.Sprint("value of ", key))
+		processes[0].gives(r, key, value(key))
 	}
-	swaps := redistest.Pick(200, 10_000)
-	proxy.SwapReplies(swaps, "GETRANGE")
-	// The odd one of a pair waits until its reader gives up, and for a second after that
-	// there are no lone reads, only pipelines on two connections.
-	end := time.Now().Add(30 * time.Second)
-	for n := 0; n < redistest.Pick(20, 1000) || c.Stats().Unfit < uint64(swaps)/2 && time.Now().Before(end); n++ {
-		var readers sync.WaitGroup // each with a connection of its own
-		for _, key := range keys {
-			readers.Go(func() { c.gives(r, key, fmt.Sprint("value of ", key)) })
+	swap := func(pairs int, read func(c *probe[int64, string], own []int64)) {
+		before := processes[0].Stats().Unfit + processes[1].Stats().Unfit
+		proxy.SwapReplies(pairs, "GETRANGE")
+		var reading sync.WaitGroup
+		for i, c := range processes {
+			reading.Go(func() { read(c, keys[i*each:(i+1)*each]) })
 		}
-		readers.Wait()
+		reading.Wait()
+		if n := processes[0].Stats().Unfit + processes[1].Stats().Unfit - before; n != uint64(2*pairs) {
+			r.Errorf("%d of %d swapped replies were noticed", n, 2*pairs)
+		}
 	}
-	if n := c.Stats().Unfit; n < uint64(swaps)/2 {
-		r.Errorf("only %d of %d swapped replies were noticed", n, 2*swaps)
+	for n := range redistest.Pick(100, 5000) {
+		swap(1, func(c *probe[int64, string], own []int64) { c.gives(r, own[n%each], value(own[n%each])) })
+	}
+	for range redistest.Pick(10, 500) {
+		swap(each, func(c *probe[int64, string], own []int64) {
+			got, err := c.GetMany(r.ctx, own)
+			if err != nil || len(got) != each {
+				r.Errorf("GetMany: %d of %d keys, %v", len(got), each, err)
+			}
+			for key, v := range got {
+				if v != value(key) {
+					r.Errorf("GetMany gives %q for %d", v, key)
+				}
+			}
+		})
 	}
 }
 
