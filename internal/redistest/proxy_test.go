@@ -168,6 +168,20 @@ func TestAHeldReplyArrivesWhenReleased(t *testing.T) {
 	w.want("$3\r\nold\r\n")
 }
 
+func TestAHeldReplyIsCutAlone(t *testing.T) {
+	s := Start(t)
+	p := Proxy(t, s.Addr())
+	held, cut := p.HoldAndCut("GET k")
+	w, other := dial(t, p.Addr()), dial(t, p.Addr())
+	w.send("GET k")
+	<-held
+	w.wantSilence()
+	cut()
+	w.wantEnd(syscall.ECONNRESET)
+	other.send("GET k")
+	other.want("$-1\r\n")
+}
+
 func TestTwoRepliesAreSwapped(t *testing.T) {
 	s := Start(t)
 	p := Proxy(t, s.Addr())

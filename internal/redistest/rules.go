@@ -59,6 +59,19 @@ func (p *FaultProxy) CutReplies(n int, command string) {
 // it is there, so the server has executed the command and the client does not
 // know; release lets it go on its way.
 func (p *FaultProxy) HoldReply(command string) (held <-chan struct{}, release func()) {
+	return p.hold(command, func(_ *link, reply []byte) []byte { return reply })
+}
+
+// HoldAndCut is HoldReply for a reply that does not arrive: cut resets its connection, and no
+// other.
+func (p *FaultProxy) HoldAndCut(command string) (held <-chan struct{}, cut func()) {
+	return p.hold(command, func(l *link, _ []byte) []byte {
+		l.reset()
+		return nil
+	})
+}
+
+func (p *FaultProxy) hold(command string, then func(l *link, reply []byte) []byte) (held <-chan struct{}, release func()) {
 	caught, free := make(chan struct{}), make(chan struct{})
 	p.add(1, command, func(l *link, reply []byte) []byte {
 		close(caught)
@@ -66,7 +79,7 @@ func (p *FaultProxy) HoldReply(command string) (held <-chan struct{}, release fu
 		case <-free:
 		case <-l.done:
 		}
-		return reply
+		return then(l, reply)
 	})
 	return caught, sync.OnceFunc(func() { close(free) })
 }
