@@ -16,12 +16,25 @@ const insistent = "LEVEE_LINEAR_MUTANT"
 
 // Many short histories find what is badly broken sooner than one long one: the worse a
 // history is, the longer it takes to rule an order out.
-func TestShortHistoriesAreLinearizable(t *testing.T) { shortHistories(t, noOrder, kinds...) }
+func TestShortHistoriesAreLinearizable(t *testing.T) { shortOrders(t, kinds...) }
 
-// noOrder reports whether a history is surely not linearizable. A stale read shows it at
-// once, however slow the machine.
-func noOrder(history []op) bool {
-	return isStale(history) || check(history, time.Second) == porcupine.Illegal
+// shortOrders fails for a short history that is surely not linearizable. A stale read shows
+// it at once, however slow the machine. Few keys may be left without a verdict: a check that
+// gives up finds nothing.
+func shortOrders(t *testing.T, kinds ...string) {
+	judged, unknown := 0, 0
+	shortHistories(t, func(history []op) bool {
+		if isStale(history) {
+			return true
+		}
+		v := judge(register, history, time.Second)
+		judged, unknown = judged+v[porcupine.Ok]+v[porcupine.Unknown], unknown+v[porcupine.Unknown]
+		return v[porcupine.Illegal] > 0
+	}, kinds...)
+	t.Logf("%d of %d keys could not be judged", unknown, judged)
+	if unknown*20 > judged && !t.Failed() {
+		t.Error("these are too many")
+	}
 }
 
 func isStale(history []op) bool { return len(stale(history)) > 0 }
@@ -48,7 +61,7 @@ func shortHistories(t *testing.T, wrong func([]op) bool, kinds ...string) {
 func TestShortHistoriesOfTwoReleasesAreNotStale(t *testing.T) { shortHistories(t, isStale, "releases") }
 
 // The same with writers who clear the whole cache.
-func TestShortHistoriesWithClearsAreLinearizable(t *testing.T) { shortHistories(t, noOrder, "clears") }
+func TestShortHistoriesWithClearsAreLinearizable(t *testing.T) { shortOrders(t, "clears") }
 
 // The same with writers who know nothing of the cache, which follows a feed.
 func TestShortHistoriesOfAFeedAreNotStale(t *testing.T) { shortHistories(t, isStale, "feeds") }
@@ -175,6 +188,26 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 				t.Errorf("histories without a fault found:\n%s", output)
 			}
 		})
+	}
+}
+
+// The same for a cluster with a dead node, and for degraded loads from a replica that lags:
+// the confirmation of one node is that of all, and such a load fills for the whole local
+// life. One mutant has both; neither touches what the other's histories are about.
+func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
+	const drop = "		errs := s.drop(ctx, chunk, h)\n"
+	output, _ := mutant.Run(t, mutant.Of{
+		Package: "./internal/linear", Env: []string{insistent + "=1"},
+		Test: "^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
+		Edits: []mutant.Edit{
+			{File: "mutexrebuild/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
+			{File: "cache/rebuild.go", Old: "longest = maxUnconfirmed", New: "longest = math.MaxInt64"},
+		},
+	})
+	for _, fault := range []string{"operations read what was before a write", "operations read a row that must have ended"} {
+		if !strings.Contains(output, fault) {
+			t.Errorf("no %s:\n%s", fault, output)
+		}
 	}
 }
 

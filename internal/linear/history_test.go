@@ -49,20 +49,34 @@ func check(history []op, perKey time.Duration) porcupine.CheckResult {
 }
 
 func checkModel(model porcupine.Model, history []op, perKey time.Duration) porcupine.CheckResult {
+	switch v := judge(model, history, perKey); {
+	case v[porcupine.Illegal] > 0:
+		return porcupine.Illegal
+	case v[porcupine.Unknown] > 0:
+		return porcupine.Unknown
+	}
+	return porcupine.Ok
+}
+
+// verdicts are how many keys have an order, have none, or have kept that to themselves for
+// the time that there was.
+type verdicts map[porcupine.CheckResult]int
+
+// judge gives the verdicts on the keys of a history, up to the first that has no order.
+func judge(model porcupine.Model, history []op, perKey time.Duration) verdicts {
 	byKey := map[int64][]porcupine.Operation{}
 	for _, o := range history {
 		byKey[o.Key] = append(byKey[o.Key], porcupine.Operation{ClientId: int(o.Client), Input: o, Call: o.Call, Return: o.Return})
 	}
-	all := porcupine.Ok
+	v := verdicts{}
 	for _, operations := range byKey {
-		switch porcupine.CheckOperationsTimeout(model, operations, perKey) {
-		case porcupine.Illegal:
-			return porcupine.Illegal
-		case porcupine.Unknown:
-			all = porcupine.Unknown
+		verdict := porcupine.CheckOperationsTimeout(model, operations, perKey)
+		v[verdict]++
+		if verdict == porcupine.Illegal {
+			break
 		}
 	}
-	return all
+	return v
 }
 
 func linearizable(t *testing.T, history []op) bool {

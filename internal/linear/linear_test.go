@@ -92,6 +92,7 @@ func TestNoReadIsStaleWhateverIsEvicted(t *testing.T) {
 // so may see a write before those that still find the value from before it in
 // Redis. But after a write has been confirmed, nobody sees what was before it.
 func TestNoReadIsStaleWhateverIsLost(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	ctx, cancel := context.WithCancel(t.Context())

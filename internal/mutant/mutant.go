@@ -62,7 +62,7 @@ func run(m Of, dir string) (output string, failed bool, err error) {
 		return "", false, err
 	}
 	binary := filepath.Join(dir, "mutant.test")
-	build := exec.Command("go", "test", "-c", "-o", binary, "-overlay", overlay,
+	build := exec.Command("go", "test", "-c", "-o", binary, "-overlay", overlay, "-vet=off",
 		"-race="+strconv.FormatBool(m.Race), "-tags", m.Tags, m.Package)
 	build.Dir = root
 	if printed, err := build.CombinedOutput(); err != nil {
