@@ -77,12 +77,18 @@ long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
 	LEVEE_LONG=1 $(runtests) '-race -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'
 	LEVEE_LONG=1 $(runtests) '$(failpoints)'
 
+# A pattern that matches no test is an error, as it is of runtests, which would print the
+# output of these long tests only at the end.
+matches = go test -race -list '$(1)' $(PKG) | grep '^Test' || { echo "$(PKG) has no test that matches $(1)"; exit 1; }
+
 .PHONY: chaos
 chaos: redis ## The tests named TestChaos…: servers and processes killed under load (PKG=)
+	@$(call matches,^TestChaos)
 	LEVEE_LONG=1 go test -race -timeout 2h -v -run '^TestChaos' $(PKG)
 
 .PHONY: soak
 soak: redis ## The tests named TestSoak…: hours of mixed load and faults (PKG=, SOAK=30m)
+	@$(call matches,^TestSoak)
 	LEVEE_LONG=$(SOAK) go test -race -timeout 0 -v -run '^TestSoak' $(PKG)
 
 .PHONY: fuzz
