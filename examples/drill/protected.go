@@ -33,6 +33,8 @@ type process struct {
 	name        string // for the cache: the same in all processes of a step, and of its own for each step
 	ttl         *expiry
 	jitter      float64 // for the step that switches it on
+
+	redisTimeout time.Duration
 }
 
 // A step is one way of reading products.
@@ -126,7 +128,7 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 		TTL:    p.ttl.usual,
 		Logger: slog.New(slog.DiscardHandler), // the table tells what happens
 		// The embedded Redis has to share the processors with hundreds of readers: a slow answer does not mean that it is in trouble.
-		RedisTimeout: time.Second,
+		RedisTimeout: p.redisTimeout,
 
 		// Everything is off until its turn comes; a null that lives for a millisecond is as good as none.
 		NullTTL: time.Millisecond, Jitter: -1, Local: localcache.Options{MaxBytes: -1}, Breaker: off,

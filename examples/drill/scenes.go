@@ -73,6 +73,8 @@ type scale struct {
 	database  databaseLoad
 	patience  time.Duration // how long a user waits for an answer
 
+	redisTimeout time.Duration // how long levee does
+
 	flood                      time.Duration // how long the scrapers come
 	scrapes, visits            int           // requests of the scrapers and of the honest readers in that time
 	deadLinks                  int           // absent products that every other scrape is for; the others were never asked for before
@@ -88,7 +90,7 @@ type scale struct {
 
 // fullScale fits four scenes into two minutes on two cores. It presses time together: a TTL of 500 ms stands for minutes.
 var fullScale = scale{
-	processes: 4, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 20}, patience: 2 * time.Second,
+	processes: 4, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 20}, patience: 2 * time.Second, redisTimeout: time.Second,
 	flood: time.Second, scrapes: 1500, visits: 400, deadLinks: 50,
 	hotReaders: 500, hotFor: 1600 * time.Millisecond, hotTTL: 500 * time.Millisecond,
 	avalanche: 10_000, before: 2400 * time.Millisecond, after: 800 * time.Millisecond, reads: 6400,
@@ -109,7 +111,7 @@ func (s settings) scene(ctx context.Context, r *report, around surroundings, sce
 		p := process{
 			store: around.store, rows: s.rows, connections: max(1, s.size.database.connections/s.size.processes),
 			name: fmt.Sprintf("%s-%d-%d", around.redis.Prefix, number+1, i), ttl: &expiry{usual: scene.ttl(s.size)},
-			jitter: s.size.jitter(importTook),
+			jitter: s.size.jitter(importTook), redisTimeout: s.size.redisTimeout,
 		}
 		result, err := s.step(ctx, r, around.redis, scene, step, p)
 		if err != nil {
