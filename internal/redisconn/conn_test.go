@@ -67,7 +67,7 @@ func TestDoLeavesAnOperationThatIgnoresItsContext(t *testing.T) {
 func TestAPanicIsTheOperationsError(t *testing.T) {
 	c := offline(t, 1)
 	for range 1000 {
-		_, err := redisconn.Do(t.Context(), c, opTimeout, func(context.Context) (int, error) { panic("ouch") }, nil)
+		_, err := redisconn.Do(t.Context(), c, time.Minute, func(context.Context) (int, error) { panic("ouch") }, nil)
 		var p *contain.PanicError
 		if !errors.As(err, &p) {
 			t.Fatalf("got %v", err)
