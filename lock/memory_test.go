@@ -48,14 +48,20 @@ func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
 		all.Wait()
 	}
 	use(0, 500) // buffers and connections have their size
-	before, bytes := heapInUse(), s.Stat("used_memory")
-	use(500, names)
-	for _, l := range ls {
-		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
+	var growth int64
+	for round := range 3 { // a busy machine may open connections on the way, in one round or another; what is kept is kept in each
+		before, bytes := heapInUse(), s.Stat("used_memory")
+		use(500+round*names, 500+(round+1)*names)
+		for _, l := range ls {
+			redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
+		}
+		growth = (heapInUse() - before) / int64(names)
+		t.Logf("%d names: the heap grew by %d bytes for each, Redis by %d", names, growth, (s.Stat("used_memory")-bytes)/int64(names))
+		if growth <= 64 { // the smallest entry of a map, with its name, is more
+			break
+		}
 	}
-	growth, inRedis := (heapInUse()-before)/int64(names), (s.Stat("used_memory")-bytes)/int64(names)
-	t.Logf("%d names: the heap grew by %d bytes for each, Redis by %d", names, growth, inRedis)
-	if growth > 64 { // the smallest entry of a map, with its name, is more
+	if growth > 64 {
 		t.Errorf("the heap grew by %d bytes for each name", growth)
 	}
 	lock.EveryKeyEnds(t, s.Client(t))
