@@ -86,7 +86,7 @@ func TestEachAlertFires(t *testing.T) {
 	_ = broken.Close()
 	s.feedNeverWorked()
 	time.Sleep(2 * time.Second) // some scrapes
-	redistest.Eventually(t, 20*time.Second, "LeveeFeedSilent fires after a restart", func() bool { return s.prom.firing()["LeveeFeedSilent/feed-broken"] })
+	redistest.Eventually(t, 2*time.Minute, "LeveeFeedSilent fires after a restart", func() bool { return s.prom.firing()["LeveeFeedSilent/feed-broken"] })
 
 	for alert := range missing {
 		t.Errorf("%s did not fire", alert)
