@@ -8,11 +8,13 @@
 //	open?   refused at once with ErrOpen
 //	queue   waits for a place, first in first out, if its turn can be expected in
 //	        time: else ErrLimited at once
-//	begin   Call.Begin, if there is one
 //	open?   asked again, because it may have opened while the call waited; the
 //	        opening also ends the waiting
 //	run     in a goroutine of its own, at most Timeout: ErrTimeout
 //	verdict success, failure, or neither
+//
+// [Breaker.Acquire] is the first two of these steps and [Place.Run] the others, for a
+// caller who has something to do in between or whose function is of another [Class].
 //
 // The breaker is closed, open or half-open. Closed, it opens when at least
 // [Options.MinRequests] calls of the last [Options.Window] have come to a verdict
@@ -25,33 +27,31 @@
 // # The queue
 //
 // A call that finds no place waits if it can be expected to end before its caller's
-// deadline or, without a deadline, to get one within QueueTimeout; both are reckoned from how long the last
-// functions took, how long those that run have taken so far, and how many calls wait.
-// So a burst waits, as long as it takes:
+// deadline or, without a deadline, to get a place within QueueTimeout; both are reckoned, by
+// Little's law, from how many calls run and wait and how long the last functions took. So
+// a burst waits, as long as it takes:
 //
 //	MaxConcurrent × QueueTimeout / the time of a function = 64 × 5 s / 50 ms = 6,400 calls
 //
-// at once can be served, by the defaults, give or take a quarter for an estimate that
-// errs. Under standing overload the calls that can be served in time are, and the
-// others hear at once that they cannot. When functions become slower, calls that wait are looked at
-// again, and those that have become hopeless are refused.
+// at once can be served, by the defaults, less a tenth for an estimate that errs. Under standing overload the calls that can be
+// served in time are, and the others hear at once that they cannot. A call that waits goes
+// on to wait until its turn, its deadline or QueueTimeout, also if functions become slower
+// meanwhile. Nobody is refused by the time of fewer than 64 functions.
 //
-// # Inner calls
+// # Nested calls
 //
-// A function may make a call of its own Breaker, or wait for somebody else's: it does
-// not count meanwhile, and the inner call runs in its place. So functions that need
-// each other do not wait for each other in vain, whatever the limit. The Breaker knows
-// an inner call by its context, which must be made from that of the function. It must
-// be told of functions that wait for calls that others have made: see [Pause] and
-// [Call]. Package cache does. A function of one Breaker that calls another is a caller
-// like any other there.
+// A function may make calls of its own Breaker, with the context that it got: they take no
+// place but run in that of the function, beside it. So functions that need each other do not
+// wait for each other in vain, and MaxConcurrent is exceeded by the calls that functions
+// make side by side. A function of one Breaker that calls another is a caller like any
+// other there.
 //
 // What is promised:
 //
-//   - At most [Options.MaxConcurrent] functions run, those that wait for inner calls
-//     not counted, whatever becomes of their callers: a function that ignores the end of its context keeps its place until
-//     it returns. If such functions hold all places, nothing runs until one of them
-//     returns.
+//   - At most [Options.MaxConcurrent] functions run, nested calls not counted, whatever
+//     becomes of their callers: a function that ignores the end of its context keeps its
+//     place until it returns. If such functions hold all places, nothing runs until one
+//     of them returns.
 //   - A call returns when its context ends, and without a deadline at the latest after
 //     [Breaker.MaxDuration], whatever the function does.
 //   - A function that panics or calls runtime.Goexit ends its call with an error
@@ -63,8 +63,6 @@
 //     the calls.
 //   - The verdict on a call that began before the last change of state has no effect
 //     on the state.
-//
-// [Breaker.DoDegraded] and [Breaker.DoBackground] are the same within smaller limits.
 //
 // The breaker does not retry, and it does not know what other processes see.
 package breaker
@@ -85,14 +83,11 @@ var (
 	// calls have failed.
 	ErrOpen = errors.New("breaker: open")
 	// ErrLimited reports that the function was not called, because too many are
-	// running or waiting. Its text tells which limit that was and how long the wait
-	// would have been. If the caller's context ended while it waited, the error
+	// running or waiting. Its text tells which limit that was. If the caller's context ended while it waited, the error
 	// matches the context's error too.
 	ErrLimited = errors.New("breaker: too many calls")
 	// ErrTimeout reports that the function did not return within Timeout.
 	ErrTimeout = errors.New("breaker: call timed out")
-	// ErrWithdrawn reports that the function was not called, because of Call.Withdraw.
-	ErrWithdrawn = errors.New("breaker: withdrawn")
 	// ErrGoexit reports that the function called runtime.Goexit.
 	ErrGoexit = contain.ErrGoexit
 )
@@ -181,117 +176,11 @@ func (b *Breaker) orOff() *Breaker {
 // returns after its context has ended, unless it was ctx that ended and IsFailure
 // clears fn's error.
 func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return b.Run(ctx, Call{}, fn)
-}
-
-// DoDegraded is Do for a call of class [Degraded].
-func (b *Breaker) DoDegraded(ctx context.Context, fn func(ctx context.Context) error) error {
-	return b.Run(ctx, Call{Class: Degraded}, fn)
-}
-
-// DoBackground is Do for a call of class [Background].
-func (b *Breaker) DoBackground(ctx context.Context, fn func(ctx context.Context) error) error {
-	return b.Run(ctx, Call{Class: Background}, fn)
-}
-
-// A Class says within which limits a call runs. All count within MaxConcurrent.
-type Class uint8
-
-const (
-	// Normal is the class of most calls.
-	Normal Class = iota
-	// Degraded is for calls that are only made because something before the source
-	// has failed, such as a shared cache. At most MaxDegraded of them run at a time.
-	Degraded
-	// Background is for calls that nobody waits for, such as a refresh of a value
-	// that can still be used. At most MaxBackground of them run at a time. They do not
-	// wait for a place, so they never delay a call that somebody waits for.
-	Background
-	classes
-)
-
-// A Call says how to make a call. The zero value is what Do does.
-type Call struct {
-	Class Class // within which limits it runs
-	// For is who waits for the call, if that is not the caller of Run alone. When they
-	// have all left, the call gives up its place in the queue, but not a function that
-	// runs. Nil: the caller, with the context.
-	For Callers
-	// Inner is closed when a function that the Breaker runs comes to wait for the call,
-	// see [Pause]. Nil: none does, but for the caller.
-	Inner <-chan struct{}
-	// Withdraw ends the waiting for a place when something is received from it: with
-	// ErrWithdrawn. Nil: nothing is.
-	Withdraw <-chan struct{}
-	// Begin is called when the call has its place, before the function. If it returns an
-	// error, the function is not called: the place is given back, and Run returns that
-	// error, which says nothing about the source. It runs on the goroutine of Run, which
-	// waits for it: neither Timeout nor the end of the context ends it, and its panic is
-	// one of Run. Nil: there is nothing to do.
-	Begin func() error
-}
-
-// Callers are those who wait for a call. A context.Context is one caller.
-type Callers interface {
-	// Deadline is when the last of them leaves; false: they wait as long as it takes.
-	Deadline() (deadline time.Time, ok bool)
-	// Done is closed when all have left.
-	Done() <-chan struct{}
-	// Err is not nil when Done is closed.
-	Err() error
-}
-
-// Run is Do as c says.
-func (b *Breaker) Run(ctx context.Context, c Call, fn func(ctx context.Context) error) error {
-	b = b.orOff()
-	if c.For == nil {
-		c.For = ctx
-		defer Pause(ctx)()
-	}
-	if ctx.Err() != nil {
-		b.tally.left.Add(1)
-		return ended(ctx)
-	}
-	if b.circuit.refuses() {
-		b.tally.refused(ErrOpen)
-		return ErrOpen
-	}
-	place, err := b.queue.acquire(ctx, c)
+	p, err := b.Acquire(ctx, Normal)
 	if err != nil {
-		b.tally.refused(err)
 		return err
 	}
-	if err := b.begin(c, place); err != nil {
-		return err
-	}
-	if ctx.Err() != nil { // it ended while Begin ran
-		b.queue.giveBack(place)
-		b.tally.left.Add(1)
-		return ended(ctx)
-	}
-	settle, ok := b.circuit.admit()
-	if !ok {
-		b.queue.giveBack(place)
-		b.tally.refused(ErrOpen)
-		return ErrOpen
-	}
-	return b.run(context.WithValue(ctx, holderKey{}, place), fn, place, settle)
-}
-
-// begin calls c.Begin in place, which it gives back unless the function may run.
-func (b *Breaker) begin(c Call, place *holder) (err error) {
-	if c.Begin == nil {
-		return nil
-	}
-	began := false
-	defer func() { // also if Begin panics
-		if !began {
-			b.queue.giveBack(place)
-		}
-	}()
-	err = c.Begin()
-	began = err == nil
-	return err
+	return p.Run(ctx, fn)
 }
 
 // changed comes under gobreaker's mutex and must not block for long. Only a closed
@@ -339,41 +228,6 @@ func (b *Breaker) MaxDuration() time.Duration {
 	return b.o.Timeout + max(0, b.o.QueueTimeout)
 }
 
-// run calls fn and gives the verdict as soon as the call is over for its caller.
-// The places are given back when fn itself is over, and only after the verdict,
-// so that the next call from the queue meets a breaker that knows the verdict.
-func (b *Breaker) run(ctx context.Context, fn func(context.Context) error, place *holder, settle func(error)) error {
-	ctx, cancel := b.bound(ctx)
-	defer cancel()
-
-	b.tally.running.Add(1)
-	cleared, late, err := contain.Race(ctx, func() (cleared bool, err error) {
-		err = fn(ctx)
-		return b.clears(err), err
-	})
-	v, err := b.judge(ctx, cleared, err)
-	if v == failure || v == timeout {
-		failed := err // a copy, or each call's error would be on the heap
-		b.lastFail.Store(&failed)
-	}
-	settle(v)
-	b.tally.judged(v)
-
-	if late == nil {
-		b.tally.running.Add(-1)
-		b.queue.release(place)
-		return err
-	}
-	b.tally.stuck.Add(1)
-	go func() {
-		<-late
-		b.tally.stuck.Add(-1)
-		b.tally.running.Add(-1)
-		b.queue.release(place)
-	}()
-	return err
-}
-
 // bound returns the context for fn.
 func (b *Breaker) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.o.Timeout <= 0 {
@@ -404,14 +258,6 @@ func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, 
 	default:
 		return failure, err
 	}
-}
-
-// left is the ErrLimited of a call whose callers have left before it had a place.
-func left(callers Callers) error {
-	if ctx, ok := callers.(context.Context); ok {
-		return fmt.Errorf("%w: %w", ErrLimited, &gone{ended(ctx)})
-	}
-	return fmt.Errorf("%w: %w", ErrLimited, &gone{callers.Err()})
 }
 
 // A gone tells that the callers left from other refusals.

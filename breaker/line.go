@@ -4,10 +4,9 @@ import "time"
 
 // A waiter is a call that waits for its place. Its queue's mutex guards it.
 type waiter struct {
-	call   Call
-	holder *holder
-	since  time.Time
-	ready  chan error // gets nil with the place, or the refusal
+	place *Place
+	since time.Time
+	ready chan error // gets nil with the place, or the refusal
 
 	line       *line // in which it waits; nil: no longer
 	prev, next *waiter
@@ -49,13 +48,4 @@ func (l *line) remove(w *waiter) {
 func (l *line) end(w *waiter, err error) {
 	l.remove(w)
 	w.ready <- err
-}
-
-// each calls f for each waiter; f may end it.
-func (l *line) each(f func(*waiter)) {
-	for w := l.first; w != nil; {
-		next := w.next
-		f(w)
-		w = next
-	}
 }

@@ -29,12 +29,12 @@ type Options struct {
 	// fleet that open together do not try together. 0: 5 s; negative is an error.
 	Cooldown time.Duration
 
-	// MaxConcurrent is how many functions run at a time. 0: 64; negative: no limit.
+	// MaxConcurrent is how many functions run at a time, beside nested calls. 0: 64; negative: no limit.
 	MaxConcurrent int
-	// MaxDegraded is how many of them may come from DoDegraded. 0: 16; negative:
+	// MaxDegraded is how many of them may be of class Degraded. 0: 16; negative:
 	// no limit but MaxConcurrent.
 	MaxDegraded int
-	// MaxBackground is how many of them may come from DoBackground. 0: half of
+	// MaxBackground is how many of them may be of class Background. 0: half of
 	// MaxConcurrent, at least 1, or 16 if MaxConcurrent is no limit; negative: no
 	// limit but MaxConcurrent.
 	MaxBackground int

@@ -38,7 +38,7 @@ func learn(b *breaker.Breaker, calls int, d time.Duration) {
 func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{Name: "catalogue", MaxConcurrent: 1})
-		learn(b, 1, 100*time.Millisecond)
+		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
 		synctest.Wait()
@@ -46,7 +46,7 @@ func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 		if !errors.Is(err, breaker.ErrLimited) || took > 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, took)
 		}
-		want := "breaker: too many calls: catalogue: the 1 places of MaxConcurrent are taken and 0 calls wait; this one would wait for about 100ms and take 100ms, and has 190ms"
+		want := "breaker: too many calls: catalogue: the 1 places of MaxConcurrent are taken, and the turn of this call would come too late"
 		if err.Error() != want {
 			t.Errorf("got  %q\nwant %q", err, want)
 		}
@@ -65,7 +65,7 @@ func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
-		learn(b, 1, time.Second)
+		learn(b, 64, time.Second)
 		ran := false
 		if _, err := within(b, time.Millisecond, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
 			t.Errorf("got %v, ran: %v", err, ran)
@@ -73,26 +73,8 @@ func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {
 	})
 }
 
-// Without the ages of the functions that run, nothing is known of functions that hang
-// until the first of them times out: all who come until then would wait in vain.
-func TestFunctionsThatHangAreNoticedBeforeTheyTimeOut(t *testing.T) {
-	for _, known := range []int{0, 100} { // without and with a sample
-		synctest.Test(t, func(t *testing.T) {
-			b := newBreaker(t, breaker.Options{MaxConcurrent: 8, FailureRatio: -1})
-			learn(b, known, 10*time.Millisecond)
-			for range 8 {
-				go func() { _ = b.Do(context.Background(), obey) }()
-			}
-			time.Sleep(600 * time.Millisecond)
-			if took, err := within(b, time.Second, succeed); !errors.Is(err, breaker.ErrLimited) || took > 0 {
-				t.Errorf("got %v after %v, want ErrLimited at once", err, took)
-			}
-			time.Sleep(5 * time.Second)
-		})
-	}
-}
-
-// Catches a mean of the ages: a few functions that hang would have all others refused.
+// Catches an estimate by how long the functions have run: a few that hang would have all
+// others refused.
 func TestAFewFunctionsThatHangDoNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, breaker.Options{MaxConcurrent: 8})
@@ -114,28 +96,59 @@ func TestAFewFunctionsThatHangDoNotStopTheOthers(t *testing.T) {
 	})
 }
 
-// Catches an estimate that is made only once, when a call comes: those who were let in
-// at the old pace would wait for all of their deadline.
-func TestCallsThatWaitHearWhenItHasBecomeHopeless(t *testing.T) {
+// The first functions of a burst may be slow for reasons of their own. Catches a mean of a
+// few that refuses calls: two thousand cold keys on a busy machine were shed by the time
+// that the first loads took.
+func TestAMeanOfAFewFunctionsRefusesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4})
-		learn(b, 100, 10*time.Millisecond)
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		learn(b, 63, 4*time.Second)
 		var calls sync.WaitGroup
-		refused := 0
-		var mu sync.Mutex
-		for range 400 { // a second of work at the old pace
+		for range 100 {
 			calls.Go(func() {
-				took, err := within(b, 4*time.Second, takes(200*time.Millisecond))
-				mu.Lock()
-				defer mu.Unlock()
-				if errors.Is(err, breaker.ErrLimited) && took < 2*time.Second {
-					refused++
+				if took, err := within(b, time.Second, takes(5*time.Millisecond)); err != nil {
+					t.Errorf("got %v after %v", err, took)
 				}
 			})
 		}
 		calls.Wait()
-		if refused < 200 || refused > 330 { // 4 seconds are enough for 80
-			t.Errorf("%d of 400 were refused", refused)
+	})
+}
+
+// A breaker that has been open knows what calls took of a source that was failing. Catches a
+// mean that outlives this: who comes when the source is well again would be refused by it.
+func TestWhatFunctionsTookBeforeTheOpeningIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 100, Window: time.Hour})
+		for b.State() == breaker.Closed {
+			_ = b.Do(t.Context(), obey)
+		}
+		time.Sleep(6 * time.Second)
+		if err := b.Do(t.Context(), takes(5*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() {
+				if took, err := within(b, time.Second, takes(5*time.Millisecond)); err != nil {
+					t.Errorf("got %v after %v", err, took)
+				}
+			})
+		}
+		calls.Wait()
+	})
+}
+
+// A function that ignores the end of its context returns after an hour. Catches a mean that
+// takes it at its word: one of them is as much as 64 × 56 seconds.
+func TestAFunctionThatWasLeftBehindCountsAsLongAsItsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, FailureRatio: -1})
+		learn(b, 100, 10*time.Millisecond)
+		_ = b.Do(t.Context(), takes(time.Hour))
+		time.Sleep(time.Hour)
+		if got := b.Stats().Service; got > 100*time.Millisecond {
+			t.Errorf("the mean is %v", got)
 		}
 	})
 }
@@ -159,66 +172,39 @@ func TestTheEstimateFollowsThePace(t *testing.T) {
 	})
 }
 
-// crowd is callers whose deadline may change and who may leave.
-type crowd struct {
+// A patient is a context that speaks for several callers: its deadline moves as they come.
+type patient struct {
+	context.Context
 	mu       sync.Mutex
 	deadline time.Time
-	left     chan struct{}
 }
 
-func (c *crowd) Deadline() (time.Time, bool) {
+func (c *patient) Deadline() (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.deadline, !c.deadline.IsZero()
 }
-func (c *crowd) Done() <-chan struct{} { return c.left }
-func (c *crowd) Err() error            { return errDeserted }
 
-var errDeserted = errors.New("all have left")
-
-// Catches a queue that looks at the call's own context only.
-func TestACallThatNobodyWaitsForGivesUpItsPlaceInTheQueue(t *testing.T) {
+// Catches a queue that waits by the deadline that it was given at first: a caller with more
+// time has come since, and the end of the context is what ends the waiting.
+func TestADeadlineThatMovesIsNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
-		release := make(chan struct{})
-		occupy(b, 1, release)
-		c := &crowd{left: make(chan struct{})}
-		time.AfterFunc(20*time.Millisecond, func() { close(c.left) })
-		began := time.Now()
-		err := b.Run(t.Context(), breaker.Call{For: c}, succeed)
-		if took := time.Since(began); !errors.Is(err, breaker.ErrLimited) || !errors.Is(err, errDeserted) || took != 20*time.Millisecond {
-			t.Errorf("got %v after %v", err, took)
-		}
-		close(release)
-		synctest.Wait()
-		// One that runs goes on.
-		if err := b.Run(t.Context(), breaker.Call{For: c}, takes(time.Second)); err != nil {
-			t.Errorf("with a free place: %v", err)
-		}
-		if s := b.Stats(); s.Left != 1 || s.Waiting != 0 {
-			t.Errorf("got %+v", s)
-		}
-	})
-}
-
-// Catches a queue that asks for the deadline only once: a caller with more time has come
-// since.
-func TestTheLatestDeadlineCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
-		learn(b, 1, 100*time.Millisecond)
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, Timeout: 30 * time.Second})
+		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
-		calls.Go(func() { _ = b.Do(context.Background(), takes(time.Second)) })
+		calls.Go(func() { _ = b.Do(context.Background(), takes(20*time.Second)) })
 		synctest.Wait()
-		c := &crowd{left: make(chan struct{}), deadline: time.Now().Add(300 * time.Millisecond)}
+		c := &patient{Context: t.Context(), deadline: time.Now().Add(300 * time.Millisecond)}
 		calls.Go(func() {
-			if err := b.Run(context.Background(), breaker.Call{For: c}, succeed); err != nil {
-				t.Errorf("got %v, but there is a caller with ten seconds", err)
+			p, err := b.Acquire(c, breaker.Normal)
+			if err != nil {
+				t.Errorf("got %v, but there is a caller with a minute", err)
 			}
+			p.Release()
 		})
 		synctest.Wait()
 		c.mu.Lock()
-		c.deadline = time.Now().Add(10 * time.Second)
+		c.deadline = time.Now().Add(time.Minute)
 		c.mu.Unlock()
 		calls.Wait()
 	})

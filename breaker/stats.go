@@ -7,16 +7,16 @@ import (
 )
 
 // Stats is a snapshot of a Breaker. The counters start at zero in New. While no
-// call is inside, the calls of Do, DoDegraded and DoBackground are
-// Successes + Failures + Excluded + RefusedOpen + RefusedLimited + Left. Calls of Run
-// that end by Call.Withdraw or Call.Begin are in none of them.
+// call is inside, the calls are Successes + Failures + Excluded + RefusedOpen +
+// RefusedLimited + Left. A Place that is released without a Run is in none of them.
 type Stats struct {
 	State State // now
 
-	Running int // functions running now, each in a place of MaxConcurrent
+	Running int // functions running now, each in a place of MaxConcurrent or nested in one
 	Stuck   int // of these, those whose caller has gone
 	Waiting int // calls waiting for a place
-	// Service is how long a function keeps its place, as the queue expects it now.
+	// Service is how long the last functions kept their places, the mean by which the queue
+	// refuses calls. 0: none has ended since the breaker was last open.
 	Service time.Duration
 
 	Successes      uint64 // calls whose function did not speak against the source
@@ -85,7 +85,6 @@ func (t *tally) refused(err error) {
 		t.open.Add(1)
 	case errors.As(err, &gone):
 		t.left.Add(1)
-	case errors.Is(err, ErrWithdrawn):
 	default:
 		t.limited.Add(1)
 	}

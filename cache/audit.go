@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
@@ -222,7 +221,13 @@ func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) *entry[V] {
 // fromSource loads key for nobody but its caller.
 func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	_, _, err := c.askSource(ctx, []string{id}, breaker.Call{Class: background}, func(ctx context.Context) error {
+	ctx, stop := c.loadContext(ctx)
+	defer stop()
+	place, err := c.breaker.Acquire(ctx, background)
+	if err != nil {
+		return nil, c.why(ctx, err)
+	}
+	_, err = c.askSource(ctx, place, background, []string{id}, func(ctx context.Context) error {
 		var value V
 		var values map[K]V
 		var err error

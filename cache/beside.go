@@ -8,21 +8,18 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// loadBesideWriter loads while a writer holds the keys, or while the replicas of the
-// source may lag, and publishes nothing. A key that many read is loaded about once a
-// second meanwhile, because what was loaded is shared: it answers others for a second,
-// or until anything happens to the key. See [mutexrebuild.Group.Share].
+// Beside a writer
+//
+// While a writer holds the keys, or while the replicas of the source may lag, jobs load and
+// publish nothing. A key that many read is loaded about once a second meanwhile, because
+// what was loaded is shared: it answers others for a second, or until anything happens to
+// the key. See [mutexrebuild.Group.Share].
 //
 // What is not shared answers only if no later reader can find the old value in Redis.
 // So the jobs ask again: if the verdict is held once more, no value is in Redis now and no
 // lease stands, so a value that is published or shared later is also loaded later. Then
 // the load answers those who had joined before it. No such value goes to the local tier:
 // when the write returns, nobody has one.
-func (c *Cache[K, V]) loadBesideWriter(jobs []*job[K, V]) (again []*job[K, V]) {
-	c.besideWriter(jobs)
-	c.load(jobs)
-	return c.shareLoaded(jobs)
-}
 
 // besideWriter begins loads beside writers.
 func (c *Cache[K, V]) besideWriter(jobs []*job[K, V]) {

@@ -78,7 +78,7 @@ type Cache[K comparable, V any] struct {
 	fleet   *mutexrebuild.Group // leases, values and messages in Redis
 	breaker *breaker.Breaker
 
-	gather, gatherInner [classes]gatherer[K, V] // loads by LoadMany, by class; of these those that loads wait for
+	misses, unread, refreshes gatherer[K, V] // jobs on their way to calls of LoadMany
 
 	absent        *entry[V] // of a key that does not exist, where its times are unknown
 	doorkeeper    *doorkeeper
@@ -127,7 +127,9 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
-	c.flights.Inner = c.o.Breaker.Inside
+	c.flights.Nested = c.breaker.Inside
+	c.misses.c, c.unread.c, c.refreshes.c = c, c, c
+	c.misses.do, c.unread.do, c.refreshes.do = c.rebuild, c.loadDegraded, c.rebuild
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 )
 
@@ -13,97 +12,68 @@ const (
 	maxCalls   = 4   // gathered calls of LoadMany at a time
 )
 
-// A gatherer lets loads that wait at one moment share a call of LoadMany. While fewer
-// than maxCalls run, a load begins at once and takes along what else is waiting; after
-// that, loads wait for the end of a call, and then share the next one. There is no
-// timer: the slower the source, the more share a call. The zero gatherer is ready.
+// A gatherer lets jobs that come at one moment share a call of LoadMany, and so a place at
+// the breaker. While fewer than maxCalls batches are under way, jobs go on at once and take
+// along what else is waiting; after that, jobs wait for the end of a batch, and then share
+// the next one. There is no timer: the slower the source, the more share a call.
 type gatherer[K comparable, V any] struct {
+	c  *Cache[K, V]
+	do func([]*job[K, V])
+
 	mu      sync.Mutex // guards what follows
-	calls   int        // that run
-	waiting []*gathered[K, V]
+	batches int        // under way
+	waiting [][]*job[K, V]
 }
 
-// A gathered is one load that waits for its call.
-type gathered[K comparable, V any] struct {
-	jobs []*job[K, V]
-	done chan struct{}
-}
-
-// load has call load jobs, together with others', and returns when they are loaded. It
-// reports false if they are not: inner was closed before their call began.
-func (g *gatherer[K, V]) load(jobs []*job[K, V], inner <-chan struct{}, call func([]*job[K, V])) (done bool) {
-	own := &gathered[K, V]{jobs, make(chan struct{})}
+// add takes jobs on, alone or together with others. They may go on after it has returned.
+func (g *gatherer[K, V]) add(jobs []*job[K, V]) {
+	if g.c.goAlone(jobs) {
+		g.do(jobs)
+		return
+	}
 	g.mu.Lock()
-	g.waiting = append(g.waiting, own)
-	leads := g.calls < maxCalls
+	g.waiting = append(g.waiting, jobs)
+	leads := g.batches < maxCalls
 	if leads {
-		g.calls++
+		g.batches++
 	}
 	g.mu.Unlock()
 	if leads {
-		go func() { // the call may be one of others' loads: this one must be free to be withdrawn
-			runtime.Gosched() // loads that are about to wait come along
-			g.run(call)
-		}()
+		runtime.Gosched() // jobs that are about to come are taken along
+		g.run()
 	}
-	select {
-	case <-own.done:
-		return true
-	case <-inner:
-	}
-	if g.withdraw(own) {
-		return false
-	}
-	<-own.done
-	return true
 }
 
-// withdraw takes a load off the queue. It reports false if its call has begun.
-func (g *gatherer[K, V]) withdraw(own *gathered[K, V]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	i := slices.Index(g.waiting, own)
-	if i < 0 {
-		return false
-	}
-	g.waiting = slices.Delete(g.waiting, i, i+1)
-	return true
+// goAlone reports whether jobs share no call: of one key by Load, and those of a load, which
+// must not wait for calls that may wait for it.
+func (c *Cache[K, V]) goAlone(jobs []*job[K, V]) bool {
+	ctx := jobs[0].ctx
+	return c.source.Load != nil && len(jobs) == 1 || c.flights.IsLoading(ctx) || c.breaker.Inside(ctx)
 }
 
-// run makes one call and, if others wait then, leaves the next one to another
-// goroutine.
-func (g *gatherer[K, V]) run(call func([]*job[K, V])) {
-	var jobs []*job[K, V]
-	together := g.next()
-	for _, load := range together {
-		jobs = append(jobs, load.jobs...)
-	}
-	defer func() { // also if call should panic
-		for _, load := range together {
-			close(load.done)
-		}
+// run takes a batch on and, if others wait then, leaves them to another goroutine.
+func (g *gatherer[K, V]) run() {
+	defer func() { // also if the batch calls Goexit
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if len(g.waiting) > 0 {
-			go g.run(call)
+			go g.run()
 			return
 		}
-		g.calls--
+		g.batches--
 	}()
-	if len(jobs) > 0 {
-		call(jobs)
+	if jobs := g.next(); len(jobs) > 0 {
+		g.c.contained(jobs, func() { g.do(jobs) })
 	}
 }
 
-// next takes loads off the queue, as many as go into one call.
-func (g *gatherer[K, V]) next() (together []*gathered[K, V]) {
+// next returns jobs that wait, as many as go into one call.
+func (g *gatherer[K, V]) next() (jobs []*job[K, V]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, keys := 0, 0
-	for n < len(g.waiting) && (n == 0 || keys+len(g.waiting[n].jobs) <= maxBatch) {
-		keys += len(g.waiting[n].jobs)
-		n++
+	for len(g.waiting) > 0 && (len(jobs) == 0 || len(jobs)+len(g.waiting[0]) <= maxBatch) {
+		jobs = append(jobs, g.waiting[0]...)
+		g.waiting = g.waiting[1:]
 	}
-	together, g.waiting = g.waiting[:n:n], g.waiting[n:]
-	return together
+	return jobs
 }

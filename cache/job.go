@@ -25,6 +25,7 @@ type job[K comparable, V any] struct {
 	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
 	mark   localcache.Mark         // of the local tier, from before the operation that decides the result
 	done   atomic.Bool
+	left   bool // handed over by the batch that it was in to another goroutine
 	class  breaker.Class
 	warms  bool   // it is one of Warm
 	filled bool   // the result is in the local tier
@@ -37,8 +38,6 @@ type job[K comparable, V any] struct {
 	impatient bool
 
 	waiter    *mutexrebuild.Waiter
-	waits     time.Time     // since when, for the lease that another process has
-	asked     bool          // for its lease, at least once
 	remaining time.Duration // of the lease that another process has
 	observed  observed
 	lease     mutexrebuild.Lease
@@ -126,13 +125,9 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 	turns := make(chan struct{}, parallel)
 	var parts sync.WaitGroup
 	for part := range slices.Chunk(jobs, size) {
-		crowd := c.crowd(part)
+		turns <- struct{}{}
 		parts.Go(func() {
-			select {
-			case turns <- struct{}{}:
-				defer func() { <-turns }()
-			case <-crowd.Inner(): // a load waits for these: they must not wait for the others
-			}
+			defer func() { <-turns }()
 			c.contained(part, func() { do(part) })
 		})
 	}
@@ -140,14 +135,27 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 }
 
 // contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the
-// user's client may), the jobs end with that error.
+// user's client may), the jobs end with that error, except those that were handed over.
 func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
 	contain.Call(func() error { fn(); return nil }, func(err error) {
-		if err == nil {
-			return
-		}
 		for _, j := range jobs {
-			c.finish(j, found[V]{}, err)
+			if err != nil && !j.left {
+				c.finish(j, found[V]{}, err)
+			}
+		}
+	})
+}
+
+// handOver has fn work on jobs on another goroutine, beside the batch that they were in.
+func (c *Cache[K, V]) handOver(jobs []*job[K, V], fn func()) {
+	for _, j := range jobs {
+		j.left = true
+	}
+	go contain.Call(func() error { fn(); return nil }, func(err error) {
+		for _, j := range jobs {
+			if err != nil {
+				c.finish(j, found[V]{}, err)
+			}
 		}
 	})
 }

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,56 +15,66 @@ const (
 	normal     = breaker.Normal     // somebody waits for it, under a lease
 	degraded   = breaker.Degraded   // somebody waits for it, and without a lease every process may be loading the same
 	background = breaker.Background // a refresh: nobody waits for it
-	classes    = 3
 )
 
 // A loaded is what a load brought: an entry or an error.
 type loaded[V any] struct {
 	entry   *entry[V]
 	err     error
-	refused bool            // err is the breaker's, which did not let the load begin
+	refused bool            // err is the breaker's, which gave no place
 	by      context.Context // of the load, for Hooks
 }
 
-// load asks the source for the keys of jobs, which are of one class, and notes what it
-// brought in each job.
-func (c *Cache[K, V]) load(jobs []*job[K, V]) {
-	switch {
-	case c.source.Load != nil && len(jobs) == 1:
-		c.loadOne(jobs[0], breaker.Call{})
-		return
-	case c.flights.IsLoading(jobs[0].ctx), jobs[0].warms: // a part of Warm is a call by itself, and counts as one
-		// A load asks for other keys of its own cache: it must not wait for calls of
-		// LoadMany that may wait for it.
-		c.loadMany(jobs)
-		return
+// loadContext is that of a load and of what it waits for before it begins: it ends on Close,
+// and after LoadTimeout if that is set.
+func (c *Cache[K, V]) loadContext(ctx context.Context) (load context.Context, stop func()) {
+	load, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(c.closing, func() { cancel(ErrClosed) })
+	end := func() {}
+	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
+		load, end = context.WithTimeoutCause(load, limit, ErrLoadTimeout)
 	}
-	if !c.inner(jobs) && c.gather[jobs[0].class].load(jobs, c.crowd(jobs).Inner(), c.loadMany) {
-		return
-	}
-	c.gatherInner[jobs[0].class].load(jobs, nil, c.loadMany)
+	return load, func() { end(); unhook(); cancel(nil) }
 }
 
-// inner reports whether a load waits for one of jobs, or asks for them. Its place is of
-// no use until they are loaded, so they must not wait for jobs that may wait for a
-// place.
-func (c *Cache[K, V]) inner(jobs []*job[K, V]) bool {
-	return c.o.Breaker.Inside(jobs[0].ctx) || slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return j.flight.Inner() })
+// why is the error of a load whose context is ctx, by its own name if that has ended.
+func (c *Cache[K, V]) why(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
+		return cause
+	}
+	return err
 }
 
-// crowd returns those who wait for jobs.
-func (c *Cache[K, V]) crowd(jobs []*job[K, V]) *flight.Crowd[found[V]] {
-	flights := make([]*flight.Flight[found[V]], len(jobs))
+// acquire takes a place at the breaker for jobs, which are of one class. It waits for as long
+// as somebody waits for them.
+func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*breaker.Place, error) {
+	flights, try := make([]*flight.Flight[found[V]], len(jobs)), true
 	for i, j := range jobs {
-		flights[i] = j.flight
+		flights[i], try = j.flight, try && j.impatient
 	}
-	return c.flights.Crowd(flights...)
+	waiting, stop := c.flights.Waiting(ctx, flights...)
+	defer stop()
+	class := jobs[0].class
+	if class == degraded && try {
+		place, err := c.breaker.TryAcquire(waiting, class)
+		return place, c.why(ctx, err)
+	}
+	place, err := c.breaker.Acquire(waiting, class)
+	return place, c.why(ctx, err)
 }
 
-// loadOne loads one key, as call says.
-func (c *Cache[K, V]) loadOne(j *job[K, V], call breaker.Call) {
+// load asks the source in place for the keys of jobs, and notes what it brought in each job.
+func (c *Cache[K, V]) load(ctx context.Context, place *breaker.Place, jobs []*job[K, V]) {
+	if c.source.Load != nil && len(jobs) == 1 {
+		c.loadOne(ctx, place, jobs[0])
+		return
+	}
+	c.loadMany(ctx, place, jobs)
+}
+
+func (c *Cache[K, V]) loadOne(ctx context.Context, place *breaker.Place, j *job[K, V]) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	by, refused, err := c.ask([]*job[K, V]{j}, call, func(ctx context.Context) error {
+	by, err := c.askSource(ctx, place, j.class, []string{j.id}, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, err := c.source.Load(ctx, j.key)
 		switch {
@@ -79,20 +88,20 @@ func (c *Cache[K, V]) loadOne(j *job[K, V], call breaker.Call) {
 		}
 		return nil
 	})
-	j.loaded = loaded[V]{err: err, refused: refused, by: by}
+	j.loaded = loaded[V]{err: err, by: by}
 	if err == nil {
 		j.loaded.entry = brought.Load()
 	}
 }
 
 // loadMany loads the keys of jobs in one call.
-func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
+func (c *Cache[K, V]) loadMany(ctx context.Context, place *breaker.Place, jobs []*job[K, V]) {
 	keys, ids := make([]K, len(jobs)), make([]string, len(jobs))
 	for i, j := range jobs {
 		keys[i], ids[i] = j.key, j.id
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	by, refused, err := c.ask(jobs, breaker.Call{}, func(ctx context.Context) error {
+	by, err := c.askSource(ctx, place, jobs[0].class, ids, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -114,55 +123,27 @@ func (c *Cache[K, V]) loadMany(jobs []*job[K, V]) {
 		return nil
 	})
 	for i, j := range jobs {
-		j.loaded = loaded[V]{err: err, refused: refused, by: by}
+		j.loaded = loaded[V]{err: err, by: by}
 		if err == nil {
 			j.loaded.entry = (*brought.Load())[i]
 		}
 	}
 }
 
-// atOnce withdraws a call that does not find a place at once.
-var atOnce = make(chan struct{})
-
-func init() { close(atOnce) }
-
-// ask has fn load the keys of jobs for those who wait for them. It completes call.
-func (c *Cache[K, V]) ask(jobs []*job[K, V], call breaker.Call, fn func(context.Context) error) (by context.Context, refused bool, err error) {
-	ids := make([]string, len(jobs))
-	for i, j := range jobs {
-		ids[i] = j.id
-	}
-	crowd := c.crowd(jobs)
-	call.Class, call.For, call.Inner = jobs[0].class, crowd, crowd.Inner()
-	if call.Class == degraded && !slices.ContainsFunc(jobs, func(j *job[K, V]) bool { return !j.impatient }) {
-		call.Withdraw = atOnce
-	}
-	return c.askSource(jobs[0].ctx, ids, call, fn)
-}
-
-// askSource has fn load what ids name, by way of the breaker. fn may still be running when
-// askSource returns an error. by is the context that Hooks.Load has given the load. refused
-// says that the load did not begin because the breaker lets no more of them run: an
-// ErrLimited that the loader returns is an error like any other.
-func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.Call, fn func(context.Context) error) (by context.Context, refused bool, err error) {
-	ctx, cancel := context.WithCancelCause(c.flights.Loading(ctx, ids...))
-	defer cancel(nil)
-	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
-	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeoutCause(ctx, limit, ErrLoadTimeout)
-		defer stop()
-	}
+// askSource has fn load in place what ids name. fn may still be running when askSource
+// returns an error. by is the context that Hooks.Load has given the load, nil if it has not
+// begun: the breaker has opened since it gave the place.
+func (c *Cache[K, V]) askSource(ctx context.Context, place *breaker.Place, class breaker.Class, ids []string, fn func(context.Context) error) (by context.Context, err error) {
 	var began atomic.Pointer[begun]
-	err = c.breaker.Run(ctx, call, func(ctx context.Context) error {
+	err = place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
 		if !c.loading.begin() {
 			return ErrClosed
 		}
 		defer c.loading.end()
-		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: call.Class == background})
+		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
 		began.Store(&begun{time.Now(), ctx, done})
 		c.counts.loads.Add(1)
-		if call.Class == degraded {
+		if class == degraded {
 			c.counts.degraded.Add(uint64(len(ids)))
 		}
 		err := fn(ctx)
@@ -171,14 +152,12 @@ func (c *Cache[K, V]) askSource(ctx context.Context, ids []string, call breaker.
 		}
 		return err
 	})
-	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
-		err = cause
-	}
+	err = c.why(ctx, err)
 	load := began.Load()
 	if load == nil {
-		return nil, errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrWithdrawn), err
+		return nil, err
 	}
-	return c.ended(load, err), false, err
+	return c.ended(load, err), err
 }
 
 // A begun is a load that has begun.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/localcache"
 )
@@ -56,9 +55,6 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	c.readAll(ctx, lookups)
 	if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
 		c.start(ctx, opened...)
-	}
-	if slices.ContainsFunc(lookups, func(l lookup[K, V]) bool { return !l.over && !l.caller.Ready() }) {
-		defer breaker.Pause(ctx)() // see read
 	}
 	var unread []*lookup[K, V] // those that have joined a flight and read nothing
 	for i := range lookups {

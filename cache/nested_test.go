@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
@@ -94,11 +95,12 @@ func (s *nestedShop) gather(calls *sync.WaitGroup, c *probe[int64, string], keys
 }
 
 // check fails the test if too many queries ran at a time, or any load was too slow to
-// have run without waiting in vain.
+// have run without waiting in vain. A category in its place may have five products loaded
+// beside each other, and no others.
 func (s *nestedShop) check(took, most time.Duration) {
 	s.Helper()
 	b := s.products.Stats().Breaker
-	if s.most > s.limit || took > most || b.Failures > 0 || b.Waiting > 0 || b.Running > 0 {
+	if s.most > 5*s.limit || took > most || b.Failures > 0 || b.Waiting > 0 || b.Running > 0 {
 		s.Errorf("limit %d: %d queries at a time; all took %v; %+v", s.limit, s.most, took, b)
 	}
 }
@@ -125,8 +127,8 @@ func everyShop(t *testing.T, cells []cell, test func(s *nestedShop)) {
 	})
 }
 
-// Without the place that the load of a category lends, it waits for products whose loads
-// wait for its place: 61 of 64 failed.
+// If the products of a category did not run in its place, it would wait for loads that wait
+// for its place: 61 of 64 failed.
 func TestLoadsThatReadAnotherCacheDoNotFailEachOther(t *testing.T) {
 	everyShop(t, nested, func(s *nestedShop) {
 		var calls sync.WaitGroup
@@ -138,7 +140,7 @@ func TestLoadsThatReadAnotherCacheDoNotFailEachOther(t *testing.T) {
 }
 
 // The flights of the products were opened by others, and wait for places behind loads
-// that then come to wait for them.
+// that then want the same products. Catches a load that joins them.
 func TestALoadLendsItsPlaceToAFlightThatOthersOpened(t *testing.T) {
 	everyShop(t, nested, func(s *nestedShop) {
 		var calls sync.WaitGroup
@@ -162,8 +164,8 @@ func TestALoadLendsItsPlaceToAFlightThatOthersOpened(t *testing.T) {
 	})
 }
 
-// Two processes hold each other's products up. Without maxInnerWait their loads run into
-// their timeouts.
+// Two processes want each other's products. Catches leases that are taken before there is a
+// place: each would wait for a load of the other that waits for its place.
 func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		a, b := openShop(r, 1, "Load"), openShop(r, 1, "Load")
@@ -175,7 +177,7 @@ func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 		a.gather(&calls, a.categories, 1)
 		b.gather(&calls, b.categories, 100)
 		time.Sleep(5 * time.Millisecond)
-		a.gather(&calls, a.products, productsOf(100)...) // with the leases that b will need
+		a.gather(&calls, a.products, productsOf(100)...) // they wait for the place of a
 		b.gather(&calls, b.products, productsOf(1)...)
 		time.Sleep(5 * time.Millisecond)
 		began := time.Now()
@@ -186,8 +188,8 @@ func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 	})
 }
 
-// A load that refreshes a key of another cache waits for a load. Without the place that it
-// lends, all wait until they time out.
+// A load that refreshes a key of another cache waits for a load. If that did not run in its
+// place, both would wait until they time out.
 func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
 	inCells(t, nested, func(r *rig) {
 		b := must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1, FailureRatio: -1}))
@@ -203,6 +205,49 @@ func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
 		outer.gives(r, 1, "v1")
 		if took := time.Since(began); took > time.Second {
 			r.Errorf("it took %v", took)
+		}
+	})
+}
+
+// The schedule of one place:
+//
+//	load of category 1                   outside caller
+//	1 takes the only place
+//	                                     2 Gets product 7: the load waits for the place
+//	3 Gets product 7
+//
+// Catches a load that joins the flight of the caller who waits for its place: both would
+// wait for QueueTimeout. The product is loaded in the place of the category, at once, and the
+// load that waited finds it.
+func TestALoadDoesNotWaitForWhoWaitsForItsPlace(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+		b := must(breaker.New(breaker.Options{MaxConcurrent: 1}))
+		with := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
+		}
+		source, queued := newRows(r, 7), make(chan struct{})
+		products := open(r, source.source(), with("product"))
+		categories := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, _ int64) (string, error) {
+			<-queued
+			return products.Get(ctx, 7)
+		}}, with("category"))
+		r.known(1)
+		began := time.Now()
+		category := categories.getting(r.ctx, 1)
+		synctest.Wait()
+		outside := products.getting(r.ctx, 7)
+		synctest.Wait()
+		if n := b.Stats().Waiting; n != 1 {
+			r.Fatalf("%d loads wait for the place, want that of the outside caller", n)
+		}
+		close(queued)
+		for who, answer := range map[string]<-chan gotten{"the category": category, "the outside caller": outside} {
+			if got := <-answer; got.value != "v1" || got.err != nil || time.Since(began) > 100*time.Millisecond {
+				r.Errorf("%s: got %q, %v after %v", who, got.value, got.err, time.Since(began))
+			}
+		}
+		if n := source.loads(7); n != 1 {
+			r.Errorf("%d loads of the product, want one", n)
 		}
 	})
 }

@@ -2,25 +2,20 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// loadAndPublish loads under leases and publishes. An invalidation that overtook a
-// load has taken its lease away: that job loads again, at most maxRefusals times.
-func (c *Cache[K, V]) loadAndPublish(jobs []*job[K, V]) (again []*job[K, V]) {
-	renewal := c.leased(jobs)
-	defer renewal.Stop() // after a panic
-	c.load(jobs)
-	renewal.Stop()
-	return c.publishLoaded(jobs)
-}
-
 // leased begins loads under the leases of jobs, which are renewed until the Renewal is
 // stopped.
 func (c *Cache[K, V]) leased(jobs []*job[K, V]) *mutexrebuild.Renewal {
+	if len(jobs) == 0 {
+		return nil
+	}
 	failpoint.At("granted")
 	leases := make([]mutexrebuild.Lease, len(jobs))
 	for i, j := range jobs {
@@ -30,8 +25,12 @@ func (c *Cache[K, V]) leased(jobs []*job[K, V]) *mutexrebuild.Renewal {
 	return c.fleet.KeepRenewing(jobs[0].ctx, leases)
 }
 
-// publishLoaded publishes what jobs have loaded under their leases.
+// publishLoaded publishes what jobs have loaded under their leases. An invalidation that
+// overtook a load has taken its lease away: that job loads again, at most maxRefusals times.
 func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
+	if len(jobs) == 0 {
+		return nil
+	}
 	failpoint.At("loaded")
 	ctx := jobs[0].ctx
 	var publishing []*job[K, V]
@@ -122,4 +121,12 @@ func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
 // finishLoaded ends a job with what its load brought.
 func (c *Cache[K, V]) finishLoaded(j *job[K, V]) {
 	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource, load: j.loaded.by}, j.loaded.err)
+}
+
+// finishRefused ends jobs that the breaker gave no place.
+func (c *Cache[K, V]) finishRefused(jobs []*job[K, V], refusal error) {
+	for _, j := range jobs {
+		j.loaded = loaded[V]{err: refusal, refused: errors.Is(refusal, breaker.ErrLimited)}
+		c.finishLoaded(j)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/wait"
@@ -85,9 +84,6 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (fo
 		if l.opened {
 			c.start(ctx, j)
 		}
-	}
-	if !l.over && !l.caller.Ready() {
-		defer breaker.Pause(ctx)() // if it is that of a load, this one waits for another
 	}
 	return c.conclude(ctx, &l, nil, time.Time{})
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -14,19 +16,35 @@ import (
 
 // Rebuilding
 //
-// A job is one key on its way through a flight. Jobs go through the steps below in
-// batches; a single Get is a batch of one. A batch splits where its keys need
-// different steps, and each part goes on by itself. A step ends in an answer, or in
-// another ask for the lease.
+// A job is one key on its way through a flight. Jobs take these steps in batches, and a
+// single Get is a batch of one:
 //
-//	look         reads Redis, if the caller who opened the flight has not. A value that
-//	             answers ends the job.
-//	rebuild      asks for leases, until each key has an answer or a step to go on with; a key
-//	             that is loaded by itself first takes its place at the breaker (rebuildWithPlace):
-//	  granted      loadAndPublish: load, publish under the lease, end; refused: rebuild
-//	  held         loadBesideWriter: load without publishing, then rebuild
-//	  busy         waitForLease: another process loads; wait for it, then rebuild
-//	  unknown      loadDegraded: Redis does not answer; load without publishing, end
+//	look      reads Redis, unless the caller who opened the flight has. A value that is
+//	          an answer ends the job
+//	place     waits for a place at the breaker, for as long as somebody waits for the jobs
+//	lease     asks Redis for the leases of the keys, in that place
+//	load      asks the source, in that place, for the keys that may be loaded
+//	publish   stores what was loaded, under the leases
+//
+// The lease step has a verdict on each key:
+//
+//	found     another process has published it: the answer
+//	granted   it is loaded and published; if an invalidation overtakes that, it goes
+//	          around again
+//	held      by a writer: it is loaded and not published, see loadBesideWriter
+//	busy      another process loads it: the job waits for that and looks again
+//	unknown   Redis does not answer: it is loaded without a lease and not published
+//
+// The place comes before the lease. Otherwise the first process to ask in a cold start
+// would get the leases of all keys, and have them wait for its places while those of other
+// processes are free:
+//
+//	process A, 64 places             process B, 64 places
+//	wants 500 keys                   wants the same 500
+//	places and leases for 1 to 64
+//	                                 places for 1 to 64: busy, places given back
+//	                                 places and leases for 65 to 128
+//	loads 1 to 64                    loads 65 to 128
 //
 // A refresh is a job whose flight nobody waits for. It gives up where others would
 // wait.
@@ -36,21 +54,9 @@ import (
 // the value that was loaded last, which is right for them: they asked before that load.
 const maxRefusals = 2
 
-// maxInnerWait is how long a load waits for what another process loads. After that it
-// loads that itself, in the place that it has and that is of no use meanwhile. The other
-// process may be waiting for what loads of this one hold up in turn.
-const maxInnerWait = 500 * time.Millisecond
-
 // errElsewhere ends a load in the background that another process, or a writer, makes
 // needless.
 var errElsewhere = errors.New("levee: loaded elsewhere")
-
-// A step takes jobs a step further and returns those that want to ask for a lease
-// again. It owns them from its call on.
-type step[K comparable, V any] struct {
-	jobs []*job[K, V]
-	do   func([]*job[K, V]) (again []*job[K, V])
-}
 
 // start runs the flights that a caller has opened, beyond what the caller has read. Where
 // nobody has read Redis, it does so on the caller's goroutine, which leaves when its
@@ -77,14 +83,14 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 	detach(missing)
 	detach(unread)
 	if len(missing) > 0 {
-		go c.inParts(missing, c.rebuild)
+		go c.inParts(missing, c.misses.add)
 	}
 	switch {
 	case len(unread) == 0:
 	case ctx.Err() != nil: // the caller has left, which says nothing about Redis
 		go c.run(unread)
 	default:
-		go c.inParts(unread, c.loadWithoutLease)
+		go c.inParts(unread, c.unread.add)
 	}
 }
 
@@ -93,10 +99,185 @@ func (c *Cache[K, V]) run(jobs []*job[K, V]) {
 	c.contained(jobs, func() {
 		missing, unread := c.look(jobs[0].ctx, jobs)
 		if len(unread) > 0 {
-			go c.inParts(unread, c.loadWithoutLease)
+			go c.inParts(unread, c.unread.add)
 		}
-		c.inParts(missing, c.rebuild)
+		c.inParts(missing, c.misses.add)
 	})
+}
+
+// rebuild takes jobs that are missing in Redis to their ends, around and around.
+func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
+	for _, j := range jobs {
+		if j.waiter == nil && j.class != background {
+			j.waiter = c.fleet.NewWaiter(j.id)
+		}
+		c.beginRebuild(j)
+	}
+	failpoint.At("missed")
+	for len(jobs) > 0 {
+		jobs = c.attempt(jobs)
+	}
+}
+
+// attempt takes jobs through place, lease, load and publish, and returns those that have to
+// do so again.
+func (c *Cache[K, V]) attempt(jobs []*job[K, V]) (again []*job[K, V]) {
+	ctx, stop := c.loadContext(jobs[0].ctx)
+	defer stop()
+	place, refusal := c.acquire(ctx, jobs)
+	defer place.Release()
+	if refusal != nil && !c.mayBeLoadedElsewhere(jobs, refusal) {
+		c.finishRefused(jobs, refusal)
+		return nil
+	}
+	if !c.fleet.Shared() { // else the lease step finds what was published while jobs waited for their place
+		jobs = slices.DeleteFunc(slices.Clone(jobs), c.filledInQueue)
+	}
+	granted, held, again := c.lease(jobs, refusal)
+	if len(granted)+len(held) == 0 {
+		return again
+	}
+	renewal := c.leased(granted)
+	defer renewal.Stop() // after a panic
+	c.besideWriter(held)
+	c.load(ctx, place, append(granted, held...))
+	renewal.Stop()
+	again = append(again, c.publishLoaded(granted)...)
+	return append(again, c.shareLoaded(held)...)
+}
+
+// filledInQueue ends a job whose key another flight has filled in the local tier: that of a
+// load, whose callers have flights of their own.
+func (c *Cache[K, V]) filledInQueue(j *job[K, V]) bool {
+	if j.class != normal {
+		return false
+	}
+	c.decide(j)
+	return c.filledMeanwhile(j)
+}
+
+// mayBeLoadedElsewhere reports whether jobs that got no place ask for their leases all the
+// same: another process may have published their keys, or be loading them.
+func (c *Cache[K, V]) mayBeLoadedElsewhere(jobs []*job[K, V], refusal error) bool {
+	return jobs[0].class == normal && !c.closed() && !errors.Is(refusal, flight.ErrDeserted)
+}
+
+// lease asks for the leases of jobs and ends those that have an answer then. It returns the
+// jobs that are to be loaded, by their verdicts, and those that have to ask again. If jobs
+// got no place, none is loaded: refusal is the error of those that would have to be.
+func (c *Cache[K, V]) lease(jobs []*job[K, V], refusal error) (granted, held, again []*job[K, V]) {
+	var unknown []*job[K, V]
+	now := time.Now()
+	for i, grant := range c.askForLeases(jobs) {
+		j := jobs[i]
+		beside := j.beside
+		j.beside, j.lease = false, grant.Lease
+		if grant.Verdict != mutexrebuild.Busy {
+			c.endLeaseWait(j)
+		}
+		switch verdict := grant.Verdict; {
+		case verdict == mutexrebuild.Found:
+			if !c.accept(j, grant.Value, now) {
+				j.seen = grant.Value.Data
+				again = append(again, j)
+			}
+		case verdict == mutexrebuild.Granted && refusal != nil:
+			c.fleet.Abort(j.ctx, j.lease)
+			c.finishRefused(jobs[i:i+1], refusal)
+		case verdict == mutexrebuild.Granted:
+			granted = append(granted, j)
+		case verdict == mutexrebuild.Unknown && j.warms: // every process would load all keys
+			c.finish(j, found[V]{}, errNoRedis)
+		case verdict == mutexrebuild.Unknown:
+			unknown = append(unknown, j)
+		case j.class == background:
+			c.finish(j, found[V]{}, errElsewhere)
+		case verdict == mutexrebuild.Busy:
+			j.remaining = grant.Remaining
+			c.handOver([]*job[K, V]{j}, func() { c.waitForLease(j) })
+		case c.acceptShared(j, grant.Value, now):
+		case beside:
+			j.flight.TakeBack(j.besideAt)
+			c.finishLoaded(j)
+		case refusal != nil:
+			c.finishRefused(jobs[i:i+1], refusal)
+		default:
+			held = append(held, j)
+		}
+	}
+	if len(unknown) > 0 {
+		c.handOver(unknown, func() { c.loadDegraded(unknown) })
+	}
+	return granted, held, again
+}
+
+// askForLeases is a decision of its own: it returns the values that are in Redis by then.
+func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
+	if len(jobs) == 0 {
+		return nil
+	}
+	asks := make([]mutexrebuild.Ask, len(jobs))
+	for i, j := range jobs {
+		j.waiter.Ready()
+		c.decide(j)
+		asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
+	}
+	return c.fleet.Begin(jobs[0].ctx, asks...)
+}
+
+// waitForLease waits until it may be time to ask for the lease of a key again that another
+// process has. Then the job looks first, since the value is likely to be there: a look needs
+// no place.
+func (c *Cache[K, V]) waitForLease(j *job[K, V]) {
+	jobs := []*job[K, V]{j}
+	c.beginLeaseWait(j)
+	if !j.waiter.Wait(c.closing, j.remaining) {
+		c.loadDegraded(jobs)
+		return
+	}
+	missing, unread := c.look(j.ctx, jobs)
+	if len(unread) > 0 {
+		c.loadDegraded(unread)
+		return
+	}
+	c.rebuild(missing)
+}
+
+// loadDegraded loads without a lease and publishes nothing: Redis does not answer, or
+// another process has had the lease for too long.
+func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) {
+	for _, j := range jobs {
+		c.endLeaseWait(j)
+		c.beginRebuild(j)
+		if j.class == normal {
+			j.class = degraded
+		}
+	}
+	ctx, stop := c.loadContext(jobs[0].ctx)
+	defer stop()
+	place, refusal := c.acquire(ctx, jobs)
+	if refusal != nil {
+		c.finishRefused(jobs, refusal)
+		return
+	}
+	defer place.Release()
+	for _, j := range jobs {
+		c.decide(j)
+	}
+	c.load(ctx, place, jobs)
+	for _, j := range jobs {
+		if j.loaded.err == nil {
+			// A writer, or a replica that lags, may stand behind the silence. And during an
+			// outage nothing tells of an invalidation.
+			_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
+			longest := time.Duration(math.MaxInt64)
+			if c.fleet.Shared() {
+				longest = maxUnconfirmed
+			}
+			j.filled = c.keep(j.mark, j.key, j.id, j.loaded.entry, size, longest, time.Now())
+		}
+		c.finishLoaded(j)
+	}
 }
 
 // look reads Redis and ends the jobs whose value is an answer. The others it returns:
@@ -186,153 +367,4 @@ func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) 
 	}
 	state := c.stateOf(e, now)
 	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
-}
-
-// rebuild asks for leases and goes on as their verdicts say, until no job wants to ask
-// again. Each ask is a decision of its own, and returns the value that is in Redis by then: so
-// a flight that a caller opens after its own read begins here.
-func (c *Cache[K, V]) rebuild(jobs []*job[K, V]) {
-	for _, j := range jobs {
-		if j.waiter == nil && j.class != background {
-			j.waiter = c.fleet.NewWaiter(j.id)
-		}
-		c.beginRebuild(j)
-	}
-	failpoint.At("missed")
-	if c.loadsAlone(jobs) {
-		jobs = c.rebuildWithPlace(jobs[0])
-	}
-	for len(jobs) > 0 {
-		jobs = c.proceed(c.byVerdict(jobs, c.askForLeases(jobs)))
-	}
-}
-
-func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
-	asks := make([]mutexrebuild.Ask, len(jobs))
-	for i, j := range jobs {
-		j.waiter.Ready()
-		j.asked = true
-		c.decide(j)
-		asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
-	}
-	return c.fleet.Begin(jobs[0].ctx, asks...)
-}
-
-// byVerdict ends the jobs that a grant brought an answer for, and puts the others to the
-// steps that follow from their verdicts.
-func (c *Cache[K, V]) byVerdict(jobs []*job[K, V], grants []mutexrebuild.Grant) []step[K, V] {
-	now := time.Now()
-	var granted, held, unknown, again []*job[K, V]
-	var steps []step[K, V]
-	for i, j := range jobs {
-		grant, beside := grants[i], j.beside
-		j.beside = false
-		if grant.Verdict != mutexrebuild.Busy {
-			c.endLeaseWait(j)
-		}
-		switch grant.Verdict {
-		case mutexrebuild.Granted:
-			j.lease = grant.Lease
-			granted = append(granted, j)
-		case mutexrebuild.Found:
-			if !c.accept(j, grant.Value, now) {
-				j.seen = grant.Value.Data
-				again = append(again, j)
-			}
-		case mutexrebuild.Held, mutexrebuild.Busy:
-			switch {
-			case j.class == background:
-				c.finish(j, found[V]{}, errElsewhere)
-			case grant.Verdict == mutexrebuild.Busy:
-				j.remaining = grant.Remaining
-				steps = append(steps, step[K, V]{[]*job[K, V]{j}, c.waitForLease})
-			case c.acceptShared(j, grant.Value, now):
-			case beside:
-				j.flight.TakeBack(j.besideAt)
-				c.finishLoaded(j)
-			default:
-				j.lease = grant.Lease
-				held = append(held, j)
-			}
-		default:
-			if j.warms { // every process would load all keys
-				c.finish(j, found[V]{}, errNoRedis)
-				continue
-			}
-			unknown = append(unknown, j)
-		}
-	}
-	if len(again) > 0 {
-		steps = append(steps, step[K, V]{again, func(jobs []*job[K, V]) []*job[K, V] { return jobs }})
-	}
-	if len(held) > 0 {
-		steps = append(steps, step[K, V]{held, c.loadBesideWriter})
-	}
-	if len(unknown) > 0 {
-		steps = append(steps, step[K, V]{unknown, c.loadDegraded})
-	}
-	if len(granted) > 0 {
-		steps = append(steps, step[K, V]{granted, c.loadAndPublish})
-	}
-	return steps
-}
-
-// proceed takes steps side by side, the last of them on this goroutine.
-func (c *Cache[K, V]) proceed(steps []step[K, V]) (again []*job[K, V]) {
-	if len(steps) == 0 {
-		return nil
-	}
-	last := steps[len(steps)-1]
-	for _, s := range steps[:len(steps)-1] {
-		go c.contained(s.jobs, func() { c.rebuild(s.do(s.jobs)) })
-	}
-	c.contained(last.jobs, func() { again = last.do(last.jobs) }) // a panic is not the end of the other steps' jobs
-	return again
-}
-
-// waitForLease waits until it may be time to ask for the lease of a key again that
-// another process has.
-func (c *Cache[K, V]) waitForLease(jobs []*job[K, V]) (again []*job[K, V]) {
-	j := jobs[0]
-	if j.waits.IsZero() {
-		j.waits = time.Now()
-	}
-	if j.flight.Inner() && time.Since(j.waits) > maxInnerWait {
-		return c.loadDegraded(jobs)
-	}
-	c.beginLeaseWait(j)
-	if j.waiter.Wait(c.closing, j.remaining) {
-		return jobs
-	}
-	return c.loadDegraded(jobs)
-}
-
-func (c *Cache[K, V]) loadWithoutLease(jobs []*job[K, V]) { c.loadDegraded(jobs) }
-
-// loadDegraded loads without a lease and publishes nothing: Redis does not answer, or
-// another process has had the lease for too long.
-func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) (again []*job[K, V]) {
-	for _, j := range jobs {
-		c.endLeaseWait(j)
-		c.beginRebuild(j)
-		c.decide(j)
-		if j.class == normal {
-			j.class = degraded
-		}
-	}
-	c.load(jobs)
-	for _, j := range jobs {
-		if j.loaded.err == nil {
-			// A writer, or a replica that lags, may stand behind the silence. And during an
-			// outage nothing tells of an invalidation.
-			_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
-			longest := time.Duration(math.MaxInt64)
-			if c.fleet.Shared() {
-				longest = maxUnconfirmed
-			}
-			j.filled = c.keep(j.mark, j.key, j.id, j.loaded.entry, size, longest, time.Now())
-		}
-		c.finishLoaded(j)
-	}
-	return nil
 }

@@ -26,7 +26,7 @@ func (c *Cache[K, V]) refresh(ctx context.Context, key K, id string, seen []byte
 	j := c.newJob(flight.Detached(ctx), key, f)
 	j.class, j.seen, j.ended = background, seen, c.refreshEnded
 	jobs := []*job[K, V]{j}
-	go c.contained(jobs, func() { c.rebuild(jobs) })
+	go c.contained(jobs, func() { c.refreshes.add(jobs) })
 }
 
 func (c *Cache[K, V]) refreshEnded(j *job[K, V], err error) {

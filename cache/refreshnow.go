@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -67,7 +66,6 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 		}
 		left.Wait()
 	}()
-	defer breaker.Pause(ctx)() // if it is that of a load, this one waits for others
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -88,8 +86,33 @@ func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
 			c.invalidateInstead(jobs)
 			return
 		}
-		jobs = c.loadAndReplace(c.claimed(jobs))
+		jobs = c.attemptReplace(jobs)
 	}
+}
+
+// attemptReplace is attempt for a Refresh: place, lease, load and publish. It returns the
+// jobs that somebody has overtaken.
+func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
+	ctx, stop := c.loadContext(jobs[0].ctx)
+	defer stop()
+	place, refusal := c.acquire(ctx, jobs)
+	if refusal != nil {
+		c.finishRefused(jobs, refusal)
+		return nil
+	}
+	defer place.Release()
+	if jobs = c.claimed(jobs); len(jobs) == 0 {
+		return nil
+	}
+	leases := make([]mutexrebuild.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+	}
+	renewal := c.fleet.KeepRenewing(jobs[0].ctx, leases)
+	defer renewal.Stop() // after a panic
+	c.load(ctx, place, jobs)
+	renewal.Stop()
+	return c.replaceLoaded(jobs)
 }
 
 // claimed returns the jobs whose leases it has taken, and ends the others.
@@ -114,22 +137,10 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 	return claimed
 }
 
-// loadAndReplace loads under leases that were claimed, and returns the jobs that somebody
-// has overtaken.
-func (c *Cache[K, V]) loadAndReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
-	if len(jobs) == 0 {
-		return nil
-	}
+// replaceLoaded publishes what jobs have loaded under leases that were claimed, in place of
+// what stands there, and returns the jobs that somebody has overtaken.
+func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
 	ctx := jobs[0].ctx
-	leases := make([]mutexrebuild.Lease, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.lease
-	}
-	renewal := c.fleet.KeepRenewing(ctx, leases)
-	defer renewal.Stop() // after a panic
-	c.load(jobs)
-	renewal.Stop()
-
 	var replacing, unstorable []*job[K, V]
 	var values []mutexrebuild.Publication
 	for _, j := range jobs {

@@ -9,111 +9,82 @@ import (
 // Who waits
 //
 // A flight runs on behalf of its callers, who come and go. Before it loads it may have
-// to wait for its turn at the source, and what it may wait depends on them: no longer
-// than the last of them stays, and not at all when nobody is left. A [Crowd] tells that
-// of a flight, or of several that share a load.
-//
-// A refusal is the error of a load that was not begun for such a reason. It says
-// something about these callers and nothing about the source or about callers with more
-// time. So it goes to those who were there when the crowd was last asked; later ones go
-// on to the next flight. It is held for those only who have a fallback. See
-// [Flight.Refuse].
+// to wait for its turn at the source. That is worth while until the last of them leaves,
+// and how long they stay decides whether to wait at all, see [Group.Waiting].
 
-// ErrDeserted is the error of a crowd that has left.
+// ErrDeserted is the cause of the end of a context of [Group.Waiting]: all callers have left.
 var ErrDeserted = errors.New("flight: nobody waits any more")
 
-// A Crowd is those who wait for some flights of a group.
-type Crowd[R any] struct {
+// A crowd is those who wait for some flights of a group.
+type crowd[R any] struct {
+	context.Context
+	end     context.CancelCauseFunc
 	group   *Group[R]
 	flights []*Flight[R]
-	done    chan struct{}
-	inner   chan struct{}
-	left    bool // done is closed; guarded by Group.mu
-	inside  bool // inner is closed; so is it
+	left    bool // all have left; guarded by Group.mu
 }
 
-// Crowd returns those who wait for flights. It is the only one of these flights from
-// then on.
-func (g *Group[R]) Crowd(flights ...*Flight[R]) *Crowd[R] {
-	c := &Crowd[R]{group: g, flights: flights, done: make(chan struct{}), inner: make(chan struct{})}
+// Waiting returns a context for what flights wait for before they load. It ends with ctx,
+// and with ErrDeserted when all callers of flights have left; the callers who join after
+// that have another flight. Its deadline is when the last of them leaves; there is none if
+// somebody stays until the end. It moves as callers come. stop ends the context; until then
+// it is the only one of these flights.
+func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting context.Context, stop func()) {
+	c := &crowd[R]{group: g, flights: flights}
+	c.Context, c.end = context.WithCancelCause(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range flights {
-		f.crowd, f.heardAt = c, f.joined
+		f.crowd = c
 	}
 	c.changed()
-	return c
+	return c, c.stop
 }
 
-// Deadline returns when the last of the crowd leaves. It reports false if somebody stays
-// until the end.
-func (c *Crowd[R]) Deadline() (last time.Time, ok bool) {
+func (c *crowd[R]) stop() {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	for _, f := range c.flights {
-		if !c.left { // else those who have joined since are not asked for any more
-			f.heardAt = f.joined
-		}
+		f.crowd = nil
+	}
+	c.end(nil)
+}
+
+// Deadline is that of the last to leave, or of the context that it was made from.
+func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
+	var last time.Time
+	for _, f := range c.flights {
 		switch {
 		case f.waiting() == 0:
-			continue
 		case f.patient || f.alone || f.apart:
-			return time.Time{}, false
-		default:
-			last = later(last, f.deadline)
+			return c.Context.Deadline()
+		case f.deadline.After(last):
+			last = f.deadline
 		}
+	}
+	if outer, ok := c.Context.Deadline(); ok && outer.Before(last) {
+		return outer, true
 	}
 	return last, true
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// Done is closed when all have left. Who joins after that finds the next flight.
-func (c *Crowd[R]) Done() <-chan struct{} { return c.done }
-
-// Err is ErrDeserted when Done is closed.
-func (c *Crowd[R]) Err() error {
-	c.group.mu.Lock()
-	defer c.group.mu.Unlock()
-	if c.left {
-		return ErrDeserted
-	}
-	return nil
-}
-
-// Inner is closed when somebody in the crowd is a caller for whom Group.Inner reports
-// true.
-func (c *Crowd[R]) Inner() <-chan struct{} { return c.inner }
-
-// changed closes the channels whose time has come. The caller holds Group.mu.
-func (c *Crowd[R]) changed() {
-	waiting, inside := false, false
+// changed ends the context if nobody is left. The caller holds Group.mu.
+func (c *crowd[R]) changed() {
 	for _, f := range c.flights {
-		waiting, inside = waiting || f.waiting() > 0, inside || f.inner
-	}
-	if inside && !c.inside {
-		c.inside = true
-		close(c.inner)
-	}
-	if !waiting && !c.left {
-		c.left = true
-		close(c.done)
-		for _, f := range c.flights {
-			f.heardAt = f.joined
+		if f.waiting() > 0 {
+			return
 		}
 	}
-}
-
-// Inner reports whether a caller for whom Group.Inner reports true has joined.
-func (f *Flight[R]) Inner() bool {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	return f.inner
+	if c.left {
+		return
+	}
+	c.left = true
+	for _, f := range c.flights {
+		f.desertedAt = f.joined
+	}
+	c.end(ErrDeserted)
 }
 
 // waiting is how many have joined and not left. A refresh never counts as deserted. The
@@ -125,18 +96,14 @@ func (f *Flight[R]) waiting() int {
 	return f.joined - len(f.left)
 }
 
-// arrived notes what the crowd has to know of a caller. The caller holds Group.mu.
+// arrived notes how long a caller stays. The caller holds Group.mu.
 func (f *Flight[R]) arrived(ctx context.Context) {
-	if deadline, ok := ctx.Deadline(); ok {
-		f.deadline = later(f.deadline, deadline)
-	} else {
+	deadline, ok := ctx.Deadline()
+	switch {
+	case !ok:
 		f.patient = true
-	}
-	if f.inner || f.group.Inner == nil || !f.group.Inner(ctx) {
-		return
-	}
-	if f.inner = true; f.crowd != nil {
-		f.crowd.changed()
+	case deadline.After(f.deadline):
+		f.deadline = deadline
 	}
 }
 
@@ -152,7 +119,7 @@ func (f *Flight[R]) leave(number int) {
 		f = f.next
 	}
 	f.left = append(f.left, number)
-	if f.crowd != nil && f.waiting() == 0 {
+	if f.crowd != nil {
 		f.crowd.changed()
 	}
 }
@@ -161,7 +128,7 @@ func (f *Flight[R]) leave(number int) {
 // Group.mu.
 func (f *Flight[R]) inherit(next *Flight[R]) {
 	next.joined = f.joined - f.decidedAt
-	next.deadline, next.patient, next.inner = f.deadline, f.patient, f.inner
+	next.deadline, next.patient = f.deadline, f.patient
 	for _, number := range f.left {
 		if number > f.decidedAt {
 			next.left = append(next.left, number-f.decidedAt)

@@ -2,9 +2,12 @@ package flight_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/levee-go/levee/internal/flight"
 )
 
 // has is a caller's own fallback, which it has found already; none is no fallback.
@@ -142,22 +145,28 @@ func TestAResultComesBeforeAFallback(t *testing.T) {
 }
 
 // The last caller leaves, and another joins before the load that waits for its turn has
-// heard of it. The refusal goes to those who have left. When somebody asked for the
-// deadline meanwhile, it went to the new one too, who was told that nobody waits.
+// heard of it. The refusal goes to those who have left. Catches one that goes to the new
+// caller, who is told that nobody waits.
 func TestARefusalIsNotForWhoJoinsAfterTheCrowdHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGroup()
 		opener := join(t, g, opened)
 		f := opener.Flight
-		crowd := g.Crowd(f)
+		waiting, stop := g.Waiting(t.Context(), f)
+		defer stop()
 		ctx, leave := context.WithCancel(t.Context())
 		first := wait(ctx, opener, patience{})
 		synctest.Wait()
+		if waiting.Err() != nil {
+			t.Error("the crowd has not left")
+		}
 		leave()
 		first.want(t, answer{"", true, context.Canceled})
+		if cause := context.Cause(waiting); !errors.Is(cause, flight.ErrDeserted) {
+			t.Errorf("got %v, want ErrDeserted", cause)
+		}
 		second := wait(t.Context(), join(t, g, waits), patience{})
-		crowd.Deadline()
-		next := f.Refuse(crowd.Err())
+		next := f.Refuse(context.Cause(waiting))
 		second.waits(t)
 		if next == nil {
 			t.Fatal("there is no flight for the second caller")
@@ -166,4 +175,46 @@ func TestARefusalIsNotForWhoJoinsAfterTheCrowdHasLeft(t *testing.T) {
 		next.Finish("v1", nil, nil)
 		second.want(t, answer{"v1", true, nil})
 	})
+}
+
+// Who waits for a load that waits for its turn says how long that is worth while: the last to
+// leave. Catches a deadline that is the opener's.
+func TestTheCrowdsDeadlineIsThatOfTheLastToLeave(t *testing.T) {
+	g := newGroup()
+	in := func(d time.Duration) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	short, long := in(time.Minute), in(time.Hour)
+	c, _, err := g.Join(short, "id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, stop := g.Waiting(t.Context(), c.Flight)
+	wants := func(want context.Context, what string) {
+		t.Helper()
+		got, ok := waiting.Deadline()
+		if deadline, ends := want.Deadline(); ok != ends || !got.Equal(deadline) {
+			t.Errorf("%s: got %v, %v, want %v", what, got, ok, deadline)
+		}
+	}
+	wants(short, "alone")
+	_, _, _ = g.Join(long, "id")
+	wants(long, "with a longer one")
+	_, _, _ = g.Join(short, "id")
+	wants(long, "with a shorter one")
+	stop()
+	bound := in(30 * time.Minute)
+	waiting, stop = g.Waiting(bound, c.Flight)
+	wants(bound, "bound by the load's own")
+	stop()
+	_, _, _ = g.Join(t.Context(), "id")
+	waiting, stop = g.Waiting(t.Context(), c.Flight)
+	wants(t.Context(), "with a patient one")
+	stop()
+	waiting, stop = g.Waiting(bound, c.Flight)
+	wants(bound, "with a patient one, bound")
+	stop()
+	c.Flight.Finish("", nil, nil)
 }

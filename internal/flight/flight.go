@@ -25,8 +25,8 @@
 // begins with a read of its own. Nobody waits for more than two flights that bring a
 // value.
 //
-// An error goes to everybody, since it carries no value that could be old. A refusal is
-// the exception, see [Crowd].
+// An error goes to everybody, since it carries no value that could be old. The exception is
+// ErrDeserted, which is only for those who have left.
 //
 // # Fallbacks
 //
@@ -38,6 +38,24 @@
 //
 // The error of a load answers for its id for a while, the error hold, so that callers
 // who waited do not retry one after another.
+//
+// # Nested callers
+//
+// A load may ask for other ids, and its own callers wait meanwhile. It must not wait for the
+// load of a caller who waits for what the first one has. Where one load at a time may run:
+//
+//	reader A                              reader B
+//	1 opens the flight of a, whose
+//	  load takes the only place
+//	                                      2 opens the flight of b, whose load
+//	                                        waits for a place
+//	3 the load of a asks for b: in B's
+//	  flight it would wait for its own end
+//
+// So callers for whom [Group.Nested] reports true have flights of their own: the load of a
+// opens another flight of b, whose load runs in the place of that of a. The next nested
+// caller who wants b joins it. Two flights of an id may run at one time, and the lease
+// lets one of them load.
 //
 // # Re-entrance
 //
@@ -66,14 +84,16 @@ var (
 // A Group holds the flights of one cache, whose results are of type R. It may be
 // used concurrently.
 type Group[R any] struct {
-	// Inner recognizes the contexts of callers that have to be told of to Crowd.Inner. It
-	// may be nil, and may not be changed after the first Join.
-	Inner func(context.Context) bool
+	// Nested recognizes the contexts of callers who have flights of their own. It may be
+	// nil, and may not be changed after the first Join. It is called with the group's mutex
+	// held.
+	Nested func(context.Context) bool
 
 	errorHold time.Duration
 
 	mu      sync.Mutex // guards what follows, and the fields of flights that say so
 	flights map[string]*Flight[R]
+	nested  map[string]*Flight[R] // those of nested callers
 	held    map[string]*heldError
 	alone   map[string]bool // ids of the flights of Alone that run
 	running int             // flights without their Finish
@@ -85,8 +105,8 @@ type Group[R any] struct {
 // negative: not at all.
 func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	return &Group[R]{
-		errorHold: errorHold, flights: map[string]*Flight[R]{}, held: map[string]*heldError{},
-		alone: map[string]bool{}, idle: make(chan struct{}),
+		errorHold: errorHold, flights: map[string]*Flight[R]{}, nested: map[string]*Flight[R]{},
+		held: map[string]*heldError{}, alone: map[string]bool{}, idle: make(chan struct{}),
 	}
 }
 
@@ -96,20 +116,20 @@ func NewGroup[R any](errorHold time.Duration) *Group[R] {
 type Flight[R any] struct {
 	ID    string
 	group *Group[R]
-	alone bool // made by Alone
-	apart bool // made by Apart
+	among map[string]*Flight[R] // that others can join: the group's flights or nested; nil: made by Alone or Apart
+	alone bool                  // made by Alone
+	apart bool                  // made by Apart
 
 	// Guarded by Group.mu. Nobody changes decidedAt after Finish.
-	done      chan struct{} // closed by Finish; nil while nobody waits
-	joined    int           // callers so far; each has its number, from 1
-	decidedAt int           // callers up to this number may take the result
-	crowd     *Crowd[R]     // the last
-	heardAt   int           // callers up to this number may take a refusal
-	left      []int         // numbers of the callers who have left
-	deadline  time.Time     // the latest of the callers'
-	patient   bool          // a caller has none
-	fallback  bool          // a caller had one when it joined
-	inner     bool          // see Group.Inner
+	done       chan struct{} // closed by Finish; nil while nobody waits
+	joined     int           // callers so far; each has its number, from 1
+	decidedAt  int           // callers up to this number may take the result
+	crowd      *crowd[R]     // nil: the flight does not wait for its turn
+	desertedAt int           // callers up to this number have left, see Waiting
+	left       []int         // numbers of the callers who have left
+	deadline   time.Time     // the latest of the callers'
+	patient    bool          // a caller has none
+	fallback   bool          // a caller had one when it joined
 
 	// Written once by Finish before over is true, read only after that.
 	over   atomic.Bool
@@ -147,12 +167,13 @@ func (g *Group[R]) JoinIn(ctx context.Context, id string, fallback bool, room fu
 	if g.closed {
 		return c, false, ErrClosed
 	}
-	f := g.flights[id]
+	among := g.flightsOf(ctx)
+	f := among[id]
 	if f == nil {
 		if h := g.held[id]; h != nil && h.answers(fallback) {
 			return c, false, h.err
 		}
-		f, opened = g.open(id, room()), true
+		f, opened = g.open(id, among, room()), true
 	}
 	f.fallback = f.fallback || fallback
 	return f.join(ctx), opened, nil
@@ -166,14 +187,25 @@ func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], run
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f := g.flights[id]
 	switch {
 	case g.closed:
 		return c, false, ErrClosed
-	case f == nil:
+	case g.flights[id] == nil && g.nested[id] == nil:
+		return c, false, nil
+	}
+	f := g.flightsOf(ctx)[id]
+	if f == nil {
 		return c, false, nil
 	}
 	return f.join(ctx), true, nil
+}
+
+// flightsOf returns the flights that a caller may join. The caller holds g.mu.
+func (g *Group[R]) flightsOf(ctx context.Context) map[string]*Flight[R] {
+	if g.Nested != nil && g.Nested(ctx) {
+		return g.nested
+	}
+	return g.flights
 }
 
 // join gives the caller its number. The caller holds Group.mu.
@@ -184,8 +216,9 @@ func (f *Flight[R]) join(ctx context.Context) Caller[R] {
 }
 
 // open makes f a flight that others can join. The caller holds g.mu.
-func (g *Group[R]) open(id string, f *Flight[R]) *Flight[R] {
-	g.flights[id] = g.begin(id, f)
+func (g *Group[R]) open(id string, among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
+	f.among = among
+	among[id] = g.begin(id, f)
 	return f
 }
 
@@ -341,14 +374,15 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 	return f.finish(result, err)
 }
 
-// Refuse is Finish with an error that is a refusal, which goes to those who were there when
-// the crowd was last asked, see [Crowd].
+// Refuse is Finish with the error of a load that was not begun, for lack of time or since
+// nobody waits. It says nothing about the source, so it is held only for callers who have a
+// fallback. If it is ErrDeserted, who has joined since goes on to the next flight.
 func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.holdError(err, true)
-	if f.decidedAt = f.heardAt; f.group.closed {
-		f.decidedAt = f.joined
+	if f.decidedAt = f.joined; errors.Is(err, ErrDeserted) && !f.group.closed {
+		f.decidedAt = f.desertedAt
 	}
 	var none R
 	return f.finish(none, err)
@@ -358,14 +392,12 @@ func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
 // others. The caller holds Group.mu.
 func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
 	g := f.group
-	switch {
-	case f.alone:
+	if f.alone {
 		delete(g.alone, f.ID)
-	case !f.apart:
-		delete(g.flights, f.ID)
 	}
+	delete(f.among, f.ID)
 	if f.joined > f.decidedAt {
-		next = g.open(f.ID, anew[R]())
+		next = g.open(f.ID, f.among, anew[R]())
 		f.inherit(next)
 	}
 	f.result, f.err, f.next = result, err, next
@@ -397,8 +429,8 @@ func (g *Group[R]) ended() {
 	}
 }
 
-// Joined returns how many callers have joined the flight of id that runs, 0 if there
-// is none.
+// Joined returns how many callers have joined the flight of id that runs and is not one of
+// nested callers, 0 if there is none.
 func (g *Group[R]) Joined(id string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

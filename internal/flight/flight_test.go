@@ -305,6 +305,57 @@ func TestIdsHaveFlightsOfTheirOwn(t *testing.T) {
 	}
 }
 
+// The schedule of nested callers in the package's doc. Catches a load that joins the flight of
+// a caller who waits for what that load has.
+func TestNestedCallersHaveFlightsOfTheirOwn(t *testing.T) {
+	type key struct{}
+	g := newGroup()
+	g.Nested = func(ctx context.Context) bool { return ctx.Value(key{}) != nil }
+	nested := context.WithValue(t.Context(), key{}, true)
+	outside := join(t, g, opened)
+	if _, running, err := g.JoinRunning(nested, "id"); running || err != nil {
+		t.Errorf("a nested caller has joined the flight of others: %v", err)
+	}
+	inside, opens, err := g.Join(nested, "id")
+	if err != nil || !opens {
+		t.Fatalf("opened %v, %v", opens, err)
+	}
+	other, running, err := g.JoinRunning(nested, "id")
+	if !running || err != nil || other.Flight != inside.Flight {
+		t.Errorf("the second nested caller: joined %v, %v", running, err)
+	}
+	inside.Flight.Decide()
+	inside.Flight.Finish("inside", nil, nil)
+	now(t, inside, answer{"inside", true, nil})
+	now(t, other, answer{"inside", false, nil})
+	late := join(t, g, waits)
+	outside.Flight.Decide()
+	outside.Flight.Finish("outside", nil, nil)
+	now(t, outside, answer{"outside", true, nil})
+	now(t, late, answer{"outside", false, nil})
+	if running, _ := g.Peek("id"); running {
+		t.Error("a flight is left")
+	}
+}
+
+// Those who come too late for a nested flight are nested callers too. Catches a next flight
+// that others can join.
+func TestTheNextFlightOfNestedCallersIsTheirs(t *testing.T) {
+	type key struct{}
+	g := newGroup()
+	g.Nested = func(ctx context.Context) bool { return ctx.Value(key{}) != nil }
+	nested := context.WithValue(t.Context(), key{}, true)
+	c, _, _ := g.Join(nested, "id")
+	next := c.Flight.Finish("", nil, nil)
+	outside := join(t, g, opened)
+	if again, _, _ := g.JoinRunning(nested, "id"); again.Flight != next {
+		t.Error("a nested caller does not find the next flight")
+	}
+	next.Decide()
+	next.Finish("v1", nil, nil)
+	outside.Flight.Finish("", io.EOF, nil)
+}
+
 // A refresh must not be joined: nobody has decided anything for its callers.
 func TestAloneIsOneFlightThatNobodyJoins(t *testing.T) {
 	g := newGroup()

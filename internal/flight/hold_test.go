@@ -138,7 +138,6 @@ func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		c := join(t, g, opened)
-		g.Crowd(c.Flight)
 		c.Flight.Refuse(io.EOF)
 		now(t, c, answer{"", true, io.EOF})
 		fresh := func() *run { return &run{} }

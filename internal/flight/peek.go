@@ -8,5 +8,5 @@ func (g *Group[R]) Peek(id string) (running bool, held error) {
 	if h := g.held[id]; h != nil && h.answers(true) {
 		held = h.err
 	}
-	return g.flights[id] != nil, held
+	return g.flights[id] != nil || g.nested[id] != nil, held
 }

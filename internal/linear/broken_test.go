@@ -89,7 +89,7 @@ var (
 	}
 	// Nobody can join a flight any more when its value is about to be published.
 	leaveBeforeCommit = []mutant.Edit{
-		{File: "internal/flight/flight.go", Old: "		delete(g.flights, f.ID)\n", New: "		f.leaveEarly()\n"},
+		{File: "internal/flight/flight.go", Old: "	delete(f.among, f.ID)\n", New: "	f.leaveEarly()\n"},
 		{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -97,8 +97,8 @@ var (
 }
 
 func (f *Flight[R]) leaveEarly() {
-	if f.group.flights[f.ID] == f {
-		delete(f.group.flights, f.ID)
+	if f.among[f.ID] == f {
+		delete(f.among, f.ID)
 	}
 }
 

@@ -1,0 +1,199 @@
+package breaker_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+)
+
+// gauge counts the functions that are at work.
+type gauge struct{ now, most atomic.Int64 }
+
+func (g *gauge) begin() {
+	n := g.now.Add(1)
+	for m := g.most.Load(); n > m && !g.most.CompareAndSwap(m, n); m = g.most.Load() {
+	}
+}
+
+func (g *gauge) end() { g.now.Add(-1) }
+
+func (g *gauge) work(d time.Duration) {
+	g.begin()
+	defer g.end()
+	time.Sleep(d)
+}
+
+// Each function makes calls of its own Breaker, and those make some in turn. Catches a nested
+// call that waits for a place: with a limit of one all would time out. The functions that
+// were called from outside are within the limit, and each has three calls beside it that
+// have three.
+func TestNestedCallsRunInThePlaceOfTheirFunction(t *testing.T) {
+	for _, limit := range []int{1, 2, 8, 64} {
+		for _, class := range []breaker.Class{breaker.Normal, breaker.Degraded} {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBreaker(t, breaker.Options{MaxConcurrent: limit, MaxDegraded: limit})
+				var outer, g gauge
+				var nest func(ctx context.Context, depth int) error
+				nest = func(ctx context.Context, depth int) error {
+					g.work(time.Millisecond)
+					if depth == 0 {
+						return nil
+					}
+					var inner sync.WaitGroup
+					for range 3 {
+						inner.Go(func() {
+							if !b.Inside(ctx) {
+								t.Error("the context is not that of a function")
+							}
+							p, err := b.Acquire(ctx, class)
+							if err == nil {
+								err = p.Run(ctx, func(ctx context.Context) error { return nest(ctx, depth-1) })
+							}
+							if err != nil {
+								t.Errorf("limit %d: nested: %v", limit, err)
+							}
+						})
+					}
+					inner.Wait()
+					g.work(time.Millisecond)
+					return nil
+				}
+				var calls sync.WaitGroup
+				for range 64 {
+					calls.Go(func() {
+						err := b.Do(context.Background(), func(ctx context.Context) error {
+							outer.begin()
+							defer outer.end()
+							return nest(ctx, 2)
+						})
+						if err != nil {
+							t.Errorf("limit %d: %v", limit, err)
+						}
+					})
+				}
+				calls.Wait()
+				if outer.most.Load() != int64(limit) || g.most.Load() > 9*int64(limit) {
+					t.Errorf("limit %d: %d functions, %d at work", limit, outer.most.Load(), g.most.Load())
+				}
+				if s := b.Stats(); s.Running != 0 || s.Waiting != 0 || s.Failures != 0 || s.Successes != 64*13 || !b.HasPlace() {
+					t.Errorf("limit %d: %+v", limit, s)
+				}
+			})
+		}
+	}
+}
+
+// A goroutine that a function leaves behind calls on. Catches a call that takes the place of
+// a function that has returned: nothing would bound such calls.
+func TestACallOfAFunctionThatHasReturnedIsLikeAnyOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		var left context.Context
+		_ = b.Do(t.Context(), func(ctx context.Context) error { left = context.WithoutCancel(ctx); return nil })
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		if err := b.Do(left, succeed); !errors.Is(err, breaker.ErrLimited) || b.Inside(left) {
+			t.Errorf("got %v, and it counts as inside: %v", err, b.Inside(left))
+		}
+		close(release)
+	})
+}
+
+// A nested call whose function has returned meanwhile. Catches one that gives the place of
+// its function back: there would be two.
+func TestANestedCallThatOutlivesItsFunctionFreesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		release := make(chan struct{})
+		_ = b.Do(t.Context(), func(ctx context.Context) error {
+			go func() {
+				_ = b.Do(context.WithoutCancel(ctx), func(context.Context) error { <-release; return nil })
+			}()
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		second := make(chan struct{})
+		occupy(b, 1, second)
+		close(release)
+		synctest.Wait()
+		if b.HasPlace() {
+			t.Error("the place of a function that runs is free")
+		}
+		close(second)
+	})
+}
+
+// Who waits for a refresh that a function has begun? Nobody: it must not come before
+// calls that somebody waits for.
+func TestABackgroundCallOfAFunctionIsNoNestedCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 2})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		_ = b.Do(t.Context(), func(ctx context.Context) error {
+			if err := b.DoBackground(context.WithoutCancel(ctx), succeed); !errors.Is(err, breaker.ErrLimited) {
+				t.Errorf("got %v, want ErrLimited: both places are taken", err)
+			}
+			return nil
+		})
+		close(release)
+	})
+}
+
+// A function of one Breaker that calls another is a caller like any other there.
+//
+// Catches one that is taken for a nested call: it came before all who called
+// directly, and neither MaxQueue nor QueueTimeout held for it. It waited for five seconds.
+func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		categories := newBreaker(t, breaker.Options{})
+		products := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 100 * time.Millisecond, MaxQueue: 2})
+		nested := func(fn func(ctx context.Context) error) error {
+			return categories.Do(context.Background(), func(ctx context.Context) error {
+				if categories.Inside(ctx) == products.Inside(ctx) {
+					t.Error("the context is not of this one breaker")
+				}
+				return products.Do(ctx, fn)
+			})
+		}
+		release, order := make(chan struct{}), make(chan string, 3)
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		synctest.Wait()
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { order <- "direct"; return nil })
+		})
+		synctest.Wait()
+		calls.Go(func() { _ = nested(func(context.Context) error { order <- "nested"; return nil }) })
+		synctest.Wait()
+		if err := nested(func(context.Context) error { return nil }); !errors.Is(err, breaker.ErrLimited) {
+			t.Errorf("with a full queue: %v", err)
+		}
+		close(release)
+		calls.Wait()
+		if first := <-order; first != "direct" {
+			t.Errorf("the %s call ran first", first)
+		}
+
+		release = make(chan struct{})
+		calls.Go(func() {
+			_ = products.Do(context.Background(), func(context.Context) error { <-release; return nil })
+		})
+		synctest.Wait()
+		began := time.Now()
+		err := nested(func(context.Context) error { return nil })
+		if took := time.Since(began); !errors.Is(err, breaker.ErrLimited) || took > 100*time.Millisecond {
+			t.Errorf("it waited for %v, %v", took, err)
+		}
+		close(release)
+		calls.Wait()
+	})
+}
