@@ -130,3 +130,50 @@ func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 		}
 	})
 }
+
+// Catches an estimate by MaxConcurrent alone: sixteen times as many degraded calls would
+// wait as can be served in time.
+func TestADegradedCallIsRefusedByTheQueueOfItsOwnLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 16, MaxDegraded: 1, QueueTimeout: time.Second})
+		learn(b, 64, 100*time.Millisecond)
+		var calls sync.WaitGroup
+		refused := 0
+		for range 20 {
+			calls.Go(func() {
+				began := time.Now()
+				if err := b.DoDegraded(context.Background(), takes(100*time.Millisecond)); err != nil {
+					if refused++; time.Since(began) > 0 {
+						t.Errorf("%v after %v", err, time.Since(began))
+					}
+				}
+			})
+			synctest.Wait()
+		}
+		calls.Wait()
+		if refused < 10 || refused > 12 {
+			t.Errorf("%d of 20 were refused, want those for whom a second is too short", refused)
+		}
+	})
+}
+
+// A hundred degraded calls wait for their one place, which is not in the way of others.
+// Catches an estimate that counts them all as ahead of a normal call.
+func TestDegradedCallsThatWaitAreNotInTheWayOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 20 * time.Second})
+		learn(b, 64, 100*time.Millisecond)
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() { _ = b.DoDegraded(context.Background(), takes(100*time.Millisecond)) })
+		}
+		for range 3 {
+			calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
+		}
+		synctest.Wait()
+		if took, err := within(b, time.Second, succeed); err != nil {
+			t.Errorf("got %v after %v", err, took)
+		}
+		calls.Wait()
+	})
+}

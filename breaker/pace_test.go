@@ -60,6 +60,29 @@ func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
+// A QueueTimeout that was given is a bound also for callers who have more time. Catches one
+// who waits for it in vain, as it can be reckoned at once.
+func TestACallWhoseTurnComesAfterQueueTimeoutIsRefusedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 250 * time.Millisecond})
+		learn(b, 64, 100*time.Millisecond)
+		var calls sync.WaitGroup
+		for range 2 {
+			calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
+			synctest.Wait()
+		}
+		if took, err := within(b, 220*time.Millisecond, succeed); !errors.Is(err, breaker.ErrLimited) || took > 0 {
+			t.Errorf("with a deadline: got %v after %v, want ErrLimited at once", err, took)
+		}
+		calls.Go(func() { _, _ = within(b, time.Minute, takes(100*time.Millisecond)) })
+		synctest.Wait()
+		if took, err := within(b, time.Minute, succeed); !errors.Is(err, breaker.ErrLimited) || took > 0 {
+			t.Errorf("with more time than QueueTimeout: got %v after %v, want ErrLimited at once", err, took)
+		}
+		calls.Wait()
+	})
+}
+
 // A place that is free is taken, however little time the caller has: otherwise a source
 // that takes longer than any caller waits would never be asked.
 func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -31,7 +30,7 @@ import (
 //	found     another process has published it: the answer
 //	granted   it is loaded and published; if an invalidation overtakes that, it goes
 //	          around again
-//	held      by a writer: it is loaded and not published, see loadBesideWriter
+//	held      by a writer: it is loaded and not published, see beside.go
 //	busy      another process loads it: the job waits for that and looks again
 //	unknown   Redis does not answer: it is loaded without a lease and not published
 //
@@ -346,25 +345,4 @@ func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Ti
 	}
 	c.finish(j, answer, nil)
 	return true
-}
-
-// judge decodes a value from Redis and says what it is good for.
-func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) (found[V], state) {
-	e, ok := c.format.decode(id, value.Data)
-	switch {
-	case value.TooLong || !ok && !c.format.isOfOtherType(id, value.Data):
-		c.counts.unfit.Add(1)
-		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
-		return found[V]{}, dead
-	case !ok:
-		c.counts.otherType.Add(1)
-		c.log.Warn("redis holds a value of another type than this process stores: raise Schema by one whenever the type of the values changes", logonce.Name("key", id))
-		return found[V]{}, dead
-	}
-	if c.cleared(e) {
-		c.counts.cleared.Add(1)
-		return found[V]{}, dead
-	}
-	state := c.stateOf(e, now)
-	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
 }

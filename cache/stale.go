@@ -10,6 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A state is how far the life of a value has gone. It only ever moves on:
@@ -84,6 +85,27 @@ func (w windows) stored(ttl time.Duration) time.Duration {
 // stateOf is the state of an entry at now, for one reader.
 func (c *Cache[K, V]) stateOf(e *entry[V], now time.Time) state {
 	return c.windows.of(e.life, now, 1-rand.Float64())
+}
+
+// judge decodes a value from Redis and says what it is good for.
+func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) (found[V], state) {
+	e, ok := c.format.decode(id, value.Data)
+	switch {
+	case value.TooLong || !ok && !c.format.isOfOtherType(id, value.Data):
+		c.counts.unfit.Add(1)
+		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
+		return found[V]{}, dead
+	case !ok:
+		c.counts.otherType.Add(1)
+		c.log.Warn("redis holds a value of another type than this process stores: raise Schema by one whenever the type of the values changes", logonce.Name("key", id))
+		return found[V]{}, dead
+	}
+	if c.cleared(e) {
+		c.counts.cleared.Add(1)
+		return found[V]{}, dead
+	}
+	state := c.stateOf(e, now)
+	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
 }
 
 // left is how long e goes on to answer without a load.

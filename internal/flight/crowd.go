@@ -21,7 +21,6 @@ type crowd[R any] struct {
 	end     context.CancelCauseFunc
 	group   *Group[R]
 	flights []*Flight[R]
-	left    bool // all have left; guarded by Group.mu
 }
 
 // Waiting returns a context for what flights wait for before they load. It ends with ctx,
@@ -77,10 +76,6 @@ func (c *crowd[R]) changed() {
 			return
 		}
 	}
-	if c.left {
-		return
-	}
-	c.left = true
 	for _, f := range c.flights {
 		f.desertedAt = f.joined
 	}
