@@ -43,13 +43,12 @@ type job[K comparable, V any] struct {
 	lease     mutexrebuild.Lease
 	refusals  int
 
-	loaded     loaded[V]
-	began      int  // the number of the last caller who had joined when the load began
-	beside     bool // loaded beside a writer and not shared; callers up to besideAt may have it if the key is still held
-	besideAt   int
-	size       int // of loaded, encoded
-	storable   bool
-	publishing bool // there is something to commit
+	loaded   loaded[V]
+	began    int  // the number of the last caller who had joined when the load began
+	beside   bool // loaded beside a writer and not shared; callers up to besideAt may have it if the key is still held
+	besideAt int
+	size     int // of loaded, encoded
+	storable bool
 }
 
 func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[V]]) *job[K, V] {

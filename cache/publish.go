@@ -35,26 +35,34 @@ func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 	ctx := jobs[0].ctx
 	var publishing []*job[K, V]
 	var values []mutexrebuild.Publication
-	var unused []mutexrebuild.Lease
+	var unused []*job[K, V]
 	for _, j := range jobs {
 		if value, ok := c.publication(j); ok {
 			publishing, values = append(publishing, j), append(values, value)
 		} else {
-			unused = append(unused, j.lease)
+			unused = append(unused, j)
 		}
 	}
-	if len(unused) > 0 {
-		c.fleet.Abort(ctx, unused...)
-		for _, j := range jobs {
-			if !j.publishing {
-				c.endUnpublished(j)
-			}
-		}
+	c.abort(unused)
+	for _, j := range unused {
+		c.endUnpublished(j)
 	}
 	if len(publishing) == 0 {
 		return nil
 	}
 	return c.publish(ctx, publishing, values)
+}
+
+// abort gives the leases of jobs back.
+func (c *Cache[K, V]) abort(jobs []*job[K, V]) {
+	if len(jobs) == 0 {
+		return
+	}
+	leases := make([]mutexrebuild.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+	}
+	c.fleet.Abort(jobs[0].ctx, leases...)
 }
 
 // publication returns what to publish for a job. If its value cannot be stored, that
@@ -75,8 +83,7 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 		}
 		value.Data = nil
 	}
-	j.publishing = j.storable || len(j.seen) > 0
-	return value, j.publishing
+	return value, j.storable || len(j.seen) > 0
 }
 
 // publish commits values and ends their jobs, except those that were refused.
@@ -101,7 +108,6 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []m
 		default:
 			j.flight.TakeBack(j.began)
 			j.refusals++
-			j.publishing = false
 			again = append(again, j)
 		}
 	}

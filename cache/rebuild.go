@@ -132,7 +132,12 @@ func (c *Cache[K, V]) attempt(jobs []*job[K, V]) (again []*job[K, V]) {
 	if !c.fleet.Shared() { // else the lease step finds what was published while jobs waited for their place
 		jobs = slices.DeleteFunc(slices.Clone(jobs), c.filledInQueue)
 	}
-	granted, held, again := c.lease(jobs, refusal)
+	granted, held, again := c.lease(jobs)
+	if refusal != nil {
+		c.abort(granted)
+		c.finishRefused(append(granted, held...), refusal)
+		return again
+	}
 	if len(granted)+len(held) == 0 {
 		return again
 	}
@@ -162,9 +167,8 @@ func (c *Cache[K, V]) mayBeLoadedElsewhere(jobs []*job[K, V], refusal error) boo
 }
 
 // lease asks for the leases of jobs and ends those that have an answer then. It returns the
-// jobs that are to be loaded, by their verdicts, and those that have to ask again. If jobs
-// got no place, none is loaded: refusal is the error of those that would have to be.
-func (c *Cache[K, V]) lease(jobs []*job[K, V], refusal error) (granted, held, again []*job[K, V]) {
+// jobs that are to be loaded, by their verdicts, and those that have to ask again.
+func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V]) {
 	var unknown []*job[K, V]
 	now := time.Now()
 	for i, grant := range c.askForLeases(jobs) {
@@ -180,9 +184,6 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V], refusal error) (granted, held, ag
 				j.seen = grant.Value.Data
 				again = append(again, j)
 			}
-		case verdict == mutexrebuild.Granted && refusal != nil:
-			c.fleet.Abort(j.ctx, j.lease)
-			c.finishRefused(jobs[i:i+1], refusal)
 		case verdict == mutexrebuild.Granted:
 			granted = append(granted, j)
 		case verdict == mutexrebuild.Unknown && j.warms: // every process would load all keys
@@ -198,8 +199,6 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V], refusal error) (granted, held, ag
 		case beside:
 			j.flight.TakeBack(j.besideAt)
 			c.finishLoaded(j)
-		case refusal != nil:
-			c.finishRefused(jobs[i:i+1], refusal)
 		default:
 			held = append(held, j)
 		}

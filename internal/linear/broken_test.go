@@ -176,7 +176,7 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	e.stamp", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	e.stamp",
 		},
 		"a value from Redis counts whatever its epoch": {
-			File: "cache/rebuild.go", Old: "if c.cleared(e) {", New: "if false {",
+			File: "cache/stale.go", Old: "if c.cleared(e) {", New: "if false {",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
