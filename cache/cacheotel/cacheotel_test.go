@@ -230,7 +230,10 @@ func TestTheWaitForAnotherProcessIsASpan(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, "it waits", func() bool { return c.Stats().Rebuild.Waits > 0 })
 	close(finish)
 	both.Wait()
-	r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.lease_wait")
+	want := []string{"GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.lease_wait", "cache.rebuild > cache.read"}
+	if got, _ := r.tree(); !slices.Equal(slices.Compact(got), want) { // on a slow machine it looks more than once
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 // A slow PUT showed its own span, and nothing of the hold, the transaction and the invalidation.
