@@ -75,8 +75,8 @@ type Options struct {
 	// the row for absent until the filter's next Rebuild. It is logged at Error.
 	FilterBestEffort bool
 	// Breaker protects the source. Caches of one database should share one; a loader
-	// of one of them may read the others, with the context that it got. Nil:
-	// one of the cache's own, with the defaults of its package and
+	// of one of them may read the others, with the context that it got: their loads run in
+	// its place, beside MaxConcurrent. Nil: one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
 	// Rebuild adjusts leases and waiting. With a Breaker given that has a Timeout,
