@@ -420,16 +420,21 @@ func (s *shop) foreignBytes() {
 
 // locks loses one lease with its Redis' data, and cannot renew another.
 func (s *shop) locks() {
-	for name, hurt := range map[string]func(*redistest.Server){
-		"lost":     func(server *redistest.Server) { check(s, server.Client(s).FlushAll(s.ctx).Err()) },
-		"renewals": func(server *redistest.Server) { server.Kill() },
+	for _, fault := range []struct {
+		name  string
+		lease time.Duration
+		hurt  func(*redistest.Server)
+	}{
+		{"lost", 9 * time.Second, func(server *redistest.Server) { check(s, server.Client(s).FlushAll(s.ctx).Err()) }},
+		// Its renewals fail for half a minute before the lease is lost, so that some are scraped.
+		{"renewals", 30 * time.Second, func(server *redistest.Server) { server.Kill() }},
 	} {
 		server := redistest.Start(s)
-		locker := must(lock.New(server.Client(s), lock.Options{Logger: quiet, Lease: 9 * time.Second}))
+		locker := must(lock.New(server.Client(s), lock.Options{Logger: quiet, Lease: fault.lease}))
 		s.Cleanup(func() { _ = locker.Close() })
 		_ = must(locker.Lock(s.ctx, "order"))
-		check(s, cacheprom.RegisterLocker(s.registry, name, locker))
-		hurt(server)
+		check(s, cacheprom.RegisterLocker(s.registry, fault.name, locker))
+		fault.hurt(server)
 	}
 }
 
