@@ -81,8 +81,8 @@ func (p *Place) inside(b *Breaker) bool {
 }
 
 // Acquire waits for a place for a function. It returns ErrOpen or ErrLimited where Do does.
-// The end of ctx ends the waiting and nothing else: the error then is an ErrLimited that
-// matches the error of ctx and its cause. The deadline of ctx, as it is when the waiting
+// The end of ctx ends the waiting and nothing else, so a place that is free is taken also
+// after it: the error then is an ErrLimited that matches the error of ctx and its cause. The deadline of ctx, as it is when the waiting
 // begins, decides whether it is worth while.
 //
 // The caller may do something in its place before Run, such as asking for a lease, and may
@@ -99,10 +99,6 @@ func (b *Breaker) TryAcquire(ctx context.Context, class Class) (*Place, error) {
 }
 
 func (b *Breaker) acquire(ctx context.Context, class Class, waits bool) (*Place, error) {
-	if ctx.Err() != nil {
-		b.tally.left.Add(1)
-		return nil, ended(ctx)
-	}
 	if b.circuit.refuses() {
 		b.tally.refused(ErrOpen)
 		return nil, ErrOpen

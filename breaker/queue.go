@@ -125,6 +125,8 @@ func (q *queue) enlist(ctx context.Context, w *waiter, waits bool) error {
 	switch {
 	case q.shut != nil:
 		return q.shut
+	case ctx.Err() != nil:
+		return left(ctx)
 	case !waits || q.longest < 0:
 		return q.refusal(class, "")
 	case q.waiting[class].len >= q.maxQueue:
@@ -199,7 +201,7 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 		case err := <-w.ready:
 			return err
 		case <-ctx.Done():
-			return q.giveUp(w, fmt.Errorf("%w: %w", ErrLimited, &gone{ended(ctx)}))
+			return q.giveUp(w, left(ctx))
 		case <-timer.C:
 			if _, ends := ctx.Deadline(); ends && !q.capped {
 				timer.Reset(q.longest) // the deadline of a context that speaks for several callers may move
@@ -209,6 +211,9 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 		}
 	}
 }
+
+// left is the error of a caller who does not wait for a place any more.
+func left(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrLimited, &gone{ended(ctx)}) }
 
 // giveUp ends the waiting of w with err, unless it has just ended otherwise.
 func (q *queue) giveUp(w *waiter, err error) error {

@@ -67,7 +67,8 @@
 //     it. A loader that panics or calls Goexit fails those who wait for it, and
 //     nothing else.
 //   - Bounded load: the source runs at most the breaker's number of loads at a
-//     time, also when Redis is down; the library never retries a load that failed.
+//     time, not counting those that loaders make of the same breaker, also when
+//     Redis is down; the library never retries a load that failed.
 //   - Honest errors: an outage never looks like [ErrNotFound], and an error of
 //     Redis never comes out of Get.
 //   - Finite life: everything written to Redis has a TTL, shortened at random so

@@ -18,7 +18,7 @@ var (
 	// ErrOverloaded reports that the source was not asked, to spare it. It also
 	// matches the cause, breaker.ErrOpen or breaker.ErrLimited. The latter comes at
 	// once if the load could not be expected to end before the caller's deadline, and its
-	// text says which limit it was and how long the wait would have been.
+	// text says which limit it was.
 	ErrOverloaded = errors.New("cache: overloaded")
 	// ErrInvalidKey reports a key that is too long or has no text form.
 	ErrInvalidKey = errors.New("cache: invalid key")

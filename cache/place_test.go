@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // places gives each cache a breaker of its own with room for n loads.
@@ -208,4 +210,73 @@ func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 			r.Errorf("%d loads", n)
 		}
 	})
+}
+
+// The breaker has no place for a key that nobody else loads. Catches a lease that is kept
+// for a load that never begins: other processes would wait until it ends by itself.
+func TestALeaseWithoutAPlaceIsGivenBackAtOnce(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 1, 2), newLatch()
+		full := open(r, source.source(), func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
+		})
+		other := open(r, source.source())
+		source.slowly(gate.wait)
+		hangs := full.getting(r.ctx, 1)
+		gate.arrived(r)
+		source.slowly(nil)
+		if _, err := full.Get(r.ctx, 2); !errors.Is(err, cache.ErrOverloaded) {
+			r.Errorf("Get without a place: %v, want ErrOverloaded", err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		other.gives(r, 2, "v1")
+		if took := time.Since(began); took > 100*time.Millisecond {
+			r.Errorf("the other process has waited for %v", took)
+		}
+		close(gate.open)
+		<-hangs
+	})
+}
+
+// The only caller of a key leaves between its look and its place at the breaker. Catches a
+// load whose end, "nobody waits any more", is the answer of callers who come later.
+func TestALoadThatNobodyWaitsForIsNobodysError(t *testing.T) {
+	for name, free := range map[string]bool{"a place is free": true, "none is": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{}, func(r *rig, _ *redistest.MiniServer) {
+				source, gate, late := newRows(r, 1, 2), newLatch(), newLatch()
+				ctx, leave := context.WithCancel(r.ctx)
+				c := open(r, source.source(), places(1), func(o *cache.Options) {
+					o.Hooks.Rebuild = func(with context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+						if op.Key == "2" && ctx.Err() == nil {
+							leave()
+							_ = late.wait(r.ctx, 2)
+						}
+						return with, nil
+					}
+				})
+				if !free {
+					source.slowly(gate.wait)
+					c.getting(r.ctx, 1)
+					gate.arrived(r)
+					source.slowly(nil)
+				}
+				if _, err := c.Get(ctx, 2); !errors.Is(err, context.Canceled) {
+					r.Errorf("the caller who left: %v", err)
+				}
+				close(late.open)
+				synctest.Wait()
+				second := c.getting(r.ctx, 2)
+				synctest.Wait()
+				close(gate.open)
+				if got := <-second; got.value != "v1" || got.err != nil {
+					r.Errorf("got %q, %v, want v1", got.value, got.err)
+				}
+				if n := source.loads(2); n != 1 {
+					r.Errorf("loaded %d times, want once", n)
+				}
+			})
+		})
+	}
 }

@@ -26,7 +26,7 @@ type crowd[R any] struct {
 // Waiting returns a context for what flights wait for before they load. It ends with ctx,
 // and with ErrDeserted when all callers of flights have left; the callers who join after
 // that have another flight. Its deadline is when the last of them leaves; there is none if
-// somebody stays until the end. It moves as callers come. stop ends the context; until then
+// somebody stays until the end, also if ctx has one. It moves as callers come. stop ends the context; until then
 // it is the only one of these flights.
 func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting context.Context, stop func()) {
 	c := &crowd[R]{group: g, flights: flights}
@@ -57,8 +57,10 @@ func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
 	for _, f := range c.flights {
 		switch {
 		case f.waiting() == 0:
-		case f.patient || f.alone || f.apart:
+		case f.alone || f.apart:
 			return c.Context.Deadline()
+		case f.patient:
+			return time.Time{}, false
 		case f.deadline.After(last):
 			last = f.deadline
 		}

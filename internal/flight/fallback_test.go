@@ -214,7 +214,7 @@ func TestTheCrowdsDeadlineIsThatOfTheLastToLeave(t *testing.T) {
 	wants(t.Context(), "with a patient one")
 	stop()
 	waiting, stop = g.Waiting(bound, c.Flight)
-	wants(bound, "with a patient one, bound")
+	wants(t.Context(), "with a patient one, bound") // bound ends the waiting, and does not lengthen it
 	stop()
 	c.Flight.Finish("", nil, nil)
 }

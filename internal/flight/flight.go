@@ -376,13 +376,15 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 
 // Refuse is Finish with the error of a load that was not begun, for lack of time or since
 // nobody waits. It says nothing about the source, so it is held only for callers who have a
-// fallback. If it is ErrDeserted, who has joined since goes on to the next flight.
+// fallback. ErrDeserted is not held: who has joined since goes on to the next flight.
 func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	f.holdError(err, true)
-	if f.decidedAt = f.joined; errors.Is(err, ErrDeserted) && !f.group.closed {
+	if errors.Is(err, ErrDeserted) && !f.group.closed {
 		f.decidedAt = f.desertedAt
+	} else {
+		f.holdError(err, true)
+		f.decidedAt = f.joined
 	}
 	var none R
 	return f.finish(none, err)
