@@ -142,7 +142,7 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 			after: []string{"committed", "finish", "finish, cached"}, nobody: []string{"missed", "granted", "loaded", "commit"}},
 		{name: "nobody may join from just before the publication on", edits: []mutant.Edit{joinAny,
 			{File: "mutexrebuild/rebuild.go", Old: "\tf.Decide()\n\toutcome :=", New: "\tf.LeaveEarly()\n\toutcome :="},
-			{File: "internal/flight/flight.go", Old: "\t\tdelete(g.flights, f.ID)\n", New: "\t\tf.leaveEarly()\n"},
+			{File: "internal/flight/flight.go", Old: "\tdelete(f.among, f.ID)\n", New: "\tf.leaveEarly()\n"},
 			{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -150,8 +150,8 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 }
 
 func (f *Flight[R]) leaveEarly() {
-	if f.group.flights[f.ID] == f {
-		delete(f.group.flights, f.ID)
+	if f.among[f.ID] == f {
+		delete(f.among, f.ID)
 	}
 }
 
