@@ -81,9 +81,9 @@ func (p *Place) inside(b *Breaker) bool {
 }
 
 // Acquire waits for a place for a function. It returns ErrOpen or ErrLimited where Do does.
-// The end of ctx ends the waiting and nothing else, so a place that is free is taken also
-// after it: the error then is an ErrLimited that matches the error of ctx and its cause. The deadline of ctx, as it is when the waiting
-// begins, decides whether it is worth while.
+// The end of ctx ends the waiting, with an ErrLimited that matches the error of ctx and its
+// cause, and nothing else: a place that is free is taken also after it. The deadline of ctx,
+// as it is when the waiting begins, decides whether it is worth while.
 //
 // The caller may do something in its place before Run, such as asking for a lease, and may
 // give the place back by Release instead. It should do so at once if there is nothing to

@@ -23,6 +23,11 @@ func places(n int) func(*cache.Options) {
 	}
 }
 
+// onePlace gives a cache a breaker of its own with room for one load, where nobody waits.
+func onePlace(o *cache.Options) {
+	o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
+}
+
 // One process begins a cold start a moment before the other. Catches leases that are
 // taken before there is a place: the first process would have those of all keys, and the
 // second would load nothing. So 500 keys took four processes as long as one.
@@ -117,9 +122,7 @@ func TestABatchTakesItsLeasesInItsPlace(t *testing.T) {
 func TestARefusedLoadWaitsForThatOfAnotherProcess(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source, gate := newRows(r, 1, 2), newLatch()
-		full := open(r, source.source(), func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
-		})
+		full := open(r, source.source(), onePlace)
 		other := open(r, source.source())
 		source.slowly(gate.wait)
 		hangs := full.getting(r.ctx, 1)
@@ -217,9 +220,7 @@ func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 func TestALeaseWithoutAPlaceIsGivenBackAtOnce(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source, gate := newRows(r, 1, 2), newLatch()
-		full := open(r, source.source(), func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
-		})
+		full := open(r, source.source(), onePlace)
 		other := open(r, source.source())
 		source.slowly(gate.wait)
 		hangs := full.getting(r.ctx, 1)
