@@ -245,3 +245,19 @@ func TestTheDegradedLimitIsNamed(t *testing.T) {
 		close(release)
 	})
 }
+
+// Calls of all classes run within MaxConcurrent. Catches a text that names the limit of the
+// class, with places that are free.
+func TestARefusalNamesTheLimitThatWasReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MaxDegraded: -1, MaxBackground: -1, QueueTimeout: time.Second})
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		for _, class := range []breaker.Class{breaker.Normal, breaker.Degraded, breaker.Background} {
+			if _, err := b.Acquire(t.Context(), class); err == nil || !strings.Contains(err.Error(), "the 1 places of MaxConcurrent are taken") {
+				t.Errorf("class %d: %v", class, err)
+			}
+		}
+		close(release)
+	})
+}

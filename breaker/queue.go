@@ -207,7 +207,10 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 				timer.Reset(q.longest) // the deadline of a context that speaks for several callers may move
 				continue
 			}
-			return q.giveUp(w, q.refusal(w.place.class, ", and this call has waited for QueueTimeout"))
+			q.mu.Lock()
+			err := q.refusal(w.place.class, ", and this call has waited for QueueTimeout")
+			q.mu.Unlock()
+			return q.giveUp(w, err)
 		}
 	}
 }
@@ -273,8 +276,11 @@ type refusal struct {
 	why   string // it does not wait
 }
 
-// refusal refuses a call of class. The caller may hold q.mu.
+// refusal refuses a call of class, by the limit that was reached. The caller holds q.mu.
 func (q *queue) refusal(class Class, why string) error {
+	if q.taken[class] < q.limits[class] {
+		class = Normal
+	}
 	return &refusal{q.name, q.limits[class], class, why}
 }
 
