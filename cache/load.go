@@ -54,12 +54,11 @@ func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*breaker.
 	}
 	waiting, stop := c.flights.Waiting(ctx, flights...)
 	defer stop()
-	class := jobs[0].class
-	if class == degraded && try {
-		place, err := c.breaker.TryAcquire(waiting, class)
-		return place, c.why(ctx, err)
+	acquire := c.breaker.Acquire
+	if jobs[0].class == degraded && try {
+		acquire = c.breaker.TryAcquire
 	}
-	place, err := c.breaker.Acquire(waiting, class)
+	place, err := acquire(waiting, jobs[0].class)
 	return place, c.why(ctx, err)
 }
 
