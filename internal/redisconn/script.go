@@ -21,9 +21,9 @@ type Call struct {
 
 // Eval runs script for each of calls and returns their replies, each with its own error:
 // the reply's, or ErrOutage, ErrTimeout, ErrBusy or that of ctx. That takes one trip to
-// each node, and a second one for the calls that met a server without the script. late is
-// called for each call that may still run when Eval has returned, with its reply, unless
-// it is nil.
+// each node, and a second one for the calls that met a server without the script, or a slot
+// that moves. late is called for each call that may still run when Eval has returned, with
+// its reply, unless it is nil.
 func (c *Conn) Eval(ctx context.Context, script *redis.Script, calls []Call, late func(i int, reply *redis.Cmd)) []*redis.Cmd {
 	if len(calls) == 1 {
 		return []*redis.Cmd{c.eval(ctx, script, op{key: calls[0].Keys[0], ride: late != nil}, calls[0], func(reply *redis.Cmd) {
@@ -33,12 +33,12 @@ func (c *Conn) Eval(ctx context.Context, script *redis.Script, calls []Call, lat
 		})}
 	}
 	replies := make([]*redis.Cmd, len(calls))
-	unknown := make([]int, len(calls)) // the calls to make, and then those that met a server without the script
-	for i := range unknown {
-		unknown[i] = i
+	left := make([]int, len(calls)) // the calls to make, and then those to make again
+	for i := range left {
+		left[i] = i
 	}
 	for _, eval := range []evaluate{script.EvalSha, script.Eval} {
-		asked, ops := unknown, make([]op, len(unknown)) // late may be called after unknown has changed
+		asked, ops := left, make([]op, len(left)) // late may be called after left has changed
 		for n, i := range asked {
 			replies[i] = eval(ctx, unsent{}, calls[i].Keys, calls[i].Args...)
 			ops[n] = op{key: calls[i].Keys[0], cmd: replies[i], ride: late != nil}
@@ -50,7 +50,7 @@ func (c *Conn) Eval(ctx context.Context, script *redis.Script, calls []Call, lat
 		}, func(n int, err error) {
 			replies[asked[n]] = failed(ctx, err)
 		})
-		if unknown = withoutScript(replies); len(unknown) == 0 {
+		if left = allUnrun(replies); len(left) == 0 {
 			break
 		}
 	}
@@ -70,7 +70,7 @@ func (c *Conn) eval(ctx context.Context, script *redis.Script, op op, call Call,
 		if err := l.doScript(ctx, op, reply, late); err != nil {
 			return failed(ctx, err)
 		}
-		if !redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+		if !unrun(reply) {
 			break
 		}
 	}
@@ -116,11 +116,20 @@ func failed(ctx context.Context, err error) *redis.Cmd {
 
 type evaluate func(ctx context.Context, c redis.Scripter, keys []string, args ...any) *redis.Cmd
 
-// withoutScript returns the indices of the replies of servers that do not know the
-// script. After such a reply Script.Run sends the text by itself; a pipeline does not.
-func withoutScript(replies []*redis.Cmd) (indices []int) {
+// unrun reports whether the reply is one after which the text of the script may do: the
+// server does not know the script, or it has sent the client on to another node, and that
+// one has too. While a slot moves, a script of two keys can meet ASK, TRYAGAIN and MOVED
+// one after the other, and go-redis gives up after ClusterOptions.MaxRedirects of them, 3.
+func unrun(reply *redis.Cmd) bool {
+	err := reply.Err()
+	return redis.HasErrorPrefix(err, "NOSCRIPT") || redis.HasErrorPrefix(err, "MOVED") ||
+		redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
+}
+
+// allUnrun returns the indices of the replies that are unrun.
+func allUnrun(replies []*redis.Cmd) (indices []int) {
 	for i, reply := range replies {
-		if redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+		if unrun(reply) {
 			indices = append(indices, i)
 		}
 	}
@@ -148,7 +157,7 @@ func (c *Conn) EvalAndWait(ctx context.Context, script *redis.Script, calls []Ca
 		}
 		wait := p.Do(ctx, "WAIT", replicas, max(timeout.Milliseconds(), 1)) // 0 would wait without limit
 		_, _ = p.Exec(ctx)                                                  // the replies have the errors
-		if len(withoutScript(replies)) == 0 {
+		if len(allUnrun(replies)) == 0 {
 			confirmed, err = wait.Int()
 			return replies, confirmed, err
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -178,3 +180,66 @@ func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
 		t.Errorf("got %d confirmations, %v, want an error", confirmed, err)
 	}
 }
+
+// go-redis follows a few redirections and then returns the last one. Evals of slots that
+// move must not end with it: an invalidation would report an error, and nothing has failed.
+//
+// Catches an Eval that asks again only where the script is not known.
+func TestARedirectionAtTheEndOfTheClientsPatienceIsAskedAgain(t *testing.T) {
+	s := redistest.Start(t)
+	for _, redirection := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN Multiple keys request during rehashing of slot"} {
+		for _, n := range []int{1, 10} {
+			do(t, s, "FLUSHALL")
+			rdb := s.Client(t)
+			rdb.AddHook(&refusesEach{once: map[string]bool{}, text: redirection})
+			calls := echoes(n, own)
+			wantEchoes(t, s.Client(t), calls, conn(rdb).Eval(t.Context(), echo, calls, nil))
+		}
+	}
+}
+
+// refusesEach answers the first command for each key with an error of Redis.
+type refusesEach struct {
+	text string
+	mu   sync.Mutex
+	once map[string]bool // the keys that it has refused
+}
+
+func (h *refusesEach) refuses(cmd redis.Cmder) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	args := cmd.Args()
+	if len(args) < 4 || h.once[fmt.Sprint(args[3])] {
+		return false
+	}
+	h.once[fmt.Sprint(args[3])] = true
+	cmd.SetErr(serverError(h.text))
+	return true
+}
+
+func (h *refusesEach) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *refusesEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.refuses(cmd) {
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *refusesEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		kept := slices.DeleteFunc(slices.Clone(cmds), h.refuses)
+		if len(kept) == 0 {
+			return nil
+		}
+		return next(ctx, kept)
+	}
+}
+
+// serverError is an error that Redis replies with.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (serverError) RedisError()     {}
