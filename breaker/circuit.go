@@ -75,6 +75,9 @@ func (c *circuit) admit() (settle func(verdict error), ok bool) {
 	return settle, err == nil
 }
 
+// tries reports, of a circuit that has just let a call in, whether that was to try: it is half-open.
+func (c *circuit) tries() bool { return c != nil && c.openUntil.Load() != 0 }
+
 func (c *circuit) state() State {
 	if c == nil {
 		return Closed

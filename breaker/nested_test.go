@@ -197,3 +197,70 @@ func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
 		calls.Wait()
 	})
 }
+
+// The function of the call that tries needs calls of its own Breaker, and they calls of theirs.
+// Catches a nested call that is refused as one beside the call that tries: such functions never
+// closed a Breaker. A nested call's own failure is its function's to judge.
+func TestTheCallThatTriesMayMakeNestedCalls(t *testing.T) {
+	for name, inner := range map[string]func(context.Context) error{"which succeed": succeed, "which fail": fail} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, other := newBreaker(t, breaker.Options{}), newBreaker(t, breaker.Options{})
+				trip(t, b)
+				time.Sleep(7 * time.Second)
+				ran, want := 0, inner(t.Context())
+				nest := func(fn func(context.Context) error) func(context.Context) error {
+					return func(ctx context.Context) error {
+						for range 2 {
+							if err := b.Do(ctx, fn); !errors.Is(err, want) {
+								t.Errorf("nested: got %v, want %v", err, want)
+							}
+							ran++
+						}
+						if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+							t.Errorf("beside it: got %v, want ErrOpen", err)
+						}
+						return want
+					}
+				}
+				err := b.Do(t.Context(), func(ctx context.Context) error {
+					_ = nest(nest(inner))(ctx)
+					_ = other.Do(ctx, nest(inner))
+					if b.State() != breaker.HalfOpen {
+						t.Errorf("got %v before the call that tries has ended, want half-open", b.State())
+					}
+					return nil
+				})
+				if err != nil || ran != 8 || b.State() != breaker.Closed {
+					t.Errorf("got %v after %d nested calls, and it is %v", err, ran, b.State())
+				}
+			})
+		})
+	}
+}
+
+// The call that tries has failed, and its function goes on. Catches a function whose nested
+// calls run as long as it does: they would reach a source that is not to be called.
+func TestNestedCallsEndWithTheVerdictOnTheCallThatTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, breaker.Options{Timeout: time.Second})
+		trip(t, b)
+		time.Sleep(7 * time.Second)
+		nested := make(chan error, 2)
+		_ = b.Do(t.Context(), func(ctx context.Context) error {
+			time.Sleep(2 * time.Second) // its caller got ErrTimeout
+			nested <- b.Do(context.WithoutCancel(ctx), succeed)
+			time.Sleep(5 * time.Second) // half-open again
+			release := make(chan struct{})
+			occupy(b, 1, release)
+			nested <- b.Do(context.WithoutCancel(ctx), succeed)
+			close(release)
+			return nil
+		})
+		for range 2 {
+			if err := <-nested; !errors.Is(err, breaker.ErrOpen) {
+				t.Errorf("got %v, want ErrOpen", err)
+			}
+		}
+	})
+}

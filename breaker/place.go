@@ -49,6 +49,7 @@ type Place struct {
 	nested bool   // within outer, so the queue does not know it
 	began  time.Time
 	state  atomic.Uint32
+	tries  atomic.Bool // its call was let in by a half-open circuit, which has no verdict yet
 }
 
 // The states of a Place.
@@ -138,13 +139,27 @@ func (p *Place) Run(ctx context.Context, fn func(ctx context.Context) error) err
 	if !p.state.CompareAndSwap(acquired, running) {
 		return ErrLimited
 	}
-	settle, ok := b.circuit.admit()
+	settle, ok := p.admit()
 	if !ok {
 		p.end(notCalled)
 		b.tally.refused(ErrOpen)
 		return ErrOpen
 	}
 	return p.run(context.WithValue(ctx, placeKey{}, p), fn, settle)
+}
+
+// admit lets the function of p run, whose verdict must then be given to settle. A half-open
+// circuit lets one call in, and with it those that its function makes: their verdicts are part
+// of its own.
+func (p *Place) admit() (settle func(verdict error), ok bool) {
+	for outer := p.outer; outer != nil; outer = outer.outer {
+		if outer.b == p.b && outer.tries.Load() {
+			return func(error) {}, true
+		}
+	}
+	settle, ok = p.b.circuit.admit()
+	p.tries.Store(ok && p.b.circuit.tries())
+	return settle, ok
 }
 
 // run calls fn and gives the verdict as soon as the call is over for its caller.
@@ -165,6 +180,7 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 		failed := err // a copy, or each call's error would be on the heap
 		b.lastFail.Store(&failed)
 	}
+	p.tries.Store(false)
 	settle(v)
 	b.tally.judged(v)
 

@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -248,6 +249,36 @@ func TestALoadDoesNotWaitForWhoWaitsForItsPlace(t *testing.T) {
 		}
 		if n := source.loads(7); n != 1 {
 			r.Errorf("%d loads of the product, want one", n)
+		}
+	})
+}
+
+// Every load of a category reads a product that nobody has cached. Catches a product's load
+// that a half-open breaker refuses because the category's is the one that tries: such loads
+// alone never closed it.
+func TestALoadThatReadsAColdKeyClosesTheBreaker(t *testing.T) {
+	inCells(t, nested, func(r *rig) {
+		b := must(breaker.New(breaker.Options{MinRequests: 1}))
+		with := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
+		}
+		down := true
+		products := open(r, cache.Source[int64, string]{Load: func(context.Context, int64) (string, error) { return "v1", nil }}, with("product"))
+		categories := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+			if down {
+				return "", errors.New("the source is down")
+			}
+			return products.Get(ctx, key)
+		}}, with("category"))
+		_, _ = categories.Get(r.ctx, 1)
+		if b.State() != breaker.Open {
+			r.Fatalf("the breaker is %v", b.State())
+		}
+		down = false
+		time.Sleep(7 * time.Second)
+		categories.gives(r, 2, "v1")
+		if b.State() != breaker.Closed {
+			r.Errorf("the breaker is %v", b.State())
 		}
 	})
 }
