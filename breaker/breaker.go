@@ -21,7 +21,7 @@
 // and [Options.FailureRatio] of them are failures. Open, it refuses everything for
 // about [Options.Cooldown]. Then it is half-open and lets one call at a time try:
 // the first success closes it, a failure opens it again. It refuses the calls
-// beside the one that tries. Only a closed breaker has a queue: otherwise a call
+// beside the one that tries, but not those that its function makes. Only a closed breaker has a queue: otherwise a call
 // that finds no place is refused at once.
 //
 // # The queue
@@ -148,6 +148,7 @@ func New(o Options) (*Breaker, error) {
 	}
 	if o.Name != "" {
 		b.timedOut = fmt.Errorf("%w after %v: %s", ErrTimeout, o.Timeout, o.Name)
+		b.log = b.log.To(o.Logger.With("breaker", o.Name))
 	}
 	if o.FailureRatio > 0 {
 		b.circuit = newCircuit(o, b.changed)
@@ -201,9 +202,9 @@ func (b *Breaker) changed(from, to State) {
 func (b *Breaker) logChange(from, to State) {
 	switch {
 	case from == Closed && to == Open:
-		b.log.Warn("a breaker is open: the source fails and is not called for a while", "breaker", b.o.Name, "error", *b.lastFail.Load())
+		b.log.Warn("a breaker is open: the source fails and is not called for a while", "error", *b.lastFail.Load())
 	case to == Closed:
-		b.log.Warn("a breaker is closed again: the source answers", "breaker", b.o.Name)
+		b.log.Warn("a breaker is closed again: the source answers")
 	}
 }
 

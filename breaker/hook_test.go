@@ -140,3 +140,18 @@ func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 		}
 	})
 }
+
+// Catches a line that says breaker="".
+func TestTheLinesOfABreakerWithoutANameDoNotNameIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log redistest.Log
+		b := newBreaker(t, breaker.Options{Logger: log.Logger()})
+		trip(t, b)
+		time.Sleep(7 * time.Second)
+		_ = b.Do(t.Context(), succeed)
+		synctest.Wait()
+		if log.Count("level=WARN") != 2 || log.Count("breaker=") != 0 {
+			t.Error(&log)
+		}
+	})
+}

@@ -116,14 +116,15 @@ func (l *locker) hears() bool {
 	return live && l.subscribed
 }
 
-// noteHearing tells the hook and the log when messages begin or cease to arrive.
+// noteHearing tells the hook when messages begin or cease to arrive, and the log if somebody
+// waits for one: a Locker whose calls do not wait, such as a server's of a Quorum, misses none.
 func (l *locker) noteHearing() {
 	hears := l.hears()
 	l.mu.Lock()
-	changed := hears != l.hearing
+	changed, waited := hears != l.hearing, len(l.rooms) > 0
 	l.hearing = hears
 	l.mu.Unlock()
-	if changed && !hears && !l.isClosed() {
+	if changed && !hears && waited && !l.isClosed() {
 		l.logNoMessages(l.logger)
 	}
 	if changed && l.hooks.Push != nil {

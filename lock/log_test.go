@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,10 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 	for i := range 50 {
 		leases = append(leases, must(t)(l.Lock(t.Context(), fmt.Sprint(i))))
 	}
+	patience, giveUp := context.WithCancel(t.Context())
+	var waiter sync.WaitGroup
+	waiter.Go(func() { _, _ = l.Lock(patience, "0") })
+	redistest.Eventually(t, 30*time.Second, "somebody waits", func() bool { return l.Stats().Waiting == 1 })
 	p.Blackhole(true)
 	for _, lease := range leases {
 		<-lease.Context().Done()
@@ -36,6 +41,8 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 			t.Errorf("%q was logged %d times", what, n)
 		}
 	}
+	giveUp()
+	waiter.Wait()
 	p.Heal()
 	text := log.String()
 	if strings.Contains(text, l.Process()) {

@@ -386,3 +386,28 @@ func endsBefore(t *testing.T, when string, lease *redlock.Lease, inRedis func() 
 		t.Errorf("%s: the lease ends here %v after its end in Redis", when, here.Sub(there))
 	}
 }
+
+// A Quorum asks its servers again and again and waits for no message. Catches a line for each
+// of them, that waiters ask every 250 ms, when the connections for messages break.
+func TestAQuorumDoesNotWarnOfMessagesThatItDoesNotNeed(t *testing.T) {
+	nodes := startServers(t, 3)
+	links, clients := nodes.behindProxies(t)
+	var log redistest.Log
+	var heard, missed atomic.Int32
+	q := open(t, clients, lock.Options{Logger: log.Logger(), Hooks: lock.Hooks{Push: func(hears bool) {
+		if hears {
+			heard.Add(1)
+		} else {
+			missed.Add(1)
+		}
+	}}})
+	redistest.Eventually(t, 30*time.Second, "messages arrive", func() bool { return heard.Load() >= 3 })
+	for _, link := range links {
+		link.Blackhole(true)
+	}
+	redistest.Eventually(t, 30*time.Second, "messages do not arrive", func() bool { return missed.Load() >= 3 })
+	_ = q.Close()
+	if n := log.Count("no messages from Redis"); n != 0 {
+		t.Errorf("%d lines:\n%s", n, &log)
+	}
+}
