@@ -12,13 +12,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A bookmark says how far a feed has been followed.
 type bookmark struct {
-	position Position // the zero Position: none is known
+	position feed.Position // the zero Position: none is known
 	// removed is the order of the position up to which filters have forgotten keys, or
 	// notYet.
 	removed uint64
@@ -95,11 +96,11 @@ func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	}
 	text := func(i int) string { t, _ := reply[i].(string); return t }
 	number := func(i int) uint64 { n, _ := strconv.ParseUint(text(i), 10, 64); return n }
-	return bookmark{position: Position{Text: text(1), Order: number(2)}, removed: number(3), covers: text(4)}, nil
+	return bookmark{position: feed.Position{Text: text(1), Order: number(2)}, removed: number(3), covers: text(4)}, nil
 }
 
 // uncovered reports whether the caches of a route may hold what was changed before the
 // position, because the follower that kept the bookmark had no such route.
 func (b bookmark) uncovered(r Route) bool {
-	return b.position == (Position{}) || !strings.Contains("\n"+b.covers+"\n", "\n"+r.name()+"\n")
+	return b.position == (feed.Position{}) || !strings.Contains("\n"+b.covers+"\n", "\n"+r.name()+"\n")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/logonce"
 )
 
@@ -16,13 +17,13 @@ func NewBookmarks(rdb redis.UniversalClient, feed string) Bookmarks {
 	return Bookmarks{newBookmarks(rdb, feed)}
 }
 
-func (b Bookmarks) Claim(ctx context.Context, fence int64) (Position, error) {
+func (b Bookmarks) Claim(ctx context.Context, fence int64) (feed.Position, error) {
 	at, err := b.kept.claim(ctx, fence)
 	return at.position, err
 }
 
 func (b Bookmarks) Keep(ctx context.Context, text string, order uint64) error {
-	return b.kept.keep(ctx, bookmark{position: Position{Text: text, Order: order}})
+	return b.kept.keep(ctx, bookmark{position: feed.Position{Text: text, Order: order}})
 }
 
 // CallsAgain has the next call carry a number that an earlier one had.

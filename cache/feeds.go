@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // FollowStats counts what [Follow] has done for a cache in this process. Of a fleet one
@@ -102,7 +104,7 @@ type reading struct {
 }
 
 // began notes a batch that is to be dealt with.
-func (r *reading) began(b Batch) {
+func (r *reading) began(b feed.Batch) {
 	r.behind.Store(max(b.Behind, 0))
 	if len(b.Changes) > 0 && !b.Committed.IsZero() {
 		r.since.Store(b.Committed.UnixNano())
@@ -110,7 +112,7 @@ func (r *reading) began(b Batch) {
 }
 
 // ended notes that a batch is dealt with.
-func (r *reading) ended(b Batch) {
+func (r *reading) ended(b feed.Batch) {
 	late := int64(0)
 	if since := r.since.Swap(0); since != 0 && b.Behind > 0 {
 		late = time.Now().UnixNano() - since

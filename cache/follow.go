@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
 )
@@ -72,13 +73,13 @@ const (
 // when a cache is closed, and another error at once if it cannot work: without feed or
 // routes, with some caches that have a Redis and some that have none, and while
 // this process follows a feed of that name already.
-func Follow(ctx context.Context, feed Feed, routes ...Route) error {
+func Follow(ctx context.Context, from feed.Feed, routes ...Route) error {
 	for _, r := range routes {
 		if r.cache != nil {
 			defer r.cache.feeds().want(ctx)()
 		}
 	}
-	f, err := newFollower(feed, routes)
+	f, err := newFollower(from, routes)
 	if err != nil {
 		return err
 	}
@@ -110,8 +111,8 @@ func Follow(ctx context.Context, feed Feed, routes ...Route) error {
 
 // Follow is the function [Follow] for one cache, whose key is the primary key of every
 // table that the feed tells of.
-func (c *Cache[K, V]) Follow(ctx context.Context, feed Feed) error {
-	return Follow(ctx, feed, c.Route("", nil))
+func (c *Cache[K, V]) Follow(ctx context.Context, from feed.Feed) error {
+	return Follow(ctx, from, c.Route("", nil))
 }
 
 // lead follows the feed while this process has the lock.
@@ -119,7 +120,7 @@ func (f *follower) lead(ctx context.Context) error {
 	if f.locker == nil {
 		return f.follow(ctx, 0)
 	}
-	return f.locker.Do(ctx, f.feed.Name(), func(ctx context.Context, lease *lock.Lease) error {
+	return f.locker.Do(ctx, f.from.Name(), func(ctx context.Context, lease *lock.Lease) error {
 		return f.follow(ctx, lease.Fence())
 	})
 }
@@ -140,7 +141,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	}
 	for {
 		batch, err := stream.Next(ctx)
-		if errors.Is(err, ErrPositionLost) {
+		if errors.Is(err, feed.ErrPositionLost) {
 			return errors.Join(err, f.lose(ctx, err))
 		}
 		if err != nil {
@@ -150,7 +151,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
 			return err
 		}
-		if batch.Position != (Position{}) {
+		if batch.Position != (feed.Position{}) {
 			if err := f.confirm(ctx, stream, batch); err != nil {
 				return err
 			}
@@ -160,9 +161,9 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 }
 
 // open opens the stream at the bookmark, or in the present.
-func (f *follower) open(ctx context.Context) (Stream, error) {
-	if f.now.position != (Position{}) {
-		stream, err := f.feed.Open(ctx, f.now.position)
+func (f *follower) open(ctx context.Context) (feed.Stream, error) {
+	if f.now.position != (feed.Position{}) {
+		stream, err := f.from.Open(ctx, f.now.position)
 		switch {
 		case err == nil:
 			// The follower that kept the bookmark may have died before it confirmed it.
@@ -171,7 +172,7 @@ func (f *follower) open(ctx context.Context) (Stream, error) {
 			}
 			_ = stream.Close()
 			return nil, err
-		case !errors.Is(err, ErrPositionLost):
+		case !errors.Is(err, feed.ErrPositionLost):
 			return nil, err
 		}
 		if err := f.lose(ctx, err); err != nil {
@@ -179,7 +180,7 @@ func (f *follower) open(ctx context.Context) (Stream, error) {
 		}
 	}
 	f.now.removed = notYet
-	stream, err := f.feed.Open(ctx, Position{})
+	stream, err := f.from.Open(ctx, feed.Position{})
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +188,7 @@ func (f *follower) open(ctx context.Context) (Stream, error) {
 }
 
 // cleared clears the caches that may hold what was changed before the stream begins.
-func (f *follower) cleared(ctx context.Context, stream Stream) (Stream, error) {
+func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream, error) {
 	done := map[followed]bool{}
 	for _, r := range f.routes {
 		if done[r.cache] || !f.now.uncovered(r) {
@@ -214,7 +215,7 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 }
 
 // apply has the caches forget what a batch has changed.
-func (f *follower) apply(ctx context.Context, batch Batch) error {
+func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	all, err := effectsOf(f.routes, batch)
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func (f *follower) apply(ctx context.Context, batch Batch) error {
 
 // confirm keeps the position of a batch whose changes are applied, has filters forget
 // what was deleted, and tells the feed.
-func (f *follower) confirm(ctx context.Context, stream Stream, batch Batch) error {
+func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
 	order := batch.Position.Order
 	first := order > f.now.removed
 	if first || f.now.removed == notYet && batch.Behind <= 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -23,15 +24,15 @@ var feedCells = []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "n
 // A writer changes the row alone, and knows no cache.
 func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
 	inCells(t, feedCells, func(r *rig) {
-		source, feed := newRows(r, 1, 2, 3), newLedger()
+		source, db := newRows(r, 1, 2, 3), newLedger()
 		c := open(r, source.source())
-		follows(r, feed, c)
+		follows(r, db, c)
 		for key := range int64(3) {
 			c.gives(r, key+1, "v1")
 		}
 		source.put(1, "v2")
 		source.put(2, "v2")
-		feed.confirms(r, feed.commit(updated(1), deleted(2)))
+		db.confirms(r, db.commit(updated(1), deleted(2)))
 		c.gives(r, 1, "v2")
 		c.gives(r, 2, "v2")
 		c.comesFrom(r, 3, r.near())
@@ -51,35 +52,35 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	reader := open(r, source.source())
 	c := openOn(r, redis.UniversalClient(proxy.Client(t)), source.source())
 	bookmark := func() string { return r.rdb.HGet(r.ctx, bookmarkKey(), "p").Val() }
-	feed.onConfirm = func(n int) error {
+	db.onConfirm = func(n int) error {
 		reader.gives(r, 1, "v"+strconv.Itoa(n+1))
 		if at := bookmark(); at != strconv.Itoa(n) {
 			r.Errorf("the feed confirms %d, and Redis has %q", n, at)
 		}
 		return nil
 	}
-	follows(r, feed, c)
+	follows(r, db, c)
 	for n := range 3 {
 		reader.gives(r, 1, "v"+strconv.Itoa(n+1))
 		source.put(1, "v"+strconv.Itoa(n+2))
-		feed.confirms(r, feed.commit(updated(1)))
+		db.confirms(r, db.commit(updated(1)))
 	}
 
 	proxy.Refuse(true)
 	proxy.Cut()
 	reader.gives(r, 1, "v4")
 	source.put(1, "v5")
-	feed.commit(updated(1))
+	db.commit(updated(1))
 	r.eventually("the follower notices that Redis is away", func() bool { return c.Stats().Follow.Failures > 0 })
-	if n, at := feed.done(), bookmark(); n != 3 || at != "3" {
+	if n, at := db.done(), bookmark(); n != 3 || at != "3" {
 		r.Errorf("confirmed up to %d, kept at %q, while Redis confirms nothing", n, at)
 	}
 	proxy.Heal()
-	feed.confirms(r, 4)
+	db.confirms(r, 4)
 }
 
 // Changes that come while nobody follows wait in the database, and the next follower, in
@@ -87,18 +88,18 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1, 2), newLedger()
+	source, db := newRows(r, 1, 2), newLedger()
 	a, b := open(r, source.source()), open(r, source.source())
-	stop := follows(r, feed, a)
-	feed.confirms(r, feed.commit(updated(1)))
+	stop := follows(r, db, a)
+	db.confirms(r, db.commit(updated(1)))
 	stop()
 	a.gives(r, 1, "v1")
 	a.gives(r, 2, "v1")
 	source.put(1, "v2")
-	feed.commit(updated(1))
+	db.commit(updated(1))
 	source.forget()
-	follows(r, feed, b)
-	feed.confirms(r, 2)
+	follows(r, db, b)
+	db.confirms(r, 2)
 	a.gives(r, 1, "v2")
 	a.gives(r, 2, "v1")
 	if n := source.loads(2); n != 0 {
@@ -110,12 +111,12 @@ func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 func TestOneProcessOfAFleetFollows(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	stops, caches := map[*probe[int64, string]]func(){}, []*probe[int64, string]{}
 	for range 3 {
 		c := open(r, source.source())
 		caches = append(caches, c)
-		stops[c] = following(r, feed, c.Route("product", nil))
+		stops[c] = following(r, db, c.Route("product", nil))
 	}
 	leaders := func() (n int) {
 		for _, c := range caches {
@@ -129,7 +130,7 @@ func TestOneProcessOfAFleetFollows(t *testing.T) {
 		if n == 0 { // what commits later waits for the next follower
 			r.eventually("one follows", func() bool { return leaders() == 1 })
 		}
-		feed.confirms(r, feed.commit(updated(1)))
+		db.confirms(r, db.commit(updated(1)))
 		var leader *probe[int64, string]
 		for _, c := range caches {
 			if c.Stats().Follow.Following {
@@ -139,7 +140,7 @@ func TestOneProcessOfAFleetFollows(t *testing.T) {
 				leader = c
 			}
 		}
-		if opens := feed.opens(); opens != n+1 || leader == nil {
+		if opens := db.opens(); opens != n+1 || leader == nil {
 			r.Fatalf("%d streams for %d followers, leader %v", opens, n+1, leader)
 		}
 		stops[leader]()
@@ -153,35 +154,35 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			server := start(t)
 			r := onServer(t, server, cell{redis: "real"})
-			source, feed := newRows(r, 1), newLedger()
+			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
 			c := open(r, source.source(), logged(&log))
 			reader := open(r, source.source())
-			feed.commit() // the stream begins somewhere
-			openNow := func(from cache.Position) error {
-				if from == (cache.Position{}) {
+			db.commit() // the stream begins somewhere
+			openNow := func(from feed.Position) error {
+				if from == (feed.Position{}) {
 					reader.gives(r, 1, "v1")
 					source.put(1, "v2") // and nobody is told
 				}
 				return nil
 			}
 			if how == "nothing in Redis" {
-				feed.set(func() { feed.onOpen = openNow })
-				following(r, feed, c.Route("product", nil))
+				db.set(func() { db.onOpen = openNow })
+				following(r, db, c.Route("product", nil))
 			} else {
-				stop := follows(r, feed, c)
-				feed.confirms(r, feed.commit(updated(1)))
+				stop := follows(r, db, c)
+				db.confirms(r, db.commit(updated(1)))
 				lose := func() {
-					feed.onOpen = openNow
-					feed.written, feed.at = append(feed.written, nil, nil), append(feed.at, time.Now(), time.Now())
-					feed.purged, feed.blind = len(feed.written), how == "Next alone"
+					db.onOpen = openNow
+					db.written, db.at = append(db.written, nil, nil), append(db.at, time.Now(), time.Now())
+					db.purged, db.blind = len(db.written), how == "Next alone"
 				}
 				if how == "Open" {
 					stop()
-					feed.set(lose)
-					following(r, feed, c.Route("product", nil))
+					db.set(lose)
+					following(r, db, c.Route("product", nil))
 				} else {
-					feed.set(lose)
+					db.set(lose)
 				}
 				log.Await(t, "changes are lost to the feed")
 			}
@@ -191,7 +192,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 				r.Errorf("%d positions are lost", n)
 			}
 			source.put(1, "v3")
-			feed.confirms(r, feed.commit(updated(1)))
+			db.confirms(r, db.commit(updated(1)))
 			reader.gives(r, 1, "v3")
 		})
 	}
@@ -204,7 +205,7 @@ func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
 	rdb := server.Client(t)
 	text := func() string { return rdb.HGet(t.Context(), bookmarkKey(), "p").Val() }
 	old, next := cache.NewBookmarks(rdb, "shop"), cache.NewBookmarks(rdb, "shop")
-	if at, err := old.Claim(t.Context(), 7); err != nil || at != (cache.Position{}) {
+	if at, err := old.Claim(t.Context(), 7); err != nil || at != (feed.Position{}) {
 		t.Fatal(at, err)
 	}
 	if err := errors.Join(old.Keep(t.Context(), "a", 1), old.Keep(t.Context(), "b", 2)); err != nil {
@@ -214,7 +215,7 @@ func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
 	if err := old.Keep(t.Context(), "a", 1); err == nil || text() != "b" {
 		t.Errorf("a late call has its way: %v, %q", err, text())
 	}
-	if at, err := next.Claim(t.Context(), 8); err != nil || at != (cache.Position{Text: "b", Order: 2}) {
+	if at, err := next.Claim(t.Context(), 8); err != nil || at != (feed.Position{Text: "b", Order: 2}) {
 		t.Errorf("got %v, %v", at, err)
 	}
 	for range 3 {
@@ -234,30 +235,30 @@ func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
 // works the change is dealt with.
 func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 	for name, test := range map[string]struct {
-		keys func(cache.Row) ([]int64, error)
-		row  cache.Change
+		keys func(feed.Row) ([]int64, error)
+		row  feed.Change
 		says string
 	}{
 		"a column that is not there": {
-			keys: func(row cache.Row) ([]int64, error) { id, err := row.Int("product_id"); return []int64{id}, err },
+			keys: func(row feed.Row) ([]int64, error) { id, err := row.Int("product_id"); return []int64{id}, err },
 			says: `the feed tells no column \"product_id\"`,
 		},
-		"a panic":         {keys: func(cache.Row) ([]int64, error) { panic("no such luck") }, says: "no such luck"},
-		"a Goexit":        {keys: func(cache.Row) ([]int64, error) { runtime.Goexit(); return nil, nil }, says: "Goexit"},
-		"an error":        {keys: func(cache.Row) ([]int64, error) { return nil, errors.New("not today") }, says: "not today"},
-		"two key columns": {row: cache.Change{Table: "product", Kind: cache.Updated, New: row(1, ""), Key: []string{"id", "slug"}}, says: "primary key has 2 columns"},
-		"no key":          {row: cache.Change{Table: "product", Kind: cache.Updated, New: row(1, "")}, says: "primary key has 0 columns"},
+		"a panic":         {keys: func(feed.Row) ([]int64, error) { panic("no such luck") }, says: "no such luck"},
+		"a Goexit":        {keys: func(feed.Row) ([]int64, error) { runtime.Goexit(); return nil, nil }, says: "Goexit"},
+		"an error":        {keys: func(feed.Row) ([]int64, error) { return nil, errors.New("not today") }, says: "not today"},
+		"two key columns": {row: feed.Change{Table: "product", Kind: feed.Updated, New: row(1, ""), Key: []string{"id", "slug"}}, says: "primary key has 2 columns"},
+		"no key":          {row: feed.Change{Table: "product", Kind: feed.Updated, New: row(1, "")}, says: "primary key has 0 columns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := start(t)
 			r := onServer(t, server, cell{redis: "real"})
-			source, feed := newRows(r, 1), newLedger()
+			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
 			c := open(r, source.source(), logged(&log))
 			var healed atomic.Bool
 			keys := test.keys
 			if keys != nil {
-				keys = func(row cache.Row) ([]int64, error) {
+				keys = func(row feed.Row) ([]int64, error) {
 					if healed.Load() {
 						id, err := row.Int("id")
 						return []int64{id}, err
@@ -265,16 +266,16 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 					return test.keys(row)
 				}
 			}
-			stop := follows(r, feed, c, c.Route("product", keys))
+			stop := follows(r, db, c, c.Route("product", keys))
 			c.gives(r, 1, "v1")
 			source.put(1, "v2")
 			change := test.row
 			if change.Table == "" {
 				change = updated(1)
 			}
-			feed.commit(change)
+			db.commit(change)
 			r.eventually("it is tried again", func() bool { return c.Stats().Follow.Failures >= 3 })
-			if n := feed.done(); n != 0 {
+			if n := db.done(); n != 0 {
 				r.Errorf("%d transactions are confirmed", n)
 			}
 			log.Await(t, "following a feed has failed")
@@ -284,10 +285,10 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 			healed.Store(true)
 			if keys == nil {
 				stop()
-				following(r, feed, c.Route("product", func(row cache.Row) ([]int64, error) { return []int64{1}, nil }))
+				following(r, db, c.Route("product", func(row feed.Row) ([]int64, error) { return []int64{1}, nil }))
 				return // it begins in the present: nothing was confirmed before
 			}
-			feed.confirms(r, 1)
+			db.confirms(r, 1)
 			c.gives(r, 1, "v2")
 		})
 	}
@@ -298,7 +299,7 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	values := map[string]string{"old": "v1", "other": "v1"}
 	var mu sync.Mutex
 	products := open(r, source.source())
@@ -310,7 +311,7 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 		}
 		return "", cache.ErrNotFound
 	}}, func(o *cache.Options) { o.Name, o.Filter = "slug", nil })
-	follows(r, feed, products, products.Route("product", nil), bySlug.Route("product", slugs))
+	follows(r, db, products, products.Route("product", nil), bySlug.Route("product", slugs))
 	bySlug.gives404(r, "new")
 	bySlug.gives404(r, "new") // in Redis now
 	bySlug.gives(r, "old", "v1")
@@ -319,7 +320,7 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	values["new"] = "v1"
 	delete(values, "old")
 	mu.Unlock()
-	feed.confirms(r, feed.commit(cache.Change{Table: "product", Kind: cache.Updated, Old: row(1, "old"), New: row(1, "new"), Key: byID}))
+	db.confirms(r, db.commit(feed.Change{Table: "product", Kind: feed.Updated, Old: row(1, "old"), New: row(1, "new"), Key: byID}))
 	bySlug.gives(r, "new", "v1")
 	bySlug.gives404(r, "old")
 	bySlug.comesFrom(r, "other", cache.TierRedis)
@@ -329,17 +330,17 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1, 2), newLedger()
+	source, db := newRows(r, 1, 2), newLedger()
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })
-	follows(r, feed, c, c.Route("product", nil), other.Route("order", nil))
+	follows(r, db, c, c.Route("product", nil), other.Route("order", nil))
 	c.gives(r, 1, "v1")
 	other.gives(r, 1, "v1")
 	source.put(1, "v2")
-	feed.confirms(r, feed.commit(cache.Change{Table: "product", Kind: cache.Truncated}))
+	db.confirms(r, db.commit(feed.Change{Table: "product", Kind: feed.Truncated}))
 	c.gives(r, 1, "v2")
 	other.gives(r, 1, "v1")
-	feed.confirms(r, feed.commit(cache.Change{Table: "order", Kind: cache.Updated, New: row(1, ""), Key: byID}))
+	db.confirms(r, db.commit(feed.Change{Table: "order", Kind: feed.Updated, New: row(1, ""), Key: byID}))
 	other.gives(r, 1, "v2")
 }
 
@@ -349,28 +350,28 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	const size = 20_000
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r), newLedger()
+	source, db := newRows(r), newLedger()
 	c := open(r, source.source())
-	feed.part = 1000
-	follows(r, feed, c)
-	changes := make([]cache.Change, size)
+	db.part = 1000
+	follows(r, db, c)
+	changes := make([]feed.Change, size)
 	for i := range changes {
 		changes[i] = updated(int64(i % (size / 2))) // each twice, far apart
 	}
-	feed.confirms(r, feed.commit(updated(1)))
+	db.confirms(r, db.commit(updated(1)))
 	before, parts := server.Calls("publish"), 0
-	feed.set(func() {
-		feed.onNext = func() error {
+	db.set(func() {
+		db.onNext = func() error {
 			if parts++; parts == 12 { // the database goes away in the middle
 				return errors.New("connection reset")
 			}
-			if n := feed.done(); n != 1 && parts < 12+size/feed.part {
+			if n := db.done(); n != 1 && parts < 12+size/db.part {
 				r.Errorf("%d transactions are confirmed, of one that goes on", n)
 			}
 			return nil
 		}
 	})
-	feed.confirms(r, feed.commit(changes...))
+	db.confirms(r, db.commit(changes...))
 	if n := server.Calls("publish") - before; n < size/2 {
 		r.Errorf("%d of %d keys were invalidated", n, size/2)
 	}
@@ -421,36 +422,36 @@ func (f *census) counts(what map[string]int, id string) int {
 func TestAKeyIsRemovedFromTheFilterOnce(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed, filter := newRows(r), newLedger(), newCensus()
+	source, db, filter := newRows(r), newLedger(), newCensus()
 	c := open(r, source.source(), func(o *cache.Options) { o.Filter = filter })
 	filter.onRemove = func() {
-		if at := r.rdb.HGet(r.ctx, bookmarkKey(), "p").Val(); at != strconv.Itoa(feed.done()+1) {
-			r.Errorf("removed before the position is kept: %q, confirmed %d", at, feed.done())
+		if at := r.rdb.HGet(r.ctx, bookmarkKey(), "p").Val(); at != strconv.Itoa(db.done()+1) {
+			r.Errorf("removed before the position is kept: %q, confirmed %d", at, db.done())
 		}
 	}
 	// Without a position nothing is known of what was removed before, until the stream has
 	// caught up.
-	follows(r, feed, c)
-	feed.set(func() { // the first is read while there is another one to come
-		feed.written = append(feed.written, []cache.Change{deleted(1)}, []cache.Change{deleted(7)})
-		feed.at = append(feed.at, time.Now(), time.Now())
+	follows(r, db, c)
+	db.set(func() { // the first is read while there is another one to come
+		db.written = append(db.written, []feed.Change{deleted(1)}, []feed.Change{deleted(7)})
+		db.at = append(db.at, time.Now(), time.Now())
 	})
-	feed.confirms(r, 2)
-	feed.confirms(r, feed.commit(inserted(2), inserted(3), updated(4)))
+	db.confirms(r, 2)
+	db.confirms(r, db.commit(inserted(2), inserted(3), updated(4)))
 
-	feed.set(func() { feed.repeat = 2 })
+	db.set(func() { db.repeat = 2 })
 	failures := 0
-	feed.set(func() {
-		feed.onConfirm = func(n int) error { // so the stream is opened anew, a little before
+	db.set(func() {
+		db.onConfirm = func(n int) error { // so the stream is opened anew, a little before
 			if failures++; failures <= 3 {
 				return errors.New("connection reset")
 			}
 			return nil
 		}
 	})
-	feed.commit(deleted(2), deleted(2), cache.Change{Table: "product", Kind: cache.Updated, Old: row(5, ""), New: row(6, ""), Key: byID})
-	feed.confirms(r, 4)
-	feed.confirms(r, feed.commit(deleted(3)))
+	db.commit(deleted(2), deleted(2), feed.Change{Table: "product", Kind: feed.Updated, Old: row(5, ""), New: row(6, ""), Key: byID})
+	db.confirms(r, 4)
+	db.confirms(r, db.commit(deleted(3)))
 	for id, want := range map[string]int{"1": 0, "7": 0, "2": 2, "3": 1, "4": 0, "5": 1, "6": 0} {
 		if n := filter.counts(filter.removed, id); n != want {
 			r.Errorf("%s was removed %d times, want %d", id, n, want)
@@ -473,25 +474,25 @@ func TestWhatMayStillExistIsNotRemovedFromTheFilter(t *testing.T) {
 	r := onServer(t, server, cell{redis: "real"})
 	for name, route := range map[string]func(c *probe[int64, string]) cache.Route{
 		"a func": func(c *probe[int64, string]) cache.Route {
-			return c.Route("product", func(cache.Row) ([]int64, error) { return []int64{7}, nil })
+			return c.Route("product", func(feed.Row) ([]int64, error) { return []int64{7}, nil })
 		},
 		"no table": func(c *probe[int64, string]) cache.Route { return c.Route("", nil) },
 		"long ago": func(c *probe[int64, string]) cache.Route { return c.Route("product", nil) },
 	} {
 		r.Run(name, func(t *testing.T) {
-			feed, filter := newLedger(), newCensus()
-			feed.name = name
+			db, filter := newLedger(), newCensus()
+			db.name = name
 			c := open(r, newRows(r).source(), func(o *cache.Options) { o.Name, o.Filter = name, filter })
-			stop := follows(r, feed, c, route(c))
+			stop := follows(r, db, c, route(c))
 			defer stop()
-			feed.confirms(r, feed.commit(updated(1)))
-			feed.set(func() {
-				feed.written, feed.at = append(feed.written, []cache.Change{deleted(7)}), append(feed.at, time.Now())
+			db.confirms(r, db.commit(updated(1)))
+			db.set(func() {
+				db.written, db.at = append(db.written, []feed.Change{deleted(7)}), append(db.at, time.Now())
 				if name == "long ago" {
-					feed.at[1] = time.Now().Add(-time.Minute)
+					db.at[1] = time.Now().Add(-time.Minute)
 				}
 			})
-			feed.confirms(r, 2)
+			db.confirms(r, 2)
 			if n := filter.counts(filter.removed, "7"); n != 0 {
 				t.Errorf("removed %d times", n)
 			}
@@ -510,14 +511,14 @@ func TestFiltersLearnAndForgetByTheFeed(t *testing.T) {
 			}))
 			t.Cleanup(func() { _ = filter.Close() })
 			r.eventually("the filter answers", func() bool { return !filter.MayContain(r.ctx, "1") })
-			source, feed := newRows(r), newLedger()
+			source, db := newRows(r), newLedger()
 			c := open(r, source.source(), func(o *cache.Options) { o.Filter = filter })
-			follows(r, feed, c)
+			follows(r, db, c)
 			c.gives404(r, 1)
 			source.put(1, "v1")
-			feed.confirms(r, feed.commit(inserted(1)))
+			db.confirms(r, db.commit(inserted(1)))
 			c.gives(r, 1, "v1")
-			feed.confirms(r, feed.commit(deleted(1)))
+			db.confirms(r, db.commit(deleted(1)))
 			r.eventually("a counting filter forgets it, another does not", func() bool { return filter.MayContain(r.ctx, "1") != counting })
 		})
 	}
@@ -528,20 +529,20 @@ func TestFiltersLearnAndForgetByTheFeed(t *testing.T) {
 func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })
-	stop := follows(r, feed, c)
+	stop := follows(r, db, c)
 	c.gives(r, 1, "v1")
 	other.gives(r, 1, "v1")
-	feed.confirms(r, feed.commit(updated(7)))
+	db.confirms(r, db.commit(updated(7)))
 	source.put(1, "v2")
-	feed.confirms(r, feed.commit(updated(1)))
+	db.confirms(r, db.commit(updated(1)))
 	other.gives(r, 1, "v1") // nobody has told it
 	c.gives(r, 1, "v2")
 	stop()
 	source.forget()
-	follows(r, feed, c, c.Route("product", nil), other.Route("product", nil))
+	follows(r, db, c, c.Route("product", nil), other.Route("product", nil))
 	other.gives(r, 1, "v2")
 	c.gives(r, 1, "v2")
 	if n := source.loads(1); n != 1 {
@@ -553,21 +554,21 @@ func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
-	follows(r, feed, c)
-	feed.confirms(r, feed.commit(updated(1)))
+	follows(r, db, c)
+	db.confirms(r, db.commit(updated(1)))
 	c.gives(r, 1, "v1")
 	server.Restart()
 	source.put(1, "v2")
-	feed.commit(updated(1)) // which the stream may begin before, or after
+	db.commit(updated(1)) // which the stream may begin before, or after
 	r.eventually("the new value", func() bool { v, err := c.Get(r.ctx, 1); return err == nil && v == "v2" })
 }
 
 // A feed that fails is opened anew.
 func TestFollowSurvivesItsFeed(t *testing.T) {
 	inCells(t, []cell{{redis: "real"}, {redis: "none"}}, func(r *rig) {
-		source, feed := newRows(r, 1), newLedger()
+		source, db := newRows(r, 1), newLedger()
 		c := open(r, source.source())
 		everyThird := func(what string) func() error {
 			n := 0
@@ -578,16 +579,16 @@ func TestFollowSurvivesItsFeed(t *testing.T) {
 				return nil
 			}
 		}
-		follows(r, feed, c)
-		feed.confirms(r, feed.commit(updated(1))) // from here on it is known where to go on
+		follows(r, db, c)
+		db.confirms(r, db.commit(updated(1))) // from here on it is known where to go on
 		open, confirm := everyThird("no connection"), everyThird("broken pipe")
-		feed.set(func() {
-			feed.onOpen = func(cache.Position) error { return open() }
-			feed.onNext = everyThird("connection reset")
-			feed.onConfirm = func(int) error { return confirm() }
+		db.set(func() {
+			db.onOpen = func(feed.Position) error { return open() }
+			db.onNext = everyThird("connection reset")
+			db.onConfirm = func(int) error { return confirm() }
 		})
 		for range 3 {
-			feed.confirms(r, feed.commit(updated(1)))
+			db.confirms(r, db.commit(updated(1)))
 		}
 		if s := c.Stats().Follow; s.Failures == 0 {
 			r.Errorf("got %+v", s)
@@ -598,34 +599,34 @@ func TestFollowSurvivesItsFeed(t *testing.T) {
 func TestFollowRefusesWhatCannotWork(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	alone := openOn(r, nil, source.source(), func(o *cache.Options) { o.Name = "alone" })
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	follows(r, feed, c)
+	follows(r, db, c)
 	for name, test := range map[string]struct {
-		feed   cache.Feed
+		db     feed.Feed
 		routes []cache.Route
 		says   string
 	}{
 		"no feed":          {nil, []cache.Route{c.Route("", nil)}, "needs a feed"},
-		"no routes":        {feed, nil, "needs a route"},
-		"an empty route":   {feed, []cache.Route{{}}, "Cache.Route"},
+		"no routes":        {db, nil, "needs a route"},
+		"an empty route":   {db, []cache.Route{{}}, "Cache.Route"},
 		"no name":          {&ledger{}, []cache.Route{c.Route("", nil)}, "Name must not be blank"},
 		"a long name":      {&ledger{name: strings.Repeat("x", 2000)}, []cache.Route{c.Route("", nil)}, "1 to 1024 bytes"},
-		"with and without": {feed, []cache.Route{c.Route("", nil), alone.Route("", nil)}, "one has a Redis and one has none"},
-		"another table":    {telling{feed}, []cache.Route{c.Route("category", nil)}, `the route of table "category": the feed tells of ["product"]`},
-		"a feed in use":    {feed, []cache.Route{c.Route("", nil)}, "followed already"},
+		"with and without": {db, []cache.Route{c.Route("", nil), alone.Route("", nil)}, "one has a Redis and one has none"},
+		"another table":    {telling{db}, []cache.Route{c.Route("category", nil)}, `the route of table "category": the feed tells of ["product"]`},
+		"a feed in use":    {db, []cache.Route{c.Route("", nil)}, "followed already"},
 	} {
-		if err := cache.Follow(ctx, test.feed, test.routes...); err == nil || !strings.Contains(err.Error(), test.says) {
+		if err := cache.Follow(ctx, test.db, test.routes...); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want %q", name, err, test.says)
 		}
 	}
 }
 
 // telling is a feed that knows its tables.
-type telling struct{ cache.Feed }
+type telling struct{ feed.Feed }
 
 func (telling) Tables() []string { return []string{"product"} }
 
@@ -666,25 +667,25 @@ func TestFollowEndsWithItsContextAndItsCaches(t *testing.T) {
 func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source, feed := newRows(r, 1), newLedger()
+	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	var stuck atomic.Bool
 	stuck.Store(true)
-	follows(r, feed, c, c.Route("product", func(row cache.Row) ([]int64, error) {
+	follows(r, db, c, c.Route("product", func(row feed.Row) ([]int64, error) {
 		if stuck.Load() {
 			return nil, errors.New("not yet")
 		}
 		return nil, nil
 	}))
-	feed.commit(updated(1))
-	feed.commit(updated(1))
-	feed.commit(updated(1))
+	db.commit(updated(1))
+	db.commit(updated(1))
+	db.commit(updated(1))
 	r.eventually("the lag grows", func() bool { return c.Stats().Follow.Lag > 200*time.Millisecond })
 	if n := c.Stats().Follow.Behind; n > 2 {
 		r.Errorf("%d transactions are behind the first", n)
 	}
 	stuck.Store(false)
-	feed.confirms(r, 3)
+	db.confirms(r, 3)
 	r.eventually("the lag ends", func() bool { s := c.Stats().Follow; return s.Lag == 0 && s.Behind == 0 })
 }
 
@@ -699,7 +700,7 @@ func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
 		t.Error("nobody has called Follow, and a feed is wanted")
 	}
 	broken := newLedger()
-	broken.onOpen = func(cache.Position) error { return errors.New("no rights") }
+	broken.onOpen = func(feed.Position) error { return errors.New("no rights") }
 	ctx, cancel := context.WithCancel(r.ctx)
 	ended := make(chan error)
 	go func() { ended <- c.Follow(ctx, broken) }()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
@@ -27,7 +28,7 @@ const (
 
 // A follower follows a feed for a process.
 type follower struct {
-	feed    Feed
+	from    feed.Feed
 	routes  []Route
 	caches  []followed   // of the routes, each once
 	locker  *lock.Locker // nil without Redis
@@ -42,23 +43,23 @@ type follower struct {
 	reading  *reading
 }
 
-// teller is what a Feed is that knows the tables which it tells of.
+// teller is what a feed.Feed is that knows the tables which it tells of.
 type teller interface{ Tables() []string }
 
-func newFollower(feed Feed, routes []Route) (*follower, error) {
+func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 	switch {
-	case feed == nil:
+	case from == nil:
 		return nil, errors.New("cache: Follow needs a feed")
 	case len(routes) == 0:
 		return nil, errors.New("cache: Follow needs a route")
 	}
-	f := &follower{feed: feed, routes: routes, reading: &reading{}}
+	f := &follower{from: from, routes: routes, reading: &reading{}}
 	known := map[followed]bool{}
 	for _, r := range routes {
 		if r.cache == nil {
 			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
 		}
-		if told, ok := feed.(teller); ok && r.table != "" && !slices.Contains(told.Tables(), r.table) {
+		if told, ok := from.(teller); ok && r.table != "" && !slices.Contains(told.Tables(), r.table) {
 			return nil, fmt.Errorf("cache: no change would come by the route of table %q: the feed tells of %q", r.table, told.Tables())
 		}
 		if !known[r.cache] {
@@ -66,7 +67,7 @@ func newFollower(feed Feed, routes []Route) (*follower, error) {
 			f.caches = append(f.caches, r.cache)
 		}
 	}
-	name, first := feed.Name(), f.caches[0].feeds()
+	name, first := from.Name(), f.caches[0].feeds()
 	if err := keys.CheckName(name); err != nil {
 		return nil, fmt.Errorf("cache: the feed's %w", err)
 	}

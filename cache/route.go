@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/contain"
 )
 
@@ -14,7 +15,7 @@ import (
 type Route struct {
 	cache followed
 	table string // "": every table
-	ids   func(row Row, key []string) ([]string, error)
+	ids   func(row feed.Row, key []string) ([]string, error)
 	owns  bool // each row has one key, and no other row has the same: its end is the end of the key
 }
 
@@ -31,9 +32,9 @@ type Route struct {
 // An error or a panic of keys keeps [Follow] from going on: it tries the change again until
 // the error is gone, and logs it. Return no keys for a row that does not matter. Rows of
 // before hold only what the database logs of them, which may be the primary key alone.
-func (c *Cache[K, V]) Route(table string, keys func(Row) ([]K, error)) Route {
+func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
 	if keys == nil {
-		return Route{cache: c, table: table, owns: table != "", ids: func(row Row, columns []string) ([]string, error) {
+		return Route{cache: c, table: table, owns: table != "", ids: func(row feed.Row, columns []string) ([]string, error) {
 			id, err := primaryKey(row, columns)
 			if err != nil || len(id) > c.o.MaxKey { // a key that is too long is in no cache
 				return nil, err
@@ -41,7 +42,7 @@ func (c *Cache[K, V]) Route(table string, keys func(Row) ([]K, error)) Route {
 			return []string{id}, nil
 		}}
 	}
-	return Route{cache: c, table: table, ids: func(row Row, _ []string) ([]string, error) {
+	return Route{cache: c, table: table, ids: func(row feed.Row, _ []string) ([]string, error) {
 		all, err := keys(row)
 		ids := make([]string, 0, len(all))
 		for _, key := range all {
@@ -54,7 +55,7 @@ func (c *Cache[K, V]) Route(table string, keys func(Row) ([]K, error)) Route {
 	}}
 }
 
-func primaryKey(row Row, columns []string) (string, error) {
+func primaryKey(row feed.Row, columns []string) (string, error) {
 	if len(columns) != 1 {
 		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
 	}
@@ -76,9 +77,9 @@ type effects struct {
 }
 
 // effectsOf returns what a batch means for each cache. Its error names table and cache.
-func effectsOf(routes []Route, batch Batch) (map[followed]*effects, error) {
+func effectsOf(routes []Route, batch feed.Batch) (map[followed]*effects, error) {
 	all := map[followed]*effects{}
-	var change Change
+	var change feed.Change
 	var route Route
 	err := <-contain.Go(func() error { // the routes are the user's
 		for _, change = range batch.Changes {
@@ -104,9 +105,9 @@ func effectsOf(routes []Route, batch Batch) (map[followed]*effects, error) {
 	return all, nil
 }
 
-func (e *effects) add(r Route, change Change) (err error) {
+func (e *effects) add(r Route, change feed.Change) (err error) {
 	e.changes++
-	if change.Kind == Truncated {
+	if change.Kind == feed.Truncated {
 		e.cleared = true
 		return nil
 	}
@@ -130,7 +131,7 @@ func (e *effects) add(r Route, change Change) (err error) {
 	// An Updated row without an Old has kept its key, which is no news for the filter,
 	// unless the filter has missed the row's beginning.
 	for _, id := range after {
-		if change.Kind == Inserted || change.Old != nil && !slices.Contains(before, id) {
+		if change.Kind == feed.Inserted || change.Old != nil && !slices.Contains(before, id) {
 			e.born = append(e.born, id)
 		} else {
 			e.present = append(e.present, id)

@@ -22,6 +22,7 @@ import (
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
@@ -180,7 +181,7 @@ func (s *shop) well() {
 			}
 		}
 	}))
-	s.follow(c, &feed{name: "well", open: func(cache.Position) (cache.Stream, error) { return &stream{}, nil }})
+	s.follow(c, &aFeed{name: "well", open: func(feed.Position) (feed.Stream, error) { return &stream{}, nil }})
 	s.keeps(50*time.Millisecond, func(n int) {
 		_, _ = c.Get(s.ctx, fmt.Sprint("key ", n%100))
 		if n%10 == 0 {
@@ -235,7 +236,7 @@ func (s *shop) loaderIgnoresContext() {
 func (s *shop) redisAway() {
 	server := redistest.Start(s)
 	c := s.open(server.Client(s), "redis-away", lamp, nervous)
-	s.follow(c, &feed{name: "shop", open: func(cache.Position) (cache.Stream, error) { return &stream{}, nil }})
+	s.follow(c, &aFeed{name: "shop", open: func(feed.Position) (feed.Stream, error) { return &stream{}, nil }})
 	redistest.Eventually(s, 20*time.Second, "the feed is followed", func() bool { return c.Stats().Follow.Following && c.Stats().Live })
 	server.Kill()
 	s.reads(c, 20*time.Millisecond)
@@ -313,45 +314,45 @@ func (s *shop) filters() {
 }
 
 // follow follows a feed for a cache until the test ends.
-func (s *shop) follow(c *cache.Cache[string, string], f cache.Feed) {
+func (s *shop) follow(c *cache.Cache[string, string], f feed.Feed) {
 	s.calls.Go(func() { _ = c.Follow(s.ctx, f) })
 }
 
-// A feed is one in memory.
-type feed struct {
+// aFeed is a feed.Feed in memory.
+type aFeed struct {
 	name string
-	open func(from cache.Position) (cache.Stream, error)
+	open func(from feed.Position) (feed.Stream, error)
 }
 
-func (f *feed) Name() string { return f.name }
+func (f *aFeed) Name() string { return f.name }
 
-func (f *feed) Open(_ context.Context, from cache.Position) (cache.Stream, error) {
+func (f *aFeed) Open(_ context.Context, from feed.Position) (feed.Stream, error) {
 	return f.open(from)
 }
 
 // A stream gives one batch, and then nothing.
 type stream struct {
-	batch cache.Batch
+	batch feed.Batch
 	given bool
 }
 
-func (st *stream) Next(ctx context.Context) (cache.Batch, error) {
+func (st *stream) Next(ctx context.Context) (feed.Batch, error) {
 	if !st.given && st.batch.Position.Text != "" {
 		st.given = true
 		return st.batch, nil
 	}
 	<-ctx.Done()
-	return cache.Batch{}, ctx.Err()
+	return feed.Batch{}, ctx.Err()
 }
 
-func (st *stream) Confirm(context.Context, cache.Position) error { return nil }
-func (st *stream) Close() error                                  { return nil }
+func (st *stream) Confirm(context.Context, feed.Position) error { return nil }
+func (st *stream) Close() error                                 { return nil }
 
 // change is a batch of one change, committed long ago.
-func change() cache.Batch {
-	return cache.Batch{
-		Changes:  []cache.Change{{Table: "product", Kind: cache.Updated, New: cache.Row{"id": "a"}, Key: []string{"id"}}},
-		Position: cache.Position{Text: "1", Order: 1}, Committed: time.Now().Add(-time.Hour),
+func change() feed.Batch {
+	return feed.Batch{
+		Changes:  []feed.Change{{Table: "product", Kind: feed.Updated, New: feed.Row{"id": "a"}, Key: []string{"id"}}},
+		Position: feed.Position{Text: "1", Order: 1}, Committed: time.Now().Add(-time.Hour),
 	}
 }
 
@@ -359,9 +360,9 @@ func change() cache.Batch {
 // counted before the first scrape, and never again.
 func (s *shop) feedLost() {
 	c := s.make(s.server.Client(s), "feed-lost", lamp, nil)
-	lost := &feed{name: "feed-lost", open: func(from cache.Position) (cache.Stream, error) {
-		if from != (cache.Position{}) {
-			return nil, cache.ErrPositionLost
+	lost := &aFeed{name: "feed-lost", open: func(from feed.Position) (feed.Stream, error) {
+		if from != (feed.Position{}) {
+			return nil, feed.ErrPositionLost
 		}
 		return &stream{batch: change()}, nil
 	}}
@@ -380,16 +381,16 @@ func (s *shop) feedLost() {
 // feedBehind has a change that cannot be dealt with.
 func (s *shop) feedBehind() {
 	c := s.open(s.server.Client(s), "feed-behind", lamp, nil)
-	route := c.Route("product", func(cache.Row) ([]string, error) { return nil, errDown })
+	route := c.Route("product", func(feed.Row) ([]string, error) { return nil, errDown })
 	s.calls.Go(func() {
-		_ = cache.Follow(s.ctx, &feed{name: "feed-behind", open: func(cache.Position) (cache.Stream, error) { return &stream{batch: change()}, nil }}, route)
+		_ = cache.Follow(s.ctx, &aFeed{name: "feed-behind", open: func(feed.Position) (feed.Stream, error) { return &stream{batch: change()}, nil }}, route)
 	})
 }
 
 // feedNeverWorked is a feed with a wrong password.
 func (s *shop) feedNeverWorked() *cache.Cache[string, string] {
 	c := s.open(s.server.Client(s), "feed-broken", lamp, nil)
-	s.follow(c, &feed{name: "feed-broken", open: func(cache.Position) (cache.Stream, error) { return nil, errDown }})
+	s.follow(c, &aFeed{name: "feed-broken", open: func(feed.Position) (feed.Stream, error) { return nil, errDown }})
 	return c
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A serverInfo is what the feed needs to know of the server.
@@ -246,7 +246,7 @@ func (f *Feed) present(ctx context.Context, db *conn, s serverInfo) (position, e
 func (f *Feed) inThePast(ctx context.Context, db *conn, begin position) error {
 	row, err := db.row(ctx, "SELECT GTID_SUBSET(?, @@global.gtid_executed)", begin.gtids.String())
 	if err == nil && row[0] != "1" {
-		err = fmt.Errorf("mysqlfeed: the server does not have all the transactions %s that were told: %w", begin.gtids, cache.ErrPositionLost)
+		err = fmt.Errorf("mysqlfeed: the server does not have all the transactions %s that were told: %w", begin.gtids, feed.ErrPositionLost)
 	}
 	return err
 }

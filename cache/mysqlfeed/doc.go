@@ -1,5 +1,5 @@
 // Package mysqlfeed tells a cache which rows of a MySQL or MariaDB database have changed,
-// whoever has changed them. It reads the server's binary log as a replica does, see [cache.Feed].
+// whoever has changed them. It reads the server's binary log as a replica does, see [feed.Feed].
 //
 //	feed, err := mysqlfeed.New(mysqlfeed.Options{
 //		Name: "shop",
@@ -25,11 +25,11 @@
 // Each committed change of the tables comes at least once, in the order of the log, and not
 // before other transactions see it. Positions are global transaction ids, so they hold on any
 // server of a replication set. A position that the server cannot go on from is
-// [cache.ErrPositionLost]: the log that comes after it was purged or RESET, or the server
+// [feed.ErrPositionLost]: the log that comes after it was purged or RESET, or the server
 // was restored from a backup, or is a replica that was promoted before it had everything.
 //
 // A statement that changes a table in a way which the log does not tell row by row comes as
-// [cache.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
+// [feed.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
 // TABLE, statements of a session that has set binlog_format to STATEMENT, rows of one that has
 // set binlog_row_image, and XA COMMIT, of all tables. In MariaDB so do the rows that an ON DELETE
 // CASCADE may have changed; MySQL does not tell them, so Open refuses such a table.

@@ -10,6 +10,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/client"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
@@ -29,7 +30,7 @@ func (r *rig) fleet() feedtest.Database {
 	writer := r.connect()
 	return feedtest.Database{
 		Table: r.name + ".product",
-		Feed:  func() cache.Feed { return r.feed(nil, Table{Name: "product"}) },
+		Feed:  func() feed.Feed { return r.feed(nil, Table{Name: "product"}) },
 		Reader: func() cache.Loader[int64, string] {
 			db := r.connect()
 			var mu sync.Mutex // a connection is for one at a time

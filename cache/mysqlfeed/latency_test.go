@@ -9,14 +9,14 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/client"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
 	c := r.connect()
-	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), cache.Position{}), func() error {
+	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), feed.Position{}), func() error {
 		_, err := c.Execute("UPDATE product SET name = UUID()")
 		return err
 	})
@@ -32,7 +32,7 @@ func BenchmarkCost(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			var follower sync.WaitGroup
 			if followed {
-				w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+				w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 				follower.Go(func() {
 					for ctx.Err() == nil {
 						_, _ = w.Next(ctx)

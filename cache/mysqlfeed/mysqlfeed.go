@@ -17,13 +17,13 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/logonce"
 )
 
 // Options are the settings of a [Feed]. Name, Addr, User and Tables are required.
 type Options struct {
-	// Name is the feed's name, see [cache.Feed].
+	// Name is the feed's name, see [feed.Feed].
 	Name string
 	// Addr is where the server is, "db:3306" for example.
 	Addr string
@@ -46,7 +46,7 @@ type Options struct {
 // A Table is a table that a [Feed] tells of.
 type Table struct {
 	// Name is the table's name with its database, "shop.product" for example. It is
-	// [cache.Change.Table] as it stands here.
+	// [feed.Change.Table] as it stands here.
 	Name string
 	// Columns are what a row tells: all that is needed to name the keys it is cached under.
 	// Empty: the primary key.
@@ -54,7 +54,7 @@ type Table struct {
 }
 
 // A Feed tells of the changes in tables of a MySQL or MariaDB server. It implements
-// [cache.Feed]; its methods may be called concurrently.
+// [feed.Feed]; its methods may be called concurrently.
 type Feed struct {
 	o    Options
 	host string
@@ -62,7 +62,7 @@ type Feed struct {
 	log  *logonce.Log
 }
 
-var _ cache.Feed = (*Feed)(nil)
+var _ feed.Feed = (*Feed)(nil)
 
 // New makes a feed. It does not connect.
 func New(o Options) (*Feed, error) {
@@ -108,9 +108,9 @@ func (f *Feed) Tables() []string {
 	return names
 }
 
-// Open checks the server and begins to read, see [cache.Feed]. Its errors say what to do.
+// Open checks the server and begins to read, see [feed.Feed]. Its errors say what to do.
 // That a position is lost may come to light at the first Next only.
-func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	begin, err := parsePosition(from)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 			return nil, err
 		}
 	case begin.flavor != server.flavor:
-		return nil, fmt.Errorf("mysqlfeed: the position is of %s, and the server is %s: %w", begin.flavor, server.flavor, cache.ErrPositionLost)
+		return nil, fmt.Errorf("mysqlfeed: the position is of %s, and the server is %s: %w", begin.flavor, server.flavor, feed.ErrPositionLost)
 	case server.flavor == mysql.MySQLFlavor:
 		if err := f.inThePast(ctx, db, begin); err != nil {
 			return nil, err
@@ -247,7 +247,7 @@ func (f *Feed) failure(ctx context.Context, what string, err error) error {
 	case has(text, "1236") && has(text, "same server_uuid/server_id", "same server_id"):
 		return fmt.Errorf("mysqlfeed: %s: %s; somebody else reads with server id %d: give each reader an Options.ServerID of its own", what, text, f.o.ServerID)
 	case has(text, "1236") && !has(text, "max_allowed_packet"):
-		return fmt.Errorf("mysqlfeed: %s: %s: %w", what, text, cache.ErrPositionLost)
+		return fmt.Errorf("mysqlfeed: %s: %s: %w", what, text, feed.ErrPositionLost)
 	case has(text, "1227", "1142", "1044", "1045") && has(text, "denied") && !has(what, "connecting"):
 		user := strings.ReplaceAll(f.o.User, "'", "''")
 		return fmt.Errorf("mysqlfeed: %s: %s; let an administrator run: GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '%s'@'%%'; and GRANT SELECT on the tables", what, text, user)

@@ -16,7 +16,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/internal/pump"
 	"github.com/levee-go/levee/internal/redistest"
@@ -40,15 +40,15 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 		t.Fatalf("the doc has %d statements", n)
 	}
 	defer r.exec("DROP USER levee")
-	w := r.open(r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}}), cache.Position{})
+	w := r.open(r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}}), feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product", "TRUNCATE TABLE product")
 	got := w.Changes(4)
 	name, key := r.name+".product", []string{"id"}
-	want := []cache.Change{
-		{Table: name, Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
-		{Table: name, Kind: cache.Updated, Old: cache.Row{"id": int64(1), "slug": "a"}, New: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
-		{Table: name, Kind: cache.Deleted, Old: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
-		{Table: name, Kind: cache.Truncated, Key: key},
+	want := []feed.Change{
+		{Table: name, Kind: feed.Inserted, New: feed.Row{"id": int64(1), "slug": "a"}, Key: key},
+		{Table: name, Kind: feed.Updated, Old: feed.Row{"id": int64(1), "slug": "a"}, New: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
+		{Table: name, Kind: feed.Deleted, Old: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
+		{Table: name, Kind: feed.Truncated, Key: key},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -62,7 +62,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 		spaced = `{"a":1}`
 	}
 	var names, types, values []string
-	want := cache.Row{}
+	want := feed.Row{}
 	for i, c := range []struct {
 		sql, value string
 		want       any
@@ -106,10 +106,10 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 		want[name] = c.want
 	}
 	r.exec("CREATE TABLE kinds (" + strings.Join(types, ", ") + ", PRIMARY KEY (c00))")
-	w := r.open(r.feed(nil, Table{"kinds", names}), cache.Position{})
+	w := r.open(r.feed(nil, Table{"kinds", names}), feed.Position{})
 	r.exec("SET NAMES utf8mb4", "SET time_zone = '+00:00'", "INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
 	changes := w.Changes(2)
-	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
+	for i, got := range []feed.Row{changes[0].New, changes[1].Old} {
 		for name, value := range want {
 			if !reflect.DeepEqual(got[name], value) {
 				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
@@ -124,7 +124,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 	r := newRig(t, product, "INSERT INTO product VALUES (1, '', '')")
 	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (2, '', '')")
 	w.Changes(1)
 	first := w.At
@@ -151,11 +151,11 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 		"CREATE TABLE child (id int PRIMARY KEY, other int, FOREIGN KEY (other) REFERENCES other (id) ON DELETE CASCADE)")
 	watched := []Table{{"product", []string{"id", "slug"}}, {Name: "child"}}
 	if !r.mariaDB() { // MySQL does not even log that the table was open
-		_, err := r.feed(nil, watched...).Open(feedtest.Soon(t), cache.Position{})
+		_, err := r.feed(nil, watched...).Open(feedtest.Soon(t), feed.Position{})
 		feedtest.WantError(t, err, ".child", "CASCADE", "RESTRICT")
 		watched = watched[:1]
 	}
-	w := r.open(r.feed(nil, watched...), cache.Position{})
+	w := r.open(r.feed(nil, watched...), feed.Position{})
 	for _, c := range []struct {
 		do   string
 		want string
@@ -193,7 +193,7 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	r := newRig(t, "CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL)", "INSERT INTO counter VALUES (1, 0), (2, 0), (3, 0)",
 		"SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 	defer r.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
-	w := r.open(r.feed(nil, Table{"counter", []string{"id", "n"}}), cache.Position{})
+	w := r.open(r.feed(nil, Table{"counter", []string{"id", "n"}}), feed.Position{})
 	const each = 300
 	var writers sync.WaitGroup
 	defer writers.Wait()
@@ -255,7 +255,7 @@ func TestWithinATransactionThereIsNoPosition(t *testing.T) {
 	s.Pump = pump.New(10, pump.Gate[mark]{
 		UntilVisible: func([]mark) error { return nil },
 		Watch:        func() error { return nil },
-		Behind:       func(cache.Position) int64 { return -1 },
+		Behind:       func(feed.Position) int64 { return -1 },
 	})
 	s.Run()
 	defer s.Stop()
@@ -272,7 +272,7 @@ func TestWithinATransactionThereIsNoPosition(t *testing.T) {
 func TestALongTransactionComesInParts(t *testing.T) {
 	const rows = 20_000
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	r.fill(rows)
 	for got := 0; got < rows; {
@@ -281,7 +281,7 @@ func TestALongTransactionComesInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		got += len(b.Changes)
-		if len(b.Changes) > 500 || got > 0 && got < rows && b.Position != (cache.Position{}) {
+		if len(b.Changes) > 500 || got > 0 && got < rows && b.Position != (feed.Position{}) {
 			t.Fatalf("a part of %d changes with position %v", len(b.Changes), b.Position)
 		}
 	}
@@ -290,11 +290,11 @@ func TestALongTransactionComesInParts(t *testing.T) {
 func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.Changes(1)
 	w.End()
-	lost := func(what string, p cache.Position) {
+	lost := func(what string, p feed.Position) {
 		t.Helper()
 		ctx := feedtest.Soon(t)
 		s, err := f.Open(ctx, p)
@@ -303,26 +303,26 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 				_ = s.Close()
 			}
 		}
-		if !errors.Is(err, cache.ErrPositionLost) {
+		if !errors.Is(err, feed.ErrPositionLost) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	future := "mariadb 0-1-999999"
 	if !r.mariaDB() {
 		future = "mysql " + r.value("SELECT @@server_uuid") + ":1-999999"
-		lost("another kind of server's", cache.Position{Text: "mariadb 0-1-1", Order: 1})
+		lost("another kind of server's", feed.Position{Text: "mariadb 0-1-1", Order: 1})
 	}
-	lost("a time that is still to come", cache.Position{Text: future, Order: 1})
-	lost("another server's", cache.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
-	lost("another feed's", cache.Position{Text: "0/1234 system 1 timeline 1", Order: 1})
-	lost("spoiled", cache.Position{Text: w.At.Text + ",", Order: 1})
+	lost("a time that is still to come", feed.Position{Text: future, Order: 1})
+	lost("another server's", feed.Position{Text: "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Order: 1})
+	lost("another feed's", feed.Position{Text: "0/1234 system 1 timeline 1", Order: 1})
+	lost("spoiled", feed.Position{Text: w.At.Text + ",", Order: 1})
 	r.exec("INSERT INTO product VALUES (2, '', '')", "FLUSH LOGS")
 	redistest.Eventually(t, 10*time.Second, "the log is purged", func() bool {
 		r.exec("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
 		return r.value("SELECT COUNT(*) FROM information_schema.TABLES WHERE 1 = 0") == "0" && r.logs() == 1
 	})
 	lost("the log is gone", w.At)
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (3, '', '')")
 	w.Changes(1)
 }
@@ -340,13 +340,13 @@ func (r *rig) logs() (n int) {
 
 func TestAPositionIsReadBack(t *testing.T) {
 	for _, text := range []string{"mariadb ", "mariadb 0-1-5", "mariadb 0-1-5,7-2-9", "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7"} {
-		p, err := parsePosition(cache.Position{Text: text, Order: 7})
-		if err != nil || p.public() != (cache.Position{Text: text, Order: 7}) {
+		p, err := parsePosition(feed.Position{Text: text, Order: 7})
+		if err != nil || p.public() != (feed.Position{Text: text, Order: 7}) {
 			t.Errorf("%q: %v, %v", text, p.public(), err)
 		}
 	}
 	for _, text := range []string{"x", "mariadb 0-1", "mariadb 5", "mysql 1-2-3", "oracle 1", "mariadb"} {
-		if _, err := parsePosition(cache.Position{Text: text}); !errors.Is(err, cache.ErrPositionLost) {
+		if _, err := parsePosition(feed.Position{Text: text}); !errors.Is(err, feed.ErrPositionLost) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -369,17 +369,17 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{Table{"odd", []string{"g"}}, []string{`"g"`, "greek"}},
 		{Table{"odd", []string{"v"}}, []string{`"v"`, "VIRTUAL"}},
 	} {
-		_, err := r.feed(nil, c.table).Open(feedtest.Soon(t), cache.Position{})
+		_, err := r.feed(nil, c.table).Open(feedtest.Soon(t), feed.Position{})
 		feedtest.WantError(t, err, c.want...)
 	}
 	poor := r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"})
-	_, err := poor.Open(feedtest.Soon(t), cache.Position{})
+	_, err := poor.Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
 	r.exec("GRANT REPLICATION CLIENT ON *.* TO poor@'%'")
-	_, err = poor.Open(feedtest.Soon(t), cache.Position{})
+	_, err = poor.Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "may not see it", "GRANT SELECT")
 	r.exec("GRANT SELECT ON " + r.name + ".product TO poor@'%'")
-	s, err := poor.Open(feedtest.Soon(t), cache.Position{})
+	s, err := poor.Open(feedtest.Soon(t), feed.Position{})
 	if err == nil {
 		for err == nil {
 			_, err = s.Next(feedtest.Soon(t))
@@ -387,11 +387,11 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		_ = s.Close()
 	}
 	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE")
-	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "connecting", "ghost")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
+	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	for setting, want := range map[string]string{
@@ -401,15 +401,15 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		name, _, _ := strings.Cut(setting, " ")
 		was := r.value("SELECT @@global." + name)
 		r.exec("SET GLOBAL " + setting)
-		_, err := r.feed(nil, Table{"product", []string{"id", "slug"}}).Open(feedtest.Soon(t), cache.Position{})
+		_, err := r.feed(nil, Table{"product", []string{"id", "slug"}}).Open(feedtest.Soon(t), feed.Position{})
 		feedtest.WantError(t, err, want, "SET GLOBAL")
 		r.exec("SET GLOBAL " + name + " = '" + was + "'")
 	}
 	r.s.Restart(t, "--binlog-ignore-db="+r.name)
-	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "binlog_ignore_db")
 	r.s.Restart(t, "--skip-log-bin")
-	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "log_bin is OFF")
 	r.s.Restart(t)
 }

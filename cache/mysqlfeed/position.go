@@ -11,7 +11,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A position is which transactions have been told, by their global ids (GTIDs). It holds on
@@ -33,12 +33,12 @@ func placeOf(file string, pos uint64) (place, error) {
 	return place(number<<32 | min(pos, 1<<32-1)), nil
 }
 
-func (p position) public() cache.Position {
-	return cache.Position{Text: p.flavor + " " + p.gtids.String(), Order: uint64(p.place)}
+func (p position) public() feed.Position {
+	return feed.Position{Text: p.flavor + " " + p.gtids.String(), Order: uint64(p.place)}
 }
 
-func parsePosition(from cache.Position) (p position, err error) {
-	if from == (cache.Position{}) {
+func parsePosition(from feed.Position) (p position, err error) {
+	if from == (feed.Position{}) {
 		return position{}, nil
 	}
 	flavor, text, ok := strings.Cut(from.Text, " ")
@@ -47,7 +47,7 @@ func parsePosition(from cache.Position) (p position, err error) {
 		p.gtids, err = parseGTIDs(flavor, text)
 	}
 	if err != nil || p.flavor == "" || p.public().Text != from.Text {
-		return position{}, fmt.Errorf("mysqlfeed: %q is no position of MySQL or MariaDB: %w", from.Text, cache.ErrPositionLost)
+		return position{}, fmt.Errorf("mysqlfeed: %q is no position of MySQL or MariaDB: %w", from.Text, feed.ErrPositionLost)
 	}
 	return p, nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-mysql-org/go-mysql/client"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/internal/dbtest"
 )
@@ -112,7 +112,7 @@ func (r *rig) feed(change func(*Options), tables ...Table) *Feed {
 	return f
 }
 
-func (r *rig) open(f *Feed, from cache.Position) *feedtest.Follower {
+func (r *rig) open(f *Feed, from feed.Position) *feedtest.Follower {
 	r.t.Helper()
 	return feedtest.Open(r.t, f, from)
 }

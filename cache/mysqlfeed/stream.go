@@ -11,7 +11,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/pump"
 )
 
@@ -93,7 +93,7 @@ func (s *stream) Close() error {
 }
 
 // Confirm does nothing: the server keeps its log as long as it is set to, whoever reads it.
-func (s *stream) Confirm(ctx context.Context, _ cache.Position) error {
+func (s *stream) Confirm(ctx context.Context, _ feed.Position) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -213,27 +213,27 @@ func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) {
 	s.mapped = slices.DeleteFunc(s.mapped, func(m *table) bool { return m == t })
 	columns := t.layout(int(e.ColumnCount))
 	step := 1
-	change := cache.Change{Table: t.name, Key: t.key}
+	change := feed.Change{Table: t.name, Key: t.key}
 	switch kind {
 	case replication.WRITE_ROWS_EVENTv0, replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2, replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
-		change.Kind = cache.Inserted
+		change.Kind = feed.Inserted
 	case replication.DELETE_ROWS_EVENTv0, replication.DELETE_ROWS_EVENTv1, replication.DELETE_ROWS_EVENTv2, replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1:
-		change.Kind = cache.Deleted
+		change.Kind = feed.Deleted
 	default:
-		change.Kind, step = cache.Updated, 2
+		change.Kind, step = feed.Updated, 2
 	}
 	for i := 0; i+step <= len(e.Rows); i += step {
 		c, ok := change, columns != nil
-		if ok && c.Kind != cache.Inserted {
+		if ok && c.Kind != feed.Inserted {
 			c.Old, ok = row(columns, e.Rows[i], e.SkippedColumns[i], nil)
 		}
-		if ok && c.Kind != cache.Deleted {
+		if ok && c.Kind != feed.Deleted {
 			last := i + step - 1
 			c.New, ok = row(columns, e.Rows[last], e.SkippedColumns[last], c.Old)
 		}
 		if !ok {
 			s.f.log.Warn("a row does not fit what the table is now, or is not whole in the log: the whole table counts as changed", "table", t.name)
-			s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+			s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
 			return
 		}
 		s.Add(c)
@@ -256,8 +256,8 @@ func (t *table) layout(count int) []column {
 }
 
 // row reads a row. What the log leaves out of a new row is as it was in the old one.
-func row(columns []column, values []any, skipped []int, old cache.Row) (cache.Row, bool) {
-	row := cache.Row{}
+func row(columns []column, values []any, skipped []int, old feed.Row) (feed.Row, bool) {
+	row := feed.Row{}
 	for i, c := range columns {
 		if !c.wanted {
 			continue
@@ -288,7 +288,7 @@ func (s *stream) statement(schema, query string) {
 		s.block = false // also of tables without transactions
 	}
 	for _, t := range s.tables.touched(schema, words) {
-		s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
 		t.stale = true
 	}
 	if !s.block {
@@ -300,7 +300,7 @@ func (s *stream) statement(schema, query string) {
 // log does not tell; but it tells that the table was open for writing.
 func (s *stream) commit() {
 	for _, t := range s.mapped {
-		s.Add(cache.Change{Table: t.name, Kind: cache.Truncated, Key: t.key})
+		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
 	}
 	s.mapped, s.inside = nil, false
 	s.held = !s.Commit(s.at.public())
@@ -358,7 +358,7 @@ func (s *stream) watch() error {
 	return nil
 }
 
-func (s *stream) behind(p cache.Position) int64 {
+func (s *stream) behind(p feed.Position) int64 {
 	if len(s.logs) == 0 || p.Order == 0 {
 		return -1
 	}

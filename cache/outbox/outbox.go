@@ -1,5 +1,5 @@
 // Package outbox is a change feed for any SQL database: a table into which a transaction
-// writes which keys it changes, in one line, and a [cache.Feed] that reads it.
+// writes which keys it changes, in one line, and a [feed.Feed] that reads it.
 //
 //	changes, err := outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL})
 //	err = changes.Create(ctx) // once; or put outbox.PostgreSQL.Schema("levee_outbox") into your migrations
@@ -41,7 +41,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // Options say where the table is and how to read it. The zero value of every field but
@@ -159,7 +159,7 @@ func (b *Outbox) Name() string { return b.o.Name }
 
 // Open begins to read. All rows that are there come, whatever the position: those that
 // were dealt with are deleted.
-func (b *Outbox) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+func (b *Outbox) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	s := &stream{Outbox: b, order: from.Order, waiting: map[int64]bool{}}
 	_, _, err := s.read(ctx)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/outbox"
 	"github.com/levee-go/levee/internal/dbtest"
@@ -118,9 +119,9 @@ func (d database) add(b *outbox.Outbox, keys ...string) {
 	}
 }
 
-func (d database) open(b *outbox.Outbox) cache.Stream {
+func (d database) open(b *outbox.Outbox) feed.Stream {
 	d.Helper()
-	s, err := b.Open(d.Context(), cache.Position{})
+	s, err := b.Open(d.Context(), feed.Position{})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func (d database) open(b *outbox.Outbox) cache.Stream {
 }
 
 // next returns the keys of the next batch.
-func (d database) next(s cache.Stream) ([]string, cache.Position) {
+func (d database) next(s feed.Stream) ([]string, feed.Position) {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(d.Context(), 20*time.Second)
 	defer cancel()
@@ -140,7 +141,7 @@ func (d database) next(s cache.Stream) ([]string, cache.Position) {
 	return keysOf(d.T, batch), batch.Position
 }
 
-func keysOf(t *testing.T, batch cache.Batch) (keys []string) {
+func keysOf(t *testing.T, batch feed.Batch) (keys []string) {
 	t.Helper()
 	for _, change := range batch.Changes {
 		key, err := change.New.Text(change.Key[0])
@@ -153,7 +154,7 @@ func keysOf(t *testing.T, batch cache.Batch) (keys []string) {
 }
 
 // empty reports whether the stream has nothing to give.
-func (d database) empty(s cache.Stream) bool {
+func (d database) empty(s feed.Stream) bool {
 	ctx, cancel := context.WithTimeout(d.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := s.Next(ctx)
@@ -383,7 +384,7 @@ func TestBehindIsHowManyRowsAreLeft(t *testing.T) {
 		if !slices.Equal(got, keys) {
 			d.Errorf("%d keys of %d", len(got), len(keys))
 		}
-		if err := s.Confirm(d.Context(), cache.Position{Order: 1 << 62}); err != nil || d.rows() != 0 {
+		if err := s.Confirm(d.Context(), feed.Position{Order: 1 << 62}); err != nil || d.rows() != 0 {
 			d.Errorf("%v, %d rows are left", err, d.rows())
 		}
 	})
@@ -533,7 +534,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		t.Error("no database is enough")
 	}
 	b := must(outbox.New(db, outbox.Options{Dialect: outbox.SQLite, Table: "not_there"}))
-	if _, err := b.Open(t.Context(), cache.Position{}); err == nil || !strings.Contains(err.Error(), "not_there") {
+	if _, err := b.Open(t.Context(), feed.Position{}); err == nil || !strings.Contains(err.Error(), "not_there") {
 		t.Errorf("a table that is not there: %v", err)
 	}
 }
@@ -547,7 +548,7 @@ func (d database) fleet(change func(*outbox.Options)) feedtest.Database {
 	d.do("INSERT INTO product VALUES (1, ''), (2, ''), (3, ''), (4, ''), (5, '')")
 	return feedtest.Database{
 		Table: "product",
-		Feed:  func() cache.Feed { return d.box(change) },
+		Feed:  func() feed.Feed { return d.box(change) },
 		Reader: func() cache.Loader[int64, string] {
 			return func(ctx context.Context, id int64) (name string, err error) {
 				err = d.QueryRowContext(ctx, "SELECT name FROM product WHERE id = "+strconv.FormatInt(id, 10)).Scan(&name)

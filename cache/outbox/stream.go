@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A stream reads the table.
@@ -26,22 +26,22 @@ type given struct {
 }
 
 // Next waits for rows that it has not given.
-func (s *stream) Next(ctx context.Context) (cache.Batch, error) {
+func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 	wake := s.o.Wake
 	for {
 		ids, batch, err := s.read(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return cache.Batch{}, ctx.Err()
+			return feed.Batch{}, ctx.Err()
 		case err != nil:
-			return cache.Batch{}, err
+			return feed.Batch{}, err
 		case len(ids) > 0:
 			s.order = max(s.order+1, uint64(time.Now().UnixMicro()))
 			s.given = append(s.given, given{s.order, ids})
 			for _, id := range ids {
 				s.waiting[id] = true
 			}
-			batch.Position = cache.Position{Text: strconv.FormatUint(s.order, 10), Order: s.order}
+			batch.Position = feed.Position{Text: strconv.FormatUint(s.order, 10), Order: s.order}
 			return batch, nil
 		}
 		timer := time.NewTimer(s.o.Every)
@@ -58,7 +58,7 @@ func (s *stream) Next(ctx context.Context) (cache.Batch, error) {
 }
 
 // read returns the oldest rows that were not given.
-func (s *stream) read(ctx context.Context) (ids []int64, batch cache.Batch, err error) {
+func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err error) {
 	limit := s.o.Batch + len(s.waiting)
 	rows, err := s.db.QueryContext(ctx, "SELECT id, subject, subject_key, written_at FROM "+s.o.Table+" ORDER BY id LIMIT "+strconv.Itoa(limit))
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *stream) read(ctx context.Context) (ids []int64, batch cache.Batch, err 
 			continue
 		}
 		ids = append(ids, id)
-		batch.Changes = append(batch.Changes, cache.Change{Table: subject, Kind: cache.Updated, New: cache.Row{keyColumn: key}, Key: keyColumns})
+		batch.Changes = append(batch.Changes, feed.Change{Table: subject, Kind: feed.Updated, New: feed.Row{keyColumn: key}, Key: keyColumns})
 		if at := time.UnixMicro(written.Int64); written.Valid && at.After(batch.Committed) {
 			batch.Committed = at
 		}
@@ -102,7 +102,7 @@ var keyColumns = []string{keyColumn}
 
 // Confirm deletes the rows that were given up to a position. A position of an earlier
 // stream stands for none: what that one has not deleted comes again.
-func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
+func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	for len(s.given) > 0 && s.given[0].order <= p.Order {
 		if err := s.remove(ctx, s.given[0].ids); err != nil {
 			return s.failed("deleting from", err)

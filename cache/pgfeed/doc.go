@@ -1,5 +1,5 @@
 // Package pgfeed tells a cache which rows of a PostgreSQL database have changed, whoever has
-// changed them. It reads the database's log by logical replication, see [cache.Feed].
+// changed them. It reads the database's log by logical replication, see [feed.Feed].
 //
 //	feed, err := pgfeed.New(pgfeed.Options{
 //		Name:   "shop",
@@ -46,7 +46,7 @@
 //
 // Each committed change of the tables comes at least once, in the order of the commits, and
 // not before other transactions see it. The slot moves only when the follower has confirmed.
-// A position that the server cannot go on from is [cache.ErrPositionLost]: a slot that was
+// A position that the server cannot go on from is [feed.ErrPositionLost]: a slot that was
 // dropped or fell behind too far, a backup that was restored, a standby that was promoted
 // before it had everything, a publication that was made anew or altered: what commits while it
 // lacks a table is not told, and the server does not say so. While a feed is followed it looks for

@@ -6,11 +6,12 @@ import (
 	"log/slog"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/pgfeed"
 )
 
 func Example() {
-	feed, err := pgfeed.New(pgfeed.Options{
+	source, err := pgfeed.New(pgfeed.Options{
 		Name: "shop",
 		URL:  "postgres://levee:secret@db/shop",
 		Tables: []pgfeed.Table{
@@ -22,14 +23,14 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(feed.Name())
+	fmt.Println(source.Name())
 	// Output: shop
 }
 
 // What to alarm on: a slot that nobody reads keeps the log of the database.
 func ExampleFeed_Stats() {
-	alarm := func(ctx context.Context, feed *pgfeed.Feed) (bool, error) {
-		s, err := feed.Stats(ctx)
+	alarm := func(ctx context.Context, source *pgfeed.Feed) (bool, error) {
+		s, err := source.Stats(ctx)
 		return !s.Active || s.Retained > 1<<30, err
 	}
 	_ = alarm
@@ -44,12 +45,12 @@ type Product struct {
 // A row that is cached by its id and by its slug: a changed slug drops the old one and the
 // new one. Every process calls Follow, on a goroutine of its own.
 func ExampleFeed() {
-	follow := func(ctx context.Context, feed cache.Feed, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, Product]) error {
-		slugs := func(row cache.Row) ([]string, error) {
+	follow := func(ctx context.Context, source feed.Feed, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, Product]) error {
+		slugs := func(row feed.Row) ([]string, error) {
 			slug, err := row.Text("slug")
 			return []string{slug}, err
 		}
-		return cache.Follow(ctx, feed, products.Route("public.product", nil), bySlug.Route("public.product", slugs))
+		return cache.Follow(ctx, source, products.Route("public.product", nil), bySlug.Route("public.product", slugs))
 	}
 	_ = follow
 }

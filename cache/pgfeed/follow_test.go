@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
@@ -28,7 +29,7 @@ func (r *rig) fleet() feedtest.Database {
 	writer := r.connect()
 	return feedtest.Database{
 		Table: "public.product",
-		Feed:  func() cache.Feed { return r.feed(nil, Table{Name: "public.product"}) },
+		Feed:  func() feed.Feed { return r.feed(nil, Table{Name: "public.product"}) },
 		Reader: func() cache.Loader[int64, string] {
 			db := r.connect()
 			var mu sync.Mutex // a connection is for one at a time

@@ -8,14 +8,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 )
 
 func BenchmarkCommitToNext(b *testing.B) {
 	r := newRig(b, product, "INSERT INTO product VALUES (1, '', '')")
 	db := r.connect()
-	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), cache.Position{}), func() error {
+	feedtest.CommitToNext(b, r.open(r.feed(nil, Table{Name: "product"}), feed.Position{}), func() error {
 		_, err := db.Exec(context.Background(), "UPDATE product SET name = clock_timestamp()::text")
 		return err
 	})
@@ -42,10 +42,10 @@ func BenchmarkCost(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			var follower sync.WaitGroup
 			if c.followed {
-				w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+				w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 				follower.Go(func() {
 					for ctx.Err() == nil {
-						if batch, err := w.Next(ctx); err == nil && batch.Position != (cache.Position{}) {
+						if batch, err := w.Next(ctx); err == nil && batch.Position != (feed.Position{}) {
 							_ = w.Confirm(ctx, batch.Position)
 						}
 					}

@@ -15,13 +15,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/logonce"
 )
 
 // Options are the settings of a [Feed]. Name, URL and Tables are required.
 type Options struct {
-	// Name is the feed's name, see [cache.Feed].
+	// Name is the feed's name, see [feed.Feed].
 	Name string
 	// URL is how to connect, "postgres://levee@db/shop" for example, or as the words
 	// "host=db user=levee dbname=shop" of libpq. It leads to the primary server itself, not
@@ -49,14 +49,14 @@ type Options struct {
 // A Table is a table that a [Feed] tells of.
 type Table struct {
 	// Name is the table's name with or without its schema, "public.product" for example. It
-	// is [cache.Change.Table] as it stands here. Without a schema it is in public.
+	// is [feed.Change.Table] as it stands here. Without a schema it is in public.
 	Name string
 	// Columns are what a row tells: all that is needed to name the keys it is cached under.
 	// The table's REPLICA IDENTITY must have them. Empty: the primary key.
 	Columns []string
 }
 
-// A Feed tells of the changes in tables of a PostgreSQL database. It implements [cache.Feed];
+// A Feed tells of the changes in tables of a PostgreSQL database. It implements [feed.Feed];
 // its methods may be called concurrently.
 type Feed struct {
 	o      Options
@@ -66,7 +66,7 @@ type Feed struct {
 	patience time.Duration // the constant, but for tests
 }
 
-var _ cache.Feed = (*Feed)(nil)
+var _ feed.Feed = (*Feed)(nil)
 
 var (
 	plain   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
@@ -142,11 +142,11 @@ func (f *Feed) Tables() []string {
 	return names
 }
 
-// Open checks the database and begins to read, see [cache.Feed]. Its errors say what to do.
+// Open checks the database and begins to read, see [feed.Feed]. Its errors say what to do.
 //
 // At the zero Position it makes the slot, which takes as long as the longest transaction
 // that is under way in the database, or goes on with a slot that is there from the present on.
-func (f *Feed) Open(ctx context.Context, from cache.Position) (cache.Stream, error) {
+func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	begin, err := parsePosition(from)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p pub
 }
 
 func (f *Feed) altered() error {
-	return fmt.Errorf("pgfeed: publication %s was made or altered after the position, and may have lacked a table until then: %w", f.o.Publication, cache.ErrPositionLost)
+	return fmt.Errorf("pgfeed: publication %s was made or altered after the position, and may have lacked a table until then: %w", f.o.Publication, feed.ErrPositionLost)
 }
 
 func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {
@@ -299,7 +299,7 @@ func (f *Feed) failure(ctx context.Context, what string, err error) error {
 		}
 	}
 	if lost(pg) {
-		return fmt.Errorf("pgfeed: %s: %s: %w", what, text, cache.ErrPositionLost)
+		return fmt.Errorf("pgfeed: %s: %s: %w", what, text, feed.ErrPositionLost)
 	}
 	return fmt.Errorf("pgfeed: %s: %s (SQLSTATE %s)", what, text, pg.Code)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/internal/pump"
 	"github.com/levee-go/levee/internal/redistest"
@@ -38,22 +38,22 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 		t.Fatalf("the doc has %d statements: %q", len(statements), statements)
 	}
 	t.Cleanup(func() { r.admin("DROP ROLE levee") })
-	feed := r.feed(func(o *Options) { o.Name, o.URL = "shop", r.url("levee") }, Table{"public.product", []string{"id", "slug"}})
+	source := r.feed(func(o *Options) { o.Name, o.URL = "shop", r.url("levee") }, Table{"public.product", []string{"id", "slug"}})
 	r.exec(statements[:3]...)
 	for _, more := range [][]string{nil, append([]string{"DROP PUBLICATION levee_shop"}, statements[3:]...)} {
 		r.exec(more...)
 		if more != nil { // and as the feed makes it itself
-			feed = r.feed(func(o *Options) { o.Name = "shop" }, Table{"public.product", []string{"id", "slug"}})
+			source = r.feed(func(o *Options) { o.Name = "shop" }, Table{"public.product", []string{"id", "slug"}})
 		}
 		r.exec("DELETE FROM product")
-		w := r.open(feed, cache.Position{})
+		w := r.open(source, feed.Position{})
 		r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product")
 		got := w.Changes(3)
 		key := []string{"id"}
-		want := []cache.Change{
-			{Table: "public.product", Kind: cache.Inserted, New: cache.Row{"id": int64(1), "slug": "a"}, Key: key},
-			{Table: "public.product", Kind: cache.Updated, Old: cache.Row{"id": int64(1), "slug": "a"}, New: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
-			{Table: "public.product", Kind: cache.Deleted, Old: cache.Row{"id": int64(1), "slug": "b"}, Key: key},
+		want := []feed.Change{
+			{Table: "public.product", Kind: feed.Inserted, New: feed.Row{"id": int64(1), "slug": "a"}, Key: key},
+			{Table: "public.product", Kind: feed.Updated, Old: feed.Row{"id": int64(1), "slug": "a"}, New: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
+			{Table: "public.product", Kind: feed.Deleted, Old: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %v\nwant %v", got, want)
@@ -64,7 +64,7 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 
 func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)")
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "INSERT INTO other VALUES (1)", "UPDATE product SET name = 'B'",
 		"UPDATE product SET id = 2", "TRUNCATE product, other", "BEGIN; INSERT INTO product VALUES (9, 'x', ''); ROLLBACK")
 	want := "1 <nil> map[id:1]; 2 <nil> map[id:1]; 2 map[id:1] map[id:2]; 4 <nil> <nil>; "
@@ -76,7 +76,7 @@ func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	r := newRig(t, "CREATE DOMAIN small AS int", "CREATE DOMAIN smaller AS small", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
 	var names, types, values []string
-	want := cache.Row{}
+	want := feed.Row{}
 	for i, c := range []struct {
 		sql, value string
 		want       any
@@ -109,10 +109,10 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	r.exec("CREATE TABLE kinds ("+strings.Join(types, ", ")+")", "ALTER TABLE kinds REPLICA IDENTITY FULL",
 		"ALTER ROLE postgres SET timezone = 'Asia/Tokyo'", "ALTER ROLE postgres SET bytea_output = 'escape'", "ALTER ROLE postgres SET datestyle = 'German'")
 	t.Cleanup(func() { r.admin("ALTER ROLE postgres RESET ALL") })
-	w := r.open(r.feed(nil, Table{"public.kinds", names}), cache.Position{})
+	w := r.open(r.feed(nil, Table{"public.kinds", names}), feed.Position{})
 	r.exec("SET datestyle = 'ISO'; INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
 	changes := w.Changes(2)
-	for i, got := range []cache.Row{changes[0].New, changes[1].Old} {
+	for i, got := range []feed.Row{changes[0].New, changes[1].Old} {
 		for name, value := range want {
 			if !reflect.DeepEqual(got[name], value) {
 				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
@@ -128,11 +128,11 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 func TestALongValueThatDidNotChangeIsTold(t *testing.T) {
 	r := newRig(t, "CREATE TABLE page (id int PRIMARY KEY, path text NOT NULL, hits int)", "ALTER TABLE page ALTER path SET STORAGE EXTERNAL",
 		"ALTER TABLE page REPLICA IDENTITY FULL")
-	w := r.open(r.feed(nil, Table{"public.page", []string{"path"}}), cache.Position{})
+	w := r.open(r.feed(nil, Table{"public.page", []string{"path"}}), feed.Position{})
 	r.exec("INSERT INTO page VALUES (1, repeat('x', 10000), 0)", "UPDATE page SET hits = 1")
 	path := strings.Repeat("x", 10000)
 	for _, c := range w.Changes(2) {
-		if c.New["path"] != path || c.Kind == cache.Updated && c.Old["path"] != path || c.Key != nil {
+		if c.New["path"] != path || c.Kind == feed.Updated && c.Old["path"] != path || c.Key != nil {
 			t.Errorf("%v: %d and %d bytes, key %v", c.Kind, len(fmt.Sprint(c.Old["path"])), len(fmt.Sprint(c.New["path"])), c.Key)
 		}
 	}
@@ -143,7 +143,7 @@ func TestPartitionsAreToldAsTheirTable(t *testing.T) {
 		"CREATE TABLE event_a PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
 		"CREATE TABLE event_b (day date NOT NULL, id int NOT NULL)", // other order of columns
 		"ALTER TABLE event ATTACH PARTITION event_b FOR VALUES FROM ('2026-02-01') TO ('2026-03-01')")
-	w := r.open(r.feed(nil, Table{"public.event", []string{"id"}}), cache.Position{})
+	w := r.open(r.feed(nil, Table{"public.event", []string{"id"}}), feed.Position{})
 	r.exec("INSERT INTO event VALUES (1, '2026-01-05'), (2, '2026-02-05')", "UPDATE event SET day = '2026-02-06' WHERE id = 1", "TRUNCATE event")
 	want := "1 <nil> map[id:1]; 1 <nil> map[id:2]; 3 map[id:1] <nil>; 1 <nil> map[id:1]; 4 <nil> <nil>; "
 	if got := feedtest.Summary(w.Changes(5)); got != want {
@@ -152,10 +152,10 @@ func TestPartitionsAreToldAsTheirTable(t *testing.T) {
 	r.exec("ALTER TABLE event_b REPLICA IDENTITY FULL") // FULL and a list of columns: each update of event_b fails
 	w.End()
 	f := r.feed(nil, Table{"public.event", []string{"id"}})
-	if _, err := f.Open(feedtest.Soon(t), w.At); !errors.Is(err, cache.ErrPositionLost) {
+	if _, err := f.Open(feedtest.Soon(t), w.At); !errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("opened with a publication that had to be changed: %v", err)
 	}
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("INSERT INTO event VALUES (3, '2026-02-05')", "UPDATE event SET id = 4 WHERE id = 3")
 	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 2 map[id:3] map[id:4]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -166,7 +166,7 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (2, '', '')")
 	w.Changes(1)
 	first := w.At
@@ -185,11 +185,11 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 		return r.value("SELECT confirmed_flush_lsn >= '"+lsn+"' FROM pg_replication_slots WHERE database = current_database()") == true
 	})
 	w.End()
-	if s, err := f.Open(feedtest.Soon(t), first); !errors.Is(err, cache.ErrPositionLost) {
+	if s, err := f.Open(feedtest.Soon(t), first); !errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("a position before one that was confirmed: %v, %v", s, err)
 	}
 	r.exec("INSERT INTO product VALUES (5, '', '')")
-	w = r.open(f, cache.Position{}) // from now on, though the slot still has 5
+	w = r.open(f, feed.Position{}) // from now on, though the slot still has 5
 	r.exec("INSERT INTO product VALUES (6, '', '')")
 	if got, want := feedtest.Summary(w.Changes(1)), "1 <nil> map[id:6]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -198,7 +198,7 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 
 func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	for ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond); ; {
 		defer cancel()
@@ -280,7 +280,7 @@ func (r *rig) execHeld(sql string) (committed chan error) {
 // Without the gate the change is told at once, when whoever loads the row still finds the old one.
 func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	release := r.holdCommits()
 	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
@@ -311,14 +311,14 @@ func TestATransactionIsToldWhenOthersSeeIt(t *testing.T) {
 func TestTheFirstOpenWaitsForWhatIsAlreadyInTheLog(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	r.open(f, cache.Position{}).End() // the making of a slot waits by itself
+	r.open(f, feed.Position{}).End() // the making of a slot waits by itself
 	release := r.holdCommits()
 	committed := r.execHeld("INSERT INTO product VALUES (1, '', '')")
 	go func() {
 		time.Sleep(settleWait + 300*time.Millisecond)
 		release()
 	}()
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	if n := r.value("SELECT count(*) FROM product"); n != int64(1) {
 		t.Errorf("Open has returned, and there are %v rows", n)
 	}
@@ -334,7 +334,7 @@ func TestWithinATransactionThereIsNoPosition(t *testing.T) {
 	s := &stream{Pump: pump.New(10, pump.Gate[uint32]{
 		UntilVisible: func([]uint32) error { return nil },
 		Watch:        func() error { return nil },
-		Behind:       func(cache.Position) int64 { return -1 },
+		Behind:       func(feed.Position) int64 { return -1 },
 	})}
 	s.Run()
 	defer s.Stop()
@@ -342,7 +342,7 @@ func TestWithinATransactionThereIsNoPosition(t *testing.T) {
 	if err := r.message(&pglogrepl.BeginMessage{Xid: 1}); err != nil {
 		t.Fatal(err)
 	}
-	r.Add(cache.Change{Table: "product"})
+	r.Add(feed.Change{Table: "product"})
 	r.keepalive(pglogrepl.PrimaryKeepaliveMessage{ServerWALEnd: 100, ReplyRequested: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

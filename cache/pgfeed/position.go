@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A position is a place in the write-ahead log of a server: what was committed before it
@@ -23,12 +23,12 @@ type position struct {
 	publication string
 }
 
-func (p position) public() cache.Position {
-	return cache.Position{Text: fmt.Sprintf("%s system %s timeline %d publication %s", p.lsn, p.system, p.timeline, p.publication), Order: uint64(p.lsn)}
+func (p position) public() feed.Position {
+	return feed.Position{Text: fmt.Sprintf("%s system %s timeline %d publication %s", p.lsn, p.system, p.timeline, p.publication), Order: uint64(p.lsn)}
 }
 
-func parsePosition(from cache.Position) (p position, err error) {
-	if from == (cache.Position{}) {
+func parsePosition(from feed.Position) (p position, err error) {
+	if from == (feed.Position{}) {
 		return position{}, nil
 	}
 	var lsn string
@@ -36,7 +36,7 @@ func parsePosition(from cache.Position) (p position, err error) {
 		p.lsn, err = pglogrepl.ParseLSN(lsn)
 	}
 	if err != nil || p.public().Text != from.Text {
-		return position{}, fmt.Errorf("pgfeed: %q is no position of PostgreSQL: %w", from.Text, cache.ErrPositionLost)
+		return position{}, fmt.Errorf("pgfeed: %q is no position of PostgreSQL: %w", from.Text, feed.ErrPositionLost)
 	}
 	return p, nil
 }
@@ -46,7 +46,7 @@ func parsePosition(from cache.Position) (p position, err error) {
 // before it had all that the old primary told.
 func (f *Feed) sameServer(ctx context.Context, conn *pgconn.PgConn, p position, now pglogrepl.IdentifySystemResult) error {
 	if p.system != now.SystemID {
-		return fmt.Errorf("pgfeed: the position is of server %s, and this is %s: %w", p.system, now.SystemID, cache.ErrPositionLost)
+		return fmt.Errorf("pgfeed: the position is of server %s, and this is %s: %w", p.system, now.SystemID, feed.ErrPositionLost)
 	}
 	if p.timeline == now.Timeline {
 		return nil
@@ -58,7 +58,7 @@ func (f *Feed) sameServer(ctx context.Context, conn *pgconn.PgConn, p position, 
 	left, ok := leftTimeline(string(history.Content), p.timeline)
 	if !ok || p.lsn > left {
 		return fmt.Errorf("pgfeed: the position %s of timeline %d is not in the past of timeline %d, which left it at %s: %w",
-			p.lsn, p.timeline, now.Timeline, left, cache.ErrPositionLost)
+			p.lsn, p.timeline, now.Timeline, left, feed.ErrPositionLost)
 	}
 	return nil
 }

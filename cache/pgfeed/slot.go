@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // releaseWait is how long Open waits for a slot that is in use: the server needs a moment to
@@ -111,14 +111,14 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 	case begin == position{}:
 		return s.now, nil
 	case s == nil:
-		return 0, fmt.Errorf("pgfeed: there is no slot %s any more: %w", f.o.Slot, cache.ErrPositionLost)
+		return 0, fmt.Errorf("pgfeed: there is no slot %s any more: %w", f.o.Slot, feed.ErrPositionLost)
 	case s.status == "lost":
-		return 0, fmt.Errorf("pgfeed: slot %s fell behind by more than max_slot_wal_keep_size: %w", f.o.Slot, cache.ErrPositionLost)
+		return 0, fmt.Errorf("pgfeed: slot %s fell behind by more than max_slot_wal_keep_size: %w", f.o.Slot, feed.ErrPositionLost)
 	case begin.lsn < s.confirmed:
 		return 0, fmt.Errorf("pgfeed: the database has been told that it need not keep what comes before %s, and the position is %s: %w",
-			s.confirmed, begin.lsn, cache.ErrPositionLost)
+			s.confirmed, begin.lsn, feed.ErrPositionLost)
 	case begin.lsn > s.now:
-		return 0, fmt.Errorf("pgfeed: the position %s lies beyond %s, the end of the database's log: %w", begin.lsn, s.now, cache.ErrPositionLost)
+		return 0, fmt.Errorf("pgfeed: the position %s lies beyond %s, the end of the database's log: %w", begin.lsn, s.now, feed.ErrPositionLost)
 	}
 	return begin.lsn, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/pump"
 )
 
@@ -65,14 +65,14 @@ func (s *stream) Close() error {
 	return nil
 }
 
-func (s *stream) at(lsn pglogrepl.LSN) cache.Position {
+func (s *stream) at(lsn pglogrepl.LSN) feed.Position {
 	at := s.start
 	at.lsn = lsn
 	return at.public()
 }
 
 // Confirm lets the server forget what came before p. Nothing else does.
-func (s *stream) Confirm(ctx context.Context, p cache.Position) error {
+func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	at, err := parsePosition(p)
 	switch {
 	case err != nil:
@@ -206,7 +206,7 @@ func (r *reader) keepalive(m pglogrepl.PrimaryKeepaliveMessage) {
 }
 
 func (r *reader) message(m pglogrepl.Message) (err error) {
-	var c cache.Change
+	var c feed.Change
 	switch m := m.(type) {
 	case *pglogrepl.BeginMessage:
 		r.inside = true
@@ -227,16 +227,16 @@ func (r *reader) message(m pglogrepl.Message) (err error) {
 				return err
 			}
 			if rel.table != nil {
-				r.Add(cache.Change{Table: rel.table.name, Kind: cache.Truncated, Key: rel.table.key})
+				r.Add(feed.Change{Table: rel.table.name, Kind: feed.Truncated, Key: rel.table.key})
 			}
 		}
 		return nil
 	case *pglogrepl.InsertMessage:
-		c, err = r.change(m.RelationID, cache.Inserted, nil, 0, m.Tuple)
+		c, err = r.change(m.RelationID, feed.Inserted, nil, 0, m.Tuple)
 	case *pglogrepl.UpdateMessage:
-		c, err = r.change(m.RelationID, cache.Updated, m.OldTuple, m.OldTupleType, m.NewTuple)
+		c, err = r.change(m.RelationID, feed.Updated, m.OldTuple, m.OldTupleType, m.NewTuple)
 	case *pglogrepl.DeleteMessage:
-		c, err = r.change(m.RelationID, cache.Deleted, m.OldTuple, m.OldTupleType, nil)
+		c, err = r.change(m.RelationID, feed.Deleted, m.OldTuple, m.OldTupleType, nil)
 	default:
 		return nil
 	}
@@ -254,10 +254,10 @@ func (r *reader) relation(id uint32) (*relation, error) {
 }
 
 // change is of Kind 0 if the table is not one of ours.
-func (r *reader) change(id uint32, kind cache.ChangeKind, before *pglogrepl.TupleData, beforeType uint8, after *pglogrepl.TupleData) (cache.Change, error) {
+func (r *reader) change(id uint32, kind feed.ChangeKind, before *pglogrepl.TupleData, beforeType uint8, after *pglogrepl.TupleData) (feed.Change, error) {
 	rel, err := r.relation(id)
 	if err != nil || rel.table == nil {
-		return cache.Change{}, err
+		return feed.Change{}, err
 	}
 	return rel.change(kind, before, beforeType == pglogrepl.UpdateMessageTupleTypeKey, after)
 }
@@ -394,8 +394,8 @@ func (s *stream) watch() error {
 	return nil
 }
 
-func (s *stream) behind(p cache.Position) int64 {
-	if s.end == 0 || p == (cache.Position{}) {
+func (s *stream) behind(p feed.Position) int64 {
+	if s.end == 0 || p == (feed.Position{}) {
 		return -1
 	}
 	return max(0, int64(s.end-p.Order))

@@ -17,7 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -46,10 +46,10 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 func TestALongTransactionTakesLittleMemory(t *testing.T) {
 	const rows = 50_000
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	r.exec(fmt.Sprintf("INSERT INTO product SELECT i, i::text, '' FROM generate_series(1, %d) i", rows))
-	next := func() cache.Batch {
+	next := func() feed.Batch {
 		for {
 			b, err := w.Next(feedtest.Soon(t))
 			if err != nil {
@@ -73,10 +73,10 @@ func TestALongTransactionTakesLittleMemory(t *testing.T) {
 			}
 		}
 		got += len(b.Changes)
-		if len(b.Changes) > 500 || b.Committed.IsZero() || got < rows && b.Position != (cache.Position{}) {
+		if len(b.Changes) > 500 || b.Committed.IsZero() || got < rows && b.Position != (feed.Position{}) {
 			t.Fatalf("a part of %d changes with position %v, committed %v", len(b.Changes), b.Position, b.Committed)
 		}
-		if b.Position != (cache.Position{}) {
+		if b.Position != (feed.Position{}) {
 			w.At = b.Position
 		}
 	}
@@ -94,7 +94,7 @@ func heap() int64 {
 func TestTheSlotMovesWhileTheTablesAreIdle(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE other (id int)")
 	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	w.Changes(0)
 	r.exec("INSERT INTO other SELECT generate_series(1, 20000)")
 	s, err := f.Stats(t.Context())
@@ -119,7 +119,7 @@ func TestAFollowerThatIsBusyKeepsItsConnection(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	f.patience = 500 * time.Millisecond
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	w.Changes(0)
 	r.exec("INSERT INTO product SELECT i, '', '' FROM generate_series(1, 10000) i")
 	w.Next(feedtest.Soon(t))
@@ -130,12 +130,12 @@ func TestAFollowerThatIsBusyKeepsItsConnection(t *testing.T) {
 // A server that shuts down waits until the followers have confirmed the end of its log.
 func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	ended := make(chan error, 1)
 	go func() {
 		for {
 			b, err := w.Next(feedtest.Soon(t))
-			if err == nil && b.Position != (cache.Position{}) {
+			if err == nil && b.Position != (feed.Position{}) {
 				err = w.Confirm(t.Context(), b.Position)
 			}
 			if err != nil {
@@ -159,7 +159,7 @@ func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 		_, err := os.Stat(pidFile)
 		return err != nil
 	})
-	if err := <-ended; errors.Is(err, cache.ErrPositionLost) {
+	if err := <-ended; errors.Is(err, feed.ErrPositionLost) {
 		t.Error(err)
 	}
 	w.End()
@@ -168,10 +168,10 @@ func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 
 func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	second := r.feed(func(o *Options) { o.Name = "second"; o.Slot, o.Publication = "levee_"+r.name, "levee_"+r.name }, Table{Name: "product"})
-	_, err := second.Open(feedtest.Soon(t), cache.Position{})
+	_, err := second.Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "levee_"+r.name, "in use", "process ", `"postgres"`, "levee feed "+r.name, "127.0.0.1")
 	if err := second.Drop(t.Context()); err == nil {
 		t.Error("a slot was dropped under its follower")
@@ -214,28 +214,28 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
 		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
 	} {
-		_, err := r.feed(c.change, c.table).Open(feedtest.Soon(t), cache.Position{})
+		_, err := r.feed(c.change, c.table).Open(feedtest.Soon(t), feed.Position{})
 		feedtest.WantError(t, err, c.want...)
 	}
 	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
-	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, `ALTER ROLE "plain" REPLICATION`)
-	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "connecting", "nobody")
 	r.admin("SELECT pg_create_physical_replication_slot('theirs')")
 	defer r.admin("SELECT pg_drop_replication_slot('theirs')")
-	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "theirs", "physical", "Options.Slot")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, cache.Position{}); !errors.Is(err, context.Canceled) {
+	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	r.admin("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (*)'")
 	defer func() { r.admin("ALTER SYSTEM RESET synchronous_standby_names"); r.admin("SELECT pg_reload_conf()") }()
 	r.admin("SELECT pg_reload_conf()")
 	redistest.Eventually(t, 10*time.Second, "the setting is refused", func() bool {
-		_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+		_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 		return strings.Contains(fmt.Sprint(err), "synchronous_standby_names")
 	})
 }
@@ -244,7 +244,7 @@ func TestAServerWithoutALogicalLogIsRefused(t *testing.T) {
 	r := newRig(t, product)
 	r.s.Restart(t, "-c", "wal_level=replica")
 	defer r.s.Restart(t)
-	_, err := r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), cache.Position{})
+	_, err := r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 	feedtest.WantError(t, err, "wal_level is replica", "ALTER SYSTEM SET wal_level = logical")
 }
 
@@ -272,12 +272,12 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.Changes(1)
 	good := w.At
 	w.End()
-	lost := func(what string, p cache.Position) {
+	lost := func(what string, p feed.Position) {
 		t.Helper()
 		ctx := feedtest.Soon(t)
 		s, err := f.Open(ctx, p)
@@ -286,7 +286,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 				_ = s.Close()
 			}
 		}
-		if !errors.Is(err, cache.ErrPositionLost) {
+		if !errors.Is(err, feed.ErrPositionLost) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -297,8 +297,8 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	lost("another server", position{at.lsn, "12345", 1, at.publication}.public())
 	lost("a time that is still to come", position{at.lsn + 1<<40, at.system, 1, at.publication}.public())
 	lost("a timeline that this server did not go through", position{at.lsn, at.system, 1000, at.publication}.public())
-	lost("another database's", cache.Position{Text: "mariadb 0-1-5", Order: 3})
-	lost("spoiled", cache.Position{Text: good.Text + " ", Order: good.Order})
+	lost("another database's", feed.Position{Text: "mariadb 0-1-5", Order: 3})
+	lost("spoiled", feed.Position{Text: good.Text + " ", Order: good.Order})
 	w = r.open(f, good)
 	r.exec("INSERT INTO product VALUES (9, '', '')")
 	w.Changes(1)
@@ -314,7 +314,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (2, '', '')")
 	lost("what came before the publication was made anew", good)
 	lost("and still", good) // it is there now, and the server cannot decode what came before it
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (3, '', '')")
 	w.Changes(1)
 	w.End()
@@ -323,18 +323,18 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 		"ALTER PUBLICATION levee_" + r.name + " ADD TABLE product (id)"}
 	r.exec(lacking...) // by its owner, and nothing in the log says what it has kept away
 	lost("what came while the publication lacked the table", w.At)
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("DELETE FROM product")
 	r.exec(lacking...)
 	err = nil
 	for ctx := feedtest.Soon(t); err == nil; {
 		_, err = w.Next(ctx)
 	}
-	if !errors.Is(err, cache.ErrPositionLost) {
+	if !errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("the same while it is followed: %v", err)
 	}
 	w.End()
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (5, '', '')")
 	w.Changes(1)
 	w.End()
@@ -343,7 +343,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.exec("CREATE TABLE second (id int PRIMARY KEY)")
 	lost("a new table's", w.At)
 	lost("and still", w.At)
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	w.Changes(0)
 	w.End()
 	redistest.Eventually(t, 10*time.Second, "the slot is free", func() bool {
@@ -351,14 +351,14 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	})
 	r.exec("SELECT pg_drop_replication_slot('levee_" + r.name + "')")
 	lost("a slot that was dropped", w.At)
-	r.open(f, cache.Position{}).End()
+	r.open(f, feed.Position{}).End()
 }
 
 // The stream is idle, and its connection for questions dies. Catches a stream that goes on
 // without: nothing would show that the publication has lost a table.
 func TestAStreamThatCannotAskEnds(t *testing.T) {
 	r := newRig(t, product)
-	w := r.open(r.feed(nil, Table{Name: "product"}), cache.Position{})
+	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
 	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()")
 	ctx := feedtest.Soon(t)
@@ -366,7 +366,7 @@ func TestAStreamThatCannotAskEnds(t *testing.T) {
 	for err == nil {
 		_, err = w.Next(ctx)
 	}
-	if ctx.Err() != nil || errors.Is(err, cache.ErrPositionLost) {
+	if ctx.Err() != nil || errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("got %v, want that it cannot ask", err)
 	}
 	w.End()
@@ -380,7 +380,7 @@ func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 		o.MaxRetained = 1
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	}, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	w.Changes(0)
 	redistest.Eventually(t, 10*time.Second, "the log has a warning", func() bool { return strings.Contains(log.String(), "retained=") })
 	w.End()
@@ -392,13 +392,13 @@ func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 	}
 	r.admin("CHECKPOINT")
 	s, err := f.Open(feedtest.Soon(t), w.At)
-	if !errors.Is(err, cache.ErrPositionLost) {
+	if !errors.Is(err, feed.ErrPositionLost) {
 		t.Fatalf("%v, %v", s, err)
 	}
 	if s, err := f.Stats(t.Context()); err != nil || s.Status != "lost" {
 		t.Errorf("%+v, %v", s, err)
 	}
-	w = r.open(f, cache.Position{})
+	w = r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.Changes(1)
 }
@@ -424,7 +424,7 @@ func (l *lockedBuilder) String() string {
 func TestATableMayBeAlteredUnderWay(t *testing.T) {
 	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL")
 	f := r.feed(nil, Table{"product", []string{"id", "slug"}})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "ALTER TABLE product ADD price int, DROP name", "UPDATE product SET price = 5, slug = 'b'")
 	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:1 slug:a]; 2 map[id:1 slug:a] map[id:1 slug:b]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -458,7 +458,7 @@ func TestATableMayBeAlteredUnderWay(t *testing.T) {
 func TestAPositionOutlivesAPromotion(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, cache.Position{})
+	w := r.open(f, feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.Changes(1)
 	r.exec("INSERT INTO product VALUES (2, '', '')")
@@ -486,7 +486,7 @@ func TestAPositionOutlivesAPromotion(t *testing.T) {
 	}
 	w.End()
 	at.timeline-- // what the old primary may have told alone
-	if s, err := f.Open(feedtest.Soon(t), at.public()); !errors.Is(err, cache.ErrPositionLost) {
+	if s, err := f.Open(feedtest.Soon(t), at.public()); !errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("%v, %v", s, err)
 	}
 }

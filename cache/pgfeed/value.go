@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A relation is what the stream says of a table before it tells the first change of it, and
@@ -58,8 +58,8 @@ func newRelation(tables map[[2]string]*table, m *pglogrepl.RelationMessage) (*re
 
 // change makes a change of the two tuples of a message. PostgreSQL leaves out of the new row
 // what is stored apart and has not changed (TOAST).
-func (r *relation) change(kind cache.ChangeKind, before *pglogrepl.TupleData, beforeIsKey bool, after *pglogrepl.TupleData) (cache.Change, error) {
-	c := cache.Change{Table: r.table.name, Kind: kind, Key: r.table.key}
+func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, beforeIsKey bool, after *pglogrepl.TupleData) (feed.Change, error) {
+	c := feed.Change{Table: r.table.name, Kind: kind, Key: r.table.key}
 	var err error
 	if before != nil {
 		if c.Old, err = r.row(before, beforeIsKey, nil); err != nil {
@@ -72,11 +72,11 @@ func (r *relation) change(kind cache.ChangeKind, before *pglogrepl.TupleData, be
 	return c, err
 }
 
-func (r *relation) row(t *pglogrepl.TupleData, onlyIdentity bool, old cache.Row) (cache.Row, error) {
+func (r *relation) row(t *pglogrepl.TupleData, onlyIdentity bool, old feed.Row) (feed.Row, error) {
 	if len(t.Columns) != len(r.columns) {
 		return nil, fmt.Errorf("pgfeed: table %s: a row has %d columns, and the table %d", r.table.name, len(t.Columns), len(r.columns))
 	}
-	row := make(cache.Row, len(r.table.columns))
+	row := make(feed.Row, len(r.table.columns))
 	for i, data := range t.Columns {
 		column := r.columns[i]
 		if column.name == "" || onlyIdentity && !column.identity {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -59,8 +59,8 @@ type logFeed struct{ db *board }
 
 func (f logFeed) Name() string { return "linear" }
 
-func (f logFeed) Open(_ context.Context, from cache.Position) (cache.Stream, error) {
-	if from == (cache.Position{}) {
+func (f logFeed) Open(_ context.Context, from feed.Position) (feed.Stream, error) {
+	if from == (feed.Position{}) {
 		return &logStream{f.db, f.db.told()}, nil
 	}
 	at, err := strconv.ParseInt(from.Text, 10, 64)
@@ -73,7 +73,7 @@ type logStream struct {
 }
 
 // Next gives what is there, or after a while a position without changes.
-func (s *logStream) Next(ctx context.Context) (b cache.Batch, err error) {
+func (s *logStream) Next(ctx context.Context) (b feed.Batch, err error) {
 	for end := time.Now().Add(5 * time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
 		for len(b.Changes) < 100 && s.at < s.db.told() {
 			key, ok := s.db.change(s.at + 1)
@@ -81,21 +81,21 @@ func (s *logStream) Next(ctx context.Context) (b cache.Batch, err error) {
 				break
 			}
 			s.at++
-			b.Changes = append(b.Changes, cache.Change{
-				Table: "row", Kind: cache.Updated, New: cache.Row{"key": int64(key)}, Key: []string{"key"},
+			b.Changes = append(b.Changes, feed.Change{
+				Table: "row", Kind: feed.Updated, New: feed.Row{"key": int64(key)}, Key: []string{"key"},
 			})
 		}
 		switch {
 		case ctx.Err() != nil:
-			return cache.Batch{}, ctx.Err()
+			return feed.Batch{}, ctx.Err()
 		case len(b.Changes) > 0 || time.Now().After(end):
-			b.Position = cache.Position{Text: strconv.FormatInt(s.at, 10), Order: uint64(s.at)}
+			b.Position = feed.Position{Text: strconv.FormatInt(s.at, 10), Order: uint64(s.at)}
 			return b, nil
 		}
 	}
 }
 
-func (s *logStream) Confirm(_ context.Context, p cache.Position) error {
+func (s *logStream) Confirm(_ context.Context, p feed.Position) error {
 	at, err := strconv.ParseInt(p.Text, 10, 64)
 	for err == nil {
 		old := s.db.confirmed()

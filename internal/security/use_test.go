@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
@@ -208,7 +209,7 @@ func useFeed(t *testing.T, open func() redis.UniversalClient) {
 type oneChange struct{ confirmed chan struct{} }
 
 func (f *oneChange) Name() string { return "shop" }
-func (f *oneChange) Open(context.Context, cache.Position) (cache.Stream, error) {
+func (f *oneChange) Open(context.Context, feed.Position) (feed.Stream, error) {
 	return &oneStream{feed: f}, nil
 }
 
@@ -217,17 +218,17 @@ type oneStream struct {
 	told bool
 }
 
-func (s *oneStream) Next(ctx context.Context) (cache.Batch, error) {
+func (s *oneStream) Next(ctx context.Context) (feed.Batch, error) {
 	if s.told {
 		<-ctx.Done()
-		return cache.Batch{}, ctx.Err()
+		return feed.Batch{}, ctx.Err()
 	}
 	s.told = true
-	change := cache.Change{Table: "product", Kind: cache.Updated, New: cache.Row{"id": int64(1)}, Key: []string{"id"}}
-	return cache.Batch{Changes: []cache.Change{change}, Position: cache.Position{Text: "1", Order: 1}}, nil
+	change := feed.Change{Table: "product", Kind: feed.Updated, New: feed.Row{"id": int64(1)}, Key: []string{"id"}}
+	return feed.Batch{Changes: []feed.Change{change}, Position: feed.Position{Text: "1", Order: 1}}, nil
 }
 
-func (s *oneStream) Confirm(context.Context, cache.Position) error {
+func (s *oneStream) Confirm(context.Context, feed.Position) error {
 	if s.told {
 		s.feed.confirmed <- struct{}{}
 	}

@@ -10,20 +10,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 // A Follower reads a stream as cache.Follow does.
 type Follower struct {
-	cache.Stream
-	At cache.Position // of the last batch that had one
+	feed.Stream
+	At feed.Position // of the last batch that had one
 
 	t    testing.TB
 	once sync.Once
 }
 
 // Open opens a stream, which ends with the test at the latest.
-func Open(t testing.TB, f cache.Feed, from cache.Position) *Follower {
+func Open(t testing.TB, f feed.Feed, from feed.Position) *Follower {
 	t.Helper()
 	s, err := f.Open(Soon(t), from)
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *Follower) End() {
 }
 
 // Changes returns the next n changes at least, and then what belongs to their transaction.
-func (w *Follower) Changes(n int) (changes []cache.Change) {
+func (w *Follower) Changes(n int) (changes []feed.Change) {
 	w.t.Helper()
 	ctx := Soon(w.t)
 	for ended := false; len(changes) < n || !ended; {
@@ -53,7 +53,7 @@ func (w *Follower) Changes(n int) (changes []cache.Change) {
 			w.t.Fatalf("after %d of %d changes: %v", len(changes), n, err)
 		}
 		changes = append(changes, b.Changes...)
-		if ended = b.Position != (cache.Position{}); ended {
+		if ended = b.Position != (feed.Position{}); ended {
 			if b.Position.Order < w.At.Order {
 				w.t.Errorf("position %v after %v", b.Position, w.At)
 			}
@@ -79,9 +79,9 @@ func Soon(t testing.TB) context.Context {
 }
 
 // Summary shows kinds and rows of changes.
-func Summary(changes []cache.Change) string {
+func Summary(changes []feed.Change) string {
 	var b strings.Builder
-	show := func(r cache.Row) string {
+	show := func(r feed.Row) string {
 		if r == nil {
 			return "<nil>"
 		}
@@ -105,7 +105,7 @@ func WantError(t *testing.T, err error, parts ...string) {
 			t.Errorf("%q does not have %q", err, part)
 		}
 	}
-	if errors.Is(err, cache.ErrPositionLost) {
+	if errors.Is(err, feed.ErrPositionLost) {
 		t.Errorf("%q makes its follower clear the caches", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -18,7 +19,7 @@ import (
 type Database struct {
 	Table string // as the feed names it
 	// Feed makes the feed of a process.
-	Feed func() cache.Feed
+	Feed func() feed.Feed
 	// Reader makes the loader of a process.
 	Reader func() cache.Loader[int64, string]
 	// Write sets the name of a row, by SQL that knows no cache.
@@ -53,10 +54,10 @@ func EveryProcessServes(t *testing.T, d Database) {
 		}
 	}()
 	for range 3 {
-		c, feed := d.process(t, redis), d.Feed()
+		c, f := d.process(t, redis), d.Feed()
 		ctx, cancel := context.WithCancel(t.Context())
 		readers, ends = append(readers, c), append(ends, cancel)
-		followers.Go(func() { _ = cache.Follow(ctx, feed, c.Route(d.Table, nil)) })
+		followers.Go(func() { _ = cache.Follow(ctx, f, c.Route(d.Table, nil)) })
 	}
 	following := func() int {
 		return slices.IndexFunc(readers, func(c *cache.Cache[int64, string]) bool { return c.Stats().Follow.Following })
@@ -127,7 +128,7 @@ func CommitToNext(b *testing.B, w *Follower, write func() error) {
 
 // CommitRates reports how many commits a second two writers come to, without a feed and
 // with one that is followed, in turns of a second each: b.N of both.
-func CommitRates(b *testing.B, feed cache.Feed, writer func() (write func(i int) error)) {
+func CommitRates(b *testing.B, f feed.Feed, writer func() (write func(i int) error)) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -152,10 +153,10 @@ func CommitRates(b *testing.B, feed cache.Feed, writer func() (write func(i int)
 	}
 	turn() // warm
 	var without, followed []float64
-	at := cache.Position{}
+	at := feed.Position{}
 	for range b.N {
 		without = append(without, turn())
-		s, err := feed.Open(ctx, at)
+		s, err := f.Open(ctx, at)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -167,7 +168,7 @@ func CommitRates(b *testing.B, feed cache.Feed, writer func() (write func(i int)
 				if err != nil {
 					return
 				}
-				if batch.Position != (cache.Position{}) {
+				if batch.Position != (feed.Position{}) {
 					_ = s.Confirm(reading, batch.Position)
 				}
 			}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -44,12 +44,12 @@ func (w *counting) run(ctx context.Context, connect func() (Connection, error)) 
 // NothingIsLost kills the server of a feed three times while writers count the rows 1 to 3
 // of a table of ids and numbers up: a writer's numbers arrive in their order, only steps
 // back being allowed, and none is left out that was committed.
-func NothingIsLost(t *testing.T, f cache.Feed, connect func() (Connection, error), restart func()) {
+func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error), restart func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	w := Open(t, f, cache.Position{})
+	w := Open(t, f, feed.Position{})
 	var writers []*counting
 	for i := range 3 {
 		n := &counting{id: i + 1}
@@ -72,7 +72,7 @@ func NothingIsLost(t *testing.T, f cache.Feed, connect func() (Connection, error
 				}
 				seen[id] = max(seen[id], n)
 			}
-			if b.Position != (cache.Position{}) {
+			if b.Position != (feed.Position{}) {
 				w.At = b.Position
 			}
 			if len(b.Changes)%2 == 0 { // and sometimes the confirmation is lost
@@ -94,14 +94,14 @@ func NothingIsLost(t *testing.T, f cache.Feed, connect func() (Connection, error
 			}
 			restart()
 		}()
-		if err := read(func() bool { return false }); errors.Is(err, cache.ErrPositionLost) {
+		if err := read(func() bool { return false }); errors.Is(err, feed.ErrPositionLost) {
 			t.Fatal(err)
 		}
 		_ = w.Close()
 		<-back
 		redistest.Eventually(t, 30*time.Second, "the feed opens again", func() bool {
 			s, err := f.Open(Soon(t), w.At)
-			if errors.Is(err, cache.ErrPositionLost) {
+			if errors.Is(err, feed.ErrPositionLost) {
 				t.Fatal(err)
 			}
 			w.Stream = s

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 )
 
 const (
@@ -34,7 +34,7 @@ type Gate[M any] struct {
 	// the stream.
 	Watch func() error
 	// Behind is how many bytes of the log come after a position, or -1.
-	Behind func(p cache.Position) int64
+	Behind func(p feed.Position) int64
 }
 
 // A Pump is the inside of a stream. Its fields are not to be changed.
@@ -53,13 +53,13 @@ type Pump[M any] struct {
 	ready  batch[M] // guarded by mu: what the gate has not taken yet
 	more   chan struct{}
 	space  chan struct{} // signals that it has
-	passed chan cache.Batch
+	passed chan feed.Batch
 }
 
-// A batch is a cache.Batch on its way.
+// A batch is a feed.Batch on its way.
 type batch[M any] struct {
-	changes   []cache.Change
-	position  cache.Position // zero in the middle of a transaction
+	changes   []feed.Change
+	position  feed.Position // zero in the middle of a transaction
 	committed time.Time
 	marks     []M // of its transactions
 }
@@ -68,7 +68,7 @@ type batch[M any] struct {
 func New[M any](maxBatch int, gate Gate[M]) *Pump[M] {
 	p := &Pump[M]{
 		gate: gate, max: maxBatch,
-		more: make(chan struct{}, 1), space: make(chan struct{}, 1), passed: make(chan cache.Batch),
+		more: make(chan struct{}, 1), space: make(chan struct{}, 1), passed: make(chan feed.Batch),
 	}
 	p.Ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p
@@ -92,18 +92,18 @@ func (p *Pump[M]) Stop() {
 	p.tasks.Wait()
 }
 
-// Next is that of [cache.Stream].
-func (p *Pump[M]) Next(ctx context.Context) (cache.Batch, error) {
+// Next is that of [feed.Stream].
+func (p *Pump[M]) Next(ctx context.Context) (feed.Batch, error) {
 	if err := ctx.Err(); err != nil {
-		return cache.Batch{}, err
+		return feed.Batch{}, err
 	}
 	select {
 	case b := <-p.passed:
 		return b, nil
 	case <-ctx.Done():
-		return cache.Batch{}, ctx.Err()
+		return feed.Batch{}, ctx.Err()
 	case <-p.Ctx.Done():
-		return cache.Batch{}, context.Cause(p.Ctx)
+		return feed.Batch{}, context.Cause(p.Ctx)
 	}
 }
 
@@ -122,17 +122,17 @@ func (p *Pump[M]) Mark(mark M) { p.mark = mark }
 
 // Add takes a change into the open transaction, and passes a part of that on if it grows
 // long.
-func (p *Pump[M]) Add(c cache.Change) {
+func (p *Pump[M]) Add(c feed.Change) {
 	p.open.changes = append(p.open.changes, c)
 	if len(p.open.changes) >= p.max {
-		p.put(cache.Position{})
+		p.put(feed.Position{})
 		p.parts = true
 	}
 }
 
 // Commit ends the open transaction. A stream can begin at the position after it. If there
 // was no change in it, Commit is [Pump.Idle].
-func (p *Pump[M]) Commit(after cache.Position) (told bool) {
+func (p *Pump[M]) Commit(after feed.Position) (told bool) {
 	if len(p.open.changes) == 0 && !p.parts {
 		return p.Idle(after, false)
 	}
@@ -143,11 +143,11 @@ func (p *Pump[M]) Commit(after cache.Position) (told bool) {
 // put hands what is open to the gate, together with what that has not taken yet. It waits
 // while that would be too much, so that neither a long transaction nor a slow follower
 // fills memory.
-func (p *Pump[M]) put(after cache.Position) {
+func (p *Pump[M]) put(after feed.Position) {
 	for {
 		p.mu.Lock()
 		// The end of a transaction may follow what came before; a part of one would take away its position.
-		whole := after != cache.Position{}
+		whole := after != feed.Position{}
 		if len(p.ready.changes) == 0 || whole && len(p.ready.changes)+len(p.open.changes) <= p.max {
 			p.ready.changes = append(p.ready.changes, p.open.changes...)
 			p.ready.marks = append(p.ready.marks, p.mark)
@@ -169,7 +169,7 @@ func (p *Pump[M]) put(after cache.Position) {
 // Idle says that nothing is left to tell before a position, outside of any transaction. It is
 // told with the changes before it; alone, twice a second at the most unless that is urgent.
 // Idle says whether it will be.
-func (p *Pump[M]) Idle(at cache.Position, urgent bool) (told bool) {
+func (p *Pump[M]) Idle(at feed.Position, urgent bool) (told bool) {
 	p.mu.Lock()
 	p.ready.position = at
 	p.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *Pump[M]) pass() error {
 		p.ready = batch[M]{}
 		p.mu.Unlock()
 		signal(p.space)
-		if len(b.changes) == 0 && b.position == (cache.Position{}) {
+		if len(b.changes) == 0 && b.position == (feed.Position{}) {
 			continue
 		}
 		if len(b.changes) > 0 {
@@ -220,7 +220,7 @@ func (p *Pump[M]) pass() error {
 			}
 		}
 		for handed := false; !handed; {
-			out := cache.Batch{Changes: b.changes, Position: b.position, Committed: b.committed, Behind: p.gate.Behind(b.position)}
+			out := feed.Batch{Changes: b.changes, Position: b.position, Committed: b.committed, Behind: p.gate.Behind(b.position)}
 			select {
 			case <-p.Ctx.Done():
 				return nil

@@ -1,4 +1,10 @@
-package cache
+// Package feed holds the types by which a database tells a cache what has changed: a [Feed]
+// opens a [Stream], which yields a [Batch] of changes at a time. Packages pgfeed, mysqlfeed
+// and outbox have feeds; cache.Follow invalidates what they tell.
+//
+// A feed of your own implements Feed and Stream, and is a function of the database alone:
+// the package knows neither Redis nor package cache.
+package feed
 
 import (
 	"context"
@@ -11,7 +17,7 @@ import (
 // A Feed tells which rows of a database have changed, whoever has changed them: a service
 // with levee, one without, a job, somebody at a console. It reads the database's own log,
 // as pgfeed and mysqlfeed do, or a table that transactions write to, as outbox does.
-// [Follow] invalidates what it tells.
+// cache.Follow invalidates what it tells.
 //
 // A Feed may be followed again after its Stream has ended; one Stream of it is open at a time.
 //
@@ -70,9 +76,9 @@ type Position struct {
 }
 
 // ErrPositionLost is what a [Feed] returns if changes have been lost to it: its place in
-// the log of the database has been removed, or belongs to another server. [Follow] clears the
+// the log of the database has been removed, or belongs to another server. Follow clears the
 // caches then, and goes on from the present.
-var ErrPositionLost = errors.New("cache: the position in the feed is lost")
+var ErrPositionLost = errors.New("feed: the position is lost")
 
 // A Change is what happened to one row, or to a table.
 type Change struct {
@@ -136,9 +142,9 @@ func (r Row) Text(column string) (string, error) {
 func unfit(column, want string, value any, ok bool) error {
 	switch {
 	case !ok:
-		return fmt.Errorf("cache: the feed tells no column %q", column)
+		return fmt.Errorf("feed: the feed tells no column %q", column)
 	case value == nil:
-		return fmt.Errorf("cache: column %q is NULL, not %s", column, want)
+		return fmt.Errorf("feed: column %q is NULL, not %s", column, want)
 	}
-	return fmt.Errorf("cache: column %q is a %T, not %s", column, value, want)
+	return fmt.Errorf("feed: column %q is a %T, not %s", column, value, want)
 }
