@@ -13,9 +13,6 @@
 //	run     in a goroutine of its own, at most Timeout: ErrTimeout
 //	verdict success, failure, or neither
 //
-// [Breaker.Acquire] is the first two of these steps and [Place.Run] the others, for a
-// caller who has something to do in between or whose function is of another [Class].
-//
 // The breaker is closed, open or half-open. Closed, it opens when at least
 // [Options.MinRequests] calls of the last [Options.Window] have come to a verdict
 // and [Options.FailureRatio] of them are failures. Open, it refuses everything for
@@ -53,7 +50,7 @@
 //     place until it returns. If such functions hold all places, nothing runs until one
 //     of them returns.
 //   - A call returns when its context ends, and without a deadline at the latest after
-//     [Breaker.MaxDuration], whatever the function does.
+//     [Options.QueueTimeout] and Timeout together, whatever the function does.
 //   - A function that panics or calls runtime.Goexit ends its call with an error
 //     and is a failure. A function that hangs is a failure after Timeout. None of
 //     them leaves the breaker half-open.
@@ -69,25 +66,21 @@ package breaker
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync/atomic"
-	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 var (
 	// ErrOpen reports that the function was not called, because too many earlier
 	// calls have failed.
-	ErrOpen = errors.New("breaker: open")
+	ErrOpen = guard.ErrOpen
 	// ErrLimited reports that the function was not called, because too many are
-	// running or waiting. Its text tells which limit that was. If the caller's context ended while it waited, the error
-	// matches the context's error too.
-	ErrLimited = errors.New("breaker: too many calls")
+	// running or waiting. Its text tells which limit that was. If the caller's context ended
+	// while it waited, the error matches the context's error too.
+	ErrLimited = guard.ErrLimited
 	// ErrTimeout reports that the function did not return within Timeout.
-	ErrTimeout = errors.New("breaker: call timed out")
+	ErrTimeout = guard.ErrTimeout
 	// ErrGoexit reports that the function called runtime.Goexit.
 	ErrGoexit = contain.ErrGoexit
 )
@@ -95,75 +88,28 @@ var (
 // PanicError reports that the function panicked, and where.
 type PanicError = contain.PanicError
 
-// State is what a Breaker does with calls.
-type State int
+// State is what a Breaker does with calls. Its String is "closed", "half-open" or "open".
+type State = guard.State
 
-// The order is gobreaker's.
+// The states of a Breaker.
 const (
-	Closed   State = iota // lets calls through
-	HalfOpen              // lets one call at a time try
-	Open                  // refuses calls
+	Closed   State = guard.Closed   // lets calls through
+	HalfOpen State = guard.HalfOpen // lets one call at a time try
+	Open     State = guard.Open     // refuses calls
 )
-
-// String returns the state in lower case.
-func (s State) String() string {
-	switch s {
-	case Closed:
-		return "closed"
-	case HalfOpen:
-		return "half-open"
-	case Open:
-		return "open"
-	}
-	return fmt.Sprintf("State(%d)", int(s))
-}
 
 // A Breaker protects one source. All callers of that source should share one
 // Breaker, because it counts and bounds the load of the source. It may be used
 // concurrently and has nothing to close. The calls of a nil *Breaker are not
 // bounded, but are still contained and return with their context.
-type Breaker struct {
-	o        Options // with the defaults filled in
-	timedOut error   // ErrTimeout, as one value of this Breaker: the cause of its timeouts and of no other's
-	circuit  *circuit
-	queue    *queue
-	hook     hook
-	tally    tally
-	log      *logonce.Log
-	lastFail atomic.Pointer[error] // for the log; set before the circuit hears of the failure
-}
+type Breaker guard.Breaker
+
+func (b *Breaker) guard() *guard.Breaker { return (*guard.Breaker)(b) }
 
 // New makes a Breaker. Its errors name the option that is wrong.
 func New(o Options) (*Breaker, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	b := &Breaker{
-		o:        o,
-		timedOut: fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
-		queue:    newQueue(o),
-		hook:     hook{fn: o.OnStateChange},
-		log:      logonce.New(o.Logger, "levee: "),
-	}
-	if o.Name != "" {
-		b.timedOut = fmt.Errorf("%w after %v: %s", ErrTimeout, o.Timeout, o.Name)
-		b.log = b.log.To(o.Logger.With("breaker", o.Name))
-	}
-	if o.FailureRatio > 0 {
-		b.circuit = newCircuit(o, b.changed)
-	}
-	return b, nil
-}
-
-// off stands in for a nil *Breaker: no circuit, no limits, no timeout.
-var off = new(Breaker)
-
-func (b *Breaker) orOff() *Breaker {
-	if b == nil {
-		return off
-	}
-	return b
+	b, err := guard.New(guard.Options(o))
+	return (*Breaker)(b), err
 }
 
 // Do calls fn and returns its error. It does not call fn if the breaker is open
@@ -177,100 +123,14 @@ func (b *Breaker) orOff() *Breaker {
 // returns after its context has ended, unless it was ctx that ended and IsFailure
 // clears fn's error.
 func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	p, err := b.Acquire(ctx, Normal)
-	if err != nil {
-		return err
-	}
-	return p.Run(ctx, fn)
-}
-
-// changed comes under gobreaker's mutex and must not block for long. Only a closed
-// breaker has a queue.
-func (b *Breaker) changed(from, to State) {
-	switch to {
-	case Open:
-		b.queue.close(ErrOpen)
-	case Closed:
-		b.queue.open()
-	}
-	b.logChange(from, to)
-	b.hook.push(from, to)
-}
-
-// logChange says that the breaker opens or closes. Between the two it may try several
-// times, of which nobody has to know.
-func (b *Breaker) logChange(from, to State) {
-	switch {
-	case from == Closed && to == Open:
-		b.log.Warn("a breaker is open: the source fails and is not called for a while", "error", *b.lastFail.Load())
-	case to == Closed:
-		b.log.Warn("a breaker is closed again: the source answers")
-	}
+	return b.guard().Do(ctx, fn)
 }
 
 // Name returns [Options.Name].
-func (b *Breaker) Name() string { return b.orOff().o.Name }
+func (b *Breaker) Name() string { return b.guard().Name() }
 
 // State returns the present state. It does not wait.
-func (b *Breaker) State() State {
-	return b.orOff().circuit.state()
-}
+func (b *Breaker) State() State { return b.guard().State() }
 
-// MaxDuration is the longest a call can take whose caller has no deadline, QueueTimeout
-// and Timeout together, or 0 if there is no bound. With a deadline it is the bound of all
-// calls if QueueTimeout was given.
-func (b *Breaker) MaxDuration() time.Duration {
-	if b == nil || b.o.Timeout <= 0 {
-		return 0
-	}
-	if b.o.MaxConcurrent < 0 && b.o.MaxDegraded < 0 {
-		return b.o.Timeout
-	}
-	return b.o.Timeout + max(0, b.o.QueueTimeout)
-}
-
-// bound returns the context for fn.
-func (b *Breaker) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if b.o.Timeout <= 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, b.o.Timeout, b.timedOut)
-}
-
-// clears reports whether IsFailure says that err does not speak against the source.
-func (b *Breaker) clears(err error) bool {
-	return err != nil && b.o.IsFailure != nil && !b.o.IsFailure(err)
-}
-
-// judge returns the verdict on a call and the error for its caller. cleared is
-// what clears says of err.
-func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, error) {
-	switch {
-	case err == nil:
-		return success, nil
-	case ctx.Err() != nil && errors.Is(context.Cause(ctx), b.timedOut):
-		return timeout, b.timedOut
-	case cleared:
-		return success, err
-	case ctx.Err() != nil:
-		// The caller left. An error that follows from this says nothing about the
-		// source: drivers have their own error for a query cut short.
-		return excluded, ended(ctx)
-	default:
-		return failure, err
-	}
-}
-
-// A gone tells that the callers left from other refusals.
-type gone struct{ error }
-
-func (g *gone) Unwrap() error { return g.error }
-
-// ended is the error of a context that has ended, with its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}
+// Stats takes a snapshot. It does not wait.
+func (b *Breaker) Stats() Stats { return Stats(b.guard().Stats()) }

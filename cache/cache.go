@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -76,7 +76,7 @@ type Cache[K comparable, V any] struct {
 	local   *localcache.Cache[K, entry[V]]
 	flights *flight.Group[found[V]]
 	fleet   *mutexrebuild.Group // leases, values and messages in Redis
-	breaker *breaker.Breaker
+	breaker *guard.Breaker      // of Options.Breaker
 
 	misses, unread, refreshes gatherer[K, V] // jobs on their way to calls of LoadMany
 
@@ -121,7 +121,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		}
 	}
 	c := &Cache[K, V]{
-		o: o, source: src, windows: o.windows(), breaker: o.Breaker,
+		o: o, source: src, windows: o.windows(), breaker: o.guard(),
 		absent:     &entry[V]{life: life{null: true}},
 		doorkeeper: newDoorkeeper(2 * o.NullTTL), // a null in the local tier lives that long too
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),

@@ -16,7 +16,7 @@ func (c *Cache[K, V]) Name() string { return c.o.Name }
 
 // Breaker returns [Options.Breaker], or the breaker that the cache has made for itself,
 // whose name is that of the cache.
-func (c *Cache[K, V]) Breaker() *breaker.Breaker { return c.breaker }
+func (c *Cache[K, V]) Breaker() *breaker.Breaker { return c.o.Breaker }
 
 // Filter returns [Options.Filter], nil if there is none.
 func (c *Cache[K, V]) Filter() Filter { return c.o.Filter }

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -26,7 +26,7 @@ type job[K comparable, V any] struct {
 	mark   localcache.Mark         // of the local tier, from before the operation that decides the result
 	done   atomic.Bool
 	left   bool // handed over by the batch that it was in to another goroutine
-	class  breaker.Class
+	class  guard.Class
 	warms  bool   // it is one of Warm
 	filled bool   // the result is in the local tier
 	looks  bool   // the caller who opened the flight has not read Redis

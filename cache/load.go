@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // The classes of loads, which say within which limits of the breaker they run.
 const (
-	normal     = breaker.Normal     // somebody waits for it, under a lease
-	degraded   = breaker.Degraded   // somebody waits for it, and without a lease every process may be loading the same
-	background = breaker.Background // a refresh: nobody waits for it
+	normal     = guard.Normal     // somebody waits for it, under a lease
+	degraded   = guard.Degraded   // somebody waits for it, and without a lease every process may be loading the same
+	background = guard.Background // a refresh: nobody waits for it
 )
 
 // A loaded is what a load brought: an entry or an error.
@@ -47,7 +47,7 @@ func (c *Cache[K, V]) why(ctx context.Context, err error) error {
 
 // acquire takes a place at the breaker for jobs, which are of one class. It waits for as long
 // as somebody waits for them.
-func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*breaker.Place, error) {
+func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*guard.Place, error) {
 	flights, try := make([]*flight.Flight[found[V]], len(jobs)), true
 	for i, j := range jobs {
 		flights[i], try = j.flight, try && j.impatient
@@ -63,7 +63,7 @@ func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*breaker.
 }
 
 // load asks the source in place for the keys of jobs, and notes what it brought in each job.
-func (c *Cache[K, V]) load(ctx context.Context, place *breaker.Place, jobs []*job[K, V]) {
+func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
 	if c.source.Load != nil && len(jobs) == 1 {
 		c.loadOne(ctx, place, jobs[0])
 		return
@@ -71,7 +71,7 @@ func (c *Cache[K, V]) load(ctx context.Context, place *breaker.Place, jobs []*jo
 	c.loadMany(ctx, place, jobs)
 }
 
-func (c *Cache[K, V]) loadOne(ctx context.Context, place *breaker.Place, j *job[K, V]) {
+func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, j *job[K, V]) {
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
 	by, err := c.askSource(ctx, place, j.class, []string{j.id}, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
@@ -94,7 +94,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *breaker.Place, j *job[
 }
 
 // loadMany loads the keys of jobs in one call.
-func (c *Cache[K, V]) loadMany(ctx context.Context, place *breaker.Place, jobs []*job[K, V]) {
+func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
 	keys, ids := make([]K, len(jobs)), make([]string, len(jobs))
 	for i, j := range jobs {
 		keys[i], ids[i] = j.key, j.id
@@ -132,7 +132,7 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *breaker.Place, jobs [
 // askSource has fn load in place what ids name. fn may still be running when askSource
 // returns an error. by is the context that Hooks.Load has given the load, nil if it has not
 // begun: the breaker has opened since it gave the place.
-func (c *Cache[K, V]) askSource(ctx context.Context, place *breaker.Place, class breaker.Class, ids []string, fn func(context.Context) error) (by context.Context, err error) {
+func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, class guard.Class, ids []string, fn func(context.Context) error) (by context.Context, err error) {
 	var began atomic.Pointer[begun]
 	err = place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
 		if !c.loading.begin() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -207,7 +208,7 @@ func (o Options) withBreaker() (Options, error) {
 		}
 		o.Breaker, limit = own, 0
 	}
-	longest := o.Breaker.MaxDuration()
+	longest := o.guard().MaxDuration()
 	if limit != 0 && limit <= longest {
 		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must be longer than the breaker's Timeout and QueueTimeout together, %v, got %v", longest, limit)
 	}
@@ -227,8 +228,11 @@ func (o Options) withBreaker() (Options, error) {
 
 // loadTimeout is the longest that a load may take.
 func (o Options) loadTimeout() time.Duration {
-	return max(o.Rebuild.LoadTimeout, o.Breaker.MaxDuration())
+	return max(o.Rebuild.LoadTimeout, o.guard().MaxDuration())
 }
+
+// guard is Breaker with the calls that only the cache makes.
+func (o Options) guard() *guard.Breaker { return (*guard.Breaker)(o.Breaker) }
 
 // orDefault sets a field that is 0 to its default, and reports one below least.
 func orDefault[T int | time.Duration](name string, field *T, zero, least T) error {

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // What Do costs beside gobreaker's bare Execute, which has no limit, no timeout
@@ -16,11 +16,11 @@ import (
 func BenchmarkDo(b *testing.B) {
 	for _, bench := range []struct {
 		name string
-		o    breaker.Options
+		o    guard.Options
 	}{
-		{"default", breaker.Options{}},
-		{"no timeout", breaker.Options{Timeout: -1}},
-		{"all off", breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}},
+		{"default", guard.Options{}},
+		{"no timeout", guard.Options{Timeout: -1}},
+		{"all off", guard.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}},
 	} {
 		guard := newBreaker(b, bench.o)
 		ctx := context.Background()
@@ -50,7 +50,7 @@ func BenchmarkGobreaker(b *testing.B) {
 }
 
 func BenchmarkOpen(b *testing.B) {
-	guard := newBreaker(b, breaker.Options{Cooldown: 1 << 50})
+	guard := newBreaker(b, guard.Options{Cooldown: 1 << 50})
 	trip(b, guard)
 	ctx := context.Background()
 	b.ReportAllocs()

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // gauge counts the functions that are at work.
@@ -35,9 +35,9 @@ func (g *gauge) work(d time.Duration) {
 // have three.
 func TestNestedCallsRunInThePlaceOfTheirFunction(t *testing.T) {
 	for _, limit := range []int{1, 2, 8, 64} {
-		for _, class := range []breaker.Class{breaker.Normal, breaker.Degraded} {
+		for _, class := range []guard.Class{guard.Normal, guard.Degraded} {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBreaker(t, breaker.Options{MaxConcurrent: limit, MaxDegraded: limit})
+				b := newBreaker(t, guard.Options{MaxConcurrent: limit, MaxDegraded: limit})
 				var outer, g gauge
 				var nest func(ctx context.Context, depth int) error
 				nest = func(ctx context.Context, depth int) error {
@@ -93,12 +93,12 @@ func TestNestedCallsRunInThePlaceOfTheirFunction(t *testing.T) {
 // a function that has returned: nothing would bound such calls.
 func TestACallOfAFunctionThatHasReturnedIsLikeAnyOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: -1})
 		var left context.Context
 		_ = b.Do(t.Context(), func(ctx context.Context) error { left = context.WithoutCancel(ctx); return nil })
 		release := make(chan struct{})
 		occupy(b, 1, release)
-		if err := b.Do(left, succeed); !errors.Is(err, breaker.ErrLimited) || b.Inside(left) {
+		if err := b.Do(left, succeed); !errors.Is(err, guard.ErrLimited) || b.Inside(left) {
 			t.Errorf("got %v, and it counts as inside: %v", err, b.Inside(left))
 		}
 		close(release)
@@ -109,7 +109,7 @@ func TestACallOfAFunctionThatHasReturnedIsLikeAnyOther(t *testing.T) {
 // its function back: there would be two.
 func TestANestedCallThatOutlivesItsFunctionFreesNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: -1})
 		release := make(chan struct{})
 		_ = b.Do(t.Context(), func(ctx context.Context) error {
 			go func() {
@@ -133,11 +133,11 @@ func TestANestedCallThatOutlivesItsFunctionFreesNoPlace(t *testing.T) {
 // calls that somebody waits for.
 func TestABackgroundCallOfAFunctionIsNoNestedCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 2})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 2})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		_ = b.Do(t.Context(), func(ctx context.Context) error {
-			if err := b.DoBackground(context.WithoutCancel(ctx), succeed); !errors.Is(err, breaker.ErrLimited) {
+			if err := b.DoBackground(context.WithoutCancel(ctx), succeed); !errors.Is(err, guard.ErrLimited) {
 				t.Errorf("got %v, want ErrLimited: both places are taken", err)
 			}
 			return nil
@@ -152,8 +152,8 @@ func TestABackgroundCallOfAFunctionIsNoNestedCall(t *testing.T) {
 // directly, and neither MaxQueue nor QueueTimeout held for it. It waited for five seconds.
 func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		categories := newBreaker(t, breaker.Options{})
-		products := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 100 * time.Millisecond, MaxQueue: 2})
+		categories := newBreaker(t, guard.Options{})
+		products := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: 100 * time.Millisecond, MaxQueue: 2})
 		nested := func(fn func(ctx context.Context) error) error {
 			return categories.Do(context.Background(), func(ctx context.Context) error {
 				if categories.Inside(ctx) == products.Inside(ctx) {
@@ -174,7 +174,7 @@ func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
 		synctest.Wait()
 		calls.Go(func() { _ = nested(func(context.Context) error { order <- "nested"; return nil }) })
 		synctest.Wait()
-		if err := nested(func(context.Context) error { return nil }); !errors.Is(err, breaker.ErrLimited) {
+		if err := nested(func(context.Context) error { return nil }); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("with a full queue: %v", err)
 		}
 		close(release)
@@ -190,7 +190,7 @@ func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		err := nested(func(context.Context) error { return nil })
-		if took := time.Since(began); !errors.Is(err, breaker.ErrLimited) || took > 100*time.Millisecond {
+		if took := time.Since(began); !errors.Is(err, guard.ErrLimited) || took > 100*time.Millisecond {
 			t.Errorf("it waited for %v, %v", took, err)
 		}
 		close(release)
@@ -205,7 +205,7 @@ func TestTheCallThatTriesMayMakeNestedCalls(t *testing.T) {
 	for name, inner := range map[string]func(context.Context) error{"which succeed": succeed, "which fail": fail} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, other := newBreaker(t, breaker.Options{}), newBreaker(t, breaker.Options{})
+				b, other := newBreaker(t, guard.Options{}), newBreaker(t, guard.Options{})
 				trip(t, b)
 				time.Sleep(7 * time.Second)
 				ran, want := 0, inner(t.Context())
@@ -217,7 +217,7 @@ func TestTheCallThatTriesMayMakeNestedCalls(t *testing.T) {
 							}
 							ran++
 						}
-						if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+						if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrOpen) {
 							t.Errorf("beside it: got %v, want ErrOpen", err)
 						}
 						return want
@@ -226,12 +226,12 @@ func TestTheCallThatTriesMayMakeNestedCalls(t *testing.T) {
 				err := b.Do(t.Context(), func(ctx context.Context) error {
 					_ = nest(nest(inner))(ctx)
 					_ = other.Do(ctx, nest(inner))
-					if b.State() != breaker.HalfOpen {
+					if b.State() != guard.HalfOpen {
 						t.Errorf("got %v before the call that tries has ended, want half-open", b.State())
 					}
 					return nil
 				})
-				if err != nil || ran != 8 || b.State() != breaker.Closed {
+				if err != nil || ran != 8 || b.State() != guard.Closed {
 					t.Errorf("got %v after %d nested calls, and it is %v", err, ran, b.State())
 				}
 			})
@@ -243,7 +243,7 @@ func TestTheCallThatTriesMayMakeNestedCalls(t *testing.T) {
 // calls run as long as it does: they would reach a source that is not to be called.
 func TestNestedCallsEndWithTheVerdictOnTheCallThatTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{Timeout: time.Second})
+		b := newBreaker(t, guard.Options{Timeout: time.Second})
 		trip(t, b)
 		time.Sleep(7 * time.Second)
 		nested := make(chan error, 2)
@@ -258,7 +258,7 @@ func TestNestedCallsEndWithTheVerdictOnTheCallThatTries(t *testing.T) {
 			return nil
 		})
 		for range 2 {
-			if err := <-nested; !errors.Is(err, breaker.ErrOpen) {
+			if err := <-nested; !errors.Is(err, guard.ErrOpen) {
 				t.Errorf("got %v, want ErrOpen", err)
 			}
 		}

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 func TestTheCooldownsOfAFleetDiffer(t *testing.T) {
@@ -15,11 +15,11 @@ func TestTheCooldownsOfAFleetDiffer(t *testing.T) {
 		const instances, step = 400, 10 * time.Millisecond
 		var fifths [5]int // of the 2 s around 5 s
 		for range instances {
-			b := newBreaker(t, breaker.Options{Cooldown: 5 * time.Second})
+			b := newBreaker(t, guard.Options{Cooldown: 5 * time.Second})
 			trip(t, b)
 			for range 3 { // each try fails and opens it again
 				begin := time.Now()
-				for errors.Is(b.Do(t.Context(), fail), breaker.ErrOpen) {
+				for errors.Is(b.Do(t.Context(), fail), guard.ErrOpen) {
 					time.Sleep(step)
 				}
 				cooldown := time.Since(begin)
@@ -40,7 +40,7 @@ func TestTheCooldownsOfAFleetDiffer(t *testing.T) {
 func TestTheShortestCooldownEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 30 {
-			b := newBreaker(t, breaker.Options{Cooldown: 1})
+			b := newBreaker(t, guard.Options{Cooldown: 1})
 			trip(t, b)
 			time.Sleep(time.Microsecond)
 			if err := b.Do(t.Context(), succeed); err != nil {
@@ -51,13 +51,13 @@ func TestTheShortestCooldownEnds(t *testing.T) {
 }
 
 func TestARefusalWhileOpenTakesNoMutex(t *testing.T) {
-	b := newBreaker(t, breaker.Options{})
+	b := newBreaker(t, guard.Options{})
 	refused := make(chan error, 1)
 	b.AtOpening(func() { // under gobreaker's mutex
 		go func() { refused <- b.Do(context.Background(), succeed) }()
 		select {
 		case err := <-refused:
-			if err != breaker.ErrOpen {
+			if err != guard.ErrOpen {
 				t.Errorf("got %v, want ErrOpen", err)
 			}
 		case <-time.After(10 * time.Second):
@@ -70,10 +70,10 @@ func TestARefusalWhileOpenTakesNoMutex(t *testing.T) {
 func TestAFlappingSourceCausesFewChangesAndNoCallsWhileOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes, calls := 0, 0
-		b := newBreaker(t, breaker.Options{OnStateChange: func(_, _ breaker.State) { changes++ }})
+		b := newBreaker(t, guard.Options{OnStateChange: func(_, _ guard.State) { changes++ }})
 		begin := time.Now()
 		for time.Since(begin) < time.Minute {
-			open := b.State() == breaker.Open
+			open := b.State() == guard.Open
 			err := b.Do(t.Context(), func(context.Context) error {
 				calls++
 				if time.Since(begin)/time.Second%2 == 0 {
@@ -81,7 +81,7 @@ func TestAFlappingSourceCausesFewChangesAndNoCallsWhileOpen(t *testing.T) {
 				}
 				return nil
 			})
-			if open && !errors.Is(err, breaker.ErrOpen) {
+			if open && !errors.Is(err, guard.ErrOpen) {
 				t.Fatal("a call passed while open")
 			}
 			time.Sleep(5 * time.Millisecond)

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // The model of a database with places for 64 queries, and of what callers see of the
@@ -33,13 +33,13 @@ func queues(t *testing.T) map[string]queue {
 			wait, cancel := context.WithTimeout(ctx, most)
 			defer cancel()
 			if err := sem.Acquire(wait, 1); err != nil {
-				return breaker.ErrLimited
+				return guard.ErrLimited
 			}
 			defer sem.Release(1)
 			return fn(ctx)
 		}
 	}
-	b := newBreaker(t, breaker.Options{MaxConcurrent: places})
+	b := newBreaker(t, guard.Options{MaxConcurrent: places})
 	return map[string]queue{"breaker": b.Do, "fixed": waiting(200 * time.Millisecond), "fifo": waiting(time.Hour)}
 }
 

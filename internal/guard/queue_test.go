@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"time"
 	"weak"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // occupy fills n places of b until release is closed.
-func occupy(b *breaker.Breaker, n int, release <-chan struct{}) {
+func occupy(b *guard.Breaker, n int, release <-chan struct{}) {
 	for range n {
 		go func() {
 			_ = b.Do(context.Background(), func(context.Context) error { <-release; return nil })
@@ -25,7 +25,7 @@ func occupy(b *breaker.Breaker, n int, release <-chan struct{}) {
 
 func TestTheQueueIsFirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Hour})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: time.Hour})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		var order []int
@@ -51,12 +51,12 @@ func TestTheQueueIsFirstInFirstOut(t *testing.T) {
 
 func TestWaitingEndsAfterQueueTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 200 * time.Millisecond})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: 200 * time.Millisecond})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		begin := time.Now()
 		err := b.Do(t.Context(), succeed)
-		if !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
+		if !errors.Is(err, guard.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
 			t.Errorf("got %v after %v, want ErrLimited after 200ms", err, time.Since(begin))
 		}
 		close(release)
@@ -67,14 +67,14 @@ func TestWaitingEndsAfterQueueTimeout(t *testing.T) {
 
 func TestWaitingEndsWithTheCallersContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
 		err := b.Do(ctx, succeed)
-		if !errors.Is(err, breaker.ErrLimited) || !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 50*time.Millisecond {
+		if !errors.Is(err, guard.ErrLimited) || !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 50*time.Millisecond {
 			t.Errorf("got %v after %v, want ErrLimited and the deadline after 50ms", err, time.Since(begin))
 		}
 		close(release)
@@ -88,11 +88,11 @@ func TestWaitingEndsWithTheCallersContext(t *testing.T) {
 
 func TestANegativeQueueTimeoutDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: -1})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		begin := time.Now()
-		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		close(release)
@@ -103,12 +103,12 @@ func TestANegativeQueueTimeoutDoesNotWait(t *testing.T) {
 // refused in the end.
 func TestAFullQueueRefusesTheNewestAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MaxQueue: 5, QueueTimeout: time.Hour})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, MaxQueue: 5, QueueTimeout: time.Hour})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		occupy(b, 5, release)
 		begin := time.Now()
-		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		if s := b.Stats(); s.Waiting != 5 {
@@ -126,7 +126,7 @@ func TestAFullQueueRefusesTheNewestAtOnce(t *testing.T) {
 // QueueTimeout for a source that is known to be down.
 func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 40, MinRequests: 20, Timeout: time.Second, QueueTimeout: time.Hour, MaxQueue: 2000})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 40, MinRequests: 20, Timeout: time.Second, QueueTimeout: time.Hour, MaxQueue: 2000})
 		release := make(chan struct{})
 		occupy(b, 40, release) // they do not obey: their places stay taken
 		begin := time.Now()
@@ -137,7 +137,7 @@ func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
 				if i%2 == 0 {
 					do = b.DoDegraded
 				}
-				if err := do(t.Context(), succeed); err != breaker.ErrOpen {
+				if err := do(t.Context(), succeed); err != guard.ErrOpen {
 					t.Errorf("got %v, want ErrOpen", err)
 				}
 			})
@@ -159,12 +159,12 @@ func TestTheQueueEmptiesWhenTheBreakerOpens(t *testing.T) {
 // nothing.
 func TestAnOpenBreakerRefusesBeforeTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 20})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 20})
 		release := make(chan struct{})
 		occupy(b, 20, release)
 		time.Sleep(5*time.Second + time.Millisecond) // all have failed and still run
 		begin := time.Now()
-		if err := b.Do(t.Context(), succeed); err != breaker.ErrOpen || time.Since(begin) != 0 {
+		if err := b.Do(t.Context(), succeed); err != guard.ErrOpen || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrOpen at once", err, time.Since(begin))
 		}
 		close(release)
@@ -175,7 +175,7 @@ func TestAnOpenBreakerRefusesBeforeTheQueue(t *testing.T) {
 // after the queue.
 func TestNoCallPassesFromTheQueueAfterTheOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1, FailureRatio: 1, QueueTimeout: time.Hour})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, MinRequests: 1, FailureRatio: 1, QueueTimeout: time.Hour})
 		release := make(chan struct{})
 		go func() {
 			_ = b.Do(context.Background(), func(context.Context) error { <-release; return errSource })
@@ -208,7 +208,7 @@ func TestNoPlaceComesFreeBeforeTheVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1, Timeout: time.Second})
+				b := newBreaker(t, guard.Options{MaxConcurrent: 1, MinRequests: 1, Timeout: time.Second})
 				opened := false
 				b.AtOpening(func() {
 					opened = true
@@ -231,7 +231,7 @@ func TestNoPlaceComesFreeBeforeTheVerdict(t *testing.T) {
 // back when the breaker closes.
 func TestOnlyAClosedBreakerHasAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: time.Second})
 		for range 3 {
 			trip(t, b)
 			time.Sleep(6 * time.Second)
@@ -240,7 +240,7 @@ func TestOnlyAClosedBreakerHasAQueue(t *testing.T) {
 			}()
 			synctest.Wait()
 			begin := time.Now()
-			if err := b.Do(t.Context(), succeed); err != breaker.ErrOpen || time.Since(begin) != 0 {
+			if err := b.Do(t.Context(), succeed); err != guard.ErrOpen || time.Since(begin) != 0 {
 				t.Errorf("beside the call that tries: got %v after %v, want ErrOpen at once", err, time.Since(begin))
 			}
 			time.Sleep(time.Second)
@@ -261,7 +261,7 @@ func TestOnlyAClosedBreakerHasAQueue(t *testing.T) {
 // would take what is left.
 func TestARefusedCallGivesItsPlacesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 3, MaxDegraded: 1, MaxBackground: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 3, MaxDegraded: 1, MaxBackground: 1, QueueTimeout: -1})
 		trip(t, b)
 		time.Sleep(6 * time.Second)
 		release := make(chan struct{})
@@ -270,7 +270,7 @@ func TestARefusedCallGivesItsPlacesBack(t *testing.T) {
 			for name, do := range map[string]func(context.Context, func(context.Context) error) error{
 				"Do": b.Do, "DoDegraded": b.DoDegraded, "DoBackground": b.DoBackground,
 			} {
-				if err := do(t.Context(), succeed); err != breaker.ErrOpen {
+				if err := do(t.Context(), succeed); err != guard.ErrOpen {
 					t.Errorf("%s beside the call that tries: got %v, want ErrOpen", name, err)
 				}
 			}
@@ -296,13 +296,13 @@ func TestARefusedCallGivesItsPlacesBack(t *testing.T) {
 // not open for months would keep the contexts of all calls that ever queued.
 func TestACallThatQueuedLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		type key struct{}
 		value := new([1 << 10]byte)
 		gone := weak.Make(value)
-		if err := b.Do(context.WithValue(t.Context(), key{}, value), succeed); !errors.Is(err, breaker.ErrLimited) {
+		if err := b.Do(context.WithValue(t.Context(), key{}, value), succeed); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("got %v, want ErrLimited", err)
 		}
 		runtime.KeepAlive(value)
@@ -316,7 +316,7 @@ func TestACallThatQueuedLeavesNothingBehind(t *testing.T) {
 
 func TestNegativeLimitsAreNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: -1, MaxDegraded: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: -1, MaxDegraded: -1})
 		release := make(chan struct{})
 		for range 500 {
 			go func() {

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -7,16 +7,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
 // gobreaker calls back under its mutex: State, Stats or Do in there is a deadlock.
 func TestOnStateChangeMayUseTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b *breaker.Breaker
-		var seen []breaker.State
-		b = newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+		var b *guard.Breaker
+		var seen []guard.State
+		b = newBreaker(t, guard.Options{OnStateChange: func(from, to guard.State) {
 			seen = append(seen, to)
 			_, _ = b.State(), b.Stats()
 			_ = b.Do(context.Background(), fail)
@@ -27,7 +27,7 @@ func TestOnStateChangeMayUseTheBreaker(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		_ = b.State()
 		synctest.Wait()
-		want := []breaker.State{breaker.Open, breaker.HalfOpen, breaker.Open} // the callback's own Do failed
+		want := []guard.State{guard.Open, guard.HalfOpen, guard.Open} // the callback's own Do failed
 		if len(seen) != len(want) {
 			t.Fatalf("saw %v, want %v", seen, want)
 		}
@@ -41,8 +41,8 @@ func TestOnStateChangeMayUseTheBreaker(t *testing.T) {
 
 func TestASlowOnStateChangeDelaysNoCallAndHearsAllInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		last, heard := breaker.Closed, 0
-		b := newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+		last, heard := guard.Closed, 0
+		b := newBreaker(t, guard.Options{OnStateChange: func(from, to guard.State) {
 			time.Sleep(time.Hour)
 			if from != last {
 				t.Errorf("change from %v after one to %v", from, last)
@@ -62,7 +62,7 @@ func TestASlowOnStateChangeDelaysNoCallAndHearsAllInOrder(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if heard != 15 || last != breaker.Closed {
+		if heard != 15 || last != guard.Closed {
 			t.Errorf("heard %d changes, the last to %v, want 15, to closed", heard, last)
 		}
 	})
@@ -73,8 +73,8 @@ func TestASlowOnStateChangeDelaysNoCallAndHearsAllInOrder(t *testing.T) {
 func TestAHangingOnStateChangeCostsBoundedMemoryAndKeepsTheChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		last, heard := breaker.Closed, 0
-		b := newBreaker(t, breaker.Options{OnStateChange: func(from, to breaker.State) {
+		last, heard := guard.Closed, 0
+		b := newBreaker(t, guard.Options{OnStateChange: func(from, to guard.State) {
 			<-release
 			if from != last {
 				t.Errorf("change from %v after one to %v", from, last)
@@ -88,7 +88,7 @@ func TestAHangingOnStateChangeCostsBoundedMemoryAndKeepsTheChain(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if heard > 66 || last != breaker.Closed {
+		if heard > 66 || last != guard.Closed {
 			t.Errorf("heard %d changes, the last to %v, want at most 66, to closed", heard, last)
 		}
 	})
@@ -97,7 +97,7 @@ func TestAHangingOnStateChangeCostsBoundedMemoryAndKeepsTheChain(t *testing.T) {
 func TestAPanicOfOnStateChangeIsContainedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		b := newBreaker(t, breaker.Options{OnStateChange: func(_, _ breaker.State) {
+		b := newBreaker(t, guard.Options{OnStateChange: func(_, _ guard.State) {
 			if n++; n == 1 {
 				panic("boom")
 			}
@@ -119,7 +119,7 @@ func TestAPanicOfOnStateChangeIsContainedAndCounted(t *testing.T) {
 func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log redistest.Log
-		b := newBreaker(t, breaker.Options{Name: "catalogue", Logger: log.Logger()})
+		b := newBreaker(t, guard.Options{Name: "catalogue", Logger: log.Logger()})
 		trip(t, b)
 		for range 20 { // it tries, and the source still fails: for longer than one line a minute
 			time.Sleep(6 * time.Second)
@@ -145,7 +145,7 @@ func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 func TestTheLinesOfABreakerWithoutANameDoNotNameIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log redistest.Log
-		b := newBreaker(t, breaker.Options{Logger: log.Logger()})
+		b := newBreaker(t, guard.Options{Logger: log.Logger()})
 		trip(t, b)
 		time.Sleep(7 * time.Second)
 		_ = b.Do(t.Context(), succeed)

@@ -1,4 +1,4 @@
-package breaker
+package guard
 
 import (
 	"context"
@@ -42,11 +42,11 @@ type queue struct {
 // connections that are being opened.
 const window = 64
 
-func newQueue(o Options) *queue {
+func newQueue(o Options, capped bool) *queue {
 	if o.MaxConcurrent < 0 && o.MaxDegraded < 0 && o.MaxBackground < 0 {
 		return nil
 	}
-	q := &queue{name: o.Name, maxQueue: o.MaxQueue, longest: o.QueueTimeout, capped: o.capped, timeout: o.Timeout}
+	q := &queue{name: o.Name, maxQueue: o.MaxQueue, longest: o.QueueTimeout, capped: capped, timeout: o.Timeout}
 	if o.Timeout < 0 {
 		q.timeout = math.MaxInt64
 	}

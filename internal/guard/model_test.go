@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // model says what a breaker may do, from its documentation alone. Where the
 // documentation leaves room (the jitter, the tenth of the window that is leaving)
 // so does the model: it then follows the breaker.
 type model struct {
-	o      breaker.Options
-	state  breaker.State
+	o      guard.Options
+	state  guard.State
 	opened time.Time
 	judged []judged // since it last closed
 }
@@ -32,28 +32,28 @@ type judged struct {
 // admits reports whether a call must, or must not, pass now.
 func (m *model) admits(now time.Time) (must, mustNot bool) {
 	since := now.Sub(m.opened)
-	return m.state != breaker.Open || since > m.o.Cooldown*12/10, m.state == breaker.Open && since < m.o.Cooldown*8/10
+	return m.state != guard.Open || since > m.o.Cooldown*12/10, m.state == guard.Open && since < m.o.Cooldown*8/10
 }
 
 // passed notes a call that passed and how it ended. It returns the states the
 // breaker may now be in.
-func (m *model) passed(now time.Time, failed, excluded bool) []breaker.State {
-	if m.state == breaker.Open {
-		m.state = breaker.HalfOpen
+func (m *model) passed(now time.Time, failed, excluded bool) []guard.State {
+	if m.state == guard.Open {
+		m.state = guard.HalfOpen
 	}
 	switch {
 	case excluded:
-		return []breaker.State{m.state}
-	case m.state == breaker.HalfOpen && failed:
-		return []breaker.State{breaker.Open}
-	case m.state == breaker.HalfOpen:
-		return []breaker.State{breaker.Closed}
+		return []guard.State{m.state}
+	case m.state == guard.HalfOpen && failed:
+		return []guard.State{guard.Open}
+	case m.state == guard.HalfOpen:
+		return []guard.State{guard.Closed}
 	}
 	m.judged = append(m.judged, judged{now, failed})
 	if !failed {
-		return []breaker.State{breaker.Closed}
+		return []guard.State{guard.Closed}
 	}
-	var may []breaker.State
+	var may []guard.State
 	// All that the window surely holds, and what it may hold beyond that: the
 	// oldest first, so each number of those that have left is a possible window.
 	for from := range m.judged {
@@ -69,7 +69,7 @@ func (m *model) passed(now time.Time, failed, excluded bool) []breaker.State {
 	return may
 }
 
-func (m *model) verdict(from int) breaker.State {
+func (m *model) verdict(from int) guard.State {
 	failures := 0
 	for _, j := range m.judged[from:] {
 		if j.failed {
@@ -78,16 +78,16 @@ func (m *model) verdict(from int) breaker.State {
 	}
 	n := len(m.judged) - from
 	if n >= m.o.MinRequests && float64(failures) >= m.o.FailureRatio*float64(n) {
-		return breaker.Open
+		return guard.Open
 	}
-	return breaker.Closed
+	return guard.Closed
 }
 
-func (m *model) follow(now time.Time, s breaker.State) {
+func (m *model) follow(now time.Time, s guard.State) {
 	if s != m.state {
 		m.judged = nil
 	}
-	if s == breaker.Open {
+	if s == guard.Open {
 		m.opened = now
 	}
 	m.state = s
@@ -108,7 +108,7 @@ func TestTheBreakerDoesWhatItsModelDoes(t *testing.T) {
 		}
 	}))
 	rapid.Check(t, func(rt *rapid.T) {
-		o := breaker.Options{
+		o := guard.Options{
 			FailureRatio: rapid.SampledFrom([]float64{0.1, 0.5, 1}).Draw(rt, "ratio"),
 			MinRequests:  rapid.IntRange(1, 8).Draw(rt, "min"),
 			Window:       10 * time.Second,
@@ -132,7 +132,7 @@ func TestTheBreakerDoesWhatItsModelDoes(t *testing.T) {
 	})
 }
 
-func (m *model) compare(b *breaker.Breaker, s step) error {
+func (m *model) compare(b *guard.Breaker, s step) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	must, mustNot := m.admits(time.Now())
@@ -146,7 +146,7 @@ func (m *model) compare(b *breaker.Breaker, s step) error {
 		}
 		return nil
 	})
-	refused := errors.Is(err, breaker.ErrOpen)
+	refused := errors.Is(err, guard.ErrOpen)
 	if refused && must || !refused && mustNot {
 		return fmt.Errorf("refused: %v in state %v, %v after it opened", refused, m.state, time.Since(m.opened))
 	}

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // gobreaker allows a window no longer than a call. Then each result falls into a
 // window that is over, and the breaker never opens. 64 callers ask a database that
 // hangs until the timeout.
 func TestASourceThatOnlyHangsOpensIt(t *testing.T) {
-	for _, o := range []breaker.Options{
+	for _, o := range []guard.Options{
 		{},
 		{Timeout: 600 * time.Millisecond, Window: 1200 * time.Millisecond},
 		{Timeout: 20 * time.Second},
@@ -29,8 +29,8 @@ func TestASourceThatOnlyHangsOpensIt(t *testing.T) {
 			var callers sync.WaitGroup
 			for range 64 {
 				callers.Go(func() {
-					for ctx.Err() == nil && b.State() == breaker.Closed {
-						if errors.Is(b.Do(ctx, obey), breaker.ErrLimited) {
+					for ctx.Err() == nil && b.State() == guard.Closed {
+						if errors.Is(b.Do(ctx, obey), guard.ErrLimited) {
 							time.Sleep(10 * time.Millisecond)
 						}
 					}
@@ -47,41 +47,41 @@ func TestASourceThatOnlyHangsOpensIt(t *testing.T) {
 }
 
 func TestItOpensByRatioOnly(t *testing.T) {
-	b := newBreaker(t, breaker.Options{FailureRatio: 0.5, MinRequests: 20})
+	b := newBreaker(t, guard.Options{FailureRatio: 0.5, MinRequests: 20})
 	for range 11 {
 		_ = b.Do(t.Context(), succeed)
 	}
 	for i := range 10 {
-		if b.Do(t.Context(), fail); b.State() != breaker.Closed {
+		if b.Do(t.Context(), fail); b.State() != guard.Closed {
 			t.Fatalf("open after 11 successes and %d failures in a row", i+1)
 		}
 	}
-	if b.Do(t.Context(), fail); b.State() != breaker.Open {
+	if b.Do(t.Context(), fail); b.State() != guard.Open {
 		t.Error("closed after 11 successes and 11 failures, want open")
 	}
 }
 
 func TestItNeedsMinRequestsToOpen(t *testing.T) {
-	b := newBreaker(t, breaker.Options{MinRequests: 20})
+	b := newBreaker(t, guard.Options{MinRequests: 20})
 	for range 19 {
 		_ = b.Do(t.Context(), fail)
 	}
-	if b.State() != breaker.Closed {
+	if b.State() != guard.Closed {
 		t.Error("open after 19 calls")
 	}
-	if b.Do(t.Context(), fail); b.State() != breaker.Open {
+	if b.Do(t.Context(), fail); b.State() != guard.Open {
 		t.Error("closed after 20 failures of 20")
 	}
 }
 
 func TestFailuresOutsideTheWindowAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{Window: 15 * time.Second})
+		b := newBreaker(t, guard.Options{Window: 15 * time.Second})
 		for range 100 { // one failure a second is 15 in the window, below MinRequests
 			_ = b.Do(t.Context(), fail)
 			time.Sleep(time.Second)
 		}
-		if b.State() != breaker.Closed {
+		if b.State() != guard.Closed {
 			t.Error("open, although no window held 20 calls")
 		}
 	})
@@ -90,13 +90,13 @@ func TestFailuresOutsideTheWindowAreForgotten(t *testing.T) {
 // A window that starts again every 15 s sees half of these at a time.
 func TestTheWindowRolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{Window: 15 * time.Second})
+		b := newBreaker(t, guard.Options{Window: 15 * time.Second})
 		time.Sleep(11 * time.Second)
 		for range 20 { // around the 15th second
 			_ = b.Do(t.Context(), fail)
 			time.Sleep(400 * time.Millisecond)
 		}
-		if b.State() != breaker.Open {
+		if b.State() != guard.Open {
 			t.Error("closed after 20 failures within 8s")
 		}
 	})
@@ -105,13 +105,13 @@ func TestTheWindowRolls(t *testing.T) {
 // A breaker that counts failures in a row opens here, so that one key that cannot
 // be loaded makes all others fail.
 func TestOneBadKeyDoesNotOpenIt(t *testing.T) {
-	b := newBreaker(t, breaker.Options{})
+	b := newBreaker(t, guard.Options{})
 	for i := range 10_000 {
 		load := succeed
 		if i%100 >= 60 { // the bad key comes in bursts of 40
 			load = fail
 		}
-		if err := b.Do(t.Context(), load); errors.Is(err, breaker.ErrOpen) {
+		if err := b.Do(t.Context(), load); errors.Is(err, guard.ErrOpen) {
 			t.Fatalf("refused at call %d", i)
 		}
 	}
@@ -119,13 +119,13 @@ func TestOneBadKeyDoesNotOpenIt(t *testing.T) {
 
 func TestNotFoundIsASuccess(t *testing.T) {
 	errNotFound := errors.New("no rows")
-	b := newBreaker(t, breaker.Options{IsFailure: func(err error) bool { return !errors.Is(err, errNotFound) }})
+	b := newBreaker(t, guard.Options{IsFailure: func(err error) bool { return !errors.Is(err, errNotFound) }})
 	for range 1000 {
 		if err := b.Do(t.Context(), func(context.Context) error { return errNotFound }); err != errNotFound {
 			t.Fatalf("got %v, want %v", err, errNotFound)
 		}
 	}
-	if s := b.Stats(); s.State != breaker.Closed || s.Successes != 1000 {
+	if s := b.Stats(); s.State != guard.Closed || s.Successes != 1000 {
 		t.Errorf("got %+v, want closed and 1000 successes", s)
 	}
 }
@@ -136,26 +136,26 @@ func TestNotFoundCountsForTheSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errNotFound := errors.New("no rows")
 		notFound := func(context.Context) error { return errNotFound }
-		b := newBreaker(t, breaker.Options{IsFailure: func(err error) bool { return err != errNotFound }})
+		b := newBreaker(t, guard.Options{IsFailure: func(err error) bool { return err != errNotFound }})
 		for i := range 1000 {
 			load := notFound
 			if i%5 == 0 {
 				load = fail
 			}
-			if err := b.Do(t.Context(), load); errors.Is(err, breaker.ErrOpen) {
+			if err := b.Do(t.Context(), load); errors.Is(err, guard.ErrOpen) {
 				t.Fatalf("refused at call %d of which a fifth fails", i)
 			}
 		}
 		trip(t, b)
 		time.Sleep(6 * time.Second)
-		if err := b.Do(t.Context(), notFound); err != errNotFound || b.State() != breaker.Closed {
+		if err := b.Do(t.Context(), notFound); err != errNotFound || b.State() != guard.Closed {
 			t.Errorf("the call that tries: got %v and %v, want %v and closed", err, b.State(), errNotFound)
 		}
 	})
 }
 
 func TestANegativeRatioNeverOpens(t *testing.T) {
-	b := newBreaker(t, breaker.Options{FailureRatio: -1})
+	b := newBreaker(t, guard.Options{FailureRatio: -1})
 	for range 1000 {
 		if err := b.Do(t.Context(), fail); err != errSource {
 			t.Fatalf("got %v, want %v", err, errSource)
@@ -165,10 +165,10 @@ func TestANegativeRatioNeverOpens(t *testing.T) {
 
 func TestOpenRefusesHalfOpenTriesOneAndASuccessCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{Cooldown: 5 * time.Second})
+		b := newBreaker(t, guard.Options{Cooldown: 5 * time.Second})
 		trip(t, b)
 		time.Sleep(3900 * time.Millisecond)
-		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrOpen) {
 			t.Errorf("after 3.9s: got %v, want ErrOpen", err)
 		}
 		time.Sleep(2200 * time.Millisecond)
@@ -179,16 +179,16 @@ func TestOpenRefusesHalfOpenTriesOneAndASuccessCloses(t *testing.T) {
 		}()
 		<-inside
 		for range 10 {
-			if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrOpen) {
+			if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrOpen) {
 				t.Errorf("beside the call that tries: got %v, want ErrOpen", err)
 			}
 		}
-		if b.State() != breaker.HalfOpen {
+		if b.State() != guard.HalfOpen {
 			t.Errorf("got %v, want half-open", b.State())
 		}
 		close(release)
 		synctest.Wait()
-		if b.State() != breaker.Closed {
+		if b.State() != guard.Closed {
 			t.Errorf("got %v, want closed", b.State())
 		}
 	})
@@ -209,18 +209,18 @@ func TestNothingThatTheTryingCallDoesWedgesIt(t *testing.T) {
 				try = func(context.Context) error { time.Sleep(time.Hour); return nil }
 			}
 			synctest.Test(t, func(t *testing.T) {
-				b := newBreaker(t, breaker.Options{})
+				b := newBreaker(t, guard.Options{})
 				trip(t, b)
 				time.Sleep(6 * time.Second)
 				_ = b.Do(t.Context(), try)
-				if b.State() != breaker.Open {
+				if b.State() != guard.Open {
 					t.Fatalf("got %v, want open again", b.State())
 				}
 				time.Sleep(6 * time.Second)
 				if err := b.Do(t.Context(), succeed); err != nil {
 					t.Errorf("the next healthy call got %v, want nil", err)
 				}
-				if b.State() != breaker.Closed {
+				if b.State() != guard.Closed {
 					t.Errorf("got %v, want closed", b.State())
 				}
 				time.Sleep(time.Hour)
@@ -233,7 +233,7 @@ func TestNothingThatTheTryingCallDoesWedgesIt(t *testing.T) {
 // source is dead. If it gave no verdict at all, no other call could try.
 func TestACallerThatLeavesWhileItTriesNeitherClosesNorWedgesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{})
+		b := newBreaker(t, guard.Options{})
 		trip(t, b)
 		time.Sleep(6 * time.Second)
 		for range 100 {
@@ -242,12 +242,12 @@ func TestACallerThatLeavesWhileItTriesNeitherClosesNorWedgesIt(t *testing.T) {
 				t.Fatalf("got %v, want the deadline", err)
 			}
 			cancel()
-			if b.State() != breaker.HalfOpen {
+			if b.State() != guard.HalfOpen {
 				t.Fatalf("got %v, want half-open", b.State())
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if err := b.Do(t.Context(), succeed); err != nil || b.State() != breaker.Closed {
+		if err := b.Do(t.Context(), succeed); err != nil || b.State() != guard.Closed {
 			t.Errorf("got %v and %v, want nil and closed", err, b.State())
 		}
 		time.Sleep(time.Second)
@@ -258,8 +258,8 @@ func TestACallerThatLeavesWhileItTriesNeitherClosesNorWedgesIt(t *testing.T) {
 // before the opening would close it while it is open or half-open.
 func TestLateResultsChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := make(chan breaker.State, 10)
-		b := newBreaker(t, breaker.Options{Timeout: -1, OnStateChange: func(_, to breaker.State) { changes <- to }})
+		changes := make(chan guard.State, 10)
+		b := newBreaker(t, guard.Options{Timeout: -1, OnStateChange: func(_, to guard.State) { changes <- to }})
 		for i := range 12 {
 			go func() {
 				_ = b.Do(t.Context(), func(context.Context) error { time.Sleep(time.Duration(i+1) * 550 * time.Millisecond); return nil })
@@ -267,7 +267,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 		}
 		synctest.Wait()
 		trip(t, b)
-		if to := <-changes; to != breaker.Open {
+		if to := <-changes; to != guard.Open {
 			t.Fatalf("got %v, want open", to)
 		}
 		time.Sleep(3900 * time.Millisecond)
@@ -275,7 +275,7 @@ func TestLateResultsChangeNothing(t *testing.T) {
 			t.Errorf("changed to %v during the cooldown", <-changes)
 		}
 		time.Sleep(2200 * time.Millisecond) // after the cooldown, two calls come late
-		if b.State() != breaker.HalfOpen {
+		if b.State() != guard.HalfOpen {
 			t.Errorf("got %v, want half-open: a late success does not close it", b.State())
 		}
 		time.Sleep(time.Hour)

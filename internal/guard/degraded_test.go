@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -8,26 +8,26 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 8, MaxDegraded: 2, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 8, MaxDegraded: 2, QueueTimeout: -1})
 		release := make(chan struct{})
 		hold := func(context.Context) error { <-release; return nil }
 		for range 2 {
 			go func() { _ = b.DoDegraded(context.Background(), hold) }()
 		}
 		synctest.Wait()
-		if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
+		if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("third degraded call: got %v, want ErrLimited", err)
 		}
 		if err := b.Do(t.Context(), succeed); err != nil {
 			t.Errorf("normal call: got %v, want nil", err)
 		}
 		occupy(b, 6, release)
-		if err := b.Do(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
+		if err := b.Do(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("ninth call: got %v, want ErrLimited: degraded ones count in the whole", err)
 		}
 		close(release)
@@ -42,11 +42,11 @@ func TestDegradedCallsHaveASmallerLimitWithinTheWhole(t *testing.T) {
 
 func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: -1})
 		release := make(chan struct{})
 		occupy(b, 4, release)
 		for range 3 {
-			if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
+			if err := b.DoDegraded(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) {
 				t.Errorf("got %v, want ErrLimited", err)
 			}
 		}
@@ -60,7 +60,7 @@ func TestADegradedCallRefusedByTheWholeGivesItsPlaceBack(t *testing.T) {
 
 func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 200 * time.Millisecond})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 200 * time.Millisecond})
 		release := make(chan struct{})
 		go func() {
 			_ = b.DoDegraded(context.Background(), func(context.Context) error { time.Sleep(150 * time.Millisecond); return nil })
@@ -72,7 +72,7 @@ func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		begin := time.Now()
 		err := b.DoDegraded(t.Context(), succeed)
-		if !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
+		if !errors.Is(err, guard.ErrLimited) || time.Since(begin) != 200*time.Millisecond {
 			t.Errorf("got %v after %v, want ErrLimited after 200ms in all", err, time.Since(begin))
 		}
 		close(release)
@@ -81,11 +81,11 @@ func TestADegradedCallWaitsForBothPlacesWithinOneQueueTimeout(t *testing.T) {
 
 func TestABackgroundCallDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
 		release := make(chan struct{})
 		occupy(b, 4, release)
 		begin := time.Now()
-		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(begin) != 0 {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) || time.Since(begin) != 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(begin))
 		}
 		close(release)
@@ -98,14 +98,14 @@ func TestABackgroundCallDoesNotWait(t *testing.T) {
 
 func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 4, QueueTimeout: time.Second})
 		release := make(chan struct{})
 		hold := func(context.Context) error { <-release; return nil }
 		for range 2 {
 			go func() { _ = b.DoBackground(context.Background(), hold) }()
 		}
 		synctest.Wait()
-		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("third of four in the background: got %v, want ErrLimited", err)
 		}
 		occupy(b, 2, release)
@@ -114,7 +114,7 @@ func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 		waiter.Go(func() { waited = b.Do(context.Background(), succeed) })
 		synctest.Wait()
 		began := time.Now()
-		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) || time.Since(began) > 0 {
+		if err := b.DoBackground(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) || time.Since(began) > 0 {
 			t.Errorf("with all places taken: got %v after %v, want ErrLimited at once", err, time.Since(began))
 		}
 		close(release)
@@ -135,7 +135,7 @@ func TestBackgroundCallsNeverStandBeforeOthers(t *testing.T) {
 // wait as can be served in time.
 func TestADegradedCallIsRefusedByTheQueueOfItsOwnLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 16, MaxDegraded: 1, QueueTimeout: time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 16, MaxDegraded: 1, QueueTimeout: time.Second})
 		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		refused := 0
@@ -161,7 +161,7 @@ func TestADegradedCallIsRefusedByTheQueueOfItsOwnLimit(t *testing.T) {
 // Catches an estimate that counts them all as ahead of a normal call.
 func TestDegradedCallsThatWaitAreNotInTheWayOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 20 * time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 4, MaxDegraded: 1, QueueTimeout: 20 * time.Second})
 		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		for range 100 {

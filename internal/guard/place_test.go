@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -7,19 +7,19 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 // The two steps apart: nothing runs before Run, and until then the place is the caller's.
 // Catches an Acquire that returns while the call still waits.
 func TestAcquireReturnsWhenTheCallHasItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		var steps []string
 		go func() {
-			p, err := b.Acquire(t.Context(), breaker.Normal)
+			p, err := b.Acquire(t.Context(), guard.Normal)
 			if err != nil || b.HasPlace() {
 				t.Errorf("got %v, and a place is free: %v", err, b.HasPlace())
 			}
@@ -46,20 +46,20 @@ func TestAcquireReturnsWhenTheCallHasItsPlace(t *testing.T) {
 // source that was not asked, and a mean that learns from it.
 func TestAPlaceThatIsReleasedIsFreeOnceAndSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, MinRequests: 1})
 		for range 3 {
-			p, err := b.Acquire(t.Context(), breaker.Normal)
+			p, err := b.Acquire(t.Context(), guard.Normal)
 			if err != nil || b.HasPlace() {
 				t.Fatalf("got %v, and a place is free: %v", err, b.HasPlace())
 			}
 			time.Sleep(time.Minute)
 			p.Release()
 			p.Release()
-			if err := p.Run(t.Context(), fail); !errors.Is(err, breaker.ErrLimited) {
+			if err := p.Run(t.Context(), fail); !errors.Is(err, guard.ErrLimited) {
 				t.Errorf("Run after Release: %v", err)
 			}
 		}
-		if s := b.Stats(); s != (breaker.Stats{}) || !b.HasPlace() {
+		if s := b.Stats(); s != (guard.Stats{}) || !b.HasPlace() {
 			t.Errorf("got %+v, want nothing", s)
 		}
 		release := make(chan struct{})
@@ -68,7 +68,7 @@ func TestAPlaceThatIsReleasedIsFreeOnceAndSaysNothing(t *testing.T) {
 			t.Error("there are two places")
 		}
 		close(release)
-		(*breaker.Place)(nil).Release()
+		(*guard.Place)(nil).Release()
 	})
 }
 
@@ -76,20 +76,20 @@ func TestAPlaceThatIsReleasedIsFreeOnceAndSaysNothing(t *testing.T) {
 // that was left behind, or of one that another caller has by then.
 func TestReleaseAfterRunDoesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, Timeout: time.Second})
-		p, err := b.Acquire(t.Context(), breaker.Normal)
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, Timeout: time.Second})
+		p, err := b.Acquire(t.Context(), guard.Normal)
 		if err != nil {
 			t.Fatal(err)
 		}
 		hangs := make(chan struct{})
-		if err := p.Run(t.Context(), func(context.Context) error { <-hangs; return nil }); !errors.Is(err, breaker.ErrTimeout) {
+		if err := p.Run(t.Context(), func(context.Context) error { <-hangs; return nil }); !errors.Is(err, guard.ErrTimeout) {
 			t.Errorf("got %v", err)
 		}
 		p.Release()
 		if b.HasPlace() {
 			t.Error("the place of a function that runs is free")
 		}
-		if err := p.Run(t.Context(), succeed); !errors.Is(err, breaker.ErrLimited) {
+		if err := p.Run(t.Context(), succeed); !errors.Is(err, guard.ErrLimited) {
 			t.Errorf("a second Run: %v", err)
 		}
 		close(hangs)
@@ -107,15 +107,15 @@ func TestReleaseAfterRunDoesNothing(t *testing.T) {
 // Half-open, one call may try. Catches a call that takes this right and tries nothing.
 func TestAPlaceThatIsReleasedDoesNotTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{})
+		b := newBreaker(t, guard.Options{})
 		trip(t, b)
 		time.Sleep(6 * time.Second)
-		p, err := b.Acquire(t.Context(), breaker.Normal)
+		p, err := b.Acquire(t.Context(), guard.Normal)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Release()
-		if err := b.Do(t.Context(), succeed); err != nil || b.State() != breaker.Closed {
+		if err := b.Do(t.Context(), succeed); err != nil || b.State() != guard.Closed {
 			t.Errorf("got %v and %v, want a success that closes it", err, b.State())
 		}
 	})
@@ -124,13 +124,13 @@ func TestAPlaceThatIsReleasedDoesNotTry(t *testing.T) {
 // The breaker opens between the two steps. Catches a function that runs all the same.
 func TestRunAsksAgainWhetherTheBreakerIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 8})
-		p, err := b.Acquire(t.Context(), breaker.Normal)
+		b := newBreaker(t, guard.Options{MaxConcurrent: 8})
+		p, err := b.Acquire(t.Context(), guard.Normal)
 		if err != nil {
 			t.Fatal(err)
 		}
 		trip(t, b)
-		if err := p.Run(t.Context(), succeed); err != breaker.ErrOpen {
+		if err := p.Run(t.Context(), succeed); err != guard.ErrOpen {
 			t.Errorf("got %v, want ErrOpen", err)
 		}
 		synctest.Wait()
@@ -143,9 +143,9 @@ func TestRunAsksAgainWhetherTheBreakerIsOpen(t *testing.T) {
 // Catches a Run whose caller has left in its place: the function would be called for nobody.
 func TestARunWithAContextThatHasEndedGivesThePlaceBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		ctx, cancel := context.WithCancel(t.Context())
-		p, err := b.Acquire(ctx, breaker.Normal)
+		p, err := b.Acquire(ctx, guard.Normal)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,19 +161,19 @@ func TestARunWithAContextThatHasEndedGivesThePlaceBack(t *testing.T) {
 // place in the line: nobody would take the next place.
 func TestACallWhoseContextEndsLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		release := make(chan struct{})
 		occupy(b, 1, release)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := b.Acquire(ctx, breaker.Normal)
+			_, err := b.Acquire(ctx, guard.Normal)
 			left <- err
 		}()
 		synctest.Wait()
 		occupy(b, 1, release) // behind it
 		cancel(errDeserted)
-		if err := <-left; !errors.Is(err, breaker.ErrLimited) || !errors.Is(err, context.Canceled) || !errors.Is(err, errDeserted) {
+		if err := <-left; !errors.Is(err, guard.ErrLimited) || !errors.Is(err, context.Canceled) || !errors.Is(err, errDeserted) {
 			t.Errorf("got %v, want ErrLimited with the end of the context and its cause", err)
 		}
 		if s := b.Stats(); s.Waiting != 1 || s.RefusedLimited != 0 || s.Left != 1 {
@@ -191,17 +191,17 @@ var errDeserted = errors.New("all have left")
 // no place that is free.
 func TestTryAcquireDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxDegraded: 1})
-		first, err := b.TryAcquire(t.Context(), breaker.Degraded)
+		b := newBreaker(t, guard.Options{MaxDegraded: 1})
+		first, err := b.TryAcquire(t.Context(), guard.Degraded)
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if _, err := b.TryAcquire(t.Context(), breaker.Degraded); !errors.Is(err, breaker.ErrLimited) || time.Since(began) > 0 {
+		if _, err := b.TryAcquire(t.Context(), guard.Degraded); !errors.Is(err, guard.ErrLimited) || time.Since(began) > 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, time.Since(began))
 		}
 		first.Release()
-		second, err := b.TryAcquire(t.Context(), breaker.Degraded)
+		second, err := b.TryAcquire(t.Context(), guard.Degraded)
 		if err != nil {
 			t.Errorf("with a free place: %v", err)
 		}

@@ -1,4 +1,4 @@
-package breaker_test
+package guard_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/guard"
 )
 
 func takes(d time.Duration) func(context.Context) error {
@@ -18,7 +18,7 @@ func takes(d time.Duration) func(context.Context) error {
 
 // within makes a call whose caller waits for patience, and returns its error and when
 // it came.
-func within(b *breaker.Breaker, patience time.Duration, fn func(context.Context) error) (time.Duration, error) {
+func within(b *guard.Breaker, patience time.Duration, fn func(context.Context) error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	began := time.Now()
@@ -27,7 +27,7 @@ func within(b *breaker.Breaker, patience time.Duration, fn func(context.Context)
 }
 
 // learn has b make calls that take so long, one at a time.
-func learn(b *breaker.Breaker, calls int, d time.Duration) {
+func learn(b *guard.Breaker, calls int, d time.Duration) {
 	for range calls {
 		_ = b.Do(context.Background(), takes(d))
 	}
@@ -37,13 +37,13 @@ func learn(b *breaker.Breaker, calls int, d time.Duration) {
 // its deadline.
 func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{Name: "catalogue", MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{Name: "catalogue", MaxConcurrent: 1})
 		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
 		synctest.Wait()
 		took, err := within(b, 190*time.Millisecond, succeed)
-		if !errors.Is(err, breaker.ErrLimited) || took > 0 {
+		if !errors.Is(err, guard.ErrLimited) || took > 0 {
 			t.Errorf("got %v after %v, want ErrLimited at once", err, took)
 		}
 		want := "breaker: too many calls: catalogue: the 1 places of MaxConcurrent are taken, and the turn of this call would come too late"
@@ -64,19 +64,19 @@ func TestACallWhoseTurnCannotComeInTimeIsRefusedAtOnce(t *testing.T) {
 // who waits for it in vain, as it can be reckoned at once.
 func TestACallWhoseTurnComesAfterQueueTimeoutIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, QueueTimeout: 250 * time.Millisecond})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: 250 * time.Millisecond})
 		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		for range 2 {
 			calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
 			synctest.Wait()
 		}
-		if took, err := within(b, 220*time.Millisecond, succeed); !errors.Is(err, breaker.ErrLimited) || took > 0 {
+		if took, err := within(b, 220*time.Millisecond, succeed); !errors.Is(err, guard.ErrLimited) || took > 0 {
 			t.Errorf("with a deadline: got %v after %v, want ErrLimited at once", err, took)
 		}
 		calls.Go(func() { _, _ = within(b, time.Minute, takes(100*time.Millisecond)) })
 		synctest.Wait()
-		if took, err := within(b, time.Minute, succeed); !errors.Is(err, breaker.ErrLimited) || took > 0 {
+		if took, err := within(b, time.Minute, succeed); !errors.Is(err, guard.ErrLimited) || took > 0 {
 			t.Errorf("with more time than QueueTimeout: got %v after %v, want ErrLimited at once", err, took)
 		}
 		calls.Wait()
@@ -87,7 +87,7 @@ func TestACallWhoseTurnComesAfterQueueTimeoutIsRefusedAtOnce(t *testing.T) {
 // that takes longer than any caller waits would never be asked.
 func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		learn(b, 64, time.Second)
 		ran := false
 		if _, err := within(b, time.Millisecond, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
@@ -100,7 +100,7 @@ func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {
 // others refused.
 func TestAFewFunctionsThatHangDoNotStopTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 8})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 8})
 		learn(b, 100, 10*time.Millisecond)
 		for range 3 {
 			go func() { _ = b.Do(context.Background(), obey) }()
@@ -124,7 +124,7 @@ func TestAFewFunctionsThatHangDoNotStopTheOthers(t *testing.T) {
 // that the first loads took.
 func TestAMeanOfAFewFunctionsRefusesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		learn(b, 63, 4*time.Second)
 		var calls sync.WaitGroup
 		for range 100 {
@@ -142,8 +142,8 @@ func TestAMeanOfAFewFunctionsRefusesNobody(t *testing.T) {
 // mean that outlives this: who comes when the source is well again would be refused by it.
 func TestWhatFunctionsTookBeforeTheOpeningIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MinRequests: 100, Window: time.Hour})
-		for b.State() == breaker.Closed {
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, MinRequests: 100, Window: time.Hour})
+		for b.State() == guard.Closed {
 			_ = b.Do(t.Context(), obey)
 		}
 		time.Sleep(6 * time.Second)
@@ -166,7 +166,7 @@ func TestWhatFunctionsTookBeforeTheOpeningIsForgotten(t *testing.T) {
 // takes it at its word: one of them is as much as 64 × 56 seconds.
 func TestAFunctionThatWasLeftBehindCountsAsLongAsItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, FailureRatio: -1})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, FailureRatio: -1})
 		learn(b, 100, 10*time.Millisecond)
 		_ = b.Do(t.Context(), takes(time.Hour))
 		time.Sleep(time.Hour)
@@ -179,7 +179,7 @@ func TestAFunctionThatWasLeftBehindCountsAsLongAsItsTimeout(t *testing.T) {
 // The estimate follows a pace that becomes ten times faster, and then ten times slower.
 func TestTheEstimateFollowsThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 16})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 16})
 		for _, service := range []time.Duration{500, 50, 500, 5} {
 			service *= time.Millisecond
 			var calls sync.WaitGroup
@@ -212,14 +212,14 @@ func (c *patient) Deadline() (time.Time, bool) {
 // time has come since, and the end of the context is what ends the waiting.
 func TestADeadlineThatMovesIsNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, Timeout: 30 * time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, Timeout: 30 * time.Second})
 		learn(b, 64, 100*time.Millisecond)
 		var calls sync.WaitGroup
 		calls.Go(func() { _ = b.Do(context.Background(), takes(20*time.Second)) })
 		synctest.Wait()
 		c := &patient{Context: t.Context(), deadline: time.Now().Add(300 * time.Millisecond)}
 		calls.Go(func() {
-			p, err := b.Acquire(c, breaker.Normal)
+			p, err := b.Acquire(c, guard.Normal)
 			if err != nil {
 				t.Errorf("got %v, but there is a caller with a minute", err)
 			}
@@ -235,7 +235,7 @@ func TestADeadlineThatMovesIsNoEnd(t *testing.T) {
 
 func TestTheDegradedLimitIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxDegraded: 1, QueueTimeout: -1})
+		b := newBreaker(t, guard.Options{MaxDegraded: 1, QueueTimeout: -1})
 		release := make(chan struct{})
 		go func() { _ = b.DoDegraded(context.Background(), func(context.Context) error { <-release; return nil }) }()
 		synctest.Wait()
@@ -250,10 +250,10 @@ func TestTheDegradedLimitIsNamed(t *testing.T) {
 // class, with places that are free.
 func TestARefusalNamesTheLimitThatWasReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(t, breaker.Options{MaxConcurrent: 1, MaxDegraded: -1, MaxBackground: -1, QueueTimeout: time.Second})
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, MaxDegraded: -1, MaxBackground: -1, QueueTimeout: time.Second})
 		release := make(chan struct{})
 		occupy(b, 1, release)
-		for _, class := range []breaker.Class{breaker.Normal, breaker.Degraded, breaker.Background} {
+		for _, class := range []guard.Class{guard.Normal, guard.Degraded, guard.Background} {
 			if _, err := b.Acquire(t.Context(), class); err == nil || !strings.Contains(err.Error(), "the 1 places of MaxConcurrent are taken") {
 				t.Errorf("class %d: %v", class, err)
 			}
