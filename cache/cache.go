@@ -13,7 +13,7 @@ import (
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -73,7 +73,7 @@ type Cache[K comparable, V any] struct {
 	format  format[V]
 	windows windows
 
-	local   *localcache.Cache[K, entry[V]]
+	local   *tier.Cache[K, entry[V]]
 	flights *flight.Group[found[V]]
 	fleet   *mutexrebuild.Group // leases, values and messages in Redis
 	breaker *guard.Breaker      // of Options.Breaker
@@ -139,7 +139,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if c.releaseName, err = claimName(rdb, o, c.format); err != nil {
 		return nil, err
 	}
-	if c.local, err = localcache.New[K, entry[V]](o.Local); err != nil {
+	if c.local, err = tier.New[K, entry[V]](tier.Options(o.Local)); err != nil {
 		c.releaseName()
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -23,7 +23,7 @@ type job[K comparable, V any] struct {
 	flight *flight.Flight[found[V]]
 	own    flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
 	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
-	mark   localcache.Mark         // of the local tier, from before the operation that decides the result
+	mark   tier.Mark               // of the local tier, from before the operation that decides the result
 	done   atomic.Bool
 	left   bool // handed over by the batch that it was in to another goroutine
 	class  guard.Class

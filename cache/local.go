@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // maxStaleLife is for how long the local tier answers with a value past its TTL
@@ -29,7 +29,7 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time
 
 // keep puts e into the local tier for longest at most, and reports whether it is there.
 // mark is older than the operation that brought e, and encoded is the size of e.
-func (c *Cache[K, V]) keep(mark localcache.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
+func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
 	if c.local == nil || c.cleared(e) {
 		return false
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // maxTogether is how many keys of a GetMany are under way at a time. Others may have
@@ -44,7 +44,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, fai
 	for _, key := range keys {
 		contain.Call(func() error { // Source.Key, Clone and the filter are the user's
 			e, kind := c.local.Get(key)
-			if kind == localcache.Value {
+			if kind == tier.Value {
 				values[key] = c.own(e)
 				return nil
 			}

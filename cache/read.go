@@ -9,8 +9,8 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/internal/wait"
-	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -26,7 +26,7 @@ import (
 // also answers those who ask for the key within Rebuild.ErrorHold after it.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	e, kind := c.local.Get(key)
-	if kind == localcache.Value {
+	if kind == tier.Value {
 		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
 	}
 	answer, err := c.read(ctx, key, kind)
@@ -36,7 +36,7 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 // Fetch is [Cache.Get], and tells where the value came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	e, kind := c.local.Get(key)
-	if kind == localcache.Value {
+	if kind == tier.Value {
 		now := time.Now()
 		return Result[V]{Value: c.own(e), Tier: TierLocal, Age: e.age(now), Stale: e.past(now)}, nil
 	}
@@ -73,7 +73,7 @@ type found[V any] struct {
 // process knows. A caller joins the flight of its key if one runs, and else reads Redis
 // for itself: a value that is served ends there. Otherwise [Cache.join] joins or opens
 // the flight, which the caller who opened it starts, and [Cache.conclude] waits for its end.
-func (c *Cache[K, V]) read(ctx context.Context, key K, kind localcache.Kind) (found[V], error) {
+func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind) (found[V], error) {
 	l := c.lookup(ctx, key, kind)
 	if c.joinRunning(ctx, &l); l.reads() {
 		if l.hasRead = !c.fleet.Long(l.id); l.hasRead { // those who want a long value share a read
@@ -105,11 +105,11 @@ type lookup[K comparable, V any] struct {
 	impatient bool
 
 	// What the caller has read in Redis for itself, after its Get began.
-	hasRead  bool            // or tried to
-	mark     localcache.Mark // of the local tier, from before the read
-	unread   bool            // Redis gave no answer: whether there is a value is unknown, and that is not a miss
-	seen     []byte          // what it has read, if that is not served
-	fallback found[V]        // what may be served if its load fails; without an entry there is none
+	hasRead  bool      // or tried to
+	mark     tier.Mark // of the local tier, from before the read
+	unread   bool      // Redis gave no answer: whether there is a value is unknown, and that is not a miss
+	seen     []byte    // what it has read, if that is not served
+	fallback found[V]  // what may be served if its load fails; without an entry there is none
 }
 
 // reads reports whether the caller has to read Redis before it opens a flight.
@@ -170,10 +170,10 @@ func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value mutex
 // lookup goes through the tiers of this process, in the order in which they are
 // asked: a null, the filter, and during an outage the values that were kept. The value
 // in the local tier comes before it, in Get.
-func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) lookup[K, V] {
+func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind tier.Kind) lookup[K, V] {
 	c.counts.asked.Add(1)
 	l := lookup[K, V]{key: key}
-	if kind == localcache.Null {
+	if kind == tier.Null {
 		return l.answered(found[V]{entry: c.absent, tier: TierLocal})
 	}
 	if c.closed() { // the filter would go on to answer
@@ -183,7 +183,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind localcache.Kind) l
 		return l.failed(l.err)
 	}
 	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
-		if kind == localcache.Past { // else no second look: a flood of absent keys ends here
+		if kind == tier.Past { // else no second look: a flood of absent keys ends here
 			c.compareKept(ctx, key, l.id)
 		}
 		return l.answered(found[V]{entry: c.absent, tier: TierFilter})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -313,9 +313,9 @@ func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
 	}
 	answer := found[V]{entry: c.absent, tier: TierLocal}
 	switch e, kind := c.local.Again(j.key); kind {
-	case localcache.Value:
+	case tier.Value:
 		answer.entry, answer.stale = e, e.past(time.Now())
-	case localcache.Miss:
+	case tier.Miss:
 		return false
 	}
 	j.filled = true

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -93,7 +93,7 @@ func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entri
 	}
 	failpoint.At("claimed")
 	c.forgetLocal(ids)
-	marks := make([]localcache.Mark, len(ids))
+	marks := make([]tier.Mark, len(ids))
 	for i, id := range ids {
 		marks[i] = c.local.Mark(id)
 	}

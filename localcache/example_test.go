@@ -3,7 +3,6 @@ package localcache_test
 import (
 	"fmt"
 	"log"
-	"time"
 
 	"github.com/levee-go/levee/localcache"
 )
@@ -16,42 +15,20 @@ func Example() {
 	defer names.Close()
 
 	rows := map[int64]string{42: "lamp"} // the database
-	name := func(id int64) string {
-		if v, kind := names.Get(id); kind == localcache.Value {
-			return *v
+	name := func(id int64) (string, error) {
+		if v, ok := names.Get(id); ok {
+			return v, nil
 		}
-		mark := names.Mark(fmt.Sprint(id)) // before the read
-		v := rows[id]
-		names.Fill(mark, id, v, len(v), time.Minute)
-		return v
+		return names.Fill(id, func() (string, int, error) { return rows[id], len(rows[id]), nil })
 	}
 	fmt.Println(name(42))
 
 	rows[42] = "desk lamp"
-	names.Delete("42") // after the write; every process that caches the row does this
+	names.Delete(42) // after the write
 	fmt.Println(name(42))
 	// Output:
-	// lamp
-	// desk lamp
-}
-
-// A reader was slow: between its read and its Fill the row has changed. The mark tells.
-func ExampleCache_Fill() {
-	names, err := localcache.New[int64, string](localcache.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer names.Close()
-
-	mark := names.Mark("42") // before the read
-	old := "lamp"            // what the database said
-	names.Delete("42")       // a writer, meanwhile
-	fmt.Println(names.Fill(mark, 42, old, len(old), time.Minute))
-	_, kind := names.Get(42)
-	fmt.Println(kind == localcache.Miss)
-	// Output:
-	// false
-	// true
+	// lamp <nil>
+	// desk lamp <nil>
 }
 
 // Fifty caches may take 64 MiB each, or 256 MiB together.
@@ -67,6 +44,7 @@ func ExampleBudget() {
 		log.Fatal(err)
 	}
 	defer prices.Close()
-	fmt.Println(prices.Put("42", 42, 999, 8, time.Minute))
-	// Output: true
+	prices.Set(42, 999, 8)
+	fmt.Println(prices.Get(42))
+	// Output: 999 true
 }

@@ -1,366 +1,101 @@
 // Package localcache keeps decoded values in this process, in front of a
-// shared cache or a database, and forgets them the moment it is told to.
+// database, and forgets them the moment it is told to.
 //
 // It is [ristretto] made coherent. ristretto is quick, bounded, and good at
 // choosing what to keep, but its own goroutine applies writes later: the second of
 // two quick writes of a new key is lost, a deleted value can be read after Del has
 // returned, and Close panics the callers that are inside. Here:
 //
-//   - A Get that starts after [Cache.Delete], [Cache.Flush] or [Cache.Put] has
+//   - A Get that starts after [Cache.Delete], [Cache.Clear] or [Cache.Set] has
 //     returned does not return the value from before.
-//   - A fill that began earlier does not bring that value back: a reader takes a
-//     [Mark] before it reads from Redis or the database, and Fill drops the value
-//     if a deletion has overtaken the mark.
-//   - A Get that starts after a fill was taken finds it, unless the cache is at its
+//   - A [Cache.Fill] that began earlier does not bring that value back.
+//   - A Get that starts after a value was taken finds it, unless the cache is at its
 //     budget: then ristretto may reject it a moment later.
 //   - No entry is returned past its life. A life may end up to 51 ms early.
 //   - [Cache.Close] waits for the callers inside; later ones find nothing.
 //   - The budget is in bytes and counts what an entry takes beside its value.
-//     Nulls, which are keys known not to exist, have their own budget.
 //
 // What is not promised:
 //
-//   - A fill may not be kept, or not for long: the least wanted entries go first,
+//   - A value may not be kept, or not for long: the least wanted entries go first,
 //     and a new key must be wanted more than the entries it would push out.
-//   - Of two fills with equal marks either may stay.
-//   - A deletion also ends the entries of other ids in the same stripe, one in
-//     65,536 of all.
-//   - Values are not copied: neither the caller of Fill nor that of Get may change
-//     them.
+//   - Of two Fills that run at a time either value may stay.
+//   - A deletion also ends some entries of other keys, one in 65,536 of all.
+//   - Values are not copied: nobody may change what a pointer, slice or map in them points to.
+//   - Other processes are not told. Package cache does that, over Redis, with one of these
+//     in each process: its Options.Local are the [Options] here.
 //   - After the whole process was stopped, by SIGSTOP or with its virtual machine,
 //     lives that ended during the stop may go on for some milliseconds.
-//
-// # How it works
-//
-// Every id belongs to one of 65,536 stripes, and every stripe has a generation,
-// a number that grows with each deletion. An entry carries the generation that
-// its mark saw, and counts only while that is the current one. So a deletion is
-// one atomic addition. ristretto is not asked to delete: its Del may block for tens
-// of milliseconds and take effect later. It still holds the entry, which is now
-// dead: no Get returns it, the budget counts it, and the next fill overwrites it or
-// other entries push it out. If ristretto applies writes out of order, the result is
-// a miss and never an old value, because each entry knows its generation.
-//
-// Entries that were read are also in a table before ristretto, where a hit takes no lock.
-// Those that ristretto has not taken from its queue yet are in a table behind it.
-// Caches may share the memory for all this: see [Budget].
-//
-// An id is the key as text; processes name it when they tell each other of a
-// deletion. A key is what the caller of Get holds, of any comparable type. They
-// need not be equal, but a key must always have the same id.
 //
 // [ristretto]: https://github.com/dgraph-io/ristretto
 package localcache
 
 import (
 	"math"
-	"sync/atomic"
-	"time"
+
+	"github.com/levee-go/levee/internal/tier"
 )
-
-// Kind is what Get found.
-type Kind uint8
-
-const (
-	Miss  Kind = iota // nothing is known
-	Value             // a value
-	Null              // the key is known not to exist
-	Past              // nothing that counts, but Kept may have a value whose life is over
-)
-
-// A Mark is a moment in the life of an id, see [Cache.Mark]. The zero Mark is
-// before every moment: a fill with it is dropped.
-type Mark struct {
-	generation uint32
-	stripe     uint16
-}
 
 // A Cache holds values by key. Make one with [New]. A nil *Cache is a cache that
 // is switched off: it finds nothing and keeps nothing.
 //
 // All methods may be called concurrently. None of them blocks, except Close.
-type Cache[K comparable, V any] struct {
-	calls       callCounter
-	clock       clock
-	maxAge      atomic.Int64 // older entries do not count, see Trust and Close
-	hash        hasher[K]
-	generations *generations
-	budget      *Budget
-	values      *tier[K, V]
-	nulls       *tier[K, struct{}] // nil: nulls are not kept
-	hot         *hot[K]            // nil: unless Options.HotKeys
+type Cache[K comparable, V any] tier.Cache[K, V]
 
-	ttl         time.Duration
-	distrustTTL time.Duration
-	flushes     atomic.Uint64
-	deletes     atomic.Uint64
-	closing     atomic.Bool
-	closed      chan struct{}
-}
+func (c *Cache[K, V]) tier() *tier.Cache[K, V] { return (*tier.Cache[K, V])(c) }
 
 // New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is
 // negative, New returns nil, a cache that is off.
 //
-// A cache owns goroutines and a timer, from its first fill on: Close it.
+// A cache owns goroutines and a timer, from its first value on: Close it.
 func New[K comparable, V any](o Options) (*Cache[K, V], error) {
-	o, err := o.withDefaults()
-	if err != nil || o.MaxBytes < 0 {
-		return nil, err
-	}
-	c := &Cache[K, V]{
-		hash:        newHasher[K](),
-		generations: newGenerations(),
-		budget:      o.Budget,
-		ttl:         o.TTL,
-		distrustTTL: o.DistrustTTL,
-		hot:         newHot[K](o.HotKeys),
-		closed:      make(chan struct{}),
-	}
-	values, nulls := c.budget.join()
-	c.values = newTier[K, V](values, &c.hash)
-	c.values.front = newFront[K, V]()
-	if nulls != nil && o.MaxNullBytes >= 0 {
-		c.nulls = newTier[K, struct{}](nulls, &c.hash)
-	}
-	c.Trust(true)
-	c.clock.start()
-	return c, nil
+	c, err := tier.New[K, V](tier.Options(o))
+	return (*Cache[K, V])(c), err
 }
 
-// Get returns the value of key and Value, or nil and Null, Past or Miss. If both a value and
-// a null count, Get returns the value. Nobody may change the value. Get does not allocate.
-func (c *Cache[K, V]) Get(key K) (*V, Kind) {
-	if c == nil {
-		return nil, Miss
+// Get returns the value of key, and whether there is one. It does not allocate.
+func (c *Cache[K, V]) Get(key K) (value V, ok bool) {
+	if v, kind := c.tier().Get(key); kind == tier.Value {
+		return *v, true
 	}
-	hash, check := c.hash.sum(key) // before enter, because it panics if key is an interface that holds a slice, say
-	shard := c.calls.shard()
-	passed := false
-	if e := c.values.match(c.values.front.get(hash), hash, check, key); e != nil && c.counts(&e.head) {
-		n := shard.fronted.Add(1)
-		if !sampled(n, passBits) || !sampled(n, roomyPassBits) && c.values.store.roomy() {
-			return &e.value, Value
-		}
-		shard.passed.Add(1)
-		c.hot.sample(n, hash, key)
-		passed = true
-	}
-	if !shard.enter() {
-		return nil, Miss
-	}
-	value := c.values.get(hash, check, key)
-	if value != nil && c.counts(&value.head) {
-		n := shard.leave(hit)
-		c.values.front.put(value, n)
-		if !passed {
-			c.hot.sample(n, hash, key)
-		}
-		return &value.value, Value
-	}
-	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
-		c.hot.sample(shard.leave(null), hash, key)
-		return nil, Null
-	}
-	c.hot.sample(shard.leave(miss), hash, key)
-	if value != nil && c.current(&value.head) {
-		return nil, Past
-	}
-	return nil, Miss
+	return value, false
 }
 
-// Again is Get for a caller whose Get has missed a moment ago, without Past. Stats does not
-// count it.
-func (c *Cache[K, V]) Again(key K) (value *V, kind Kind) {
-	if c == nil {
-		return nil, Miss
-	}
-	hash, check := c.hash.sum(key)
-	shard := c.calls.shard()
-	if !shard.enter() {
-		return nil, Miss
-	}
-	defer shard.leave(other)
-	if e := c.values.get(hash, check, key); e != nil && c.counts(&e.head) {
-		return &e.value, Value
-	}
-	if e := c.nulls.get(hash, check, key); e != nil && c.counts(&e.head) {
-		return nil, Null
-	}
-	return nil, Miss
-}
-
-// Kept returns the value of key even if its life is over, or nil, for a caller that
-// finds nothing better. It returns no value that was pushed out, or that is older than a
-// deletion of its id or than a null of key. The value may be far older than
-// Options.TTL, and Kept does not say how old it is.
-func (c *Cache[K, V]) Kept(key K) *V {
-	if c == nil {
-		return nil
-	}
-	hash, check := c.hash.sum(key)
-	shard := c.calls.shard()
-	if !shard.enter() {
-		return nil
-	}
-	e, null := c.values.get(hash, check, key), c.nulls.get(hash, check, key)
-	shard.leave(other)
-	if e == nil || !c.current(&e.head) || null != nil && c.current(&null.head) && null.filled >= e.filled {
-		return nil
-	}
-	return &e.value
-}
-
-// counts reports whether an entry is neither too old nor overtaken by a deletion.
-func (c *Cache[K, V]) counts(e *head) bool {
-	age := c.clock.soon.Load() - e.filled
-	return age < int64(e.life)*int64(time.Millisecond) && age < c.maxAge.Load() && c.current(e)
-}
-
-// current reports whether no deletion has overtaken an entry.
-func (c *Cache[K, V]) current(e *head) bool { return e.generation == c.generations.now(e.stripe) }
-
-// Mark returns the present moment of id. Take it before you read from Redis or the
-// database what you are going to fill: then a deletion that the read may have missed
-// drops the fill.
-func (c *Cache[K, V]) Mark(id string) Mark {
-	if c == nil {
-		return Mark{}
-	}
-	stripe := c.generations.stripeOf(id)
-	return Mark{c.generations.now(stripe), stripe}
-}
-
-// Fill offers value for key, and reports whether it was taken. It is not if the id
-// was deleted or the cache flushed since m, if the cache is closed, or if there is
-// no room at present.
+// Fill calls load, keeps the value that it returns, and returns that. The value is not kept if
+// key was deleted or set, or the cache cleared, since Fill was called: load may have read what
+// was there before. Nor is it if load returns an error, which Fill returns, or if there is no
+// room at present.
 //
-// m is the mark of the id that belongs to key. size is what value takes in the
-// process, in bytes, for which its size encoded may do; negative counts as 0. The entry
-// lives for ttl from now, or for Options.TTL if that is shorter. With a ttl of 50 ms or less it is not taken.
-func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) bool {
-	if c == nil {
-		return false
+// size is what value takes in the process, in bytes, for which its size encoded may do. Several
+// Fills of one key may run at a time.
+func (c *Cache[K, V]) Fill(key K, load func() (value V, size int, err error)) (V, error) {
+	mark := c.tier().KeyMark(key) // before the read, which a deletion may overtake
+	value, size, err := load()
+	if err == nil {
+		c.tier().Fill(mark, key, value, size, math.MaxInt64)
 	}
-	return fill(c, c.values, m, key, value, size, ttl)
+	return value, err
 }
 
-// FillNull is Fill for a key that does not exist. A value that counts hides the
-// null, so Delete the id first if there may be one.
-func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
-	if c == nil {
-		return false
-	}
-	return fill(c, c.nulls, m, key, struct{}{}, 0, ttl)
+// Set replaces the value of key by one that is newer than all that Fills are loading. When Set
+// returns, the former value is gone, even if the new one was not kept because there is no room at
+// present. size is as for Fill.
+func (c *Cache[K, V]) Set(key K, value V, size int) {
+	c.tier().Put(c.tier().KeyMark(key), key, value, size, math.MaxInt64)
 }
 
-// fill puts an entry into t, one of c's tiers. T is V for a value, struct{} for a
-// null.
-func fill[K comparable, V, T any](c *Cache[K, V], t *tier[K, T], m Mark, key K, value T, size int, ttl time.Duration) bool {
-	shard := c.calls.shard()
-	if !shard.enter() {
-		return false
-	}
-	life := min(ttl, c.ttl)
-	if t == nil || life <= lead {
-		shard.leave(refused)
-		return false
-	}
-	// This look only saves work: a deletion may overtake the mark right after it.
-	if m.generation != c.generations.now(m.stripe) {
-		shard.leave(outdated)
-		return false
-	}
-	if !t.put(&entry[K, T]{head: c.head(m, life), value: value}, key, size) {
-		shard.leave(refused)
-		return false
-	}
-	shard.leave(filled)
-	return true
-}
+// Delete ends the value of key: a Get that starts after Delete has returned does not find it.
+// Call it after the write to what is cached.
+func (c *Cache[K, V]) Delete(key K) { c.tier().Overtake(c.tier().KeyMark(key)) }
 
-// head starts the life of an entry. The entry carries the generation of the mark,
-// not the present one: so a fill that a deletion overtakes is a miss.
-func (c *Cache[K, V]) head(m Mark, life time.Duration) head {
-	return head{generation: m.generation, stripe: m.stripe, filled: c.clock.now(), life: milliseconds(life)}
-}
+// Clear is Delete for every key. Its cost does not depend on how many there are.
+func (c *Cache[K, V]) Clear() { c.tier().Flush() }
 
-// milliseconds rounds down. What is longer than seven weeks becomes that.
-func milliseconds(d time.Duration) uint32 { return uint32(min(d.Milliseconds(), math.MaxUint32)) }
-
-// Put replaces what is known of key by a value that is newer than all reads that
-// have begun. When Put returns, the former value or null is gone, even if Put
-// reports that the new value was not taken. id is that of key; the rest is as for
-// Fill.
-func (c *Cache[K, V]) Put(id string, key K, value V, size int, ttl time.Duration) bool {
-	if c == nil {
-		return false
-	}
-	stripe := c.generations.stripeOf(id)
-	m := Mark{c.generations.bump(stripe), stripe}
-	return fill(c, c.values, m, key, value, size, ttl)
-}
-
-// Delete ends the value and the null of id: a Get that starts after Delete has
-// returned does not find them, and a Fill whose mark is older is dropped.
-func (c *Cache[K, V]) Delete(id string) {
-	if c == nil {
-		return
-	}
-	// Overwriting the dead entry would free its memory sooner, but it needs the key,
-	// and another process' deletion names only the id. It also costs 380 ns instead
-	// of 27. The budget counts dead entries.
-	c.generations.bump(c.generations.stripeOf(id))
-	c.deletes.Add(1)
-}
-
-// Flush is Delete for every id. Its cost does not depend on how many there are.
-func (c *Cache[K, V]) Flush() {
-	if c == nil {
-		return
-	}
-	c.generations.bumpAll()
-	c.flushes.Add(1)
-}
-
-// Trust tells the cache whether deletions by other processes arrive. While live is
-// false, entries count only for Options.DistrustTTL after their fill, those that are
-// already there too. When it is true again, all entries count for their whole life;
-// Flush first if a deletion may have been missed. A new cache is trusted.
-func (c *Cache[K, V]) Trust(live bool) {
-	if c == nil {
-		return
-	}
-	age := int64(math.MaxInt64)
-	if !live {
-		age = max(0, int64(c.distrustTTL))
-	}
-	for {
-		was := c.maxAge.Load()
-		if was == closedAge || c.maxAge.CompareAndSwap(was, age) {
-			return
-		}
-	}
-}
-
-// closedAge is the maxAge of a closed cache: no entry counts, of whatever age. Get looks
-// into the front before it looks whether the cache is closed, and with a Budget the
-// entries stay there while another cache has it.
-const closedAge = math.MinInt64
+// Stats returns the counters. While other calls run, the counters are not all of the
+// same moment.
+func (c *Cache[K, V]) Stats() Stats { return Stats(c.tier().Stats()) }
 
 // Close frees the entries and ends the goroutines of the cache. It waits for the
-// callers inside, which takes microseconds. Afterwards Get returns Miss and nothing
-// is taken. A second Close waits for the first.
-func (c *Cache[K, V]) Close() {
-	if c == nil {
-		return
-	}
-	if !c.closing.CompareAndSwap(false, true) {
-		<-c.closed
-		return
-	}
-	c.maxAge.Store(closedAge)
-	c.calls.close()
-	c.clock.stop()
-	c.budget.leave()
-	close(c.closed)
-}
+// callers inside, which takes microseconds, but for no load. Afterwards Get finds nothing and
+// nothing is kept. A second Close waits for the first.
+func (c *Cache[K, V]) Close() { c.tier().Close() }

@@ -1,4 +1,4 @@
-package localcache
+package tier
 
 import "sync/atomic"
 
@@ -11,7 +11,7 @@ type entry[K comparable, V any] struct {
 	value V
 
 	key  K // the zero K if the hashes suffice
-	tier *tier[K, V]
+	tier *part[K, V]
 	cost uint32 // in bytes
 }
 

@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/dgraph-io/ristretto/v2"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 type product struct {
@@ -45,7 +45,7 @@ func getBesideBare[K interface{ int64 | string }](b *testing.B, keys []K, bareTT
 		b.Fatal(err)
 	}
 	defer bare.Close()
-	c := must(localcache.New[K, *product](localcache.Options{TTL: time.Hour}))
+	c := must(tier.New[K, *product](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	for i, key := range keys {
 		bare.SetWithTTL(key, &product{Price: 7}, 250, bareTTL)
@@ -76,7 +76,7 @@ func getBesideBare[K interface{ int64 | string }](b *testing.B, keys []K, bareTT
 		middle := time.Now()
 		for i := range slice {
 			p, kind := c.Get(keys[(at+i)%len(keys)])
-			if kind != localcache.Value || (*p).Price != 7 {
+			if kind != tier.Value || (*p).Price != 7 {
 				missed++
 			}
 		}
@@ -110,7 +110,7 @@ func BenchmarkHotKey(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer bare.Close()
-	c := must(localcache.New[int64, *product](localcache.Options{TTL: time.Hour}))
+	c := must(tier.New[int64, *product](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	bare.Set(1, &product{}, 250)
 	bare.Wait()
@@ -136,7 +136,7 @@ func BenchmarkHotKey(b *testing.B) {
 }
 
 func BenchmarkCalls(b *testing.B) {
-	c := must(localcache.New[int, int](localcache.Options{TTL: time.Hour}))
+	c := must(tier.New[int, int](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	const keys = 1 << 14
 	ids := make([]string, keys)
@@ -154,7 +154,7 @@ func BenchmarkCalls(b *testing.B) {
 		{"Null", func(int) { c.Get(-1) }},
 		{"Mark", func(i int) { c.Mark(ids[i]) }},
 		{"MarkAndFill", func(i int) { c.Fill(c.Mark(ids[i]), i, i, 8, time.Hour) }},
-		{"Put", func(i int) { c.Put(ids[i], i, i, 8, time.Hour) }},
+		{"Put", func(i int) { c.Put(c.Mark(ids[i]), i, i, 8, time.Hour) }},
 		{"Delete", func(i int) { c.Delete(ids[i]) }},
 		{"Flush", func(int) { c.Flush() }},
 	} {

@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math"
@@ -9,12 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // read makes Gets of which 20, 10 and 5 % are for the keys 1, 2 and 3, and the others
 // for a thousand keys.
-func read(c *localcache.Cache[int, int], rng *rand.Rand, gets int) {
+func read(c *tier.Cache[int, int], rng *rand.Rand, gets int) {
 	for range gets {
 		switch p := rng.IntN(100); {
 		case p < 20:
@@ -34,10 +34,10 @@ func read(c *localcache.Cache[int, int], rng *rand.Rand, gets int) {
 func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		fills func(c *localcache.Cache[int, int])
+		fills func(c *tier.Cache[int, int])
 	}{
-		{"misses", func(*localcache.Cache[int, int]) {}},
-		{"nulls", func(c *localcache.Cache[int, int]) {
+		{"misses", func(*tier.Cache[int, int]) {}},
+		{"nulls", func(c *tier.Cache[int, int]) {
 			for key := range 1010 {
 				if c.FillNull(c.Mark("a"), key, time.Hour); key%50 == 0 {
 					c.Settle()
@@ -45,13 +45,13 @@ func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 			}
 			c.Settle()
 		}},
-		{"values", func(c *localcache.Cache[int, int]) {
+		{"values", func(c *tier.Cache[int, int]) {
 			for key := range 1010 {
 				fill(t, c, key, key, 8)
 			}
 			c.Settle()
 		}},
-		{"the hottest is not there", func(c *localcache.Cache[int, int]) {
+		{"the hottest is not there", func(c *tier.Cache[int, int]) {
 			for key := 2; key < 1010; key++ {
 				fill(t, c, key, key, 8)
 			}
@@ -59,7 +59,7 @@ func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := open[int, int](t, localcache.Options{HotKeys: 100})
+			c := open[int, int](t, tier.Options{HotKeys: 100})
 			test.fills(c)
 			read(c, rand.New(rand.NewPCG(1, 2)), 200_000)
 			top := c.TopKeys(3)
@@ -76,12 +76,12 @@ func TestTopKeysAreThoseThatAreReadMost(t *testing.T) {
 }
 
 func TestWithoutHotKeysNoKeyIsKept(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	read(c, rand.New(rand.NewPCG(1, 2)), 10_000)
 	if top := c.TopKeys(10); top != nil {
 		t.Errorf("got %v", top)
 	}
-	var off *localcache.Cache[int, int]
+	var off *tier.Cache[int, int]
 	if top := off.TopKeys(10); top != nil {
 		t.Errorf("a cache that is off gave %v", top)
 	}
@@ -89,7 +89,7 @@ func TestWithoutHotKeysNoKeyIsKept(t *testing.T) {
 
 // Keys may come from anywhere: of any number, not equal to themselves, of any length.
 func TestHotKeysTakeNoMoreThanTheirCounters(t *testing.T) {
-	c := open[float64, int](t, localcache.Options{HotKeys: 10})
+	c := open[float64, int](t, tier.Options{HotKeys: 10})
 	for i := range 100_000 {
 		c.Get(float64(i))
 		c.Get(math.NaN())
@@ -97,7 +97,7 @@ func TestHotKeysTakeNoMoreThanTheirCounters(t *testing.T) {
 	if n := c.Counters(); n != 10 {
 		t.Errorf("%d keys are counted, want 10", n)
 	}
-	long := open[string, int](t, localcache.Options{HotKeys: 10})
+	long := open[string, int](t, tier.Options{HotKeys: 10})
 	key := strings.Repeat("x", 1<<11)
 	for range 10_000 {
 		long.Get(key)
@@ -109,7 +109,7 @@ func TestHotKeysTakeNoMoreThanTheirCounters(t *testing.T) {
 
 func TestAKeyThatWasHotCools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[int, int](t, localcache.Options{HotKeys: 10})
+		c := open[int, int](t, tier.Options{HotKeys: 10})
 		for range 100_000 {
 			c.Get(1)
 		}
@@ -128,7 +128,7 @@ func TestAKeyThatWasHotCools(t *testing.T) {
 }
 
 func TestTopKeysBesideGets(t *testing.T) {
-	c := open[int, int](t, localcache.Options{HotKeys: 10})
+	c := open[int, int](t, tier.Options{HotKeys: 10})
 	fill(t, c, 1, 1, 8)
 	var all sync.WaitGroup
 	for seed := range uint64(4) {
@@ -154,8 +154,8 @@ func TestTopKeysBesideGets(t *testing.T) {
 //	go test -run '^$' -bench 'HotKeys' -count 10 ./localcache/
 func BenchmarkHotKeys(b *testing.B) {
 	const keys, slice = 1000, 4096
-	off, on := open[int, int](b, localcache.Options{TTL: time.Hour}), open[int, int](b, localcache.Options{TTL: time.Hour, HotKeys: 100})
-	caches := []*localcache.Cache[int, int]{off, on}
+	off, on := open[int, int](b, tier.Options{TTL: time.Hour}), open[int, int](b, tier.Options{TTL: time.Hour, HotKeys: 100})
+	caches := []*tier.Cache[int, int]{off, on}
 	for _, c := range caches {
 		for key := range keys {
 			fill(b, c, key, key, 8)

@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"runtime"
@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // fill fills until it is taken: a queue that is full gets the time to empty.
-func fill[V any](t testing.TB, c *localcache.Cache[int, V], key int, v V, size int) {
+func fill[V any](t testing.TB, c *tier.Cache[int, V], key int, v V, size int) {
 	for m := c.Mark(strconv.Itoa(key)); !c.Fill(m, key, v, size, time.Hour); {
 		c.Settle()
 	}
@@ -34,7 +34,7 @@ func TestTheHeapKeepsToTheBudget(t *testing.T) {
 		inserts /= 4 // it fills the budget more than twice all the same
 	}
 	before := heap()
-	c := open[int, []byte](t, localcache.Options{})
+	c := open[int, []byte](t, tier.Options{})
 	most := int64(0)
 	for i := range inserts {
 		fill(t, c, i, make([]byte, 100), 100)
@@ -55,7 +55,7 @@ func TestTheHeapKeepsToTheBudget(t *testing.T) {
 // Catches a cost that is more than was meant, such as ristretto's own idea of it.
 func TestWhatFitsTheBudgetIsKept(t *testing.T) {
 	const entries = 10_000
-	c := open[int, *product](t, localcache.Options{MaxBytes: entries * 450, MaxNullBytes: entries * 330})
+	c := open[int, *product](t, tier.Options{MaxBytes: entries * 450, MaxNullBytes: entries * 330})
 	for key := range entries {
 		fill(t, c, key, &product{ID: int64(key)}, 100)
 		for m := c.Mark("null"); !c.FillNull(m, -1-key, time.Hour); {
@@ -78,7 +78,7 @@ func TestWhatFitsTheBudgetIsKept(t *testing.T) {
 // Catches nulls in the same store as the values: most values are gone.
 func TestAFloodOfNullsDoesNotPushValuesOut(t *testing.T) {
 	const values, nulls = 10_000, 1_000_000
-	c := open[int, int](t, localcache.Options{MaxBytes: values * 400})
+	c := open[int, int](t, tier.Options{MaxBytes: values * 400})
 	for key := range values {
 		fill(t, c, key, key, 8)
 	}
@@ -102,7 +102,7 @@ func TestAFloodOfNullsDoesNotPushValuesOut(t *testing.T) {
 // Catches a tier that does not count for itself: 200 MiB on a budget of 4.
 func TestValuesThatGrowKeepToTheBudget(t *testing.T) {
 	const keys = 2000
-	c := open[int, []byte](t, localcache.Options{MaxBytes: 4 << 20})
+	c := open[int, []byte](t, tier.Options{MaxBytes: 4 << 20})
 	for round, size := range []int{100, 1000, 10_000, 100_000} {
 		for key := range keys {
 			c.Fill(c.Mark("x"), key, nil, size, time.Hour)
@@ -128,7 +128,7 @@ func TestValuesThatGrowKeepToTheBudget(t *testing.T) {
 
 // Catches a queue that is bounded by ristretto alone: 32,768 items of any size.
 func TestWhatIsOnItsWayIsBounded(t *testing.T) {
-	c := open[int, []byte](t, localcache.Options{MaxBytes: 1 << 20})
+	c := open[int, []byte](t, tier.Options{MaxBytes: 1 << 20})
 	const callers, size = 4, 10_000
 	var wg sync.WaitGroup
 	for caller := range callers {
@@ -140,8 +140,8 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 					t.Errorf("%d bytes are used, of at most %d", used, c.MostBytes())
 					return
 				}
-				if queued := c.Queued(); queued > localcache.MaxQueued+callers {
-					t.Errorf("%d items are queued, of at most %d", queued, localcache.MaxQueued)
+				if queued := c.Queued(); queued > tier.MaxQueued+callers {
+					t.Errorf("%d items are queued, of at most %d", queued, tier.MaxQueued)
 					return
 				}
 			}
@@ -151,7 +151,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 }
 
 func TestAValueLargerThanTheBudgetIsNotTaken(t *testing.T) {
-	c := open[string, int](t, localcache.Options{MaxBytes: 1 << 20})
+	c := open[string, int](t, tier.Options{MaxBytes: 1 << 20})
 	for _, size := range []int{1 << 20, 1 << 32, 1<<63 - 1} {
 		if c.Fill(c.Mark("a"), "a", 1, size, time.Hour) {
 			t.Errorf("a value of %d bytes was taken", size)

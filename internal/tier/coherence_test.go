@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math/rand/v2"
@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches a Get without the look at the generation: the value is found 100 times of 100.
 func TestDeleteEndsWhatWasThere(t *testing.T) {
-	c := open[string, int](t, localcache.Options{})
+	c := open[string, int](t, tier.Options{})
 	for name, end := range map[string]func(){
 		"Delete": func() { c.Delete("a"); c.Delete("b") },
 		"Flush":  func() { c.Flush() },
@@ -35,7 +35,7 @@ func TestDeleteEndsWhatWasThere(t *testing.T) {
 
 // ristretto applies a Set of a new key later, so a deletion can overtake it.
 func TestDeleteEndsAFillThatIsStillInTheQueue(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	for i := range 10_000 {
 		id := strconv.Itoa(i)
 		c.Fill(c.Mark(id), i, i, 8, time.Minute)
@@ -53,13 +53,13 @@ func TestDeleteEndsAFillThatIsStillInTheQueue(t *testing.T) {
 //
 // Catches a Fill that does not compare its mark.
 func TestAFillWithAnOvertakenMarkIsDropped(t *testing.T) {
-	for name, overtake := range map[string]func(*localcache.Cache[string, int]){
-		"Delete": func(c *localcache.Cache[string, int]) { c.Delete("a") },
-		"Flush":  func(c *localcache.Cache[string, int]) { c.Flush() },
-		"Put":    func(c *localcache.Cache[string, int]) { c.Put("a", "a", 0, 8, -1) },
+	for name, overtake := range map[string]func(*tier.Cache[string, int]){
+		"Delete": func(c *tier.Cache[string, int]) { c.Delete("a") },
+		"Flush":  func(c *tier.Cache[string, int]) { c.Flush() },
+		"Put":    func(c *tier.Cache[string, int]) { c.Put(c.Mark("a"), "a", 0, 8, -1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := open[string, int](t, localcache.Options{})
+			c := open[string, int](t, tier.Options{})
 			m := c.Mark("a")
 			overtake(c)
 			if c.Fill(m, "a", 1, 8, time.Minute) || c.FillNull(m, "a", time.Minute) {
@@ -75,8 +75,8 @@ func TestAFillWithAnOvertakenMarkIsDropped(t *testing.T) {
 }
 
 func TestTheZeroMarkIsOvertaken(t *testing.T) {
-	c := open[string, int](t, localcache.Options{})
-	if c.Fill(localcache.Mark{}, "a", 1, 8, time.Minute) {
+	c := open[string, int](t, tier.Options{})
+	if c.Fill(tier.Mark{}, "a", 1, 8, time.Minute) {
 		t.Error("the fill was taken")
 	}
 }
@@ -86,12 +86,12 @@ func TestTheZeroMarkIsOvertaken(t *testing.T) {
 // Catches a Put without a generation of its own: of 10,000 keys almost all
 // show the first value.
 func TestPutPutNeverShowsTheFirst(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	const keys = 10_000
 	for key := range keys {
 		id := strconv.Itoa(key)
-		c.Put(id, key, 1, 8, time.Minute)
-		c.Put(id, key, 2, 8, time.Minute)
+		c.Put(c.Mark(id), key, 1, 8, time.Minute)
+		c.Put(c.Mark(id), key, 2, 8, time.Minute)
 		if v, kind := get(c, key); kind == value && v != 2 {
 			t.Fatalf("Get(%d) = %d at once", key, v)
 		}
@@ -122,7 +122,7 @@ func TestPutPutNeverShowsTheFirst(t *testing.T) {
 // their marks.
 func TestNoReaderSeesADeletedVersion(t *testing.T) {
 	const keys = 32
-	c := open[int, int64](t, localcache.Options{MaxBytes: 1 << 20})
+	c := open[int, int64](t, tier.Options{MaxBytes: 1 << 20})
 	var row, floor [keys]atomic.Int64
 	var hits, stale atomic.Int64
 
@@ -163,7 +163,7 @@ func TestNoReaderSeesADeletedVersion(t *testing.T) {
 				version := row[key].Add(1)
 				switch id := strconv.Itoa(key); i % 4 {
 				case 0:
-					c.Put(id, key, version, 8, time.Minute)
+					c.Put(c.Mark(id), key, version, 8, time.Minute)
 				case 1:
 					c.Flush()
 				default:
@@ -188,7 +188,7 @@ func TestNoReaderSeesADeletedVersion(t *testing.T) {
 //
 // Catches an entry that carries the generation of that moment.
 func TestADeletionInTheMiddleOfAFillIsHeeded(t *testing.T) {
-	c := open[string, int](t, localcache.Options{})
+	c := open[string, int](t, tier.Options{})
 	m := c.Mark("a")
 	c.FillPast(m, "a", 1)
 	c.Settle()
@@ -202,7 +202,7 @@ func TestADeletionInTheMiddleOfAFillIsHeeded(t *testing.T) {
 
 // Delete knows the id, a Get only the key: the two meet in the entry.
 func TestTheIdNeedNotBeTheKey(t *testing.T) {
-	c := open[int64, string](t, localcache.Options{})
+	c := open[int64, string](t, tier.Options{})
 	c.Fill(c.Mark("product-0042"), 42, "old", 8, time.Minute)
 	c.Settle()
 	want(t, c, 42, "old", value)

@@ -1,15 +1,15 @@
-package localcache_test
+package tier_test
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // heat asks for key, which is there, until it is in the front.
-func heat[K, V comparable](t testing.TB, c *localcache.Cache[K, V], key K) {
+func heat[K, V comparable](t testing.TB, c *tier.Cache[K, V], key K) {
 	t.Helper()
 	for range 1_000_000 { // a goroutine whose stack moves changes shards, so there is no fixed number
 		if c.Get(key); c.InFront(key) {
@@ -21,18 +21,18 @@ func heat[K, V comparable](t testing.TB, c *localcache.Cache[K, V], key K) {
 
 // Catches a front that is asked without the look at the generation and the life.
 func TestAHotEntryEndsLikeAnyOther(t *testing.T) {
-	ends := map[string]localcache.Kind{"its life": past, "Trust": past} // the others: miss
-	for name, end := range map[string]func(c *localcache.Cache[string, int]){
-		"Delete":   func(c *localcache.Cache[string, int]) { c.Delete("a") },
-		"Flush":    func(c *localcache.Cache[string, int]) { c.Flush() },
-		"Put":      func(c *localcache.Cache[string, int]) { c.Put("a", "a", 0, 8, -1) },
-		"its life": func(c *localcache.Cache[string, int]) { time.Sleep(10 * time.Second) },
-		"Trust":    func(c *localcache.Cache[string, int]) { time.Sleep(time.Second); c.Trust(false) },
-		"Close":    func(c *localcache.Cache[string, int]) { c.Close() },
+	ends := map[string]tier.Kind{"its life": past, "Trust": past} // the others: miss
+	for name, end := range map[string]func(c *tier.Cache[string, int]){
+		"Delete":   func(c *tier.Cache[string, int]) { c.Delete("a") },
+		"Flush":    func(c *tier.Cache[string, int]) { c.Flush() },
+		"Put":      func(c *tier.Cache[string, int]) { c.Put(c.Mark("a"), "a", 0, 8, -1) },
+		"its life": func(c *tier.Cache[string, int]) { time.Sleep(10 * time.Second) },
+		"Trust":    func(c *tier.Cache[string, int]) { time.Sleep(time.Second); c.Trust(false) },
+		"Close":    func(c *tier.Cache[string, int]) { c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := open[string, int](t, localcache.Options{})
+				c := open[string, int](t, tier.Options{})
 				c.Fill(c.Mark("a"), "a", 1, 8, 10*time.Second)
 				c.Settle()
 				heat(t, c, "a")
@@ -50,10 +50,10 @@ func TestAHotEntryEndsLikeAnyOther(t *testing.T) {
 // Catches a front that is asked without knowing that the cache is closed, and a Trust
 // that makes entries count again.
 func TestAClosedCacheOfABudgetFindsNothing(t *testing.T) {
-	shared := &localcache.Budget{}
-	c := open[string, int](t, localcache.Options{Budget: shared})
-	other := open[string, int](t, localcache.Options{Budget: shared})
-	for _, each := range []*localcache.Cache[string, int]{c, other} {
+	shared := &tier.Budget{}
+	c := open[string, int](t, tier.Options{Budget: shared})
+	other := open[string, int](t, tier.Options{Budget: shared})
+	for _, each := range []*tier.Cache[string, int]{c, other} {
 		each.Fill(each.Mark("a"), "a", 1, 8, time.Minute)
 		each.Settle()
 		heat(t, each, "a")
@@ -70,7 +70,7 @@ func TestAClosedCacheOfABudgetFindsNothing(t *testing.T) {
 // Catches a front that does not hear of what ristretto lets go of: it would show
 // the old value, and hold memory that nothing counts.
 func TestTheFrontHoldsNothingThatRistrettoLetGo(t *testing.T) {
-	c := open[int, int](t, localcache.Options{MaxBytes: 1 << 20})
+	c := open[int, int](t, tier.Options{MaxBytes: 1 << 20})
 	fill(t, c, 0, 1, 8)
 	c.Settle()
 	heat(t, c, 0)
@@ -90,7 +90,7 @@ func TestTheFrontHoldsNothingThatRistrettoLetGo(t *testing.T) {
 
 // Catches a put that does not look again whether ristretto still has the entry.
 func TestAnEntryThatIsLetGoAtTheLastMomentIsNotPutInFront(t *testing.T) {
-	c := open[int, int](t, localcache.Options{MaxBytes: 64 << 10})
+	c := open[int, int](t, tier.Options{MaxBytes: 64 << 10})
 	fill(t, c, 0, 1, 8)
 	c.Settle()
 	c.Heat(0, func() {})
@@ -113,7 +113,7 @@ func TestHotKeysOutliveAScan(t *testing.T) {
 		t.Skip("under the race detector sync.Pool forgets so much that ristretto learns of no hit at all")
 	}
 	const hot = 20
-	c := open[int, int](t, localcache.Options{MaxBytes: 1 << 20})
+	c := open[int, int](t, tier.Options{MaxBytes: 1 << 20})
 	for key := range hot {
 		fill(t, c, key, key, 8)
 	}

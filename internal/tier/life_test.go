@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math/rand/v2"
@@ -6,16 +6,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches a clock that is not ahead: the entry outlives its ttl by up to a tick.
 func TestAnEntryLivesForItsTTLAndNoLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[int, int](t, localcache.Options{TTL: 10 * time.Second})
+		c := open[int, int](t, tier.Options{TTL: 10 * time.Second})
 		for key := range 300 {
 			time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond)))) // anywhere between two ticks
-			ttl := localcache.Lead + 1 + time.Duration(rand.Int64N(int64(15*time.Second)))
+			ttl := tier.Lead + 1 + time.Duration(rand.Int64N(int64(15*time.Second)))
 			life := min(ttl, 10*time.Second)
 
 			if key%2 == 0 {
@@ -24,7 +24,7 @@ func TestAnEntryLivesForItsTTLAndNoLonger(t *testing.T) {
 				c.FillNull(c.Mark("a"), key, ttl)
 			}
 			c.Settle()
-			const early = localcache.Lead + time.Millisecond // to which lives are rounded
+			const early = tier.Lead + time.Millisecond // to which lives are rounded
 			time.Sleep(max(life-early, 0))
 			if _, kind := c.Get(key); (kind == miss || kind == past) && life > early {
 				t.Fatalf("ttl %v: gone %v before its end", ttl, early)
@@ -39,12 +39,12 @@ func TestAnEntryLivesForItsTTLAndNoLonger(t *testing.T) {
 
 func TestAnEntryWithoutALifeIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[string, int](t, localcache.Options{})
-		for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, localcache.Lead} {
-			c.Put("a", "a", 1, 8, time.Minute)
+		c := open[string, int](t, tier.Options{})
+		for _, ttl := range []time.Duration{0, -1, -time.Hour, 1, tier.Lead} {
+			c.Put(c.Mark("a"), "a", 1, 8, time.Minute)
 			c.Settle()
 			want(t, c, "a", 1, value)
-			if c.Fill(c.Mark("b"), "b", 1, 8, ttl) || c.FillNull(c.Mark("c"), "c", ttl) || c.Put("a", "a", 2, 8, ttl) {
+			if c.Fill(c.Mark("b"), "b", 1, 8, ttl) || c.FillNull(c.Mark("c"), "c", ttl) || c.Put(c.Mark("a"), "a", 2, 8, ttl) {
 				t.Errorf("ttl %v was taken", ttl)
 			}
 			c.Settle()
@@ -58,7 +58,7 @@ func TestAnEntryWithoutALifeIsNotTaken(t *testing.T) {
 // Catches a Trust(false) that limits only the fills that come after it.
 func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[string, int](t, localcache.Options{})
+		c := open[string, int](t, tier.Options{})
 		c.Fill(c.Mark("old"), "old", 1, 8, time.Minute)
 		c.FillNull(c.Mark("null"), "null", time.Minute)
 		c.Settle()
@@ -88,7 +88,7 @@ func TestADistrustedCacheForgetsAfterASecond(t *testing.T) {
 
 func TestDistrustCanMeanNothingCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[string, int](t, localcache.Options{DistrustTTL: -1})
+		c := open[string, int](t, tier.Options{DistrustTTL: -1})
 		c.Fill(c.Mark("a"), "a", 1, 8, time.Minute)
 		c.Settle()
 		c.Trust(false)
@@ -106,7 +106,7 @@ func TestDistrustCanMeanNothingCounts(t *testing.T) {
 // such a value from none, so that most of those who find nothing need not ask Kept.
 func TestAnEntryPastItsLifeIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[string, int](t, localcache.Options{TTL: time.Second})
+		c := open[string, int](t, tier.Options{TTL: time.Second})
 		keeps := func(key string, want bool) {
 			t.Helper()
 			if v := c.Kept(key); (v != nil) != want || want && *v != 7 {

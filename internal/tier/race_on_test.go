@@ -1,5 +1,5 @@
 //go:build race
 
-package localcache_test
+package tier_test
 
 const raceDetector = true

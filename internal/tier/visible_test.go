@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math/rand/v2"
@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches a Get that does not look into ristretto's queue: most new keys are a miss.
 func TestWhatWasFilledIsThereAtOnce(t *testing.T) {
 	for _, callers := range []int{1, 64} {
 		t.Run(strconv.Itoa(callers), func(t *testing.T) {
-			c := open[int, int](t, localcache.Options{})
+			c := open[int, int](t, tier.Options{})
 			var wg sync.WaitGroup
 			for caller := range callers {
 				wg.Go(func() {
@@ -31,7 +31,7 @@ func TestWhatWasFilledIsThereAtOnce(t *testing.T) {
 	}
 }
 
-func seeAtOnce(t *testing.T, c *localcache.Cache[int, int], key int) {
+func seeAtOnce(t *testing.T, c *tier.Cache[int, int], key int) {
 	id := strconv.Itoa(key)
 	if !c.Fill(c.Mark(id), key, key, 8, time.Minute) || !c.FillNull(c.Mark(id), -1-key, time.Minute) {
 		t.Errorf("a fill of %d was not taken", key)
@@ -52,14 +52,14 @@ func seeAtOnce(t *testing.T, c *localcache.Cache[int, int], key int) {
 //
 // Catches a store that gives ristretto the second at once.
 func TestOfTwoFillsInARowTheSecondStays(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	const keys = 5000
 	for key := range keys {
 		id := strconv.Itoa(key)
 		for v := range rand.IntN(4) + 1 {
 			switch v % 2 {
 			case 0:
-				c.Put(id, key, v, 8, time.Minute)
+				c.Put(c.Mark(id), key, v, 8, time.Minute)
 			default:
 				c.Fill(c.Mark(id), key, v, 8, time.Minute)
 			}
@@ -74,7 +74,7 @@ func TestOfTwoFillsInARowTheSecondStays(t *testing.T) {
 
 // A deletion and a new fill follow while the first fill is still in the queue.
 func TestAFillAfterADeletionIsThereAndStays(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	const keys = 5000
 	for key := range keys {
 		id := strconv.Itoa(key)
@@ -101,7 +101,7 @@ func TestAFillAfterADeletionIsThereAndStays(t *testing.T) {
 // Many fill and delete few keys while ristretto takes them from its queue. What stays
 // in the end is found by all looks, and every byte is given back.
 func TestAQueueOfTheSameKeysEndsWithTheNewest(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	const keys, rounds = 50, 2000
 	var wg sync.WaitGroup
 	for caller := range 4 {
@@ -112,7 +112,7 @@ func TestAQueueOfTheSameKeysEndsWithTheNewest(t *testing.T) {
 				if rand.IntN(3) == 0 {
 					c.Delete(id)
 				}
-				c.Put(id, key, i, 8, time.Minute)
+				c.Put(c.Mark(id), key, i, 8, time.Minute)
 				if v, kind := get(c, key); kind == value && v != i {
 					t.Errorf("%d is %d, not %d", key, v, i)
 				}

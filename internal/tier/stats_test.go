@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math/rand/v2"
@@ -7,20 +7,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches an exit of Get or of a fill that does not count, and bytes that are not
 // given back when an entry leaves in one of its ways.
 func TestEveryCallIsCountedOnceAndEveryByteGivenBack(t *testing.T) {
-	c := open[int, int](t, localcache.Options{MaxBytes: 256 << 10, MaxNullBytes: 64 << 10})
+	c := open[int, int](t, tier.Options{MaxBytes: 256 << 10, MaxNullBytes: 64 << 10})
 	var mu sync.Mutex
-	var want, got localcache.Stats // what the callers saw, and what Stats says
+	var want, got tier.Stats // what the callers saw, and what Stats says
 	var fills uint64
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			var seen localcache.Stats
+			var seen tier.Stats
 			var tried uint64
 			for i := range 20_000 {
 				if i%200 == 0 {
@@ -31,7 +31,7 @@ func TestEveryCallIsCountedOnceAndEveryByteGivenBack(t *testing.T) {
 				tried++
 				switch rand.IntN(8) {
 				case 0:
-					count(&seen.Filled, c.Put(id, key, key, rand.IntN(1000), time.Minute))
+					count(&seen.Filled, c.Put(c.Mark(id), key, key, rand.IntN(1000), time.Minute))
 				case 1:
 					m := c.Mark(id)
 					if rand.IntN(4) == 0 {
@@ -102,7 +102,7 @@ func count(n *uint64, yes bool) {
 // Fills of one key in a row overwrite each other. They are no sign that the tier is too
 // small, and an alarm on Rejected must not take them for one.
 func TestAnOverwriteIsNoRejection(t *testing.T) {
-	c := open[int, int](t, localcache.Options{})
+	c := open[int, int](t, tier.Options{})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

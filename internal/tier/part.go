@@ -1,12 +1,12 @@
-package localcache
+package tier
 
 import (
 	"sync/atomic"
 	"unsafe"
 )
 
-// A tier is what one cache has in a store: its values, or its nulls. A nil tier is off.
-type tier[K comparable, V any] struct {
+// A part is what one cache has in a store: its values, or its nulls. A nil part is off.
+type part[K comparable, V any] struct {
 	hash  *hasher[K]
 	store *store
 	front *front[K, V] // or nil
@@ -15,12 +15,12 @@ type tier[K comparable, V any] struct {
 	evicted, rejected atomic.Uint64
 }
 
-func newTier[K comparable, V any](s *store, hash *hasher[K]) *tier[K, V] {
-	return &tier[K, V]{hash: hash, store: s}
+func newPart[K comparable, V any](s *store, hash *hasher[K]) *part[K, V] {
+	return &part[K, V]{hash: hash, store: s}
 }
 
 // get returns the entry of key, dead or alive.
-func (t *tier[K, V]) get(hash, check uint64, key K) *entry[K, V] {
+func (t *part[K, V]) get(hash, check uint64, key K) *entry[K, V] {
 	if t == nil {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (t *tier[K, V]) get(hash, check uint64, key K) *entry[K, V] {
 	return t.match(found, hash, check, key)
 }
 
-func (t *tier[K, V]) match(it item, hash, check uint64, key K) *entry[K, V] {
+func (t *part[K, V]) match(it item, hash, check uint64, key K) *entry[K, V] {
 	e, _ := it.(*entry[K, V])
 	if e == nil || e.state.Load() != 0 || !t.hash.is(&e.head, &e.key, hash, check, &key) {
 		return nil
@@ -54,7 +54,7 @@ func (t *tier[K, V]) match(it item, hash, check uint64, key K) *entry[K, V] {
 
 // put completes an entry with what is known of its key, and stores it, unless there is
 // no room for it.
-func (t *tier[K, V]) put(e *entry[K, V], key K, size int) bool {
+func (t *part[K, V]) put(e *entry[K, V], key K, size int) bool {
 	rest := int64(unsafe.Sizeof(*e)) + perEntry
 	if int64(size) > min(t.store.budget, maxCost)-rest {
 		return false

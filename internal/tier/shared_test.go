@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"runtime"
@@ -8,17 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches tables and goroutines that are made before there is an entry: 5.1 MiB and five
 // goroutines for each cache.
 func TestAnEmptyCacheCostsNextToNothing(t *testing.T) {
 	const caches = 10
-	var all [caches]*localcache.Cache[string, int]
+	var all [caches]*tier.Cache[string, int]
 	goroutines, before := runtime.NumGoroutine(), heap()
 	for i := range all {
-		all[i] = open[string, int](t, localcache.Options{})
+		all[i] = open[string, int](t, tier.Options{})
 		all[i].Get("a")
 		all[i].Delete("a")
 	}
@@ -34,11 +34,11 @@ func TestAnEmptyCacheCostsNextToNothing(t *testing.T) {
 // Catches caches of one Budget with tables or goroutines of their own.
 func TestCachesOfABudgetShareItsTables(t *testing.T) {
 	const caches = 10
-	shared := &localcache.Budget{}
+	shared := &tier.Budget{}
 	goroutines, before := runtime.NumGoroutine(), heap()
-	var all [caches]*localcache.Cache[string, int]
+	var all [caches]*tier.Cache[string, int]
 	for i := range all {
-		all[i] = open[string, int](t, localcache.Options{Budget: shared})
+		all[i] = open[string, int](t, tier.Options{Budget: shared})
 		all[i].Fill(all[i].Mark("a"), "a", i, 8, time.Minute)
 	}
 	if took := heap() - before; took > caches*320<<10+6<<20 {
@@ -58,10 +58,10 @@ func TestCachesOfABudgetShareItsTables(t *testing.T) {
 // Two caches of one Budget hold the same keys. Catches a hash that is the same in both,
 // an entry that does not know its cache, and a deletion in one that reaches the other.
 func TestCachesOfABudgetDoNotSeeEachOther(t *testing.T) {
-	shared := &localcache.Budget{}
-	a := open[int64, int](t, localcache.Options{Budget: shared})
-	b := open[int64, int](t, localcache.Options{Budget: shared})
-	c := open[int64, string](t, localcache.Options{Budget: shared})
+	shared := &tier.Budget{}
+	a := open[int64, int](t, tier.Options{Budget: shared})
+	b := open[int64, int](t, tier.Options{Budget: shared})
+	c := open[int64, string](t, tier.Options{Budget: shared})
 	for key := range int64(1000) {
 		a.Fill(a.Mark("x"), key, 1, 8, time.Minute)
 		b.Fill(b.Mark("x"), key, 2, 8, time.Minute)
@@ -87,9 +87,9 @@ func TestCachesOfABudgetDoNotSeeEachOther(t *testing.T) {
 // Catches a budget for each of the caches.
 func TestCachesOfABudgetKeepToItTogether(t *testing.T) {
 	const budget = 1 << 20
-	shared := &localcache.Budget{MaxBytes: budget}
-	a := open[int, int](t, localcache.Options{Budget: shared})
-	b := open[string, int](t, localcache.Options{Budget: shared})
+	shared := &tier.Budget{MaxBytes: budget}
+	a := open[int, int](t, tier.Options{Budget: shared})
+	b := open[string, int](t, tier.Options{Budget: shared})
 	for key := range 5000 {
 		a.Fill(a.Mark("x"), key, key, 1000, time.Minute)
 		b.Fill(b.Mark("x"), strconv.Itoa(key), key, 1000, time.Minute)
@@ -109,10 +109,10 @@ func TestCachesOfABudgetKeepToItTogether(t *testing.T) {
 // A Budget goes on with new caches after its last one was closed.
 func TestABudgetEndsWithItsLastCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
-		shared := &localcache.Budget{}
+		shared := &tier.Budget{}
 		for range 3 {
-			a := open[int, int](t, localcache.Options{Budget: shared})
-			b := open[int, int](t, localcache.Options{Budget: shared})
+			a := open[int, int](t, tier.Options{Budget: shared})
+			b := open[int, int](t, tier.Options{Budget: shared})
 			a.Fill(a.Mark("x"), 1, 1, 8, time.Minute)
 			b.Fill(b.Mark("x"), 1, 2, 8, time.Minute)
 			a.Close()
@@ -126,24 +126,24 @@ func TestABudgetEndsWithItsLastCache(t *testing.T) {
 }
 
 func TestABudgetIsChecked(t *testing.T) {
-	for _, o := range []localcache.Options{
-		{Budget: &localcache.Budget{}, MaxBytes: 1 << 20},
-		{Budget: &localcache.Budget{}, MaxNullBytes: 1 << 20},
-		{Budget: &localcache.Budget{MaxBytes: -1}},
-		{Budget: &localcache.Budget{MaxBytes: 1}},
-		{Budget: &localcache.Budget{MaxNullBytes: 1}},
+	for _, o := range []tier.Options{
+		{Budget: &tier.Budget{}, MaxBytes: 1 << 20},
+		{Budget: &tier.Budget{}, MaxNullBytes: 1 << 20},
+		{Budget: &tier.Budget{MaxBytes: -1}},
+		{Budget: &tier.Budget{MaxBytes: 1}},
+		{Budget: &tier.Budget{MaxNullBytes: 1}},
 	} {
-		if c, err := localcache.New[int, int](o); c != nil || err == nil || !strings.Contains(err.Error(), "Budget") {
+		if c, err := tier.New[int, int](o); c != nil || err == nil || !strings.Contains(err.Error(), "Budget") {
 			t.Errorf("New(%+v) = %v, %v", o, c, err)
 		}
 	}
-	for _, o := range []localcache.Options{{Budget: &localcache.Budget{}, MaxNullBytes: -1}, {Budget: &localcache.Budget{MaxNullBytes: -1}}} {
+	for _, o := range []tier.Options{{Budget: &tier.Budget{}, MaxNullBytes: -1}, {Budget: &tier.Budget{MaxNullBytes: -1}}} {
 		c := open[int, int](t, o)
 		if c.FillNull(c.Mark("x"), 1, time.Minute) {
 			t.Error("a null was taken")
 		}
 	}
-	if c, err := localcache.New[int, int](localcache.Options{Budget: &localcache.Budget{}, MaxBytes: -1}); c != nil || err != nil {
+	if c, err := tier.New[int, int](tier.Options{Budget: &tier.Budget{}, MaxBytes: -1}); c != nil || err != nil {
 		t.Errorf("off: %v, %v", c, err)
 	}
 }

@@ -1,4 +1,4 @@
-package localcache_test
+package tier_test
 
 import (
 	"math/rand/v2"
@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/localcache"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches a Close that does not wait for callers: they panic with "send on closed
@@ -23,7 +23,7 @@ func TestCloseLetsCallersFinish(t *testing.T) {
 		rounds = 250 // without callCounter.close it takes a few
 	}
 	for range rounds {
-		c, err := localcache.New[int, int](localcache.Options{MaxBytes: 64 << 10, MaxNullBytes: 64 << 10})
+		c, err := tier.New[int, int](tier.Options{MaxBytes: 64 << 10, MaxNullBytes: 64 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestCloseLetsCallersFinish(t *testing.T) {
 }
 
 // useUntilClosed calls everything in turn, and a little longer than closed says.
-func useUntilClosed(t *testing.T, c *localcache.Cache[int, int], closed *atomic.Bool) {
+func useUntilClosed(t *testing.T, c *tier.Cache[int, int], closed *atomic.Bool) {
 	for after := 0; after < 3; {
 		late := closed.Load()
 		if late {
@@ -54,7 +54,7 @@ func useUntilClosed(t *testing.T, c *localcache.Cache[int, int], closed *atomic.
 			case 0:
 				took = c.Fill(c.Mark(id), key, key, 8, time.Minute)
 			case 1:
-				took = c.Put(id, key, key, 8, time.Minute)
+				took = c.Put(c.Mark(id), key, key, 8, time.Minute)
 			case 2:
 				took = c.FillNull(c.Mark(id), key, time.Minute)
 			case 3:
@@ -73,7 +73,7 @@ func useUntilClosed(t *testing.T, c *localcache.Cache[int, int], closed *atomic.
 // Catches a Close that does not wait.
 func TestCloseWaitsForTheCallersInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open[string, int](t, localcache.Options{})
+		c := open[string, int](t, tier.Options{})
 		leave := c.Enter()
 		var closed sync.WaitGroup
 		var returned atomic.Int32
@@ -91,14 +91,14 @@ func TestCloseWaitsForTheCallersInside(t *testing.T) {
 }
 
 func TestAClosedCacheFindsAndTakesNothing(t *testing.T) {
-	c := open[string, int](t, localcache.Options{})
+	c := open[string, int](t, tier.Options{})
 	c.Fill(c.Mark("a"), "a", 1, 8, time.Minute)
 	c.FillNull(c.Mark("b"), "b", time.Minute)
 	c.Settle()
 	c.Close()
 	want(t, c, "a", 0, miss)
 	want(t, c, "b", 0, miss)
-	if c.Fill(c.Mark("a"), "a", 1, 8, time.Minute) || c.FillNull(c.Mark("b"), "b", time.Minute) || c.Put("a", "a", 1, 8, time.Minute) {
+	if c.Fill(c.Mark("a"), "a", 1, 8, time.Minute) || c.FillNull(c.Mark("b"), "b", time.Minute) || c.Put(c.Mark("a"), "a", 1, 8, time.Minute) {
 		t.Error("a closed cache took something")
 	}
 	c.Delete("a")

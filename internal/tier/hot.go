@@ -1,4 +1,4 @@
-package localcache
+package tier
 
 import (
 	"container/heap"

@@ -1,0 +1,73 @@
+package tier
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// Less is surely a mistake: such a budget would hold a handful of entries, and
+	// such a life would lose most of itself to lead.
+	minBytes = 64 << 10
+	minLife  = 2 * lead
+
+	// More would allocate gigabytes of access counters at once.
+	maxBytes = 1 << 40
+
+	maxHotKeys = 10_000
+)
+
+// Options are those of package localcache, which says what each means.
+type Options struct {
+	MaxBytes     int64
+	MaxNullBytes int64
+	Budget       *Budget
+	TTL          time.Duration
+	DistrustTTL  time.Duration
+	HotKeys      int
+}
+
+const (
+	defaultBytes     = 64 << 20
+	defaultNullBytes = 4 << 20
+)
+
+// withDefaults fills in the defaults and reports the first field that is wrong.
+func (o Options) withDefaults() (Options, error) {
+	o.TTL = orDefault(o.TTL, 30*time.Second)
+	o.DistrustTTL = orDefault(o.DistrustTTL, time.Second)
+	switch {
+	case o.Budget != nil && (o.MaxBytes > 0 || o.MaxNullBytes > 0):
+		return o, errors.New("localcache: with a Budget, MaxBytes and MaxNullBytes must be 0 or negative")
+	case o.Budget != nil && o.Budget.MaxBytes < 0:
+		return o, fmt.Errorf("localcache: Budget.MaxBytes must not be negative, got %v", o.Budget.MaxBytes)
+	case o.TTL < minLife:
+		return o, fmt.Errorf("localcache: TTL must be at least %v, got %v", minLife, o.TTL)
+	case o.HotKeys < 0 || o.HotKeys > maxHotKeys:
+		return o, fmt.Errorf("localcache: HotKeys must be 0 to %d, got %d", maxHotKeys, o.HotKeys)
+	case o.DistrustTTL >= 0 && o.DistrustTTL < minLife:
+		return o, fmt.Errorf("localcache: DistrustTTL must be at least %v, got %v", minLife, o.DistrustTTL)
+	}
+	prefix := "Budget."
+	if o.Budget == nil {
+		prefix, o.Budget = "", &Budget{MaxBytes: o.MaxBytes, MaxNullBytes: o.MaxNullBytes}
+	}
+	return o, errors.Join(checkBytes(prefix+"MaxBytes", o.Budget.MaxBytes), checkBytes(prefix+"MaxNullBytes", o.Budget.MaxNullBytes))
+}
+
+// checkBytes reports a budget that is too small or too large. 0 and negatives have
+// meanings of their own.
+func checkBytes(field string, n int64) error {
+	if n > 0 && (n < minBytes || n > maxBytes) {
+		return fmt.Errorf("localcache: %s must be %v to %v, got %v", field, minBytes, maxBytes, n)
+	}
+	return nil
+}
+
+func orDefault[T int64 | time.Duration](field, zero T) T {
+	if field == 0 {
+		return zero
+	}
+	return field
+}
