@@ -21,7 +21,7 @@ import (
 // two slots, nobody is stuck, and fences grow. What a master had not replicated when
 // it died may be lost, which is told.
 func TestChaosCluster(t *testing.T) {
-	more := quota(t, 100_000)
+	more := redistest.Quota(t, 100_000)
 	cluster := redistest.Cluster(t)
 	cluster.Replicate()
 	ctx, cancel := context.WithCancel(t.Context())

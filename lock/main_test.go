@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,22 +52,6 @@ func unlock(t testing.TB, leases ...*lock.Lease) {
 		if err := l.Unlock(context.Background()); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// quota is for goroutines that share a number of operations. It skips the test unless
-// LEVEE_LONG is set, and tells each caller whether one more is wanted: n in all or, if
-// LEVEE_LONG is a duration, as many as begin within that time.
-func quota(t *testing.T, n int) func() bool {
-	t.Helper()
-	next, stop := iter.Pull(redistest.Rounds(t, n))
-	t.Cleanup(stop)
-	var mu sync.Mutex
-	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		_, more := next()
-		return more
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // again, nor go on for ever. A million times the first renewal is due just then: had
 // one of them had an effect, the next TryLock would find the lock taken.
 func TestChaosUnlocksRaceRenewals(t *testing.T) {
-	more := quota(t, 1_000_000)
+	more := redistest.Quota(t, 1_000_000)
 	s := redistest.Start(t)
 	var total, raced atomic.Int64
 	var all sync.WaitGroup

@@ -125,7 +125,6 @@ func TestNoReadAfterAWriteGivesTheOldValue(t *testing.T) {
 // The test above has to see the difference: with one safeguard out after the other
 // it finds the old value, at the steps that the safeguard is for.
 func TestEachSafeguardIsNeeded(t *testing.T) {
-	joinAny := mutant.Edit{File: "internal/flight/flight.go", Old: "if number <= f.decidedAt {", New: "if true {"}
 	for _, test := range []struct {
 		name                 string
 		edits                []mutant.Edit
@@ -136,27 +135,12 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 		}, later: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
 		{name: "a refused value answers everybody", edits: []mutant.Edit{
 			{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
-			joinAny,
+			mutant.JoinAny,
 		}, after: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
-		{name: "a flight's result for all who joined", edits: []mutant.Edit{joinAny},
+		{name: "a flight's result for all who joined", edits: []mutant.Edit{mutant.JoinAny},
 			after: []string{"committed", "finish", "finish, cached"}, nobody: []string{"missed", "granted", "loaded", "commit"}},
-		{name: "nobody may join from just before the publication on", edits: []mutant.Edit{joinAny,
-			{File: "mutexrebuild/rebuild.go", Old: "\tf.Decide()\n\toutcome :=", New: "\tf.LeaveEarly()\n\toutcome :="},
-			{File: "internal/flight/flight.go", Old: "\tdelete(f.among, f.ID)\n", New: "\tf.leaveEarly()\n"},
-			{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	f.leaveEarly()
-}
-
-func (f *Flight[R]) leaveEarly() {
-	if f.among[f.ID] == f {
-		delete(f.among, f.ID)
-	}
-}
-
-// TakeBack goes back`},
-		}, after: []string{"finish, cached"}, nobody: []string{"missed", "granted", "committed"}},
+		{name: "nobody may join from just before the publication on", edits: append([]mutant.Edit{mutant.JoinAny}, mutant.LeaveEarly...),
+			after: []string{"finish, cached"}, nobody: []string{"missed", "granted", "committed"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			output, _ := mutant.Run(t, mutant.Of{

@@ -26,6 +26,20 @@ func within(b *guard.Breaker, patience time.Duration, fn func(context.Context) e
 	return time.Since(began), err
 }
 
+// servesABurst checks that none of 100 calls, of 5 ms each and with a second of time, is refused.
+func servesABurst(t *testing.T, b *guard.Breaker) {
+	t.Helper()
+	var calls sync.WaitGroup
+	for range 100 {
+		calls.Go(func() {
+			if took, err := within(b, time.Second, takes(5*time.Millisecond)); err != nil {
+				t.Errorf("got %v after %v", err, took)
+			}
+		})
+	}
+	calls.Wait()
+}
+
 // learn has b make calls that take so long, one at a time.
 func learn(b *guard.Breaker, calls int, d time.Duration) {
 	for range calls {
@@ -126,15 +140,7 @@ func TestAMeanOfAFewFunctionsRefusesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaker(t, guard.Options{MaxConcurrent: 1})
 		learn(b, 63, 4*time.Second)
-		var calls sync.WaitGroup
-		for range 100 {
-			calls.Go(func() {
-				if took, err := within(b, time.Second, takes(5*time.Millisecond)); err != nil {
-					t.Errorf("got %v after %v", err, took)
-				}
-			})
-		}
-		calls.Wait()
+		servesABurst(t, b)
 	})
 }
 
@@ -150,15 +156,7 @@ func TestWhatFunctionsTookBeforeTheOpeningIsForgotten(t *testing.T) {
 		if err := b.Do(t.Context(), takes(5*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
-		var calls sync.WaitGroup
-		for range 100 {
-			calls.Go(func() {
-				if took, err := within(b, time.Second, takes(5*time.Millisecond)); err != nil {
-					t.Errorf("got %v after %v", err, took)
-				}
-			})
-		}
-		calls.Wait()
+		servesABurst(t, b)
 	})
 }
 

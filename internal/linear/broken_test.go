@@ -80,32 +80,15 @@ var (
 		{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
 	}
 	// A flight's result is for all who joined it, however late.
-	joinAny = []mutant.Edit{
-		{File: "internal/flight/flight.go", Old: "if number <= f.decidedAt {", New: "if true {"},
-	}
+	joinAny = []mutant.Edit{mutant.JoinAny}
 	// What was loaded beside a writer is shared whatever has happened since.
 	shareUnasked = []mutant.Edit{
 		{File: "mutexrebuild/scripts/share.lua", Old: "if right ~= ARGV[1] then", New: "if false then"},
 	}
 	// Nobody can join a flight any more when its value is about to be published.
-	leaveBeforeCommit = []mutant.Edit{
-		{File: "internal/flight/flight.go", Old: "	delete(f.among, f.ID)\n", New: "	f.leaveEarly()\n"},
-		{File: "internal/flight/flight.go", Old: "// TakeBack goes back", New: `func (f *Flight[R]) LeaveEarly() {
-	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	f.leaveEarly()
-}
-
-func (f *Flight[R]) leaveEarly() {
-	if f.among[f.ID] == f {
-		delete(f.among, f.ID)
-	}
-}
-
-// TakeBack goes back`},
+	leaveBeforeCommit = append([]mutant.Edit{
 		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.LeaveEarly()\n	}\n	failpoint.At(\"commit\")"},
-		{File: "mutexrebuild/rebuild.go", Old: "	f.Decide()\n	outcome :=", New: "	f.LeaveEarly()\n	outcome :="},
-	}
+	}, mutant.LeaveEarly...)
 )
 
 // Each of these is the protocol with a safeguard left out, down to the recipe that

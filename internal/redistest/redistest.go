@@ -29,6 +29,7 @@ package redistest
 import (
 	"iter"
 	"os"
+	"sync"
 	"testing"
 	"time"
 )
@@ -58,6 +59,22 @@ func Rounds(t testing.TB, n int) iter.Seq[int] {
 				return
 			}
 		}
+	}
+}
+
+// Quota is for goroutines that share a number of operations. It skips the test unless
+// LEVEE_LONG is set, and tells each caller whether one more is wanted: n in all or, if
+// LEVEE_LONG is a duration, as many as begin within that time.
+func Quota(t testing.TB, n int) func() bool {
+	t.Helper()
+	next, stop := iter.Pull(Rounds(t, n))
+	t.Cleanup(stop)
+	var mu sync.Mutex
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		_, more := next()
+		return more
 	}
 }
 

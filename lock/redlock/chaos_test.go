@@ -16,7 +16,7 @@ import (
 // acquisitions long. They keep what they know on disk: a server that has both
 // forgotten and had its clock ahead could repeat a fence, which no client can know.
 func TestChaosQuorum(t *testing.T) {
-	more := quota(t, 10_000)
+	more := redistest.Quota(t, 10_000)
 	var nodes servers
 	var shifts []func(time.Duration)
 	for range 5 {

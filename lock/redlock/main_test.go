@@ -3,8 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"iter"
-	"sync"
 	"testing"
 	"time"
 
@@ -78,21 +76,5 @@ func unlock(t *testing.T, l *redlock.Lease) {
 	t.Helper()
 	if err := l.Unlock(context.Background()); err != nil && !errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
-	}
-}
-
-// quota is for goroutines that share a number of operations. It skips the test unless
-// LEVEE_LONG is set, and tells each caller whether one more is wanted: n in all or, if
-// LEVEE_LONG is a duration, as many as begin within that time.
-func quota(t *testing.T, n int) func() bool {
-	t.Helper()
-	next, stop := iter.Pull(redistest.Rounds(t, n))
-	t.Cleanup(stop)
-	var mu sync.Mutex
-	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		_, more := next()
-		return more
 	}
 }
