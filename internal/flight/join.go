@@ -1,0 +1,120 @@
+package flight
+
+import "context"
+
+// Join gives the caller a place in the flight of id, which it opens if there is none: then
+// it has to have it run. It returns ErrClosed, ErrReentrant, or the held error of a load
+// of id.
+func (g *Group[R]) Join(ctx context.Context, id string) (c Caller[R], opened bool, err error) {
+	return g.JoinIn(ctx, id, false, anew[R])
+}
+
+func anew[R any]() *Flight[R] { return &Flight[R]{} }
+
+// JoinIn is Join for a caller who may have a fallback, who then gets a held error that is
+// for no others.
+// The flight that it may have to open is a zero Flight that room gives it, so that the
+// caller can make it in one piece of memory with what runs it. room is called with the
+// group's mutex held.
+func (g *Group[R]) JoinIn(ctx context.Context, id string, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
+	if g.isLoading(ctx, id) {
+		return c, false, ErrReentrant
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return c, false, ErrClosed
+	}
+	among := g.flightsOf(ctx)
+	f := among[id]
+	if f == nil {
+		if h := g.held[id]; h != nil && h.answers(fallback) {
+			return c, false, h.err
+		}
+		f, opened = g.open(id, among, room()), true
+	}
+	f.fallback = f.fallback || fallback
+	return f.join(ctx), opened, nil
+}
+
+// JoinRunning gives the caller a place in the flight of id if one runs. It returns
+// ErrClosed or ErrReentrant where Join does.
+func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], running bool, err error) {
+	if g.isLoading(ctx, id) {
+		return c, false, ErrReentrant
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.closed:
+		return c, false, ErrClosed
+	case g.flights[id] == nil && g.nested[id] == nil:
+		return c, false, nil
+	}
+	f := g.flightsOf(ctx)[id]
+	if f == nil {
+		return c, false, nil
+	}
+	return f.join(ctx), true, nil
+}
+
+// flightsOf returns the flights that a caller may join. The caller holds g.mu.
+func (g *Group[R]) flightsOf(ctx context.Context) map[string]*Flight[R] {
+	if g.Nested != nil && g.Nested(ctx) {
+		return g.nested
+	}
+	return g.flights
+}
+
+// join gives the caller its number. The caller holds Group.mu.
+func (f *Flight[R]) join(ctx context.Context) Caller[R] {
+	f.joined++
+	f.arrived(ctx)
+	return Caller[R]{f, f.joined}
+}
+
+// open makes f a flight that others can join. The caller holds g.mu.
+func (g *Group[R]) open(id string, among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
+	f.among = among
+	among[id] = g.begin(id, f)
+	return f
+}
+
+// begin makes f a flight. The caller holds g.mu.
+func (g *Group[R]) begin(id string, f *Flight[R]) *Flight[R] {
+	g.running++
+	f.ID, f.group = id, g
+	return f
+}
+
+// Alone makes a flight for a refresh, which nobody joins or waits for. It returns nil
+// while another flight of Alone for id runs, while an error of id is held, and after
+// Close.
+func (g *Group[R]) Alone(id string) *Flight[R] {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed || g.alone[id] || g.held[id] != nil {
+		return nil
+	}
+	g.alone[id] = true
+	f := g.begin(id, anew[R]())
+	f.alone = true
+	return f
+}
+
+// Apart makes a flight that nobody joins or waits for and that knows of no other, for
+// work that tells its owner how it ended. No error of it is held. It returns ErrClosed,
+// or ErrReentrant to a load of id.
+func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
+	if g.isLoading(ctx, id) {
+		return nil, ErrReentrant
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, ErrClosed
+	}
+	f := g.begin(id, anew[R]())
+	f.apart = true
+	return f, nil
+}
