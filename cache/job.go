@@ -88,7 +88,7 @@ func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 	}
 	if next != nil {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
-		detach(later) // j may have ended on its caller's goroutine, with the caller's context
+		c.detach(later) // j may have ended on its caller's goroutine, with the caller's context
 		go c.run(later)
 	}
 }
@@ -100,13 +100,23 @@ func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
 	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
 }
 
-// detach frees jobs from the end of the context of the caller who opened their flights.
-// If that caller is a load, their loads still count as part of it.
-func detach[K comparable, V any](jobs []*job[K, V]) {
+// detach frees jobs from the end of the context of the caller who opened their flights, and
+// from the end of the load that this caller may be: the loads of the jobs stay nested ones.
+//
+//	page X                        page Y                      pages Z, W, ...
+//	opens the flight of a row
+//	                              joins it, too late
+//	the row is loaded, X ends
+//	                                                          take all places but Y's
+//	                              the next flight of the row,
+//	                              with the context of X,
+//	                              would wait for a place
+func (c *Cache[K, V]) detach(jobs []*job[K, V]) {
 	for _, j := range jobs {
 		if j.ctx.Done() != nil { // else it is detached: a chain of flights must not make a chain of contexts
 			j.ctx = context.WithoutCancel(j.ctx)
 		}
+		j.ctx = c.breaker.Keep(j.ctx)
 	}
 }
 

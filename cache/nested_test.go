@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
@@ -281,4 +284,94 @@ func TestALoadThatReadsAColdKeyClosesTheBreaker(t *testing.T) {
 			r.Errorf("the breaker is %v", b.State())
 		}
 	})
+}
+
+// The schedule of two places, in ms, with Redis 10 ms away and a row that lives for 5:
+//
+//	    page 1                    page 2                      page 3
+//	    takes a place             takes a place               waits for a place
+//	 0  reads the row
+//	 1                            reads the row, for 24 ms
+//	10  opens the flight of it,
+//	    asks for the lease
+//	20  has loaded it,
+//	    and stores it
+//	25                            joins the flight, too late
+//	30  has the row, and ends                                 takes the place, for 10 s
+//	40                            the next flight has looked,
+//	                              and asks for a place
+//
+// Catches a flight of nested callers that is nested for as long as the load that has opened
+// it: it would wait behind those who wait for it, until QueueTimeout.
+func TestAFlightOfLoadsIsNestedForAsLongAsOneOfThemWaits(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		b := must(breaker.New(breaker.Options{MaxConcurrent: 2, FailureRatio: -1, QueueTimeout: time.Minute}))
+		with := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
+		}
+		var away distant
+		rdb := r.client()
+		rdb.AddHook(&away)
+		source, goOn := newRows(r, 7), make(chan struct{})
+		rows := openOn(r, rdb, source.source(), with("row"), func(o *cache.Options) {
+			o.TTL, o.StaleIfError, o.StaleWhileRevalidate, o.EarlyRefresh = 5*time.Millisecond, -1, -1, -1
+			o.RedisTimeout = 10 * time.Second
+		})
+		pages := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, page int64) (string, error) {
+			<-goOn
+			if page == 3 {
+				time.Sleep(10 * time.Second)
+				return "v1", nil
+			}
+			time.Sleep(time.Duration(page-1) * time.Millisecond)
+			return rows.Get(ctx, 7)
+		}}, with("page"))
+		r.known(1)
+		var answers []<-chan gotten
+		for page := range int64(3) {
+			answers = append(answers, pages.getting(r.ctx, page+1))
+			synctest.Wait()
+		}
+		if n := b.Stats().Waiting; n != 1 {
+			r.Fatalf("%d loads wait for a place, want that of page 3", n)
+		}
+		began := time.Now()
+		away.Store(true)
+		close(goOn)
+		for i, answer := range answers[:2] {
+			if got := <-answer; got.value != "v1" || got.err != nil || time.Since(began) > time.Second {
+				r.Errorf("page %d: got %q, %v after %v", i+1, got.value, got.err, time.Since(began))
+			}
+		}
+		if n := source.loads(7); n != 2 {
+			r.Errorf("%d loads of the row, want one of each page: this tests nothing", n)
+		}
+		<-answers[2]
+	})
+}
+
+// distant is a hook by which, when it is true, Redis is 10 ms away: for the second read 24.
+type distant struct {
+	atomic.Bool
+	reads atomic.Int64
+}
+
+func (d *distant) way(cmd redis.Cmder) {
+	switch {
+	case !d.Load():
+	case cmd.Name() == "getrange" && d.reads.Add(1) == 2:
+		time.Sleep(24 * time.Millisecond)
+	default:
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (d *distant) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *distant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { d.way(cmd); return next(ctx, cmd) }
+}
+
+func (d *distant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { d.way(cmds[0]); return next(ctx, cmds) }
 }

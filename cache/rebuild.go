@@ -79,8 +79,8 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 			missing, unread = append(missing, more...), append(unread, without...)
 		})
 	}
-	detach(missing)
-	detach(unread)
+	c.detach(missing)
+	c.detach(unread)
 	if len(missing) > 0 {
 		go c.inParts(missing, c.misses.add)
 	}

@@ -57,7 +57,7 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 		}
 		jobs = append(jobs, j)
 	}
-	detach(jobs)
+	c.detach(jobs)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

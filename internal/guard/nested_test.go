@@ -264,3 +264,25 @@ func TestNestedCallsEndWithTheVerdictOnTheCallThatTries(t *testing.T) {
 		}
 	})
 }
+
+// Work that functions share, such as a flight, may outlive the function that began it. Catches
+// a nested call of such work that waits for a place: those who hold the places wait for it.
+func TestWorkThatIsKeptStaysNested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, guard.Options{MaxConcurrent: 1, QueueTimeout: -1})
+		var kept context.Context
+		_ = b.Do(t.Context(), func(ctx context.Context) error { kept = b.Keep(context.WithoutCancel(ctx)); return nil })
+		release := make(chan struct{})
+		occupy(b, 1, release)
+		if err := b.Do(kept, succeed); err != nil || !b.Inside(kept) {
+			t.Errorf("got %v, and it counts as inside: %v", err, b.Inside(kept))
+		}
+		if again := b.Keep(kept); again != kept {
+			t.Error("it is kept twice: a chain of flights makes a chain of contexts")
+		}
+		if outside := b.Keep(t.Context()); outside != t.Context() || b.Inside(outside) {
+			t.Error("what is outside is kept inside")
+		}
+		close(release)
+	})
+}

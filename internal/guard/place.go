@@ -47,6 +47,7 @@ type Place struct {
 	class  Class
 	outer  *Place // of the function whose context it was acquired with; nil: none
 	nested bool   // within outer, so the queue does not know it
+	kept   bool   // of no function: it never ends, see Keep
 	began  time.Time
 	state  atomic.Uint32
 	tries  atomic.Bool // its call was let in by a half-open circuit, which has no verdict yet
@@ -79,6 +80,20 @@ func (p *Place) inside(b *Breaker) bool {
 		}
 	}
 	return false
+}
+
+// Keep returns ctx for work that functions wait for, such as the load that several of them
+// share. If ctx is inside, what Keep returns stays so when the function of ctx has returned:
+// of those who wait for the work, others may still run, in all the places that there are.
+func (b *Breaker) Keep(ctx context.Context) context.Context {
+	b = b.orOff()
+	outer := placeOf(ctx)
+	if !outer.inside(b) || outer.kept && outer.b == b {
+		return ctx
+	}
+	p := &Place{b: b, outer: outer, nested: true, kept: true}
+	p.state.Store(running)
+	return context.WithValue(ctx, placeKey{}, p)
 }
 
 // Acquire waits for a place for a function. It returns ErrOpen or ErrLimited where Do does.

@@ -40,6 +40,8 @@ func newSubject(kind string, process, n int, rdb redis.UniversalClient, db *boar
 	case "feeds":
 		c, err := newCached(n, 0, rdb, db, patience)
 		return fed{c, db}, err
+	case "nested":
+		return newNested(n, rdb, db, patience)
 	case "group":
 		return newRebuilt(rdb, db, patience)
 	}
