@@ -182,16 +182,24 @@ type onScript struct {
 }
 
 func (h *onScript) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *onScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			h.once.Do(h.do)
-		}
-		return next(ctx, cmd)
+
+func (h *onScript) meet(cmd redis.Cmder) {
+	if strings.HasPrefix(cmd.Name(), "eval") {
+		h.once.Do(h.do)
 	}
 }
+
+func (h *onScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { h.meet(cmd); return next(ctx, cmd) }
+}
+
 func (h *onScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error { // a lease is asked for in a trip where more is under way
+		for _, cmd := range cmds {
+			h.meet(cmd)
+		}
+		return next(ctx, cmds)
+	}
 }
 
 // While a key asks for its lease, another process publishes it, and LoadTimeout ends. The
