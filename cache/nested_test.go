@@ -375,3 +375,43 @@ func (d *distant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (d *distant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error { d.way(cmds[0]); return next(ctx, cmds) }
 }
+
+// The end of a Write over a row and a page that is made of it, where Redis is slow to open the
+// row. Catches a page that is opened first, and made of the old row that readers share beside
+// the writer: it was published, and stayed for its TTL.
+func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		name := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.RedisTimeout = name, 10*time.Second }
+		}
+		source, rdb := newRows(r, 7), r.client()
+		var away distant
+		rdb.AddHook(&away)
+		changed, rows := openOn(r, rdb, source.source(), name("row")), open(r, source.source(), name("row"))
+		pages := open(r, cache.Source[int64, string]{Load: rows.Get}, name("page"))
+		r.known(7)
+		var reading sync.WaitGroup
+		err := cache.Write(r.ctx, func(context.Context) error {
+			rows.gives(r, 7, "v1")
+			source.put(7, "v2")
+			away.Store(true)
+			for range 5 {
+				reading.Go(func() {
+					for range 20 {
+						time.Sleep(time.Millisecond)
+						if _, err := pages.Get(r.ctx, 7); err != nil {
+							r.Error(err)
+						}
+					}
+				})
+			}
+			return nil
+		}, changed.Changes(7), pages.Changes(7))
+		if err != nil {
+			r.Error(err)
+		}
+		pages.gives(r, 7, "v2")
+		reading.Wait()
+		pages.gives(r, 7, "v2")
+	})
+}

@@ -60,6 +60,7 @@ type changing interface {
 	ensure(ctx context.Context, ids []string) error
 	count(ctx context.Context, ids []string) error
 	hold(ctx context.Context, ids []string) (end func(context.Context) error)
+	drop(ctx context.Context, ids []string)
 	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
 	logger() *logonce.Log
 }
@@ -75,7 +76,8 @@ func (c *Cache[K, V]) Changes(keys ...K) Changes {
 //
 //	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old", "new"))
 //
-// The caches are dealt with side by side, so several take no longer than one. If any of
+// The caches are dealt with side by side, so many take no longer than two. The loader of one
+// may read another of them, as that of a page reads products. If any of
 // them returns an error before tx, tx does not run. Without Changes all keys have to come
 // from tx, by [Also]. A Write that succeeds and has named no key is logged.
 //
@@ -217,7 +219,22 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 
 // openAll opens and invalidates what is held. Of a transaction that failed only the log is
 // told what Redis did not confirm.
+//
+// Readers share what they load beside a writer. So of several caches all drop that before one
+// is opened, whose loader may read another of them:
+//
+//	a Write of a row and its page         a reader
+//	closes both
+//	                                      loads the old row, and shares it
+//	commits
+//	opens the page
+//	                                      loads the page, finds the old row,
+//	                                      and publishes it: it would stay
+//	opens the row
 func openAll(ctx context.Context, all []held, succeeded bool) error {
+	if len(all) > 1 {
+		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids); return nil })
+	}
 	return eachOf(all, func(h *held) error {
 		err := h.open(ctx)
 		if err != nil && !succeeded {
@@ -300,4 +317,11 @@ func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.
 	}
 	c.forgetLocal(ids)
 	return func(ctx context.Context) error { return c.forget(ctx, ids, lift) }
+}
+
+// drop takes from readers what they have loaded beside a writer. What Redis does not confirm
+// the end of the hold says.
+func (c *Cache[K, V]) drop(ctx context.Context, ids []string) {
+	_ = c.fleet.Invalidate(ctx, ids...)
+	c.forgetLocal(ids)
 }
