@@ -57,6 +57,7 @@ func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error)
 		running.Go(func() { n.run(ctx, connect) })
 	}
 	seen := map[int64]int64{}
+	var placed atomic.Bool                 // there is a position: before that a feed begins with what comes next
 	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
 		for !stop() {
 			b, err := w.Next(Soon(t))
@@ -74,6 +75,7 @@ func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error)
 			}
 			if b.Position != (feed.Position{}) {
 				w.At = b.Position
+				placed.Store(true)
 			}
 			if len(b.Changes)%2 == 0 { // and sometimes the confirmation is lost
 				_ = w.Confirm(ctx, w.At)
@@ -89,7 +91,7 @@ func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error)
 		back := make(chan struct{})
 		go func() {
 			defer close(back)
-			for writers[round].committed.Load() < target+50 {
+			for writers[round].committed.Load() < target+50 || !placed.Load() {
 				time.Sleep(time.Millisecond)
 			}
 			restart()
