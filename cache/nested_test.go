@@ -14,6 +14,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A nestedShop has two caches under one breaker: the loader of a category reads its products
@@ -311,7 +312,7 @@ func TestAFlightOfLoadsIsNestedForAsLongAsOneOfThemWaits(t *testing.T) {
 		}
 		var away distant
 		rdb := r.client()
-		rdb.AddHook(&away)
+		rdb.AddHook(away.hook())
 		source, goOn := newRows(r, 7), make(chan struct{})
 		rows := openOn(r, rdb, source.source(), with("row"), func(o *cache.Options) {
 			o.TTL, o.StaleIfError, o.StaleWhileRevalidate, o.EarlyRefresh = 5*time.Millisecond, -1, -1, -1
@@ -350,30 +351,23 @@ func TestAFlightOfLoadsIsNestedForAsLongAsOneOfThemWaits(t *testing.T) {
 	})
 }
 
-// distant is a hook by which, when it is true, Redis is 10 ms away: for the second read 24.
+// distant is true while Redis is 10 ms away: for the second read 24.
 type distant struct {
 	atomic.Bool
 	reads atomic.Int64
 }
 
-func (d *distant) way(cmd redis.Cmder) {
-	switch {
-	case !d.Load():
-	case cmd.Name() == "getrange" && d.reads.Add(1) == 2:
-		time.Sleep(24 * time.Millisecond)
-	default:
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-func (d *distant) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (d *distant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { d.way(cmd); return next(ctx, cmd) }
-}
-
-func (d *distant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { d.way(cmds[0]); return next(ctx, cmds) }
+// hook has each command take its way.
+func (d *distant) hook() redis.Hook {
+	return redistest.EachCommand(func(cmd redis.Cmder) {
+		switch {
+		case !d.Load():
+		case cmd.Name() == "getrange" && d.reads.Add(1) == 2:
+			time.Sleep(24 * time.Millisecond)
+		default:
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
 }
 
 // The end of a Write over a row and a page that is made of it, where Redis is slow to open the
@@ -386,7 +380,7 @@ func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
 		}
 		source, rdb := newRows(r, 7), r.client()
 		var away distant
-		rdb.AddHook(&away)
+		rdb.AddHook(away.hook())
 		changed, rows := openOn(r, rdb, source.source(), name("row")), open(r, source.source(), name("row"))
 		pages := open(r, cache.Source[int64, string]{Load: rows.Get}, name("page"))
 		r.known(7)

@@ -175,31 +175,15 @@ func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
 	})
 }
 
-// onScript does something before the first script of a client.
-type onScript struct {
-	once sync.Once
-	do   func()
-}
-
-func (h *onScript) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *onScript) meet(cmd redis.Cmder) {
-	if strings.HasPrefix(cmd.Name(), "eval") {
-		h.once.Do(h.do)
-	}
-}
-
-func (h *onScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { h.meet(cmd); return next(ctx, cmd) }
-}
-
-func (h *onScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { // a lease is asked for in a trip where more is under way
-		for _, cmd := range cmds {
-			h.meet(cmd)
+// beforeItsFirstScript is a hook that calls do before the first script of a client, also of one
+// that rides with other commands.
+func beforeItsFirstScript(do func()) redis.Hook {
+	var once sync.Once
+	return redistest.EachCommand(func(cmd redis.Cmder) {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			once.Do(do)
 		}
-		return next(ctx, cmds)
-	}
+	})
 }
 
 // While a key asks for its lease, another process publishes it, and LoadTimeout ends. The
@@ -209,10 +193,10 @@ func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 		source := newRows(r, 1)
 		other, rdb := open(r, source.source()), r.client()
 		rdb.(*redis.Client).Options().ContextTimeoutEnabled = true
-		rdb.AddHook(&onScript{do: func() {
+		rdb.AddHook(beforeItsFirstScript(func() {
 			other.gives(r, 1, "v1")
 			time.Sleep(2 * time.Second)
-		}})
+		}))
 		c := openOn(r, rdb, source.source(), func(o *cache.Options) {
 			o.RedisTimeout, o.Rebuild.LoadTimeout = 10*time.Second, time.Second
 		})

@@ -76,10 +76,10 @@ func (c *Cache[K, V]) Changes(keys ...K) Changes {
 //
 //	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old", "new"))
 //
-// The caches are dealt with side by side, so many take no longer than two. The loader of one
-// may read another of them, as that of a page reads products. If any of
-// them returns an error before tx, tx does not run. Without Changes all keys have to come
-// from tx, by [Also]. A Write that succeeds and has named no key is logged.
+// The caches are dealt with side by side: several take one round trip longer than one, however
+// many they are. The loader of one may read another of them, as that of a page reads products.
+// If any of them returns an error before tx, tx does not run. Without Changes all keys have to
+// come from tx, by [Also]. A Write that succeeds and has named no key is logged.
 //
 // A Write that is called with the context of another one's tx is part of that: it returns the
 // error of its own tx, and its keys stay closed until the other Write ends, which

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Options are those of package guard, which says what each means.
+// Options are those of package breaker, which says what each means.
 type Options struct {
 	Name          string
 	FailureRatio  float64

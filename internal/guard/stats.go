@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stats are those of package guard, which says what each counts.
+// Stats are those of package breaker, which says what each counts.
 type Stats struct {
 	State          State
 	Running        int

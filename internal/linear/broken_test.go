@@ -123,6 +123,18 @@ func TestProtocolsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 	}
 }
 
+// isCaught fails unless the short histories of a test show that the library is not whole with
+// edits.
+func isCaught(t *testing.T, test string, edits ...mutant.Edit) {
+	t.Helper()
+	output, failed := mutant.Run(t, mutant.Of{
+		Package: "./internal/linear", Test: test, Env: []string{insistent + "=1"}, Edits: edits,
+	})
+	if !failed || !strings.Contains(output, "not linearizable") {
+		t.Errorf("histories without a fault found:\n%s", output)
+	}
+}
+
 // The same for what keeps two releases apart and together.
 func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
 	for name, edit := range map[string]mutant.Edit{
@@ -137,15 +149,7 @@ func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
 			New:  "{ return []string{s.key(id), s.key(id) + \":lock\"} }",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			output, failed := mutant.Run(t, mutant.Of{
-				Package: "./internal/linear", Test: "^TestShortHistoriesOfTwoReleasesAreNotStale$", Env: []string{insistent + "=1"},
-				Edits: []mutant.Edit{edit},
-			})
-			if !failed || !strings.Contains(output, "not linearizable") {
-				t.Errorf("histories without a fault found:\n%s", output)
-			}
-		})
+		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfTwoReleasesAreNotStale$", edit) })
 	}
 }
 
@@ -162,15 +166,7 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			File: "cache/stale.go", Old: "if c.cleared(e) {", New: "if false {",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			output, failed := mutant.Run(t, mutant.Of{
-				Package: "./internal/linear", Test: "^TestShortHistoriesWithClearsAreLinearizable$", Env: []string{insistent + "=1"},
-				Edits: []mutant.Edit{edit},
-			})
-			if !failed || !strings.Contains(output, "not linearizable") {
-				t.Errorf("histories without a fault found:\n%s", output)
-			}
-		})
+		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit) })
 	}
 }
 
@@ -197,14 +193,7 @@ func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 // The same for a follower of a feed.
 func TestAFollowerThatConfirmsTooEarlyIsCaught(t *testing.T) {
 	const apply = "		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {\n			return err\n		}\n"
-	output, failed := mutant.Run(t, mutant.Of{
-		Package: "./internal/linear", Test: "^TestShortHistoriesOfAFeedAreNotStale$", Env: []string{insistent + "=1"},
-		Edits: []mutant.Edit{
-			{File: "cache/follow.go", Old: apply, New: ""},
-			{File: "cache/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"},
-		},
-	})
-	if !failed || !strings.Contains(output, "not linearizable") {
-		t.Errorf("histories without a fault found:\n%s", output)
-	}
+	isCaught(t, "^TestShortHistoriesOfAFeedAreNotStale$",
+		mutant.Edit{File: "cache/follow.go", Old: apply, New: ""},
+		mutant.Edit{File: "cache/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"})
 }

@@ -200,9 +200,10 @@ func TestARedirectionAtTheEndOfTheClientsPatienceIsAskedAgain(t *testing.T) {
 
 // refusesEach answers the first command for each key with an error of Redis.
 type refusesEach struct {
-	text string
-	mu   sync.Mutex
-	once map[string]bool // the keys that it has refused
+	redistest.EachCommand // for its DialHook
+	text                  string
+	mu                    sync.Mutex
+	once                  map[string]bool // the keys that it has refused
 }
 
 func (h *refusesEach) refuses(cmd redis.Cmder) bool {
@@ -216,8 +217,6 @@ func (h *refusesEach) refuses(cmd redis.Cmder) bool {
 	cmd.SetErr(serverError(h.text))
 	return true
 }
-
-func (h *refusesEach) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *refusesEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {

@@ -57,7 +57,8 @@ func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error)
 		running.Go(func() { n.run(ctx, connect) })
 	}
 	seen := map[int64]int64{}
-	var placed atomic.Bool                 // there is a position: before that a feed begins with what comes next
+	// placed tells that there is a position: without one a feed begins with what comes next.
+	var placed atomic.Bool
 	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
 		for !stop() {
 			b, err := w.Next(Soon(t))
