@@ -1,37 +1,40 @@
 package cache
 
 import (
-	"context"
 	"time"
 
-	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/mutexrebuild"
+	"github.com/levee-go/levee/internal/tier"
 )
 
 // Beside a writer
 //
 // While a writer holds the keys, or while the replicas of the source may lag, jobs load and
-// publish nothing. A key that many read is loaded about once a second meanwhile, because
-// what was loaded is shared: it answers others for a second, or until anything happens to
-// the key. See [mutexrebuild.Group.Share].
+// publish nothing. The local tier keeps what was loaded for a second at most, so each
+// process loads a key that many read about once a second, and not for each flight. The end
+// of the hold drops it, by the message of the invalidation. The hold of ReplicaLag ends
+// without a message, so nothing that was loaded under a hold is kept beyond the time at which
+// that hold ends by itself, not even for errors.
 //
-// What is not shared answers only if no later reader can find the old value in Redis.
-// So the jobs ask again: if the verdict is held once more, no value is in Redis now and no
-// lease stands, so a value that is published or shared later is also loaded later. Then
-// the load answers those who had joined before it. No such value goes to the local tier:
-// when the write returns, nobody has one.
+// What was loaded answers only if no later reader can find the old value in Redis. So the
+// jobs ask again: if the verdict is held once more, no value is in Redis now and no lease
+// stands, so a value that is published later is also loaded later. Then the load answers
+// those who had joined before it, and the readers that the local tier answers.
 
-// besideWriter begins loads beside writers.
-func (c *Cache[K, V]) besideWriter(jobs []*job[K, V]) {
-	for _, j := range jobs {
-		c.counts.besideWriter.Add(1)
-		j.besideAt = c.decide(j)
-	}
+// A besideLoad is the load of a job beside a writer.
+type besideLoad struct {
+	at   int       // callers up to this number had joined before it
+	mark tier.Mark // of the local tier, from before the verdict
+	ends time.Time // of the first hold
 }
 
-// shareLoaded shares what jobs have loaded beside writers, and returns those that have to
-// ask again.
-func (c *Cache[K, V]) shareLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
+// besideWriter notes what the load of a job has to know whose key a writer holds until ends.
+func (c *Cache[K, V]) besideWriter(j *job[K, V], ends time.Time) {
+	j.beside = &besideLoad{at: j.flight.Decide(), mark: j.mark, ends: ends}
+}
+
+// confirmBeside asks again for jobs that have loaded beside writers. It returns those that
+// no writer holds any more.
+func (c *Cache[K, V]) confirmBeside(jobs []*job[K, V]) (again []*job[K, V]) {
 	var brought []*job[K, V]
 	for _, j := range jobs {
 		if j.loaded.err != nil {
@@ -40,51 +43,19 @@ func (c *Cache[K, V]) shareLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 		}
 		brought = append(brought, j)
 	}
-	if len(brought) == 0 {
-		return nil
-	}
-	return c.share(jobs[0].ctx, brought)
+	granted, _, again := c.lease(brought)
+	c.abort(granted) // they load again, in a place
+	return append(again, granted...)
 }
 
-// share shares what jobs have loaded, and returns those whose value is not shared.
-func (c *Cache[K, V]) share(ctx context.Context, jobs []*job[K, V]) (again []*job[K, V]) {
-	values := make([]mutexrebuild.Publication, 0, len(jobs))
-	sharing := make([]*job[K, V], 0, len(jobs))
-	for _, j := range jobs {
-		j.beside = true
-		e := j.loaded.entry
-		data, _, _, err := c.format.encode(j.id, e)
-		life := min(e.left(time.Now()), mutexrebuild.ShareFor)
-		if err != nil || !c.fleet.Storable(data, life) {
-			again = append(again, j)
-			continue
-		}
-		j.flight.Decide()
-		sharing, values = append(sharing, j), append(values, mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: life})
-	}
-	if len(sharing) == 0 {
-		return again
-	}
-	failpoint.At("share")
-	for i, shared := range c.fleet.Share(ctx, values...) {
-		if shared && !c.cleared(sharing[i].loaded.entry) { // else Clear has overtaken the load
-			c.finishLoaded(sharing[i])
-		} else {
-			again = append(again, sharing[i])
-		}
-	}
-	return again
-}
-
-// acceptShared ends a job with a value that another flight shares.
-func (c *Cache[K, V]) acceptShared(j *job[K, V], value mutexrebuild.Value, now time.Time) bool {
-	if len(value.Data) == 0 {
-		return false
-	}
-	answer, state := c.judge(j.id, value, now)
-	if state >= stale {
-		return false
-	}
-	c.finish(j, answer, nil)
-	return true
+// finishBeside ends a job that has loaded beside a writer, who still holds its key.
+func (c *Cache[K, V]) finishBeside(j *job[K, V], load *besideLoad, now time.Time) {
+	j.flight.TakeBack(load.at)
+	e := *j.loaded.entry
+	left := min(maxUnconfirmed, load.ends.Sub(now))
+	e.expires, e.brief = min(e.expires, now.Add(left).UnixMilli()), true
+	_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
+	j.mark = load.mark
+	j.filled = c.keep(j.mark, j.key, j.id, &e, size, left, now)
+	c.finishLoaded(j)
 }

@@ -30,9 +30,9 @@ func readers(r *rig, caches []*probe[int64, string], n int, check func(value str
 
 // Each flight of 64 readers would load for itself while a write of two seconds holds
 // their key: some hundred loads a second, on the key that the database is busy with.
-// With what one of them has loaded shared, it is one a second, in all processes.
+// With what one of them has loaded kept in the local tier, it is one a second and process.
 func TestAHotKeyIsLoadedAboutOnceASecondWhileItIsWritten(t *testing.T) {
-	cells := []cell{{redis: "mini", local: true}, {redis: "real"}, {redis: "none", local: true}}
+	cells := []cell{{redis: "mini", local: true}, {redis: "real", local: true}, {redis: "none", local: true}}
 	inCells(t, cells, func(r *rig) {
 		source := newRows(r, 1)
 		source.slowly(takes(5 * time.Millisecond))
@@ -57,19 +57,20 @@ func TestAHotKeyIsLoadedAboutOnceASecondWhileItIsWritten(t *testing.T) {
 		}
 		loads := source.loads(1) - before
 		for _, c := range caches {
-			c.gives(r, 1, "v2")
+			c.comesTo(r, 1, "v2")
 		}
 		stop()
 		// Of the first load, and of those after one and two seconds, each process may
-		// have one.
-		if most := 3 * len(caches); loads > most {
+		// have one: a copy lives for a second less Jitter, and that of one who asks at
+		// the end once more.
+		if most := 4 * len(caches); loads > most {
 			r.Errorf("%d loads in two seconds, want %d at most", loads, most)
 		}
 	})
 }
 
 func TestAHotKeyIsLoadedAboutOnceASecondWhileReplicasLag(t *testing.T) {
-	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real"}}, func(r *rig) {
+	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real", local: true}}, func(r *rig) {
 		source := newRows(r, 1)
 		source.slowly(takes(5 * time.Millisecond))
 		c := open(r, source.source(), func(o *cache.Options) { o.ReplicaLag = 2 * time.Second })
@@ -84,11 +85,125 @@ func TestAHotKeyIsLoadedAboutOnceASecondWhileReplicasLag(t *testing.T) {
 		})
 		time.Sleep(1500 * time.Millisecond)
 		source.put(1, "v2") // comes to the replica
+		// The local tier takes nothing for the last 50 ms.
+		time.Sleep(time.Until(began.Add(1900 * time.Millisecond)))
+		loads := source.loads(1)
 		time.Sleep(time.Until(began.Add(2100 * time.Millisecond)))
 		c.gives(r, 1, "v2")
 		stop()
-		if loads := source.loads(1); loads > 4 {
+		if loads > 4 {
 			r.Errorf("%d loads in two seconds", loads)
 		}
+	})
+}
+
+// comesTo waits until key has this value: an invalidation by another process reaches the
+// local tier by a message.
+func (p *probe[K, V]) comesTo(r *rig, key K, want any) {
+	r.Helper()
+	r.eventually("the value is there", func() bool {
+		got, err := p.Get(r.ctx, key)
+		if err != nil {
+			r.Errorf("Get(%v): %v", key, err)
+		}
+		return any(got) == want
+	})
+}
+
+// What a reader has loaded beside a writer is in no local tier when Write returns, nor, once
+// the message is there, in that of another process. Catches a fill that carries a mark from
+// after the end of the hold, or that is not dropped by it: it would be served for a second.
+func TestTheEndOfAHoldDropsWhatWasLoadedBesideIt(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		writer, other := open(r, source.source()), open(r, source.source())
+		err := writer.Write(r.ctx, []int64{1}, func(context.Context) error {
+			for _, c := range []*probe[int64, string]{writer, other} {
+				c.gives(r, 1, "v1")
+				if got, err := c.Fetch(r.ctx, 1); err != nil || got.Tier != cache.TierLocal {
+					r.Errorf("beside the writer: %+v, %v", got, err)
+				}
+			}
+			source.put(1, "v2")
+			return nil
+		})
+		if err != nil {
+			r.Error(err)
+		}
+		before := time.Now()
+		writer.gives(r, 1, "v2")
+		other.comesTo(r, 1, "v2")
+		if waited := time.Since(before); !r.patient && waited > 100*time.Millisecond {
+			r.Errorf("another process has the old value for %v: its life ended it, and no message", waited)
+		}
+	})
+}
+
+// The hold of ReplicaLag ends without a message. Catches a row that was loaded from a
+// replica a moment before that, and is kept for its second.
+func TestARowOfALaggingReplicaIsNotKeptBeyondTheLag(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), func(o *cache.Options) { o.ReplicaLag = 500 * time.Millisecond })
+		if err := c.Invalidate(r.ctx, 1); err != nil {
+			r.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		c.gives(r, 1, "v1")
+		c.comesFrom(r, 1, cache.TierLocal)
+		source.put(1, "v2")
+		time.Sleep(201 * time.Millisecond)
+		c.gives(r, 1, "v2")
+	})
+}
+
+// Nor does it answer later for a load that fails, as other values that a process has kept
+// do: it was invalidated before it was loaded. Catches an entry that is a fallback after its
+// second.
+func TestARowOfALaggingReplicaIsNoFallback(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source(), func(o *cache.Options) { o.ReplicaLag = 500 * time.Millisecond })
+		if err := c.Invalidate(r.ctx, 1); err != nil {
+			r.Fatal(err)
+		}
+		c.gives(r, 1, "v1")
+		c.comesFrom(r, 1, cache.TierLocal)
+		time.Sleep(time.Second)
+		source.slowly(func(context.Context, int64) error { return errBroken })
+		if got, err := c.Fetch(r.ctx, 1); err == nil {
+			r.Errorf("%+v answers", got)
+		}
+	})
+}
+
+// A load beside a writer whose hold ends meanwhile is no answer: another process may have
+// published since. The job asks again, and loads once more under a lease. Catches a load
+// that answers, and fills, without asking again.
+func TestALoadThatOutlastsTheHoldIsLoadedAgain(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		c, writer := open(r, source.source()), open(r, source.source())
+		var got <-chan gotten
+		err := writer.Write(r.ctx, []int64{1}, func(context.Context) error {
+			source.slowly(gate.wait)
+			got = c.getting(r.ctx, 1)
+			gate.arrived(r)
+			source.slowly(nil)
+			source.put(1, "v2")
+			return nil
+		})
+		if err != nil {
+			r.Error(err)
+		}
+		writer.gives(r, 1, "v2")
+		close(gate.open)
+		if got := <-got; got.value != "v2" || got.err != nil {
+			r.Errorf("%q, %v: the value that is stored is newer than that", got.value, got.err)
+		}
+		if r.rdb.Exists(r.ctx, valueKey(1)).Val() != 1 {
+			r.Error("nothing is stored: this tests nothing")
+		}
+		c.gives(r, 1, "v2")
 	})
 }

@@ -20,6 +20,7 @@ type life struct {
 	cost    uint32 // what the load took, in milliseconds
 	null    bool
 	private bool // not for Redis: the null of a key that is missed for the first time
+	brief   bool // dead at the end of its TTL: loaded beside a writer
 }
 
 // stamp sets the times of an entry that was read now. What remains of ttl beyond

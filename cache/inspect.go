@@ -58,7 +58,6 @@ type Inspection struct {
 	LeaseLeft   time.Duration   // for how long others wait for that, unless the lease is renewed
 	Awaited     bool            // another process waits for it
 	Holds       []time.Duration // of writers: for how long each keeps the key closed at the most, the longest first
-	Shared      bool            // what somebody has loaded beside a writer answers others
 	Foreign     bool            // a key of another Redis type stands there
 	Outage      bool            // Redis is not asked at present
 	Unconfirmed bool            // an invalidation of this process waits for Redis to confirm it
@@ -117,7 +116,7 @@ func (c *Cache[K, V]) Inspect(ctx context.Context, id string) (Inspection, error
 	found.Loading, found.HeldError = c.flights.Peek(id)
 	there, err := c.fleet.Inspect(ctx, id)
 	found.RedisKey, found.Leased, found.LeaseLeft, found.Awaited = there.Key, there.Leased, there.LeaseLeft, there.Awaited
-	found.Holds, found.Shared, found.Foreign = there.Holds, there.Shared, there.Foreign
+	found.Holds, found.Foreign = there.Holds, there.Foreign
 	found.Outage, found.Unconfirmed = there.Outage, there.Unconfirmed
 	if len(there.Value.Data) > 0 {
 		found.Redis = &Standing{State: "dead", Left: there.Left, Bytes: len(there.Value.Data)}

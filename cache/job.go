@@ -44,10 +44,9 @@ type job[K comparable, V any] struct {
 	refusals  int
 
 	loaded   loaded[V]
-	began    int  // the number of the last caller who had joined when the load began
-	beside   bool // loaded beside a writer and not shared; callers up to besideAt may have it if the key is still held
-	besideAt int
-	size     int // of loaded, encoded
+	began    int         // the number of the last caller who had joined when the load began
+	beside   *besideLoad // loaded is beside a writer
+	size     int         // of loaded, encoded
 	storable bool
 }
 

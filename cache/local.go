@@ -13,8 +13,9 @@ import (
 // for a value while one of them refreshes it.
 const maxStaleLife = time.Second
 
-// maxUnconfirmed is how long the local tier keeps what was loaded without asking Redis. A hot
-// key is loaded about once a second then, and not for each of its readers.
+// maxUnconfirmed is how long the local tier keeps what was loaded without asking Redis, or
+// beside a writer. A hot key is loaded about once a second then, and not for each of its
+// readers.
 const maxUnconfirmed = time.Second
 
 // fill puts the result of a job into the local tier, before the flight ends: the next

@@ -371,10 +371,10 @@ func (d *distant) hook() redis.Hook {
 }
 
 // The end of a Write over a row and a page that is made of it, where Redis is slow to open the
-// row. Catches a page that is opened first, and made of the old row that readers share beside
+// row. Catches a page that is opened first, and made of the old row that a local tier keeps beside
 // the writer: it was published, and stayed for its TTL.
 func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
 		name := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.RedisTimeout = name, 10*time.Second }
 		}

@@ -143,11 +143,11 @@ func (c *Cache[K, V]) attempt(jobs []*job[K, V]) (again []*job[K, V]) {
 	}
 	renewal := c.leased(granted)
 	defer renewal.Stop() // after a panic
-	c.besideWriter(held)
+	c.counts.besideWriter.Add(uint64(len(held)))
 	c.load(ctx, place, append(granted, held...))
 	renewal.Stop()
 	again = append(again, c.publishLoaded(granted)...)
-	return append(again, c.shareLoaded(held)...)
+	return append(again, c.confirmBeside(held)...)
 }
 
 // filledInQueue ends a job whose key another flight has filled in the local tier: that of a
@@ -174,7 +174,7 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 	for i, grant := range c.askForLeases(jobs) {
 		j := jobs[i]
 		beside := j.beside
-		j.beside, j.lease = false, grant.Lease
+		j.beside, j.lease = nil, grant.Lease
 		if grant.Verdict != mutexrebuild.Busy {
 			c.endLeaseWait(j)
 		}
@@ -195,11 +195,10 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 		case verdict == mutexrebuild.Busy:
 			j.remaining = grant.Remaining
 			c.handOver([]*job[K, V]{j}, func() { c.waitForLease(j) })
-		case c.acceptShared(j, grant.Value, now):
-		case beside:
-			j.flight.TakeBack(j.besideAt)
-			c.finishLoaded(j)
+		case beside != nil:
+			c.finishBeside(j, beside, time.Now())
 		default:
+			c.besideWriter(j, now.Add(grant.Remaining))
 			held = append(held, j)
 		}
 	}

@@ -54,7 +54,7 @@ func (w windows) of(e life, now time.Time, chance float64) state {
 		return early
 	case over < 0:
 		return fresh
-	case e.null:
+	case e.null || e.brief:
 		return dead
 	case over < w.stale:
 		return stale
@@ -110,7 +110,7 @@ func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) 
 
 // left is how long e goes on to answer without a load.
 func (w windows) left(e life, now time.Time) time.Duration {
-	if left := e.left(now); left > 0 || e.null {
+	if left := e.left(now); left > 0 || e.null || e.brief {
 		return left
 	}
 	return max(time.UnixMilli(e.expires).Add(w.stale).Sub(now), 0)

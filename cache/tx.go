@@ -12,8 +12,8 @@ import (
 
 // Write runs tx, which changes keys in the source, so that no reader keeps what
 // was there before: it tells the filter, closes the keys to publication, runs tx,
-// and invalidates. Readers meanwhile load and do not publish; they share what they
-// load, so what was there before tx may answer until Write returns. Should the process
+// and invalidates. Readers meanwhile load and do not publish; their process keeps what they
+// load for a second, so what was there before tx may answer until Write returns. Should the process
 // die in tx, the keys open again after Options.Rebuild.Hold.
 //
 // The keys need not be known before: tx may name those that it finds, such as an id that
@@ -220,12 +220,12 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 // openAll opens and invalidates what is held. Of a transaction that failed only the log is
 // told what Redis did not confirm.
 //
-// Readers share what they load beside a writer. So of several caches all drop that before one
-// is opened, whose loader may read another of them:
+// The local tiers keep what is loaded beside a writer. So of several caches all drop that before
+// one is opened, whose loader may read another of them:
 //
 //	a Write of a row and its page         a reader
 //	closes both
-//	                                      loads the old row, and shares it
+//	                                      loads the old row, and keeps it
 //	commits
 //	opens the page
 //	                                      loads the page, finds the old row,

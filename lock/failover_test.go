@@ -143,6 +143,11 @@ func (f *failovers) rejoin(old, master *redistest.Server) {
 	redistest.Eventually(f.t, 30*time.Second, "the replica follows", func() bool {
 		return strings.Contains(rdb.Info(f.t.Context(), "replication").Val(), "master_link_status:up")
 	})
+	of := master.Client(f.t)
+	defer of.Close()
+	redistest.Eventually(f.t, 30*time.Second, "the replica confirms", func() bool {
+		return of.Set(f.t.Context(), "rejoined", 1, 0).Err() == nil && of.Wait(f.t.Context(), 1, 100*time.Millisecond).Val() == 1
+	})
 }
 
 // known waits until the sentinels know of the replica, which is the next master.

@@ -147,8 +147,6 @@ func TestRoundTrips(t *testing.T) {
 		want("a hold", "evalsha")
 		r.want(g, "x", "v", gives("v"))
 		want("a load beside a hold", "getrange evalsha evalsha")
-		r.finds(g, "x", "v")
-		want("what it shares", "getrange evalsha")
 		r.must(end(r.ctx))
 		want("the end of a hold", "evalsha")
 	})

@@ -26,8 +26,6 @@ type Inspection struct {
 	// Holds are those of writers and of ReplicaLag, each with the time for which it keeps
 	// the key closed at the most, the longest first.
 	Holds []time.Duration
-	// Shared says that what somebody has loaded beside a writer answers others.
-	Shared bool
 
 	Foreign     bool // a key of another type stands where the value or the lease belongs
 	Outage      bool // Redis is not asked at present
@@ -88,7 +86,7 @@ func (s *store) inspect(ctx context.Context, id string) (Inspection, error) {
 	return found, nil
 }
 
-// ofLease reads the fields of a lease, see begin.lua and share.lua.
+// ofLease reads the fields of a lease, see begin.lua and invalidate.lua.
 func (i *Inspection) ofLease(fields map[string]string, left time.Duration, now time.Time) {
 	for field, text := range fields {
 		ends, err := strconv.ParseInt(text, 10, 64)
@@ -103,5 +101,4 @@ func (i *Inspection) ofLease(fields map[string]string, left time.Duration, now t
 		i.LeaseLeft = left
 	}
 	_, i.Awaited = fields["w"]
-	_, i.Shared = fields["v"]
 }

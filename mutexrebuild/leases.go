@@ -34,15 +34,15 @@ const (
 	Granted                // the lease is the caller's
 	Found                  // somebody has published a value meanwhile
 	Busy                   // another caller has the lease
-	Held                   // a writer holds the key: load, and do not publish, but Share
+	Held                   // a writer holds the key: load, and do not publish
 )
 
 // A Grant is a Verdict and what belongs to it.
 type Grant struct {
 	Verdict   Verdict       // says which of the others are set
-	Lease     Lease         // Granted; Held: the right to Share
-	Value     Value         // Found; Held: what somebody shares, none if Data is empty
-	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed
+	Lease     Lease         // Granted
+	Value     Value         // Found
+	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed; Held: how long the first of its holds does at the most
 }
 
 // A Publication is a value to publish, and how long Redis keeps it.
@@ -130,34 +130,6 @@ func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
 		}
 	}
 	return outcomes
-}
-
-// Share lets values answer other readers that were loaded beside a writer, under the
-// leases that came with the verdict Held, for their TTL or until something happens to
-// the id, in one round trip per node. It reports which it shares: none whose id was
-// invalidated, set or shared since Begin, nor of an id that no writer holds any more.
-//
-// A key that is read and written a lot would be loaded by each flight of each process
-// otherwise, for as long as a write takes. To share is no publication: who wants the
-// value asks Begin for it, and that finds it only while the same holds stand. So each
-// invalidation, and each begin and end of a hold, ends it, in the same step:
-//
-//	reader A                   writers W1, W2             reader B
-//	                           W1 holds the key
-//	1 Begin: held, right r1
-//	                           W2 holds the key: r1 is void
-//	2 loads v1
-//	                           W1 commits v2 and returns
-//	3 Share under r1: refused
-//	                                                      Begin: held, right r2
-//	                                                      loads v2, shares it
-//
-// Could A share v1 in step 3, W2's hold would keep it there for B, whose Get began after
-// W1 returned. The right changes with each shared value too. So of two loads that began
-// under one right the first to Share wins, and a slow one does not bring an older value
-// back: all readers see the values in one order.
-func (g *Group) Share(ctx context.Context, values ...Publication) (shared []bool) {
-	return g.leases.share(ctx, values)
 }
 
 // Abort gives leases back unused.

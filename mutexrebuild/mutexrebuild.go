@@ -136,7 +136,6 @@ type leases interface {
 	begin(ctx context.Context, asks []Ask) []Grant
 	renew(ctx context.Context, leases []Lease)
 	commit(ctx context.Context, values []Publication) []Outcome
-	share(ctx context.Context, values []Publication) []bool
 	abort(ctx context.Context, leases []Lease)
 	set(ctx context.Context, values []Publication) error
 	claim(ctx context.Context, ids []string) []Grant

@@ -41,10 +41,6 @@ func (p *processLeases) commit(_ context.Context, values []Publication) []Outcom
 	return outcomes
 }
 
-func (*processLeases) share(_ context.Context, values []Publication) []bool {
-	return make([]bool, len(values))
-}
-
 func (p *processLeases) abort(_ context.Context, leases []Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,10 +14,6 @@ import (
 // that is refused more often is written faster than it can be loaded.
 const maxRefusals = 2
 
-// ShareFor is how long a value answers that was loaded beside a writer. It may be from
-// before the write, and it bounds how often the key is loaded meanwhile.
-const ShareFor = time.Second
-
 // A Load reads a value from the source, and says how long Redis may keep it. Its
 // context has the values of the caller's that started it, but not its end; it ends
 // after Options.LoadTimeout, and on Close.
@@ -74,7 +70,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 	}
 	waiter := g.NewWaiter(f.ID)
 	defer waiter.Close()
-	var beside Publication // loaded beside a writer
+	var beside []byte // loaded beside a writer
 	besideAt := -1
 	failpoint.At("missed")
 	for refusals := 0; ; {
@@ -98,23 +94,16 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 			// A load during a write may see the new row before its invalidation. It
 			// may answer only if no later reader can find the old value in Redis.
 			// While a hold stands nothing is there: so one must stand after the load.
-			if grant.Value.usable() {
-				return grant.Value.Data, nil
-			}
 			if wasBeside >= 0 {
 				f.TakeBack(wasBeside)
-				return beside.Data, nil
+				return beside, nil
 			}
 			besideAt = f.Decide()
-			data, ttl, err := g.load(ctx, f.ID, load)
+			data, _, err := g.load(ctx, f.ID, load)
 			if err != nil {
 				return nil, err
 			}
-			beside = Publication{grant.Lease, data, min(ttl, ShareFor)}
-			f.Decide()
-			if g.Storable(data, ttl) && g.Share(ctx, beside)[0] {
-				return data, nil
-			}
+			beside = data
 		case Granted:
 			data, done, err := g.loadAndPublish(ctx, f, grant.Lease, load)
 			if refusals++; done || err != nil || refusals > maxRefusals {

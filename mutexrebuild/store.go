@@ -28,8 +28,6 @@ var (
 	commitLua string
 	//go:embed scripts/abort.lua
 	abortLua string
-	//go:embed scripts/share.lua
-	shareLua string
 	//go:embed scripts/invalidate.lua
 	invalidateLua string
 	//go:embed scripts/claim.lua
@@ -43,7 +41,6 @@ var (
 	renewScript      = redis.NewScript(renewLua)
 	commitScript     = compose(commitLua)
 	abortScript      = redis.NewScript(abortLua)
-	shareScript      = redis.NewScript(shareLua)
 	invalidateScript = compose(invalidateLua)
 	claimScript      = compose(claimLua)
 	setScript        = compose(setLua)
@@ -216,7 +213,7 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 	leases := make([]Lease, len(asked))
 	for n, i := range asked {
 		leases[n] = Lease{asks[i].ID, newToken()}
-		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes, s.space.Schema}}
+		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
 	}
 	replies := s.conn.Eval(ctx, beginScript, calls, func(n int, _ *redis.Cmd) { s.giveUp(ctx, leases[n:n+1], nil) })
 	var lost []Lease // without an answer: they may have been granted
@@ -231,9 +228,7 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 		if err != nil && !errors.Is(err, redisconn.ErrOutage) { // during an outage nothing was sent
 			lost, failure = append(lost, leases[n]), err
 		}
-		if grant.Lease.ID = asks[i].ID; grant.Verdict != Held {
-			grant.Lease = leases[n]
-		}
+		grant.Lease = leases[n]
 		grants[i] = grant
 	}
 	if len(lost) > 0 {
@@ -264,15 +259,15 @@ func parseGrant(cmd *redis.Cmd) (Grant, error) {
 	switch reply[0] {
 	case "granted":
 		return Grant{Verdict: Granted}, nil
-	case "held":
-		if right, shared, ok := twoStrings(reply[1:]); ok {
-			return Grant{Verdict: Held, Lease: Lease{token: right}, Value: Value{Data: []byte(shared)}}, nil
-		}
 	case "foreign":
 		return Grant{}, errForeign
-	case "wait":
+	case "wait", "held":
 		if left, ok := last.(int64); ok {
-			return Grant{Verdict: Busy, Remaining: time.Duration(left) * time.Millisecond}, nil
+			verdict := Busy
+			if reply[0] == "held" {
+				verdict = Held
+			}
+			return Grant{Verdict: verdict, Remaining: time.Duration(left) * time.Millisecond}, nil
 		}
 	case "value", "long":
 		if data, ok := last.(string); ok {
@@ -280,15 +275,6 @@ func parseGrant(cmd *redis.Cmd) (Grant, error) {
 		}
 	}
 	return Grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
-}
-
-func twoStrings(from []any) (first, second string, ok bool) {
-	if len(from) != 2 {
-		return "", "", false
-	}
-	first, ok1 := from[0].(string)
-	second, ok2 := from[1].(string)
-	return first, second, ok1 && ok2
 }
 
 func (s *store) renew(ctx context.Context, leases []Lease) {
@@ -352,26 +338,6 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 		s.giveUp(ctx, lost, failure)
 	}
 	return outcomes
-}
-
-// share lets values answer that were loaded beside a writer.
-func (s *store) share(ctx context.Context, values []Publication) (shared []bool) {
-	shared = make([]bool, len(values))
-	asked := s.allowed(len(values), func(i int) string { return values[i].Lease.ID }, func(int, error) {})
-	if len(asked) == 0 {
-		return shared
-	}
-	calls := make([]redisconn.Call, len(asked))
-	for n, i := range asked {
-		v := values[i]
-		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID)[1:], Args: []any{v.Lease.token, newToken(), v.Data, v.TTL.Milliseconds(), s.space.Schema}}
-	}
-	for n, reply := range s.conn.Eval(ctx, shareScript, calls, nil) {
-		var err error
-		shared[asked[n]], err = reply.Bool()
-		s.logSurvived(ctx, err)
-	}
-	return shared
 }
 
 // parseOutcome reads a reply of commit.lua.

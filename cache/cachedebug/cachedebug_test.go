@@ -113,9 +113,9 @@ type view struct {
 				Null                         bool
 				Bytes                        int
 			}
-			LocalUnknown, Loading, Leased, Awaited, Shared bool
-			Foreign, Outage, Unconfirmed                   bool
-			Holds                                          []string
+			LocalUnknown, Loading, Leased, Awaited bool
+			Foreign, Outage, Unconfirmed           bool
+			Holds                                  []string
 		}
 	}
 	Log []string

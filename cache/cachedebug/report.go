@@ -144,7 +144,6 @@ type found struct {
 	LeaseLeft    string    `json:"leaseLeft,omitempty"`
 	Awaited      bool      `json:"awaited"`
 	Holds        []string  `json:"holds,omitempty"`
-	Shared       bool      `json:"shared,omitempty"`
 	Foreign      bool      `json:"foreign,omitempty"`
 	Outage       bool      `json:"outage"`
 	Unconfirmed  bool      `json:"unconfirmed"`
@@ -184,7 +183,7 @@ func (h *Handler) lookup(ctx context.Context, name, key string) *lookup {
 	}
 	l.Found = &found{
 		ID: i.ID, Filter: i.Filter, Local: h.standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: h.standing(i.Redis),
-		RedisKey: i.RedisKey, Loading: i.Loading, Leased: i.Leased, Awaited: i.Awaited, Shared: i.Shared,
+		RedisKey: i.RedisKey, Loading: i.Loading, Leased: i.Leased, Awaited: i.Awaited,
 		Foreign: i.Foreign, Outage: i.Outage, Unconfirmed: i.Unconfirmed,
 	}
 	if i.HeldError != nil {

@@ -2,12 +2,11 @@
 -- KEYS  1 value, 2 lease
 -- ARGV  1 token, 2 life of the lease in ms, 3 the first 64 bytes of the value
 --       that the caller has seen and rejected ("" if it saw none), 4 the length in
---       bytes up to which it wants the value, 5 its schema
+--       bytes up to which it wants the value
 -- Gives {"value", bytes}  somebody has published one meanwhile
 --       {"long", bytes}   something longer stands there; its first 64 bytes
---       {"held", right, bytes}  a writer holds the key: load, but do not publish.
---                         The right is for share.lua; the bytes are what was shared
---                         under it, "" for none
+--       {"held", ms}      a writer holds the key: load, but do not publish. The first of
+--                         its holds ends after that long, if not before
 --       {"wait", ms}      another caller has the lease for that long, unless renewed
 --       {"granted"}       the lease is the caller's
 --       {"foreign"}       a key of another type stands there
@@ -33,29 +32,18 @@ if left == -1 then -- without an end: not what we have left there
   redis.call('DEL', KEYS[2])
   lease = {}
 end
-local time, fields, held = redis.call('TIME'), {}, false
+local time, token, first = redis.call('TIME'), nil, nil
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for i = 1, #lease, 2 do
-  local field, value = lease[i], lease[i + 1]
-  fields[field] = value
-  held = held or field:sub(1, 2) == 'h:' and (tonumber(value) or 0) > now
+  local field, ends = lease[i], tonumber(lease[i + 1]) or 0
+  if field == 't' then
+    token = lease[i + 1]
+  elseif field:sub(1, 2) == 'h:' and ends > now then
+    first = math.min(first or ends, ends)
+  end
 end
-local token = fields.t
-if held then
-  local right, shared = fields.r, ''
-  if fields.v and fields.s ~= ARGV[5] then
-    -- Another release shares it, which we cannot read. Its readers must not go on to see
-    -- it when ours have seen something newer.
-    redis.call('HDEL', KEYS[2], 'v', 's', 'u')
-    right = nil
-  end
-  if not right then
-    local set = redis.pcall('HSET', KEYS[2], 'r', ARGV[1])
-    right = type(set) == 'table' and '' or ARGV[1] -- without memory nobody shares
-  elseif fields.v and (tonumber(fields.u) or 0) > now and #fields.v <= tonumber(ARGV[4]) then
-    shared = fields.v
-  end
-  return {'held', right, shared}
+if first then
+  return {'held', first - now}
 end
 if token and token ~= ARGV[1] then
   redis.call('HSET', KEYS[2], 'w', '1')

@@ -1,5 +1,5 @@
 -- Begins a Set or a Refresh: takes the lease from whoever has it. What is under way
--- under another lease cannot be published any more, nor shared; holds stay. A Set drops
+-- under another lease cannot be published any more; holds stay. A Set drops
 -- the values. A Refresh leaves its own to answer until set.lua replaces it, and gives way
 -- to a writer's hold.
 -- KEYS  1 value, 2 lease, 3... values of other schemas
@@ -27,7 +27,6 @@ end
 if left == -1 then -- without an end: not what we have left there
   redis.call('DEL', KEYS[2])
 end
-redis.call('HDEL', KEYS[2], 'r', 'v', 'u', 's') -- what readers share is older than the value of a Set
 redis.call('HSET', KEYS[2], 't', ARGV[1])
 redis.call('PEXPIRE', KEYS[2], math.max(left, tonumber(ARGV[2])))
 return {1, foreign}
