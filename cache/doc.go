@@ -85,7 +85,8 @@
 //   - An invalidation that Redis acknowledged and lost in a failover, unless
 //     Rebuild.WaitReplicas in [Options] is set, or that it did not confirm before
 //     the process ended. Then, too.
-//   - Any order between different keys.
+//   - Any order between different keys, also between a value and one that a loader makes
+//     of it: it gets the old one from the local tier for as long as any caller does.
 //   - Mutual exclusion: beside the cases of "One lease per key", a process that stands
 //     still for longer than its lease may load beside another, and during an outage
 //     every process loads for itself. Only a load whose lease still stands publishes.
