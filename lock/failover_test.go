@@ -145,8 +145,10 @@ func (f *failovers) rejoin(old, master *redistest.Server) {
 	})
 	of := master.Client(f.t)
 	defer of.Close()
+	one := of.Conn() // WAIT counts those who know what this connection has written
+	defer one.Close()
 	redistest.Eventually(f.t, 30*time.Second, "the replica confirms", func() bool {
-		return of.Set(f.t.Context(), "rejoined", 1, 0).Err() == nil && of.Wait(f.t.Context(), 1, 100*time.Millisecond).Val() == 1
+		return one.Set(f.t.Context(), "rejoined", 1, 0).Err() == nil && one.Do(f.t.Context(), "WAIT", 1, 100).Val() == int64(1)
 	})
 }
 

@@ -53,8 +53,10 @@ func Sentinel(t testing.TB) *SentinelServers {
 // own findings to later.
 func sentinelConfig(t testing.TB, dir, host, port string) string {
 	file := filepath.Join(dir, "sentinel.conf")
+	// A sentinel pings once a second, and dials no more often. With a second until a server is
+	// down, one late reply on a busy machine is a failover that no test has asked for.
 	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 2\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\n"+
+		"sentinel down-after-milliseconds %[1]s 2000\n"+
 		"sentinel failover-timeout %[1]s 5000\n", masterName, host, port)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatalf("redistest: sentinel: %v", err)
