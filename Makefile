@@ -33,7 +33,7 @@ REDIS_SERVER ?= $(or $(LEVEE_REDIS_SERVER),redis-server)
 export LEVEE_REDIS_SERVER := $(REDIS_SERVER)
 
 # The packages that talk to a Redis.
-CORE := ./internal/redisconn ./internal/clients ./internal/security ./mutexrebuild ./lock ./lock/redlock ./bloom ./cache
+CORE := ./internal/redisconn ./internal/clients ./internal/security ./internal/fleet ./mutexrebuild ./lock ./lock/redlock ./bloom ./cache
 
 .DEFAULT_GOAL := help
 .PHONY: help

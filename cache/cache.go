@@ -10,11 +10,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A Loader reads the value of key from the source. It says that there is none by
@@ -75,8 +75,8 @@ type Cache[K comparable, V any] struct {
 
 	local   *tier.Cache[K, entry[V]]
 	flights *flight.Group[found[V]]
-	fleet   *mutexrebuild.Group // leases, values and messages in Redis
-	breaker *guard.Breaker      // of Options.Breaker
+	fleet   *fleet.Group   // leases, values and messages in Redis
+	breaker *guard.Breaker // of Options.Breaker
 
 	misses, unread, refreshes gatherer[K, V] // jobs on their way to calls of LoadMany
 
@@ -144,7 +144,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
-	if c.fleet, err = mutexrebuild.New(rdb, o.keyspace(), o.Rebuild, c.messages()); err != nil {
+	if c.fleet, err = fleet.New(rdb, o.keyspace(), fleet.Options(o.Rebuild), c.messages()); err != nil {
 		c.local.Close()
 		c.releaseName()
 		return nil, named(err)
@@ -155,8 +155,8 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 }
 
 // messages couples the local tier to the invalidations of other processes.
-func (c *Cache[K, V]) messages() mutexrebuild.Messages {
-	return mutexrebuild.Messages{
+func (c *Cache[K, V]) messages() fleet.Messages {
+	return fleet.Messages{
 		Invalidated: c.local.Delete,
 		Missed:      c.local.Flush,
 		Cleared:     c.local.Flush,

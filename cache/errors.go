@@ -7,8 +7,8 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 var (
@@ -81,7 +81,7 @@ func named(err error) error {
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
 	case errors.Is(err, breaker.ErrTimeout):
 		return fmt.Errorf("%w: %w", ErrLoadTimeout, err)
-	case errors.Is(err, mutexrebuild.ErrUnavailable):
+	case errors.Is(err, fleet.ErrUnavailable):
 		return &renamed{ErrUnavailable, err}
 	case strings.HasPrefix(err.Error(), below):
 		return &renamed{nil, err}
@@ -102,7 +102,7 @@ func (r *renamed) Unwrap() error        { return r.err }
 
 // notInvalidated is the error of a change that Redis did not confirm.
 func notInvalidated(err error) error {
-	text := strings.TrimPrefix(err.Error(), mutexrebuild.ErrUnavailable.Error()+": ")
+	text := strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": ")
 	return fmt.Errorf("%w: %s", ErrNotInvalidated, text)
 }
 

@@ -9,10 +9,10 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A job is one key on its way through a flight. It belongs to one goroutine at a time.
@@ -37,10 +37,10 @@ type job[K comparable, V any] struct {
 	// load does not wait for its place. They are of one process, so it is true of all of them.
 	impatient bool
 
-	waiter    *mutexrebuild.Waiter
+	waiter    *fleet.Waiter
 	remaining time.Duration // of the lease that another process has
 	observed  observed
-	lease     mutexrebuild.Lease
+	lease     fleet.Lease
 	refusals  int
 
 	loaded   loaded[V]

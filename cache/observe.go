@@ -5,12 +5,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/levee-go/levee/mutexrebuild"
+	"github.com/levee-go/levee/internal/fleet"
 )
 
 // readOne reads a key from Redis. It is the path of every hit. What Redis did not answer
 // is counted elsewhere and is in no histogram: most of it was never sent.
-func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value mutexrebuild.Value, now time.Time) {
+func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value, now time.Time) {
 	if !c.fleet.Shared() {
 		return c.fleet.GetOne(ctx, id), time.Now()
 	}
@@ -29,7 +29,7 @@ func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value mutexrebuil
 }
 
 // readMany is readOne for keys that are read together.
-func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []mutexrebuild.Value, now time.Time) {
+func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []fleet.Value, now time.Time) {
 	if len(ids) == 0 || !c.fleet.Shared() {
 		return c.fleet.Get(ctx, ids...), time.Now()
 	}

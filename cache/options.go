@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/localcache"
@@ -186,8 +187,8 @@ func (o Options) windows() windows {
 }
 
 // keyspace is what the options say of the cache's keys in Redis.
-func (o Options) keyspace() mutexrebuild.Keyspace {
-	return mutexrebuild.Keyspace{
+func (o Options) keyspace() fleet.Keyspace {
+	return fleet.Keyspace{
 		Name: o.Name, Schema: o.Schema, RedisTimeout: o.RedisTimeout, ReplicaLag: o.ReplicaLag,
 		MaxBytes: min(o.MaxValue, math.MaxInt-headerSize) + headerSize, Logger: o.Logger,
 	}
@@ -215,14 +216,14 @@ func (o Options) withBreaker() (Options, error) {
 	if o.Rebuild.WaitBudget == 0 {
 		o.Rebuild.WaitBudget = max(limit, longest)
 	}
-	rebuild, err := o.Rebuild.WithDefaults()
+	rebuild, err := fleet.Options(o.Rebuild).WithDefaults()
 	if err != nil {
 		return o, fmt.Errorf("cache: Rebuild.%w", err)
 	}
 	if limit == 0 && longest > 0 {
 		rebuild.LoadTimeout = 0
 	}
-	o.Rebuild = rebuild
+	o.Rebuild = mutexrebuild.Options(rebuild)
 	return o, nil
 }
 

@@ -7,17 +7,17 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/mutexrebuild"
+	"github.com/levee-go/levee/internal/fleet"
 )
 
 // leased begins loads under the leases of jobs, which are renewed until the Renewal is
 // stopped.
-func (c *Cache[K, V]) leased(jobs []*job[K, V]) *mutexrebuild.Renewal {
+func (c *Cache[K, V]) leased(jobs []*job[K, V]) *fleet.Renewal {
 	if len(jobs) == 0 {
 		return nil
 	}
 	failpoint.At("granted")
-	leases := make([]mutexrebuild.Lease, len(jobs))
+	leases := make([]fleet.Lease, len(jobs))
 	for i, j := range jobs {
 		leases[i] = j.lease
 		j.began = j.flight.Decide()
@@ -34,7 +34,7 @@ func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 	failpoint.At("loaded")
 	ctx := jobs[0].ctx
 	var publishing []*job[K, V]
-	var values []mutexrebuild.Publication
+	var values []fleet.Publication
 	var unused []*job[K, V]
 	for _, j := range jobs {
 		if value, ok := c.publication(j); ok {
@@ -58,7 +58,7 @@ func (c *Cache[K, V]) abort(jobs []*job[K, V]) {
 	if len(jobs) == 0 {
 		return
 	}
-	leases := make([]mutexrebuild.Lease, len(jobs))
+	leases := make([]fleet.Lease, len(jobs))
 	for i, j := range jobs {
 		leases[i] = j.lease
 	}
@@ -67,7 +67,7 @@ func (c *Cache[K, V]) abort(jobs []*job[K, V]) {
 
 // publication returns what to publish for a job. If its value cannot be stored, that
 // is nothing, or the end of an old value that must not go on to answer.
-func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication, ok bool) {
+func (c *Cache[K, V]) publication(j *job[K, V]) (value fleet.Publication, ok bool) {
 	if j.loaded.err != nil {
 		return value, false
 	}
@@ -75,7 +75,7 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 		j.loaded.entry.spread()
 	}
 	data, size, ttl, err := c.format.encode(j.id, j.loaded.entry)
-	value = mutexrebuild.Publication{Lease: j.lease, Data: data, TTL: ttl}
+	value = fleet.Publication{Lease: j.lease, Data: data, TTL: ttl}
 	j.size, j.storable = size, err == nil && c.fleet.Storable(data, ttl)
 	if !j.storable {
 		if !j.loaded.entry.private {
@@ -87,7 +87,7 @@ func (c *Cache[K, V]) publication(j *job[K, V]) (value mutexrebuild.Publication,
 }
 
 // publish commits values and ends their jobs, except those that were refused.
-func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []mutexrebuild.Publication) (again []*job[K, V]) {
+func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []fleet.Publication) (again []*job[K, V]) {
 	for _, j := range jobs {
 		j.flight.Decide()
 	}

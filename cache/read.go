@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/internal/wait"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Get returns the value of key: from the local tier, from Redis, or from the source,
@@ -149,7 +149,7 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 
 // noteRead ends a lookup with what its caller has read, if that is served, and else keeps
 // it for what follows.
-func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value mutexrebuild.Value, now time.Time) {
+func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
 	if l.unread = value.Err != nil; l.unread || len(value.Data) == 0 {
 		return
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Rebuilding
@@ -175,24 +175,24 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 		j := jobs[i]
 		beside := j.beside
 		j.beside, j.lease = nil, grant.Lease
-		if grant.Verdict != mutexrebuild.Busy {
+		if grant.Verdict != fleet.Busy {
 			c.endLeaseWait(j)
 		}
 		switch verdict := grant.Verdict; {
-		case verdict == mutexrebuild.Found:
+		case verdict == fleet.Found:
 			if !c.accept(j, grant.Value, now) {
 				j.seen = grant.Value.Data
 				again = append(again, j)
 			}
-		case verdict == mutexrebuild.Granted:
+		case verdict == fleet.Granted:
 			granted = append(granted, j)
-		case verdict == mutexrebuild.Unknown && j.warms: // every process would load all keys
+		case verdict == fleet.Unknown && j.warms: // every process would load all keys
 			c.finish(j, found[V]{}, errNoRedis)
-		case verdict == mutexrebuild.Unknown:
+		case verdict == fleet.Unknown:
 			unknown = append(unknown, j)
 		case j.class == background:
 			c.finish(j, found[V]{}, errElsewhere)
-		case verdict == mutexrebuild.Busy:
+		case verdict == fleet.Busy:
 			j.remaining = grant.Remaining
 			c.handOver([]*job[K, V]{j}, func() { c.waitForLease(j) })
 		case beside != nil:
@@ -209,15 +209,15 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 }
 
 // askForLeases is a decision of its own: it returns the values that are in Redis by then.
-func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []mutexrebuild.Grant {
+func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []fleet.Grant {
 	if len(jobs) == 0 {
 		return nil
 	}
-	asks := make([]mutexrebuild.Ask, len(jobs))
+	asks := make([]fleet.Ask, len(jobs))
 	for i, j := range jobs {
 		j.waiter.Ready()
 		c.decide(j)
-		asks[i] = mutexrebuild.Ask{ID: j.id, Seen: j.seen}
+		asks[i] = fleet.Ask{ID: j.id, Seen: j.seen}
 	}
 	return c.fleet.Begin(jobs[0].ctx, asks...)
 }
@@ -323,7 +323,7 @@ func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
 }
 
 // accept ends a job with a value from Redis if that is an answer.
-func (c *Cache[K, V]) accept(j *job[K, V], value mutexrebuild.Value, now time.Time) bool {
+func (c *Cache[K, V]) accept(j *job[K, V], value fleet.Value, now time.Time) bool {
 	if len(value.Data) == 0 {
 		return false
 	}

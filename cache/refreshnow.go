@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/wait"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Refresh loads keys anew from the source, for everybody, while their old values go on to
@@ -104,7 +104,7 @@ func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V])
 	if jobs = c.claimed(jobs); len(jobs) == 0 {
 		return nil
 	}
-	leases := make([]mutexrebuild.Lease, len(jobs))
+	leases := make([]fleet.Lease, len(jobs))
 	for i, j := range jobs {
 		leases[i] = j.lease
 	}
@@ -124,10 +124,10 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 	var held []*job[K, V]
 	for i, grant := range c.fleet.Claim(jobs[0].ctx, ids...) {
 		switch j := jobs[i]; grant.Verdict {
-		case mutexrebuild.Granted:
+		case fleet.Granted:
 			j.lease = grant.Lease
 			claimed = append(claimed, j)
-		case mutexrebuild.Held:
+		case fleet.Held:
 			held = append(held, j)
 		default:
 			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not answer", ErrUnavailable))
@@ -142,7 +142,7 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
 	ctx := jobs[0].ctx
 	var replacing, unstorable []*job[K, V]
-	var values []mutexrebuild.Publication
+	var values []fleet.Publication
 	for _, j := range jobs {
 		if j.loaded.err != nil {
 			c.fleet.Abort(ctx, j.lease)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A state is how far the life of a value has gone. It only ever moves on:
@@ -88,7 +88,7 @@ func (c *Cache[K, V]) stateOf(e *entry[V], now time.Time) state {
 }
 
 // judge decodes a value from Redis and says what it is good for.
-func (c *Cache[K, V]) judge(id string, value mutexrebuild.Value, now time.Time) (found[V], state) {
+func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[V], state) {
 	e, ok := c.format.decode(id, value.Data)
 	switch {
 	case value.TooLong || !ok && !c.format.isOfOtherType(id, value.Data):

@@ -155,6 +155,6 @@ func (c *Cache[K, V]) Stats() Stats {
 			Compared: n.auditCompared.Load(), Raced: n.auditRaced.Load(), Stale: n.auditStale.Load(),
 			Healed: n.auditHealed.Load(), Failed: n.auditFailed.Load(), StaleAge: t.audit.histogram(&ages),
 		},
-		LocalTier: localcache.Stats(local), Rebuild: c.fleet.Stats(), Breaker: c.o.Breaker.Stats(),
+		LocalTier: localcache.Stats(local), Rebuild: mutexrebuild.Stats(c.fleet.Stats()), Breaker: c.o.Breaker.Stats(),
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // Set publishes a value that the source already holds. It ends every lease of key, so
@@ -45,7 +45,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		return err
 	}
 	entries := make([]*entry[V], len(keys))
-	publications := make([]mutexrebuild.Publication, len(keys))
+	publications := make([]fleet.Publication, len(keys))
 	sizes := make([]int, len(keys))
 	var unfit []error
 	for i, key := range keys {
@@ -55,14 +55,14 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 			unfit, data, size = append(unfit, named(err)), nil, 0
 		}
 		sizes[i] = size
-		publications[i] = mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: ids[i]}, Data: data, TTL: ttl}
+		publications[i] = fleet.Publication{Lease: fleet.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
 	err = c.change(ctx, "set", ids, func(ctx context.Context) error {
 		if !c.fleet.Shared() {
 			c.setHere(ctx, ids, keys, entries, sizes)
 			return nil
 		}
-		err := c.fleet.SetMany(ctx, publications...)
+		err := c.fleet.Set(ctx, publications...)
 		// Another process may have invalidated the value already: the local tier fills
 		// from Redis, which knows the order.
 		c.forgetLocal(ids)
@@ -87,7 +87,7 @@ func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *
 // setHere sets values without Redis, in the local tier alone. An invalidation may come
 // between any two of its steps: it takes the lease away, or overtakes the mark.
 func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entries []*entry[V], encoded []int) {
-	leases := make([]mutexrebuild.Publication, len(ids))
+	leases := make([]fleet.Publication, len(ids))
 	for i, grant := range c.fleet.Claim(ctx, ids...) {
 		leases[i].Lease = grant.Lease
 	}

@@ -27,8 +27,8 @@ func alone(t *testing.T, o opts, behaviour func(r *rig, g *group)) {
 
 func TestWithoutRedisThereIsOneLoadForManyCallers(t *testing.T) {
 	alone(t, opts{}, func(r *rig, g *group) {
-		if g.Shared() || !g.Live() {
-			r.Errorf("shared %v, live %v", g.Shared(), g.Live())
+		if !g.Stats().InProcess || !g.Live() {
+			r.Errorf("live %v, %+v", g.Live(), g.Stats())
 		}
 		db := newSource()
 		db.write("x", "v")

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // nasty is what users may have for ids.
@@ -124,55 +123,6 @@ func TestAWaiterIsWokenOverACluster(t *testing.T) {
 		if s := g.Stats(); s.Wakes == 0 {
 			t.Errorf("it was never woken: %+v", s)
 		}
-	}
-}
-
-// In a cluster an outage goes for each node by itself, also for its writers.
-//
-// Catches an invalidation that makes every id of a call pending when one of its nodes
-// does not answer: this process then took what is healthy for what it must not read.
-func TestADeadNodeLeavesTheConfirmedInvalidationsOfOthersAlone(t *testing.T) {
-	t.Parallel()
-	c := redistest.Cluster(t)
-	r := &rig{T: t, ctx: t.Context()}
-	for _, node := range c.Nodes { // else they stop answering with the first that is dead
-		r.must(node.Client(t).ConfigSet(r.ctx, "cluster-require-full-coverage", "no").Err())
-	}
-	g := r.with(c.Client(t), opts{RedisTimeout: 500 * time.Millisecond})
-	r.eventually("messages arrive", g.Live)
-	dead := c.Nodes[2]
-	var ids, healthy []string
-	for i := range 300 { // in more than one round trip
-		id := fmt.Sprint(i)
-		r.must(set(r.ctx, g, id, "old"))
-		ids = append(ids, id)
-		if c.Owner(valueKey(id)) != dead {
-			healthy = append(healthy, id)
-		}
-	}
-	for name, write := range map[string]func() error{
-		"Invalidate": func() error { return g.Invalidate(r.ctx, ids...) },
-		"SetMany": func() error {
-			var values []mutexrebuild.Publication
-			for _, id := range ids {
-				values = append(values, mutexrebuild.Publication{Lease: mutexrebuild.Lease{ID: id}, Data: []byte("new"), TTL: time.Minute})
-			}
-			return g.SetMany(r.ctx, values...)
-		},
-	} {
-		dead.Stop()
-		if err := write(); !errors.Is(err, mutexrebuild.ErrUnavailable) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if n, want := g.Stats().Unconfirmed, len(ids)-len(healthy); n != want {
-			t.Errorf("%s: %d of %d ids are pending, and the dead node has %d", name, n, len(ids), want)
-		}
-		for _, id := range healthy[:20] {
-			r.want(g, id, "new", gives("new"))
-			r.finds(g, id, "new")
-		}
-		dead.Cont()
-		r.eventually("what the node had is confirmed", func() bool { return g.Stats().Unconfirmed == 0 })
 	}
 }
 

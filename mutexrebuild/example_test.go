@@ -18,7 +18,7 @@ func ExampleGroup_Rebuild() {
 	rdb, end := connect()
 	defer end()
 
-	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
+	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func ExampleGroup_Hold() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
-	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
+	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -59,43 +59,19 @@ func ExampleGroup_Hold() {
 	if err != nil {
 		log.Fatal(err) // Redis does not answer: the change may go on all the same
 	}
-	asked := pages.Begin(ctx, mutexrebuild.Ask{ID: "index"})
-	fmt.Println(asked[0].Verdict == mutexrebuild.Held)
+	render := func(text string) mutexrebuild.Load {
+		return func(context.Context) ([]byte, time.Duration, error) { return []byte(text), time.Minute, nil }
+	}
+	page, _ := pages.Rebuild(ctx, "index", render("<old>"))
+	fmt.Println(string(page))
 	// … the row changes here
 	fmt.Println(release(ctx)) // invalidates
-	asked = pages.Begin(ctx, mutexrebuild.Ask{ID: "index"})
-	fmt.Println(asked[0].Verdict == mutexrebuild.Granted)
-	pages.Abort(ctx, asked[0].Lease)
+	page, _ = pages.Rebuild(ctx, "index", render("<new>"))
+	fmt.Println(string(page))
 	// Output:
-	// true
+	// <old>
 	// <nil>
-	// true
-}
-
-// The steps of which Rebuild is made, for many ids in one round trip each.
-func ExampleGroup_Begin() {
-	ctx := context.Background()
-	rdb, end := connect()
-	defer end()
-	pages, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pages.Close()
-
-	var built []mutexrebuild.Publication
-	for _, grant := range pages.Begin(ctx, mutexrebuild.Ask{ID: "a"}, mutexrebuild.Ask{ID: "b"}) {
-		if grant.Verdict == mutexrebuild.Granted {
-			built = append(built, mutexrebuild.Publication{Lease: grant.Lease, Data: []byte("<html>"), TTL: time.Minute})
-		}
-	}
-	_ = pages.Invalidate(ctx, "b") // a writer, before the commit: what was built may be old
-	for i, outcome := range pages.Commit(ctx, built...) {
-		fmt.Println(built[i].Lease.ID, outcome.Published, outcome.Err)
-	}
-	// Output:
-	// a true <nil>
-	// b false <nil>
+	// <new>
 }
 
 // connect starts a Redis in this process. A program has its own.

@@ -131,7 +131,7 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 		after, later, nobody []string // steps at which the reader, later readers, nobody gets the old value
 	}{
 		{name: "commit without asking for the lease", edits: []mutant.Edit{
-			{File: "mutexrebuild/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
+			{File: "internal/fleet/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
 		}, later: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
 		{name: "a refused value answers everybody", edits: []mutant.Edit{
 			{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},

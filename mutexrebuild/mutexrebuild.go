@@ -6,9 +6,8 @@
 //		return loadFromDatabase(ctx, 42), 10 * time.Minute, nil
 //	})
 //
-// It works on bytes and knows nothing of what they mean. [Group.Rebuild] is the
-// whole of it for use alone; package cache is made of the steps underneath, most of
-// which take many ids in each call.
+// It works on bytes and knows nothing of what they mean. Package cache is made of the same
+// parts, for values with types, many keys in each call, and old values while a load fails.
 //
 // # The lease
 //
@@ -19,15 +18,10 @@
 // lease gone, and loads again. The idea is from Nishtala et al., "Scaling
 // Memcache at Facebook" (NSDI 2013), section 3.2.1.
 //
-//	Begin   asks for the lease, and for a value that somebody has published meanwhile
-//	Renew   prolongs it while the load runs
-//	Commit  publishes, if the lease still stands
-//	Abort   gives it back
-//
 // A lease belongs to one acquisition, not to a process: two rebuilds of one
-// process, one before and one after an invalidation, are told apart. It ends by
-// itself when its process dies. If a lease is lost, two loads may run; only the one
-// whose lease stands publishes.
+// process, one before and one after an invalidation, are told apart. It is renewed while the
+// load runs, and ends by itself when its process dies. If a lease is lost, two loads may run;
+// only the one whose lease stands publishes.
 //
 // # The hold
 //
@@ -45,8 +39,7 @@
 // publishes it there. It keeps 10,000 of them; where there are more, it leaves
 // Redis alone for every id until those are confirmed.
 //
-// A group that was made without a client keeps its leases in the process. Each ask is
-// granted, and an invalidation takes the leases of its id away.
+// A group that was made without a client keeps its leases in the process.
 //
 // # What is not promised
 //
@@ -63,17 +56,14 @@ package mutexrebuild
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/internal/logonce"
-	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -86,7 +76,7 @@ var (
 	ErrReentrant = errors.New("mutexrebuild: a load asked for its own key")
 	// ErrUnavailable reports that Redis did not confirm a change. Whether it took
 	// effect is unknown.
-	ErrUnavailable = errors.New("mutexrebuild: redis unavailable")
+	ErrUnavailable = fleet.ErrUnavailable
 	// ErrGoexit reports that a load called runtime.Goexit.
 	ErrGoexit = contain.ErrGoexit
 )
@@ -94,117 +84,88 @@ var (
 // PanicError is what a load that panicked returns to those who waited for it.
 type PanicError = contain.PanicError
 
-// Messages tells the owner of a Group what other processes did. The functions run
-// on one goroutine, in order, except Cleared, and must not block. Each may be nil.
-type Messages struct {
-	// Invalidated is called when another process has invalidated or set id.
-	Invalidated func(id string)
-	// Missed is called when invalidations may have been missed.
-	Missed func()
-	// Cleared is called when the epoch has risen: after a Clear of this group, before it
-	// returns, and when another process has cleared. It may be called on any goroutine.
-	Cleared func()
-	// Live is called when messages arrive reliably from now on, and when they cease
-	// to. Before its first call they do not.
-	Live func(live bool)
-}
-
 // A Group rebuilds the values of one keyspace. It may be used concurrently. Make
 // it with New.
 type Group struct {
-	o       Options
-	space   Keyspace
-	leases  leases
-	epoch   *epoch
-	redis   *store // the same, nil without Redis
-	rdb     redis.UniversalClient
-	msgs    *subscription
-	flights *flight.Group[[]byte] // of Rebuild
-	loads   sync.WaitGroup        // of flights; a load that was left behind may outlast its flight
-	log     *logonce.Log
-	closing context.Context // ends with Close
-	close   context.CancelFunc
-	counts  counters
-
-	closeRedis func() // once
-}
-
-// leases is where the leases of a group stand: in Redis or, without it, in this
-// process. The slices that a method returns are as long as the one that it takes.
-type leases interface {
-	get(ctx context.Context, ids []string) []Value
-	begin(ctx context.Context, asks []Ask) []Grant
-	renew(ctx context.Context, leases []Lease)
-	commit(ctx context.Context, values []Publication) []Outcome
-	abort(ctx context.Context, leases []Lease)
-	set(ctx context.Context, values []Publication) error
-	claim(ctx context.Context, ids []string) []Grant
-	replace(ctx context.Context, values []Publication) []Outcome
-	invalidate(ctx context.Context, ids []string, h holds) error
+	fleet       *fleet.Group
+	loadTimeout time.Duration
+	flights     *flight.Group[[]byte]
+	loads       sync.WaitGroup  // of flights; a load that was left behind may outlast its flight
+	closing     context.Context // ends with Close
+	close       context.CancelFunc
 }
 
 // New makes a group. Groups of the same name in several processes work together.
 // An untyped nil rdb makes a group that works within this process only. It returns
 // an error that names the field, or the option of the client, that it cannot use.
-func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Group, error) {
-	space, err := space.withDefaults()
-	if err == nil {
-		o, err = o.WithDefaults()
-	}
-	if err == nil {
-		err = checkClient(rdb, o)
-	}
+func New(rdb redis.UniversalClient, space Keyspace, o Options) (*Group, error) {
+	engine, err := fleet.New(rdb, fleet.Keyspace(space), fleet.Options(o), fleet.Messages{})
 	if err != nil {
-		return nil, fmt.Errorf("mutexrebuild: %w", err)
+		return nil, err
 	}
-	g := &Group{o: o, space: space, flights: flight.NewGroup[[]byte](o.ErrorHold), log: logonce.New(space.Logger.With("cache", space.Name), logPrefix)}
+	settled, _ := fleet.Options(o).WithDefaults() // its error would have been one of New
+	g := &Group{fleet: engine, loadTimeout: settled.LoadTimeout, flights: flight.NewGroup[[]byte](settled.ErrorHold)}
 	g.closing, g.close = context.WithCancel(context.Background())
-	g.epoch = newEpoch(g.closing, space.ReplicaLag, m.Cleared)
-	if rdb == nil {
-		adviseWithoutRedis(space, o, g.log)
-		g.leases = &processLeases{tokens: map[string][]string{}}
-		return g, nil
-	}
-	redisconn.Advise(rdb, g.log)
-	g.rdb = rdb
-	g.redis = newStore(g.closing, rdb, space, o, g.epoch, g.log)
-	g.leases = g.redis
-	g.msgs = subscribe(rdb, g.redis, m, g.log)
-	g.closeRedis = sync.OnceFunc(func() {
-		g.msgs.end()
-		g.redis.close()
-	})
-	g.epoch.begin()
 	return g, nil
 }
 
-func checkClient(rdb redis.UniversalClient, o Options) error {
-	if rdb == nil {
-		return nil
-	}
-	if err := redisconn.CheckClient(rdb, redisconn.Reads); err != nil {
-		return err
-	}
-	if _, ok := rdb.(*redis.Client); o.WaitReplicas > 0 && !ok {
-		return fmt.Errorf("WaitReplicas needs a *redis.Client, of one master, got a %T: WAIT has no key to find its node by", rdb)
-	}
-	return nil
+// Set publishes data that the source already holds, and ends every lease of id: no
+// rebuild that is under way can overwrite it. With empty data, or a ttl under a
+// millisecond, it publishes that there is no value. It returns ErrUnavailable if
+// Redis did not confirm; then id is invalidated as soon as that can be done.
+func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
+	defer g.forget(id)
+	return g.fleet.Set(ctx, fleet.Publication{Lease: fleet.Lease{ID: id}, Data: data, TTL: ttl})
 }
 
-// adviseWithoutRedis logs which promises of the options need a Redis. They are no errors:
-// a test without Redis may have the options of production.
-func adviseWithoutRedis(space Keyspace, o Options, log *logonce.Log) {
-	var idle []string
-	if space.ReplicaLag > 0 {
-		idle = append(idle, "ReplicaLag")
-	}
-	if o.WaitReplicas > 0 {
-		idle = append(idle, "WaitReplicas")
-	}
-	if len(idle) > 0 {
-		log.Warn("without redis these options protect no write", "options", strings.Join(idle, ", "))
+// Invalidate drops the values of ids and ends every lease of them, in all processes.
+// When it returns nil, nobody who asks afterwards gets what was there before. It
+// returns ErrUnavailable if Redis did not confirm all of them. Those it goes on to
+// invalidate in the background until Redis does, and until then nobody who asks in
+// this process gets what was there before. If only replicas are missing
+// (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
+// value back for the second or so until the next attempt.
+func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
+	defer g.forget(ids...)
+	return g.fleet.Invalidate(ctx, ids...)
+}
+
+// Hold drops the values of ids and keeps anybody from publishing new ones until
+// the returned function is called, which invalidates them again. A process that
+// dies in between leaves a hold that ends after Options.Hold. If Redis does not
+// confirm the end, the error is ErrUnavailable and the end is tried again as that of
+// Invalidate is.
+func (g *Group) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
+	defer g.forget(ids...)
+	lift, err := g.fleet.Hold(ctx, ids...)
+	return func(ctx context.Context) error {
+		defer g.forget(ids...)
+		return lift(ctx)
+	}, err
+}
+
+// forget ends the holds of errors, at the end of a write: an error from before it must not
+// be held.
+func (g *Group) forget(ids ...string) {
+	for _, id := range ids {
+		g.flights.Forget(id)
 	}
 }
+
+// Check asks Redis whether the group can work with it: whether it answers as a master of
+// version 6.2 or later, lets the client run each of the group's commands and hear its
+// messages, has the replicas for Options.WaitReplicas, and has an eviction policy that
+// leaves others' keys alone. It tries the commands on a key of its own, which it takes
+// away again, and looks at all masters of a cluster but tries the commands on one.
+//
+// The error matches ErrUnavailable if Redis cannot be used, and does not if something
+// weakens a promise. Check takes some milliseconds; without an answer some seconds, or
+// until ctx ends. Without Redis it returns nil.
+func (g *Group) Check(ctx context.Context) error { return g.fleet.Check(ctx) }
+
+// Stats returns a snapshot of the counters. They are read one after another, so they
+// may be apart by what happens meanwhile.
+func (g *Group) Stats() Stats { return Stats(g.fleet.Stats()) }
 
 // Close ends the flights of Rebuild, which get ErrClosed, and waits until their
 // loads have ended, but not longer than Options.LoadTimeout for a load that ignores
@@ -214,9 +175,7 @@ func (g *Group) Close() {
 	g.close()
 	<-g.flights.Close()
 	g.waitForLoads()
-	if g.redis != nil {
-		g.closeRedis()
-	}
+	g.fleet.Close()
 }
 
 // waitForLoads waits for loads whose flights have ended. No other load begins any more.
@@ -226,22 +185,10 @@ func (g *Group) waitForLoads() {
 		g.loads.Wait()
 		close(ended)
 	}()
-	patience := time.NewTimer(g.o.LoadTimeout)
+	patience := time.NewTimer(g.loadTimeout)
 	defer patience.Stop()
 	select {
 	case <-ended:
 	case <-patience.C:
 	}
 }
-
-// Shared reports whether the group has a Redis, and so works with those of other
-// processes.
-func (g *Group) Shared() bool { return g.redis != nil }
-
-// Down reports whether there is no Redis to ask for id: the group was made without one,
-// or there is an outage.
-func (g *Group) Down(id string) bool { return g.redis == nil || g.redis.down(id) }
-
-// Live reports whether messages of other processes arrive reliably. Without Redis
-// there are none to miss.
-func (g *Group) Live() bool { return g.redis == nil || g.msgs.link.Live() && g.epoch.heard.Load() }

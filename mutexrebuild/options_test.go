@@ -52,7 +52,7 @@ func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
 func TestNamesAndClientsAreChecked(t *testing.T) {
 	for _, name := range []string{"", " ", "a\n", ":", "a:b", "{a}", "a{", "}"} {
 		space := mutexrebuild.Keyspace{Name: name}
-		_, err := mutexrebuild.New(nil, space, mutexrebuild.Options{}, mutexrebuild.Messages{})
+		_, err := mutexrebuild.New(nil, space, mutexrebuild.Options{})
 		if err == nil || !strings.HasPrefix(err.Error(), "mutexrebuild: Name must") {
 			t.Errorf("the name %q: %v", name, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 )
 
@@ -61,14 +62,14 @@ func (g *Group) run(ctx context.Context, f *flight.Flight[[]byte], load Load) {
 // load and the publication.
 func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load) ([]byte, error) {
 	f.Decide()
-	found := g.GetOne(ctx, f.ID)
+	found := g.fleet.GetOne(ctx, f.ID)
 	switch {
 	case found.Err != nil:
 		return g.loadUnpublished(ctx, f, load)
-	case found.usable():
+	case usable(found):
 		return found.Data, nil
 	}
-	waiter := g.NewWaiter(f.ID)
+	waiter := g.fleet.NewWaiter(f.ID)
 	defer waiter.Close()
 	var beside []byte // loaded beside a writer
 	besideAt := -1
@@ -76,21 +77,21 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 	for refusals := 0; ; {
 		waiter.Ready()
 		f.Decide()
-		grant := g.Begin(ctx, Ask{f.ID, found.Data})[0]
+		grant := g.fleet.Begin(ctx, fleet.Ask{ID: f.ID, Seen: found.Data})[0]
 		wasBeside := besideAt
 		besideAt = -1
 		switch grant.Verdict {
-		case Unknown:
+		case fleet.Unknown:
 			return g.loadUnpublished(ctx, f, load)
-		case Found:
-			if found = grant.Value; found.usable() {
+		case fleet.Found:
+			if found = grant.Value; usable(found) {
 				return found.Data, nil
 			}
-		case Busy:
+		case fleet.Busy:
 			if !waiter.Wait(g.closing, grant.Remaining) {
 				return g.loadUnpublished(ctx, f, load)
 			}
-		case Held:
+		case fleet.Held:
 			// A load during a write may see the new row before its invalidation. It
 			// may answer only if no later reader can find the old value in Redis.
 			// While a hold stands nothing is there: so one must stand after the load.
@@ -104,7 +105,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 				return nil, err
 			}
 			beside = data
-		case Granted:
+		case fleet.Granted:
 			data, done, err := g.loadAndPublish(ctx, f, grant.Lease, load)
 			if refusals++; done || err != nil || refusals > maxRefusals {
 				return data, err
@@ -114,26 +115,26 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 }
 
 // usable reports whether v is a whole value.
-func (v Value) usable() bool { return len(v.Data) > 0 && !v.TooLong }
+func usable(v fleet.Value) bool { return len(v.Data) > 0 && !v.TooLong }
 
 // loadAndPublish loads under a lease and publishes. It reports done unless an
 // invalidation has overtaken the load, which is then worth another try; the result is
 // good for those who had joined before it.
-func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], lease Lease, load Load) (data []byte, done bool, err error) {
+func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], lease fleet.Lease, load Load) (data []byte, done bool, err error) {
 	failpoint.At("granted")
 	began := f.Decide()
-	renewal := g.KeepRenewing(ctx, []Lease{lease})
+	renewal := g.fleet.KeepRenewing(ctx, []fleet.Lease{lease})
 	defer renewal.Stop() // after a panic
 	data, ttl, err := g.load(ctx, f.ID, load)
 	renewal.Stop()
 	failpoint.At("loaded")
-	if err != nil || !g.Storable(data, ttl) {
-		g.Abort(ctx, lease)
+	if err != nil || !g.fleet.Storable(data, ttl) {
+		g.fleet.Abort(ctx, lease)
 		return data, true, err
 	}
 	failpoint.At("commit")
 	f.Decide()
-	outcome := g.Commit(ctx, Publication{lease, data, ttl})[0]
+	outcome := g.fleet.Commit(ctx, fleet.Publication{Lease: lease, Data: data, TTL: ttl})[0]
 	failpoint.At("committed")
 	if !outcome.Published {
 		f.TakeBack(began) // it was not published, so it says nothing to those who joined later
@@ -153,14 +154,14 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 	if g.closing.Err() != nil {
 		return nil, 0, ErrClosed
 	}
-	ctx, cancel := context.WithTimeoutCause(g.flights.Loading(ctx, id), g.o.LoadTimeout, ErrLoadTimeout)
+	ctx, cancel := context.WithTimeoutCause(g.flights.Loading(ctx, id), g.loadTimeout, ErrLoadTimeout)
 	defer cancel()
 	defer context.AfterFunc(g.closing, cancel)()
 	g.loads.Add(1)
-	value, _, err := contain.Race(ctx, func() (Publication, error) {
+	value, _, err := contain.Race(ctx, func() (fleet.Publication, error) {
 		defer g.loads.Done()
 		data, ttl, err := load(ctx)
-		return Publication{Data: data, TTL: ttl}, err
+		return fleet.Publication{Data: data, TTL: ttl}, err
 	})
 	switch {
 	case err == nil:

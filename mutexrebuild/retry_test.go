@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ func (r *rig) refuseWrites() (allow func()) {
 
 // refuse makes it refuse those scripts of them that are said.
 func (r *rig) refuse(refused func(script string) bool) (allow func()) {
-	writes := mutexrebuild.Writes()
+	writes := []string{scriptName("invalidate"), scriptName("claim"), scriptName("set")}
 	r.mini.Server().SetPreHook(func(p *server.Peer, command string, args ...string) bool {
 		if command != "EVALSHA" || !slices.Contains(writes, args[0]) || !refused(args[0]) {
 			return false
@@ -34,6 +35,19 @@ func (r *rig) refuse(refused func(script string) bool) (allow func()) {
 		return true
 	})
 	return func() { r.mini.Server().SetPreHook(nil) }
+}
+
+// scriptName is the name, for EVALSHA, of a script that is sent with common.lua before it.
+func scriptName(script string) string {
+	var text strings.Builder
+	for _, file := range []string{"common", script} {
+		lua, err := os.ReadFile("../internal/fleet/scripts/" + file + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		text.Write(lua)
+	}
+	return redis.NewScript(text.String()).Hash()
 }
 
 // writers are all that invalidate "x". Each begins while Redis works, and returns what

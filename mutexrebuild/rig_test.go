@@ -48,7 +48,7 @@ func (o opts) keyspace() mutexrebuild.Keyspace {
 
 // newGroup makes a group that the caller has to close.
 func newGroup(rdb redis.UniversalClient, o opts) (*group, error) {
-	return mutexrebuild.New(rdb, o.keyspace(), o.options(), mutexrebuild.Messages{})
+	return mutexrebuild.New(rdb, o.keyspace(), o.options())
 }
 
 // everywhere runs a test of behaviour on miniredis, in a bubble where waiting
@@ -113,16 +113,10 @@ func (r *rig) group(o opts) *group {
 // otherwise, a loaded machine must not be taken for a Redis that does not answer.
 func (r *rig) with(rdb redis.UniversalClient, o opts) *group {
 	r.Helper()
-	return r.listening(rdb, o, mutexrebuild.Messages{})
-}
-
-// listening is with for a test that hears the messages of other processes.
-func (r *rig) listening(rdb redis.UniversalClient, o opts, m mutexrebuild.Messages) *group {
-	r.Helper()
 	if o.RedisTimeout == 0 {
 		o.RedisTimeout = 5 * time.Second
 	}
-	g, err := mutexrebuild.New(rdb, o.keyspace(), o.options(), m)
+	g, err := newGroup(rdb, o)
 	if err != nil {
 		r.Fatal(err)
 	}

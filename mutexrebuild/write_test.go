@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -220,7 +217,7 @@ func TestAClaimDoesNotShortenAHold(t *testing.T) {
 		_, err := other.Hold(r.ctx, "x")
 		r.must(err)
 		r.must(set(r.ctx, g, "y", "v")) // the server knows the scripts
-		allow := r.refuse(func(script string) bool { return script != mutexrebuild.Claim() })
+		allow := r.refuse(func(script string) bool { return script != scriptName("claim") })
 		if err := set(r.ctx, g, "x", "v"); !errors.Is(err, mutexrebuild.ErrUnavailable) {
 			r.Errorf("got %v, want ErrUnavailable", err)
 		}
@@ -287,60 +284,6 @@ func TestManyKeysAreInvalidatedAtOnce(t *testing.T) {
 		loading.mustBe(r, nil)
 		for _, id := range ids {
 			r.want(g, id, "new", db.load(id, 0))
-		}
-	})
-}
-
-// A group reports the writes of other processes. It does not report its own: to handle
-// them again would drop values that have been filled since.
-func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		var mu sync.Mutex
-		var heard []string
-		note := func(what string) {
-			mu.Lock()
-			defer mu.Unlock()
-			heard = append(heard, what)
-		}
-		g := r.listening(r.client(), opts{}, mutexrebuild.Messages{
-			Invalidated: note,
-			Missed:      func() { note("(missed)") },
-			Live:        func(live bool) { note(fmt.Sprintf("(live %v)", live)) },
-		})
-		all := func() []string {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(heard)
-		}
-		// Before the subscription stands, anything may have been missed.
-		r.eventually("the link is live", func() bool { return slices.Contains(all(), "(live true)") })
-		r.eventually("a gap", func() bool { return slices.Contains(all(), "(missed)") })
-		time.Sleep(20 * time.Millisecond) // the channel may be subscribed twice at the start
-
-		other := r.group(opts{})
-		namesake, err := mutexrebuild.New(r.client(), mutexrebuild.Keyspace{Name: "q"}, mutexrebuild.Options{}, mutexrebuild.Messages{})
-		r.must(err)
-		r.Cleanup(namesake.Close)
-		mu.Lock()
-		heard = nil
-		mu.Unlock()
-
-		// Whatever else is on the channel is not for us.
-		for _, garbage := range []string{"", "i", "x", strings.Repeat("?", 26), "\x00\xff" + strings.Repeat("{", 1000)} {
-			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), garbage).Err())
-		}
-		r.must(g.Invalidate(r.ctx, "own"))
-		r.must(set(r.ctx, g, "own", "v"))
-		r.must(namesake.Invalidate(r.ctx, "of another name"))
-		r.must(other.Invalidate(r.ctx, "a", "b"))
-		r.must(set(r.ctx, other, "c", "v"))
-		end, err := other.Hold(r.ctx, "d")
-		r.must(errors.Join(err, end(r.ctx)))
-		r.want(other, "e", "v", gives("v")) // publishing is no news
-		r.must(other.Invalidate(r.ctx, "the end"))
-		r.eventually("the last message", func() bool { return slices.Contains(all(), "the end") })
-		if got, want := all(), []string{"a", "b", "c", "d", "d", "the end"}; !slices.Equal(got, want) {
-			r.Errorf("heard %q, want %q", got, want)
 		}
 	})
 }

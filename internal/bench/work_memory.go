@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/mutexrebuild"
+	"github.com/levee-go/levee/internal/fleet"
 )
 
 var memory = workload{
@@ -45,7 +45,7 @@ func priceMemory(ctx context.Context, p *process) error {
 	case "in Redis, a lease":
 		rdb := redis.NewClient(&redis.Options{Addr: p.Redis})
 		defer rdb.Close()
-		group, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "bench"}, mutexrebuild.Options{Lease: time.Minute}, mutexrebuild.Messages{})
+		group, err := fleet.New(rdb, fleet.Keyspace{Name: "bench"}, fleet.Options{Lease: time.Minute}, fleet.Messages{})
 		if err != nil {
 			return err
 		}
@@ -105,14 +105,14 @@ func (p *process) askAbsent(ctx context.Context, r reader[[]byte], from, n int) 
 }
 
 // beginAll takes the leases of n ids, 256 in a call.
-func beginAll(ctx context.Context, group *mutexrebuild.Group, from, n int) error {
+func beginAll(ctx context.Context, group *fleet.Group, from, n int) error {
 	for i := 0; i < n; i += 256 {
-		var asks []mutexrebuild.Ask
+		var asks []fleet.Ask
 		for id := i; id < min(i+256, n); id++ {
-			asks = append(asks, mutexrebuild.Ask{ID: strconv.Itoa(firstKey + from + id)})
+			asks = append(asks, fleet.Ask{ID: strconv.Itoa(firstKey + from + id)})
 		}
 		for _, grant := range group.Begin(ctx, asks...) {
-			if grant.Verdict != mutexrebuild.Granted {
+			if grant.Verdict != fleet.Granted {
 				return fmt.Errorf("a lease was not granted: %v", grant.Verdict)
 			}
 		}

@@ -47,7 +47,7 @@ func TestEachLogLineIsExplained(t *testing.T) {
 	comment := regexp.MustCompile(`(?m)^\s*//.*$`) // has calls of users
 	logged := regexp.MustCompile(`(?:\.(Debug|Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
 	var inCode []string
-	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "internal/guard", "internal/tier", "internal/redisconn", "internal/flight", "internal/contain"} {
+	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "internal/fleet", "internal/guard", "internal/tier", "internal/redisconn", "internal/flight", "internal/contain"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -39,7 +39,7 @@ func TestEveryPackageRefusesWhatItCannotUse(t *testing.T) {
 			var db source
 			c, err := cache.New(test.rdb, db.load, cache.Options{Name: "a", Logger: quiet})
 			refuses(t, "cache: ", test.says, err, true, func() error { return c.Close() })
-			g, err := mutexrebuild.New(test.rdb, mutexrebuild.Keyspace{Name: "a", Logger: quiet}, mutexrebuild.Options{}, mutexrebuild.Messages{})
+			g, err := mutexrebuild.New(test.rdb, mutexrebuild.Keyspace{Name: "a", Logger: quiet}, mutexrebuild.Options{})
 			refuses(t, "mutexrebuild: ", test.says, err, true, func() error { g.Close(); return nil })
 			l, err := lock.New(test.rdb, lock.Options{Logger: quiet})
 			refuses(t, "lock: ", test.says, err, test.byScripts, func() error { return l.Close() })

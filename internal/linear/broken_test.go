@@ -71,8 +71,8 @@ var (
 	// A commit publishes whether or not its lease still stands, and an invalidation
 	// takes no lease away.
 	commitUnasked = []mutant.Edit{
-		{File: "mutexrebuild/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
-		{File: "mutexrebuild/scripts/invalidate.lua", Old: "redis.call('DEL', KEYS[2])", New: ""},
+		{File: "internal/fleet/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
+		{File: "internal/fleet/scripts/invalidate.lua", Old: "redis.call('DEL', KEYS[2])", New: ""},
 	}
 	// A value that Redis refused to publish is an answer, instead of being loaded again.
 	keepRefused = []mutant.Edit{
@@ -142,12 +142,12 @@ func isCaught(t *testing.T, test string, edits ...mutant.Edit) {
 func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
 	for name, edit := range map[string]mutant.Edit{
 		"a write drops the values of its own schema": {
-			File: "mutexrebuild/store.go",
+			File: "internal/fleet/store.go",
 			Old:  "append(s.keys(id), s.names.Value(s.space.Schema+1, id))\n	if s.space.Schema > 0 {",
 			New:  "s.keys(id)\n	if false {",
 		},
 		"each schema has a lease": {
-			File: "mutexrebuild/store.go",
+			File: "internal/fleet/store.go",
 			Old:  "{ return []string{s.key(id), s.names.Lease(id)} }",
 			New:  "{ return []string{s.key(id), s.key(id) + \":lock\"} }",
 		},
@@ -182,7 +182,7 @@ func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		Package: "./internal/linear", Env: []string{insistent + "=1"},
 		Test: "^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
 		Edits: []mutant.Edit{
-			{File: "mutexrebuild/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
+			{File: "internal/fleet/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
 			{File: "cache/rebuild.go", Old: "longest = maxUnconfirmed", New: "longest = math.MaxInt64"},
 		},
 	})

@@ -220,7 +220,7 @@ type rebuilt struct {
 
 func newRebuilt(rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
 	g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "linear", RedisTimeout: patience, Logger: quiet},
-		mutexrebuild.Options{ErrorHold: -1}, mutexrebuild.Messages{})
+		mutexrebuild.Options{ErrorHold: -1})
 	return rebuilt{g, db}, err
 }
 

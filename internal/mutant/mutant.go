@@ -6,7 +6,7 @@
 //
 //	output, failed := mutant.Run(t, mutant.Of{
 //		Package: "./internal/linear", Test: "^TestHistories$", Race: true,
-//		Edits: []mutant.Edit{{File: "mutexrebuild/store.go", Old: "if held {", New: "if true {"}},
+//		Edits: []mutant.Edit{{File: "internal/fleet/store.go", Old: "if held {", New: "if true {"}},
 //	})
 //
 // The edits are made in copies, which the go command reads through -overlay; no file of

@@ -107,8 +107,8 @@ type job struct {
 }
 
 var jobs = []job{
-	{"product-cache", "mutexrebuild", useCache, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
-	{"product-cache", "mutexrebuild", useMutexRebuild, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
+	{"product-cache", "internal/fleet", useCache, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
+	{"product-cache", "internal/fleet", useMutexRebuild, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
 	{"order-locks", "lock", useLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
 	{"product-filter", "bloom", useBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
 	{"product-filter", "bloom", useCountingBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},

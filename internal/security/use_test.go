@@ -116,19 +116,21 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
 	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group {
 		g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet},
-			mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1}, mutexrebuild.Messages{})
+			mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return g
 	}
 	value := func(text string) ([]byte, time.Duration, error) { return []byte(text), time.Minute, nil }
-	rdb := open()
-	a, b := newGroup(rdb), newGroup(open())
+	rdb, others := open(), open()
+	a, b := newGroup(rdb), newGroup(others)
 	defer b.Close()
 	both := redisconn.OpenLink(rdb) // shares the connection of a's subscription, which has to go without it
 	defer both.Close()
-	redistest.Eventually(t, patience, "messages arrive", func() bool { return a.Live() && b.Live() })
+	ofB := redisconn.OpenLink(others)
+	defer ofB.Close()
+	redistest.Eventually(t, patience, "messages arrive", func() bool { return both.Live() && ofB.Live() })
 
 	// One loads for longer than its lease, the other waits for it and is woken.
 	got, err := a.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) {
@@ -143,8 +145,8 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 		t.Errorf("the load of a renewed lease gives %q, %v", got, err)
 	}
 	redistest.Eventually(t, patience, "the other is woken", func() bool { return b.Stats().Wakes+b.Stats().Polls > 0 })
-	if found := b.Get(ctx, "1")[0]; string(found.Data) != "a" || found.Err != nil {
-		t.Errorf("after the load of a renewed lease there stands %q, %v", found.Data, found.Err)
+	if found, err := b.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) { return value("c") }); string(found) != "a" || err != nil {
+		t.Errorf("after the load of a renewed lease there stands %q, %v", found, err)
 	}
 
 	failure := errors.New("no")

@@ -1,4 +1,4 @@
-package mutexrebuild
+package fleet
 
 import (
 	"context"

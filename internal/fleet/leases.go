@@ -1,4 +1,4 @@
-package mutexrebuild
+package fleet
 
 import (
 	"context"
@@ -47,7 +47,7 @@ type Grant struct {
 
 // A Publication is a value to publish, and how long Redis keeps it.
 type Publication struct {
-	Lease Lease         // of Begin or Claim; for SetMany its ID is enough
+	Lease Lease         // of Begin or Claim; for Set its ID is enough
 	Data  []byte        // empty: publish that there is no value, and drop what stands there
 	TTL   time.Duration // how long Redis keeps it; under 1 ms it is not published
 }

@@ -1,4 +1,4 @@
-package mutexrebuild_test
+package fleet_test
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
-	"github.com/levee-go/levee/mutexrebuild"
 )
 
 var epochKey = keys.OfCache("p").Epoch()
@@ -20,10 +20,10 @@ var epochKey = keys.OfCache("p").Epoch()
 func TestAClearRaisesTheEpochEverywhere(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		var heard atomic.Uint64
-		var other *group
-		other = r.listening(r.client(), opts{}, mutexrebuild.Messages{Cleared: func() { heard.Store(other.Epoch()) }})
+		var other *fleet.Group
+		other = r.listening(r.client(), fleet.Messages{Cleared: func() { heard.Store(other.Epoch()) }})
 		r.eventually("messages arrive", other.Live)
-		g, last := r.group(opts{}), uint64(0)
+		g, last := r.group(fleet.Keyspace{}), uint64(0)
 		if g.Epoch() != 0 || r.rdb.Exists(r.ctx, epochKey).Val() != 0 {
 			r.Errorf("before the first Clear: %d", g.Epoch())
 		}
@@ -34,7 +34,7 @@ func TestAClearRaisesTheEpochEverywhere(t *testing.T) {
 				r.Errorf("the epoch goes from %d to %d, that of loads is %d", last, now, g.LoadEpoch())
 			}
 			r.eventually("the other hears of it", func() bool { return other.Epoch() == now && heard.Load() == now })
-			if late := r.group(opts{}); late.Epoch() != now {
+			if late := r.group(fleet.Keyspace{}); late.Epoch() != now {
 				r.Errorf("a late one has %d, want %d", late.Epoch(), now)
 			}
 			last = now
@@ -50,7 +50,7 @@ func TestAClearRaisesTheEpochEverywhere(t *testing.T) {
 // it; the others put it back.
 func TestAnEpochThatRedisHasLostIsPutBack(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.group(opts{})
+		g := r.group(fleet.Keyspace{})
 		r.must(g.Clear(r.ctx))
 		want := strconv.FormatUint(g.Epoch(), 10)
 		for _, lose := range []func(){
@@ -78,7 +78,7 @@ func TestAnEpochNeverGoesBack(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
 		r.must(r.rdb.Set(r.ctx, epochKey, ahead, time.Minute).Err())
-		g := r.group(opts{})
+		g := r.group(fleet.Keyspace{})
 		if g.Epoch() != ahead {
 			r.Errorf("it has %d, want %d", g.Epoch(), ahead)
 		}
@@ -94,11 +94,11 @@ func TestAnEpochNeverGoesBack(t *testing.T) {
 // is in Redis, only have the epoch read.
 func TestAForgedClearCostsARead(t *testing.T) {
 	everywhere(t, func(r *rig) {
-		g := r.group(opts{})
+		g := r.group(fleet.Keyspace{})
 		for range 10 {
 			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), "cY5XXB4L7Q7BDUTHDQPGG4AEJ3S9007199254740991").Err())
 		}
-		r.must(r.group(opts{}).Invalidate(r.ctx, "x"))
+		r.must(r.group(fleet.Keyspace{}).Invalidate(r.ctx, "x"))
 		r.eventually("it has read the epoch", g.Live)
 		if g.Epoch() != 0 {
 			r.Errorf("it has the epoch %d", g.Epoch())
@@ -113,21 +113,21 @@ func TestAForgedClearCostsARead(t *testing.T) {
 func TestAForeignEpochIsLeftAlone(t *testing.T) {
 	everywhere(t, func(r *rig) {
 		r.must(r.rdb.RPush(r.ctx, epochKey, "theirs").Err())
-		g := r.group(opts{})
-		r.want(g, "x", "v", gives("v"))
-		r.finds(r.group(opts{}), "x", "v")
+		g := r.group(fleet.Keyspace{})
+		r.publishes(g, "x", "v")
+		r.finds(r.group(fleet.Keyspace{}), "x", "v")
 		if r.server != nil { // the other one does not know HELLO
-			if err := g.Check(r.ctx); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
+			if err := g.Check(r.ctx); !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
 				r.Errorf("Check gives %v", err)
 			}
 		}
-		if err := g.Clear(r.ctx); !errors.Is(err, mutexrebuild.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
+		if err := g.Clear(r.ctx); !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), epochKey) {
 			r.Errorf("Clear gives %v", err)
 		}
 		r.finds(g, "x", "v")
-		r.want(g, "y", "v", gives("v"))
+		r.publishes(g, "y", "v")
 		r.finds(g, "y", "v")
-		r.checkStats(g, "a Clear that cannot be done", func(s stats) bool { return s.Unconfirmed == 1 && s.Foreign > 0 && s.Unknown == 0 })
+		r.checkStats(g, "a Clear that cannot be done", func(s fleet.Stats) bool { return s.Unconfirmed == 1 && s.Foreign > 0 && s.Unknown == 0 })
 		if n := r.rdb.LLen(r.ctx, epochKey).Val(); n != 1 {
 			r.Errorf("a list of %d", n)
 		}
@@ -142,7 +142,7 @@ func TestAForeignEpochIsLeftAlone(t *testing.T) {
 // Catches a process that leaves Redis alone because it cannot.
 func TestAForeignKeyInPlaceOfAnEpochLeavesTheKnownOne(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.group(opts{})
+		g := r.group(fleet.Keyspace{})
 		r.must(g.Clear(r.ctx))
 		known := g.Epoch()
 		r.lay("x", "v")
@@ -158,7 +158,7 @@ func TestAForeignKeyInPlaceOfAnEpochLeavesTheKnownOne(t *testing.T) {
 			forged := "c" + strings.Repeat("X", 26) // whoever hears it has to read the epoch
 			r.must(r.rdb.Publish(r.ctx, keys.OfCache("p").Messages(), forged).Err())
 		}
-		r.checkStats(g, "the epoch cannot be put back", func(s stats) bool { return s.Foreign > 0 })
+		r.checkStats(g, "the epoch cannot be put back", func(s fleet.Stats) bool { return s.Foreign > 0 })
 		if g.Epoch() != known {
 			r.Errorf("the epoch goes from %d to %d", known, g.Epoch())
 		}
@@ -169,12 +169,14 @@ func TestAForeignKeyInPlaceOfAnEpochLeavesTheKnownOne(t *testing.T) {
 // epoch may be away while that of the value answers.
 func TestWithoutTheEpochAValueIsUnknown(t *testing.T) {
 	r := onServer(t)
-	r.want(r.group(opts{}), "x", "v", gives("v"))
+	r.publishes(r.group(fleet.Keyspace{}), "x", "v")
 	p := redistest.Proxy(t, r.server.Addr())
 	p.RewriteReplies(1000, "GETRANGE "+epochKey, func([]byte) []byte { return []byte("-CLUSTERDOWN no\r\n") })
-	g := r.with(p.Client(t), opts{})
-	r.loads(g, "x", "w")
-	r.checkStats(g, "it went on without the epoch", func(s stats) bool { return s.Unknown > 0 })
+	g := r.with(p.Client(t), fleet.Keyspace{})
+	if found := g.Get(r.ctx, "x")[0]; found.Err == nil {
+		r.Errorf("it finds %q", found.Data)
+	}
+	r.checkStats(g, "it went on without the epoch", func(s fleet.Stats) bool { return s.Unknown > 0 })
 	if g.Live() {
 		r.Error("it takes messages for enough")
 	}

@@ -1,4 +1,4 @@
-package mutexrebuild
+package fleet
 
 import (
 	"context"
@@ -122,7 +122,7 @@ func (e *epoch) sure(ctx context.Context) error {
 		case <-ctx.Done():
 			return wait.Ended(ctx)
 		case <-e.closing.Done():
-			return ErrClosed
+			return errClosed
 		}
 	}
 	if ok, _ := e.readSince(asked); ok {

@@ -1,4 +1,4 @@
-package mutexrebuild
+package fleet
 
 import (
 	"context"
@@ -15,20 +15,14 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Set publishes data that the source already holds, and ends every lease of id: no
-// rebuild that is under way can overwrite it. With empty data, or a ttl under a
-// millisecond, it publishes that there is no value. It returns ErrUnavailable if
-// Redis did not confirm; then id is invalidated as soon as that can be done.
-func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Duration) error {
-	return g.SetMany(ctx, Publication{Lease: Lease{ID: id}, Data: data, TTL: ttl})
-}
-
-// SetMany is Set for several values, in two round trips per node for every 128 of them.
-// Their leases need no more than an ID.
-func (g *Group) SetMany(ctx context.Context, values ...Publication) error {
+// Set publishes values that the source already holds, in two round trips per node for every
+// 128 of them, and ends every lease of their ids: no rebuild that is under way can overwrite
+// them. With empty Data, or a TTL under a millisecond, it publishes that there is no value. It
+// returns ErrUnavailable if Redis did not confirm all of them; those that it did not are
+// invalidated as soon as that can be done.
+func (g *Group) Set(ctx context.Context, values ...Publication) error {
 	storable, dropped := make([]Publication, 0, len(values)), []string(nil)
 	for _, v := range values {
-		defer g.flights.Forget(v.Lease.ID) // at the end: an error from before it must not be held
 		if g.Storable(v.Data, v.TTL) {
 			storable = append(storable, v)
 		} else {
@@ -72,12 +66,12 @@ func (g *Group) Storable(data []byte, ttl time.Duration) bool {
 // (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
 // value back for the second or so until the next attempt.
 func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
-	return g.invalidate(ctx, ids, holds{})
+	return g.leases.invalidate(ctx, ids, holds{})
 }
 
 // Clear ends what is known of every id, in all processes. It writes one key of Redis, and
 // what it ends stays there until its TTL. That is for owners who put [Group.Epoch] into their
-// values and compare: [Group.Rebuild] does not.
+// values and compare.
 //
 // When Clear returns nil, no value that this process reads afterwards counts, from
 // wherever it comes, if its load began before. Other processes follow when the message
@@ -107,16 +101,8 @@ func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 // Invalidate is.
 func (g *Group) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
 	token := newToken()
-	err = g.invalidate(ctx, ids, holds{place: token, life: g.o.Hold})
-	return func(ctx context.Context) error { return g.invalidate(ctx, ids, holds{lift: token}) }, err
-}
-
-func (g *Group) invalidate(ctx context.Context, ids []string, h holds) error {
-	err := g.leases.invalidate(ctx, ids, h)
-	for _, id := range ids {
-		g.flights.Forget(id)
-	}
-	return err
+	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold})
+	return func(ctx context.Context) error { return g.leases.invalidate(ctx, ids, holds{lift: token}) }, err
 }
 
 // holds says what an invalidation does about writers.

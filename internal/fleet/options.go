@@ -1,0 +1,85 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+)
+
+// A Keyspace is that of package mutexrebuild, which says what each field means.
+type Keyspace struct {
+	Name         string
+	Schema       int
+	MaxBytes     int
+	RedisTimeout time.Duration
+	ReplicaLag   time.Duration
+	Logger       *slog.Logger
+}
+
+// Options are those of package mutexrebuild, which says what each means.
+type Options struct {
+	Lease        time.Duration
+	LoadTimeout  time.Duration
+	WaitBudget   time.Duration
+	ErrorHold    time.Duration
+	Hold         time.Duration
+	WaitReplicas int
+}
+
+// WithDefaults returns o with its zero fields filled in, or an error that names the
+// field that cannot be.
+func (o Options) WithDefaults() (Options, error) {
+	if o.WaitReplicas < 0 {
+		return o, fmt.Errorf("WaitReplicas must not be negative, got %d", o.WaitReplicas)
+	}
+	if o.ErrorHold == 0 {
+		o.ErrorHold = 250 * time.Millisecond
+	}
+	err := errors.Join(
+		orDefault("Lease", &o.Lease, 3*time.Second, 100*time.Millisecond),
+		orDefault("LoadTimeout", &o.LoadTimeout, 5*time.Second, 1),
+		orDefault("Hold", &o.Hold, 30*time.Second, time.Millisecond), // Redis counts milliseconds, and a hold of none would be a key without an end
+	)
+	if err != nil {
+		return o, err
+	}
+	return o, orDefault("WaitBudget", &o.WaitBudget, o.LoadTimeout, 1)
+}
+
+func (s Keyspace) withDefaults() (Keyspace, error) {
+	if err := keys.CheckCache(s.Name); err != nil {
+		return s, err
+	}
+	switch {
+	case s.Schema < 0 || int64(s.Schema) > 1<<31-1:
+		return s, fmt.Errorf("%s must be from 0 to 2147483647, got %d", "Schema", s.Schema)
+	case s.MaxBytes < 0:
+		return s, fmt.Errorf("MaxBytes must not be negative, got %d", s.MaxBytes)
+	case s.MaxBytes == 0:
+		s.MaxBytes = 1 << 20
+	}
+	if s.Logger == nil {
+		s.Logger = slog.Default()
+	}
+	return s, errors.Join(
+		orDefault("RedisTimeout", &s.RedisTimeout, 250*time.Millisecond, 1),
+		orDefault("ReplicaLag", &s.ReplicaLag, 0, time.Millisecond),
+	)
+}
+
+// orDefault sets a field that is 0 to its default, and reports one below least.
+func orDefault(name string, field *time.Duration, zero, least time.Duration) error {
+	switch {
+	case *field == 0:
+		*field = zero
+		return nil
+	case *field < 0:
+		return fmt.Errorf("%s must not be negative, got %v", name, *field)
+	case *field < least:
+		return fmt.Errorf("%s must be at least %v, got %v", name, least, *field)
+	}
+	return nil
+}
