@@ -269,8 +269,8 @@ func replicated(t *testing.T) (r *rig, link *redistest.FaultProxy) {
 func TestAnInvalidationWaitsForReplicas(t *testing.T) {
 	t.Parallel()
 	r, link := replicated(t)
-	g := r.with(r.client(), opts{WaitReplicas: 1, RedisTimeout: 500 * time.Millisecond})
-	two := r.with(r.client(), opts{WaitReplicas: 2, RedisTimeout: 500 * time.Millisecond})
+	g := r.with(r.client(), opts{WaitReplicas: 1, RedisTimeout: time.Second})
+	two := r.with(r.client(), opts{WaitReplicas: 2, RedisTimeout: time.Second})
 	r.eventually("messages arrive", g.Live)
 	calls := map[string]func(g *group) error{
 		"Invalidate": func(g *group) error { return g.Invalidate(r.ctx, "x") },

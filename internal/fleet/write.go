@@ -315,13 +315,10 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	}
 	var failed error
 	ids = nil // from here on those that are not confirmed
-	for len(targets) > 0 {
-		chunk := targets[:min(maxTargets, len(targets))]
+	// Each chunk is tried, though one fails: other nodes of a cluster may answer.
+	for chunk := range slices.Chunk(targets, maxTargets) {
 		began := s.pending.now()
 		errs := s.drop(ctx, chunk, h)
-		if !slices.ContainsFunc(errs, done) { // later chunks would fare no better
-			chunk, errs = targets, slices.Repeat(errs[:1], len(targets))
-		}
 		s.pending.settle(chunk, began, errs)
 		if !begins {
 			s.pending.add(chunk, errs)
@@ -331,7 +328,6 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 				ids, failed = append(ids, chunk[i].id), err
 			}
 		}
-		targets = targets[len(chunk):]
 	}
 	return s.unavailable(ctx, "invalidate", ids, failed)
 }
