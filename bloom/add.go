@@ -147,7 +147,7 @@ func (s *store) add(ctx context.Context, rec *record, hashes []hash, g generatio
 			s.appendPositions(&call, rec.spread(s.o, generation), generation, hashes)
 		}
 	}
-	reply, err := s.eval(ctx, addScript, call.Keys, call.Args...).Slice()
+	reply, err := s.eval(ctx, addScript, call.Keys, call.Args...).List()
 	if err != nil {
 		return changeReply{}, err
 	}

@@ -63,7 +63,7 @@ func (r *sharedRebuild) acquire(ctx context.Context, age time.Duration) (mine, f
 		}
 	}
 	reply, err := evalOn(ctx, r.store.conn, late, leaseScript, []string{r.store.names.Record(), r.store.names.Rebuild()},
-		r.record.header, r.token, leaseLife.Milliseconds(), age.Milliseconds()).Slice()
+		r.record.header, r.token, leaseLife.Milliseconds(), age.Milliseconds()).List()
 	if err != nil {
 		return false, false, "", err
 	}

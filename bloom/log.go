@@ -127,7 +127,7 @@ func (s *store) tail(ctx context.Context, rec *record, after entryID, generation
 	}
 	reply, err := evalOn(ctx, s.logConn, nil, tailScript,
 		[]string{s.names.Record(), s.names.Log(), s.names.Sums(generation)},
-		rec.header, after.String(), tailChunk, which).Slice()
+		rec.header, after.String(), tailChunk, which).List()
 	if err != nil {
 		return logPart{}, err
 	}

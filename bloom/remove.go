@@ -72,7 +72,7 @@ func (s *shared) removeHashes(ctx context.Context, rec *record, begun time.Time,
 
 // ticket gets a ticket for one Remove.
 func (s *store) ticket(ctx context.Context, rec *record) (string, error) {
-	reply, err := s.eval(ctx, ticketScript, []string{s.names.Record(), s.names.Tickets()}, rec.header, ticketLife.Milliseconds()).Slice()
+	reply, err := s.eval(ctx, ticketScript, []string{s.names.Record(), s.names.Tickets()}, rec.header, ticketLife.Milliseconds()).List()
 	if err != nil {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func (s *store) remove(ctx context.Context, rec *record, ticket string, hashes [
 		Args: []any{rec.header, g.current, ticket, max(minAge.Milliseconds(), -1), keepLog, life.Milliseconds(), s.names.Channel(), s.self},
 	}
 	s.appendRemoved(&call, rec.spread(s.o, g.current), g.current, hashes)
-	reply, err := s.eval(ctx, removeScript, call.Keys, call.Args...).Slice()
+	reply, err := s.eval(ctx, removeScript, call.Keys, call.Args...).List()
 	if err != nil {
 		return changeReply{}, err
 	}

@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -166,7 +165,7 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) e
 // still be uncommitted.
 func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
 	back := max(r.filter.o.MaxTransaction, 0)
-	reply, err := r.store.eval(ctx, logStartScript, []string{r.store.names.Log()}, back.Milliseconds()).Slice()
+	reply, err := r.store.eval(ctx, logStartScript, []string{r.store.names.Log()}, back.Milliseconds()).List()
 	if err != nil {
 		return 0, err
 	}
@@ -276,9 +275,9 @@ func (r *sharedRebuild) announce(ctx context.Context) error {
 }
 
 // evalIfHeld runs a script that gives 0 and does nothing without the lease.
-func (r *sharedRebuild) evalIfHeld(ctx context.Context, script *redis.Script, keys []string, args ...any) error {
-	held, err := r.store.eval(ctx, script, keys, args...).Bool()
-	if err == nil && !held {
+func (r *sharedRebuild) evalIfHeld(ctx context.Context, script *redisconn.Script, keys []string, args ...any) error {
+	held, err := r.store.eval(ctx, script, keys, args...).Int()
+	if err == nil && held == 0 {
 		err = errLeaseLost
 	}
 	return err
@@ -317,7 +316,7 @@ func (r *sharedRebuild) makeCurrent(ctx context.Context) error {
 		}
 		keys := slices.Concat([]string{names.Record(), names.Log(), names.Rebuild()}, next, old)
 		reply, err := r.store.eval(ctx, switchScript, keys, r.record.header, r.token, r.name, current, len(next),
-			life.Milliseconds(), grace.Milliseconds(), names.Channel(), r.token).Slice()
+			life.Milliseconds(), grace.Milliseconds(), names.Channel(), r.token).List()
 		if err != nil {
 			return err
 		}

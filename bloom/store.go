@@ -45,23 +45,20 @@ var (
 	//go:embed scripts/switch.lua
 	switchLua string
 
-	ensureScript   = redis.NewScript(ensureLua)
-	addScript      = compose(addLua)
-	ticketScript   = compose(ticketLua)
-	removeScript   = compose(removeLua)
-	tailScript     = redis.NewScript(tailLua)
-	rangeScript    = redis.NewScript(rangeLua)
-	touchScript    = redis.NewScript(touchLua)
-	leaseScript    = compose(leaseLua)
-	releaseScript  = redis.NewScript(releaseLua)
-	logStartScript = compose(logStartLua)
-	uploadScript   = redis.NewScript(uploadLua)
-	announceScript = redis.NewScript(announceLua)
-	switchScript   = compose(switchLua)
+	ensureScript   = redisconn.NewScript(ensureLua)
+	addScript      = redisconn.NewScript(commonLua, addLua)
+	ticketScript   = redisconn.NewScript(commonLua, ticketLua)
+	removeScript   = redisconn.NewScript(commonLua, removeLua)
+	tailScript     = redisconn.NewScript(tailLua)
+	rangeScript    = redisconn.NewScript(rangeLua)
+	touchScript    = redisconn.NewScript(touchLua)
+	leaseScript    = redisconn.NewScript(commonLua, leaseLua)
+	releaseScript  = redisconn.NewScript(releaseLua)
+	logStartScript = redisconn.NewScript(commonLua, logStartLua)
+	uploadScript   = redisconn.NewScript(uploadLua)
+	announceScript = redisconn.NewScript(announceLua)
+	switchScript   = redisconn.NewScript(commonLua, switchLua)
 )
-
-// compose makes a script of one that uses the functions of common.lua.
-func compose(text string) *redis.Script { return redis.NewScript(commonLua + text) }
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.
 // Whether it took effect is unknown.
@@ -104,26 +101,25 @@ func newStore(rdb redis.UniversalClient, o Options, self string) *store {
 }
 
 // eval runs a script and returns its reply, which may be an error.
-func (s *store) eval(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {
+func (s *store) eval(ctx context.Context, script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
 	return evalOn(ctx, s.conn, nil, script, keys, args...)
 }
 
 // evalOn runs a script on conn. If the caller leaves before the script's end, late gets
 // the end.
-func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redis.Script, keys []string, args ...any) *redis.Cmd {
-	cmd, err := redisconn.Do(ctx, conn, conn.Timeout(), func(ctx context.Context) (*redis.Cmd, error) {
-		cmd := script.Run(ctx, conn.Client(), keys, args...)
-		return cmd, cmd.Err()
-	}, func(*redis.Cmd, error) {
+func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
+	reply, err := redisconn.Do(ctx, conn, conn.Timeout(), func(ctx context.Context) (redisconn.Reply, error) {
+		reply := script.Run(ctx, conn.Client(), redisconn.Call{Keys: keys, Args: args})
+		return reply, reply.Err()
+	}, func(redisconn.Reply, error) {
 		if late != nil {
 			late()
 		}
 	})
-	if cmd == nil { // not begun, or left behind
-		cmd = redis.NewCmd(ctx)
-		cmd.SetErr(err)
+	if err != nil {
+		return redisconn.NoReply(err)
 	}
-	return cmd
+	return reply
 }
 
 // A record is one filter in Redis. If Redis loses the filter, the next filter of that

@@ -46,7 +46,7 @@ var errOvertaken = errors.New("another process has taken the feed over")
 var (
 	//go:embed scripts/bookmark.lua
 	bookmarkText   string
-	bookmarkScript = redis.NewScript(bookmarkText)
+	bookmarkScript = redisconn.NewScript(bookmarkText)
 )
 
 // bookmarkLife is how long Redis remembers a feed that nobody follows.
@@ -87,7 +87,7 @@ func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	}
 	b.calls++
 	args := append([]any{b.fence, b.calls, bookmarkLife.Milliseconds()}, fields...)
-	reply, err := b.conn.EvalOne(ctx, bookmarkScript, redisconn.Call{Keys: []string{b.key}, Args: args}, nil).Slice()
+	reply, err := b.conn.EvalOne(ctx, bookmarkScript, redisconn.Call{Keys: []string{b.key}, Args: args}, nil).List()
 	if err != nil {
 		return bookmark{}, fmt.Errorf("the position in Redis: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 )
@@ -76,7 +77,7 @@ func TestALostReplyLosesNothing(t *testing.T) {
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t, quick), lock.Options{Lease: 30 * time.Second})
 	other := open(t, s.Client(t), lock.Options{Lease: 30 * time.Second})
-	scripts := map[string]*redis.Script{"acquire": lock.AcquireScript, "release": lock.ReleaseScript, "renew": lock.RenewScript, "leave": lock.LeaveScript}
+	scripts := map[string]*redisconn.Script{"acquire": lock.AcquireScript, "release": lock.ReleaseScript, "renew": lock.RenewScript, "leave": lock.LeaveScript}
 	for _, warm := range []*lock.Locker{l, other} {
 		lease, err := warm.Lock(t.Context(), "warm")
 		if err != nil {

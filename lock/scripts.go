@@ -4,7 +4,7 @@ import (
 	_ "embed"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 var (
@@ -33,7 +33,7 @@ var (
 )
 
 // compose puts a script together: begin.lua, and the files that it includes.
-func compose(text string) *redis.Script {
+func compose(text string) *redisconn.Script {
 	text = strings.Replace(text, "-- include state.lua\n", stateLua, 1)
-	return redis.NewScript(beginLua + strings.Replace(text, "-- include queue.lua\n", queueLua, 1))
+	return redisconn.NewScript(beginLua, strings.Replace(text, "-- include queue.lua\n", queueLua, 1))
 }

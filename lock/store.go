@@ -168,11 +168,11 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	for i, r := range renewals {
 		calls[i] = redisconn.Call{Keys: r.grant.keys, Args: renewArgs(r.grant, r.lease, 0, "")}
 	}
-	cmds := s.patient.Eval(ctx, renewScript, calls, nil)
+	replies := s.patient.Eval(ctx, renewScript, calls, nil)
 	results := make([]renewed, len(renewals))
 	for i := range results {
 		r, err := reply{sent: sent}, error(nil)
-		if r.value, err = cmds[i].Result(); err == nil {
+		if r.value, err = replies[i].Result(); err == nil {
 			results[i].renewReply, err = r.renewal()
 		}
 		if err != nil {
@@ -243,7 +243,7 @@ func flag(on bool) any {
 // A scriptRun is one run of a script, and how many replicas are to confirm it within
 // timeout.
 type scriptRun struct {
-	script   *redis.Script
+	script   *redisconn.Script
 	call     redisconn.Call
 	replicas int
 	timeout  time.Duration
@@ -262,19 +262,19 @@ func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)
 		}
 		return r, nil
 	}
-	var cmd *redis.Cmd
+	var r redisconn.Reply
 	for _, conn := range []*redisconn.Conn{s.prompt, s.patient} {
-		cmd = conn.EvalOne(ctx, run.script, run.call, func(cmd *redis.Cmd) {
+		r = conn.EvalOne(ctx, run.script, run.call, func(r redisconn.Reply) {
 			if late != nil {
-				value, err := cmd.Result()
+				value, err := r.Result()
 				late(reply{value: value, sent: sent}, err)
 			}
 		})
-		if err := cmd.Err(); err == nil || answered(err) || ctx.Err() != nil {
+		if err := r.Err(); err == nil || redisconn.Answered(err) || ctx.Err() != nil {
 			break
 		}
 	}
-	value, err := cmd.Result()
+	value, err := r.Result()
 	if err != nil {
 		return reply{}, refine(ctx, err)
 	}
@@ -300,12 +300,6 @@ func parsed[T any](value T, err error) (T, error) {
 		return none, unavailable(err)
 	}
 	return value, nil
-}
-
-// answered reports whether an error is Redis' own answer.
-func answered(err error) bool {
-	var answer redis.Error
-	return errors.As(err, &answer)
 }
 
 // refine turns an error of Redis, or of the wait for it, into one of ours.

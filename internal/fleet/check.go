@@ -52,7 +52,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	wake, gone := s.message(wakeUp, id), s.message(invalidated, id)
 	for _, step := range []struct {
 		name   string
-		script *redis.Script
+		script *redisconn.Script
 		keys   []string
 		args   []any
 		want   string // how the reply begins
@@ -71,7 +71,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
 	} {
 		reply, err := redisconn.Step(ctx, func(ctx context.Context) (any, error) {
-			return step.script.Run(ctx, rdb, step.keys, step.args...).Result()
+			return step.script.Run(ctx, rdb, redisconn.Call{Keys: step.keys, Args: step.args}).Result()
 		})
 		if err != nil {
 			return fmt.Errorf("script %s: %w", step.name, err)
@@ -81,7 +81,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		}
 	}
 	epoch, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { // on the key itself, which it leaves as it is
-		return epochScript.Run(ctx, rdb, []string{s.names.Epoch()}, 0, "keep", 0, "", "").Text()
+		return epochScript.Run(ctx, rdb, redisconn.Call{Keys: []string{s.names.Epoch()}, Args: []any{0, "keep", 0, "", ""}}).Text()
 	})
 	if _, err = s.parseEpoch(epoch, err); err != nil {
 		return fmt.Errorf("script epoch: %w", err)
@@ -92,7 +92,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	}
 	// A server that knows the scripts is not asked to EVAL them until it has lost them.
 	_, err = redisconn.Step(ctx, func(ctx context.Context) (any, error) {
-		return abortScript.Eval(ctx, rdb, lease, first, s.channel, wake).Result()
+		return abortScript.RunWhole(ctx, rdb, redisconn.Call{Keys: lease, Args: []any{first, s.channel, wake}}).Result()
 	})
 	if err != nil {
 		return fmt.Errorf("EVAL: %w", err)

@@ -80,7 +80,9 @@ func (s *store) inspect(ctx context.Context, id string) (Inspection, error) {
 		return found, s.unavailable(ctx, "inspect", []string{id}, err)
 	}
 	found.Foreign = value.Err() != nil || lease.Err() != nil
-	found.Value = s.value(redisconn.Bytes(value))
+	if data, err := value.Bytes(); err == nil {
+		found.Value = s.value(data, nil)
+	}
 	found.Left = max(0, left.Val())
 	found.ofLease(lease.Val(), max(0, leaseLeft.Val()), now.Val())
 	return found, nil

@@ -37,18 +37,15 @@ var (
 	//go:embed scripts/epoch.lua
 	epochLua string
 
-	beginScript      = compose(beginLua)
-	renewScript      = redis.NewScript(renewLua)
-	commitScript     = compose(commitLua)
-	abortScript      = redis.NewScript(abortLua)
-	invalidateScript = compose(invalidateLua)
-	claimScript      = compose(claimLua)
-	setScript        = compose(setLua)
-	epochScript      = compose(epochLua)
+	beginScript      = redisconn.NewScript(commonLua, beginLua)
+	renewScript      = redisconn.NewScript(renewLua)
+	commitScript     = redisconn.NewScript(commonLua, commitLua)
+	abortScript      = redisconn.NewScript(abortLua)
+	invalidateScript = redisconn.NewScript(commonLua, invalidateLua)
+	claimScript      = redisconn.NewScript(commonLua, claimLua)
+	setScript        = redisconn.NewScript(commonLua, setLua)
+	epochScript      = redisconn.NewScript(commonLua, epochLua)
 )
-
-// compose makes a script of one that uses the functions of common.lua.
-func compose(text string) *redis.Script { return redis.NewScript(commonLua + text) }
 
 // maxWaiting is how many operations of one group may be without an answer. It is far
 // above what a healthy server leaves open, also in a cold start of as many keys as the
@@ -144,7 +141,7 @@ func (s *store) allKeys(id string) []string {
 
 // foundForeign notes that a script has left n keys of another type alone. Somebody else
 // uses names that belong to this cache. Until that ends the source answers for id.
-func (s *store) foundForeign(id string, n int) {
+func (s *store) foundForeign(id string, n int64) {
 	if n > 0 {
 		s.foreign.Add(uint64(n))
 		s.log.Error("a key of another type stands where a value or a lease belongs, and is left alone: it is not cached",
@@ -165,9 +162,10 @@ func (s *store) get(ctx context.Context, ids []string) []Value {
 	for n, i := range asked {
 		names[n] = s.key(ids[i])
 	}
-	for n, reply := range s.conn.ReadMany(ctx, names, s.space.MaxBytes) {
-		values[asked[n]] = s.value(redisconn.Bytes(reply))
-		s.logSurvived(ctx, reply.Err())
+	data, errs := s.conn.ReadMany(ctx, names, s.space.MaxBytes)
+	for n, i := range asked {
+		values[i] = s.value(data[n], errs[n])
+		s.logSurvived(ctx, errs[n])
 	}
 	return values
 }
@@ -215,7 +213,7 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 		leases[n] = Lease{asks[i].ID, newToken()}
 		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
 	}
-	replies := s.conn.Eval(ctx, beginScript, calls, func(n int, _ *redis.Cmd) { s.giveUp(ctx, leases[n:n+1], nil) })
+	replies := s.conn.Eval(ctx, beginScript, calls, func(n int, _ redisconn.Reply) { s.giveUp(ctx, leases[n:n+1], nil) })
 	var lost []Lease // without an answer: they may have been granted
 	var failure error
 	for n, i := range asked {
@@ -247,8 +245,8 @@ var errForeign = errors.New("levee: a key of another type")
 
 // parseGrant reads a reply of begin.lua. After an error the lease may have been granted,
 // but not after errForeign.
-func parseGrant(cmd *redis.Cmd) (Grant, error) {
-	reply, err := cmd.Slice()
+func parseGrant(r redisconn.Reply) (Grant, error) {
+	reply, err := r.List()
 	if err != nil {
 		return Grant{}, err
 	}
@@ -295,7 +293,7 @@ func (s *store) abort(ctx context.Context, leases []Lease) {
 }
 
 // run runs a script whose answers nobody needs.
-func (s *store) run(ctx context.Context, script *redis.Script, calls []redisconn.Call) {
+func (s *store) run(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) {
 	s.logSurvived(ctx, redisconn.FirstError(s.conn.Eval(ctx, script, calls, nil)))
 }
 
@@ -341,8 +339,8 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 }
 
 // parseOutcome reads a reply of commit.lua.
-func (s *store) parseOutcome(ctx context.Context, id string, cmd *redis.Cmd) Outcome {
-	reply, err := cmd.Int()
+func (s *store) parseOutcome(ctx context.Context, id string, r redisconn.Reply) Outcome {
+	reply, err := r.Int()
 	if reply == foreignValue {
 		s.foundForeign(id, 1)
 		return Outcome{Err: errForeign}

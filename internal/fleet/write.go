@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
@@ -155,13 +153,13 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 	return s.unavailable(ctx, "set", ids, failed)
 }
 
-func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int, errs []error) {
+func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int64, errs []error) {
 	values = slices.Clone(values)
 	for i := range values {
 		values[i].Lease.token = newToken()
 	}
 	_, errs = s.takeLeases(ctx, values, "drop")
-	outcomes = make([]int, len(values))
+	outcomes = make([]int64, len(values))
 	var claimed []Publication
 	var at []int
 	for i, v := range values {
@@ -189,13 +187,13 @@ func (s *store) takeLeases(ctx context.Context, values []Publication, value stri
 	}
 	got, errs = make([]bool, len(values)), make([]error, len(values))
 	for i, reply := range s.conn.Eval(ctx, claimScript, calls, nil) {
-		gives, err := reply.Int64Slice() // whether it got the lease, and how many keys are foreign
+		gives, err := reply.Ints() // whether it got the lease, and how many keys are foreign
 		if err == nil && len(gives) != 2 {
 			err = fmt.Errorf("unexpected reply %v", gives)
 		}
 		if errs[i] = err; err == nil {
 			got[i] = gives[0] == 1
-			s.foundForeign(values[i].Lease.ID, int(gives[1]))
+			s.foundForeign(values[i].Lease.ID, gives[1])
 		}
 	}
 	return got, errs
@@ -203,14 +201,14 @@ func (s *store) takeLeases(ctx context.Context, values []Publication, value stri
 
 // setClaimed publishes values whose leases have been taken, and tells everybody. The
 // outcomes are those of set.lua, where there is no error.
-func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int, errs []error) {
+func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int64, errs []error) {
 	calls := make([]redisconn.Call, len(values))
 	for i, v := range values {
 		calls[i] = redisconn.Call{Keys: s.keys(v.Lease.ID),
 			Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(invalidated, v.Lease.ID)}}
 	}
 	replies, errs := s.evalConfirmed(ctx, setScript, calls...)
-	outcomes = make([]int, len(values))
+	outcomes = make([]int64, len(values))
 	for i := range values {
 		if errs[i] == nil {
 			outcomes[i], errs[i] = replies[i].Int()
@@ -268,7 +266,7 @@ func (s *store) giveUpFailed(ctx context.Context, values []Publication, errs []e
 // evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks
 // for that. It returns an error for each call that is not confirmed; the others have their
 // replies, also those that lack nothing but replicas.
-func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls ...redisconn.Call) (replies []*redis.Cmd, errs []error) {
+func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
 	var all error
 	if s.waitFor > 0 {
 		replies, all = s.evalAndWait(ctx, script, calls)
@@ -285,11 +283,11 @@ func (s *store) evalConfirmed(ctx context.Context, script *redis.Script, calls .
 }
 
 // evalAndWait runs a script, and has replicas confirm it. Their answer has a time of its own.
-func (s *store) evalAndWait(ctx context.Context, script *redis.Script, calls []redisconn.Call) ([]*redis.Cmd, error) {
+func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) ([]redisconn.Reply, error) {
 	if s.conn.Outage().Down() {
 		return nil, redisconn.ErrOutage
 	}
-	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]*redis.Cmd, error) {
+	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]redisconn.Reply, error) {
 		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, s.waitFor, s.space.RedisTimeout)
 		if err == nil && confirmed < s.waitFor {
 			err = redisconn.TooFew(confirmed, s.waitFor)

@@ -159,7 +159,7 @@ func evicting(memory string, use Use) error {
 // gives out why it cannot.
 func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	addr := address(rdb)
-	if isAnswer := errors.As(err, new(redis.Error)); isAnswer || addr == "" || ctx.Err() != nil {
+	if Answered := errors.As(err, new(redis.Error)); Answered || addr == "" || ctx.Err() != nil {
 		return err
 	}
 	brief, cancel := context.WithTimeout(ctx, time.Second)

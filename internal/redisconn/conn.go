@@ -181,7 +181,7 @@ func Do[T any](ctx context.Context, c *Conn, timeout time.Duration, op func(cont
 			late(result.Value, result.Err)
 		}()
 	}
-	if err != nil && !isAnswer(err) {
+	if err != nil && !Answered(err) {
 		c.lanes.lookAgain()
 	}
 	if deadline, _ := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline) {

@@ -84,13 +84,13 @@ func TestReadReadsOneByteMoreThanAllowed(t *testing.T) {
 		rdb.Set(t.Context(), "short", "xy", 0)
 		rdb.LPush(t.Context(), "list", "x")
 		keys := []string{"long", "short", "none", "list"}
-		replies := c.ReadMany(t.Context(), keys, 10)
+		many, errs := c.ReadMany(t.Context(), keys, 10)
 		for i, want := range []int{11, 2, 0, 0} {
 			if data, err := c.Read(t.Context(), keys[i], 10); len(data) != want || err != nil {
 				t.Errorf("%s: got %d bytes, %v, want %d", keys[i], len(data), err, want)
 			}
-			if data, err := redisconn.Bytes(replies[i]); len(data) != want || err != nil {
-				t.Errorf("%s of many: got %d bytes, %v, want %d", keys[i], len(data), err, want)
+			if len(many[i]) != want || errs[i] != nil {
+				t.Errorf("%s of many: got %d bytes, %v, want %d", keys[i], len(many[i]), errs[i], want)
 			}
 		}
 	})

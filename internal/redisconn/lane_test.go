@@ -130,7 +130,7 @@ func TestALateReplyIsTold(t *testing.T) {
 				for _, calls := range [][]redisconn.Call{echoes(1, own), echoes(3, own)} {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					replies := c.Eval(ctx, echo, calls, func(i int, reply *redis.Cmd) {
+					replies := c.Eval(ctx, echo, calls, func(i int, reply redisconn.Reply) {
 						if i == len(calls)-1 {
 							late <- fmt.Sprint(reply.Err())
 						}
@@ -197,7 +197,7 @@ func TestEachOperationOfATripHasItsOwnError(t *testing.T) {
 		rdb := m.Client(t, roomy)
 		rdb.Set(t.Context(), "k", "v", 0)
 		c := redisconn.New(rdb, time.Second, 1)
-		noNumber := redis.NewScript(`return redis.call("INCR", KEYS[1])`)
+		noNumber := redisconn.NewScript(`return redis.call("INCR", KEYS[1])`)
 		for range 3 { // with and without the script in the server
 			var all sync.WaitGroup
 			for range 50 {

@@ -97,9 +97,10 @@ func (ls *lanes) endOutages() {
 	ls.each(func(l *lane) { l.outage.close() })
 }
 
-// doMany is lane.do for operations of several nodes, in parts of at most maxOps. It calls
-// failed for each operation that has no reply, and late for those that may still run.
-func (c *Conn) doMany(ctx context.Context, ops []op, late func(int), failed func(int, error)) {
+// doMany is lane.do for operations of several nodes, in parts of at most maxOps. It returns
+// for each operation why it has no reply, nil if it has one, and calls late for those that
+// may still run.
+func (c *Conn) doMany(ctx context.Context, ops []op, late func(int)) (errs []error) {
 	parts := c.lanes.parts(ops)
 	if len(parts) == 1 {
 		parts[0].err = parts[0].lane.do(ctx, parts[0].ops, parts[0].each(late))
@@ -113,11 +114,13 @@ func (c *Conn) doMany(ctx context.Context, ops []op, late func(int), failed func
 			}
 		}
 	}
+	errs = make([]error, len(ops))
 	for _, p := range parts {
 		if p.err != nil {
-			p.each(func(i int) { failed(i, p.err) })()
+			p.each(func(i int) { errs[i] = p.err })()
 		}
 	}
+	return errs
 }
 
 // A part is those of some operations that go the same way together.

@@ -80,7 +80,7 @@ func newOutage(c *Conn, address string) *Outage {
 	o.ctx, o.end = context.WithCancel(context.Background())
 	o.probe = func(ctx context.Context, key string) error {
 		_, err := Do(ctx, c, c.timeout, func(ctx context.Context) ([]byte, error) {
-			return Bytes(c.Client().GetRange(ctx, key, 0, 0))
+			return read(c.Client().GetRange(ctx, key, 0, 0))
 		}, nil)
 		return err
 	}

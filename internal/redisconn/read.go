@@ -18,27 +18,27 @@ func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error
 	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
 		return nil, err
 	}
-	data, err := Bytes(cmd)
+	data, err := read(cmd)
 	c.long.note(key, len(data))
 	return data, err
 }
 
 // ReadMany is Read for many keys, in one trip to each node, or more if they are more than
-// maxOps. The replies have their own errors.
-func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) []*redis.StringCmd {
+// maxOps. Each key has its value or an error of its own.
+func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) (values [][]byte, errs []error) {
 	reads := make([]getrange, len(keys)) // one piece of memory
-	replies := make([]*redis.StringCmd, len(keys))
 	ops := make([]op, len(keys))
 	box := c.boxed(longest)
 	for i, key := range keys {
-		replies[i] = reads[i].of(ctx, key, box)
-		ops[i] = op{key: key, cmd: replies[i], read: true}
+		ops[i] = op{key: key, cmd: reads[i].of(ctx, key, box), read: true}
 	}
-	c.doMany(ctx, ops, nil, func(i int, err error) {
-		replies[i] = redis.NewStringCmd(ctx)
-		replies[i].SetErr(err)
-	})
-	return replies
+	values, errs = make([][]byte, len(keys)), c.doMany(ctx, ops, nil)
+	for i := range reads {
+		if errs[i] == nil { // else its command must not be looked at any more
+			values[i], errs[i] = read(&reads[i].cmd)
+		}
+	}
+	return values, errs
 }
 
 // A getrange is a command and its arguments in one piece of memory.
@@ -65,9 +65,9 @@ func (c *Conn) boxed(n int) any {
 	return box
 }
 
-// Bytes is the answer to a GETRANGE.
-func Bytes(reply *redis.StringCmd) ([]byte, error) {
-	data, err := reply.Bytes()
+// read is the answer to a GETRANGE.
+func read(cmd *redis.StringCmd) ([]byte, error) {
+	data, err := cmd.Bytes()
 	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, nil
 	}

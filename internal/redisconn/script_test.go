@@ -17,10 +17,12 @@ import (
 )
 
 // echo returns its argument and counts its runs in the key. "bad" is an error.
-var echo = redis.NewScript(`
+var echo = redisconn.NewScript(echoText)
+
+const echoText = `
 	if ARGV[1] == "bad" then return redis.error_reply("BAD argument") end
 	redis.call("INCR", KEYS[1])
-	return ARGV[1]`)
+	return ARGV[1]`
 
 func echoes(n int, key func(i int) string) (calls []redisconn.Call) {
 	for i := range n {
@@ -35,7 +37,7 @@ func conn(rdb redis.UniversalClient) *redisconn.Conn { return redisconn.New(rdb,
 func own(i int) string { return fmt.Sprint("k", i) }
 
 // wantEchoes checks that each call has its own reply and has run once.
-func wantEchoes(t *testing.T, rdb redis.UniversalClient, calls []redisconn.Call, replies []*redis.Cmd) {
+func wantEchoes(t *testing.T, rdb redis.UniversalClient, calls []redisconn.Call, replies []redisconn.Reply) {
 	t.Helper()
 	if len(replies) != len(calls) {
 		t.Fatalf("got %d replies, want %d", len(replies), len(calls))
@@ -59,7 +61,7 @@ func TestEvalRunsEachCallOnce(t *testing.T) {
 				do(t, s, "FLUSHALL")
 				do(t, s, "SCRIPT", "FLUSH")
 				if known {
-					echo.Load(t.Context(), rdb)
+					rdb.ScriptLoad(t.Context(), echoText)
 				}
 				calls := echoes(n, own)
 				wantEchoes(t, rdb, calls, conn(rdb).Eval(t.Context(), echo, calls, nil))
@@ -84,7 +86,7 @@ func TestEvalOnACluster(t *testing.T) {
 				do(t, node, "SCRIPT", "FLUSH")
 			}
 			for _, node := range c.Nodes[:known] {
-				echo.Load(t.Context(), node.Client(t))
+				node.Client(t).ScriptLoad(t.Context(), echoText)
 			}
 			calls := echoes(60, own)
 			wantEchoes(t, rdb, calls, conn(rdb).Eval(t.Context(), echo, calls, nil))

@@ -17,7 +17,7 @@ func (l *lane) note(err error, read bool, key string) {
 	case err == nil || answeredWithError(err, read):
 		l.outage.Answered()
 	case isOurs(err):
-	case !read && isAnswer(err): // refused, which says nothing
+	case !read && Answered(err): // refused, which says nothing
 	default:
 		l.conn.lanes.lookAgain()
 		l.outage.Missed(key, err, l.conn.client.refused() || !waitedForSocket(err))
@@ -64,8 +64,8 @@ func isOurs(err error) bool {
 	return errors.As(err, &panicked) || errors.Is(err, contain.ErrGoexit)
 }
 
-// isAnswer reports whether err came from the server.
-func isAnswer(err error) bool {
+// Answered reports whether err came from the server.
+func Answered(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer)
 }

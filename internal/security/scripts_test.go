@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,8 +48,8 @@ func TestScriptsAreMadeOfEmbeddedFilesAlone(t *testing.T) {
 // The look above finds what it is there to find.
 func TestTheLookAtScriptsFindsThoseThatArePutTogether(t *testing.T) {
 	for name, body := range map[string]string{
-		"a key in the text": `func f(key string) *redis.Script { return redis.NewScript("return redis.call('GET', '" + key + "')") }`,
-		"Sprintf":           `func f(key string) *redis.Script { return redis.NewScript(fmt.Sprintf("%s", key)) }`,
+		"a key in the text": `func f(key string) *redisconn.Script { return redisconn.NewScript("return redis.call('GET', '" + key + "')") }`,
+		"Sprintf":           `func f(key string) *redisconn.Script { return redisconn.NewScript(fmt.Sprintf("%s", key)) }`,
 		"a text by itself":  `func f(ctx context.Context, rdb redis.Scripter, text string) { rdb.Eval(ctx, text, nil) }`,
 		"a load":            `func f(ctx context.Context, rdb redis.Scripter, text string) { rdb.ScriptLoad(ctx, text) }`,
 		"a plain command":   `func f(ctx context.Context, rdb redis.UniversalClient, text string) { rdb.Do(ctx, "EVAL", text, 0) }`,
@@ -118,7 +119,7 @@ func checkScripts(t *testing.T, dir string, report func(where, what string)) (ma
 			case name == "NewScript" && inside == "compose", name == "compose":
 				// lock puts its scripts together from embedded files; its argument is
 				// looked at where it is called.
-				if name == "compose" && !fromFiles(call.Args, embedded) || name == "NewScript" && !fixed(call.Args[0], embedded) {
+				if name == "compose" && !fromFiles(call.Args, embedded) || name == "NewScript" && !allFixed(call.Args, embedded) {
 					report(where, "a script that is not made of embedded files")
 				}
 				made = append(made, name)
@@ -169,13 +170,16 @@ func called(call *ast.CallExpr) string {
 	return ""
 }
 
-// fromFiles tells whether the only argument is the text of an embedded file.
+// fromFiles tells whether all arguments are the texts of embedded files.
 func fromFiles(args []ast.Expr, embedded map[string]bool) bool {
-	if len(args) != 1 {
-		return false
-	}
-	name, ok := args[0].(*ast.Ident)
-	return ok && embedded[name.Name]
+	return !slices.ContainsFunc(args, func(arg ast.Expr) bool {
+		name, ok := arg.(*ast.Ident)
+		return !ok || !embedded[name.Name]
+	})
+}
+
+func allFixed(args []ast.Expr, embedded map[string]bool) bool {
+	return !slices.ContainsFunc(args, func(arg ast.Expr) bool { return !fixed(arg, embedded) })
 }
 
 // fixed tells whether a text is put together from embedded files, literals and the

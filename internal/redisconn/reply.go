@@ -1,0 +1,67 @@
+package redisconn
+
+import (
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Reply is what Redis has answered to a call: a value or an error.
+type Reply struct {
+	value any
+	err   error
+}
+
+// replyOf is the reply of a command that is over.
+func replyOf(cmd *redis.Cmd) Reply {
+	value, err := cmd.Result()
+	return Reply{value, err}
+}
+
+// NoReply is the reply that did not come, for the reason err.
+func NoReply(err error) Reply { return Reply{err: err} }
+
+// Err returns the error of Redis, or why there is no reply.
+func (r Reply) Err() error { return r.err }
+
+// Result returns the value as it came: an int64, a string, a []any, or nil with an error.
+func (r Reply) Result() (any, error) { return r.value, r.err }
+
+// Int returns a number.
+func (r Reply) Int() (int64, error) { return as[int64](r) }
+
+// Text returns a string.
+func (r Reply) Text() (string, error) { return as[string](r) }
+
+// List returns an array.
+func (r Reply) List() ([]any, error) { return as[[]any](r) }
+
+// Ints returns an array of numbers.
+func (r Reply) Ints() ([]int64, error) {
+	list, err := r.List()
+	numbers := make([]int64, len(list))
+	for i, value := range list {
+		if numbers[i], err = (Reply{value: value}).Int(); err != nil {
+			return nil, err
+		}
+	}
+	return numbers, err
+}
+
+func as[T any](r Reply) (value T, err error) {
+	value, ok := r.value.(T)
+	if r.err == nil && !ok {
+		return value, fmt.Errorf("levee: redis replied %.60q, which is not a %T", fmt.Sprint(r.value), value)
+	}
+	return value, r.err
+}
+
+// FirstError returns the first error among replies.
+func FirstError(replies []Reply) error {
+	for _, reply := range replies {
+		if reply.err != nil {
+			return reply.err
+		}
+	}
+	return nil
+}
