@@ -41,7 +41,7 @@ type job[K comparable, V any] struct {
 	remaining time.Duration // of the lease that another process has
 	observed  observed
 	lease     fleet.Lease
-	refusals  int
+	overtaken int
 
 	loaded   loaded[V]
 	began    int         // the number of the last caller who had joined when the load began

@@ -26,7 +26,7 @@ func (c *Cache[K, V]) leased(jobs []*job[K, V]) *fleet.Renewal {
 }
 
 // publishLoaded publishes what jobs have loaded under their leases. An invalidation that
-// overtook a load has taken its lease away: that job loads again, at most maxRefusals times.
+// overtook a load has taken its lease away: that job loads again, at most maxOvertaken times.
 func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 	if len(jobs) == 0 {
 		return nil
@@ -101,13 +101,13 @@ func (c *Cache[K, V]) publish(ctx context.Context, jobs []*job[K, V], values []f
 			c.finishLoaded(j)
 		case outcome.Err != nil && j.warms: // nobody waits for the value, and Redis may not have it
 			c.finish(j, found[V]{}, errNoRedis)
-		case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:
+		case outcome.Err != nil || outcome.Published || j.overtaken == maxOvertaken:
 			c.endUnpublished(j)
 		case j.class == background:
 			c.finish(j, found[V]{}, errElsewhere) // invalidated, so there is nothing left to refresh
 		default:
 			j.flight.TakeBack(j.began)
-			j.refusals++
+			j.overtaken++
 			again = append(again, j)
 		}
 	}

@@ -48,10 +48,10 @@ import (
 // A refresh is a job whose flight nobody waits for. It gives up where others would
 // wait.
 
-// maxRefusals is how often a load that an invalidation overtook is run again. A key
-// that is refused more often is written faster than it can be loaded; its callers get
+// maxOvertaken is how often a load that an invalidation overtook is run again. A key
+// that is overtaken more often is written faster than it can be loaded; its callers get
 // the value that was loaded last, which is right for them: they asked before that load.
-const maxRefusals = 2
+const maxOvertaken = 2
 
 // errElsewhere ends a load in the background that another process, or a writer, makes
 // needless.

@@ -79,10 +79,10 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 
 // replace takes the leases of jobs and loads, until each value has replaced what stands
 // there. Whoever overtakes a load has taken its lease away, and may not have published
-// yet: so the job loads again, at most maxRefusals times, and then invalidates.
+// yet: so the job loads again, at most maxOvertaken times, and then invalidates.
 func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
-	for refusals := 0; len(jobs) > 0; refusals++ {
-		if refusals > maxRefusals {
+	for overtaken := 0; len(jobs) > 0; overtaken++ {
+		if overtaken > maxOvertaken {
 			c.invalidateInstead(jobs)
 			return
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/levee-go/levee/internal/flight"
 )
 
-// maxRefusals is how often a load that an invalidation overtook is run again. A key
-// that is refused more often is written faster than it can be loaded.
-const maxRefusals = 2
+// maxOvertaken is how often a load that an invalidation overtook is run again. A key
+// that is overtaken more often is written faster than it can be loaded.
+const maxOvertaken = 2
 
 // A Load reads a value from the source, and says how long Redis may keep it. Its
 // context has the values of the caller's that started it, but not its end; it ends
@@ -74,7 +74,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 	var beside []byte // loaded beside a writer
 	besideAt := -1
 	failpoint.At("missed")
-	for refusals := 0; ; {
+	for overtaken := 0; ; {
 		waiter.Ready()
 		f.Decide()
 		grant := g.fleet.Begin(ctx, fleet.Ask{ID: f.ID, Seen: found.Data})[0]
@@ -107,7 +107,7 @@ func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load)
 			beside = data
 		case fleet.Granted:
 			data, done, err := g.loadAndPublish(ctx, f, grant.Lease, load)
-			if refusals++; done || err != nil || refusals > maxRefusals {
+			if overtaken++; done || err != nil || overtaken > maxOvertaken {
 				return data, err
 			}
 		}

@@ -4,7 +4,7 @@ package mutexrebuild
 type Stats struct {
 	Unknown uint64 // reads, leases and publications of an id that Redis did not answer, or was not asked for
 	Foreign uint64 // keys of another type that were met under the names of values, leases and the epoch, and left alone
-	Refused uint64 // publications refused because the key had been invalidated
+	Refused uint64 // loads that an invalidation overtook: not published
 	Waits   uint64 // waits for the lease of another process
 	Wakes   uint64 // of which ended by a message
 	Polls   uint64 // of which ended by looking without one

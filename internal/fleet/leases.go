@@ -54,7 +54,7 @@ type Publication struct {
 
 // An Outcome is what became of a Publication.
 type Outcome struct {
-	Published bool  // false without Err: refused, the id has been invalidated since Begin
+	Published bool  // false without Err: an invalidation has overtaken it since Begin
 	Err       error // whether it was published is unknown
 }
 
@@ -137,7 +137,7 @@ func (g *Group) Abort(ctx context.Context, leases ...Lease) { g.leases.abort(ctx
 
 // KeepRenewing prolongs leases every third of Options.Lease, until it is stopped. A
 // renewal that fails needs no answer: the next may come through, and if none does,
-// the commit is refused. One that comes after the commit finds no lease.
+// the commit stores nothing. One that comes after the commit finds no lease.
 func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) *Renewal {
 	r := &Renewal{group: g, ctx: ctx, leases: leases, every: g.o.Lease / 3}
 	r.mu.Lock()

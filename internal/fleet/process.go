@@ -8,7 +8,7 @@ import (
 
 // processLeases are the leases of a group without Redis. A lease is always granted; a
 // flight and a refresh of the same id may both have one. An invalidation takes the
-// leases of its id away: a load that began before the invalidation is refused, and runs
+// leases of its id away: a load that began before the invalidation is overtaken, and runs
 // again.
 type processLeases struct {
 	mu     sync.Mutex          // guards tokens

@@ -96,8 +96,8 @@ func (s *store) close() {
 	s.conn.Close()
 }
 
-// refusal says why Redis must not be asked for id, nil if it may.
-func (s *store) refusal(id string) error {
+// barred says why Redis must not be asked for id, nil if it may.
+func (s *store) barred(id string) error {
 	switch {
 	case s.down(id):
 		return redisconn.ErrOutage
@@ -172,7 +172,7 @@ func (s *store) get(ctx context.Context, ids []string) []Value {
 
 // getOne is get for a lone id. It is the path of every hit.
 func (s *store) getOne(ctx context.Context, id string) Value {
-	if err := s.refusal(id); err != nil {
+	if err := s.barred(id); err != nil {
 		return Value{Err: err}
 	}
 	value := s.value(s.conn.Read(ctx, s.key(id), s.space.MaxBytes))
@@ -192,7 +192,7 @@ func (s *store) value(data []byte, err error) Value {
 func (s *store) allowed(n int, id func(int) string, refuse func(int, error)) []int {
 	indices := make([]int, 0, n)
 	for i := range n {
-		if err := s.refusal(id(i)); err != nil {
+		if err := s.barred(id(i)); err != nil {
 			refuse(i, err)
 			continue
 		}

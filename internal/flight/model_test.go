@@ -62,7 +62,7 @@ func (m model) String() string {
 	return name
 }
 
-const maxRefusals = 1 // refused commits after which the runner loads again
+const maxOvertaken = 1 // overtaken commits after which the runner loads again
 
 // A brought is the result of a flight: a version, and the flight's number.
 type brought struct{ version, flight int }
@@ -320,13 +320,13 @@ func (a *other) step() {
 // A runner runs one flight. next is its next step, nil at the end.
 type runner struct {
 	*world
-	flight   *flight.Flight[brought]
-	number   int // of the flight
-	name     string
-	next     func()
-	version  int // read or loaded
-	began    int // the last who had joined when the load began
-	refusals int
+	flight    *flight.Flight[brought]
+	number    int // of the flight
+	name      string
+	next      func()
+	version   int // read or loaded
+	began     int // the last who had joined when the load began
+	overtaken int
 }
 
 // run starts the runner of a flight.
@@ -352,7 +352,7 @@ func (r *runner) enabled() bool {
 }
 
 func (r *runner) state() string {
-	return fmt.Sprint("r", r.number, r.name, r.version, r.began, r.refusals)
+	return fmt.Sprint("r", r.number, r.name, r.version, r.began, r.overtaken)
 }
 
 func (r *runner) step() { r.next() }
@@ -374,7 +374,7 @@ func (r *runner) ask() { r.then("ask", r.decideAndBegin) }
 
 func (r *runner) decideAndBegin() {
 	r.decide()
-	if r.began == 0 && r.refusals == 0 {
+	if r.began == 0 && r.overtaken == 0 {
 		for i := range r.gets {
 			r.gets[i].early = r.gets[i].early || r.gets[i].joined == r.number
 		}
@@ -429,7 +429,7 @@ func (r *runner) publish() {
 			r.flight.TakeBack(r.began)
 		}
 		r.then("finish", r.finish)
-		if r.refusals++; r.refusals <= maxRefusals {
+		if r.overtaken++; r.overtaken <= maxOvertaken {
 			r.ask()
 		}
 	}

@@ -76,7 +76,7 @@ var (
 	}
 	// A value that Redis refused to publish is an answer, instead of being loaded again.
 	keepRefused = []mutant.Edit{
-		{File: "cache/publish.go", Old: "case outcome.Err != nil || outcome.Published || j.refusals == maxRefusals:", New: "case true:"},
+		{File: "cache/publish.go", Old: "case outcome.Err != nil || outcome.Published || j.overtaken == maxOvertaken:", New: "case true:"},
 		{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
 	}
 	// A flight's result is for all who joined it, however late.
