@@ -97,6 +97,29 @@ func TestACallWhoseTurnComesAfterQueueTimeoutIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
+// A degraded call that waits takes a place of the whole before those who come after it. Catches
+// an estimate that leaves it out, or counts it in a caller's favour.
+func TestDegradedCallsThatWaitAreAheadOfWhoComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, guard.Options{MaxConcurrent: 2, MaxDegraded: 1})
+		learn(b, 64, 100*time.Millisecond)
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = b.Do(context.Background(), takes(100*time.Millisecond)) })
+		for range 2 {
+			calls.Go(func() { _ = b.DoDegraded(context.Background(), takes(100*time.Millisecond)) })
+			synctest.Wait()
+		}
+		// Three are ahead of two places of 100 ms.
+		if took, err := within(b, 240*time.Millisecond, succeed); !errors.Is(err, guard.ErrLimited) || took > 0 {
+			t.Errorf("with 240 ms: got %v after %v, want ErrLimited at once", err, took)
+		}
+		if took, err := within(b, 280*time.Millisecond, succeed); err != nil {
+			t.Errorf("with 280 ms: got %v after %v", err, took)
+		}
+		calls.Wait()
+	})
+}
+
 // A place that is free is taken, however little time the caller has: otherwise a source
 // that takes longer than any caller waits would never be asked.
 func TestAFreePlaceIsTakenWhateverTheDeadline(t *testing.T) {
