@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
 // auditing runs an Audit beside the test, and collects the keys that it accuses.
-func auditing(r *rig, c *probe[int64, string], o cache.AuditOptions[int64, string]) (accused func() map[int64]int, stop func()) {
+func auditing(r *rig, c *probe[int64, string], o audit.Options[int64, string]) (accused func() map[int64]int, stop func()) {
 	var mu sync.Mutex
 	found := map[int64]int{}
-	o.Stale = func(s cache.StaleValue[int64, string]) {
+	o.Stale = func(s audit.StaleValue[int64, string]) {
 		mu.Lock()
 		defer mu.Unlock()
 		found[s.Key]++
@@ -29,11 +30,11 @@ func auditing(r *rig, c *probe[int64, string], o cache.AuditOptions[int64, strin
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	done := make(chan error, 1)
-	go func() { done <- c.Audit(ctx, o) }()
+	go func() { done <- audit.Run(ctx, c.Cache, o) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			r.Errorf("Audit returned %v", err)
+			r.Errorf("Run returned %v", err)
 		}
 	})
 	r.Cleanup(stop)
@@ -62,7 +63,7 @@ func TestAuditFindsAWriterThatForgets(t *testing.T) {
 		if r.rdb != nil {
 			writer = open(r, source.source())
 		}
-		accused, _ := auditing(r, c, cache.AuditOptions[int64, string]{Rate: 1000, Settle: 500 * time.Millisecond, Heal: true})
+		accused, _ := auditing(r, c, audit.Options[int64, string]{Rate: 1000, Settle: 500 * time.Millisecond, Heal: true})
 		// It is told of reads only while it runs, and what the local tier has by then is not read again.
 		r.eventually("it runs", func() bool {
 			if err := c.Invalidate(r.ctx, 0); err != nil {
@@ -116,7 +117,7 @@ func TestAuditAccusesNobodyInRaces(t *testing.T) {
 	r.patient = true
 	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)
 	a, b := open(r, source.source()), open(r, source.source())
-	accused, stop := auditing(r, a, cache.AuditOptions[int64, string]{Rate: 1000})
+	accused, stop := auditing(r, a, audit.Options[int64, string]{Rate: 1000})
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithTimeout(r.ctx, length)
@@ -164,7 +165,7 @@ func TestAuditAccusesNobodyInRaces(t *testing.T) {
 
 func TestAuditRefusesWhatCannotWork(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
-		source, none := newRows(r), cache.AuditOptions[int64, string]{}
+		source, none := newRows(r), audit.Options[int64, string]{}
 		c := open(r, source.source())
 		_, stop := auditing(r, c, none)
 		key := int64(0)
@@ -174,16 +175,16 @@ func TestAuditRefusesWhatCannotWork(t *testing.T) {
 			c.gives(r, key, "v1") // a load, which it may look at
 			return c.Stats().Audit.Compared > 0
 		})
-		for says, o := range map[string]cache.AuditOptions[int64, string]{
+		for says, o := range map[string]audit.Options[int64, string]{
 			"runs already": none, "Rate": {Rate: -1}, "Settle": {Settle: -1},
 		} {
-			if err := c.Audit(r.ctx, o); err == nil || !strings.Contains(err.Error(), says) {
+			if err := audit.Run(r.ctx, c.Cache, o); err == nil || !strings.Contains(err.Error(), says) {
 				r.Errorf("%+v: %v", o, err)
 			}
 		}
 		stop()
 		done := make(chan error, 1)
-		go func() { done <- c.Audit(r.ctx, none) }()
+		go func() { done <- audit.Run(r.ctx, c.Cache, none) }()
 		_ = c.Close()
 		if err := <-done; err != cache.ErrClosed {
 			r.Errorf("got %v", err)
@@ -249,7 +250,7 @@ func TestAuditComparesWhatIsServed(t *testing.T) {
 			inCells(t, []cell{{redis: "mini"}, {redis: "none", local: true}}, func(r *rig) {
 				source := newRows(r, 1)
 				c := open(r, source.source(), ttl(time.Minute))
-				accused, stop := auditing(r, c, cache.AuditOptions[int64, string]{Rate: 10, Settle: time.Second})
+				accused, stop := auditing(r, c, audit.Options[int64, string]{Rate: 10, Settle: time.Second})
 				synctest.Wait() // until it runs: only then is it told of reads
 				c.gives(r, 1, "v1")
 				time.Sleep(time.Millisecond) // the local tier shows it
@@ -277,7 +278,7 @@ func TestAuditGoesOnAfterAPanic(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
 		c := open(r, newRows(r, 1).source())
 		panics := 3
-		_, stop := auditing(r, c, cache.AuditOptions[int64, string]{Equal: func(a, b string) bool {
+		_, stop := auditing(r, c, audit.Options[int64, string]{Equal: func(a, b string) bool {
 			if panics--; panics >= 0 {
 				panic("no such luck")
 			}
@@ -308,7 +309,7 @@ func TestAuditLoadsAtItsRateInTheBackground(t *testing.T) {
 				return ctx, nil
 			}
 		})
-		_, stop := auditing(r, c, cache.AuditOptions[int64, string]{Rate: 5})
+		_, stop := auditing(r, c, audit.Options[int64, string]{Rate: 5})
 		synctest.Wait()
 		c.gives(r, 1, "v1")
 		source.forget()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/cache/internal/audited"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
@@ -90,7 +91,7 @@ type Cache[K comparable, V any] struct {
 	close         context.CancelFunc
 	loading       tasks // loads, also those that are left behind
 	fed           feeds
-	sample        atomic.Pointer[sample[K]] // of an Audit that runs
+	sample        atomic.Pointer[audited.Sample[K]] // of an audit that runs
 	log           *logonce.Log
 	counts        counters
 	times         times

@@ -2,10 +2,7 @@ package cache
 
 import (
 	"context"
-	"encoding"
 	"fmt"
-	"reflect"
-	"strconv"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
@@ -162,42 +159,4 @@ func (c *Cache[K, V]) describe(s *Standing, e *entry[V], now time.Time) {
 
 func (s state) String() string {
 	return [...]string{fresh: "fresh", early: "fresh", stale: "stale", fallback: "fallback", dead: "dead"}[s]
-}
-
-// parserOf returns the function that turns text back into a key, nil if K has none: the
-// other way round than textOf.
-func parserOf[K comparable]() func(id string) (K, error) {
-	kind := reflect.TypeFor[K]()
-	if kind.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
-		if !reflect.PointerTo(kind).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
-			return nil
-		}
-		return func(id string) (key K, err error) {
-			err = any(&key).(encoding.TextUnmarshaler).UnmarshalText([]byte(id))
-			return key, err
-		}
-	}
-	var set func(v reflect.Value, id string) error
-	switch {
-	case kind.Kind() == reflect.String:
-		set = func(v reflect.Value, id string) error { v.SetString(id); return nil }
-	case kind.Kind() >= reflect.Int && kind.Kind() <= reflect.Int64:
-		set = func(v reflect.Value, id string) error {
-			n, err := strconv.ParseInt(id, 10, kind.Bits())
-			v.SetInt(n)
-			return err
-		}
-	case kind.Kind() >= reflect.Uint && kind.Kind() <= reflect.Uintptr:
-		set = func(v reflect.Value, id string) error {
-			n, err := strconv.ParseUint(id, 10, kind.Bits())
-			v.SetUint(n)
-			return err
-		}
-	default:
-		return nil
-	}
-	return func(id string) (key K, err error) {
-		err = set(reflect.ValueOf(&key).Elem(), id)
-		return key, err
-	}
 }

@@ -273,7 +273,7 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 		return answer, ErrNotFound
 	}
 	if s := c.sample.Load(); s != nil {
-		s.note(l.key)
+		s.Note(l.key)
 	}
 	return answer, nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache/internal/audited"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -89,10 +90,20 @@ type Stats struct {
 
 	FilterRebuild FilterRebuild      // the last one that this process has run
 	Follow        FollowStats        // of feeds of changes, see [Follow]
-	Audit         AuditStats         // of [Cache.Audit]
+	Audit         AuditStats         // of package audit
 	LocalTier     localcache.Stats   // of the tier in this process
 	Rebuild       mutexrebuild.Stats // of leases, waiting, outages and invalidations
 	Breaker       breaker.Stats      // of Options.Breaker, with what other caches do with it
+}
+
+// AuditStats counts what package audit has found in this process.
+type AuditStats struct {
+	Compared uint64    // values that were compared with the source
+	Raced    uint64    // of these, those that differed and were invalidated in time, or were equal at a second look
+	Stale    uint64    // of these, those that nobody had invalidated
+	Healed   uint64    // of these, those that the audit has invalidated
+	Failed   uint64    // looks without an answer of the source or of Redis
+	StaleAge Histogram // of the stale values, since they were read from the source
 }
 
 type counter = atomic.Uint64
@@ -105,7 +116,7 @@ type counters struct {
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
 	notInvalidated                                                                         counter
-	auditCompared, auditRaced, auditStale, auditHealed, auditFailed                        counter
+	audit                                                                                  audited.Counts
 }
 
 // count counts an answer. first says that the caller is the first of those who share
@@ -152,8 +163,8 @@ func (c *Cache[K, V]) Stats() Stats {
 		FilterRebuild: c.lastFilterRebuild(),
 		Live:          c.fleet.Live(), Follow: c.fed.stats(),
 		Audit: AuditStats{
-			Compared: n.auditCompared.Load(), Raced: n.auditRaced.Load(), Stale: n.auditStale.Load(),
-			Healed: n.auditHealed.Load(), Failed: n.auditFailed.Load(), StaleAge: t.audit.histogram(&ages),
+			Compared: n.audit.Compared.Load(), Raced: n.audit.Raced.Load(), Stale: n.audit.Stale.Load(),
+			Healed: n.audit.Healed.Load(), Failed: n.audit.Failed.Load(), StaleAge: t.audit.histogram(&ages),
 		},
 		LocalTier: localcache.Stats(local), Rebuild: mutexrebuild.Stats(c.fleet.Stats()), Breaker: c.o.Breaker.Stats(),
 	}

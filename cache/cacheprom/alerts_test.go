@@ -21,6 +21,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/cache/cacheprom"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/keys"
@@ -401,7 +402,7 @@ func (s *shop) forgetfulWriter() {
 	_, _ = c.Get(s.ctx, "a")
 	price.Store(2) // and tells nobody
 	s.calls.Go(func() {
-		_ = c.Audit(s.ctx, cache.AuditOptions[string, string]{Rate: 1000, Settle: 100 * time.Millisecond})
+		_ = audit.Run(s.ctx, c, audit.Options[string, string]{Rate: 1000, Settle: 100 * time.Millisecond})
 	})
 	s.keeps(5*time.Millisecond, func(int) { _, _ = c.Get(s.ctx, "a") })
 	check(s, cacheprom.Register(s.registry, c))

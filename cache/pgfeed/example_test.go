@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/pgfeed"
 )
@@ -57,14 +58,14 @@ func ExampleFeed() {
 
 // The Audit of a cache beside its feed: it finds what no feed has told.
 func ExampleFeed_audit() {
-	audit := func(ctx context.Context, products *cache.Cache[int64, Product]) error {
-		return products.Audit(ctx, cache.AuditOptions[int64, Product]{
+	find := func(ctx context.Context, products *cache.Cache[int64, Product]) error {
+		return audit.Run(ctx, products, audit.Options[int64, Product]{
 			Rate: 20, // keys a second
 			Heal: true,
-			Stale: func(v cache.StaleValue[int64, Product]) {
+			Stale: func(v audit.StaleValue[int64, Product]) {
 				slog.Error("nobody invalidated it", "product", v.Key, "age", v.Age)
 			},
 		})
 	}
-	_ = audit
+	_ = find
 }

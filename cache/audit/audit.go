@@ -1,0 +1,170 @@
+// Package audit finds writers that forget to invalidate: [Run] compares what a cache serves
+// with its source.
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/audited"
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// Options adjusts [Run]. The zero value of every field works.
+type Options[K comparable, V any] struct {
+	// Rate is how many keys are compared in a second. 0: 10; at most 1,000. Each costs a
+	// read of Redis and a load.
+	Rate float64
+	// Settle is how long a write may take from its commit until its invalidation has
+	// reached every process. 0: 2 s and twice the cache's ReplicaLag.
+	Settle time.Duration
+	// Equal compares what is cached with what the source gives. Nil: they are equal if
+	// the Codec encodes them alike, which needs a Codec and a loader that give the same
+	// bytes for the same row each time.
+	Equal func(cached, source V) bool
+	// Stale is told of each stale value that is found, on the goroutine of Run. Nil: the log is.
+	Stale func(StaleValue[K, V])
+	// Heal invalidates what is stale.
+	Heal bool
+}
+
+// A StaleValue is a value that is served although the source has another one, and nobody
+// has invalidated it.
+type StaleValue[K comparable, V any] struct {
+	Key    K             // of the cache
+	Cached V             // what Redis has, and readers get
+	Source V             // what the source has; the zero V if Gone
+	Gone   bool          // the source has no such key
+	Age    time.Duration // since the cached value was read from the source
+}
+
+// Run compares values that this process serves with the source: keys picked at random from
+// those that were read lately beyond the local tier, until ctx ends, whose error it returns,
+// or the cache is closed (cache.ErrClosed). Loads are of the breaker's background class.
+// Nothing is published, and nulls and values past their TTL are passed over. One Run at a
+// time audits a cache; a second is an error. Stats().Audit of the cache counts what it finds.
+//
+// A value that differs may just be on its way out. It counts as stale only if it is still
+// there after Options.Settle, and the source differs again: a change that was committed before
+// the first look has to be invalidated by then. So a writer who takes longer than that is accused as well.
+func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Options[K, V]) error {
+	of := c.Audited()
+	if o.Rate == 0 {
+		o.Rate = 10
+	}
+	if o.Settle == 0 {
+		o.Settle = 2*time.Second + 2*of.ReplicaLag
+	}
+	if !(o.Rate > 0 && o.Rate <= 1000) || o.Settle < 0 {
+		return fmt.Errorf("audit: Options: Rate must be up to 1000 and Settle not negative, got %v and %v", o.Rate, o.Settle)
+	}
+	pick, stop := of.Sample()
+	if pick == nil {
+		return errors.New("audit: a Run of this cache runs already")
+	}
+	defer stop()
+	a := &audit[K, V]{of: of, o: o, pick: pick}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(of.Closing, func() { cancel(cache.ErrClosed) })()
+	for ctx.Err() == nil {
+		var failed error
+		contain.Call(func() error { return a.step(ctx) }, func(err error) { failed = err }) // Equal and Stale are the user's
+		if failed != nil && ctx.Err() == nil {
+			of.Counts.Failed.Add(1)
+			of.Log.Warn("a value could not be compared with the source", "error", failed)
+		}
+		wait.Sleep(ctx, wait.Jitter(time.Duration(float64(time.Second)/o.Rate), 0.2))
+	}
+	if errors.Is(context.Cause(ctx), cache.ErrClosed) {
+		return cache.ErrClosed
+	}
+	return wait.Ended(ctx)
+}
+
+// An audit is a Run.
+type audit[K comparable, V any] struct {
+	of       audited.Cache[K, V]
+	o        Options[K, V]
+	pick     func() (K, bool)
+	suspects []suspect[K] // in the order of their times
+}
+
+// A suspect is a value that differed from the source.
+type suspect[K comparable] struct {
+	key K
+	was any       // audited.Look.Stored
+	at  time.Time // to look again
+}
+
+const mostSuspects = 10_000 // further ones are not looked at a second time
+
+// step looks at a suspect whose time has come, or at a key that was read lately.
+func (a *audit[K, V]) step(ctx context.Context) error {
+	if len(a.suspects) > 0 && !time.Now().Before(a.suspects[0].at) {
+		s := a.suspects[0]
+		a.suspects = a.suspects[1:]
+		return a.judge(ctx, s)
+	}
+	key, ok := a.pick()
+	if !ok {
+		return nil
+	}
+	look, equal, err := a.compare(ctx, key)
+	if err != nil || !look.There {
+		return err
+	}
+	a.of.Counts.Compared.Add(1)
+	if !equal && len(a.suspects) < mostSuspects {
+		a.suspects = append(a.suspects, suspect[K]{key, look.Stored, time.Now().Add(a.o.Settle)})
+	}
+	return nil
+}
+
+// judge looks at a suspect again. What was invalidated meanwhile is gone, or was loaded anew.
+func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
+	look, equal, err := a.compare(ctx, s.key)
+	switch {
+	case err != nil:
+		return err
+	case !look.There || look.Stored != s.was || equal:
+		a.of.Counts.Raced.Add(1)
+		return nil
+	}
+	a.of.Stale(look.Age)
+	if a.o.Heal {
+		if err := a.of.Invalidate(ctx, s.key); err != nil {
+			return err
+		}
+		a.of.Counts.Healed.Add(1)
+	}
+	if a.o.Stale == nil {
+		a.of.Log.Error("a value is stale that nobody has invalidated", logonce.Name("key", look.ID), "age", look.Age)
+		return nil
+	}
+	a.o.Stale(StaleValue[K, V]{Key: s.key, Cached: look.Cached, Source: look.Source, Gone: look.Gone, Age: look.Age})
+	return nil
+}
+
+// compare reads what is served for key and then the source.
+func (a *audit[K, V]) compare(ctx context.Context, key K) (look audited.Look[V], equal bool, err error) {
+	look, err = a.of.Look(ctx, key)
+	switch {
+	case err != nil || !look.There || look.Gone:
+		return look, false, err
+	case a.o.Equal != nil:
+		return look, a.o.Equal(look.Cached, look.Source), nil
+	}
+	one, err := a.of.Encode(look.Cached)
+	if err != nil {
+		return look, false, err
+	}
+	other, err := a.of.Encode(look.Source)
+	return look, bytes.Equal(one, other), err
+}
