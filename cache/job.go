@@ -66,6 +66,7 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	if !j.done.CompareAndSwap(false, true) {
 		return
 	}
+	j.loaded.err = err
 	failpoint.At("finish")
 	defer c.land(j, answer, err) // also if what follows does not return: hooks are the user's, and may call Goexit
 	j.waiter.Close()

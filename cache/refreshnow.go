@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/levee-go/levee/internal/fleet"
@@ -35,9 +34,7 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var mu sync.Mutex // guards failed
 	var failed BatchError
-	var left sync.WaitGroup
 	jobs := make([]*job[K, V], 0, len(keys))
 	for i, key := range keys {
 		f, err := c.flights.Apart(ctx, ids[i])
@@ -45,31 +42,21 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 			failed.add(key, named(err))
 			continue
 		}
-		j := c.newJob(ctx, key, f)
-		left.Add(1)
-		j.ended = func(j *job[K, V], err error) {
-			defer left.Done()
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed.add(j.key, named(err))
-			}
-		}
-		jobs = append(jobs, j)
+		jobs = append(jobs, c.newJob(ctx, key, f))
 	}
 	c.detach(jobs)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if len(jobs) > 0 {
-			c.inParts(jobs, c.replace)
-		}
-		left.Wait()
+		c.inParts(jobs, c.replace)
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
 		return wait.Ended(ctx)
+	}
+	for _, j := range jobs {
+		addTo(&failed, j.key)(j.loaded.err)
 	}
 	if len(failed.Causes) > 0 {
 		return &failed

@@ -1,11 +1,11 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -69,20 +69,26 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 	if o.Concurrency <= 0 {
 		o.Concurrency = 8
 	}
-	w := &warming[K, V]{c: c, ctx: ctx, o: o, began: time.Now(), slots: make(chan struct{}, o.Concurrency)}
+	if o.Progress == nil {
+		o.Progress = func(WarmProgress) {}
+	}
 	size := maxBatch
 	if o.Rate > 0 {
 		size = min(max(o.Rate/100, 1), maxBatch) // a hundred small parts a second disturb less than a few large ones
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.closing, cancel)()
+	w := &warming[K, V]{c: c, ctx: ctx, o: o, began: time.Now(), slots: make(chan struct{}, o.Concurrency)}
 	part := make([]K, 0, size)
 	for key := range keys {
-		if part = append(part, key); len(part) < size {
-			continue
+		if part = append(part, key); len(part) == size {
+			w.take(part)
+			part = part[:0]
 		}
-		if !w.take(part) {
-			return w.end()
+		if ctx.Err() != nil {
+			break
 		}
-		part = part[:0]
 	}
 	w.take(part)
 	return w.end()
@@ -91,114 +97,86 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 // A warming is a Warm that runs.
 type warming[K comparable, V any] struct {
 	c     *Cache[K, V]
-	ctx   context.Context
+	ctx   context.Context // ends with that of the caller, and with the cache
 	o     WarmOptions
 	began time.Time
-	slots chan struct{}  // one for each call of the source that may run
-	calls sync.WaitGroup // of the source that run or are put off
+	slots chan struct{} // a place for each call of the source that runs or is put off
 
 	mu       sync.Mutex // guards what follows
 	progress WarmProgress
 	failed   BatchError
 }
 
-// take takes up a part of the keys when it is time for them. It reports false when the
-// Warm has to end.
-func (w *warming[K, V]) take(keys []K) bool {
+// take takes up a part of the keys when it is time for them. It returns when the last of
+// its loads has begun.
+func (w *warming[K, V]) take(keys []K) {
 	if w.o.Rate > 0 {
-		w.sleep(time.Until(w.began.Add(time.Duration(float64(w.now().Keys) / float64(w.o.Rate) * float64(time.Second)))))
+		wait.Sleep(w.ctx, time.Until(w.began.Add(time.Duration(float64(w.now().Keys)/float64(w.o.Rate)*float64(time.Second)))))
 	}
-	if w.stopped() {
-		return false
+	if w.ctx.Err() != nil {
+		return
 	}
 	w.mu.Lock()
 	w.progress.Keys += len(keys)
 	w.mu.Unlock()
-	w.look(keys)
-	if w.o.Progress != nil {
-		w.o.Progress(w.now())
+	size := maxBatch
+	if w.c.source.LoadMany == nil {
+		size = 1
 	}
-	return !w.stopped()
+	for jobs := range slices.Chunk(w.look(keys), size) {
+		if w.slot() {
+			go func() {
+				defer func() { <-w.slots }()
+				w.run(jobs)
+			}()
+			continue
+		}
+		for _, j := range jobs {
+			w.c.finish(j, found[V]{}, w.ctx.Err())
+		}
+	}
+	w.o.Progress(w.now())
 }
 
-// end waits for the loads and returns the error of the Warm.
-func (w *warming[K, V]) end() error {
-	loaded := make(chan struct{})
-	go func() { w.calls.Wait(); close(loaded) }()
-	var ended error
+// slot waits for a slot. It reports false if the Warm has to end.
+func (w *warming[K, V]) slot() bool {
 	select {
-	case <-loaded:
+	case w.slots <- struct{}{}:
+		return true
 	case <-w.ctx.Done():
-	}
-	switch {
-	case w.c.closed():
-		ended = ErrClosed
-	case w.ctx.Err() != nil:
-		ended = wait.Ended(w.ctx)
-	}
-	if w.o.Progress != nil {
-		w.o.Progress(w.now())
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if failed := w.failed; len(failed.Causes) > 0 {
-		failed.Causes = maps.Clone(failed.Causes) // a load that goes on may still fail
-		return errors.Join(ended, &failed)
-	}
-	return ended
-}
-
-// look looks into Redis and starts the loads of the keys that are missing there. It
-// returns when the last load has started.
-func (w *warming[K, V]) look(keys []K) {
-	c, tries := w.c, warmTries{}
-	for len(keys) > 0 {
-		call := &warmCall[K, V]{w: w}
-		jobs := w.jobs(keys, call)
-		if len(jobs) == 0 {
-			return
-		}
-		var missing, unanswered []*job[K, V]
-		c.contained(jobs, func() { missing, unanswered = c.look(jobs[0].ctx, jobs) })
-		for _, j := range unanswered {
-			c.finish(j, found[V]{}, errNoRedis)
-		}
-		size := maxBatch
-		if c.source.LoadMany == nil {
-			size = 1
-		}
-		for jobs := range slices.Chunk(missing, size) {
-			w.start(jobs)
-		}
-		keys = w.putOff(&tries, call.refused)
+		return false
 	}
 }
 
-// jobs makes the jobs of keys, whose ends call hears of.
-func (w *warming[K, V]) jobs(keys []K, call *warmCall[K, V]) []*job[K, V] {
-	jobs, ctx := make([]*job[K, V], 0, len(keys)), flight.Detached(w.ctx)
+// look returns jobs for the keys that are not in Redis.
+func (w *warming[K, V]) look(keys []K) []*job[K, V] {
+	jobs := make([]*job[K, V], 0, len(keys))
 	for _, key := range keys {
 		contain.Call(func() error { // Source.Key and the filter are the user's
-			j, err := w.newJob(ctx, key)
+			j, err := w.newJob(key)
 			if err == nil {
-				call.adopt(j)
 				jobs = append(jobs, j)
 			}
 			return err
 		}, func(err error) {
 			if err != nil {
-				w.count(key, err)
+				w.count(key, err, true)
 			}
 		})
 	}
-	return jobs
+	if len(jobs) > 0 { // what Redis does not answer for goes on to the lease step, which puts it off
+		w.c.contained(jobs, func() { w.c.look(jobs[0].ctx, jobs) })
+	}
+	return slices.DeleteFunc(jobs, func(j *job[K, V]) bool {
+		return j.done.Load() && !w.count(j.key, j.loaded.err, true)
+	})
 }
 
 // newJob makes the job of a key, or returns errElsewhere for one that needs none.
-func (w *warming[K, V]) newJob(ctx context.Context, key K) (*job[K, V], error) {
+func (w *warming[K, V]) newJob(key K) (*job[K, V], error) {
 	c := w.c
 	id, err := c.id(key)
-	if err != nil {
+	if err = cmp.Or(err, w.ctx.Err()); err != nil {
 		return nil, err
 	}
 	if !c.fleet.Shared() {
@@ -213,108 +191,38 @@ func (w *warming[K, V]) newJob(ctx context.Context, key K) (*job[K, V], error) {
 	if err != nil {
 		return nil, err
 	}
-	j := c.newJob(ctx, key, f)
+	j := c.newJob(flight.Detached(w.ctx), key, f)
 	j.class, j.warms = background, true
 	return j, nil
 }
 
-// start loads the keys of jobs with one call of the source, when there is a place for it.
-func (w *warming[K, V]) start(jobs []*job[K, V]) {
-	var err error
-	select {
-	case w.slots <- struct{}{}:
-	case <-w.ctx.Done():
-		err = w.ctx.Err()
-	case <-w.c.closing.Done():
-		err = ErrClosed
-	}
-	if err != nil {
-		for _, j := range jobs {
-			w.c.finish(j, found[V]{}, err)
-		}
-		return
-	}
-	w.calls.Go(func() {
-		defer func() { <-w.slots }()
-		w.run(jobs)
-	})
-}
-
-// run loads the keys of jobs, again and again as long as the source is not asked for some
-// of them. It keeps its place meanwhile, so that a Warm of a busy source asks seldom.
+// run loads the keys of jobs, and those again that are put off. It keeps its slot
+// meanwhile, so that a Warm of a busy source asks seldom.
 func (w *warming[K, V]) run(jobs []*job[K, V]) {
-	for tries := (warmTries{}); len(jobs) > 0; {
-		call := &warmCall[K, V]{w: w}
+	for putOffs, loaded := 0, 0; len(jobs) > 0; putOffs++ {
+		if now := w.now().Loaded; now > loaded {
+			putOffs, loaded = 0, now
+		}
+		_ = <-contain.Go(func() error { // a codec may call Goexit
+			w.c.contained(jobs, func() { w.c.rebuild(jobs) })
+			return nil
+		})
+		var again []K
 		for _, j := range jobs {
-			call.adopt(j)
+			if w.count(j.key, j.loaded.err, putOffs == maxPutOffs) {
+				again = append(again, j.key)
+			}
 		}
-		w.c.contained(jobs, func() { w.c.rebuild(jobs) })
-		call.left.Wait()
-		jobs = w.jobs(w.putOff(&tries, call.refused), &warmCall[K, V]{w: w})
-	}
-}
-
-// warmTries counts the put-offs since the Warm has loaded something.
-type warmTries struct{ putOffs, loaded int }
-
-// putOff waits before keys that were refused are tried again, and returns them: none if
-// they have failed or the Warm has to end.
-func (w *warming[K, V]) putOff(t *warmTries, refused []warmRefusal[K]) (keys []K) {
-	if len(refused) == 0 {
-		return nil
-	}
-	if loaded := w.now().Loaded; loaded > t.loaded {
-		t.loaded, t.putOffs = loaded, 0
-	}
-	if t.putOffs == maxPutOffs {
-		for _, r := range refused {
-			w.count(r.key, r.err)
+		if len(again) > 0 {
+			wait.Sleep(w.ctx, wait.Jitter(firstPutOff<<putOffs, 0.25))
 		}
-		return nil
+		jobs = w.look(again)
 	}
-	w.sleep(wait.Jitter(firstPutOff<<t.putOffs, 0.25))
-	t.putOffs++
-	for _, r := range refused {
-		keys = append(keys, r.key)
-	}
-	if w.stopped() {
-		return nil
-	}
-	return keys
 }
 
-// A warmCall hears of the ends of jobs that go through a step together.
-type warmCall[K comparable, V any] struct {
-	w       *warming[K, V]
-	left    sync.WaitGroup
-	refused []warmRefusal[K] // guarded by warming.mu
-}
-
-// A warmRefusal is a key that the source was not asked for.
-type warmRefusal[K comparable] struct {
-	key K
-	err error
-}
-
-// adopt has the call hear of the end of j, and nobody else.
-func (call *warmCall[K, V]) adopt(j *job[K, V]) {
-	call.left.Add(1)
-	j.ended = call.ended
-}
-
-func (call *warmCall[K, V]) ended(j *job[K, V], err error) {
-	defer call.left.Done()
-	if errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis) {
-		call.w.mu.Lock()
-		defer call.w.mu.Unlock()
-		call.refused = append(call.refused, warmRefusal[K]{j.key, err})
-		return
-	}
-	call.w.count(j.key, err)
-}
-
-// count notes how a key has ended.
-func (w *warming[K, V]) count(key K, err error) {
+// count notes how a key has ended. It reports true, and notes nothing, if the key is put
+// off: the source was not asked, and this is not the last time that it could be.
+func (w *warming[K, V]) count(key K, err error, last bool) (putOff bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -322,7 +230,9 @@ func (w *warming[K, V]) count(key K, err error) {
 		w.progress.Loaded++
 	case errors.Is(err, errElsewhere):
 		w.progress.Skipped++
-	case w.stopped():
+	case w.ctx.Err() != nil, w.c.closed():
+	case !last && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis)):
+		return true
 	default:
 		if w.progress.Failed++; len(w.failed.Causes) < maxCauses {
 			w.failed.add(key, named(err))
@@ -330,6 +240,7 @@ func (w *warming[K, V]) count(key K, err error) {
 			w.failed.Others++
 		}
 	}
+	return false
 }
 
 func (w *warming[K, V]) now() WarmProgress {
@@ -338,12 +249,22 @@ func (w *warming[K, V]) now() WarmProgress {
 	return w.progress
 }
 
-func (w *warming[K, V]) stopped() bool { return w.ctx.Err() != nil || w.c.closed() }
-
-// sleep returns after d, or when the Warm has to end.
-func (w *warming[K, V]) sleep(d time.Duration) {
-	ctx, cancel := context.WithCancel(w.ctx)
-	defer cancel()
-	defer context.AfterFunc(w.c.closing, cancel)()
-	wait.Sleep(ctx, d)
+// end waits for the loads and returns the error of the Warm.
+func (w *warming[K, V]) end() error {
+	for range cap(w.slots) {
+		w.slot()
+	}
+	w.o.Progress(w.now())
+	var ended error
+	if w.c.closed() {
+		ended = ErrClosed
+	} else if w.ctx.Err() != nil {
+		ended = wait.Ended(w.ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.failed.Causes) > 0 { // what goes on when ctx has ended is not counted, so it does not change them
+		return errors.Join(ended, &w.failed)
+	}
+	return ended
 }

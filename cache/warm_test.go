@@ -3,7 +3,9 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -281,3 +283,42 @@ func TestWarmFillsRedisWithWhatTheProcessHas(t *testing.T) {
 		}
 	})
 }
+
+// A function of the user's that panics or ends its goroutine fails its key, and the Warm goes
+// on: without a goroutine of its own for each call, the key was counted by nothing.
+func TestAWarmCountsTheKeysOfFunctionsThatDoNotReturn(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		rows := newRows(r, upTo(1, 4)...)
+		source := rows.source()
+		source.Key = func(key int64) string {
+			if key == 2 {
+				panic("no id")
+			}
+			return strconv.FormatInt(key, 10)
+		}
+		c := open(r, source, func(o *cache.Options) { o.Codec = ending{} })
+		rows.put(3, "Goexit")
+		var last cache.WarmProgress
+		err := c.Warm(r.ctx, slices.Values(upTo(1, 4)), cache.WarmOptions{Progress: func(p cache.WarmProgress) { last = p }})
+		var panicked *cache.PanicError
+		if !errors.As(err, &panicked) || !errors.Is(err, cache.ErrGoexit) {
+			r.Errorf("Warm: %v", err)
+		}
+		if want := (cache.WarmProgress{Keys: 4, Loaded: 2, Failed: 2}); last != want {
+			r.Errorf("got %+v, want %+v", last, want)
+		}
+	})
+}
+
+// ending is a codec of texts that ends the goroutine when it meets "Goexit".
+type ending struct{}
+
+func (ending) Marshal(v any) ([]byte, error) {
+	text := v.(string)
+	if text == "Goexit" {
+		runtime.Goexit()
+	}
+	return []byte(text), nil
+}
+
+func (ending) Unmarshal(data []byte, v any) error { *v.(*string) = string(data); return nil }
