@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache/internal/audited"
+	"github.com/levee-go/levee/cache/internal/follow"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
@@ -89,8 +90,8 @@ type Cache[K comparable, V any] struct {
 	doubting      atomic.Bool                   // an id is looked at that the filter denies, see compareFilter
 	closing       context.Context
 	close         context.CancelFunc
-	loading       tasks // loads, also those that are left behind
-	fed           feeds
+	loading       tasks                             // loads, also those that are left behind
+	fed           follow.Cache                      // what Follow needs and has done
 	sample        atomic.Pointer[audited.Sample[K]] // of an audit that runs
 	log           *logonce.Log
 	counts        counters
@@ -151,7 +152,9 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		return nil, named(err)
 	}
 	c.closing, c.close = context.WithCancel(context.Background())
-	c.fed.name, c.fed.rdb, c.fed.logger, c.fed.closing = o.Name, rdb, o.Logger, c.closing
+	c.fed.Name, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, rdb, o.Logger, c.closing
+	c.fed.Clear, c.fed.Invalidate = c.Clear, c.invalidate
+	c.fed.Announce, c.fed.Ensure, c.fed.Remove = c.announce, c.ensure, c.removeFromFilter
 	return c, nil
 }
 
@@ -185,4 +188,23 @@ func (c *Cache[K, V]) Close() error {
 	c.local.Close()
 	c.releaseName()
 	return nil
+}
+
+// Check asks Redis whether the cache can work with it, for the start of a service and
+// for its readiness: whether it answers, as a master of version 6.2 or later, accepts
+// the client's password and database, lets it run every command of the cache and hear
+// other processes' messages, has the replicas for Options.Rebuild.WaitReplicas, and has
+// an eviction policy of the kind that suits a cache. It tries the commands on a key of
+// its own, which it takes away again; of a cluster it tries them on one node. A user of
+// Redis who may not use INFO hears nothing of evictions.
+//
+// The error names the cache and the cause. It matches ErrUnavailable if the cache has to
+// do without Redis: Gets are answered from the source then. Any other error says what
+// weakens a promise. Check takes some milliseconds; if Redis does not answer, some
+// seconds, or until ctx ends. Without Redis it returns nil, after Close ErrClosed.
+func (c *Cache[K, V]) Check(ctx context.Context) error {
+	if c.closed() {
+		return ErrClosed
+	}
+	return named(c.fleet.Check(ctx))
 }

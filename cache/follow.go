@@ -7,39 +7,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache/feed"
-	"github.com/levee-go/levee/internal/wait"
-	"github.com/levee-go/levee/lock"
-)
-
-// Following
-//
-// Every process of a fleet calls Follow; one of them has the lock and reads the feed:
-//
-//	lead    take the lock, whose lease has a fence
-//	claim   read the bookmark in Redis, and bar every follower with a lower fence from it
-//	open    the stream, at the bookmark
-//	read    a batch, and find the keys that it touches
-//	apply   invalidate them, and tell the filter
-//	keep    the new bookmark, under the fence
-//	remove  deleted keys from counting filters
-//	confirm to the feed
-//
-// Whatever happens between two of these steps, the next follower begins at the last
-// bookmark that was kept, and every change from there on comes again: nothing is kept before it is
-// applied, and nothing is confirmed to the database before it is kept. A follower that was
-// paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
-// keep a bookmark, because a later follower has claimed it with a higher fence.
-//
-// A Remove that comes twice takes other ids out of a counting filter. So it comes after
-// the bookmark was kept: what is lost in between stays in the filter and denies nobody.
-//
-// A stream that begins in the present is opened first, and then the caches are cleared: a
-// change that commits in between is in the stream, an earlier one is not in what is loaded
-// after the Clear.
-
-const (
-	maxGone      = 1 << 16          // ids of deleted rows that wait for the end of their transaction, for each cache
-	removeWithin = 30 * time.Second // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
+	"github.com/levee-go/levee/cache/internal/follow"
 )
 
 // Follow invalidates the keys of caches whose rows a feed says have changed, whoever has
@@ -74,39 +42,15 @@ const (
 // routes, with some caches that have a Redis and some that have none, and while
 // this process follows a feed of that name already.
 func Follow(ctx context.Context, from feed.Feed, routes ...Route) error {
-	for _, r := range routes {
-		if r.cache != nil {
-			defer r.cache.feeds().want(ctx)()
-		}
+	to := make([]follow.Route, len(routes))
+	for i, r := range routes {
+		to[i] = r.to
 	}
-	f, err := newFollower(from, routes)
-	if err != nil {
-		return err
+	err := follow.Run(ctx, from, to)
+	if errors.Is(err, follow.ErrClosed) {
+		return ErrClosed
 	}
-	defer f.close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	for _, c := range f.caches {
-		defer context.AfterFunc(c.feeds().closing, func() { cancel(ErrClosed) })()
-	}
-	pause := pauses()
-	for {
-		f.progress = false
-		err := f.lead(ctx)
-		switch {
-		case errors.Is(context.Cause(ctx), ErrClosed):
-			return ErrClosed
-		case ctx.Err() != nil:
-			return wait.Ended(ctx)
-		case errors.Is(err, lock.ErrConfig):
-			return fmt.Errorf("cache: %w", err)
-		}
-		f.failed(err)
-		if f.progress {
-			pause = pauses()
-		}
-		wait.Sleep(ctx, pause())
-	}
+	return err
 }
 
 // Follow is the function [Follow] for one cache, whose key is the primary key of every
@@ -115,146 +59,70 @@ func (c *Cache[K, V]) Follow(ctx context.Context, from feed.Feed) error {
 	return Follow(ctx, from, c.Route("", nil))
 }
 
-// lead follows the feed while this process has the lock.
-func (f *follower) lead(ctx context.Context) error {
-	if f.locker == nil {
-		return f.follow(ctx, 0)
-	}
-	return f.locker.Do(ctx, f.from.Name(), func(ctx context.Context, lease *lock.Lease) error {
-		return f.follow(ctx, lease.Fence())
-	})
-}
+// A Route says which keys of a cache a changed row touches. Make it with [Cache.Route] and
+// pass it to [Follow].
+type Route struct{ to follow.Route }
 
-// follow reads the feed until something fails that needs another stream.
-func (f *follower) follow(ctx context.Context, fence int64) (err error) {
-	if f.now, err = f.kept.claim(ctx, fence); err != nil {
-		return err
+// Route says which keys of the cache a changed row of table touches. The name is as the
+// feed gives it, "public.product" for example; "" is every table. keys is called with a row
+// as it was before a change and as it is after, so that a row that moves from one key to
+// another drops both. It may return none, or many, and is called by one goroutine at a time.
+//
+// With nil keys the key is the row's primary key, of one column, whose text is
+// the id: that of an integer or a string, unless Source.Key says otherwise. With a table
+// as well, a counting Options.Filter forgets the keys of deleted rows: let nobody else
+// Remove them.
+//
+// An error or a panic of keys keeps [Follow] from going on: it tries the change again until
+// the error is gone, and logs it. Return no keys for a row that does not matter. Rows of
+// before hold only what the database logs of them, which may be the primary key alone.
+func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
+	if keys == nil {
+		return Route{follow.Route{Cache: &c.fed, Table: table, Owns: table != "", IDs: func(row feed.Row, columns []string) ([]string, error) {
+			id, err := primaryKey(row, columns)
+			if err != nil || len(id) > c.o.MaxKey { // a key that is too long is in no cache
+				return nil, err
+			}
+			return []string{id}, nil
+		}}}
 	}
-	f.gone = map[followed][]string{}
-	stream, err := f.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	for _, c := range f.caches {
-		defer c.feeds().begin(f.reading)()
-	}
-	for {
-		batch, err := stream.Next(ctx)
-		if errors.Is(err, feed.ErrPositionLost) {
-			return errors.Join(err, f.lose(ctx, err))
-		}
-		if err != nil {
-			return err
-		}
-		f.reading.began(batch)
-		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
-			return err
-		}
-		if batch.Position != (feed.Position{}) {
-			if err := f.confirm(ctx, stream, batch); err != nil {
-				return err
+	return Route{follow.Route{Cache: &c.fed, Table: table, IDs: func(row feed.Row, _ []string) ([]string, error) {
+		all, err := keys(row)
+		ids := make([]string, 0, len(all))
+		for _, key := range all {
+			id, invalid := c.id(key)
+			if invalid == nil {
+				ids = append(ids, id)
 			}
 		}
-		f.reading.ended(batch)
-	}
+		return ids, err
+	}}}
 }
 
-// open opens the stream at the bookmark, or in the present.
-func (f *follower) open(ctx context.Context) (feed.Stream, error) {
-	if f.now.position != (feed.Position{}) {
-		stream, err := f.from.Open(ctx, f.now.position)
-		switch {
-		case err == nil:
-			// The follower that kept the bookmark may have died before it confirmed it.
-			if err = stream.Confirm(ctx, f.now.position); err == nil {
-				return f.cleared(ctx, stream)
-			}
-			_ = stream.Close()
-			return nil, err
-		case !errors.Is(err, feed.ErrPositionLost):
-			return nil, err
-		}
-		if err := f.lose(ctx, err); err != nil {
-			return nil, err
-		}
+func primaryKey(row feed.Row, columns []string) (string, error) {
+	if len(columns) != 1 {
+		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
 	}
-	f.now.removed = notYet
-	stream, err := f.from.Open(ctx, feed.Position{})
-	if err != nil {
-		return nil, err
-	}
-	return f.cleared(ctx, stream)
+	return row.Text(columns[0])
 }
 
-// cleared clears the caches that may hold what was changed before the stream begins.
-func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream, error) {
-	done := map[followed]bool{}
-	for _, r := range f.routes {
-		if done[r.cache] || !f.now.uncovered(r) {
-			continue
-		}
-		if err := f.insist(ctx, func() error { return r.cache.Clear(ctx) }); err != nil {
-			_ = stream.Close()
-			return nil, err
-		}
-		done[r.cache] = true
-		f.log.Warn("a cache was cleared, since it is not known from where on to follow the feed for it", "cache", r.cache.feeds().name)
-	}
-	return stream, nil
-}
+// FollowStats counts what [Follow] has done for a cache in this process. Of a fleet one
+// process reads a feed, so add up or take the highest over all processes.
+type FollowStats struct {
+	// Wanted says that [Follow] was called for the cache, and that neither its context nor
+	// the cache has ended since. It stays so when Follow has given up.
+	Wanted bool
 
-// lose gives the position up, so that the next stream begins in the present.
-func (f *follower) lose(ctx context.Context, cause error) error {
-	f.log.Error("changes are lost to the feed: the caches are cleared, their filters should be filled anew", "error", cause)
-	for _, c := range f.caches {
-		c.feeds().lost.Add(1)
-	}
-	f.now = bookmark{}
-	return f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) })
-}
-
-// apply has the caches forget what a batch has changed.
-func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
-	all, err := effectsOf(f.routes, batch)
-	if err != nil {
-		return err
-	}
-	for c, e := range all {
-		if err := c.apply(ctx, e); err != nil {
-			return err
-		}
-	}
-	for c, e := range all { // once: nothing fails any more
-		c.feeds().changes.Add(e.changes)
-		f.gone[c] = append(f.gone[c], e.gone[:min(len(e.gone), maxGone-len(f.gone[c]))]...)
-	}
-	for _, c := range f.caches {
-		c.feeds().batches.Add(1)
-	}
-	return nil
-}
-
-// confirm keeps the position of a batch whose changes are applied, has filters forget
-// what was deleted, and tells the feed.
-func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
-	order := batch.Position.Order
-	first := order > f.now.removed
-	if first || f.now.removed == notYet && batch.Behind <= 0 {
-		f.now.removed = order
-	}
-	f.now.position, f.now.covers = batch.Position, covers(f.routes)
-	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {
-		return err
-	}
-	if first && !batch.Committed.IsZero() && time.Since(batch.Committed) < removeWithin {
-		for c, ids := range f.gone {
-			if len(ids) > 0 {
-				c.remove(ctx, ids)
-			}
-		}
-	}
-	clear(f.gone)
-	f.progress = true
-	return stream.Confirm(ctx, batch.Position)
+	Following bool   // this process reads a feed for the cache
+	Batches   uint64 // of a feed that were dealt with, whether or not they concerned the cache
+	Changes   uint64 // of rows that concerned the cache
+	Failures  uint64 // of the feed, of Redis or of a route, that were tried again
+	Lost      uint64 // positions that the feed had lost, after which the cache was cleared
+	// Lag is how long ago the changes were committed that are being dealt with, or were
+	// last if the database holds more, as far as the clocks of host and database agree. 0
+	// when all is dealt with.
+	Lag time.Duration
+	// Behind is how many bytes of its log the database holds that are not dealt with,
+	// or rows of an outbox, when the feed told last. 0 if it does not tell.
+	Behind int64
 }

@@ -198,39 +198,6 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 	}
 }
 
-// Defect: a follower that stood still for longer than its lease moves the position back
-// when it goes on; or a call of its own that was held up on its way does.
-func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
-	server := start(t)
-	rdb := server.Client(t)
-	text := func() string { return rdb.HGet(t.Context(), bookmarkKey(), "p").Val() }
-	old, next := cache.NewBookmarks(rdb, "shop"), cache.NewBookmarks(rdb, "shop")
-	if at, err := old.Claim(t.Context(), 7); err != nil || at != (feed.Position{}) {
-		t.Fatal(at, err)
-	}
-	if err := errors.Join(old.Keep(t.Context(), "a", 1), old.Keep(t.Context(), "b", 2)); err != nil {
-		t.Fatal(err)
-	}
-	old.CallsAgain() // as if the first Keep had been held up
-	if err := old.Keep(t.Context(), "a", 1); err == nil || text() != "b" {
-		t.Errorf("a late call has its way: %v, %q", err, text())
-	}
-	if at, err := next.Claim(t.Context(), 8); err != nil || at != (feed.Position{Text: "b", Order: 2}) {
-		t.Errorf("got %v, %v", at, err)
-	}
-	for range 3 {
-		if err := old.Keep(t.Context(), "c", 3); err == nil || text() != "b" {
-			t.Errorf("a follower that was overtaken has its way: %v, %q", err, text())
-		}
-	}
-	if _, err := old.Claim(t.Context(), 7); err == nil {
-		t.Error("a follower that was overtaken has claimed the position")
-	}
-	if err := next.Keep(t.Context(), "d", 4); err != nil || text() != "d" {
-		t.Errorf("got %v, %q", err, text())
-	}
-}
-
 // Bad routes: the error names table and cause, the position stays, and once the route
 // works the change is dealt with.
 func TestARouteThatFailsKeepsThePosition(t *testing.T) {

@@ -3,10 +3,189 @@ package cache
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
 )
+
+// Refresh loads keys anew from the source, for everybody, while their old values go on to
+// answer. When it returns nil, no Get that starts afterwards, in any process, takes from
+// Redis or from a rebuild under way what was there before; local tiers of other processes
+// follow as soon as the message arrives. It is for a change that was made elsewhere, of a
+// key that is read too often to be dropped: [Cache.Invalidate] makes the next reader wait
+// for the load. A key that does not exist any more is one whose new value is that.
+//
+// It takes the keys' leases from whoever loads them, since such a load may have begun
+// before the change. A key that a writer holds it invalidates: its value is dropped at
+// the end of the write anyway.
+//
+// Refresh returns when ctx ends; what it has begun goes on. For keys whose load failed,
+// whose old values go on to answer, or that Redis did not confirm (ErrUnavailable), the
+// error is a [*BatchError]. It may also return ErrInvalidKey, ErrClosed, or the error of
+// a ctx that has ended.
+func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
+	keys = unique(keys)
+	ids, err := c.check(keys...)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var failed BatchError
+	jobs := make([]*job[K, V], 0, len(keys))
+	for i, key := range keys {
+		f, err := c.flights.Apart(ctx, ids[i])
+		if err != nil {
+			failed.add(key, named(err))
+			continue
+		}
+		jobs = append(jobs, c.newJob(ctx, key, f))
+	}
+	c.detach(jobs)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.inParts(jobs, c.replace)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return wait.Ended(ctx)
+	}
+	for _, j := range jobs {
+		addTo(&failed, j.key)(j.loaded.err)
+	}
+	if len(failed.Causes) > 0 {
+		return &failed
+	}
+	return nil
+}
+
+// replace takes the leases of jobs and loads, until each value has replaced what stands
+// there. Whoever overtakes a load has taken its lease away, and may not have published
+// yet: so the job loads again, at most maxOvertaken times, and then invalidates.
+func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
+	for overtaken := 0; len(jobs) > 0; overtaken++ {
+		if overtaken > maxOvertaken {
+			c.invalidateInstead(jobs)
+			return
+		}
+		jobs = c.attemptReplace(jobs)
+	}
+}
+
+// attemptReplace is attempt for a Refresh: place, lease, load and publish. It returns the
+// jobs that somebody has overtaken.
+func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
+	ctx, stop := c.loadContext(jobs[0].ctx)
+	defer stop()
+	place, refusal := c.acquire(ctx, jobs)
+	if refusal != nil {
+		c.finishRefused(jobs, refusal)
+		return nil
+	}
+	defer place.Release()
+	if jobs = c.claimed(jobs); len(jobs) == 0 {
+		return nil
+	}
+	leases := make([]fleet.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+	}
+	renewal := c.fleet.KeepRenewing(jobs[0].ctx, leases)
+	defer renewal.Stop() // after a panic
+	c.load(ctx, place, jobs)
+	renewal.Stop()
+	return c.replaceLoaded(jobs)
+}
+
+// claimed returns the jobs whose leases it has taken, and ends the others.
+func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
+	ids := make([]string, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.id
+	}
+	var held []*job[K, V]
+	for i, grant := range c.fleet.Claim(jobs[0].ctx, ids...) {
+		switch j := jobs[i]; grant.Verdict {
+		case fleet.Granted:
+			j.lease = grant.Lease
+			claimed = append(claimed, j)
+		case fleet.Held:
+			held = append(held, j)
+		default:
+			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not answer", ErrUnavailable))
+		}
+	}
+	c.invalidateInstead(held)
+	return claimed
+}
+
+// replaceLoaded publishes what jobs have loaded under leases that were claimed, in place of
+// what stands there, and returns the jobs that somebody has overtaken.
+func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
+	ctx := jobs[0].ctx
+	var replacing, unstorable []*job[K, V]
+	var values []fleet.Publication
+	for _, j := range jobs {
+		if j.loaded.err != nil {
+			c.fleet.Abort(ctx, j.lease)
+			c.finish(j, found[V]{}, j.loaded.err)
+			continue
+		}
+		if value, _ := c.publication(j); j.storable {
+			replacing, values = append(replacing, j), append(values, value)
+		} else {
+			unstorable = append(unstorable, j)
+		}
+	}
+	c.invalidateInstead(unstorable)
+	if len(replacing) == 0 {
+		return nil
+	}
+	if !c.fleet.Shared() {
+		// The old value ends here, so that what has been read of it cannot fill the local
+		// tier later, and an invalidation from now on ends the new one.
+		for _, j := range replacing {
+			c.forgetLocal([]string{j.id})
+			j.mark = c.local.Mark(j.id)
+		}
+	}
+	for i, outcome := range c.fleet.Replace(ctx, values...) {
+		j := replacing[i]
+		switch {
+		case outcome.Err != nil:
+			c.forgetLocal([]string{j.id}) // it may have been published
+			c.finish(j, found[V]{}, fmt.Errorf("%w: the new value is not confirmed", ErrUnavailable))
+		case !outcome.Published:
+			overtaken = append(overtaken, j)
+		case c.fleet.Shared():
+			c.forgetLocal([]string{j.id})
+			c.finish(j, found[V]{}, nil)
+		default:
+			c.fill(j, j.loaded.entry, j.size, time.Now())
+			c.finish(j, found[V]{}, nil)
+		}
+	}
+	return overtaken
+}
+
+// invalidateInstead ends jobs by dropping what stands there: their new values cannot be
+// put in its place.
+func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
+	for _, j := range jobs {
+		err := c.invalidate(flight.Detached(j.ctx), []string{j.id})
+		if err != nil { // of Refresh, which changes nothing, one error says it all
+			err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
+		}
+		c.finish(j, found[V]{}, err)
+	}
+}
 
 // refresh loads a value in the background while the one that stands in Redis, seen,
 // still answers: under the lease, so at most once in all processes. It does nothing if

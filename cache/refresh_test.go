@@ -3,327 +3,268 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/redistest"
 )
 
-// staleAfterASecond makes values stale after a second, for an hour.
-func staleAfterASecond(o *cache.Options) {
-	o.TTL, o.StaleWhileRevalidate, o.StaleIfError, o.EarlyRefresh, o.Jitter = time.Second, time.Hour, -1, -1, -1
+// refreshing is a Refresh that goes on beside the test.
+func (p *probe[K, V]) refreshing(ctx context.Context, keys ...K) <-chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- p.Refresh(ctx, keys...) }()
+	return ended
 }
 
-// fallbackAfterASecond makes values fallbacks after a second, for an hour.
-func fallbackAfterASecond(o *cache.Options) {
-	o.TTL, o.StaleWhileRevalidate, o.StaleIfError, o.Jitter = time.Second, -1, time.Hour, -1
-}
-
-// pastTTL sleeps until values of a second's TTL are past it.
-func pastTTL() { time.Sleep(1100 * time.Millisecond) }
-
-var overRedis = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}}
-
-// A refresh that a caller waits for, or one by each process, fails this.
-func TestWhatIsStaleIsRefreshedOnceWhileItAnswers(t *testing.T) {
-	inCells(t, overRedis, func(r *rig) {
-		source, gate := newRows(r, 1), newLatch()
-		caches := []*probe[int64, string]{open(r, source.source(), staleAfterASecond), open(r, source.source(), staleAfterASecond)}
-		for _, c := range caches {
-			c.gives(r, 1, "v1")
-		}
-		source.put(1, "v2")
-		source.slowly(gate.wait)
-		pastTTL()
-		for round := range 3 {
-			for _, c := range caches {
-				if got, err := c.Fetch(r.ctx, 1); err != nil || got.Value != "v1" || !got.Stale {
-					r.Errorf("got %+v, %v, want v1, stale", got, err)
-				}
-			}
-			if round == 0 {
-				gate.arrived(r)
-			}
-		}
-		close(gate.open)
-		for _, c := range caches {
-			r.eventually("the new value answers", func() bool { return must(c.Get(r.ctx, 1)) == "v2" })
-		}
-		if n := source.loads(1); n != 2 {
-			r.Errorf("%d loads, want 2: the first, and one refresh", n)
-		}
-		r.eventually("a refresh is counted", func() bool { return caches[0].Stats().Refreshed+caches[1].Stats().Refreshed > 0 })
-	})
-}
-
-// Without the lease, the refresh would bring back the value from before the
-// invalidation.
-func TestAnInvalidationBeatsARefreshUnderWay(t *testing.T) {
-	inCells(t, overRedis, func(r *rig) {
-		source, gate := newRows(r, 1), newLatch()
-		c, other := open(r, source.source(), staleAfterASecond), open(r, source.source(), staleAfterASecond)
-		c.gives(r, 1, "v1")
-		source.slowly(gate.wait)
-		pastTTL()
-		c.gives(r, 1, "v1")
-		gate.arrived(r)
-		source.slowly(nil)
-		source.put(1, "v2")
-		if err := other.Invalidate(r.ctx, 1); err != nil {
-			r.Fatal(err)
-		}
-		close(gate.open)
-		r.eventually("the refresh is refused", func() bool { return c.Stats().Rebuild.Refused == 1 })
-		other.gives(r, 1, "v2")
-		r.eventually("the new value answers", func() bool { return must(c.Get(r.ctx, 1)) == "v2" })
-		if n := c.Stats().Refreshed; n != 0 {
-			r.Errorf("%d refreshes count as successful", n)
-		}
-	})
-}
-
-// Without the hold, every reader would begin another refresh from a source that fails.
-func TestAFailedRefreshRestsForAMoment(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), staleAfterASecond, func(o *cache.Options) { o.Rebuild.ErrorHold = time.Second })
-		c.gives(r, 1, "v1")
-		source.slowly(func(context.Context, int64) error { panic("ouch") })
-		pastTTL()
-		source.forget()
-		for range 40 {
-			c.gives(r, 1, "v1")
-			time.Sleep(100 * time.Millisecond)
-		}
-		if n := source.loads(1); n < 3 || n > 6 {
-			r.Errorf("%d loads in 4 s, want about one a second", n)
-		}
-		if s := c.Stats(); s.Refreshes != uint64(source.loads(1)) || s.Refreshed != 0 || s.LoadErrors != s.Refreshes {
-			r.Errorf("of failed refreshes: %+v", s)
-		}
-	})
-}
-
-// Without the bound, many values that end together would be a stampede of refreshes.
-func TestRefreshesAreBounded(t *testing.T) {
-	for name, test := range map[string]struct {
-		refreshes int
-		most      uint64
-	}{"two": {2, 2}, "none": {-1, 0}} {
-		t.Run(name, func(t *testing.T) {
-			inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-				source, gate := newRows(r, 1, 2, 3), newLatch()
-				c := open(r, source.source(), staleAfterASecond, func(o *cache.Options) { o.Refreshes = test.refreshes })
-				all := func() {
-					for key := range int64(3) {
-						c.gives(r, key+1, "v1")
-					}
-					synctest.Wait()
-				}
-				all()
-				source.slowly(gate.wait)
-				pastTTL()
-				all()
-				if n := c.Stats().Refreshes; n != test.most {
-					r.Errorf("%d refreshes begun, want %d", n, test.most)
-				}
-				close(gate.open)
-				synctest.Wait()
-				all()
-				if n := c.Stats().Refreshes; test.most > 0 && n != 3 {
-					r.Errorf("%d refreshes begun when the others had ended, want 3", n)
-				}
-			})
-		})
+// settle waits in a bubble until nobody has anything to do: what was filled is there.
+func (r *rig) settle() {
+	if r.redis != "real" {
+		synctest.Wait()
 	}
 }
 
-// A refresh of one key that begins inside the load of another is no part of that load:
-// nobody waits for it, so it may ask for that other key.
-func TestARefreshStartedByALoadMayAskForItsKey(t *testing.T) {
-	inCells(t, overRedis, func(r *rig) {
-		var c *probe[int64, string]
-		asked, refreshing := make(chan error, 1), atomic.Bool{}
-		c = open(r, cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
-			var err error
-			switch {
-			case key == 1:
-				_, err = c.Get(ctx, 2)
-			case refreshing.Load():
-				_, err := c.Get(ctx, 1)
-				asked <- err
-			}
-			return "v1", err
-		}}, staleAfterASecond)
-		c.gives(r, 2, "v1")
-		refreshing.Store(true)
-		pastTTL()
-		c.gives(r, 1, "v1")
-		if err := <-asked; err != nil {
-			r.Errorf("the refresh of 2 gets %v for 1", err)
+// An Invalidate and a Get would have the readers wait for the load.
+func TestARefreshedValueIsForEverybodyAndTheOldOneAnswersUntilThen(t *testing.T) {
+	cells := []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real", local: true}, {redis: "none", local: true}}
+	inCells(t, cells, func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		c := open(r, source.source())
+		caches := []*probe[int64, string]{c}
+		if r.rdb != nil {
+			caches = append(caches, open(r, source.source()))
 		}
-	})
-}
-
-func TestAFallbackAnswersWhenTheLoadFails(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
-		source := newRows(r, 1)
-		c, other := open(r, source.source(), fallbackAfterASecond, func(o *cache.Options) { o.Rebuild.ErrorHold = time.Minute }),
-			open(r, source.source(), fallbackAfterASecond)
-		c.gives(r, 1, "v1")
-		pastTTL()
-		source.slowly(func(context.Context, int64) error { return errBroken })
-		for range 5 {
-			if got, err := c.Fetch(r.ctx, 1); err != nil || got.Value != "v1" || !got.Stale || got.Tier != cache.TierRedis {
-				r.Errorf("got %+v, %v, want the fallback", got, err)
-			}
+		for _, c := range caches {
+			c.gives(r, 1, "v1")
+			r.settle()
+			c.comesFrom(r, 1, r.near())
 		}
-		if s := c.Stats(); source.loads(1) != 2 || s.Fallbacks != 5 || s.LoadErrors != 1 {
-			r.Errorf("%d loads, want the first and one while its error is held: %+v", source.loads(1), s)
-		}
-		// After an invalidation the fallback does not answer, and the held error neither.
-		source.slowly(nil)
 		source.put(1, "v2")
-		if err := other.Invalidate(r.ctx, 1); err != nil {
-			r.Error(err)
+		source.slowly(gate.wait)
+		ended := c.refreshing(r.ctx, 1)
+		gate.arrived(r)
+		for _, c := range caches {
+			c.gives(r, 1, "v1")
 		}
+		close(gate.open)
+		if err := <-ended; err != nil {
+			r.Errorf("Refresh: %v", err)
+		}
+		r.settle()
 		c.gives(r, 1, "v2")
-		// A source that answers again beats the fallback.
-		pastTTL()
-		source.put(1, "v3")
-		other.gives(r, 1, "v3")
+		for _, c := range caches {
+			r.eventually("the message has arrived", func() bool { got, err := c.Get(r.ctx, 1); return err == nil && got == "v2" })
+		}
+		if n := source.loads(1); n != 2 {
+			r.Errorf("%d loads, want the first and that of Refresh", n)
+		}
 	})
 }
 
-// A caller from after an invalidation must not get the fallback that was read before
-// it, though both joined the same flight.
-func TestAFallbackIsOnlyForCallersFromBeforeItWasRead(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-		source, elsewhere, gate := newRows(r, 1), newRows(r), newLatch()
-		c, other := open(r, source.source(), fallbackAfterASecond), open(r, elsewhere.source(), fallbackAfterASecond)
-		c.gives(r, 1, "v1")
-		pastTTL()
-		source.slowly(func(ctx context.Context, key int64) error { return errors.Join(gate.wait(ctx, key), errBroken) })
+// The load under way has read the row before it was changed.
+func TestRefreshTakesTheLeaseFromALoadThatBeganBefore(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		c := open(r, source.source())
+		source.slowly(gate.wait)
 		early := c.getting(r.ctx, 1)
 		gate.arrived(r)
-		elsewhere.put(1, "v2")
-		if err := other.Invalidate(r.ctx, 1); err != nil {
-			r.Error(err)
+		source.slowly(nil)
+		source.put(1, "v2")
+		if err := c.Refresh(r.ctx, 1); err != nil {
+			r.Fatal(err)
 		}
-		other.gives(r, 1, "v2")
 		late := c.getting(r.ctx, 1)
 		synctest.Wait()
 		close(gate.open)
 		if got := <-early; got.err != nil {
-			r.Errorf("the early caller gets %v", got.err)
+			r.Errorf("the early caller: %v", got.err)
 		}
 		if got := <-late; got.value != "v2" || got.err != nil {
-			r.Errorf("the late caller gets %q, %v, want v2", got.value, got.err)
+			r.Errorf("the caller after Refresh gets %q, %v", got.value, got.err)
 		}
+		c.gives(r, 1, "v2")
 	})
 }
 
-// A value that cannot be stored has overtaken the old one all the same, which must not
-// go on to answer.
-func TestWhatCannotBeStoredEndsWhatStandsThere(t *testing.T) {
-	long := strings.Repeat("l", 1000)
-	for name, windows := range map[string]func(*cache.Options){"stale": staleAfterASecond, "fallback": fallbackAfterASecond} {
+// Without the second load, or without the lease that the writer takes away, the value
+// from before the write would stay.
+func TestAWriterWhoOvertakesARefreshIsNotOverwritten(t *testing.T) {
+	for name, write := range map[string]func(*rig, *probe[int64, string]) error{
+		"Invalidate": func(r *rig, c *probe[int64, string]) error { return c.Invalidate(r.ctx, 1) },
+		"Refresh":    func(r *rig, c *probe[int64, string]) error { return c.Refresh(r.ctx, 1) },
+		"Set":        func(r *rig, c *probe[int64, string]) error { return c.Set(r.ctx, 1, "v2") },
+		"Write": func(r *rig, c *probe[int64, string]) error {
+			return c.Write(r.ctx, []int64{1}, func(context.Context) error { return nil })
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
-			inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
-				source := newRows(r, 1)
-				c := open(r, source.source(), windows, func(o *cache.Options) { o.MaxValue = 900 })
+			inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+				source, gate := newRows(r, 1), newLatch()
+				c := open(r, source.source())
 				c.gives(r, 1, "v1")
-				source.put(1, long)
-				pastTTL()
-				if _, err := c.Get(r.ctx, 1); err != nil {
-					r.Error(err)
+				source.slowly(gate.wait)
+				ended := c.refreshing(r.ctx, 1)
+				gate.arrived(r) // it has read v1
+				source.slowly(nil)
+				source.put(1, "v2")
+				if err := write(r, c); err != nil {
+					r.Fatal(err)
 				}
-				r.eventually("the old value has ended", func() bool { return r.rdb.Exists(r.ctx, valueKey(1)).Val() == 0 })
-				c.gives(r, 1, long)
+				c.gives(r, 1, "v2")
+				close(gate.open)
+				if err := <-ended; err != nil {
+					r.Errorf("Refresh: %v", err)
+				}
+				for range 3 {
+					c.gives(r, 1, "v2")
+				}
 			})
 		})
 	}
 }
 
-// Callers who join while the source hangs have read nothing. If they did not read before
-// their deadlines they would get nothing, however long the load takes; and with what the
-// first one has read they would miss a write.
-func TestThoseWhoJoinLaterTakeTheFallbackAsItIsThen(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-		source, gate := newRows(r, 1), newLatch()
-		patient := func(o *cache.Options) { fallbackAfterASecond(o); o.SoftTimeout = time.Hour }
-		c, waits, writer := open(r, source.source(), patient), open(r, source.source(), patient), open(r, source.source(), patient)
-		c.gives(r, 1, "v1")
-		pastTTL()
-		source.slowly(gate.wait)
-		early := c.getting(r.ctx, 1)
-		gate.arrived(r)
-		takes := func(c *probe[int64, string], want string) {
-			r.Helper()
-			ctx, leave := context.WithTimeout(r.ctx, 500*time.Millisecond)
-			defer leave()
-			if got := <-c.getting(ctx, 1); got.value != want || got.err != nil {
-				r.Errorf("got %q, %v, want %q", got.value, got.err, want)
+func TestTheOldValueStaysWhereARefreshFails(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 2)
+		c := open(r, source.source())
+		c.givesMany(r, []int64{1, 2}, "v1")
+		source.put(1, "v2")
+		source.put(2, "v2")
+		source.slowly(func(_ context.Context, key int64) error {
+			if key == 2 {
+				return errBroken
 			}
+			return nil
+		})
+		err := c.Refresh(r.ctx, 1, 2, 1)
+		var batch *cache.BatchError
+		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(2)], errBroken) {
+			r.Errorf("Refresh: %v", err)
 		}
-		takes(c, "v1")
-		takes(waits, "v1") // it waits for the lease
-		if err := writer.Set(r.ctx, 1, "v2"); err != nil {
-			r.Error(err)
-		}
-		takes(c, "v2")
-		takes(waits, "v2")
-		close(gate.open)
-		<-early
+		c.gives(r, 1, "v2")
+		c.gives(r, 2, "v1")
 	})
 }
 
-// A refresh and a second look at a fallback must not take the beginning of a value that
-// is too long for a value.
-func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
-	long := strings.Repeat("l", 1000)
-	for name, meet := range map[string]func(r *rig, m *redistest.MiniServer){
-		"refreshed": func(r *rig, m *redistest.MiniServer) {
-			source := newRows(r, 1)
-			c := open(r, source.source(), staleAfterASecond, func(o *cache.Options) { o.MaxValue = 900 })
-			c.gives(r, 1, "v1")
+func TestARefreshOfWhatHasGoneIsNotFound(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		source.slowly(func(context.Context, int64) error { return cache.ErrNotFound })
+		if err := c.Refresh(r.ctx, 1); err != nil {
+			r.Error(err)
+		}
+		c.gives404(r, 1)
+	})
+}
+
+// The writer drops the value at its end anyway, and until then nothing is published.
+func TestARefreshBesideAWriterPublishesNothing(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		c, source := written(r)
+		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
+			c.gives(r, 1, "v1") // is shared
 			source.put(1, "v2")
-			pastTTL()
-			var laid atomic.Bool
-			m.Before(func(command string, _ []string) {
-				if command == "EVALSHA" && laid.CompareAndSwap(false, true) {
-					r.rdb.Set(r.ctx, valueKey(1), long, time.Minute)
-				}
-			})
-			c.gives(r, 1, "v1")
-			synctest.Wait()
-			if s := c.Stats(); s.Unfit != 1 || s.Refreshed != 1 {
-				r.Errorf("want one unfit value and a refresh: %+v", s)
+			if err := c.Refresh(r.ctx, 1); err != nil {
+				r.Error(err)
+			}
+			if r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
+				r.Error("a value has been published during the write")
 			}
 			c.gives(r, 1, "v2")
-		},
-		"in place of a fallback": func(r *rig, _ *redistest.MiniServer) {
-			source, gate := newRows(r, 1), newLatch()
-			c := open(r, source.source(), fallbackAfterASecond, func(o *cache.Options) { o.MaxValue, o.SoftTimeout = 900, time.Hour })
-			c.gives(r, 1, "v1")
-			pastTTL()
-			source.slowly(gate.wait)
-			early := c.getting(r.ctx, 1)
-			gate.arrived(r)
-			r.rdb.Set(r.ctx, valueKey(1), long, time.Minute)
-			ctx, leave := context.WithTimeout(r.ctx, 500*time.Millisecond)
-			defer leave()
-			if got := <-c.getting(ctx, 1); !errors.Is(got.err, context.DeadlineExceeded) || c.Stats().Unfit != 1 {
-				r.Errorf("got %.20q, %v, %+v; want no answer", got.value, got.err, c.Stats())
+			return nil
+		})
+		if err != nil {
+			r.Error(err)
+		}
+		c.gives(r, 1, "v2")
+	})
+}
+
+func TestARefreshOfManyIsOneLoad(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source := newBatches(r, 1, 200)
+		c := open(r, source.source())
+		c.givesMany(r, upTo(1, 200), "v1")
+		for key := range int64(200) {
+			source.put(1+key, "v2")
+		}
+		source.forget()
+		if err := c.Refresh(r.ctx, upTo(1, 200)...); err != nil {
+			r.Error(err)
+		}
+		if _, calls := source.loads(); calls != 1 {
+			r.Errorf("%d calls", calls)
+		}
+		c.givesMany(r, upTo(1, 200), "v2")
+	})
+}
+
+func TestRefreshReturnsWithItsContextAndItsLoadGoesOn(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		source, gate := newRows(r, 1), newLatch()
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		source.put(1, "v2")
+		source.slowly(gate.wait)
+		ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+		defer cancel()
+		if err := c.Refresh(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("Refresh: %v", err)
+		}
+		close(gate.open)
+		synctest.Wait()
+		c.gives(r, 1, "v2")
+	})
+}
+
+func TestALoadThatRefreshesItsOwnKeyIsTold(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "none"}}, func(r *rig) {
+		var c *probe[int64, string]
+		c = open(r, cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+			if err := c.Refresh(ctx, key); !errors.Is(err, cache.ErrReentrant) {
+				r.Errorf("Refresh: %v", err)
 			}
-			close(gate.open)
-			<-early
-		},
-	} {
-		t.Run(name, func(t *testing.T) { inBubble(t, cell{redis: "mini"}, meet) })
-	}
+			return "v1", nil
+		}})
+		r.known(1)
+		c.gives(r, 1, "v1")
+	})
+}
+
+func TestSetManyAnswersForItsKeys(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		source := newRows(r)
+		c := open(r, source.source())
+		values := map[int64]string{}
+		for _, key := range upTo(1, 300) {
+			values[key] = "set"
+		}
+		if err := c.SetMany(r.ctx, values); err != nil {
+			r.Fatal(err)
+		}
+		if r.rdb != nil {
+			c.givesMany(r, upTo(1, 300), "set")
+			if n := source.all(); n != 0 {
+				r.Errorf("%d loads", n)
+			}
+		}
+	})
+}
+
+// With one value that cannot be stored the others are.
+func TestSetManyOfAnOversizeValueDropsTheOldOne(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 2)
+		c := open(r, source.source(), func(o *cache.Options) { o.MaxValue = 10 })
+		c.givesMany(r, []int64{1, 2}, "v1")
+		source.put(1, "new")
+		if err := c.SetMany(r.ctx, map[int64]string{1: "more than ten bytes", 2: "set"}); err != nil {
+			r.Error(err)
+		}
+		c.gives(r, 1, "new")
+		c.gives(r, 2, "set")
+	})
 }

@@ -3,197 +3,325 @@ package cache
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
-	"time"
+	"log/slog"
+	"sync"
 
-	"github.com/levee-go/levee/internal/failpoint"
-	"github.com/levee-go/levee/internal/fleet"
-	"github.com/levee-go/levee/internal/tier"
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
-// Set publishes a value that the source already holds. It ends every lease of key, so
-// that no rebuild under way overwrites the value. Of two writers who Set at the same
-// time the later one stays, which need not be the one whose value the source kept:
-// where writers compete, use Write or Invalidate. A nil pointer says that the source does
-// not have the key, as that of a [Loader] does: Get returns ErrNotFound for
-// Options.NullTTL.
+// Write runs tx, which changes keys in the source, so that no reader keeps what
+// was there before: it tells the filter, closes the keys to publication, runs tx,
+// and invalidates. Readers meanwhile load and do not publish; their process keeps what they
+// load for a second, so what was there before tx may answer until Write returns. Should the process
+// die in tx, the keys open again after Options.Rebuild.Hold.
 //
-// It does its work also when ctx has ended, as that of a request does whose client hangs
-// up, and takes RedisTimeout at most for each of its two round trips, beside the filter's
-// time. It returns ErrInvalidKey, ErrClosed or the error of the filter, and then nothing was
-// done; the codec's; or ErrNotInvalidated. A value that the codec does not take, or that is
-// over Options.MaxValue, is not stored; what was there before is dropped.
-func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
-	return c.setAll(ctx, []K{key}, func(int) V { return value })
+// The keys need not be known before: tx may name those that it finds, such as an id that
+// an INSERT makes, with [Also] and the context that it gets.
+//
+// If tx fails, Write returns its error and nothing else. It invalidates all the same,
+// because a transaction that reports failure may have committed; so too when tx panics
+// and when ctx ends meanwhile. If tx succeeds and Redis does not confirm the
+// invalidation, the error matches [ErrNotInvalidated]: the change is committed, and other
+// processes may not see it yet. The invalidation is tried again until Redis confirms it.
+// No other error of Write matches ErrNotInvalidated, also if tx returns that of another
+// call; whatever else that error matches, Write's does too. So a caller writes
+//
+//	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
+//		return err // nothing is committed, as far as tx knows
+//	}
+//
+// Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of a ctx that has
+// ended, or that of the filter. Redis out of reach does not keep
+// tx from running, unless a shared filter does not hold one of the keys: the row would be
+// denied once it exists, and Options.FilterBestEffort chooses that. Until an outage is
+// noticed it costs a Write twice RedisTimeout, three times if it has to wait for its turn.
+// A key that the filter holds, as that of a row that exists, needs no Redis and is not
+// counted again. (Of new keys about one in a hundred, the filter's FalsePositiveRate, looks
+// held. A counting filter does not count that one: name new keys with [Also], or
+// [Cache.Announce] them.)
+//
+// For a transaction that changes keys of several caches, see the function [Write].
+func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) error {
+	return Write(ctx, tx, c.Changes(keys...))
 }
 
-// SetMany is [Cache.Set] for several values, in two round trips to each Redis node for
-// every 128 of them. If it returns an error, some of them may have been set.
-func (c *Cache[K, V]) SetMany(ctx context.Context, values map[K]V) error {
-	keys := slices.Collect(maps.Keys(values))
-	return c.setAll(ctx, keys, func(i int) V { return values[keys[i]] })
+// Changes are keys of one cache that a transaction changes. Make them with
+// [Cache.Changes] and pass them to [Write] or [Also]; they are of no other use.
+type Changes struct {
+	cache changing
+	ids   []string
+	err   error // of the keys
 }
 
-func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) error {
-	ids, err := c.check(keys...)
+// changing is what [Write] needs of a cache, whatever its types.
+type changing interface {
+	closed() bool
+	ensure(ctx context.Context, ids []string) error
+	count(ctx context.Context, ids []string) error
+	hold(ctx context.Context, ids []string) (end func(context.Context) error)
+	drop(ctx context.Context, ids []string)
+	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
+	logger() *logonce.Log
+}
+
+// Changes says that a transaction changes keys.
+func (c *Cache[K, V]) Changes(keys ...K) Changes {
+	ids, err := c.ids(keys)
+	return Changes{cache: c, ids: ids, err: err}
+}
+
+// Write is [Cache.Write] for a transaction that changes keys of several caches, such as
+// a row that is cached by id and by name:
+//
+//	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old", "new"))
+//
+// The caches are dealt with side by side: several take one round trip longer than one, however
+// many they are. The loader of one may read another of them, as that of a page reads products.
+// If any of them returns an error before tx, tx does not run. Without Changes all keys have to
+// come from tx, by [Also]. A Write that succeeds and has named no key is logged.
+//
+// A Write that is called with the context of another one's tx is part of that: it returns the
+// error of its own tx, and its keys stay closed until the other Write ends, which
+// invalidates them and says whether Redis has confirmed it.
+func Write(ctx context.Context, tx func(context.Context) error, changes ...Changes) (err error) {
+	if tx == nil {
+		return errors.New("cache: Write needs a tx")
+	}
+	ctx, done := beginWrite(ctx, "write", changes)
+	defer func() { done(Outcome{Err: err}) }()
+	if err := ready(ctx, changes, changing.ensure); err != nil {
+		return masked("cache: the transaction has not run", err)
+	}
+	w := &writing{outer: writingOf(ctx)}
+	succeeded := false
+	defer func() {
+		if unconfirmed := w.end(context.WithoutCancel(ctx), changes, succeeded); succeeded {
+			err = unconfirmed
+		}
+	}()
+	held, err := closeAll(ctx, changes)
+	if w.take(held); err != nil {
+		return masked("cache: the transaction has not run", err)
+	}
+	err = errLeft // until tx returns: it may panic, or call Goexit
+	inTx, ended := beginWrite(ctx, "tx", changes)
+	defer func() { ended(Outcome{Err: err}) }()
+	if err = tx(context.WithValue(inTx, writingKey{}, w)); errors.Is(err, ErrNotInvalidated) {
+		err = masked("cache: the transaction failed", err)
+	}
+	succeeded = err == nil
+	return err
+}
+
+var errLeft = errors.New("cache: the transaction has panicked, or called runtime.Goexit")
+
+// Also adds keys to the Write in whose tx it is called, with the context that tx got or
+// one made from it: keys that are known only there, such as the id that an INSERT makes or
+// those of the rows that an UPDATE has found. Call it before the transaction commits.
+//
+//	err := cache.Write(ctx, func(ctx context.Context) error {
+//		id, err := store.Insert(ctx, p) // INSERT … RETURNING id
+//		if err != nil {
+//			return err
+//		}
+//		return cache.Also(ctx, products.Changes(id), bySlug.Changes(p.Slug))
+//	})
+//
+// When it returns nil, the filter knows the keys and they are closed to publication, as if
+// they had been named to Write. A counting filter counts each of them, as new ones. (That
+// of a row that was there is counted twice then, and passes the filter until the next
+// Rebuild when the row has been deleted.) As at the start of a Write, Redis out of reach is
+// no error, unless a filter does not confirm the keys.
+//
+// An error says that the transaction must not commit: ErrInvalidKey, ErrClosed, the error of
+// ctx or of the filter, or that ctx is not that of a tx, or of one that has ended. None
+// matches ErrNotInvalidated. Also may be called from several goroutines, and once for many
+// keys costs less than many times.
+func Also(ctx context.Context, changes ...Changes) error {
+	w := writingOf(ctx)
+	if w == nil {
+		return errors.New("cache: Also needs the context that Write gives to its tx")
+	}
+	if err := ready(ctx, changes, changing.count); err != nil {
+		return masked("cache: Also", err)
+	}
+	held, err := closeAll(ctx, changes)
+	if !w.take(held) {
+		_ = openAll(context.WithoutCancel(ctx), held, false)
+		return errors.New("cache: Also was called when the tx had ended")
+	}
 	if err != nil {
-		return err
+		return masked("cache: Also", err)
 	}
-	ctx = context.WithoutCancel(ctx)
-	if err := c.ensure(ctx, ids); err != nil {
-		return err
+	return nil
+}
+
+// A writing is a Write under way.
+type writing struct {
+	outer *writing // the Write in whose tx this one was called; nil: none
+
+	mu    sync.Mutex // guards what follows
+	ended bool
+	held  []held
+}
+
+// A held is what has been closed to publication, and how to open it.
+type held struct {
+	Changes
+	open func(context.Context) error
+}
+
+type writingKey struct{}
+
+func writingOf(ctx context.Context) *writing {
+	w, _ := ctx.Value(writingKey{}).(*writing)
+	return w
+}
+
+// take has the end of w open what is held. It reports false if w has ended.
+func (w *writing) take(more []held) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.held = append(w.held, more...)
 	}
-	entries := make([]*entry[V], len(keys))
-	publications := make([]fleet.Publication, len(keys))
-	sizes := make([]int, len(keys))
-	var unfit []error
-	for i, key := range keys {
-		entries[i] = c.setEntry(ctx, key, ids[i], value(i))
-		data, size, ttl, err := c.format.encode(ids[i], entries[i])
-		if err != nil { // the source has another value than Redis all the same
-			unfit, data, size = append(unfit, named(err)), nil, 0
+	return !w.ended
+}
+
+// end ends a Write. If the one around it is under way still, that is to open the keys. Else
+// it opens them here, and returns what Redis did not confirm.
+func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) error {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	switch {
+	case w.outer != nil && w.outer.take(w.held):
+		return nil
+	case succeeded && len(w.held) == 0:
+		nameless(changes).Warn("a Write has named no key, neither by Changes nor by Also: nothing is invalidated")
+	}
+	return openAll(ctx, w.held, succeeded)
+}
+
+// closeAll closes the keys of changes to publication.
+func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
+	for _, c := range changes {
+		if len(c.ids) > 0 {
+			all = append(all, held{c, func(context.Context) error { return nil }})
 		}
-		sizes[i] = size
-		publications[i] = fleet.Publication{Lease: fleet.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
-	err = c.change(ctx, "set", ids, func(ctx context.Context) error {
-		if !c.fleet.Shared() {
-			c.setHere(ctx, ids, keys, entries, sizes)
-			return nil
+	return all, eachOf(all, func(h *held) error {
+		h.open = h.cache.hold(ctx, h.ids)
+		return nil
+	})
+}
+
+// openAll opens and invalidates what is held. Of a transaction that failed only the log is
+// told what Redis did not confirm.
+//
+// The local tiers keep what is loaded beside a writer. So of several caches all drop that before
+// one is opened, whose loader may read another of them:
+//
+//	a Write of a row and its page         a reader
+//	closes both
+//	                                      loads the old row, and keeps it
+//	commits
+//	opens the page
+//	                                      loads the page, finds the old row,
+//	                                      and publishes it: it would stay
+//	opens the row
+func openAll(ctx context.Context, all []held, succeeded bool) error {
+	if len(all) > 1 {
+		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids); return nil })
+	}
+	return eachOf(all, func(h *held) error {
+		err := h.open(ctx)
+		if err != nil && !succeeded {
+			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.ids[0]), "error", err)
 		}
-		err := c.fleet.Set(ctx, publications...)
-		// Another process may have invalidated the value already: the local tier fills
-		// from Redis, which knows the order.
-		c.forgetLocal(ids)
 		return err
 	})
-	return errors.Join(append(unfit, err)...)
 }
 
-// setEntry makes an entry of what the source holds now, by the rule of a Loader: a nil
-// pointer is a key that it does not have.
-func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *entry[V] {
-	epoch := c.fleet.LoadEpoch()
-	if isNil(&value) {
-		null := &entry[V]{life: life{null: true, epoch: epoch}}
-		null.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), 0)
-		return null
+// ownerless logs for Writes without a cache.
+var ownerless = logonce.New(slog.Default(), "levee: ")
+
+// nameless is the log for a Write without keys.
+func nameless(changes []Changes) *logonce.Log {
+	if len(changes) > 0 {
+		return changes[0].cache.logger()
 	}
-	c.compareFilter(ctx, id)
-	return c.newEntry(key, value, epoch, 0)
+	return ownerless.To(slog.Default())
 }
 
-// setHere sets values without Redis, in the local tier alone. An invalidation may come
-// between any two of its steps: it takes the lease away, or overtakes the mark.
-func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entries []*entry[V], encoded []int) {
-	leases := make([]fleet.Publication, len(ids))
-	for i, grant := range c.fleet.Claim(ctx, ids...) {
-		leases[i].Lease = grant.Lease
+// beginWrite tells the hook of the cache that is named first.
+func beginWrite(ctx context.Context, call string, changes []Changes) (context.Context, func(Outcome)) {
+	if len(changes) == 0 || changes[0].cache == nil {
+		return ctx, unheard
 	}
-	failpoint.At("claimed")
-	c.forgetLocal(ids)
-	marks := make([]tier.Mark, len(ids))
-	for i, id := range ids {
-		marks[i] = c.local.Mark(id)
-	}
-	for i, outcome := range c.fleet.Replace(ctx, leases...) {
-		e := entries[i]
-		if !outcome.Published || encoded[i] == 0 || c.cleared(e) {
-			continue
+	return changes[0].cache.beginWrite(ctx, call, changes[0].ids)
+}
+
+// ready returns why a transaction must not run or commit, and tells the filters of its keys.
+func ready(ctx context.Context, changes []Changes, learn func(changing, context.Context, []string) error) error {
+	for _, c := range changes {
+		switch {
+		case c.cache == nil:
+			return errors.New("cache: Write and Also need Changes that Cache.Changes has made")
+		case c.cache.closed():
+			return ErrClosed
+		case c.err != nil:
+			return c.err
 		}
-		if c.source.Clone != nil && !e.null {
-			e.value = c.source.Clone(e.value) // the caller may go on to change its own
-		}
-		failpoint.At("set")
-		c.keep(marks[i], keys[i], ids[i], e, encoded[i], e.ttl(), time.Now())
 	}
-}
-
-// Invalidate drops keys after their write has committed. When it returns nil, no
-// Get that starts afterwards, in any process, takes from Redis or from a rebuild
-// under way what was there before; local tiers of other processes follow as soon
-// as the message arrives. An error matches ErrInvalidKey or ErrClosed, and then nothing was
-// done, or ErrNotInvalidated. What is not confirmed is tried again in the background until
-// it is; until then this process takes the keys neither from Redis nor puts them there.
-//
-// The write has committed, so Invalidate does its work also when ctx has ended, as that of
-// a request does whose client hangs up. It waits for RedisTimeout at most, and for as long
-// again if it has to wait for its turn.
-func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	ids, err := c.check(keys...)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	return c.invalidate(ctx, ids)
-}
-
-// Announce says that keys are about to exist: they go into the filter, a counting one
-// counts them, and what is known of their absence is dropped. Call it before the row
-// commits. A reader who asks between Announce and the commit may learn once more that a
-// key does not exist, for at most Options.NullTTL; in a Write, [Also] does the same and
-// excludes that. Errors are those of Invalidate and the filter's, after which the row must
-// not commit. After ErrNotInvalidated it may: the filter knows the keys.
-func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
-	ids, err := c.check(keys...)
-	if err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx)
-	ctx, done := c.beginWrite(ctx, "announce", ids)
-	if err = c.announce(ctx, ids); err == nil {
-		err = c.invalidate(ctx, ids)
-	}
-	done(Outcome{Err: err})
-	return err
-}
-
-// check returns the ids of all keys, or why nothing may be done.
-func (c *Cache[K, V]) check(keys ...K) ([]string, error) {
-	if c.closed() {
-		return nil, ErrClosed
-	}
-	return c.ids(keys)
-}
-
-func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
-	ids := make([]string, len(keys))
-	for i, key := range keys {
-		id, err := c.id(key)
-		if err != nil {
-			return nil, err
+	for _, c := range changes {
+		if err := learn(c.cache, ctx, c.ids); err != nil {
+			return err
 		}
-		ids[i] = id
 	}
-	return ids, nil
+	return nil
 }
 
-func (c *Cache[K, V]) invalidate(ctx context.Context, ids []string) error {
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
+// eachOf calls do for all at once, and joins the errors.
+func eachOf(all []held, do func(*held) error) error {
+	if len(all) == 1 {
+		return do(&all[0])
+	}
+	errs := make([]error, len(all))
+	var under sync.WaitGroup
+	for i := range all {
+		under.Go(func() {
+			contain.Call(func() error { return do(&all[i]) }, func(err error) { errs[i] = named(err) })
+		})
+	}
+	under.Wait()
+	return errors.Join(errs...)
 }
 
-// forget invalidates ids, in Redis first: the other way round, a reader in between
-// could fill the local tier from Redis again.
-func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(context.Context) error) error {
-	err := c.change(ctx, "invalidate", ids, invalidate)
+func (c *Cache[K, V]) closed() bool         { return c.closing.Err() != nil }
+func (c *Cache[K, V]) logger() *logonce.Log { return c.log }
+
+// hold closes ids to publication until end, which invalidates them.
+func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.Context) error) {
+	var lift func(context.Context) error
+	err := c.change(ctx, "hold", ids, func(ctx context.Context) (err error) {
+		lift, err = c.fleet.Hold(ctx, ids...)
+		return err
+	})
+	if err != nil {
+		c.log.Warn("a write goes on without a hold on its keys", "error", err)
+	}
 	c.forgetLocal(ids)
-	return err
+	return func(ctx context.Context) error { return c.forget(ctx, ids, lift) }
 }
 
-// change does what a writer waits for Redis for, and notes it. Its error is named.
-func (c *Cache[K, V]) change(ctx context.Context, call string, ids []string, do func(context.Context) error) error {
-	ctx, done := c.beginWrite(ctx, call, ids)
-	began := time.Now()
-	err := do(ctx)
-	c.times.write.add(&latencies, time.Since(began))
-	switch {
-	case call == "hold": // whose end says so
-		err = named(err)
-	case err != nil:
-		c.counts.notInvalidated.Add(1)
-		err = notInvalidated(err)
-	}
-	done(Outcome{Err: err})
-	return err
+// drop takes from readers what they have loaded beside a writer. What Redis does not confirm
+// the end of the hold says.
+func (c *Cache[K, V]) drop(ctx context.Context, ids []string) {
+	_ = c.fleet.Invalidate(ctx, ids...)
+	c.forgetLocal(ids)
 }

@@ -3,322 +3,340 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/cache"
 )
 
-func TestSetAnswersForTheKey(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r)
-		c := open(r, source.source())
-		if r.filter {
-			c.gives404(r, 1) // and Set tells the filter otherwise
-		}
-		source.put(1, "v1")
-		if err := c.Set(r.ctx, 1, "v1"); err != nil {
-			r.Fatal(err)
-		}
-		c.gives(r, 1, "v1")
-		c.comesFrom(r, 1, r.near())
-		if n := source.loads(1); r.rdb != nil && n != 0 {
-			r.Errorf("%d loads of what has been set", n)
-		}
-
-		source.put(1, "v2")
-		if err := c.Set(r.ctx, 1, "v2"); err != nil {
-			r.Fatal(err)
-		}
-		for range 20 {
-			c.gives(r, 1, "v2")
-		}
-		if r.rdb != nil {
-			open(r, source.source()).gives(r, 1, "v2")
-		}
-	})
+// written opens a cache that holds v1 of key 1, with v2 in the source.
+func written(r *rig) (*probe[int64, string], *rows) {
+	source := newRows(r, 1)
+	c := open(r, source.source())
+	c.gives(r, 1, "v1")
+	c.comesFrom(r, 1, r.near())
+	return c, source
 }
 
-// Set has to take the lease away, and without Redis void the flight: otherwise the
-// load puts v1 over v2.
-func TestSetBeatsALoadThatBeganBefore(t *testing.T) {
+func TestWriteRunsTxAndInvalidates(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
-		source, gate := newRows(r, 1), newLatch()
-		source.slowly(gate.wait)
-		c := open(r, source.source())
-		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = c.Get(r.ctx, 1) }) // v1 or v2, it asked before the Set
-		gate.arrived(r)
-		source.put(1, "v2")
-		if err := c.Set(r.ctx, 1, "v2"); err != nil {
-			r.Fatal(err)
-		}
-		close(gate.open)
-		wg.Wait()
-		for range 20 {
-			c.gives(r, 1, "v2")
-		}
-	})
-}
-
-func TestAReadAfterInvalidateLoadsAnew(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r, 1, 2, 3)
-		c := open(r, source.source())
-		for key := range int64(3) {
-			c.gives(r, key+1, "v1")
-			c.comesFrom(r, key+1, r.near())
-			source.put(key+1, "v2")
-		}
-		if err := c.Invalidate(r.ctx, 1, 2); err != nil {
+		c, source := written(r)
+		type key struct{}
+		ctx := context.WithValue(r.ctx, key{}, "mine")
+		err := c.Write(ctx, []int64{1, 2}, func(ctx context.Context) error {
+			if ctx.Value(key{}) != "mine" {
+				r.Error("tx does not get the caller's context")
+			}
+			source.put(1, "v2")
+			source.put(2, "new") // this one the filter learns
+			return nil
+		})
+		if err != nil {
 			r.Fatal(err)
 		}
 		c.gives(r, 1, "v2")
-		c.gives(r, 2, "v2")
-		if r.kept() {
-			c.gives(r, 3, "v1") // nobody said anything of it
-		}
-		if err := c.Invalidate(r.ctx); err != nil {
-			r.Errorf("nothing to invalidate: %v", err)
-		}
+		c.gives(r, 2, "new")
+		c.comesFrom(r, 2, r.near()) // the keys are open again
 	})
 }
 
-// A null has to be dropped like a value, in Redis and in the local tier.
-func TestInvalidateDropsNulls(t *testing.T) {
+// A transaction that reports failure may have committed all the same.
+func TestWriteGivesTheErrorOfTxAndInvalidates(t *testing.T) {
+	failed := errors.New("connection lost during commit")
 	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r)
-		r.known(1)
-		c := open(r, source.source())
-		c.gives404(r, 1)
-		c.comesFrom(r, 1, r.near())
-		source.put(1, "v1")
-		if err := c.Invalidate(r.ctx, 1); err != nil {
-			r.Fatal(err)
-		}
-		c.gives(r, 1, "v1")
-	})
-}
-
-// Callers who join the flight after the invalidation must not get what it read
-// before, nor may it be kept anywhere.
-func TestInvalidateBeatsALoadThatBeganBefore(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source, gate := newRows(r, 1), newLatch()
-		source.slowly(gate.wait)
-		c := open(r, source.source())
-		var wg sync.WaitGroup
-		wg.Go(func() { _, _ = c.Get(r.ctx, 1) })
-		gate.arrived(r)
-		source.put(1, "v2")
-		if err := c.Invalidate(r.ctx, 1); err != nil {
-			r.Fatal(err)
-		}
-		for range 10 {
-			wg.Go(func() { c.gives(r, 1, "v2") })
-		}
-		r.eventually("they have joined", func() bool { return c.Stats().Gets == 11 })
-		close(gate.open)
-		wg.Wait()
-		for range 20 {
-			c.gives(r, 1, "v2")
-		}
-	})
-}
-
-// Without Redis there is nothing but the local tier to keep what was Set.
-//
-// Catches a Set whose value comes there though an Invalidate has returned since the Set
-// began: it answered for its whole TTL.
-func TestAnInvalidationBeatsASetInFlightWithoutRedis(t *testing.T) {
-	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
-		rows := newRows(r, 1)
-		source := rows.source()
-		var c *probe[int64, string]
-		source.Clone = func(v string) string { // which Set calls for what it keeps
-			if v == "set" {
-				rows.put(1, "v2")
-				if err := c.Invalidate(r.ctx, 1); err != nil {
-					r.Error(err)
-				}
-			}
-			return v
-		}
-		c = open(r, source)
-		if err := c.Set(r.ctx, 1, "set"); err != nil {
-			r.Fatal(err)
-		}
-		c.gives(r, 1, "v2")
-	})
-}
-
-func TestInvalidateManyKeysAtOnce(t *testing.T) {
-	const n = 500 // more than go in one round trip, and more than the unbuffered connections of miniredis take
-	inCells(t, []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}, func(r *rig) {
-		var keys []int64
-		for key := range int64(n) {
-			keys = append(keys, key)
-		}
-		source := newRows(r, keys...)
-		c := open(r, source.source())
-		_, _ = c.GetMany(r.ctx, keys)
-		for _, key := range keys {
-			source.put(key, "v2")
-		}
-		if err := c.Invalidate(r.ctx, keys...); err != nil {
-			r.Fatal(err)
-		}
-		got, err := c.GetMany(r.ctx, keys)
-		if err != nil || len(got) != n {
-			r.Fatalf("%d values, %v", len(got), err)
-		}
-		for key, value := range got {
-			if value != "v2" {
-				r.Errorf("key %d is %s", key, value)
-			}
-		}
-	})
-}
-
-func TestAnnounceMakesAKeyVisible(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r)
-		c := open(r, source.source())
-		c.gives404(r, 1)
-		if r.kept() && !r.filter {
-			c.comesFrom(r, 1, r.near())
-		}
-		if err := c.Announce(r.ctx, 1); err != nil {
-			r.Fatal(err)
-		}
-		source.put(1, "v1")
-		c.gives(r, 1, "v1")
-	})
-}
-
-// refusingFilter knows everything, and learns nothing.
-type refusingFilter struct{}
-
-var errFull = errors.New("full")
-
-func (refusingFilter) MayContain(context.Context, string) bool { return true }
-func (refusingFilter) Add(context.Context, ...string) error    { return errFull }
-
-// What the filter does not learn it would deny later, so nothing may be written.
-func TestAFilterThatDoesNotLearnStopsTheWrite(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.Filter = refusingFilter{} })
-		if err := c.Set(r.ctx, 1, "v2"); !errors.Is(err, errFull) {
-			r.Errorf("Set: %v", err)
-		}
-		if err := c.Announce(r.ctx, 1); !errors.Is(err, errFull) {
-			r.Errorf("Announce: %v", err)
-		}
-		err := c.Write(r.ctx, []int64{1}, func(context.Context) error { r.Error("tx runs"); return nil })
-		if !errors.Is(err, errFull) {
+		c, source := written(r)
+		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
+			source.put(1, "v2")
+			return failed
+		})
+		if !errors.Is(err, failed) || errors.Is(err, cache.ErrNotInvalidated) {
 			r.Errorf("Write: %v", err)
 		}
-		if err := c.Invalidate(r.ctx, 1); err != nil { // this makes no key exist
-			r.Errorf("Invalidate: %v", err)
-		}
-		c.gives(r, 1, "v1")
+		c.gives(r, 1, "v2")
 	})
 }
 
-// A value that is too large to be stored must not leave the one before it behind.
-func TestSetOfAnOversizeValueDropsTheOldOne(t *testing.T) {
+func TestAPanicOfTxGoesOnAndInvalidates(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.MaxValue = 100 })
-		c.gives(r, 1, "v1")
+		c, source := written(r)
+		func() {
+			defer func() {
+				if got := recover(); got != "bug in tx" {
+					r.Errorf("recovered %v", got)
+				}
+			}()
+			_ = c.Write(r.ctx, []int64{1}, func(context.Context) error {
+				source.put(1, "v2")
+				panic("bug in tx")
+			})
+			r.Error("Write returns")
+		}()
+		c.gives(r, 1, "v2")
 		c.comesFrom(r, 1, r.near())
-		large := strings.Repeat("x", 101)
-		source.put(1, large)
-		if err := c.Set(r.ctx, 1, large); err != nil {
-			r.Fatal(err)
-		}
-		for i := range 3 {
-			want := r.withoutRedis(i)
-			if r.rdb == nil { // Set itself has put it there
-				want = r.near()
-			}
-			got, err := c.Fetch(r.ctx, 1)
-			if err != nil || got.Value != large || got.Tier != want {
-				r.Errorf("Fetch gives %d bytes from %v, %v", len(got.Value), got.Tier, err)
-			}
-		}
-		if r.rdb != nil && r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
-			r.Error("there is something in Redis")
-		}
 	})
 }
 
-func TestABadKeyStopsEverything(t *testing.T) {
+// As t.FailNow does in a test of the user's.
+func TestAGoexitOfTxInvalidates(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
-		short := func(key int64) string {
-			if key < 0 {
-				return strings.Repeat("9", 513)
-			}
-			return fmt.Sprint(key)
-		}
-		source := newRows(r, 1)
-		c := open(r, cache.Source[int64, string]{Load: source.load, Key: short})
-		c.gives(r, 1, "v1")
-		c.comesFrom(r, 1, r.near())
-		loads, stats := source.all(), c.Stats()
-
-		calls := map[string]error{
-			"Invalidate": c.Invalidate(r.ctx, 1, -1),
-			"Announce":   c.Announce(r.ctx, 1, -1),
-			"Set":        c.Set(r.ctx, -1, "v2"),
-			"Write": c.Write(r.ctx, []int64{1, -1}, func(context.Context) error {
-				r.Error("tx runs")
+		c, source := written(r)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = c.Write(r.ctx, []int64{1}, func(context.Context) error {
+				source.put(1, "v2")
+				runtime.Goexit()
 				return nil
-			}),
-		}
-		_, calls["Get"] = c.Get(r.ctx, -1)
-		_, calls["Fetch"] = c.Fetch(r.ctx, -1)
-		for call, err := range calls {
-			if !errors.Is(err, cache.ErrInvalidKey) || !strings.Contains(err.Error(), "513 bytes, more than MaxKey 512") {
-				r.Errorf("%s: %v", call, err)
-			}
-		}
-		values, err := c.GetMany(r.ctx, []int64{1, -1})
-		var batch *cache.BatchError
-		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(-1)], cache.ErrInvalidKey) || values[1] != "v1" {
-			r.Errorf("GetMany: %v, %v", values, err)
-		}
+			})
+			r.Error("Write returns")
+		})
+		wg.Wait()
+		c.gives(r, 1, "v2")
+		c.comesFrom(r, 1, r.near())
+	})
+}
 
-		if r.kept() && source.all() != loads {
-			r.Errorf("%d loads: the good key has been dropped, or the bad one asked for", source.all()-loads)
+// Without a context of its own the invalidation would not be sent.
+func TestWriteInvalidatesThoughTheCallerHasLeft(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		c, source := written(r)
+		ctx, cancel := context.WithCancel(r.ctx)
+		err := c.Write(ctx, []int64{1}, func(context.Context) error {
+			source.put(1, "v2")
+			cancel()
+			return nil
+		})
+		if err != nil { // tx has succeeded and the keys are invalidated: there is nothing to report
+			r.Errorf("Write: %v", err)
 		}
-		if now := c.Stats(); now.LocalTier.Deletes != stats.LocalTier.Deletes {
-			r.Error("something was done to the good key")
+		c.gives(r, 1, "v2")
+	})
+}
+
+func TestWriteDoesNothingWithAnEndedContext(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		c, source := written(r)
+		loads := source.loads(1)
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		err := c.Write(ctx, []int64{1}, func(context.Context) error { r.Error("tx runs"); return nil })
+		if !errors.Is(err, context.Canceled) {
+			r.Errorf("Write: %v", err)
+		}
+		c.gives(r, 1, "v1")
+		if r.kept() && source.loads(1) != loads {
+			r.Error("the key has been invalidated")
 		}
 	})
 }
 
-// After an invalidation no value may be published for a while, because the loader
-// reads replicas that may not have the write yet.
-func TestReplicaLagKeepsTheKeyClosed(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
-		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.ReplicaLag = time.Second })
-		if err := c.Invalidate(r.ctx, 1); err != nil {
+func TestWriteOfNothing(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		c, _ := written(r)
+		ran := false
+		if err := c.Write(r.ctx, nil, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
+			r.Errorf("Write without keys: ran %v, %v", ran, err)
+		}
+		if err := c.Write(r.ctx, []int64{1}, nil); err == nil {
+			r.Error("Write without tx")
+		}
+	})
+}
+
+// Readers during a write see one or the other value, and none of it stays; their process
+// keeps it no longer than the write takes. The hold is what this tests: without it, who reads
+// v1 during tx publishes it, and without the second invalidation it would stay.
+func TestNothingReadDuringAWriteIsKept(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		c, source := written(r)
+		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
+			for n := range 3 {
+				got, err := c.Fetch(r.ctx, 1) // the transaction has not committed
+				if err != nil || got.Value != "v1" {
+					r.Errorf("during the write: %+v, %v", got, err)
+				}
+				if want := r.withoutRedis(n); r.rdb != nil && got.Tier != want {
+					r.Errorf("read %d is from %v, want %v", n, got.Tier, want)
+				}
+				if r.rdb != nil && r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
+					r.Error("a value has been published during the write")
+				}
+			}
+			source.put(1, "v2")
+			return nil
+		})
+		if err != nil {
 			r.Fatal(err)
 		}
-		c.gives(r, 1, "v1") // the replica has not got v2 yet
-		source.put(1, "v2")
-		time.Sleep(999 * time.Millisecond)
-		if s := c.Stats(); s.BesideWriter != 1 || r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
-			r.Errorf("%+v", s)
+		for range 20 {
+			c.gives(r, 1, "v2")
 		}
-		time.Sleep(2 * time.Millisecond)
-		c.gives(r, 1, "v2") // what was read while replicas lagged has ended with that
 		c.comesFrom(r, 1, r.near())
 	})
+}
+
+// The first writer to end must not open the key for readers of the second.
+func TestHoldsOfTwoWritersStandSideBySide(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "real", local: true}}, func(r *rig) {
+		c, source := written(r)
+		other := open(r, source.source())
+		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
+			err := other.Write(r.ctx, []int64{1}, func(context.Context) error { return nil })
+			c.gives(r, 1, "v1")
+			if r.rdb.Exists(r.ctx, valueKey(1)).Val() != 0 {
+				r.Error("the key is open")
+			}
+			source.put(1, "v2")
+			return err
+		})
+		if err != nil {
+			r.Fatal(err)
+		}
+		c.gives(r, 1, "v2")
+		c.comesFrom(r, 1, r.near())
+	})
+}
+
+var tooLong = strings.Repeat("x", 1000)
+
+// brokenFilter lets everything pass, and learns nothing.
+type brokenFilter struct{}
+
+func (brokenFilter) MayContain(context.Context, string) bool { return true }
+func (brokenFilter) Add(context.Context, ...string) error    { return errBroken }
+
+// A row that is cached by id and by name changes in one transaction.
+func TestOneWriteChangesKeysOfSeveralCaches(t *testing.T) {
+	inCells(t, everyCell(), func(r *rig) {
+		products, source := written(r)
+		ids := map[string]int64{"old": 1}
+		var mu sync.Mutex
+		bySlug := open(r, cache.Source[string, int64]{Load: func(_ context.Context, slug string) (int64, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if id, ok := ids[slug]; ok {
+				return id, nil
+			}
+			return 0, cache.ErrNotFound
+		}}, func(o *cache.Options) { o.Name, o.Filter = "slug", nil })
+		bySlug.gives(r, "old", int64(1))
+		bySlug.gives404(r, "new")
+		err := cache.Write(r.ctx, func(context.Context) error {
+			source.put(1, "v2")
+			mu.Lock()
+			defer mu.Unlock()
+			ids = map[string]int64{"new": 1}
+			return nil
+		}, products.Changes(1), bySlug.Changes("old", "new"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		products.gives(r, 1, "v2")
+		bySlug.gives404(r, "old")
+		bySlug.gives(r, "new", int64(1))
+	})
+}
+
+// What is wrong with one of the caches must be known before the transaction, not when it
+// has committed.
+func TestAWriteOverSeveralCachesRunsForAllOrNone(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		a, source := written(r)
+		b := open(r, cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "", nil }},
+			func(o *cache.Options) { o.Name = "other" })
+		closed := open(r, source.source(), func(o *cache.Options) { o.Name = "closed" })
+		if err := closed.Close(); err != nil {
+			r.Error(err)
+		}
+		for name, test := range map[string]struct {
+			changes cache.Changes
+			want    error
+		}{
+			"a bad key":      {b.Changes(tooLong), cache.ErrInvalidKey},
+			"a closed cache": {closed.Changes(1), cache.ErrClosed},
+			"no cache":       {cache.Changes{}, nil},
+		} {
+			err := cache.Write(r.ctx, func(context.Context) error { r.Errorf("%s: tx runs", name); return nil }, a.Changes(1), test.changes)
+			if err == nil || test.want != nil && !errors.Is(err, test.want) {
+				r.Errorf("%s: %v", name, err)
+			}
+		}
+		a.gives(r, 1, "v1")
+		ran := false
+		if err := cache.Write(r.ctx, func(context.Context) error { ran = true; return nil }); err != nil || !ran {
+			r.Errorf("without keys: ran %v, %v", ran, err)
+		}
+	})
+}
+
+// One after the other, the holds of ten caches would take ten round trips, and so would
+// their ends.
+func TestTheCachesOfAWriteAreAskedAtOnce(t *testing.T) {
+	r := onServer(t, start(t), cell{redis: "real"})
+	const caches = 3
+	source := newRows(r, 1)
+	together := &together{n: caches, all: make(chan struct{})}
+	var changes []cache.Changes
+	for i := range caches {
+		rdb := r.client().(*redis.Client)
+		rdb.AddHook(together)
+		c := openOn(r, rdb, source.source(), func(o *cache.Options) { o.Name, o.RedisTimeout = "c"+strconv.Itoa(i), 20*time.Second })
+		changes = append(changes, c.Changes(1))
+	}
+	if err := cache.Write(r.ctx, func(context.Context) error { together.again(); return nil }, changes...); err != nil {
+		r.Error(err)
+	}
+	if together.late {
+		r.Error("one cache waits for the other's answer")
+	}
+}
+
+// together is a hook that keeps scripts back until n of them are under way.
+type together struct {
+	n int
+
+	mu   sync.Mutex // guards what follows
+	in   int
+	all  chan struct{} // closed when all are there
+	late bool          // one has waited for the others in vain
+}
+
+func (h *together) again() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.in, h.all = 0, make(chan struct{})
+}
+
+func (h *together) arrive(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			continue
+		}
+		h.mu.Lock()
+		if h.in++; h.in == h.n {
+			close(h.all)
+		}
+		all := h.all
+		h.mu.Unlock()
+		select {
+		case <-all:
+		case <-time.After(5 * time.Second):
+			h.mu.Lock()
+			h.late = true
+			h.mu.Unlock()
+		}
+	}
+}
+
+func (h *together) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *together) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { h.arrive(cmd); return next(ctx, cmd) }
+}
+func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { h.arrive(cmds...); return next(ctx, cmds) }
 }

@@ -197,6 +197,6 @@ func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 func TestAFollowerThatConfirmsTooEarlyIsCaught(t *testing.T) {
 	const apply = "		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {\n			return err\n		}\n"
 	isCaught(t, "^TestShortHistoriesOfAFeedAreNotStale$",
-		mutant.Edit{File: "cache/follow.go", Old: apply, New: ""},
-		mutant.Edit{File: "cache/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"})
+		mutant.Edit{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
+		mutant.Edit{File: "cache/internal/follow/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"})
 }

@@ -1,4 +1,4 @@
-package cache
+package follow
 
 import (
 	"context"
@@ -30,7 +30,7 @@ const (
 type follower struct {
 	from    feed.Feed
 	routes  []Route
-	caches  []followed   // of the routes, each once
+	caches  []*Cache     // of the routes, each once
 	locker  *lock.Locker // nil without Redis
 	kept    *bookmarks
 	log     *logonce.Log
@@ -38,8 +38,8 @@ type follower struct {
 
 	// Of the present lease.
 	now      bookmark
-	gone     map[followed][]string // deleted since the last position
-	progress bool                  // a bookmark was kept
+	gone     map[*Cache][]string // deleted since the last position
+	progress bool                // a bookmark was kept
 	reading  *reading
 }
 
@@ -54,42 +54,42 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 		return nil, errors.New("cache: Follow needs a route")
 	}
 	f := &follower{from: from, routes: routes, reading: &reading{}}
-	known := map[followed]bool{}
+	known := map[*Cache]bool{}
 	for _, r := range routes {
-		if r.cache == nil {
+		if r.Cache == nil {
 			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
 		}
-		if told, ok := from.(teller); ok && r.table != "" && !slices.Contains(told.Tables(), r.table) {
-			return nil, fmt.Errorf("cache: no change would come by the route of table %q: the feed tells of %q", r.table, told.Tables())
+		if told, ok := from.(teller); ok && r.Table != "" && !slices.Contains(told.Tables(), r.Table) {
+			return nil, fmt.Errorf("cache: no change would come by the route of table %q: the feed tells of %q", r.Table, told.Tables())
 		}
-		if !known[r.cache] {
-			known[r.cache] = true
-			f.caches = append(f.caches, r.cache)
+		if !known[r.Cache] {
+			known[r.Cache] = true
+			f.caches = append(f.caches, r.Cache)
 		}
 	}
-	name, first := from.Name(), f.caches[0].feeds()
+	name, first := from.Name(), f.caches[0]
 	if err := keys.CheckName(name); err != nil {
 		return nil, fmt.Errorf("cache: the feed's %w", err)
 	}
 	for _, c := range f.caches {
-		if own := c.feeds(); (own.rdb == nil) != (first.rdb == nil) {
-			return nil, fmt.Errorf("cache: caches %q and %q cannot follow one feed: one has a Redis and one has none", first.name, own.name)
+		if (c.Redis == nil) != (first.Redis == nil) {
+			return nil, fmt.Errorf("cache: caches %q and %q cannot follow one feed: one has a Redis and one has none", first.Name, c.Name)
 		}
 	}
 	var err error
-	if f.release, err = claimFeed(first.rdb, name); err != nil {
+	if f.release, err = claimFeed(first.Redis, name); err != nil {
 		return nil, err
 	}
-	if first.rdb != nil {
+	if first.Redis != nil {
 		// Its log is of no use here: what keeps a follower from its work is logged by Follow.
-		f.locker, err = lock.New(first.rdb, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
+		f.locker, err = lock.New(first.Redis, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			f.release()
 			return nil, fmt.Errorf("cache: %w", err)
 		}
 	}
-	f.kept = newBookmarks(first.rdb, name)
-	f.log = logonce.New(first.logger.With("feed", name), "levee: ")
+	f.kept = newBookmarks(first.Redis, name)
+	f.log = logonce.New(first.Logger.With("feed", name), "levee: ")
 	return f, nil
 }
 
@@ -120,7 +120,7 @@ func (f *follower) insist(ctx context.Context, do func() error) error {
 func (f *follower) failed(err error) {
 	f.log.Warn("following a feed has failed and is tried again", "error", err)
 	for _, c := range f.caches {
-		c.feeds().failures.Add(1)
+		c.failures.Add(1)
 	}
 }
 

@@ -1,0 +1,119 @@
+package follow
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache/feed"
+)
+
+// A Cache is one that is followed for, whatever its types. Pass a pointer: it counts.
+type Cache struct {
+	Name    string
+	Redis   redis.UniversalClient // nil: none
+	Logger  *slog.Logger
+	Closing context.Context // ends with the cache
+
+	Clear      func(ctx context.Context) error
+	Invalidate func(ctx context.Context, ids []string) error
+	Announce   func(ctx context.Context, ids []string) error // tells the filter of ids of new rows, once for each
+	Ensure     func(ctx context.Context, ids []string) error // and of ids of rows that it may know
+	Remove     func(ctx context.Context, ids []string)       // takes ids of deleted rows out of a counting filter
+
+	batches, changes, failures, lost atomic.Uint64
+
+	mu       sync.Mutex // guards what follows
+	readings []*reading
+	calls    int             // of Run, that run
+	gaveUp   context.Context // of the last call that has returned without being told to; nil: none has
+}
+
+// Stats are cache.FollowStats.
+type Stats struct {
+	Wanted, Following                bool
+	Batches, Changes, Failures, Lost uint64
+	Lag                              time.Duration
+	Behind                           int64
+}
+
+// want notes a call of Run, until end.
+func (c *Cache) want(ctx context.Context) (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.calls--
+		c.gaveUp = ctx
+	}
+}
+
+// wanted reports whether somebody counts on a feed being followed. c.mu is held.
+func (c *Cache) wanted() bool {
+	return c.Closing.Err() == nil && (c.calls > 0 || c.gaveUp != nil && c.gaveUp.Err() == nil)
+}
+
+// begin notes that a feed is being read for the cache, until end.
+func (c *Cache) begin(r *reading) (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readings = append(c.readings, r)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.readings = slices.DeleteFunc(c.readings, func(other *reading) bool { return other == r })
+	}
+}
+
+// Stats says what Run has done for the cache.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Stats{
+		Wanted: c.wanted(), Following: len(c.readings) > 0,
+		Batches: c.batches.Load(), Changes: c.changes.Load(), Failures: c.failures.Load(), Lost: c.lost.Load(),
+	}
+	for _, r := range c.readings {
+		s.Behind += r.behind.Load()
+		s.Lag = max(s.Lag, r.lag())
+	}
+	return s
+}
+
+// A reading is how far behind a follower is.
+type reading struct {
+	since  atomic.Int64 // Unix nanoseconds of the commit of the batch that is being dealt with; 0: none
+	late   atomic.Int64 // nanoseconds from the commit of the last batch until it was dealt with; 0: nothing is behind it
+	behind atomic.Int64
+}
+
+// began notes a batch that is to be dealt with.
+func (r *reading) began(b feed.Batch) {
+	r.behind.Store(max(b.Behind, 0))
+	if len(b.Changes) > 0 && !b.Committed.IsZero() {
+		r.since.Store(b.Committed.UnixNano())
+	}
+}
+
+// ended notes that a batch is dealt with.
+func (r *reading) ended(b feed.Batch) {
+	late := int64(0)
+	if since := r.since.Swap(0); since != 0 && b.Behind > 0 {
+		late = time.Now().UnixNano() - since
+	}
+	r.late.Store(late)
+}
+
+func (r *reading) lag() time.Duration {
+	if since := r.since.Load(); since != 0 {
+		return time.Since(time.Unix(0, since))
+	}
+	return time.Duration(r.late.Load())
+}

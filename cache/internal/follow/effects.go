@@ -1,0 +1,130 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/contain"
+)
+
+// A Route says which ids of a cache a changed row touches.
+type Route struct {
+	Cache *Cache
+	Table string // "": every table
+	IDs   func(row feed.Row, key []string) ([]string, error)
+	Owns  bool // each row has one id, and no other row has the same: its end is the end of the id
+}
+
+// name tells routes apart, in Redis too.
+func (r Route) name() string { return r.Cache.Name + " " + strconv.Quote(r.Table) }
+
+// effects is what changes mean for one cache.
+type effects struct {
+	changes uint64
+	cleared bool     // a table was truncated
+	drop    []string // ids to invalidate, each once
+	dropped map[string]bool
+	born    []string // of these, ids of new rows, once for each
+	present []string // and of rows that are there, new or not
+	gone    []string // ids of deleted rows that were the only ones with that id
+}
+
+// effectsOf returns what a batch means for each cache. Its error names table and cache.
+func effectsOf(routes []Route, batch feed.Batch) (map[*Cache]*effects, error) {
+	all := map[*Cache]*effects{}
+	var change feed.Change
+	var route Route
+	err := <-contain.Go(func() error { // the routes are the user's
+		for _, change = range batch.Changes {
+			for _, route = range routes {
+				if route.Table != "" && route.Table != change.Table {
+					continue
+				}
+				e := all[route.Cache]
+				if e == nil {
+					e = &effects{dropped: map[string]bool{}}
+					all[route.Cache] = e
+				}
+				if err := e.add(route, change); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the keys of a row of table %q in cache %q: %w", change.Table, route.Cache.Name, err)
+	}
+	return all, nil
+}
+
+func (e *effects) add(r Route, change feed.Change) (err error) {
+	e.changes++
+	if change.Kind == feed.Truncated {
+		e.cleared = true
+		return nil
+	}
+	var before, after []string
+	if change.Old != nil {
+		if before, err = r.IDs(change.Old, change.Key); err != nil {
+			return err
+		}
+	}
+	if change.New != nil {
+		if after, err = r.IDs(change.New, change.Key); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.Concat(before, after) {
+		if !e.dropped[id] {
+			e.dropped[id] = true
+			e.drop = append(e.drop, id)
+		}
+	}
+	// An Updated row without an Old has kept its key, which is no news for the filter,
+	// unless the filter has missed the row's beginning.
+	for _, id := range after {
+		if change.Kind == feed.Inserted || change.Old != nil && !slices.Contains(before, id) {
+			e.born = append(e.born, id)
+		} else {
+			e.present = append(e.present, id)
+		}
+	}
+	for _, id := range before {
+		if r.Owns && !slices.Contains(after, id) {
+			e.gone = append(e.gone, id)
+		}
+	}
+	return nil
+}
+
+const dropAtOnce = 512 // ids in one invalidation
+
+// apply does what a batch means for a cache, but for what is gone.
+func (c *Cache) apply(ctx context.Context, e *effects) error {
+	if e.cleared {
+		if err := c.Clear(ctx); err != nil {
+			return err
+		}
+	}
+	for ids := range slices.Chunk(e.drop, dropAtOnce) {
+		if err := c.Invalidate(ctx, ids); err != nil {
+			return err
+		}
+	}
+	// A counting filter has to count each row, which Ensure does not: it passes over the
+	// ids that look held. To count a row twice, if the change comes again or its writer
+	// has counted it as well, leaves an id in the filter and denies none.
+	if len(e.born) > 0 {
+		if err := c.Announce(ctx, e.born); err != nil {
+			return err
+		}
+	}
+	if len(e.present) > 0 {
+		return c.Ensure(ctx, e.present)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+// Package follow is cache.Follow: it invalidates what a feed of changes names.
+//
+// Every process of a fleet calls Run; one of them has the lock and reads the feed:
+//
+//	lead    take the lock, whose lease has a fence
+//	claim   read the bookmark in Redis, and bar every follower with a lower fence from it
+//	open    the stream, at the bookmark
+//	read    a batch, and find the keys that it touches
+//	apply   invalidate them, and tell the filter
+//	keep    the new bookmark, under the fence
+//	remove  deleted keys from counting filters
+//	confirm to the feed
+//
+// Whatever happens between two of these steps, the next follower begins at the last
+// bookmark that was kept, and every change from there on comes again: nothing is kept before it is
+// applied, and nothing is confirmed to the database before it is kept. A follower that was
+// paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
+// keep a bookmark, because a later follower has claimed it with a higher fence.
+//
+// A Remove that comes twice takes other ids out of a counting filter. So it comes after
+// the bookmark was kept: what is lost in between stays in the filter and denies nobody.
+//
+// A stream that begins in the present is opened first, and then the caches are cleared: a
+// change that commits in between is in the stream, an earlier one is not in what is loaded
+// after the Clear.
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/wait"
+	"github.com/levee-go/levee/lock"
+)
+
+const (
+	maxGone      = 1 << 16          // ids of deleted rows that wait for the end of their transaction, for each cache
+	removeWithin = 30 * time.Second // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
+)
+
+// ErrClosed reports that a cache has been closed.
+var ErrClosed = errors.New("cache: closed")
+
+// Run follows a feed for the caches of routes until ctx or one of the caches ends. See
+// cache.Follow for the rest.
+func Run(ctx context.Context, from feed.Feed, routes []Route) error {
+	for _, r := range routes {
+		if r.Cache != nil {
+			defer r.Cache.want(ctx)()
+		}
+	}
+	f, err := newFollower(from, routes)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, c := range f.caches {
+		defer context.AfterFunc(c.Closing, func() { cancel(ErrClosed) })()
+	}
+	pause := pauses()
+	for {
+		f.progress = false
+		err := f.lead(ctx)
+		switch {
+		case errors.Is(context.Cause(ctx), ErrClosed):
+			return ErrClosed
+		case ctx.Err() != nil:
+			return wait.Ended(ctx)
+		case errors.Is(err, lock.ErrConfig):
+			return fmt.Errorf("cache: %w", err)
+		}
+		f.failed(err)
+		if f.progress {
+			pause = pauses()
+		}
+		wait.Sleep(ctx, pause())
+	}
+}
+
+// lead follows the feed while this process has the lock.
+func (f *follower) lead(ctx context.Context) error {
+	if f.locker == nil {
+		return f.follow(ctx, 0)
+	}
+	return f.locker.Do(ctx, f.from.Name(), func(ctx context.Context, lease *lock.Lease) error {
+		return f.follow(ctx, lease.Fence())
+	})
+}
+
+// follow reads the feed until something fails that needs another stream.
+func (f *follower) follow(ctx context.Context, fence int64) (err error) {
+	if f.now, err = f.kept.claim(ctx, fence); err != nil {
+		return err
+	}
+	f.gone = map[*Cache][]string{}
+	stream, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for _, c := range f.caches {
+		defer c.begin(f.reading)()
+	}
+	for {
+		batch, err := stream.Next(ctx)
+		if errors.Is(err, feed.ErrPositionLost) {
+			return errors.Join(err, f.lose(ctx, err))
+		}
+		if err != nil {
+			return err
+		}
+		f.reading.began(batch)
+		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
+			return err
+		}
+		if batch.Position != (feed.Position{}) {
+			if err := f.confirm(ctx, stream, batch); err != nil {
+				return err
+			}
+		}
+		f.reading.ended(batch)
+	}
+}
+
+// open opens the stream at the bookmark, or in the present.
+func (f *follower) open(ctx context.Context) (feed.Stream, error) {
+	if f.now.position != (feed.Position{}) {
+		stream, err := f.from.Open(ctx, f.now.position)
+		switch {
+		case err == nil:
+			// The follower that kept the bookmark may have died before it confirmed it.
+			if err = stream.Confirm(ctx, f.now.position); err == nil {
+				return f.cleared(ctx, stream)
+			}
+			_ = stream.Close()
+			return nil, err
+		case !errors.Is(err, feed.ErrPositionLost):
+			return nil, err
+		}
+		if err := f.lose(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+	f.now.removed = notYet
+	stream, err := f.from.Open(ctx, feed.Position{})
+	if err != nil {
+		return nil, err
+	}
+	return f.cleared(ctx, stream)
+}
+
+// cleared clears the caches that may hold what was changed before the stream begins.
+func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream, error) {
+	done := map[*Cache]bool{}
+	for _, r := range f.routes {
+		if done[r.Cache] || !f.now.uncovered(r) {
+			continue
+		}
+		if err := f.insist(ctx, func() error { return r.Cache.Clear(ctx) }); err != nil {
+			_ = stream.Close()
+			return nil, err
+		}
+		done[r.Cache] = true
+		f.log.Warn("a cache was cleared, since it is not known from where on to follow the feed for it", "cache", r.Cache.Name)
+	}
+	return stream, nil
+}
+
+// lose gives the position up, so that the next stream begins in the present.
+func (f *follower) lose(ctx context.Context, cause error) error {
+	f.log.Error("changes are lost to the feed: the caches are cleared, their filters should be filled anew", "error", cause)
+	for _, c := range f.caches {
+		c.lost.Add(1)
+	}
+	f.now = bookmark{}
+	return f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) })
+}
+
+// apply has the caches forget what a batch has changed.
+func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
+	all, err := effectsOf(f.routes, batch)
+	if err != nil {
+		return err
+	}
+	for c, e := range all {
+		if err := c.apply(ctx, e); err != nil {
+			return err
+		}
+	}
+	for c, e := range all { // once: nothing fails any more
+		c.changes.Add(e.changes)
+		f.gone[c] = append(f.gone[c], e.gone[:min(len(e.gone), maxGone-len(f.gone[c]))]...)
+	}
+	for _, c := range f.caches {
+		c.batches.Add(1)
+	}
+	return nil
+}
+
+// confirm keeps the position of a batch whose changes are applied, has filters forget
+// what was deleted, and tells the feed.
+func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
+	order := batch.Position.Order
+	first := order > f.now.removed
+	if first || f.now.removed == notYet && batch.Behind <= 0 {
+		f.now.removed = order
+	}
+	f.now.position, f.now.covers = batch.Position, covers(f.routes)
+	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {
+		return err
+	}
+	if first && !batch.Committed.IsZero() && time.Since(batch.Committed) < removeWithin {
+		for c, ids := range f.gone {
+			if len(ids) > 0 {
+				c.Remove(ctx, ids)
+			}
+		}
+	}
+	clear(f.gone)
+	f.progress = true
+	return stream.Confirm(ctx, batch.Position)
+}
