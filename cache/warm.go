@@ -203,10 +203,9 @@ func (w *warming[K, V]) run(jobs []*job[K, V]) {
 		if now := w.now().Loaded; now > loaded {
 			putOffs, loaded = 0, now
 		}
-		_ = <-contain.Go(func() error { // a codec may call Goexit
-			w.c.contained(jobs, func() { w.c.rebuild(jobs) })
-			return nil
-		})
+		var call sync.WaitGroup
+		call.Go(func() { w.c.contained(jobs, func() { w.c.rebuild(jobs) }) }) // a codec may call Goexit
+		call.Wait()
 		var again []K
 		for _, j := range jobs {
 			if w.count(j.key, j.loaded.err, putOffs == maxPutOffs) {
