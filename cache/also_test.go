@@ -25,7 +25,7 @@ func closedNow(r *rig, c *probe[int64, string], key int64) {
 	if _, err := c.Get(r.ctx, key); err != nil && !errors.Is(err, cache.ErrNotFound) {
 		r.Error(err)
 	}
-	if r.rdb != nil && r.rdb.Exists(r.ctx, fmt.Sprintf("levee:c1:{test:%d}", key)).Val() != 0 {
+	if r.rdb != nil && r.rdb.Exists(r.ctx, valueKey(key)).Val() != 0 {
 		r.Errorf("key %d is open to publication", key)
 	}
 }
@@ -320,7 +320,7 @@ func TestAWriterThatDiesBetweenHoldAndCommitLeavesNothingOld(t *testing.T) {
 		r.eventually("what the database has is read", func() bool { got, err := c.Get(r.ctx, 1); return err == nil && got == want })
 		r.eventually("the key is open again", func() bool {
 			c.gives(r, 1, want)
-			return r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() == 1
+			return r.rdb.Exists(r.ctx, valueKey(1)).Val() == 1
 		})
 		c.gives(r, 1, want)
 		_ = c.Invalidate(r.ctx, 1)

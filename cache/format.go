@@ -170,7 +170,8 @@ func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl ti
 }
 
 // decode reads an entry back, ok only if the bytes are one of this id, whole and
-// of this cache's form. It allocates nothing before that is certain.
+// of this cache's form. It allocates nothing before that is certain. Bytes that a codec makes
+// a nil pointer of, as JSON does of "null", are none: a caller would get nil and no error.
 func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 	if !f.fits(id, data) || !f.isOfType(data) {
 		return nil, false
@@ -187,7 +188,7 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 		e.null = true
 		return e, len(payload) == 0
 	case kindValue:
-		return e, f.unmarshal(payload, &e.value) == nil
+		return e, f.unmarshal(payload, &e.value) == nil && !isNil(&e.value)
 	}
 	return nil, false
 }

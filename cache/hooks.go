@@ -29,7 +29,8 @@ type Hooks struct {
 	// Write: a writer changes keys, see Op.Call. A "write" has the calls "hold", "tx" and
 	// "invalidate" within it, whose contexts come from its own; tx gets the one of "tx".
 	// Each cache of a [Write] is told of its own "hold" and "invalidate", and the cache that
-	// is named first of "write" and "tx".
+	// is named first of "write" and "tx". A Write without Changes names none: pass Changes(),
+	// of no keys, if all of them come by [Also].
 	Write Hook
 }
 

@@ -263,11 +263,16 @@ func TestHooksFollowAWrite(t *testing.T) {
 	}
 	to.want(t, write...)
 	toOther.want(t, "hold 7 in write", "invalidate 7 in write")
+	err := cache.Write(r.ctx, func(ctx context.Context) error { return cache.Also(ctx, c.Changes(5)) }, c.Changes()) // all keys by Also
+	if err != nil {
+		t.Error(err)
+	}
+	to.want(t, "hold 5 in tx", "tx  in write", "invalidate 5 in write", "write ")
 	if !slices.Equal(inTx, []string{"write", "tx"}) {
 		t.Errorf("the context of tx comes from that of %q", inTx)
 	}
-	if n := c.Stats().WriteTime.Count(); n != 13 { // 4 Writes with keys by two, and 5 other calls
-		t.Errorf("%d exchanges with Redis are noted, want 13", n)
+	if n := c.Stats().WriteTime.Count(); n != 15 { // 5 Writes with keys by two, and 5 other calls
+		t.Errorf("%d exchanges with Redis are noted, want 15", n)
 	}
 	if n := c.Stats().NotInvalidated; n != 0 {
 		t.Errorf("%d are counted as not confirmed", n)

@@ -19,7 +19,7 @@ import (
 // A Filter knows which keys cannot exist. MayContain gets a key as [Source.Key]
 // gives it. Its "no" is a promise: the source is not asked. It is called concurrently,
 // in the path of every read beyond the local tier. If it has a method
-// Add(ctx, ids ...string) error, as bloom.Filter does, Set, Write and Announce call
+// Add(ctx, ids ...string) error, as bloom.Filter does, Set, Write, Also and Announce call
 // it before a key comes to exist. If it has an Ensure of that form too, Set and Write call
 // that one, since they do not know whether their keys are new.
 type Filter interface {
@@ -131,7 +131,7 @@ type Options struct {
 	// panics of the codec.
 	// Nil: slog.Default().
 	Logger *slog.Logger
-	// Hooks are told of reads of Redis, rebuilds, waits and loads.
+	// Hooks are told of reads of Redis, rebuilds, waits, loads and writes.
 	Hooks Hooks
 }
 

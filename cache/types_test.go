@@ -160,6 +160,29 @@ func TestANilPointerOfALoaderIsNotFound(t *testing.T) {
 	}
 }
 
+// A pointer whose JSON is "null" comes back from Redis as a nil pointer. Catches one that a
+// caller in another process gets beside a nil error.
+func TestNoNilPointerComesOutOfRedis(t *testing.T) {
+	inCells(t, typeCells, func(r *rig) {
+		src := cache.Source[int64, *nullable]{Load: func(context.Context, int64) (*nullable, error) { return &nullable{}, nil }}
+		for _, c := range []*probe[int64, *nullable]{open(r, src), open(r, src)} { // two processes
+			for range 2 {
+				if got, err := c.Get(r.ctx, 1); got == nil || err != nil {
+					r.Errorf("got %v, %v", got, err)
+				}
+			}
+			if got, err := c.GetMany(r.ctx, []int64{1}); got[1] == nil || err != nil {
+				r.Errorf("GetMany: got %v, %v", got, err)
+			}
+		}
+	})
+}
+
+// A nullable is null in JSON, as a column's value that is not valid.
+type nullable struct{}
+
+func (*nullable) MarshalJSON() ([]byte, error) { return []byte("null"), nil }
+
 // One rule for nil pointers: what a Loader says by one, Set says too. Catches a Set that
 // stores it as a value, which Get then returned beside a nil error.
 func TestANilPointerThatIsSetIsNotFound(t *testing.T) {

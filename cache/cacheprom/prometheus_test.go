@@ -91,6 +91,38 @@ scrape_configs: [{job_name: service, static_configs: [{targets: [%q]}]}]
 	return p
 }
 
+// The page of metrics says how soon somebody is told of a source that is not asked any more.
+// Catches a window of the rule that is longer, at the interval that the page names: the
+// breaker opens just after a scrape, at 60 s, and had refused nothing before.
+func TestAnOpenBreakerRingsWithinAMinuteAndAHalf(t *testing.T) {
+	program, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool: it comes with Prometheus")
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"alerts.yml": cacheprom.Alerts, "test.yml": `
+rule_files: [alerts.yml]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - {series: 'levee_breaker_state{name="db"}', values: '0x4 2x20'}
+      - {series: 'levee_breaker_calls_total{name="db",outcome="open"}', values: '_x5 30+30x20'}
+    promql_expr_test:
+      - {expr: 'ALERTS{alertname="LeveeBreakerOpen",alertstate="firing"}', eval_time: 60s}
+      - expr: ALERTS{alertname="LeveeBreakerOpen",alertstate="firing"}
+        eval_time: 150s
+        exp_samples: [{labels: 'ALERTS{alertname="LeveeBreakerOpen",alertstate="firing",name="db",severity="critical"}', value: 1}]
+`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command(program, "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
 // firing are the alerts that fire now, each with its cache or name: LeveeGetsFail/product.
 func (p *prom) firing() map[string]bool {
 	var answer struct {
