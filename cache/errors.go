@@ -47,23 +47,11 @@ var (
 	ErrGoexit = errors.New("cache: the loader called runtime.Goexit")
 )
 
-// A PanicError is what the callers of a loader that panicked get. Its text holds the
-// stack, because the goroutine that reads the error has another one.
-type PanicError struct {
-	Value any    // what was passed to panic
-	Stack []byte // where, as debug.Stack prints it
-}
-
-// Error says what the loader panicked with, and where.
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("cache: a function of the source panicked: %v\n\n%s", e.Value, e.Stack)
-}
-
-// Unwrap gives the value passed to panic if it was an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+// A PanicError is what the callers of a loader that panicked get. Value is what was passed to
+// panic, and errors.As and errors.Is find it if it was an error. Stack is where, as debug.Stack
+// prints it; the text holds it, because the goroutine that reads the error has another one. The
+// PanicErrors of all packages of the library are one type.
+type PanicError = contain.PanicError
 
 // named gives an error of the packages below the name that this package promises.
 func named(err error) error {
@@ -78,7 +66,7 @@ func named(err error) error {
 	case errors.Is(err, contain.ErrGoexit):
 		return ErrGoexit
 	case errors.As(err, &panicked):
-		return &PanicError{Value: panicked.Value, Stack: panicked.Stack}
+		return panicked
 	case errors.Is(err, breaker.ErrOpen), errors.Is(err, breaker.ErrLimited):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
 	case errors.Is(err, breaker.ErrTimeout):

@@ -34,6 +34,49 @@ type Hooks struct {
 	Write Hook
 }
 
+// JoinHooks returns Hooks that tell each of hooks, for example those of cacheotel and some of
+// your own. They are told of a beginning in their order, each with the context of the one
+// before, and of the end in the opposite order. One that panics at the beginning hides the
+// operation from the others.
+func JoinHooks(hooks ...Hooks) (joined Hooks) {
+	for _, h := range hooks {
+		joined = Hooks{
+			Read: within(joined.Read, h.Read), FlightWait: within(joined.FlightWait, h.FlightWait),
+			Rebuild: within(joined.Rebuild, h.Rebuild), LeaseWait: within(joined.LeaseWait, h.LeaseWait),
+			Load: within(joined.Load, h.Load), Write: within(joined.Write, h.Write),
+		}
+	}
+	return joined
+}
+
+// within returns a hook that tells outer, and inner within its context.
+func within(outer, inner Hook) Hook {
+	switch {
+	case outer == nil:
+		return inner
+	case inner == nil:
+		return outer
+	}
+	return func(ctx context.Context, op Op) (context.Context, func(Outcome)) {
+		outerCtx, endOuter := outer(ctx, op)
+		if outerCtx == nil {
+			outerCtx = ctx
+		}
+		innerCtx, endInner := inner(outerCtx, op)
+		if innerCtx == nil {
+			innerCtx = outerCtx
+		}
+		return innerCtx, func(o Outcome) {
+			if endOuter != nil {
+				defer endOuter(o) // also if the other one panics
+			}
+			if endInner != nil {
+				endInner(o)
+			}
+		}
+	}
+}
+
 // A Hook is called when an operation begins, and what it returns when that ends. The
 // context, which must come from ctx, is that of what the operation does; where nothing is
 // done within, it is not used. A nil function is not called.

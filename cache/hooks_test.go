@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -350,4 +351,36 @@ func TestHooksDoNotMakeAChainOfContexts(t *testing.T) {
 			t.Errorf("contexts are nested %d deep, want a load in a rebuild", to.depth)
 		}
 	})
+}
+
+// Options has one Hooks, so those of a tracer took the place of a user's own.
+func TestJoinedHooksAreAllTold(t *testing.T) {
+	var events []string
+	type begun struct{}
+	load := func(name string) cache.Hooks {
+		return cache.Hooks{Load: func(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+			outer, _ := ctx.Value(begun{}).(string)
+			events = append(events, name+" begins in "+outer)
+			return context.WithValue(ctx, begun{}, outer+name), func(o cache.Outcome) { events = append(events, name+" ends: "+o.Err.Error()) }
+		}}
+	}
+	silent := cache.Hooks{Load: func(context.Context, cache.Op) (context.Context, func(cache.Outcome)) { return nil, nil }}
+	panics := cache.Hooks{Load: func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
+		return ctx, func(cache.Outcome) { panic("hook") }
+	}}
+	alone := cache.Hooks{Rebuild: func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
+		return ctx, func(cache.Outcome) { events = append(events, "rebuilt") }
+	}}
+	hooks := cache.JoinHooks(load("a"), silent, alone, load("b"), panics, cache.Hooks{})
+	c := must(cache.New(nil, func(ctx context.Context, _ int64) (string, error) {
+		within, _ := ctx.Value(begun{}).(string)
+		events = append(events, "loads in "+within)
+		return "", errBroken
+	}, cache.Options{Name: "test", Hooks: hooks, Logger: slog.New(slog.DiscardHandler)}))
+	defer c.Close()
+	_, _ = c.Get(t.Context(), 1)
+	want := []string{"a begins in ", "b begins in a", "loads in ab", "b ends: the source is broken", "a ends: the source is broken", "rebuilt"}
+	if !slices.Equal(events, want) {
+		t.Errorf("got  %q,\nwant %q", events, want)
+	}
 }

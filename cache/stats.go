@@ -171,13 +171,11 @@ func (c *Cache[K, V]) Stats() Stats {
 	}
 }
 
-// buckets is how many bounds a Histogram has.
-const buckets = 17
-
-// A Histogram counts durations by their size. It may be compared and copied.
+// A Histogram counts durations by their size.
 type Histogram struct {
-	// Buckets are in the order of their bounds, which are always the same.
-	Buckets [buckets]Bucket
+	// Buckets are in the order of their bounds, which are the same for all Stats of one
+	// release. A Histogram of nothing may have none.
+	Buckets []Bucket
 	Over    uint64        // longer than the last bound
 	Sum     time.Duration // of all
 }
@@ -205,6 +203,9 @@ func (h Histogram) String() string {
 	}
 	return fmt.Sprintf("%d of %v on average", n, h.Sum/time.Duration(n))
 }
+
+// buckets is how many bounds a Histogram has.
+const buckets = 17
 
 // bounds are those of a kind of histogram.
 type bounds [buckets]time.Duration
@@ -245,7 +246,8 @@ func (t *tally) add(b *bounds, d time.Duration) {
 	t.sum.Add(int64(d))
 }
 
-func (t *tally) histogram(b *bounds) (h Histogram) {
+func (t *tally) histogram(b *bounds) Histogram {
+	h := Histogram{Buckets: make([]Bucket, buckets)}
 	for i, bound := range b {
 		h.Buckets[i] = Bucket{bound, t.counts[i].Load()}
 	}

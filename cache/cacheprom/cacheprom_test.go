@@ -167,7 +167,7 @@ func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 
 // Prometheus' histograms are cumulative, ours are not.
 func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
-	var h cache.Histogram
+	h := cache.Histogram{Buckets: make([]cache.Bucket, 3)}
 	for i := range h.Buckets {
 		h.Buckets[i] = cache.Bucket{Bound: time.Duration(i+1) * time.Millisecond, Count: 2}
 	}

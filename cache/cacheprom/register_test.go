@@ -53,23 +53,21 @@ func everything(t *testing.T) map[string]*dto.MetricFamily {
 	return gather(t, registry)
 }
 
-// fill makes each number of a struct 1, but for the bounds of histograms and what is in times.
+// fill makes each number of a struct 1, but for what is in times.
 func fill(v reflect.Value) {
 	if _, ok := v.Addr().Interface().(*time.Time); ok {
 		return
 	}
-	if b, ok := v.Addr().Interface().(*cache.Bucket); ok {
-		b.Count = 1
-		return
+	if h, ok := v.Addr().Interface().(*cache.Histogram); ok {
+		h.Buckets = make([]cache.Bucket, 17) // as a cache has
+		for i := range h.Buckets {
+			h.Buckets[i] = cache.Bucket{Bound: time.Duration(i) * time.Second, Count: 1}
+		}
 	}
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			fill(v.Field(i))
-		}
-	case reflect.Array:
-		for i := range v.Len() {
-			fill(v.Index(i))
 		}
 	case reflect.Bool:
 		v.SetBool(true)

@@ -12,8 +12,8 @@ import (
 // returning, as testing.T.FailNow does.
 var ErrGoexit = errors.New("levee: function called runtime.Goexit")
 
-// PanicError reports that the function panicked. Its text holds the stack of
-// the panic, because the goroutine that reads the error has another one.
+// PanicError reports that the function panicked. It is the PanicError of every package of
+// the library. Its text holds the stack of the panic, because the goroutine that reads the error has another one.
 type PanicError struct {
 	Value any    // what was passed to panic
 	Stack []byte // where, as debug.Stack prints it

@@ -64,6 +64,10 @@ func (p Point) plus(other Point) Point {
 		p.Values[i] += v
 	}
 	h := &p.Histogram
+	if h.Buckets = slices.Clone(h.Buckets); h.Buckets == nil {
+		h.Buckets = slices.Clone(other.Histogram.Buckets)
+		other.Histogram.Buckets = nil
+	}
 	for i, b := range other.Histogram.Buckets {
 		h.Buckets[i].Count += b.Count
 	}
@@ -79,6 +83,7 @@ func (p Point) minus(other Point) Point {
 		p.Values[i] = max(0, p.Values[i]-v)
 	}
 	h := &p.Histogram
+	h.Buckets = slices.Clone(h.Buckets)
 	for i, b := range other.Histogram.Buckets {
 		h.Buckets[i].Count -= min(h.Buckets[i].Count, b.Count)
 	}
