@@ -1,0 +1,115 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache"
+)
+
+// While fewer than four calls run, a load begins at once. What comes after that shares
+// the next call. No timer is needed: the slower the source, the more share a call.
+func TestSingleGetsShareCallsOfLoadMany(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source, gate := newBatches(r, 1, 104), make(chan struct{})
+		source.slowly(func(context.Context, []int64) error { <-gate; return nil })
+		c := open(r, source.source())
+		var wg sync.WaitGroup
+		for key := range int64(104) {
+			wg.Go(func() { c.gives(r, 1+key, "v1") })
+			if key < 4 {
+				r.eventually("a call has begun", func() bool { return c.Stats().Loads == uint64(key)+1 })
+			}
+		}
+		r.eventually("all have asked", func() bool { return c.Stats().Gets == 104 })
+		time.Sleep(100 * time.Millisecond)
+		close(gate)
+		wg.Wait()
+		source.loadedOnce(r, 104)
+		if _, calls := source.loads(); calls > 4+10 {
+			r.Errorf("want about 5 calls for 104 keys, got %d", calls)
+		}
+	})
+}
+
+// Calls that wait for a place of the breaker must not hold one that others wait for.
+func TestABreakerWithOnePlaceDoesNotStopManyGets(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none"}}, func(r *rig) {
+		source := newBatches(r, 1, 1000)
+		source.slowly(func(context.Context, []int64) error { time.Sleep(10 * time.Millisecond); return nil })
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second}))
+		})
+		began := time.Now()
+		var wg sync.WaitGroup
+		for _, key := range upTo(1, 1000) {
+			wg.Go(func() { c.gives(r, key, "v1") })
+		}
+		wg.Wait()
+		source.loadedOnce(r, 1000)
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("want 1,000 Gets in a second, got %v", took)
+		}
+	})
+}
+
+// A load that asks its own cache for other keys holds one of the four calls. If its
+// keys waited for a call, four such loads would wait for themselves.
+func TestALoadManyMayAskItsOwnCacheForOtherKeys(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		r.known(upTo(1, 200)...)
+		var c *probe[int64, string]
+		c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
+			found := map[int64]string{}
+			var others []int64
+			for _, key := range keys {
+				if found[key] = "v1"; key <= 100 {
+					others = append(others, key+100)
+				}
+			}
+			if len(others) == 0 {
+				return found, nil
+			}
+			time.Sleep(20 * time.Millisecond) // all four calls are taken
+			values, err := c.GetMany(ctx, others)
+			if len(values) != len(others) {
+				err = errors.Join(err, fmt.Errorf("%d values for %d keys", len(values), len(others)))
+			}
+			return found, err
+		}}, func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Second })
+		var wg sync.WaitGroup
+		for _, key := range upTo(1, 8) {
+			wg.Go(func() { c.gives(r, key, "v1") })
+		}
+		wg.Go(func() { c.givesMany(r, upTo(9, 100), "v1") })
+		wg.Wait()
+	})
+}
+
+// Not only the load of a key that asks for that key waits for itself, but also one that
+// asks for another, whose load asks for the first.
+func TestALoadThatAsksForItsOwnKeyInABatchIsTold(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		r.known(1, 2, 3)
+		var c *probe[int64, string]
+		c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
+			if slices.Contains(keys, 1) {
+				_, err := c.GetMany(ctx, []int64{2, 3})
+				return nil, err
+			}
+			_, err := c.Get(ctx, 1)
+			return nil, err
+		}}, func(o *cache.Options) { o.Rebuild.ErrorHold = -1 })
+		ctx, cancel := context.WithTimeout(r.ctx, 3*time.Second)
+		defer cancel()
+		if _, err := c.GetMany(ctx, []int64{1}); !errors.Is(err, cache.ErrReentrant) {
+			r.Errorf("want ErrReentrant, got %v", err)
+		}
+	})
+}
