@@ -79,7 +79,7 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.closing, cancel)()
-	w := &warming[K, V]{c: c, ctx: ctx, o: o, began: time.Now(), slots: make(chan struct{}, o.Concurrency)}
+	w := &warming[K, V]{c: c, ctx: ctx, loads: flight.Detached(ctx), o: o, began: time.Now(), slots: make(chan struct{}, o.Concurrency)}
 	part := make([]K, 0, size)
 	for key := range keys {
 		if part = append(part, key); len(part) == size {
@@ -98,6 +98,7 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 type warming[K comparable, V any] struct {
 	c     *Cache[K, V]
 	ctx   context.Context // ends with that of the caller, and with the cache
+	loads context.Context // that of the loads, which go on
 	o     WarmOptions
 	began time.Time
 	slots chan struct{} // a place for each call of the source that runs or is put off
@@ -191,7 +192,7 @@ func (w *warming[K, V]) newJob(key K) (*job[K, V], error) {
 	if err != nil {
 		return nil, err
 	}
-	j := c.newJob(flight.Detached(w.ctx), key, f)
+	j := c.newJob(w.loads, key, f)
 	j.class, j.warms = background, true
 	return j, nil
 }
