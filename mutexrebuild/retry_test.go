@@ -21,20 +21,31 @@ import (
 
 // refuseWrites makes a server in a bubble refuse invalidations and nothing else.
 func (r *rig) refuseWrites() (allow func()) {
-	return r.refuse(func(string) bool { return true })
+	return r.refuse(func(args []string) bool {
+		return claims(args) || publishes(args, "i") || args[0] == scriptName("invalidate")
+	})
 }
 
-// refuse makes it refuse those scripts of them that are said.
-func (r *rig) refuse(refused func(script string) bool) (allow func()) {
-	writes := []string{scriptName("invalidate"), scriptName("claim"), scriptName("set")}
+// refuse makes it refuse the scripts that are said, by the arguments of EVALSHA.
+func (r *rig) refuse(refused func(args []string) bool) (allow func()) {
 	r.mini.Server().SetPreHook(func(p *server.Peer, command string, args ...string) bool {
-		if command != "EVALSHA" || !slices.Contains(writes, args[0]) || !refused(args[0]) {
+		if command != "EVALSHA" || !refused(args) {
 			return false
 		}
 		p.WriteError("NOREPLICAS Not enough good replicas to write.")
 		return true
 	})
 	return func() { r.mini.Server().SetPreHook(nil) }
+}
+
+// claims reports whether a script is the first step of a Set.
+func claims(args []string) bool {
+	return args[0] == scriptName("begin") && slices.Contains(args, "drop")
+}
+
+// publishes reports whether a script is a commit with a message of a kind.
+func publishes(args []string, kind string) bool {
+	return args[0] == scriptName("commit") && strings.HasPrefix(args[len(args)-1], kind)
 }
 
 // scriptName is the name, for EVALSHA, of a script that is sent with common.lua before it.

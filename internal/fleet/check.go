@@ -57,17 +57,17 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		args   []any
 		want   string // how the reply begins
 	}{
-		{"begin", beginScript, both, []any{first, ms, "", 64}, "[granted"},
-		{"begin", beginScript, both, []any{second, ms, "", 64}, "[wait"},
+		{"begin", beginScript, both, []any{first, ms, ask, "", 64}, "[granted"},
+		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[wait"},
 		{"renew", renewScript, lease, []any{first, ms}, "1"},
 		{"commit", commitScript, both, []any{first, "x", 1000, s.channel, wake}, "1"},
-		{"claim", claimScript, both, []any{second, ms, "drop"}, "[1 0]"},
-		{"set", setScript, both, []any{second, "x", 1000, s.channel, gone}, "1"},
+		{"begin", beginScript, both, []any{second, ms, drop, "", 64}, "[granted"},
+		{"commit", commitScript, both, []any{second, "x", 1000, s.channel, gone}, "1"},
 		{"invalidate", invalidateScript, both, []any{hold, 1000, "", s.channel, gone}, "0"},
-		{"begin", beginScript, both, []any{second, ms, "", 64}, "[held"},
+		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[held"},
 		{"invalidate", invalidateScript, both, []any{"", 0, hold, s.channel, gone}, "0"},
-		{"begin", beginScript, both, []any{third, ms, "", 64}, "[granted"},
-		{"begin", beginScript, both, []any{second, ms, "", 64}, "[wait"},
+		{"begin", beginScript, both, []any{third, ms, ask, "", 64}, "[granted"},
+		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[wait"},
 		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
 	} {
 		reply, err := redisconn.Step(ctx, func(ctx context.Context) (any, error) {

@@ -30,10 +30,6 @@ var (
 	abortLua string
 	//go:embed scripts/invalidate.lua
 	invalidateLua string
-	//go:embed scripts/claim.lua
-	claimLua string
-	//go:embed scripts/set.lua
-	setLua string
 	//go:embed scripts/epoch.lua
 	epochLua string
 
@@ -42,8 +38,6 @@ var (
 	commitScript     = redisconn.NewScript(commonLua, commitLua)
 	abortScript      = redisconn.NewScript(abortLua)
 	invalidateScript = redisconn.NewScript(commonLua, invalidateLua)
-	claimScript      = redisconn.NewScript(commonLua, claimLua)
-	setScript        = redisconn.NewScript(commonLua, setLua)
 	epochScript      = redisconn.NewScript(commonLua, epochLua)
 )
 
@@ -207,32 +201,71 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 	if len(asked) == 0 {
 		return grants
 	}
-	calls := make([]redisconn.Call, len(asked))
-	leases := make([]Lease, len(asked))
+	part := make([]Ask, len(asked))
 	for n, i := range asked {
-		leases[n] = Lease{asks[i].ID, newToken()}
-		calls[n] = redisconn.Call{Keys: s.keys(asks[i].ID), Args: []any{leases[n].token, s.lease.Milliseconds(), head(asks[i].Seen), s.space.MaxBytes}}
+		part[n] = asks[i]
 	}
-	replies := s.conn.Eval(ctx, beginScript, calls, func(n int, _ redisconn.Reply) { s.giveUp(ctx, leases[n:n+1], nil) })
-	var lost []Lease // without an answer: they may have been granted
-	var failure error
+	got, errs := s.take(ctx, ask, part)
 	for n, i := range asked {
-		grant, err := parseGrant(replies[n])
-		if errors.Is(err, errForeign) {
-			s.foundForeign(asks[i].ID, 1)
-			continue // Unknown, and no lease
+		grants[i] = got[n]
+	}
+	s.giveUpUnknown(ctx, got, errs)
+	return grants
+}
+
+// How begin.lua comes to a lease: see there.
+const (
+	ask  = "ask"
+	keep = "keep" // takes it
+	drop = "drop" // takes it
+)
+
+// take runs begin.lua. It returns an error for each ask without an answer: its lease, which
+// stands in the grant, may have been granted.
+func (s *store) take(ctx context.Context, how string, asks []Ask) (grants []Grant, errs []error) {
+	keys, late := s.allKeys, (func(int, redisconn.Reply))(nil)
+	grants, errs = make([]Grant, len(asks)), make([]error, len(asks))
+	leases, calls := make([]Lease, len(asks)), make([]redisconn.Call, len(asks))
+	if how == ask {
+		keys, late = s.keys, func(i int, _ redisconn.Reply) { s.giveUp(ctx, leases[i:i+1], nil) }
+	}
+	for i, a := range asks {
+		leases[i] = Lease{a.ID, newToken()}
+		calls[i] = redisconn.Call{Keys: keys(a.ID), Args: []any{leases[i].token, s.lease.Milliseconds(), how, head(a.Seen), s.space.MaxBytes}}
+	}
+	for i, reply := range s.conn.Eval(ctx, beginScript, calls, late) {
+		var foreign int64
+		grants[i], foreign, errs[i] = parseGrant(reply)
+		grants[i].Lease = leases[i]
+		s.foundForeign(leases[i].ID, foreign)
+	}
+	return grants, errs
+}
+
+// giveUpUnknown gives up the leases of grants that have errors. During an outage nothing was
+// sent.
+func (s *store) giveUpUnknown(ctx context.Context, grants []Grant, errs []error) {
+	for i, err := range errs {
+		if errors.Is(err, redisconn.ErrOutage) {
+			errs[i] = nil
 		}
+	}
+	s.giveUpFailed(ctx, errs, func(i int) Lease { return grants[i].Lease })
+}
+
+// giveUpFailed gives up the leases that have errors: they may stand.
+func (s *store) giveUpFailed(ctx context.Context, errs []error, lease func(i int) Lease) {
+	var lost []Lease
+	var failure error
+	for i, err := range errs {
 		s.logSurvived(ctx, err)
-		if err != nil && !errors.Is(err, redisconn.ErrOutage) { // during an outage nothing was sent
-			lost, failure = append(lost, leases[n]), err
+		if err != nil {
+			lost, failure = append(lost, lease(i)), err
 		}
-		grant.Lease = leases[n]
-		grants[i] = grant
 	}
 	if len(lost) > 0 {
 		s.giveUp(ctx, lost, failure)
 	}
-	return grants
 }
 
 // headBytes is how much of a value begin.lua looks at to know it again.
@@ -243,36 +276,31 @@ func head(data []byte) []byte { return data[:min(len(data), headBytes)] }
 // errForeign reports that a key of another type stands where a value or a lease belongs.
 var errForeign = errors.New("levee: a key of another type")
 
-// parseGrant reads a reply of begin.lua. After an error the lease may have been granted,
-// but not after errForeign.
-func parseGrant(r redisconn.Reply) (Grant, error) {
+// parseGrant reads a reply of begin.lua: a grant, and how many keys of another type there are.
+// After an error the lease may have been granted.
+func parseGrant(r redisconn.Reply) (grant Grant, foreign int64, err error) {
 	reply, err := r.List()
 	if err != nil {
-		return Grant{}, err
+		return Grant{}, 0, err
 	}
-	if len(reply) == 0 {
-		return Grant{}, errors.New("empty reply")
-	}
-	last := reply[len(reply)-1]
-	switch reply[0] {
-	case "granted":
-		return Grant{Verdict: Granted}, nil
-	case "foreign":
-		return Grant{}, errForeign
-	case "wait", "held":
-		if left, ok := last.(int64); ok {
-			verdict := Busy
-			if reply[0] == "held" {
-				verdict = Held
-			}
-			return Grant{Verdict: verdict, Remaining: time.Duration(left) * time.Millisecond}, nil
-		}
-	case "value", "long":
-		if data, ok := last.(string); ok {
-			return Grant{Verdict: Found, Value: Value{Data: []byte(data), TooLong: reply[0] == "long"}}, nil
+	if len(reply) == 2 {
+		data, isData := reply[1].(string)
+		n, isNumber := reply[1].(int64)
+		left := time.Duration(n) * time.Millisecond
+		switch what := reply[0]; {
+		case what == "granted" && isNumber:
+			return Grant{Verdict: Granted}, n, nil
+		case what == "foreign" && isNumber:
+			return Grant{}, n, nil
+		case what == "wait" && isNumber:
+			return Grant{Verdict: Busy, Remaining: left}, 0, nil
+		case what == "held" && isNumber:
+			return Grant{Verdict: Held, Remaining: left}, 0, nil
+		case (what == "value" || what == "long") && isData:
+			return Grant{Verdict: Found, Value: Value{Data: []byte(data), TooLong: what == "long"}}, 0, nil
 		}
 	}
-	return Grant{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+	return Grant{}, 0, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
 }
 
 func (s *store) renew(ctx context.Context, leases []Lease) {
@@ -320,37 +348,35 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	}
 	calls := make([]redisconn.Call, len(asked))
 	for n, i := range asked {
-		v := values[i]
-		calls[n] = redisconn.Call{Keys: s.keys(v.Lease.ID), Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(wakeUp, v.Lease.ID)}}
+		calls[n] = s.publication(values[i], wakeUp)
 	}
-	replies := s.conn.Eval(ctx, commitScript, calls, nil)
-	var lost []Lease // without an answer: they may still stand
-	var failure error
-	for n, i := range asked {
-		outcomes[i] = s.parseOutcome(ctx, values[i].Lease.ID, replies[n])
-		if err := outcomes[i].Err; err != nil && !errors.Is(err, errForeign) {
-			lost, failure = append(lost, values[i].Lease), err
+	errs := make([]error, len(values))
+	for n, reply := range s.conn.Eval(ctx, commitScript, calls, nil) {
+		i := asked[n]
+		code, err := reply.Int()
+		errs[i] = err
+		outcomes[i] = Outcome{Published: code == published, Err: err}
+		if code == foreignValue {
+			s.foundForeign(values[i].Lease.ID, 1)
+			outcomes[i].Err = errForeign
 		}
 	}
-	if len(lost) > 0 {
-		s.giveUp(ctx, lost, failure)
-	}
+	s.giveUpFailed(ctx, errs, func(i int) Lease { return values[i].Lease })
 	return outcomes
 }
 
-// parseOutcome reads a reply of commit.lua.
-func (s *store) parseOutcome(ctx context.Context, id string, r redisconn.Reply) Outcome {
-	reply, err := r.Int()
-	if reply == foreignValue {
-		s.foundForeign(id, 1)
-		return Outcome{Err: errForeign}
-	}
-	s.logSurvived(ctx, err)
-	return Outcome{Published: reply == 1, Err: err}
+// publication is a call of commit.lua, with a message of a kind.
+func (s *store) publication(v Publication, kind byte) redisconn.Call {
+	return redisconn.Call{Keys: s.keys(v.Lease.ID),
+		Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(kind, v.Lease.ID)}}
 }
 
-// foreignValue is what commit.lua gives when a key of another type stands there.
-const foreignValue = 2
+// What commit.lua gives, beside 0.
+const (
+	published    = 1
+	foreignValue = 2
+	notTaken     = 3
+)
 
 // inRedis is the life of a value in Redis, in milliseconds.
 func inRedis(ttl time.Duration) int64 { return min(ttl, maxLife).Milliseconds() }

@@ -118,18 +118,12 @@ func (s *store) withReplicaLag(h holds) holds {
 	return h
 }
 
-// What set.lua gives: there is no memory for the value, or it is published. That a Set
-// has been overtaken, the third, is no error: the other writer came a moment later. Nor
-// is a key of another type that stands there: readers ask the source.
-const (
-	noMemory  = 0
-	published = 1
-)
-
 // set publishes whatever leases there are, and ends them. It takes two steps: a command
 // that its caller left behind at a timeout may reach the server at any time, and one
 // that does must not publish its value over a later invalidation. A value that Redis
-// did not confirm is dropped, as soon as that can be done.
+// did not confirm is dropped, as soon as that can be done. That a Set has been overtaken is no
+// error: the other writer came a moment later. Nor is a key of another type that stands
+// there: readers ask the source.
 func (s *store) set(ctx context.Context, values []Publication) error {
 	var failed error
 	var ids []string // of the values that failed
@@ -145,7 +139,7 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 			switch {
 			case errs[i] != nil:
 				ids, failed = append(ids, t.id), errs[i]
-			case outcomes[i] == noMemory:
+			case outcomes[i] == notTaken:
 				ids, failed = append(ids, t.id), errors.New("out of memory")
 			}
 		}
@@ -154,16 +148,17 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 }
 
 func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes []int64, errs []error) {
-	values = slices.Clone(values)
-	for i := range values {
-		values[i].Lease.token = newToken()
+	asks := make([]Ask, len(values))
+	for i, v := range values {
+		asks[i].ID = v.Lease.ID
 	}
-	_, errs = s.takeLeases(ctx, values, "drop")
+	grants, errs := s.take(ctx, drop, asks)
 	outcomes = make([]int64, len(values))
 	var claimed []Publication
 	var at []int
 	for i, v := range values {
 		if errs[i] == nil {
+			v.Lease = grants[i].Lease
 			claimed, at = append(claimed, v), append(at, i)
 		}
 	}
@@ -178,36 +173,14 @@ func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes
 	return outcomes, errs
 }
 
-// takeLeases takes the leases of values from whoever has them, and reports which it got,
-// and an error for each without an answer.
-func (s *store) takeLeases(ctx context.Context, values []Publication, value string) (got []bool, errs []error) {
-	calls := make([]redisconn.Call, len(values))
-	for i, v := range values {
-		calls[i] = redisconn.Call{Keys: s.allKeys(v.Lease.ID), Args: []any{v.Lease.token, s.lease.Milliseconds(), value}}
-	}
-	got, errs = make([]bool, len(values)), make([]error, len(values))
-	for i, reply := range s.conn.Eval(ctx, claimScript, calls, nil) {
-		gives, err := reply.Ints() // whether it got the lease, and how many keys are foreign
-		if err == nil && len(gives) != 2 {
-			err = fmt.Errorf("unexpected reply %v", gives)
-		}
-		if errs[i] = err; err == nil {
-			got[i] = gives[0] == 1
-			s.foundForeign(values[i].Lease.ID, gives[1])
-		}
-	}
-	return got, errs
-}
-
 // setClaimed publishes values whose leases have been taken, and tells everybody. The
-// outcomes are those of set.lua, where there is no error.
+// outcomes are those of commit.lua, where there is no error.
 func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int64, errs []error) {
 	calls := make([]redisconn.Call, len(values))
 	for i, v := range values {
-		calls[i] = redisconn.Call{Keys: s.keys(v.Lease.ID),
-			Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(invalidated, v.Lease.ID)}}
+		calls[i] = s.publication(v, invalidated)
 	}
-	replies, errs := s.evalConfirmed(ctx, setScript, calls...)
+	replies, errs := s.evalConfirmed(ctx, commitScript, calls...)
 	outcomes = make([]int64, len(values))
 	for i := range values {
 		if errs[i] == nil {
@@ -218,23 +191,17 @@ func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes 
 }
 
 func (s *store) claim(ctx context.Context, ids []string) []Grant {
-	grants, values := make([]Grant, len(ids)), make([]Publication, len(ids))
+	asks := make([]Ask, len(ids))
 	for i, id := range ids {
-		values[i].Lease = Lease{id, newToken()}
+		asks[i].ID = id
 	}
-	got, errs := s.takeLeases(ctx, values, "keep")
-	for i, err := range errs {
-		switch {
-		case errors.Is(err, redisconn.ErrOutage): // Unknown, and nothing was sent
-			errs[i] = nil
-		case err != nil: // the zero Grant is Unknown
-		case got[i]:
-			grants[i] = Grant{Verdict: Granted, Lease: values[i].Lease}
-		default:
-			grants[i] = Grant{Verdict: Held}
+	grants, errs := s.take(ctx, keep, asks)
+	for i := range grants {
+		if grants[i].Verdict == Unknown && errs[i] == nil { // a key of another type
+			grants[i].Verdict = Held
 		}
 	}
-	s.giveUpFailed(ctx, values, errs)
+	s.giveUpUnknown(ctx, grants, errs)
 	return grants
 }
 
@@ -244,23 +211,8 @@ func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
 	for i, err := range errs {
 		outcomes[i] = Outcome{Published: err == nil && set[i] == published, Err: err}
 	}
-	s.giveUpFailed(ctx, values, errs)
+	s.giveUpFailed(ctx, errs, func(i int) Lease { return values[i].Lease })
 	return outcomes
-}
-
-// giveUpFailed gives up the leases of values that may have been taken, without an answer.
-func (s *store) giveUpFailed(ctx context.Context, values []Publication, errs []error) {
-	var lost []Lease
-	var failure error
-	for i, err := range errs {
-		s.logSurvived(ctx, err)
-		if err != nil {
-			lost, failure = append(lost, values[i].Lease), err
-		}
-	}
-	if len(lost) > 0 {
-		s.giveUp(ctx, lost, failure)
-	}
 }
 
 // evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks

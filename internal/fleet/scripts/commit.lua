@@ -1,27 +1,49 @@
--- Publishes a value, if the lease it was built under still stands.
+-- Publishes a value, if the lease it was built or taken under still stands. So what reaches
+-- the server late, after its writer has been told that it failed and somebody has
+-- invalidated the key, does no harm.
 -- KEYS  1 value, 2 lease
--- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms,
---       4 channel, 5 wake-up message
+-- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms, 4 channel,
+--       5 message: for everybody, whatever comes of it, if it invalidates ("i..."), else for
+--       those who wait
 -- Gives 1 if the value is published, 0 if it must not be: something happened to
---       the key since the lease was granted; 2 if a key of another type stands there.
+--       the key since the lease was granted; 2 if a key of another type stands there,
+--       3 if the server does not take it, which is an error for those who built it. The
+--       lease ends all the same.
 -- Asked again, it finds its own bytes and gives 1 again. It reads no more than those
 -- and one: somebody else may have put there what takes long to read.
+local news = ARGV[5]:sub(1, 1) == 'i'
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
+  if news then
+    redis.call('PUBLISH', ARGV[4], ARGV[5])
+  end
   if redis.pcall('GETRANGE', KEYS[1], 0, #ARGV[2]) == ARGV[2] then
     return 1
   end
   return 0
 end
-local awaited, published = redis.call('HEXISTS', KEYS[2], 'w'), 1
+local awaited, published, set = redis.call('HEXISTS', KEYS[2], 'w'), 1, {}
 if not ours(redis.pcall('GETRANGE', KEYS[1], 0, 0)) then
   published = 2
 elseif ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 end
-redis.call('DEL', KEYS[2])
-if awaited == 1 then
+redis.call('HDEL', KEYS[2], 't', 'w')
+local holds, last = redis.call('HGETALL', KEYS[2]), 0
+if #holds > 0 then -- of writers beside the one that has taken the lease
+  local time = redis.call('TIME')
+  for i = 1, #holds, 2 do
+    if holds[i]:sub(1, 2) == 'h:' then
+      last = math.max(last, tonumber(holds[i + 1]) or 0)
+    end
+  end
+  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
+end
+if news or awaited == 1 then
   redis.call('PUBLISH', ARGV[4], ARGV[5])
+end
+if set.err then
+  return news and 3 or set
 end
 return published
