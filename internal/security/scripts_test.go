@@ -13,7 +13,7 @@ import (
 )
 
 // withScripts are the packages that send scripts to Redis.
-var withScripts = []string{"cache", "internal/fleet", "lock", "bloom"}
+var withScripts = []string{"cache/internal/follow", "internal/fleet", "lock", "bloom"}
 
 // scriptsOf gives the texts of a package's scripts by file.
 func scriptsOf(t *testing.T, pkg string) map[string]string {
@@ -37,7 +37,7 @@ func scriptsOf(t *testing.T, pkg string) map[string]string {
 // outside: a script put together with a key in it would run what the key says. Each
 // script is made once, from embedded files alone; keys and values are its arguments.
 func TestScriptsAreMadeOfEmbeddedFilesAlone(t *testing.T) {
-	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/fleet", "internal/tier", "internal/guard", "internal/redisconn", "internal/flight", "internal/keys"} {
+	for _, dir := range []string{"cache", "cache/internal/follow", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/fleet", "internal/tier", "internal/guard", "internal/redisconn", "internal/flight", "internal/keys"} {
 		made := checkScripts(t, filepath.Join(root, dir), func(where, what string) { t.Errorf("%s: %s", where, what) })
 		if has := len(made) > 0; has != contains(withScripts, dir) {
 			t.Errorf("%s makes the scripts %q; is it among those to be looked at?", dir, made)
