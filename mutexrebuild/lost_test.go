@@ -236,10 +236,10 @@ func TestAPublicationWhoseReplyWasLost(t *testing.T) {
 
 // A renewal may be lost, the next one comes through.
 func TestARenewalMayBeLost(t *testing.T) {
-	l := lost(t, false, opts{Lease: 1800 * time.Millisecond, RedisTimeout: 300 * time.Millisecond})
+	l := lost(t, false, opts{Lease: 3 * time.Second, RedisTimeout: 500 * time.Millisecond})
 	db := newSource()
 	db.write("x", "v")
-	first := l.do(l.g, "x", db.load("x", 3900*time.Millisecond), nil)
+	first := l.do(l.g, "x", db.load("x", 5*time.Second), nil)
 	l.eventually("the lease is taken", func() bool { return db.loaded("x") == 1 })
 	l.p.DropReplies(1, "EVALSHA")
 	second := l.do(l.other, "x", db.load("x", 0), nil)

@@ -116,7 +116,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
 	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group {
 		g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet},
-			mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1})
+			mutexrebuild.Options{Lease: 1200 * time.Millisecond, ErrorHold: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 			_, _ = b.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) { return value("b") })
 		}()
 		redistest.Eventually(t, patience, "another process waits", func() bool { return b.Stats().Waits > 0 })
-		time.Sleep(700 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 		return value("a")
 	})
 	if string(got) != "a" || err != nil {
