@@ -127,7 +127,10 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 	if c.source.LoadMany == nil {
 		size, parallel = 1, maxSingles
 	}
-	if len(jobs) <= size {
+	switch {
+	case len(jobs) == 0:
+		return
+	case len(jobs) <= size:
 		c.contained(jobs, func() { do(jobs) })
 		return
 	}

@@ -150,8 +150,9 @@ func (c *Cache[K, V]) attempt(jobs []*job[K, V]) (again []*job[K, V]) {
 	return append(again, c.confirmBeside(held)...)
 }
 
-// filledInQueue ends a job whose key another flight has filled in the local tier: that of a
-// load, whose callers have flights of their own.
+// filledInQueue ends a job whose key another flight has filled in the local tier. Without Redis
+// a nested flight and another one of the same key may both wait for a place: the second finds
+// what the first has loaded.
 func (c *Cache[K, V]) filledInQueue(j *job[K, V]) bool {
 	if j.class != normal {
 		return false

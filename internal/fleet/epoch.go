@@ -182,6 +182,9 @@ func (e *epoch) start() {
 	if e.running || e.closing.Err() != nil {
 		return
 	}
+	if e.touch != nil {
+		e.touch.Stop() // look makes the next one, or each Clear would leave one more behind
+	}
 	e.running = true
 	e.work.Go(e.follow)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
@@ -41,6 +43,31 @@ func TestAClearRaisesTheEpochEverywhere(t *testing.T) {
 		}
 		if ttl := r.rdb.PTTL(r.ctx, epochKey).Val(); ttl < 365*24*time.Hour {
 			r.Errorf("the epoch ends in %v, values may live for a year", ttl)
+		}
+	})
+}
+
+// A process looks at the epoch now and then, also when messages tell of it. Catches one who
+// begins to do so anew with each Clear that it hears of, and never ends.
+func TestClearsDoNotMultiplyTheReadsOfTheEpoch(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var reads atomic.Int64
+		rdb := r.client()
+		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+			if args := cmd.Args(); cmd.Name() == "getrange" && args[1] == epochKey {
+				reads.Add(1)
+			}
+		}))
+		hears, clears := r.listening(rdb, fleet.Messages{}), r.group(fleet.Keyspace{})
+		r.eventually("messages arrive", hears.Live)
+		for range 20 {
+			r.must(clears.Clear(r.ctx))
+			time.Sleep(time.Second)
+		}
+		reads.Store(0)
+		time.Sleep(10 * time.Minute)
+		if n := reads.Load(); n < 10 || n > 30 {
+			r.Errorf("%d reads of the epoch in ten minutes, want one each 30 s", n)
 		}
 	})
 }

@@ -3,10 +3,10 @@
 // the engine of packages mutexrebuild and cache. It works on bytes and knows nothing of what
 // they mean, and most of its calls take many ids.
 //
-//	Begin   asks for the lease, and for a value that somebody has published meanwhile
-//	Renew   prolongs it while the load runs
-//	Commit  publishes, if the lease still stands
-//	Abort   gives it back
+//	Begin         asks for the lease, and for a value that somebody has published meanwhile
+//	KeepRenewing  prolongs it while the load runs
+//	Commit        publishes, if the lease still stands
+//	Abort         gives it back
 //
 // Package mutexrebuild says what leases and holds are, what happens without Redis, and what
 // is not promised. Errors and log lines are in its name.

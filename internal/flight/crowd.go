@@ -25,9 +25,9 @@ type crowd[R any] struct {
 
 // Waiting returns a context for what flights wait for before they load. It ends with ctx,
 // and with ErrDeserted when all callers of flights have left; the callers who join after
-// that have another flight. Its deadline is when the last of them leaves; there is none if
-// somebody stays until the end, also if ctx has one. It moves as callers come. stop ends the context; until then
-// it is the only one of these flights.
+// that have another flight. Its deadline is when the last of them leaves, and moves as callers
+// come. If one of them has no deadline, it has none either, whatever ctx has. stop ends the
+// context; a flight is in one Waiting at a time.
 func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting context.Context, stop func()) {
 	c := &crowd[R]{group: g, flights: flights}
 	c.Context, c.end = context.WithCancelCause(ctx)
@@ -125,7 +125,7 @@ func (f *Flight[R]) leave(number int) {
 // Group.mu.
 func (f *Flight[R]) inherit(next *Flight[R]) {
 	next.joined = f.joined - f.decidedAt
-	next.deadline, next.patient = f.deadline, f.patient
+	next.deadline, next.patient, next.fallback = f.deadline, f.patient, f.fallback
 	for _, number := range f.left {
 		if number > f.decidedAt {
 			next.left = append(next.left, number-f.decidedAt)

@@ -193,6 +193,31 @@ func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 	})
 }
 
+// Catches a fallback that is forgotten when a caller's answer comes from the next flight: the
+// error of that answered callers without a fallback.
+func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		fresh := func() *run { return &run{} }
+		first, _, err := g.JoinIn(t.Context(), "id", false, fresh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Flight.Decide()
+		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); err != nil { // too late for the first
+			t.Fatal(err)
+		}
+		next := first.Flight.Finish("v", nil, nil)
+		if next == nil {
+			t.Fatal("there is no next flight")
+		}
+		next.Finish("", io.EOF, nil)
+		if held(t, g, "id") {
+			t.Error("the error is for a caller without a fallback")
+		}
+	})
+}
+
 func TestTheErrorOfALoadKeepsRefreshesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)

@@ -84,7 +84,8 @@ func (p *Place) inside(b *Breaker) bool {
 
 // Keep returns ctx for work that functions wait for, such as the load that several of them
 // share. If ctx is inside, what Keep returns stays so when the function of ctx has returned:
-// of those who wait for the work, others may still run, in all the places that there are.
+// of those who wait for the work others may still run, and hold every place. Work that had lost
+// its nesting would wait for a place behind them.
 func (b *Breaker) Keep(ctx context.Context) context.Context {
 	b = b.orOff()
 	outer := placeOf(ctx)

@@ -3,12 +3,12 @@
 -- invalidated the key, does no harm.
 -- KEYS  1 value, 2 lease
 -- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms, 4 channel,
---       5 message: for everybody, whatever comes of it, if it invalidates ("i..."), else for
---       those who wait
+--       5 message: one that invalidates ("i...") is always published, another only if
+--       somebody waits
 -- Gives 1 if the value is published, 0 if it must not be: something happened to
 --       the key since the lease was granted; 2 if a key of another type stands there,
---       3 if the server does not take it, which is an error for those who built it. The
---       lease ends all the same.
+--       3 if the message invalidates and the server does not take the value; without such a
+--       message that is the error of SET. The lease ends all the same.
 -- Asked again, it finds its own bytes and gives 1 again. It reads no more than those
 -- and one: somebody else may have put there what takes long to read.
 local news = ARGV[5]:sub(1, 1) == 'i'
