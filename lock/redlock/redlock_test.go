@@ -130,7 +130,8 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes[0].Kill()
 	before := renewed.Load()
 	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return renewed.Load() >= before+2 })
-	if err := errors.Join(lease.Err(), lease.Check(ctx)); err != nil {
+	redistest.Eventually(t, 20*time.Second, "the two others say that it stands", func() bool { return lease.Check(ctx) == nil })
+	if err := lease.Err(); err != nil {
 		t.Error(err)
 	}
 	nodes[1].Stop()
