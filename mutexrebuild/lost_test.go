@@ -239,7 +239,7 @@ func TestARenewalMayBeLost(t *testing.T) {
 	l := lost(t, false, opts{Lease: 3 * time.Second, RedisTimeout: 500 * time.Millisecond})
 	db := newSource()
 	db.write("x", "v")
-	first := l.do(l.g, "x", db.load("x", 5*time.Second), nil)
+	first := l.do(l.g, "x", db.load("x", 4200*time.Millisecond), nil)
 	l.eventually("the lease is taken", func() bool { return db.loaded("x") == 1 })
 	l.p.DropReplies(1, "EVALSHA")
 	second := l.do(l.other, "x", db.load("x", 0), nil)
