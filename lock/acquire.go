@@ -20,7 +20,18 @@ func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*L
 }
 
 // take takes a lock and has it renewed.
-func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (g *grant, err error) {
+func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (*grant, error) {
+	return l.count(ctx, o, wait, func() (*grant, bool, error) {
+		if wait {
+			return l.takeInTurn(ctx, t, o)
+		}
+		return l.takeNow(ctx, t, o)
+	})
+}
+
+// count runs take, which takes one lock, as one call: for Stats, for the hooks, and for those
+// who close the Locker or give up meanwhile. wait tells whether it may wait.
+func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (g *grant, contended bool, err error)) (g *grant, err error) {
 	begin, contended := time.Now(), false
 	defer func() { l.counts.ended(ctx, contended, time.Since(begin), err) }()
 	if l.isClosed() {
@@ -29,11 +40,11 @@ func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (g 
 	if ctx.Err() != nil {
 		return nil, notAcquired(ctx)
 	}
-	take := l.takeNow
 	if wait {
-		take = l.takeInTurn
+		l.counts.waiting.Add(1)
+		defer l.counts.waiting.Add(-1)
 	}
-	g, contended, err = take(ctx, t, o)
+	g, contended, err = take()
 	if err == nil || errors.Is(err, ErrNotReplicated) {
 		l.adviseOnce(o)
 	}
@@ -48,8 +59,9 @@ func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (g 
 		l.releaseLater(g)
 		return nil, notAcquired(ctx)
 	}
+	g.told.Store(true)
 	if o.Hooks.Acquired != nil {
-		o.Hooks.Acquired(t.name, time.Since(begin), contended)
+		o.Hooks.Acquired(g.name, time.Since(begin), contended)
 	}
 	return g, nil
 }
@@ -75,7 +87,7 @@ func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (g *grant, 
 
 // bid is what the options say about a bid.
 func (o *Options) bid() bid {
-	return bid{lease: o.Lease, label: o.Label, replicas: o.Replicas, timeout: o.ReplicaTimeout}
+	return bid{lease: o.Lease, label: o.Label, confirm: o.confirm()}
 }
 
 // ask makes a bid. If its outcome is not known, it sees to it that its owners do not
@@ -83,12 +95,17 @@ func (o *Options) bid() bid {
 func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
 	r, err := l.redis.acquire(ctx, t, b)
 	if err != nil && !errors.Is(err, ErrConflict) {
-		if o.Hooks.Orphan != nil {
-			o.Hooks.Orphan(t.name)
-		}
-		l.refuse(t, o.Lease, b.owners)
+		l.disown(t, o, b.owners)
 	}
 	return r, err
+}
+
+// disown sees to it that owners do not hold a lock that they may have been granted.
+func (l *locker) disown(t *target, o *Options, owners []string) {
+	if o.Hooks.Orphan != nil {
+		o.Hooks.Orphan(t.name)
+	}
+	l.refuse(t, o.Lease, owners)
 }
 
 // lateReply gets the reply to a copy of a bid that its caller did not wait for, or its
@@ -119,6 +136,9 @@ func (l *locker) accept(ctx context.Context, t *target, o *Options, owner string
 	if g.expired(time.Now()) {
 		_ = l.release(ctx, g, 0)
 		return nil, unavailable(errors.New("its answer took longer than the lease"))
+	}
+	if t.mode == exclusive && o.mayPassOn() {
+		g.spare = maxPassed
 	}
 	l.watchdog.add(g)
 	return g, nil

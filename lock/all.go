@@ -2,20 +2,23 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// LockAll takes the locks of all names, or none. It takes them one after the other,
-// in an order that is the same for all callers, so that callers with names in common
-// cannot block each other. When it fails, it gives back the locks that it has.
-// Duplicates count once; no names is ErrConfig. Otherwise it is like Lock, for each
-// name.
+// LockAll takes the locks of all names, or none. If all are free and nobody waits for any of
+// them, that is one script and one moment. Otherwise, or in a cluster that keeps them in
+// several slots, or with more than 128 names, it takes them one after the other, in an order
+// that is the same for all callers, so that callers with names in common cannot block each
+// other. When it fails, it gives back the locks that it has. Duplicates count once; no names
+// is ErrConfig. Otherwise it is like Lock, for each name.
 //
-// The lease ends when any of the locks is lost. Its fence is the highest of all, and
-// the fence of each lock is raised to it, so that it fences all protected resources.
+// The lease ends when any of the locks is lost. Its fence is higher than all before of any
+// of the locks, so that it fences all protected resources.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	if len(names) == 0 {
 		return nil, badConfig("no names")
@@ -35,7 +38,7 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 			return nil, ErrDeadlock
 		}
 	}
-	grants, err := l.shared.takeAll(ctx, targets, &o)
+	grants, err := l.shared.takeAll(ctx, targets, o)
 	if err != nil {
 		l.shared.releaseAll(ctx, grants)
 		return nil, err
@@ -43,9 +46,18 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	return l.shared.lease(ctx, grants...), nil
 }
 
-// takeAll takes locks one after the other and gives all the same fence. With an error
-// it returns those that it has taken until then.
+// maxTogether is how many locks one script takes: a server serves nobody else meanwhile.
+const maxTogether = 128
+
+// takeAll takes locks and gives all the same fence. With an error it returns those that it
+// has taken until then.
 func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
+	if l.mayShareScript(targets) {
+		grants, err = l.takeTogether(ctx, targets, o)
+		if grants != nil || err != nil {
+			return grants, err
+		}
+	}
 	for i := range targets {
 		g, err := l.take(ctx, &targets[i], o, true)
 		if err != nil {
@@ -57,6 +69,107 @@ func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (gra
 		}
 	}
 	return grants, l.raiseFences(ctx, grants)
+}
+
+// mayShareScript reports whether there are several locks that one script can take.
+func (l *locker) mayShareScript(targets []target) bool {
+	if len(targets) < 2 || len(targets) > maxTogether {
+		return false
+	}
+	if !l.redis.prompt.Clustered() {
+		return true
+	}
+	records := make([]string, len(targets))
+	for i := range targets {
+		records[i] = targets[i].record()
+	}
+	return keys.LocksShareSlot(records)
+}
+
+// takeTogether takes locks in one script. It returns neither grants nor an error if they
+// have to be waited for, one after the other.
+func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
+	if l.isClosed() || ctx.Err() != nil {
+		return nil, nil // the first of them says so
+	}
+	begin := time.Now()
+	l.counts.waiting.Add(1)
+	defer l.counts.waiting.Add(-1)
+	grants, err = l.acquireAll(ctx, targets, o)
+	if grants != nil || errors.Is(err, ErrNotReplicated) {
+		l.adviseOnce(o)
+	}
+	switch {
+	case err == nil && grants == nil:
+		return nil, nil
+	case err == nil && l.isClosed(): // it came too late for Close to find them
+		l.releaseAll(ctx, grants)
+		err = ErrClosed
+	case err == nil && ctx.Err() != nil: // the caller does not want them any more
+		for _, g := range grants {
+			l.releaseLater(g)
+		}
+		err = notAcquired(ctx)
+	}
+	if err != nil {
+		l.counts.ended(ctx, false, 0, err)
+		return nil, err
+	}
+	for _, g := range grants {
+		l.counts.ended(ctx, false, 0, nil)
+		g.told.Store(true)
+		if o.Hooks.Acquired != nil {
+			o.Hooks.Acquired(g.name, time.Since(begin), false)
+		}
+	}
+	return grants, nil
+}
+
+// acquireAll makes the bid of takeTogether, which is never made again. If its outcome is
+// not known, it sees to it that its owners hold none of the locks.
+func (l *locker) acquireAll(ctx context.Context, targets []target, o *Options) ([]*grant, error) {
+	b := o.bid()
+	for range targets {
+		b.owners = append(b.owners, l.newOwner())
+	}
+	r, err := l.redis.acquireAll(ctx, targets, b)
+	switch {
+	case errors.Is(err, ErrConflict):
+		return nil, err
+	case errors.Is(err, errSlots) || err == nil && r.answer == answerBusy:
+		return nil, nil
+	case err != nil || r.answer != answerGranted: // "gone": one was granted, and lost at once
+		for i := range targets {
+			l.disown(&targets[i], o, b.owners[i:i+1])
+		}
+		if ctx.Err() != nil {
+			err = notAcquired(ctx)
+		}
+		return nil, err
+	}
+	return l.acceptAll(ctx, targets, o, b.owners, r.granted)
+}
+
+// acceptAll makes the grants of what was granted together, or gives all back.
+func (l *locker) acceptAll(ctx context.Context, targets []target, o *Options, owners []string, got granted) ([]*grant, error) {
+	grants, errs := make([]*grant, len(targets)), make([]error, len(targets))
+	var all sync.WaitGroup
+	for i := range targets {
+		accept := func() { grants[i], errs[i] = l.accept(ctx, &targets[i], o, owners[i], got) }
+		if got.confirmed < o.Replicas || time.Since(got.sent) > o.Lease/2 { // each may be given back, which takes a round trip
+			all.Go(accept)
+		} else {
+			accept()
+		}
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			l.releaseAll(ctx, slices.DeleteFunc(grants, func(g *grant) bool { return g == nil }))
+			return nil, err
+		}
+	}
+	return grants, nil
 }
 
 // raiseFences raises the fence of each lock to the highest of them, so that a later
@@ -83,6 +196,7 @@ func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 }
 
 func (l *locker) raiseFence(ctx context.Context, g *grant, fence int64) error {
+	l.watchdog.keepForOne(g) // its own fences are too low for others
 	r, err := l.redis.raiseFence(ctx, g, fence)
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -26,6 +26,23 @@ func BenchmarkUncontendedPair(b *testing.B) {
 	}
 }
 
+// Locks that are free, together: one script, and one for each to give them back.
+func BenchmarkUncontendedLockAll(b *testing.B) {
+	s := redistest.Start(b)
+	l := open(b, s.Client(b), lock.Options{})
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		lease, err := l.LockAll(ctx, "a", "b", "c", "d", "e")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Unlock(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // The least that two scripts can cost: what the lock adds to it is its own.
 func BenchmarkTwoBareScripts(b *testing.B) {
 	s := redistest.Start(b)

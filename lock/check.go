@@ -9,7 +9,7 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check asks Redis whether locks can be kept in it, for the start of a service and for
+// Check tests whether locks can be kept in this Redis, for the start of a service and for
 // its readiness: whether it answers, as a master of version 6.2 or later, accepts the
 // client's password and database, lets it run every script of a mutex, has the replicas
 // for Options.Replicas, and does not evict locks. It takes and gives back a lock of its
@@ -28,8 +28,9 @@ func (l *Locker) Check(ctx context.Context) error {
 	if found.Broken != nil {
 		return unavailable(found.Broken)
 	}
-	o.Hooks = Hooks{}
-	if err := l.With(o).tryScripts(ctx); err != nil {
+	quiet := *o
+	quiet.Hooks = Hooks{}
+	if err := l.With(quiet).tryScripts(ctx); err != nil {
 		return err
 	}
 	if found.Weak != nil {

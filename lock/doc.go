@@ -26,10 +26,13 @@
 //   - Every operation is safe to repeat after a lost reply. A lock granted to a caller
 //     who has left is released at once.
 //   - Waiting processes are served in the order of their arrival, and so are the waiters
-//     of one process. A lost wake-up costs a second at most. A process that dies while it
-//     waits costs the others two seconds once, however many of its goroutines waited.
-//   - A free lock costs two scripts, Lock and Unlock. A hand-over costs two, however
-//     many wait. Waiting costs one script a second for each process and lock.
+//     of one process. A process that has a mutex may first serve 16 of its waiters, for
+//     50 ms: they hand it on among themselves (Options.StrictFIFO). A lost wake-up costs a
+//     second at most. A process that dies while it waits costs the others two seconds once,
+//     however many of its goroutines waited.
+//   - A free lock costs two scripts, Lock and Unlock. A hand-over to another process costs
+//     two, however many wait, and one within a process none. Waiting costs one script a
+//     second for each process and lock.
 //   - No call holds its caller longer than its context lives (Unlock: a tenth of a
 //     second more), whatever Redis does and whatever the client's options are.
 //   - All times are the server's: the clocks of clients do not matter. Setting a client's
@@ -55,8 +58,11 @@
 //   - The order of the queue is that of arrival at Redis, by process: a process's
 //     waiters have one place, and go to the end of the queue after each turn.
 //     Options.StrictFIFO gives each its own.
-//   - LockAll takes its locks one by one, in an order that is the same for all callers.
-//     Its caller gets all or none, but the locks are not taken at one moment.
+//   - An Unlock that hands the lock on within its process does not call Redis, so it does not
+//     hear that Redis has lost the lock within the last 50 ms. The next holder learns of it.
+//   - LockAll takes its locks at one moment if all are free. Otherwise it takes them one by
+//     one, in an order that is the same for all callers: its caller gets all or none, but
+//     holds the first while it waits for the others.
 //   - A holder that lives but is stuck keeps the lock, unless Options.MaxHold is set.
 //   - To elect a leader that moves money, use a system with consensus, such as etcd or
 //     ZooKeeper, or the database itself. To count something down, use one conditional

@@ -12,19 +12,19 @@ import (
 // What the errors of this package match, by errors.Is. An error may match
 // several: one that gave up also matches the cause of its context's end.
 var (
-	// ErrNotAcquired: the lock was not taken. [HeldError] says what stood in the way.
+	// ErrNotAcquired: the lock was not taken. [HeldError] says what was in the way.
 	ErrNotAcquired = errors.New("lock: not acquired")
 	// ErrLost: the lock was held and is no longer, without having been released.
 	// The error also matches why: ErrExpired, ErrTakenOver or ErrStateLost.
 	ErrLost = errors.New("lock: lost")
 	// ErrExpired: the lease has ended, as far as this process can tell.
 	ErrExpired = errors.New("lock: lease expired")
-	// ErrTakenOver: somebody else has had the lock since.
+	// ErrTakenOver: somebody else has had the lock since, or ForceUnlock has taken it.
 	ErrTakenOver = errors.New("lock: taken over by another")
 	// ErrStateLost: Redis does not know of the lease: it lost its memory, failed
 	// over to a replica that had not heard of it, or evicted or deleted the key.
 	ErrStateLost = errors.New("lock: redis has lost the lock's state")
-	// ErrNotHeld: this lease or token does not stand for the lock, or no longer.
+	// ErrNotHeld: this lease or token does not hold the lock, or no longer.
 	ErrNotHeld = errors.New("lock: not held")
 	// ErrUnavailable: Redis did not answer, or answered with an error. If it carried the
 	// command out all the same, that is undone in the background.
@@ -62,6 +62,12 @@ func (e *HeldError) Error() string {
 
 // Is makes the error match ErrNotAcquired.
 func (e *HeldError) Is(target error) bool { return target == ErrNotAcquired }
+
+// isHeld reports whether err is a HeldError.
+func isHeld(err error) bool {
+	var held *HeldError
+	return errors.As(err, &held)
+}
 
 // lossError makes the error of a lease that was lost for cause.
 func lossError(cause error) error { return fmt.Errorf("%w: %w", ErrLost, cause) }

@@ -201,3 +201,26 @@ func ExampleLocker_With() {
 	_ = lease.Unlock(ctx)
 	// Output: true host-3, pid 4711 true <nil>
 }
+
+// An operator takes a lock away from a holder that is stuck. The holder's lease ends, and
+// the next one has a larger fence.
+func ExampleLocker_ForceUnlock() {
+	locker, done := locker()
+	defer done()
+	ctx := context.Background()
+
+	stuck, err := locker.Lock(ctx, "import")
+	if err != nil {
+		return
+	}
+	forced, err := locker.ForceUnlock(ctx, "import") // true: somebody held it
+	fmt.Println(forced, err)
+	next, err := locker.Lock(ctx, "import")
+	if err != nil {
+		return
+	}
+	fmt.Println(errors.Is(stuck.Unlock(ctx), lock.ErrLost), next.Fence() > stuck.Fence(), next.Unlock(ctx))
+	// Output:
+	// true <nil>
+	// true true <nil>
+}

@@ -21,10 +21,12 @@ const (
 
 // The scripts, for faults that strike one of them.
 var (
-	AcquireScript = acquireScript
-	ReleaseScript = releaseScript
-	RenewScript   = renewScript
-	LeaveScript   = leaveScript
+	AcquireScript    = acquireScript
+	AcquireAllScript = acquireAllScript
+	ReleaseScript    = releaseScript
+	RenewScript      = renewScript
+	LeaveScript      = leaveScript
+	ForceScript      = forceScript
 )
 
 // Jumped is how a jump of the wall clock is found.
@@ -106,6 +108,59 @@ func (s *Lease) Shift(shift func(time.Time) time.Time) {
 	g.deadline, g.next = shift(g.deadline), shift(g.next)
 }
 
+// Age makes it so long since Redis has granted the lock.
+func (s *Lease) Age(d time.Duration) {
+	s.watchdog.mu.Lock()
+	defer s.watchdog.mu.Unlock()
+	for _, g := range s.acq.grants {
+		g.granted = time.Now().Add(-d)
+	}
+}
+
+// Parked reports whether the leaders of those who wait for a mutex stand in its queue, and
+// have no bid on its way.
+func (l *Locker) Parked(name string) bool {
+	t := newTarget("", keys.Mutex, name, exclusive)
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	rooms := 0
+	for key, room := range l.shared.rooms {
+		if key.record == t.record() {
+			if rooms++; room.bids || !room.queued {
+				return false
+			}
+		}
+	}
+	return rooms > 0
+}
+
+// CallLeaders has those who wait bid again, as a message does.
+func (l *Locker) CallLeaders() {
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	for _, room := range l.shared.rooms {
+		room.call()
+	}
+}
+
+// PassesOnWhileItCloses tries to pass on all that is held, in the moment in which Close has
+// begun.
+func (l *Locker) PassesOnWhileItCloses() (passed bool) {
+	s := l.shared
+	closing := func(begins bool) { s.mu.Lock(); s.closing = begins; s.mu.Unlock() }
+	closing(true)
+	defer closing(false)
+	for _, g := range s.watchdog.all() {
+		passed = s.passOn(g) || passed
+	}
+	return passed
+}
+
+// FencesOfAGrant has the scripts keep so many fences free for each grant, until the test ends.
+func FencesOfAGrant(t *testing.T, n string) {
+	cutOut(t, &beginLua, "local FENCES = 16", "local FENCES = "+n)
+}
+
 // IsRenewing reports whether a renewal of the lease is on its way.
 func (s *Lease) IsRenewing() bool {
 	s.watchdog.mu.Lock()
@@ -139,7 +194,8 @@ func cutOut(t *testing.T, text *string, from, to string) {
 	whole := *text
 	load := func() {
 		acquireScript, releaseScript, leaveScript = compose(acquireLua), compose(releaseLua), compose(leaveLua)
-		renewScript = compose(renewLua)
+		renewScript, acquireAllScript = compose(renewLua), compose(acquireAllLua)
+		forceScript = compose(forceLua)
 	}
 	t.Cleanup(func() { *text = whole; load() })
 	*text = strings.Replace(whole, from, to, 1)

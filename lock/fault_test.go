@@ -192,6 +192,40 @@ func TestALockGrantedToNobodyIsGivenBack(t *testing.T) {
 	}
 }
 
+// A leader's bid takes what the room was granted, and the leader gives up before it hears
+// so. Catches a next leader that waits for a message, a second long: the lock is free.
+func TestALeaderThatLeavesInTheMiddleOfItsBidHoldsUpNobody(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l, other := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+	lag := redistest.MeasureLag(t)
+	for range redistest.Pick(3, 100) {
+		gate := must(t)(other.Lock(t.Context(), "a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := l.Lock(ctx, "a"); left <- err }()
+		redistest.Eventually(t, 30*time.Second, "it waits", l.InQueue)
+		held, release := p.HoldReply("EVALSHA " + lock.AcquireScript.Hash())
+		unlock(t, gate)
+		<-held
+		got := make(chan *lock.Lease)
+		go func() { got <- must(t)(l.Lock(t.Context(), "a")) }()
+		redistest.Eventually(t, 30*time.Second, "another waits behind it", func() bool { return l.InRooms() == 2 })
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		begin := time.Now()
+		next := <-got
+		if took := time.Since(begin); took > lag.Allow(500*time.Millisecond) {
+			t.Errorf("it took %v", took)
+		}
+		release()
+		unlock(t, next)
+	}
+}
+
 // The poll finds a grant whose news was lost.
 func TestALostWakeUpCostsASecondAtMost(t *testing.T) {
 	s := redistest.Start(t)

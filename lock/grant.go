@@ -1,7 +1,7 @@
 package lock
 
 import (
-	"log/slog"
+	"sync/atomic"
 	"time"
 )
 
@@ -9,17 +9,15 @@ import (
 // back. A Lease has one, that of LockAll several.
 type grant struct {
 	target
-	owner          string
-	fence          int64
-	lease          time.Duration
-	renewed        bool // not with NoRenewal
-	replicas       int
-	replicaTimeout time.Duration
-	hooks          *Hooks
-	logger         *slog.Logger
-	taken          time.Time
+	owner   string
+	fence   int64
+	o       *Options    // of the caller who has it
+	granted time.Time   // when the command was sent by which Redis granted it
+	taken   time.Time   // since when this caller has it: later, if it was passed on
+	told    atomic.Bool // it is a caller's, and no grant that nobody wants: the hooks know of it
 
 	// Guarded by watchdog.mu, the mutex of the watchdog that has the grant.
+	spare    int          // so many fences after its own are its own too, see cohort.go
 	acq      *acquisition // nil until there is a Lease
 	ends     int64        // the end of the lease by the server's clock (ms), at the earliest
 	deadline time.Time    // before which the server cannot give the lock away
@@ -32,10 +30,7 @@ type grant struct {
 }
 
 func newGrant(t *target, o *Options, owner string, got granted) *grant {
-	g := &grant{
-		target: *t, owner: owner, fence: got.fence, ends: got.ends, lease: o.Lease, renewed: !o.NoRenewal,
-		replicas: o.Replicas, replicaTimeout: o.ReplicaTimeout, hooks: &o.Hooks, logger: o.Logger, taken: got.sent,
-	}
+	g := &grant{target: *t, owner: owner, fence: got.fence, o: o, granted: got.sent, taken: got.sent, ends: got.ends}
 	if o.MaxHold > 0 {
 		g.last = got.sent.Add(o.MaxHold)
 	}
@@ -55,7 +50,7 @@ func newGrant(t *target, o *Options, owner string, got granted) *grant {
 // that run at different speeds.
 func (g *grant) setDeadline(sent time.Time, lease time.Duration) {
 	g.deadline = sent.Add(lease - max(lease/100, 10*time.Millisecond))
-	g.next = sent.Add(g.lease / 3)
+	g.next = sent.Add(g.o.Lease / 3)
 }
 
 // left is the time until deadline by the clock that says less. The monotonic clock
@@ -74,14 +69,14 @@ func (g *grant) nextLook() time.Time {
 }
 
 func (g *grant) renewable() bool {
-	return g.renewed && !g.renewing && g.next.Before(g.deadline) && (g.last.IsZero() || g.next.Before(g.last))
+	return !g.o.NoRenewal && !g.renewing && g.next.Before(g.deadline) && (g.last.IsZero() || g.next.Before(g.last))
 }
 
 // due reports whether there is something to do at the time now. A renewal may come a
 // little early, so that many share a round trip.
 func (g *grant) due(now time.Time) bool {
 	if g.renewable() {
-		now = now.Add(g.lease / 60)
+		now = now.Add(g.o.Lease / 60)
 	}
 	return !g.nextLook().After(now)
 }

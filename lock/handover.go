@@ -22,7 +22,7 @@ import (
 // that owner gone and does nothing. As c follows from b, an Attach whose reply was
 // lost can be repeated by the same process, and by no other.
 
-// Detach ends this lease and returns a token that stands for its locks. The locks are
+// Detach ends this lease and returns a token for its locks. The locks are
 // held for the time ttl from now, and not renewed, unless the token is attached or
 // released before. It is one round trip for each lock. The lease must have no other
 // handles (Reenter). A lock may be handed over any number of times; its fence stays.
@@ -46,6 +46,7 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 			s.locker.releaseAll(ctx, append(grants, detached)) // g has the one name or the other
 			return "", err
 		}
+		detached.told.Store(true)
 		grants[i] = detached
 		parts = append(parts, detached.part())
 	}
@@ -56,20 +57,20 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 // of that one, which may or may not have the lock if there is an error.
 func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*grant, error) {
 	l.watchdog.remove(g)
-	detached := &grant{target: g.target, owner: l.newOwner(), fence: g.fence, lease: g.lease, hooks: g.hooks, taken: g.taken}
+	detached := &grant{target: g.target, owner: l.newOwner(), fence: g.fence, o: g.o, taken: g.taken}
 	r, err := l.redis.transfer(ctx, g, detached.owner, ttl)
 	switch {
 	case err != nil:
 		return detached, err
 	case r.answer != answerOK:
 		return detached, lossError(r.answer.cause())
-	case r.confirmed < g.replicas:
+	case r.confirmed < g.o.Replicas:
 		return detached, ErrNotReplicated
 	}
 	return detached, nil
 }
 
-// Attach takes over the locks that a token stands for, and renews them from now on with
+// Attach takes over the locks of a token, and renews them from now on with
 // the Lease of the Locker's options. A token can be attached once: afterwards, and when
 // its time is over or its locks were given back, the error matches ErrNotHeld. The same
 // Locker may repeat a call that failed with ErrUnavailable.
@@ -91,7 +92,7 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	defer l.shared.endAttach(t)
 	var grants []*grant
 	for i := range parts {
-		g, err := l.shared.attach(ctx, parts[i].grant(&o), &o)
+		g, err := l.shared.attach(ctx, parts[i].grant(o), o)
 		if err != nil {
 			if errors.Is(err, ErrNotHeld) { // then the token is of no more use
 				l.shared.releaseAll(ctx, grants)
@@ -101,7 +102,12 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 		grants = append(grants, g)
 	}
 	for _, g := range grants {
+		g.told.Store(true)
 		l.shared.watchdog.add(g)
+	}
+	if l.shared.isClosed() { // they came too late for Close to find them
+		l.shared.releaseAll(ctx, grants)
+		return nil, ErrClosed
 	}
 	return l.shared.lease(ctx, grants...), nil
 }
@@ -142,7 +148,7 @@ func (l *locker) endAttach(t Token) {
 	delete(l.attaching, t)
 }
 
-// Release gives back the locks that a token stands for, without attaching it. A second
+// Release gives back the locks of a token, without attaching it. A second
 // Release returns nil as long as nobody else has taken the locks. If the token was
 // attached or its time is over, the error matches ErrNotHeld.
 func (l *Locker) Release(ctx context.Context, t Token) error {
@@ -152,7 +158,7 @@ func (l *Locker) Release(ctx context.Context, t Token) error {
 	}
 	var errs []error
 	for i := range parts {
-		what, err := l.shared.redis.release(ctx, parts[i].grant(&l.o), 0)
+		what, err := l.shared.redis.release(ctx, parts[i].grant(l.o), 0)
 		switch {
 		case err != nil:
 			errs = append(errs, err)

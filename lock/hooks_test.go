@@ -62,3 +62,33 @@ func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
 		t.Errorf("the hook saw %d scripts, want 42", hook.rewritten.Load())
 	}
 }
+
+// A Check that hears that the lease was given back meanwhile has lost nothing.
+func TestACheckBesideAnUnlockIsNoLoss(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	var holds atomic.Bool
+	held, release := make(chan struct{}), make(chan struct{})
+	rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+		if args := cmd.Args(); len(args) > 1 && args[1] == lock.RenewScript.Hash() && holds.CompareAndSwap(true, false) {
+			close(held)
+			<-release
+		}
+	}))
+	lost := make(chan error, 1)
+	l := open(t, rdb, lock.Options{Lease: time.Minute, Hooks: lock.Hooks{Lost: func(_ string, err error) { lost <- err }}})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is renewed", l.Hears)
+	gate := must(t)(l.Lock(t.Context(), "a"))
+	holds.Store(true)
+	done := make(chan error)
+	go func() { done <- gate.Check(context.Background()) }()
+	<-held
+	unlock(t, gate)
+	close(release)
+	if err := <-done; !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("Check: %v", err)
+	}
+	if n := l.Stats().Losses; n != 0 || len(lost) > 0 {
+		t.Errorf("%d losses of a lease that was given back", n)
+	}
+}

@@ -31,19 +31,26 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			}
 			// A message that came since the last bid is still in room.wake: then this
 			// returns at once.
-			called, err := l.waitForTurn(ctx, room, pause, polls)
-			if err != nil {
+			got, called, err := l.waitForTurn(ctx, room, w, pause, polls)
+			switch {
+			case err != nil:
 				l.exit(room, w)
 				return nil, contended, err
-			}
-			if called {
+			case got != nil:
+				return got, contended, nil
+			case called:
 				polls = 0
 			}
 		}
-		b, readers := l.roomBid(room, o, ticket)
+		b, readers := l.roomBid(room, w, o, ticket)
+		if readers == nil { // the lock has been passed on to it
+			room.call() // a message that it has taken off is for the next leader
+			return (<-w.handed).grant, true, nil
+		}
 		r, err := l.ask(ctx, &room.target, o, b)
 		switch {
 		case err != nil && (ctx.Err() != nil || l.isClosed()):
+			room.call() // what the bid would have found is the next leader's to find
 			l.exit(room, w)
 			return nil, contended, l.gaveUp(ctx)
 		case err != nil:
@@ -55,6 +62,9 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 				return nil, contended, err
 			}
 			pause = min(max(2*pause, 2*fastestPoll), 2*slowestPoll)
+			l.mu.Lock()
+			room.bids = false
+			l.mu.Unlock()
 			continue
 		}
 		switch r.answer {
@@ -65,6 +75,10 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			failing, pause = time.Time{}, r.busy.askAgain
 			l.mu.Lock()
 			room.stands(r.busy.ticket)
+			room.bids = false
+			if w.handed == nil {
+				w.handed = make(chan handed, 1)
+			}
 			l.mu.Unlock()
 			continue
 		case answerDone:
@@ -84,9 +98,9 @@ func (l *locker) gaveUp(ctx context.Context) error {
 	return ErrClosed
 }
 
-// waitForTurn waits until there was a message, or it is time to bid again. called
-// tells that there was a message.
-func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, pause time.Duration, polls int) (called bool, err error) {
+// waitForTurn waits until the lock is passed on to the leader w, there was a message, or it
+// is time to bid again. called tells that there was a message.
+func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, w *waiter, pause time.Duration, polls int) (g *grant, called bool, err error) {
 	if pause == 0 {
 		pause = time.Second // the last leader was granted the lock, and the entry was put back
 	}
@@ -96,20 +110,23 @@ func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, pause time.Dur
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
+	case got := <-w.handed:
+		return got.grant, false, nil
 	case <-room.wake:
-		return true, nil
+		return nil, true, nil
 	case <-timer.C:
-		return false, nil
+		return nil, false, nil
 	case <-ctx.Done():
-		return false, notAcquired(ctx)
+		return nil, false, notAcquired(ctx)
 	case <-l.closed:
-		return false, ErrClosed
+		return nil, false, ErrClosed
 	}
 }
 
-// roomBid makes the next bid of a room, and returns for whom it is: for the leader,
-// or for the leader and the readers behind it, an owner for each.
-func (l *locker) roomBid(room *waitRoom, o *Options, ticket int64) (bid, []*waiter) {
+// roomBid makes the next bid of a room, and returns for whom it is: for the leader w,
+// or for the leader and the readers behind it, an owner for each. It is for nobody if the
+// lock has been passed on to the leader.
+func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (bid, []*waiter) {
 	select {
 	case <-room.wake: // this bid finds what the message was about
 	default:
@@ -120,10 +137,13 @@ func (l *locker) roomBid(room *waitRoom, o *Options, ticket int64) (bid, []*wait
 	if room.target.mode == read {
 		most = maxReaders
 	}
-	var readers []*waiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	room.asked = true
+	if w.place == nil {
+		return bid{}, nil
+	}
+	room.asked, room.bids = true, true
+	readers := room.bidders[:0]
 	for e := room.line.Front(); e != nil && len(readers) < most; e = e.Next() {
 		readers = append(readers, e.Value.(*waiter))
 		b.owners = append(b.owners, l.newOwner())

@@ -22,6 +22,8 @@ type Lease struct {
 // of LockAll.
 type acquisition struct {
 	watchdog *watchdog
+	first    Lease // handle
+	one      [1]*grant
 	grants   []*grant
 	fence    int64
 	values   leaseValues
@@ -56,7 +58,8 @@ func (v *leaseValues) Value(key any) any {
 
 // lease makes the first handle of grants that the watchdog has already.
 func (l *locker) lease(ctx context.Context, grants ...*grant) *Lease {
-	a := &acquisition{watchdog: l.watchdog, grants: grants, handles: 1}
+	a := &acquisition{watchdog: l.watchdog, handles: 1}
+	a.first, a.grants = Lease{locker: l, watchdog: l.watchdog, acq: a}, append(a.one[:0], grants...)
 	outer, _ := ctx.Value(leaseKey{}).(*leaseValues)
 	a.values = leaseValues{ctx, a, outer}
 	a.ctx, a.cancel = context.WithCancelCause(&a.values)
@@ -69,7 +72,7 @@ func (l *locker) lease(ctx context.Context, grants ...*grant) *Lease {
 			a.lose(g.err)
 		}
 	}
-	return &Lease{locker: l, watchdog: l.watchdog, acq: a}
+	return &a.first
 }
 
 // heldBy reports whether ctx is that of a lease on the lock with this record, or of
@@ -122,7 +125,7 @@ func (s *Lease) Context() context.Context { return s.acq.ctx }
 // fence of the writer before them.
 func (s *Lease) Fence() int64 { return s.acq.fence }
 
-// Err returns nil as long as the lease stands, as far as this process knows; an error
+// Err returns nil as long as the lease is held, as far as this process knows; an error
 // that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
 func (s *Lease) Err() error {
 	s.watchdog.mu.Lock()
@@ -142,7 +145,7 @@ func (s *Lease) errLocked() error {
 	return s.acq.err
 }
 
-// Remaining is how long the lease stands if it is not renewed, 0 if it does not.
+// Remaining is how long the lease is held if it is not renewed, 0 if it does not.
 func (s *Lease) Remaining() time.Duration {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -152,7 +155,7 @@ func (s *Lease) Remaining() time.Duration {
 	return max(s.acq.left(time.Now()), 0)
 }
 
-// Check asks Redis whether the lease stands, one round trip for each lock. It
+// Check reads from Redis whether the lease is held, one round trip for each lock. It
 // returns nil if so, an error that matches ErrLost if not, ErrNotHeld after the
 // lease was given back, and ErrUnavailable or the context's cause if Redis did not
 // answer, which says nothing about the lease.
@@ -173,7 +176,7 @@ func (s *Lease) Check(ctx context.Context) error {
 }
 
 // Reenter returns another handle of the lease, for code further down that unlocks
-// what it locks: the locks are given back with the last handle. It does not ask Redis.
+// what it locks: the locks are given back with the last handle. It does not call Redis.
 // The error is that of Err. There is no other way for a holder to enter again: a second
 // Lock waits, whoever calls it.
 func (s *Lease) Reenter() (*Lease, error) {
@@ -256,7 +259,7 @@ func (s *Lease) windDown() {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
 	for _, g := range s.acq.grants {
-		g.stopRenewing(time.Now().Add(g.lease))
+		g.stopRenewing(time.Now().Add(g.o.Lease))
 		if g.watched {
 			heap.Fix(&s.watchdog.grants, g.index)
 		}

@@ -15,8 +15,9 @@ import (
 // client, one goroutine that renews all its leases, and nothing for a lock that
 // is not in use. It may be used concurrently.
 type Locker struct {
-	shared *locker // with all Lockers made of it by With
-	o      Options
+	shared *locker  // with all Lockers made of it by With
+	o      *Options // that are checked, and err says what is wrong with them
+	err    error
 }
 
 // New makes a Locker that keeps its locks in rdb, which stays the caller's. It
@@ -29,25 +30,27 @@ func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Locker{shared: newLocker(rdb, o), o: o}, nil
+	return &Locker{shared: newLocker(rdb, o), o: &o}, nil
 }
 
 // With returns a Locker with other settings that shares everything else with l: Close
 // of one closes both. Options that New would refuse make each of its calls fail with
 // ErrConfig.
-func (l *Locker) With(o Options) *Locker { return &Locker{shared: l.shared, o: o} }
+func (l *Locker) With(o Options) *Locker {
+	o, err := o.withDefaults()
+	return &Locker{l.shared, &o, err}
+}
 
-// options returns the settings of a call. They are checked here since With has no
-// error to return.
-func (l *Locker) options() (Options, error) { return l.o.withDefaults() }
+// options returns the settings of a call.
+func (l *Locker) options() (*Options, error) { return l.o, l.err }
 
 // Lock takes the lock name, after the callers who asked before. It waits as long as ctx
 // lives, and no longer, whatever Redis does. The end of ctx does not end the lease,
 // whose own context has the values of ctx.
 //
 // The error matches ErrNotAcquired and the context's cause when ctx has ended;
-// ErrUnavailable when Redis does not answer (a caller that stands in the queue already
-// bears that for the length of a lease); ErrDeadlock when ctx is that of a lease on
+// ErrUnavailable when Redis does not answer (a caller that is in the queue already
+// goes on waiting for the length of a lease); ErrDeadlock when ctx is that of a lease on
 // name; or ErrConflict, ErrNotReplicated, ErrConfig or ErrClosed.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.lock(ctx, keys.Mutex, name, exclusive, true)
@@ -122,5 +125,5 @@ func (l *Locker) lock(ctx context.Context, kind keys.LockKind, name string, m mo
 		return nil, err
 	}
 	t := newTarget(o.Prefix, kind, name, m)
-	return l.shared.lock(ctx, &t, &o, wait)
+	return l.shared.lock(ctx, &t, o, wait)
 }

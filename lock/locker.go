@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base32"
 	"log/slog"
 	"strings"
 	"sync"
@@ -73,15 +74,27 @@ func newLocker(rdb redis.UniversalClient, o Options) *locker {
 // newOwner makes the name of an acquisition, which is never used again. Whoever knows it can
 // give the lock back, so those who have the Token of one lock must not be able to guess
 // another's.
-func (l *locker) newOwner() string { return l.process + ":" + rand.Text() }
+func (l *locker) newOwner() string {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // it does not fail
+	name := make([]byte, 0, 64)
+	name = append(append(name, l.process...), ':')
+	return string(base32.StdEncoding.WithPadding(base32.NoPadding).AppendEncode(name, random[:]))
+}
 
-// hear gets the message that an entry of ours has been granted its lock.
+// hear gets the message that an entry of ours has been granted its lock or, with the name
+// of this process for the entry, that what we had of a lock was taken from us. An entry
+// has a colon in it, and this name has none.
 func (l *locker) hear(payload string) {
 	at := strings.LastIndexByte(payload, ' ')
 	if at < 0 {
 		return
 	}
 	record, entry := payload[:at], payload[at+1:]
+	if entry == l.process {
+		l.background(func(ctx context.Context) error { l.watchdog.doubt(ctx, record); return nil })
+		return
+	}
 	l.mu.Lock()
 	room := l.entries[entry]
 	l.mu.Unlock()
@@ -91,7 +104,7 @@ func (l *locker) hear(payload string) {
 	}
 	// Nobody waits under this entry any more: a command that was held up on its way
 	// has put it back in the queue. Pass the lock on.
-	t := target{keys: keys.LockOf(record), permits: 1}
+	t := targetOf("", keys.LockOf(record), exclusive, 1)
 	l.background(func(ctx context.Context) error { return l.redis.leave(ctx, &t, entry) })
 }
 

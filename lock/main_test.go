@@ -135,8 +135,20 @@ func worker(p *redistest.Parent, args []string) error {
 	}
 	defer rdb.Close()
 	defer l.Close()
-	ctx := context.Background()
 	p.Say("ready")
+	const callers = 3 // who hand the lock on among themselves
+	errs := make(chan error, callers)
+	for range callers {
+		go func() { errs <- work(p, rdb, l) }()
+	}
+	for range callers {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+func work(p *redistest.Parent, rdb *redis.Client, l *lock.Locker) error {
+	ctx := context.Background()
 	for stop := false; !stop; {
 		err := l.Do(ctx, "a", func(held context.Context, s *lock.Lease) error {
 			for range 20 {

@@ -14,7 +14,15 @@ const processes = 3
 
 // flaws take one mechanism of the model out each, so that the search is known to
 // see the difference.
-type flaws struct{ noOwnerCheck, noRepeat, noHandOff, noLiveness, noClaim bool }
+type flaws struct {
+	noOwnerCheck, noRepeat, noHandOff, noLiveness, noClaim bool
+	oneFence, passedWithoutEnd, lostIsPassedOn             bool // of a cohort
+	noRaise                                                bool // by ForceUnlock
+}
+
+// spare is how many fences a grant owns beside the first: so often its holder may pass the
+// lock on within its process.
+const spare = 2
 
 type model struct {
 	flaws
@@ -26,6 +34,8 @@ type model struct {
 	maybe    bool           // the q field
 	alive    [processes]bool
 	released string
+	forced   []string // owners that it was taken from
+	born     int      // the first fence since
 }
 
 func entryOf(p int) string { return fmt.Sprintf("m:p%d:1", p) }
@@ -35,7 +45,7 @@ func processOf(entry string) int {
 
 func (m *model) clone() *model {
 	c := *m
-	c.queue = slices.Clone(m.queue)
+	c.queue, c.forced = slices.Clone(m.queue), slices.Clone(m.forced)
 	return &c
 }
 
@@ -121,8 +131,12 @@ func (m *model) acquire(p int, me string, wait bool, turn int, more bool) (what 
 	}
 	if free {
 		m.queue = slices.DeleteFunc(m.queue, func(e string) bool { return wait && e == entry })
-		m.fence++
+		m.fence += spare + 1
+		if m.oneFence {
+			m.fence -= spare
+		}
 		m.owner, m.ended = me, false
+		m.granted(me)
 		if more {
 			newTurn = m.enqueue(p, 0)
 		}
@@ -139,7 +153,7 @@ func (m *model) acquire(p int, me string, wait bool, turn int, more bool) (what 
 
 func (m *model) release(me string) string {
 	if m.owner != me && !m.noOwnerCheck {
-		if m.released == me && m.owner == "" {
+		if m.released == me && m.owner == "" && !slices.Contains(m.forced, me) {
 			return "again"
 		}
 		return "not mine"

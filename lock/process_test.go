@@ -217,7 +217,7 @@ func TestAnExpiredLockHasOneWinner(t *testing.T) {
 		return winners
 	}
 	doubles := 0
-	for round := range 50 {
+	for round := 0; round < 50 || doubles == 0 && round < 5000; round++ { // a busy machine may run one after the other
 		key := fmt.Sprint("naive", round)
 		rdb.Set(ctx, key, time.Now().Add(-time.Second).UnixMilli(), 0)
 		if race(func(int) bool {

@@ -14,12 +14,16 @@ import (
 // given back.
 const grace = 100 * time.Millisecond
 
-// release gives back a grant, in the background if that takes too long.
+// release gives back a grant: to somebody who waits for it in this process, or to Redis, in
+// the background if that takes too long.
 func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) error {
-	l.watchdog.remove(g)
-	if g.hooks.Released != nil {
-		defer func() { g.hooks.Released(g.name, time.Since(g.taken)) }()
+	if g.o.Hooks.Released != nil && g.told.Load() {
+		defer func() { g.o.Hooks.Released(g.name, time.Since(g.taken)) }()
 	}
+	if l.passOn(g) {
+		return nil
+	}
+	l.watchdog.remove(g)
 	patient, cancel := withGrace(ctx)
 	defer cancel()
 	what, err := l.redis.release(patient, g, keep)
@@ -27,7 +31,7 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 	case errors.Is(err, ErrConflict):
 		return fmt.Errorf("%w: %w", lossError(ErrStateLost), err)
 	case err != nil:
-		l.insist(g.lease, func(ctx context.Context) error {
+		l.insist(g.o.Lease, func(ctx context.Context) error {
 			_, err := l.redis.release(ctx, g, keep)
 			return err
 		})

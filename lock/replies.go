@@ -22,12 +22,16 @@ const (
 	answerTaken
 	answerLost
 	answerReleased
+	answerFree
+	answerHeld
+	answerForced
 )
 
 var answers = map[string]answer{
 	"granted": answerGranted, "busy": answerBusy, "done": answerDone, "gone": answerGone,
 	"ok": answerOK, "again": answerAgain, "past": answerPast,
 	"expired": answerExpired, "taken": answerTaken, "lost": answerLost, "released": answerReleased,
+	"free": answerFree, "held": answerHeld, "forced": answerForced,
 }
 
 // cause is why an owner does not have its lock, nil after answerOK.
@@ -118,19 +122,17 @@ func (r *reply) renewal() (renewReply, error) {
 
 // words splits a reply into its answer and what comes with it.
 func (r *reply) words() (answer, []any, error) {
-	list, ok := r.value.([]any)
-	if !ok {
-		list = []any{r.value}
+	word, _ := r.value.(string)
+	list, _ := r.value.([]any)
+	if len(list) > 0 {
+		word, _ = list[0].(string)
+		list = list[1:]
 	}
-	if len(list) == 0 {
-		return answerNone, nil, r.unexpected()
-	}
-	word, _ := list[0].(string)
 	what := answers[word]
 	if what == answerNone {
 		return answerNone, nil, r.unexpected()
 	}
-	return what, list[1:], nil
+	return what, list, nil
 }
 
 func (r *reply) unexpected() error { return fmt.Errorf("unexpected answer %.100q", r.value) }
@@ -154,13 +156,16 @@ func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond 
 
 func (r *reply) info() (Info, error) {
 	list, _ := r.value.([]any)
-	if len(list) != 5 {
+	if len(list) != 8 {
 		return Info{}, r.unexpected()
 	}
-	label, _ := list[4].(string)
-	var held, fence, remaining, waiting int64
-	if err := numbers(list[:4], &held, &fence, &remaining, &waiting); err != nil {
+	label, _ := list[7].(string)
+	var held, holders, fence, remaining, waiting, waited, done int64
+	if err := numbers(list[:7], &held, &holders, &fence, &remaining, &waiting, &waited, &done); err != nil {
 		return Info{}, err
 	}
-	return Info{Held: held == 1, Fence: fence, Remaining: millis(remaining), Label: label, Waiting: int(waiting)}, nil
+	return Info{
+		Held: held == 1, Holders: int(holders), Fence: fence, Remaining: millis(remaining), Label: label,
+		Waiting: int(waiting), Longest: time.Duration(waited) * time.Microsecond, Done: millis(done),
+	}, nil
 }

@@ -105,7 +105,7 @@ func (w *wiretap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (w *wiretap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if args := cmd.Args(); cmd.Name() != "evalsha" || args[1] != lock.AcquireScript.Hash() {
+		if args := cmd.Args(); cmd.Name() != "evalsha" || args[1] != lock.AcquireScript.Hash() && args[1] != lock.AcquireAllScript.Hash() {
 			return next(ctx, cmd)
 		}
 		w.mu.Lock()
@@ -164,6 +164,7 @@ func TestALateCopyOfACommandTakesNothing(t *testing.T) {
 	failing := errors.New("so that the work does not count as done")
 	for name, kind := range map[string]struct{ take, try func(l *lock.Locker) error }{
 		"mutex":     {pair((*lock.Locker).Lock), pair((*lock.Locker).TryLock)},
+		"several":   {lockBoth, lockBoth},
 		"write":     {rwPair((*lock.RW).Lock), rwPair((*lock.RW).TryLock)},
 		"read":      {rwPair((*lock.RW).RLock), rwPair((*lock.RW).TryLock)},
 		"semaphore": {semaphorePair((*lock.Semaphore).Acquire), semaphorePair((*lock.Semaphore).TryAcquire)},
@@ -186,6 +187,13 @@ func TestALateCopyOfACommandTakesNothing(t *testing.T) {
 // pair takes the lock "a" and gives it back.
 func pair(take func(*lock.Locker, context.Context, string) (*lock.Lease, error)) func(*lock.Locker) error {
 	return func(l *lock.Locker) error { return giveBack(take(l, context.Background(), "a")) }
+}
+
+// lockBoth takes the locks "a" and "b" together, and gives them back.
+func lockBoth(l *lock.Locker) error {
+	ctx, cancel := context.WithTimeout(context.Background(), slack)
+	defer cancel()
+	return giveBack(l.LockAll(ctx, "a", "b"))
 }
 
 func rwPair(take func(*lock.RW, context.Context) (*lock.Lease, error)) func(*lock.Locker) error {
@@ -263,19 +271,27 @@ func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
 // had it: then nobody would give it back for a minute. A copy that is answered while
 // its owner has the lock must not cost that owner the lock, also if its ctx has ended.
 func TestTheLateCopyOfABidThatWasAskedAgainIsGivenBack(t *testing.T) {
-	for name, held := range map[string]bool{"released": false, "held": true} {
+	for name, kind := range map[string]struct {
+		held bool
+		lock func(l *lock.Locker, ctx context.Context) (*lock.Lease, error)
+	}{
+		"released":         {false, lockA},
+		"held":             {true, lockA},
+		"several released": {false, lockAB},
+		"several held":     {true, lockAB},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb, tap := tapped(t, s)
 			type embedded struct{ redis.UniversalClient } // whose commands a caller can leave
 			l, other := open(t, embedded{rdb}, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-			unlock(t, must(t)(l.Lock(t.Context(), "a"))) // loads the script
+			unlock(t, must(t)(kind.lock(l, t.Context()))) // loads the script
 			goOn := make(chan struct{})
 			tap.holds = goOn
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			lease := must(t)(l.Lock(ctx, "a"))
-			if held {
+			lease := must(t)(kind.lock(l, ctx))
+			if kind.held {
 				cancel()
 				close(goOn)
 				if said := <-tap.reply; len(said) == 0 || said[0] != "granted" {
@@ -289,14 +305,21 @@ func TestTheLateCopyOfABidThatWasAskedAgainIsGivenBack(t *testing.T) {
 				return
 			}
 			unlock(t, lease)
-			unlock(t, must(t)(other.Lock(t.Context(), "a")))
+			unlock(t, must(t)(kind.lock(other, t.Context())))
 			close(goOn)
 			if said := <-tap.reply; len(said) == 0 || said[0] != "granted" {
 				t.Fatalf("the late copy is answered %v", said)
 			}
-			redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool { return pair((*lock.Locker).TryLock)(other) == nil })
+			redistest.Eventually(t, 30*time.Second, "the lock is free", func() bool {
+				return pair((*lock.Locker).TryLock)(other) == nil && lockBoth(other) == nil
+			})
 		})
 	}
+}
+
+func lockA(l *lock.Locker, ctx context.Context) (*lock.Lease, error) { return l.Lock(ctx, "a") }
+func lockAB(l *lock.Locker, ctx context.Context) (*lock.Lease, error) {
+	return l.LockAll(ctx, "a", "b")
 }
 
 // A caller whose context ends while the answer is on its way does not get the lock, so

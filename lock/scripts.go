@@ -16,6 +16,8 @@ var (
 	queueLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
+	//go:embed scripts/acquireall.lua
+	acquireAllLua string
 	//go:embed scripts/release.lua
 	releaseLua string
 	//go:embed scripts/leave.lua
@@ -24,12 +26,16 @@ var (
 	renewLua string
 	//go:embed scripts/inspect.lua
 	inspectLua string
+	//go:embed scripts/force.lua
+	forceLua string
 
-	acquireScript = compose(acquireLua)
-	releaseScript = compose(releaseLua)
-	leaveScript   = compose(leaveLua)
-	renewScript   = compose(renewLua)
-	inspectScript = compose(inspectLua)
+	acquireScript    = compose(acquireLua)
+	acquireAllScript = compose(acquireAllLua)
+	releaseScript    = compose(releaseLua)
+	leaveScript      = compose(leaveLua)
+	renewScript      = compose(renewLua)
+	inspectScript    = compose(inspectLua)
+	forceScript      = compose(forceLua)
 )
 
 // compose puts a script together: begin.lua, and the files that it includes.

@@ -50,6 +50,7 @@ type way struct {
 	tickets [processes]int64
 	grants  [processes]grant // of late
 	last    int64            // fence
+	born    int64            // first fence since it was forced
 }
 
 // difference goes one way, on a lock of its own, and returns where it parts from the
@@ -94,6 +95,9 @@ func (y *way) take(ctx context.Context, before *world, s step) string {
 		}
 	case "unlock":
 		return y.release(ctx, before, s.p)
+	case "pass on": // Redis is not asked, and has kept the fence free
+		y.grants[s.p].fence++
+		y.last = y.grants[s.p].fence
 	case "end":
 		y.rdb.HSet(ctx, y.t.record(), "x", 1)
 		for p := range y.grants {
@@ -101,6 +105,8 @@ func (y *way) take(ctx context.Context, before *world, s step) string {
 				y.grants[p].ends = 1
 			}
 		}
+	case "force":
+		return y.force(ctx, before.m.owner)
 	case "dead":
 		y.rdb.ZAdd(ctx, alive, redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1})
 	}
@@ -135,7 +141,7 @@ func (y *way) acquire(ctx context.Context, s step) string {
 			return fmt.Sprintf("fence %d after %d", r.granted.fence, y.last)
 		}
 		y.last, y.tickets[s.p] = r.granted.fence, r.granted.ticket
-		y.grants[s.p] = grant{target: y.t, owner: c.owner, fence: r.granted.fence, ends: r.granted.ends}
+		y.grants[s.p] = grant{target: y.t, o: &Options{}, owner: c.owner, fence: r.granted.fence, ends: r.granted.ends}
 	case r.answer == answerBusy && s.name != "try":
 		y.tickets[s.p] = r.busy.ticket
 	}
@@ -169,6 +175,7 @@ func (y *way) renew(ctx context.Context, p int) string {
 	}
 	want := answerTaken
 	switch {
+	case g.fence < y.born: // forced, and so taken
 	case m.owner == g.owner && m.ended:
 		want = answerExpired
 	case m.owner == g.owner:
@@ -280,8 +287,12 @@ func TestTheModelSeesWhatIsTakenOutOfTheScripts(t *testing.T) {
 		"the hand-off":                       {&releaseLua, "expire(mode)\nadvance()", "expire(mode)"},
 		"the order of the queue":             {&acquireLua, "with = math.max(micros, tonumber(last or 0) + 1)", "with = 1"},
 		"the way back into the queue":        {&acquireLua, "enqueue(ticket, 3000) -- it counted as dead", "-- it counted as dead"},
+		"the birth after a ForceUnlock":      {&forceLua, "'b', fence, ", ""},
+		"its answer to a repeated command":   {&forceLua, "if known and ARGV[4] ~= '0' and forced == ARGV[4] then", "if false then"},
+		"its hand-off":                       {&forceLua, "expire(mode)\nadvance()", "expire(mode)"},
+		"the refusal of a late bid after it": {&forceLua, ", 'lr', owner", ""},
 		"the note of the fence":              {&acquireLua, "'f', micros, 'm', ARGV[9])", "'m', ARGV[9])"},
-		"the same with a queue in front":     {&acquireLua, "fence = math.max(fence + 1, micros)\n  end", "end"},
+		"the same with a queue in front":     {&acquireLua, "fence = math.max(fence + FENCES, micros)\n  end", "end"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cutOut(t, cut.script, cut.from, cut.to)

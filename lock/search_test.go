@@ -18,6 +18,7 @@ type client struct {
 	waits   bool
 	turn    int
 	granted int // its fence
+	spare   int // the fences that it may pass on to others of its process
 }
 
 type world struct {
@@ -44,7 +45,7 @@ func (w *world) key() string {
 				rank++
 			}
 		}
-		fmt.Fprint(&b, "|", c.owner, c.holds, c.late, c.waits, c.turn > 0, rank, i)
+		fmt.Fprint(&b, "|", c.owner, c.holds, c.late, c.waits, c.turn > 0, rank, i, c.spare, c.granted-m.fence, slices.Contains(m.forced, c.owner))
 	}
 	return b.String()
 }
@@ -54,7 +55,7 @@ type step struct {
 	p    int
 }
 
-var stepNames = []string{"lock", "lock more", "try", "poll", "leave", "unlock", "dead"}
+var stepNames = []string{"lock", "lock more", "try", "poll", "leave", "unlock", "pass on", "dead"}
 
 func steps() (all []step) {
 	for _, name := range stepNames {
@@ -62,7 +63,7 @@ func steps() (all []step) {
 			all = append(all, step{name, p})
 		}
 	}
-	return append(all, step{"end", 0})
+	return append(all, step{"end", 0}, step{"force", 0})
 }
 
 // do takes a step if it can be taken, and returns what is wrong afterwards.
@@ -88,7 +89,7 @@ func (w *world) do(s step) (taken bool, wrong string) {
 			if fence <= w.highest {
 				return true, fmt.Sprintf("fence %d after %d", fence, w.highest)
 			}
-			w.highest, c.granted = fence, fence
+			w.highest, c.granted, c.spare = fence, fence, spare
 			c.holds, c.waits, c.turn = true, turn > 0, turn
 		case "busy":
 			if wait {
@@ -117,6 +118,19 @@ func (w *world) do(s step) (taken bool, wrong string) {
 			return true, "released twice"
 		}
 		c.holds, c.late = false, false
+	case "pass on": // to somebody in its process who waits, or comes in this moment
+		if !c.holds && !(c.late && m.lostIsPassedOn) || c.spare == 0 {
+			return false, ""
+		}
+		c.granted++
+		if !m.passedWithoutEnd {
+			c.spare--
+		}
+		if c.granted <= w.highest {
+			return true, fmt.Sprintf("fence %d is passed on after %d", c.granted, w.highest)
+		}
+		w.highest = c.granted
+		c.holds, c.late = true, false
 	case "end": // a lease or a grant
 		if m.owner == "" || m.ended {
 			return false, ""
@@ -126,6 +140,10 @@ func (w *world) do(s step) (taken bool, wrong string) {
 			if o := &w.clients[i]; o.holds && o.owner == m.owner {
 				o.holds, o.late = false, true // its own deadline came before
 			}
+		}
+	case "force":
+		if taken, wrong := w.force(); !taken || wrong != "" {
+			return taken, wrong
 		}
 	case "dead":
 		if !m.alive[s.p] {
@@ -222,6 +240,10 @@ func TestTheSearchFindsEachFlaw(t *testing.T) {
 		"no hand-off":              {noHandOff: true},
 		"the dead are granted":     {noLiveness: true},
 		"who does not claim lives": {noClaim: true},
+		"a grant owns one fence":   {oneFence: true},
+		"passed on without end":    {passedWithoutEnd: true},
+		"a lost lease passed on":   {lostIsPassedOn: true},
+		"a forced fence as it was": {noRaise: true},
 	} {
 		if wrong, worlds := search(f, 7); wrong == "" {
 			t.Errorf("%s: not found in %d worlds", name, worlds)

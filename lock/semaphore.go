@@ -30,21 +30,26 @@ func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take
 func (s *Semaphore) TryAcquire(ctx context.Context) (*Lease, error) { return s.take(ctx, false) }
 
 func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
-	if s.n < 1 || s.n > maxPermits {
-		return nil, badConfig("a semaphore must have 1 to %d permits, got %d", maxPermits, s.n)
-	}
-	if err := checkName(s.name); err != nil {
-		return nil, err
-	}
-	o, err := s.l.options()
+	t, o, err := s.target()
 	if err != nil {
 		return nil, err
 	}
-	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
-	t.permits = s.n
-	g, err := s.l.shared.take(ctx, &t, &o, wait)
+	g, err := s.l.shared.take(ctx, &t, o, wait)
 	if err != nil {
 		return nil, err
 	}
 	return s.l.shared.lease(ctx, g), nil
+}
+
+func (s *Semaphore) target() (target, *Options, error) {
+	if s.n < 1 || s.n > maxPermits {
+		return target{}, nil, badConfig("a semaphore must have 1 to %d permits, got %d", maxPermits, s.n)
+	}
+	if err := checkName(s.name); err != nil {
+		return target{}, nil, err
+	}
+	o, err := s.l.options()
+	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
+	t.permits = s.n
+	return t, o, err
 }

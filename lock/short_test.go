@@ -32,6 +32,17 @@ func TestAFreeLockTakesTheShortWays(t *testing.T) {
 	}
 }
 
+// Some 32 of these are go-redis' for two scripts.
+func TestAFreeLockAllocatesLittle(t *testing.T) {
+	s := redistest.Start(t)
+	l := open(t, s.Client(t), lock.Options{})
+	pair := func() { unlock(t, must(t)(l.Lock(t.Context(), "a"))) }
+	pair()
+	if n := testing.AllocsPerRun(500, pair); n > 52 {
+		t.Errorf("%.0f allocations for Lock and Unlock", n)
+	}
+}
+
 // What a lock has left when it was given back does not depend on the way: its fence
 // is remembered for ten minutes at least, and a lease of a day does not make it days.
 func TestALockThatWasGivenBackIsRememberedForMinutes(t *testing.T) {

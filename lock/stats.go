@@ -8,8 +8,8 @@ import (
 )
 
 // Stats is a snapshot of a Locker and of those made of it by With. Each lock of a
-// LockAll, each reader and each permit counts by itself. The counters start at zero in
-// New.
+// LockAll, each reader and each permit counts by itself, a LockAny as one, however many
+// stripes it tries or waits for. The counters start at zero in New.
 type Stats struct {
 	Held    int // locks that this process holds now
 	Waiting int // calls that have not got their lock yet
@@ -37,17 +37,17 @@ type Stats struct {
 type counters struct {
 	acquired, refused, gaveUp, failed atomic.Uint64
 	waits, handOffs                   atomic.Uint64
+	waiting                           atomic.Int64 // calls under way that may wait
 	waitTime                          atomic.Int64
 	renewals, renewalErrors, losses   atomic.Uint64 // by the watchdog
 }
 
 // ended counts a call that wanted a lock.
 func (c *counters) ended(ctx context.Context, waited bool, took time.Duration, err error) {
-	var held *HeldError
 	switch {
 	case err == nil:
 		c.acquired.Add(1)
-	case errors.As(err, &held), errors.Is(err, errDone):
+	case isHeld(err), errors.Is(err, errDone):
 		c.refused.Add(1)
 	case ctx.Err() != nil:
 		c.gaveUp.Add(1)
@@ -69,22 +69,12 @@ func (c *counters) ended(ctx context.Context, waited bool, took time.Duration, e
 func (l *Locker) Stats() Stats {
 	c := l.shared.counts
 	return Stats{
-		Held: l.shared.watchdog.held(), Waiting: l.shared.waiting(),
+		Held: l.shared.watchdog.held(), Waiting: int(c.waiting.Load()),
 		Acquired: c.acquired.Load(), Refused: c.refused.Load(), GaveUp: c.gaveUp.Load(), Failed: c.failed.Load(),
 		Waits: c.waits.Load(), HandOffs: c.handOffs.Load(), WaitTime: time.Duration(c.waitTime.Load()),
 		Renewals: c.renewals.Load(), RenewalErrors: c.renewalErrors.Load(), Losses: c.losses.Load(),
 		Live: l.shared.hears(),
 	}
-}
-
-// waiting is how many callers stand in the wait rooms.
-func (l *locker) waiting() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, room := range l.rooms {
-		n += room.line.Len()
-	}
-	return n
 }
 
 // held is how many locks are held.

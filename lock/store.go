@@ -63,15 +63,30 @@ func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error)
 	for _, owner := range b.owners {
 		args = append(args, owner)
 	}
-	run := scriptRun{acquireScript, redisconn.Call{Keys: t.keys, Args: args}, b.replicas, b.timeout}
-	copies := &lateCopies{tell: func(r bidReply, err error) { s.late(t, b, r, err) }}
-	r, err := s.eval(ctx, run, func(r reply, err error) {
-		var answer bidReply
-		if err == nil {
-			answer, err = r.bid()
+	run := scriptRun{acquireScript, t.call(args...), b.confirm}
+	return s.bid(ctx, run, func(r bidReply, err error) { s.late(t, b, r, err) })
+}
+
+// acquireAll takes several mutexes for the owners of a bid, one for each, or none of them.
+func (s *store) acquireAll(ctx context.Context, targets []target, b bid) (bidReply, error) {
+	call := redisconn.Call{Args: []any{b.lease.Milliseconds(), b.label}}
+	for i := range targets {
+		call.Keys = append(call.Keys, targets[i].keys[:2]...)
+		call.Args = append(call.Args, b.owners[i])
+	}
+	return s.bid(ctx, scriptRun{acquireAllScript, call, b.confirm}, func(r bidReply, err error) {
+		for i := range targets {
+			one := b
+			one.owners = b.owners[i : i+1]
+			s.late(&targets[i], one, r, err)
 		}
-		copies.came(answer, err)
 	})
+}
+
+// bid runs a script that takes locks. late gets the replies that its caller did not wait for.
+func (s *store) bid(ctx context.Context, run scriptRun, late func(bidReply, error)) (bidReply, error) {
+	copies := &lateCopies{tell: late}
+	r, err := s.eval(ctx, run, copies.came)
 	var answer bidReply
 	if err == nil {
 		answer, err = parsed(r.bid())
@@ -92,34 +107,40 @@ func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error)
 type lateCopies struct {
 	tell func(bidReply, error)
 
-	mu    sync.Mutex // guards what follows
-	heard *bidReply  // by the caller; nil: nothing yet
-	early []func()   // copies that came before that
+	mu    sync.Mutex        // guards what follows
+	heard bool              // the caller has its answer
+	got   bidReply          // which is this
+	early []redisconn.Reply // to copies, from before that
 }
 
 // came is called with the reply to a copy.
-func (c *lateCopies) came(r bidReply, err error) {
+func (c *lateCopies) came(r redisconn.Reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.heard == nil {
-		c.early = append(c.early, func() { c.judge(r, err) })
+	if !c.heard {
+		c.early = append(c.early, r)
 		return
 	}
-	c.judge(r, err)
+	c.judge(r)
 }
 
 // answered is called with what the caller hears, the zero reply if that is an error.
-func (c *lateCopies) answered(r bidReply) {
+func (c *lateCopies) answered(answer bidReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = &r
-	for _, judge := range c.early {
-		judge()
+	c.got, c.heard = answer, true
+	for _, r := range c.early {
+		c.judge(r)
 	}
 }
 
-func (c *lateCopies) judge(r bidReply, err error) {
-	if got := c.heard; got.answer == answerGranted {
+func (c *lateCopies) judge(late redisconn.Reply) {
+	value, err := late.Result()
+	var r bidReply
+	if err == nil {
+		r, err = (&reply{value: value}).bid()
+	}
+	if got := c.got; got.answer == answerGranted {
 		if err != nil || r.answer == answerGranted && r.granted.fence == got.granted.fence && r.granted.ends == got.granted.ends {
 			return
 		}
@@ -141,7 +162,7 @@ func (s *store) refuse(ctx context.Context, t *target, owner string) error {
 
 func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, ends int64, refuse bool, keep time.Duration) (answer, error) {
 	args := []any{t.mode.arg(), t.permits, keys.LockChannels, owner, fence, ends, flag(refuse), keep.Milliseconds()}
-	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: redisconn.Call{Keys: t.keys, Args: args}}, nil)
+	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: t.call(args...)}, nil)
 	if err != nil {
 		return answerNone, err
 	}
@@ -151,7 +172,7 @@ func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, en
 
 // leave takes an entry out of the queue, and passes on what it has been granted.
 func (s *store) leave(ctx context.Context, t *target, entry string) error {
-	call := redisconn.Call{Keys: t.keys, Args: []any{entry, t.permits, keys.LockChannels}}
+	call := t.call(entry, t.permits, keys.LockChannels)
 	_, err := s.eval(ctx, scriptRun{script: leaveScript, call: call}, nil)
 	return err
 }
@@ -160,13 +181,13 @@ func (s *store) leave(ctx context.Context, t *target, entry string) error {
 func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	if len(renewals) == 1 {
 		g, lease := renewals[0].grant, renewals[0].lease
-		r, err := s.change(ctx, g, g.replicas, renewArgs(g, lease, 0, ""))
+		r, err := s.change(ctx, g, g.o.confirm(), renewArgs(g, lease, 0, ""))
 		return []renewed{{r, err}}
 	}
 	sent := time.Now()
 	calls := make([]redisconn.Call, len(renewals))
 	for i, r := range renewals {
-		calls[i] = redisconn.Call{Keys: r.grant.keys, Args: renewArgs(r.grant, r.lease, 0, "")}
+		calls[i] = r.grant.call(renewArgs(r.grant, r.lease, 0, "")...)
 	}
 	replies := s.patient.Eval(ctx, renewScript, calls, nil)
 	results := make([]renewed, len(renewals))
@@ -184,17 +205,17 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 
 // check looks whether a lease stands, and changes nothing.
 func (s *store) check(ctx context.Context, g *grant) (renewReply, error) {
-	return s.change(ctx, g, 0, renewArgs(g, 0, 0, "")) // there is nothing to confirm
+	return s.change(ctx, g, redisconn.Confirm{}, renewArgs(g, 0, 0, "")) // there is nothing to confirm
 }
 
 // raiseFence raises the lock's fence to at least fence.
 func (s *store) raiseFence(ctx context.Context, g *grant, fence int64) (renewReply, error) {
-	return s.change(ctx, g, g.replicas, renewArgs(g, 0, fence, ""))
+	return s.change(ctx, g, g.o.confirm(), renewArgs(g, 0, fence, ""))
 }
 
 // transfer makes heir the owner of a lease, and sets its end.
 func (s *store) transfer(ctx context.Context, g *grant, heir string, lease time.Duration) (renewReply, error) {
-	return s.change(ctx, g, g.replicas, renewArgs(g, lease, 0, heir))
+	return s.change(ctx, g, g.o.confirm(), renewArgs(g, lease, 0, heir))
 }
 
 // renewArgs are the arguments of renew.lua. lease 0: leave the end as it is; raise 0:
@@ -203,9 +224,9 @@ func renewArgs(g *grant, lease time.Duration, raise int64, heir string) []any {
 	return []any{g.mode.arg(), g.owner, g.fence, lease.Milliseconds(), raise, heir}
 }
 
-func (s *store) change(ctx context.Context, g *grant, replicas int, args []any) (renewReply, error) {
-	call := redisconn.Call{Keys: g.keys, Args: args}
-	r, err := s.eval(ctx, scriptRun{renewScript, call, replicas, g.replicaTimeout}, nil)
+func (s *store) change(ctx context.Context, g *grant, confirm redisconn.Confirm, args []any) (renewReply, error) {
+	call := g.call(args...)
+	r, err := s.eval(ctx, scriptRun{renewScript, call, confirm}, nil)
 	if err != nil {
 		return renewReply{}, err
 	}
@@ -213,23 +234,27 @@ func (s *store) change(ctx context.Context, g *grant, replicas int, args []any) 
 }
 
 func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
-	r, err := s.eval(ctx, scriptRun{script: inspectScript, call: redisconn.Call{Keys: t.keys}}, nil)
+	r, err := s.eval(ctx, scriptRun{script: inspectScript, call: t.call(t.mode.arg())}, nil)
 	if err != nil {
 		return Info{}, err
 	}
 	return parsed(r.info())
 }
 
-// settings returns a section of INFO by the names of its lines, nothing if the
-// server does not say.
-func (s *store) settings(ctx context.Context, section string) map[string]string {
-	text, err := redisconn.Do(ctx, s.patient, patientTime, func(ctx context.Context) (string, error) {
-		return s.patient.Client().Info(ctx, section).Result()
-	}, nil)
+// force takes a lock from those who have it if fence is its last one. With answerHeld
+// comes the fence that is.
+func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int64, error) {
+	call := redisconn.Call{Keys: t.keys, Args: []any{t.mode.arg(), t.permits, keys.LockChannels, fence}}
+	r, err := s.eval(ctx, scriptRun{script: forceScript, call: call}, nil)
 	if err != nil {
-		return nil
+		return answerNone, 0, err
 	}
-	return fields(text)
+	what, rest, err := r.words()
+	if err == nil && what == answerHeld {
+		err = numbers(rest, &fence)
+	}
+	what, err = parsed(what, err)
+	return what, fence, err
 }
 
 // flag is a condition as an argument.
@@ -240,57 +265,56 @@ func flag(on bool) any {
 	return "0"
 }
 
-// A scriptRun is one run of a script, and how many replicas are to confirm it within
-// timeout.
+// A scriptRun is one run of a script, and what has to confirm it.
 type scriptRun struct {
-	script   *redisconn.Script
-	call     redisconn.Call
-	replicas int
-	timeout  time.Duration
+	script  *redisconn.Script
+	call    redisconn.Call
+	confirm redisconn.Confirm
 }
 
 // eval runs a script. A server that does not answer within promptTime is asked again:
 // every script may be repeated. The time sent is that of the first attempt, which may
 // have been the one that counted. A reply that comes when the caller has left, or has
 // asked again, goes to late.
-func (s *store) eval(ctx context.Context, run scriptRun, late func(reply, error)) (reply, error) {
-	sent := time.Now()
-	if run.replicas > 0 {
-		r, err := s.evalAndWait(ctx, run, sent, late)
-		if err != nil {
-			return reply{}, refine(ctx, err)
-		}
-		return r, nil
-	}
+func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
+	answer := reply{sent: time.Now()}
 	var r redisconn.Reply
-	for _, conn := range []*redisconn.Conn{s.prompt, s.patient} {
-		r = conn.EvalOne(ctx, run.script, run.call, func(r redisconn.Reply) {
-			if late != nil {
-				value, err := r.Result()
-				late(reply{value: value, sent: sent}, err)
-			}
-		})
-		if err := r.Err(); err == nil || redisconn.Answered(err) || ctx.Err() != nil {
-			break
+	if run.confirm.Wanted() {
+		r, answer.confirmed = s.evalAndWait(ctx, run, late)
+	} else {
+		r = s.prompt.EvalOne(ctx, run.script, run.call, late)
+		if err := r.Err(); err != nil && !redisconn.Answered(err) && ctx.Err() == nil {
+			r = s.patient.EvalOne(ctx, run.script, run.call, late)
 		}
 	}
-	value, err := r.Result()
-	if err != nil {
+	var err error
+	if answer.value, err = r.Result(); err != nil {
 		return reply{}, refine(ctx, err)
 	}
-	return reply{value: value, sent: sent}, nil
+	return answer, nil
 }
 
-// evalAndWait runs a script and has replicas confirm it.
-func (s *store) evalAndWait(ctx context.Context, run scriptRun, sent time.Time, late func(reply, error)) (reply, error) {
-	return redisconn.Do(ctx, s.patient, patientTime, func(ctx context.Context) (reply, error) {
-		replies, confirmed, err := s.patient.EvalAndWait(ctx, run.script, []redisconn.Call{run.call}, run.replicas, run.timeout)
-		if len(replies) == 0 {
-			return reply{}, err
+// evalAndWait runs a script and has it confirmed.
+func (s *store) evalAndWait(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (redisconn.Reply, int) {
+	type waited struct {
+		reply     redisconn.Reply
+		confirmed int
+	}
+	var tooLate func(waited, error)
+	if late != nil {
+		tooLate = func(w waited, err error) { late(redisconn.ReplyOr(w.reply, err)) }
+	}
+	w, err := redisconn.Do(ctx, s.patient, patientTime, func(ctx context.Context) (waited, error) {
+		replies, confirmed, err := s.patient.EvalAndWait(ctx, run.script, []redisconn.Call{run.call}, run.confirm)
+		switch {
+		case len(replies) == 0:
+			return waited{}, err
+		case run.confirm.Disk && err != nil && redisconn.Answered(err):
+			return waited{}, badConfig("Fsync: the server does not tell what is on its disk: %v", err)
 		}
-		value, err := replies[0].Result() // a WAIT that failed has confirmed nothing
-		return reply{value: value, confirmed: confirmed, sent: sent}, err
-	}, late)
+		return waited{replies[0], confirmed}, replies[0].Err() // a WAIT that failed has confirmed nothing
+	}, tooLate)
+	return redisconn.ReplyOr(w.reply, err), w.confirmed
 }
 
 // parsed is what was parsed, or an error that matches ErrUnavailable.
@@ -302,13 +326,21 @@ func parsed[T any](value T, err error) (T, error) {
 	return value, nil
 }
 
+// errSlots: the keys of a script are in several slots. A proxy may hide that it is in front of
+// a cluster.
+var errSlots = errors.New("lock: keys in several slots")
+
 // refine turns an error of Redis, or of the wait for it, into one of ours.
 func refine(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, ErrConfig):
+		return err
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		return ErrConflict
+	case strings.Contains(err.Error(), "CROSSSLOT"):
+		return errSlots
 	}
 	return unavailable(err)
 }

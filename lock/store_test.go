@@ -1,8 +1,12 @@
 package lock
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
@@ -21,6 +25,101 @@ func TestALateCopyOfARefusedBidGetsNothing(t *testing.T) {
 		t.Errorf("%v, %v", r, err)
 	}
 	EveryKeyEnds(t, s.Client(t))
+}
+
+// What one script takes for several is all or nothing, whatever has become of any of them.
+// Catches a copy that is granted some of its locks again, for nobody.
+func TestABidForSeveralIsAllOrNothing(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, ctx := s.Client(t), t.Context()
+	st := newStore(rdb, "p")
+	var targets []target
+	for _, name := range []string{"a", "b", "c"} {
+		targets = append(targets, newTarget("", keys.Mutex, name, exclusive))
+	}
+	all := bid{owners: []string{"p:1", "p:2", "p:3"}, lease: time.Minute, label: "all"}
+	other := bid{owners: []string{"q:1"}, lease: time.Minute}
+	takeOther := func() error { _, err := st.acquire(ctx, &targets[1], other); return err }
+	giveBack := func(i int, owner string) error { return st.refuse(ctx, &targets[i], owner) }
+	for name, c := range map[string]struct {
+		do    func() error
+		first bool // do it after a bid that was granted
+		want  answer
+	}{
+		"free":                        {func() error { return nil }, false, answerGranted},
+		"asked again":                 {func() error { return nil }, true, answerGranted},
+		"one is held":                 {takeOther, false, answerBusy},
+		"one was held":                {func() error { return errors.Join(takeOther(), giveBack(1, "q:1")) }, false, answerGranted},
+		"one has a queue":             {func() error { return rdb.HSet(ctx, targets[2].record(), "o", "", "f", 1, "b", 1, "q", "1").Err() }, false, answerBusy},
+		"one has a queue alone":       {func() error { return rdb.ZAdd(ctx, targets[2].keys[1], redis.Z{Member: "m:q:1"}).Err() }, false, answerBusy},
+		"one is broken":               {func() error { return rdb.HSet(ctx, targets[1].record(), "o", "", "f", "nan").Err() }, false, answerBusy},
+		"one is somebody's hash":      {func() error { return rdb.HSet(ctx, targets[1].record(), "x", "y").Err() }, false, answerBusy},
+		"one was refused":             {func() error { return giveBack(2, "p:3") }, false, answerGone},
+		"one was given back":          {func() error { return giveBack(0, "p:1") }, true, answerGone},
+		"one is evicted":              {func() error { return rdb.Del(ctx, targets[0].record()).Err() }, true, answerGone},
+		"one went to another":         {func() error { return errors.Join(giveBack(1, "p:2"), takeOther(), giveBack(1, "q:1")) }, true, answerGone},
+		"all but one went to another": {func() error { return errors.Join(giveBack(1, "p:2"), takeOther(), giveBack(2, "p:3")) }, true, answerGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb.FlushDB(ctx)
+			var first bidReply
+			if c.first {
+				first, _ = st.acquireAll(ctx, targets, all)
+			}
+			if err := c.do(); err != nil {
+				t.Fatal(err)
+			}
+			writes := s.Calls("hset") + s.Calls("pexpire")
+			r, err := st.acquireAll(ctx, targets, all)
+			if err != nil || r.answer != c.want {
+				t.Fatalf("%v, %v, want %d", r, err, c.want)
+			}
+			if wrote := s.Calls("hset") + s.Calls("pexpire") - writes; wrote > 0 != (c.want == answerGranted && !c.first) {
+				t.Errorf("%d writes", wrote)
+			}
+			if c.first && c.want == answerGranted && (r.granted.fence != first.granted.fence || r.granted.ends != first.granted.ends) {
+				t.Errorf("%v, and then %v", first, r)
+			}
+			if c.want != answerGranted {
+				return
+			}
+			for _, tgt := range targets {
+				if fence := rdb.HGet(ctx, tgt.record(), "f").Val(); fence != fmt.Sprint(r.granted.fence) {
+					t.Errorf("%s has the fence %s, the bid %d", tgt.name, fence, r.granted.fence)
+				}
+				if ttl := rdb.PTTL(ctx, tgt.record()).Val(); ttl < 10*time.Minute || ttl > 12*time.Minute {
+					t.Errorf("%s has a TTL of %v", tgt.name, ttl)
+				}
+			}
+		})
+	}
+}
+
+// Catches one fence for several that is not above all that was given, or reserved, for each.
+func TestTheFenceOfSeveralIsAboveThatOfEach(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, ctx := s.Client(t), t.Context()
+	st := newStore(rdb, "p")
+	targets := []target{newTarget("", keys.Mutex, "a", exclusive), newTarget("", keys.Mutex, "b", exclusive)}
+	ahead := time.Now().Add(time.Hour).UnixMicro() // of a server whose clock was set back since
+	rdb.HSet(ctx, targets[1].record(), "o", "", "f", ahead, "b", 1)
+	r, err := st.acquireAll(ctx, targets, bid{owners: []string{"p:1", "p:2"}, lease: time.Minute})
+	if err != nil || r.granted.fence != ahead+16 {
+		t.Fatalf("%v, %v after %d", r, err, ahead)
+	}
+	for i := range targets {
+		if ttl := rdb.PTTL(ctx, targets[i].record()).Val(); ttl < 70*time.Minute {
+			t.Errorf("%s has a TTL of %v, and its fence is an hour ahead", targets[i].name, ttl)
+		}
+		owner := fmt.Sprint("p:", i+1)
+		if what, err := st.giveBack(ctx, &targets[i], owner, r.granted.fence, r.granted.ends, false, 0); what != answerOK || err != nil {
+			t.Errorf("%s: %d, %v", targets[i].name, what, err)
+		}
+		next, err := st.acquire(ctx, &targets[i], bid{owners: []string{"p:9" + owner}, lease: time.Minute})
+		if err != nil || next.granted.fence <= r.granted.fence {
+			t.Errorf("%s: %v, %v after %d", targets[i].name, next, err, r.granted.fence)
+		}
+	}
 }
 
 // The queue may outlive the record. Somebody who comes then neither passes those

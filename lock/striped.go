@@ -2,10 +2,7 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"hash/fnv"
-	"math/rand/v2"
-	"slices"
 
 	"github.com/levee-go/levee/internal/keys"
 )
@@ -33,63 +30,41 @@ func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := s.target(&o, s.stripe(key))
-	return s.l.shared.lock(ctx, &t, &o, true)
+	t := s.target(o, s.stripe(key))
+	return s.l.shared.lock(ctx, &t, o, true)
 }
 
-// LockAny takes the lock of a free stripe, or waits for the one with the shortest queue,
-// and returns its number. It leaves out the stripes skip, such as those that the caller
-// found empty. It starts at a random stripe, and each stripe that it tries is a round
-// trip. With every stripe in skip the error is ErrConfig.
+// LockAny takes the lock of whichever stripe is free first, and returns its number. It
+// leaves out the stripes skip, such as those that the caller found empty; if that is all of
+// them the error is ErrConfig.
+//
+// It tries each stripe, beginning with a random one, at a round trip each. If others have
+// them all, it waits in the queues of all of them at once, or of the 64 with the shortest
+// queues, as [Locker.Lock] does in one, and leaves the others when it is granted a stripe.
+// In a cluster it goes on without the stripes of a node that fails, as long as there are
+// others. The errors are those of Lock.
 func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error) {
 	o, err := s.check()
 	if err != nil {
 		return nil, -1, err
 	}
-	var best target
-	shortest, number, own := int(^uint(0)>>1), -1, false
-	start := rand.IntN(s.n)
-	for i := range s.n {
-		stripe := (start + i) % s.n
-		if slices.Contains(skip, stripe) {
-			continue
-		}
-		t := s.target(&o, stripe)
-		if heldBy(ctx, t.record()) {
-			own = true // to wait for it would be to wait for oneself
-			continue
-		}
-		lease, err := s.l.shared.lock(ctx, &t, &o, false)
-		if err == nil {
-			return lease, stripe, nil
-		}
-		var held *HeldError
-		if !errors.As(err, &held) {
-			return nil, -1, err
-		}
-		if held.Waiting < shortest {
-			best, shortest, number = t, held.Waiting, stripe
-		}
-	}
-	switch {
-	case number < 0 && own:
-		return nil, -1, ErrDeadlock
-	case number < 0:
-		return nil, -1, badConfig("skip leaves none of the %d stripes", s.n)
-	}
-	lease, err := s.l.shared.lock(ctx, &best, &o, true)
+	stripe := -1
+	g, err := s.l.shared.count(ctx, o, true, func() (g *grant, contended bool, err error) {
+		g, stripe, contended, err = s.takeAny(ctx, o, skip)
+		return g, contended, err
+	})
 	if err != nil {
 		return nil, -1, err
 	}
-	return lease, number, nil
+	return s.l.shared.lease(ctx, g), stripe, nil
 }
 
-func (s *Striped) check() (Options, error) {
+func (s *Striped) check() (*Options, error) {
 	if s.n < 1 || s.n > maxStripes {
-		return Options{}, badConfig("there must be 1 to %d stripes, got %d", maxStripes, s.n)
+		return nil, badConfig("there must be 1 to %d stripes, got %d", maxStripes, s.n)
 	}
 	if err := checkName(s.name); err != nil {
-		return Options{}, err
+		return nil, err
 	}
 	return s.l.options()
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redisconn"
 )
 
 // A mode is a way to take a lock, as the scripts know it.
@@ -36,12 +37,26 @@ func (m mode) arg() any {
 type target struct {
 	name    string
 	keys    []string
+	boxed   [4]any // the keys, as arguments
 	mode    mode
 	permits int // of a semaphore, else 1
 }
 
 func newTarget(prefix string, kind keys.LockKind, name string, m mode) target {
-	return target{name: name, keys: keys.Lock(prefix, kind, name), mode: m, permits: 1}
+	return targetOf(name, keys.Lock(prefix, kind, name), m, 1)
+}
+
+func targetOf(name string, names []string, m mode, permits int) target {
+	t := target{name: name, keys: names, mode: m, permits: permits}
+	for i, key := range names {
+		t.boxed[i] = key
+	}
+	return t
+}
+
+// call is a run of a script with the keys of the lock.
+func (t *target) call(args ...any) redisconn.Call {
+	return redisconn.Call{Keys: t.keys, Boxed: t.boxed[:], Args: args}
 }
 
 // record is the key of the lock's record, which also tells one lock from another.
@@ -49,12 +64,11 @@ func (t *target) record() string { return t.keys[0] }
 
 // A bid asks for a lock: for one owner, or for several readers at once.
 type bid struct {
-	owners   []string
-	entry    string // in the queue; "": do not wait
-	ticket   int64  // the entry's, by which it stands in the queue; 0: none yet
-	more     bool   // others wait behind the entry in this process
-	lease    time.Duration
-	label    string
-	replicas int
-	timeout  time.Duration // for the replicas
+	owners  []string
+	entry   string // in the queue; "": do not wait
+	ticket  int64  // the entry's, by which it stands in the queue; 0: none yet
+	more    bool   // others wait behind the entry in this process
+	lease   time.Duration
+	label   string
+	confirm redisconn.Confirm
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// A Token stands for a lock that is handed over: Detach makes it, and Attach or Release
+// A Token is a lock that is handed over, as text: Detach makes it, and Attach or Release
 // takes it, in this process or in another that uses the same Redis. It is text without
 // special characters, for a URL or a header. Keep it secret: whoever has it can give the
 // lock back.
@@ -73,6 +73,6 @@ func (t Token) parts() ([]part, error) {
 
 // grant is what a part stands for, as Redis knows it. It has not been attached.
 func (p *part) grant(o *Options) *grant {
-	t := target{name: string(p.Name), mode: mode(p.Mode), permits: max(p.Permits, 1), keys: keys.LockOf(string(p.Record))}
+	t := targetOf(string(p.Name), keys.LockOf(string(p.Record)), mode(p.Mode), max(p.Permits, 1))
 	return newGrant(&t, o, p.Owner, granted{fence: p.Fence, sent: time.Now()})
 }

@@ -286,3 +286,29 @@ func TestATokenSaysNothingOfOtherLocks(t *testing.T) {
 		t.Errorf("a token of a lock that is not taken up: %v", err)
 	}
 }
+
+// Close cannot find a lease that an Attach brings when it is over: nobody would renew it, and
+// its context would never end.
+func TestAnAttachBesideCloseGivesTheLockBack(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	other := open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	token, err := must(t)(other.Lock(t.Context(), "a")).Detach(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, p.Client(t), lock.Options{Lease: time.Minute})
+	held, release := p.HoldReply("EVALSHA " + lock.RenewScript.Hash())
+	done := make(chan error)
+	go func() { _, err := l.Attach(context.Background(), token); done <- err }()
+	<-held
+	_ = l.Close()
+	release()
+	if err := <-done; !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("Attach: %v", err)
+	}
+	if n := l.Kept(); n != 0 {
+		t.Errorf("%d things are left", n)
+	}
+	unlock(t, must(t)(other.TryLock(t.Context(), "a")))
+}

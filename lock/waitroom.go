@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -23,8 +24,9 @@ import (
 //     is alive, and finds a grant whose message was lost. If the lock is still taken,
 //     it goes on with 2.
 //
-// When the leader has the lock or gives up, the next in line becomes the leader. There
-// is no goroutine besides those of the callers who wait.
+// A holder of this process may also pass the lock on to the leader (cohort.go). When the
+// leader has the lock or gives up, the next in line becomes the leader. There is no
+// goroutine besides those of the callers who wait.
 //
 // An entry belongs to one room. When the room is gone, its entry leaves the queue. A
 // bid that was held up on its way may put the entry back; it is then granted the lock
@@ -33,14 +35,13 @@ import (
 // A roomKey is what those in one wait room have in common, so that one bid can be for
 // all of them.
 type roomKey struct {
-	record         string
-	mode           mode
-	permits        int
-	lease          time.Duration
-	label          string
-	replicas       int
-	replicaTimeout time.Duration
-	single         string // with StrictFIFO: a name of its own, for a room of its own
+	record  string
+	mode    mode
+	permits int
+	lease   time.Duration
+	label   string
+	confirm redisconn.Confirm
+	single  string // with StrictFIFO: a name of its own, for a room of its own
 }
 
 // A waitRoom is where the callers of one process wait for a lock.
@@ -48,18 +49,24 @@ type waitRoom struct {
 	key    roomKey
 	target target
 	entry  string        // in the queue
+	opener waiter        // who opened it
 	wake   chan struct{} // there was a message, or messages may have been missed
+
+	bidders [1]*waiter // for whom the leader's bid is, if not for more; its own
 
 	// Guarded by locker.mu.
 	line   list.List // of *waiter; the first is the leader
+	bids   bool      // a bid of the leader is on its way
 	asked  bool      // the entry may stand in the queue
 	queued bool      // it does, as far as we know
 	ticket int64     // by which it stands there, or stood there last
 }
 
-// A waiter is a caller in a wait room. It is handed one thing, unless it leaves before.
+// A waiter is a caller in a wait room. It may be told that it is the leader now, and is
+// handed a grant or an error, unless it leaves before.
 type waiter struct {
-	handed chan handed
+	o      *Options
+	handed chan handed   // has room for the lead and a grant; nil: its first bid is on its way
 	place  *list.Element // in the line; nil when it stands there no more; guarded by locker.mu
 }
 
@@ -67,6 +74,13 @@ type waiter struct {
 type handed struct {
 	grant *grant
 	err   error
+}
+
+func (h handed) final() bool { return h.grant != nil || h.err != nil }
+
+// roomFor is the key of the room in which callers wait for a lock, but those with StrictFIFO.
+func roomFor(t *target, o *Options) roomKey {
+	return roomKey{t.record(), t.mode, t.permits, o.Lease, o.Label, o.confirm(), ""}
 }
 
 // maxReaders is for how many readers one bid is.
@@ -84,7 +98,7 @@ func (l *locker) takeInTurn(ctx context.Context, t *target, o *Options) (g *gran
 	}
 	select {
 	case got := <-w.handed:
-		if got.grant == nil && got.err == nil {
+		if !got.final() {
 			g, _, err = l.lead(ctx, room, w, o)
 			return g, true, err
 		}
@@ -101,21 +115,23 @@ func (l *locker) takeInTurn(ctx context.Context, t *target, o *Options) (g *gran
 // enter puts a waiter in the room for what it wants, which it may have to open. first
 // tells that it is the leader.
 func (l *locker) enter(t *target, o *Options) (room *waitRoom, w *waiter, first bool) {
-	key := roomKey{t.record(), t.mode, t.permits, o.Lease, o.Label, o.Replicas, o.ReplicaTimeout, ""}
+	key := roomFor(t, o)
 	if o.StrictFIFO {
 		key.single = l.newOwner()
 	}
-	w = &waiter{handed: make(chan handed, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room = l.rooms[key]
 	if room == nil {
 		entry := string(t.mode) + ":" + l.process + ":" + strconv.FormatInt(l.entered.Add(1), 36)
-		room = &waitRoom{key: key, target: *t, entry: entry, wake: make(chan struct{}, 1)}
+		room = &waitRoom{key: key, target: *t, entry: entry, opener: waiter{o: o}, wake: make(chan struct{}, 1), bids: true}
 		l.rooms[key], l.entries[entry] = room, room
+		room.opener.place = room.line.PushBack(&room.opener)
+		return room, &room.opener, true
 	}
+	w = &waiter{o: o, handed: make(chan handed, 2)}
 	w.place = room.line.PushBack(w)
-	return room, w, room.line.Len() == 1
+	return room, w, false
 }
 
 // exit takes a waiter that gives up out of its room.
@@ -132,7 +148,11 @@ func (l *locker) exit(room *waitRoom, w *waiter) {
 	}
 	l.mu.Unlock()
 	// It has been taken out of the line, so something is handed to it at this moment.
-	if got := <-w.handed; got.grant != nil {
+	got := <-w.handed
+	for !got.final() {
+		got = <-w.handed
+	}
+	if got.grant != nil {
 		l.releaseLater(got.grant)
 	}
 }
@@ -146,6 +166,7 @@ func (r *waitRoom) remove(w *waiter) {
 // appointLeader makes the first in line the leader, or closes an empty room. The
 // caller holds mu.
 func (l *locker) appointLeader(room *waitRoom) {
+	room.bids = false
 	if front := room.line.Front(); front != nil {
 		front.Value.(*waiter).handed <- handed{}
 		return

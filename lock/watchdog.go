@@ -87,6 +87,7 @@ func (w *watchdog) drop(g *grant) {
 // wakeFor wakes the goroutine if it would sleep too long for g. The caller holds mu.
 func (w *watchdog) wakeFor(g *grant) {
 	if w.sleeps.IsZero() || g.nextLook().Before(w.sleeps) {
+		w.idle = false // it looks once more before it sleeps until woken, see sleep
 		wait.Wake(w.kick)
 	}
 }
@@ -128,6 +129,26 @@ func (w *watchdog) renewAll() {
 	wait.Wake(w.kick)
 }
 
+// doubt asks Redis whether the leases on a lock stand, and changes nothing there.
+func (w *watchdog) doubt(ctx context.Context, record string) {
+	for _, g := range w.all() {
+		if g.record() != record {
+			continue
+		}
+		r, err := w.redis.check(ctx, g)
+		if err != nil || r.answer == answerOK {
+			continue // without an answer, the next renewal or the deadline tells
+		}
+		w.mu.Lock()
+		for _, held := range slices.Clone(w.grants) { // g may have been given back meanwhile
+			if held.owner == g.owner {
+				w.loseLocked(held, r.answer.cause())
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
 // lose ends a grant and the lease that has it.
 func (w *watchdog) lose(g *grant, cause error) {
 	w.mu.Lock()
@@ -136,7 +157,7 @@ func (w *watchdog) lose(g *grant, cause error) {
 }
 
 func (w *watchdog) loseLocked(g *grant, cause error) {
-	if g.err != nil {
+	if g.err != nil || !g.watched { // it was lost before, or given back
 		return
 	}
 	g.err = lossError(cause)
@@ -148,8 +169,8 @@ func (w *watchdog) loseLocked(g *grant, cause error) {
 		w.counts.losses.Add(1)
 		w.logLoss(g, cause)
 	}
-	if g.hooks.Lost != nil {
-		go g.hooks.Lost(g.name, g.err) // outside the mutex
+	if g.o.Hooks.Lost != nil {
+		go g.o.Hooks.Lost(g.name, g.err) // outside the mutex
 	}
 }
 
@@ -169,7 +190,7 @@ func (w *watchdog) run() {
 		before = now
 		for len(due) > 0 {
 			n := min(len(due), maxRenewed)
-			if due[0].replicas > 0 {
+			if due[0].o.confirm().Wanted() {
 				n = 1
 			}
 			w.renew(due[:n])
@@ -201,7 +222,7 @@ func (w *watchdog) look(now time.Time, jumped bool) (due []*grant, next time.Dur
 		}
 		g.renewing = true
 		heap.Fix(&w.grants, 0)
-		if g.replicas > 0 { // it is renewed by itself, so it goes to the front
+		if g.o.confirm().Wanted() { // it is renewed by itself, so it goes to the front
 			due = append([]*grant{g}, due...)
 		} else {
 			due = append(due, g)
@@ -246,7 +267,7 @@ func (w *watchdog) renewNow(due []*grant) {
 	timeout := time.Duration(math.MaxInt64)
 	renewals := make([]renewal, len(due))
 	for i, g := range due {
-		timeout = min(timeout, max(g.lease/6, 20*time.Millisecond))
+		timeout = min(timeout, max(g.o.Lease/6, 20*time.Millisecond))
 		renewals[i] = renewal{g, w.length(g)}
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, timeout)
@@ -261,9 +282,9 @@ func (w *watchdog) length(g *grant) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if g.last.IsZero() {
-		return g.lease
+		return g.o.Lease
 	}
-	return max(min(g.lease, time.Until(g.last)), minLease)
+	return max(min(g.o.Lease, time.Until(g.last)), minLease)
 }
 
 // learn takes in how a renewal went, and tells the hook.
@@ -280,8 +301,8 @@ func (w *watchdog) learn(r renewal, got renewed) {
 		w.counts.renewalErrors.Add(1)
 		w.logFailure(g, err, remaining)
 	}
-	if g.hooks.Renewed != nil {
-		g.hooks.Renewed(g.name, max(remaining, 0), err)
+	if g.o.Hooks.Renewed != nil {
+		g.o.Hooks.Renewed(g.name, max(remaining, 0), err)
 	}
 }
 
@@ -302,14 +323,14 @@ func (w *watchdog) settle(r renewal, got renewed) (remaining time.Duration, stil
 	case got.answer != answerOK:
 		w.loseLocked(g, got.answer.cause())
 		return left(g.deadline, now), true, g.err
-	case got.confirmed < g.replicas:
+	case got.confirmed < g.o.Replicas:
 		err = ErrNotReplicated
 	default:
 		g.ends = got.ends
 		g.setDeadline(got.sent, r.lease)
 	}
 	if err != nil {
-		g.next = now.Add(min(max(g.lease/20, 10*time.Millisecond), time.Second))
+		g.next = now.Add(min(max(g.o.Lease/20, 10*time.Millisecond), time.Second))
 	}
 	heap.Fix(&w.grants, g.index)
 	w.wakeFor(g)

@@ -149,7 +149,10 @@ func (s *service) show(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"held": info.Held, "by": info.Label, "seconds": info.Remaining.Seconds(), "waiting": info.Waiting})
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"held": info.Held, "by": info.Label, "seconds": info.Remaining.Seconds(),
+		"waiting": info.Waiting, "longest": info.Longest.Seconds(), // for so long, the first in the queue has waited
+	})
 }
 
 // howLong is for how long the lock is wanted: from 100 ms to a day, see Lease.Detach.

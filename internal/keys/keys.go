@@ -4,7 +4,7 @@
 //	levee:c1:{product:42}       the value of id 42 in the cache "product"
 //	levee:c1:{product:42}:v3    the same with Schema 3
 //	levee:c1:{product:42}:lock  its lease, one for all schemas
-//	levee:c1:{product}:epoch    the epoch of the cache, see Clear
+//	levee:c1:{product}:clears   what was cleared of the cache, see Clear and ClearTags
 //	levee:cache:1:product       the channel of that cache's messages
 //	levee:hub:1:<process>       the channel of a process's heartbeat
 //
@@ -40,8 +40,8 @@ func (c Cache) Value(schema int, id string) string {
 // Lease names the lease of id.
 func (c Cache) Lease(id string) string { return c.prefix + ":" + escape(id) + "}:lock" }
 
-// Epoch names the epoch. It has no colon between the braces, as every id has.
-func (c Cache) Epoch() string { return c.prefix + "}:epoch" }
+// Clears names what was cleared. It has no colon between the braces, as every id has.
+func (c Cache) Clears() string { return c.prefix + "}:clears" }
 
 // Messages names the channel of the cache.
 func (c Cache) Messages() string { return "levee:cache:1:" + c.name }

@@ -22,7 +22,7 @@ func TestNamesAreWhatTheDocumentationSays(t *testing.T) {
 		{product.Value(0, "a{b}%c"), "levee:c1:{product:a%7Bb%7D%25c}"},
 		{product.Value(0, ""), "levee:c1:{product:}"},
 		{product.Lease("42"), "levee:c1:{product:42}:lock"},
-		{product.Epoch(), "levee:c1:{product}:epoch"},
+		{product.Clears(), "levee:c1:{product}:clears"},
 		{product.Messages(), "levee:cache:1:product"},
 	} {
 		if test.got != test.want {
@@ -60,7 +60,7 @@ func TestDifferentArgumentsGiveDifferentKeys(t *testing.T) {
 		id         string
 	}
 	seen := map[string]args{}
-	part := rapid.OneOf(rapid.StringMatching(`(v[0-9]{0,2}|\}:v1|\}:lock|\}:epoch|%7B|%7D|%|\{|\}|:|1){0,4}`), rapid.String())
+	part := rapid.OneOf(rapid.StringMatching(`(v[0-9]{0,2}|\}:v1|\}:lock|\}:clears|%7B|%7D|%|\{|\}|:|1){0,4}`), rapid.String())
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "v1", "a.v1"}).Draw(t, "name")
 		schema := rapid.IntRange(0, 12).Draw(t, "schema")
@@ -69,7 +69,7 @@ func TestDifferentArgumentsGiveDifferentKeys(t *testing.T) {
 		for key, made := range map[string]args{
 			c.Value(schema, id): {"value", name, schema, id},
 			c.Lease(id):         {"lease", name, 0, id},
-			c.Epoch():           {kind: "epoch", name: name},
+			c.Clears():          {kind: "clears", name: name},
 		} {
 			if other, ok := seen[key]; ok && other != made {
 				t.Fatalf("%q is the key of %v and of %v", key, made, other)

@@ -1,6 +1,9 @@
 package keys
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // Names of locks. Everything of one lock is in one cluster slot, that of its
 // name: the braces are always there and the name has none of its own. Each kind
@@ -33,16 +36,53 @@ const LockLayout = "l1"
 // Lock names the keys of a lock, in the order in which the scripts take them:
 // record, queue, alive, shares. prefix must hold no braces; "" for none.
 func Lock(prefix string, kind LockKind, name string) []string {
+	var space [256]byte
+	b := append(space[:0], prefix...)
 	if prefix != "" {
-		prefix += ":"
+		b = append(b, ':')
 	}
-	return LockOf(prefix + "levee:" + LockLayout + ":" + string(kind) + ":{" + escape(name) + "}")
+	b = append(append(b, "levee:"+LockLayout+":"...), kind...)
+	b = append(append(append(b, ":{"...), escape(name)...), '}')
+	return lockKeys(b)
 }
 
 // LockOf names the keys of the lock that has this record.
-func LockOf(record string) []string {
-	all, n := record+":q"+record+":w"+record+":s", len(record) // one string for all
+func LockOf(record string) []string { return lockKeys([]byte(record)) }
+
+// lockKeys makes one string for all keys: the record stands before the suffix of each.
+func lockKeys(b []byte) []string {
+	n := len(b)
+	b = append(append(b, ":q"...), b[:n]...)
+	b = append(append(b, ":w"...), b[:n]...)
+	all := string(append(b, ":s"...))
 	return []string{all[:n], all[:n+2], all[n+2 : 2*n+4], all[2*n+4:]}
+}
+
+// LocksShareSlot reports whether all locks with these records are in one slot of a cluster.
+func LocksShareSlot(records []string) bool {
+	for _, record := range records[1:] {
+		if slot(record) != slot(records[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// slot is the slot of a key with a hash tag: the CRC-16 (XMODEM) of what is in its braces.
+func slot(key string) (crc uint16) {
+	_, tag, _ := strings.Cut(key, "{")
+	tag, _, _ = strings.Cut(tag, "}")
+	for i := range len(tag) {
+		crc ^= uint16(tag[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc % 16384
 }
 
 // StripeName names the i-th stripe of a striped lock.

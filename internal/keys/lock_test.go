@@ -2,6 +2,7 @@ package keys_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,6 +53,30 @@ func TestLocksHaveKeysOfTheirOwnInOneSlot(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Locks that were said to share a slot and do not are refused by a cluster, and those that do
+// and were not found would be asked for one by one.
+func TestLocksShareASlotAsTheirKeysDo(t *testing.T) {
+	bySlot := map[uint16]string{}
+	shared := 0
+	for i := range 3000 {
+		record := keys.Lock("", keys.Mutex, strings.Repeat("{é", i%5)+string(rune('a'+i%26))+strconv.Itoa(i))[0]
+		at := slot(hashTag(record))
+		if other, ok := bySlot[at]; ok {
+			shared++
+			if !keys.LocksShareSlot([]string{record, other, record}) {
+				t.Errorf("%q and %q are in slot %d", record, other, at)
+			}
+		}
+		bySlot[at] = record
+		if other := bySlot[at^1]; other != "" && keys.LocksShareSlot([]string{other, record}) {
+			t.Errorf("%q is in slot %d, %q is not", record, at, other)
+		}
+	}
+	if shared < 50 {
+		t.Errorf("%d share a slot", shared)
+	}
 }
 
 // A script of which one key was in another slot would be refused by a cluster,

@@ -54,11 +54,11 @@ func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) 
 		return c
 	}
 	c.Weak = eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
-		memory, err := Step(ctx, func(ctx context.Context) (string, error) { return node.Info(ctx, "memory").Result() })
+		memory, err := Info(ctx, node, "memory")
 		if err != nil {
 			return nil // it may not ask, or what comes next finds out why
 		}
-		return evicting(memory, use)
+		return Evicting(memory, use)
 	})
 	return c
 }
@@ -134,16 +134,22 @@ func pairs(reply any) map[string]string {
 	return all
 }
 
-// evicting says what is wrong with the eviction policy in a section of INFO. A server
-// without a limit of its memory evicts nothing.
-func evicting(memory string, use Use) error {
+// Info returns a section of INFO by the names of its lines, as a step of a check.
+func Info(ctx context.Context, rdb redis.UniversalClient, section string) (map[string]string, error) {
+	text, err := Step(ctx, func(ctx context.Context) (string, error) { return rdb.Info(ctx, section).Result() })
 	lines := map[string]string{}
-	for line := range strings.Lines(memory) {
+	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		lines[name] = value
 	}
-	policy := lines["maxmemory_policy"]
-	if policy == "" || lines["maxmemory"] == "0" {
+	return lines, err
+}
+
+// Evicting says what is wrong with the eviction policy in the section "memory" of INFO. A
+// server without a limit of its memory evicts nothing.
+func Evicting(memory map[string]string, use Use) error {
+	policy := memory["maxmemory_policy"]
+	if policy == "" || memory["maxmemory"] == "0" {
 		return nil
 	}
 	for _, fit := range evicts[use].policies {

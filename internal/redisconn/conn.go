@@ -116,6 +116,9 @@ func (c *Conn) names() string {
 // Client returns the user's client, for an operation of Do.
 func (c *Conn) Client() redis.UniversalClient { return c.client.get() }
 
+// Clustered reports whether Redis is a cluster: then a script may have keys of one slot only.
+func (c *Conn) Clustered() bool { return c.lanes.cluster != nil }
+
 // Timeout returns how long an operation may take.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 

@@ -21,6 +21,14 @@ func replyOf(cmd *redis.Cmd) Reply {
 // NoReply is the reply that did not come, for the reason err.
 func NoReply(err error) Reply { return Reply{err: err} }
 
+// ReplyOr returns r, or the reply that did not come if err says why.
+func ReplyOr(r Reply, err error) Reply {
+	if err != nil {
+		return NoReply(err)
+	}
+	return r
+}
+
 // Err returns the error of Redis, or why there is no reply.
 func (r Reply) Err() error { return r.err }
 

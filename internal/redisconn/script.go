@@ -18,18 +18,23 @@ var ErrTooFewReplicas = errors.New("too few replicas")
 
 // A Call is the keys and arguments of one run of a script.
 type Call struct {
-	Keys []string
-	Args []any
+	Keys  []string
+	Boxed []any // Keys as arguments, for callers who run several scripts with them; nil: none have been made
+	Args  []any
 }
 
 // A Script is a Lua script. A server knows it by the SHA-1 of its text, once it has run it.
-type Script struct{ text, hash string }
+type Script struct {
+	text, hash string
+	boxed      any // hash, as an argument
+}
 
 // NewScript makes a script of texts, one after the other. They are constants: nothing that a
 // user sends becomes Lua.
 func NewScript(texts ...string) *Script {
 	text := strings.Join(texts, "")
-	return &Script{text, fmt.Sprintf("%x", sha1.Sum([]byte(text)))}
+	hash := fmt.Sprintf("%x", sha1.Sum([]byte(text)))
+	return &Script{text, hash, hash}
 }
 
 // Hash returns the SHA-1 by which a server knows the script.
@@ -37,7 +42,7 @@ func (s *Script) Hash() string { return s.hash }
 
 // attempts are the two ways to run a script: by its hash and, if that does not do, by its text.
 var attempts = []func(s *Script, ctx context.Context, call Call) *redis.Cmd{
-	func(s *Script, ctx context.Context, call Call) *redis.Cmd { return call.with(ctx, "evalsha", s.hash) },
+	func(s *Script, ctx context.Context, call Call) *redis.Cmd { return call.with(ctx, "evalsha", s.boxed) },
 	(*Script).whole,
 }
 
@@ -46,10 +51,11 @@ func (s *Script) whole(ctx context.Context, call Call) *redis.Cmd {
 }
 
 // with is the command of a call.
-func (c Call) with(ctx context.Context, name, script string) *redis.Cmd {
+func (c Call) with(ctx context.Context, name string, script any) *redis.Cmd {
 	all := make([]any, 0, 3+len(c.Keys)+len(c.Args))
 	all = append(all, name, script, len(c.Keys))
-	for _, key := range c.Keys {
+	all = append(all, c.Boxed...)
+	for _, key := range c.Keys[len(c.Boxed):] {
 		all = append(all, key)
 	}
 	cmd := redis.NewCmd(ctx, append(all, c.Args...)...)
@@ -131,22 +137,19 @@ func (c *Conn) EvalOne(ctx context.Context, script *Script, call Call, late func
 
 func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late func(Reply)) Reply {
 	l := c.lanes.of(o.key)
-	var cmd *redis.Cmd
+	var reply Reply
 	for _, attempt := range attempts {
-		cmd = attempt(script, ctx, call)
+		cmd := attempt(script, ctx, call)
 		o.cmd = cmd
-		var left func()
-		if late != nil {
-			left = func() { late(replyOf(cmd)) }
-		}
-		if err := l.do(ctx, []op{o}, left); err != nil {
+		if err := l.doOne(ctx, o, cmd, late); err != nil {
 			return NoReply(err)
 		}
+		reply = replyOf(cmd)
 		if !unrun(cmd) {
 			break
 		}
 	}
-	return replyOf(cmd)
+	return reply
 }
 
 // unrun reports whether the reply is one after which the text of the script may do: the
@@ -155,17 +158,46 @@ func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late f
 // one after the other, and go-redis gives up after ClusterOptions.MaxRedirects of them, 3.
 func unrun(cmd *redis.Cmd) bool {
 	err := cmd.Err()
-	return redis.HasErrorPrefix(err, "NOSCRIPT") || redis.HasErrorPrefix(err, "MOVED") ||
-		redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN")
+	return err != nil && (redis.HasErrorPrefix(err, "NOSCRIPT") || redis.HasErrorPrefix(err, "MOVED") ||
+		redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN"))
+}
+
+// A Confirm says what has to confirm that a script ran, and how long to wait for that.
+type Confirm struct {
+	Replicas int
+	Disk     bool // the node has it in its append-only file, and so have the replicas: WAITAOF
+	Within   time.Duration
+}
+
+// Wanted reports whether there is something to wait for.
+func (c Confirm) Wanted() bool { return c.Replicas > 0 || c.Disk }
+
+// wait is the command that waits.
+func (c Confirm) wait() []any {
+	ms := max(c.Within.Milliseconds(), 1) // 0 would wait without limit
+	if c.Disk {
+		return []any{"WAITAOF", 1, c.Replicas, ms}
+	}
+	return []any{"WAIT", c.Replicas, ms}
+}
+
+// confirmed reads its reply: how many replicas have confirmed, -1 if the node has not.
+func (c Confirm) confirmed(reply *redis.Cmd) (int, error) {
+	if !c.Disk {
+		return reply.Int()
+	}
+	n, err := reply.Int64Slice()
+	if err != nil || len(n) != 2 || n[0] == 0 {
+		return -1, err
+	}
+	return int(n[1]), nil
 }
 
 // EvalAndWait is Eval for calls whose keys are all on one node, followed in the same
-// pipeline by a WAIT for replicas of at most timeout. It returns how many replicas have
-// confirmed. err is that of finding the node or of the WAIT; the replies have their own.
-// It does not ride with others, and is for an op of Do.
-func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call,
-	replicas int, timeout time.Duration,
-) (replies []Reply, confirmed int, err error) {
+// pipeline by the command that waits for want. It returns how many replicas have
+// confirmed, -1 if the node itself has not. err is that of finding the node or of the
+// waiting; the replies have their own. It does not ride with others, and is for an op of Do.
+func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call, want Confirm) (replies []Reply, confirmed int, err error) {
 	node := c.Client()
 	if c.lanes.cluster != nil {
 		if node, err = c.lanes.cluster.MasterForKey(ctx, calls[0].Keys[0]); err != nil {
@@ -179,14 +211,14 @@ func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call,
 			cmds[i] = attempt(script, ctx, call)
 			_ = p.Process(ctx, cmds[i])
 		}
-		wait := p.Do(ctx, "WAIT", replicas, max(timeout.Milliseconds(), 1)) // 0 would wait without limit
-		_, _ = p.Exec(ctx)                                                  // the replies have the errors
+		wait := p.Do(ctx, want.wait()...)
+		_, _ = p.Exec(ctx) // the replies have the errors
 		replies = replies[:0]
 		for _, cmd := range cmds {
 			replies = append(replies, replyOf(cmd))
 		}
 		if !slices.ContainsFunc(cmds, unrun) {
-			confirmed, err = wait.Int()
+			confirmed, err = want.confirmed(wait)
 			return replies, confirmed, err
 		}
 	}

@@ -95,7 +95,7 @@ func TestEvalOnACluster(t *testing.T) {
 	t.Run("EvalAndWait asks the node of the keys", func(t *testing.T) {
 		for i := range 10 {
 			calls := echoes(3, func(n int) string { return fmt.Sprintf("{%d}:%d", i, n) })
-			replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, 1, 10*time.Second)
+			replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, redisconn.Confirm{Replicas: 1, Within: 10 * time.Second})
 			if confirmed != 1 || err != nil {
 				t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
 			}
@@ -150,7 +150,7 @@ func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
 		do(t, master, "FLUSHALL")
 		do(t, master, "SCRIPT", "FLUSH")
 		calls := echoes(n, own)
-		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, 1, 10*time.Second)
+		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, calls, redisconn.Confirm{Replicas: 1, Within: 10 * time.Second})
 		if confirmed != 1 || err != nil {
 			t.Errorf("got %d confirmations, %v, want 1", confirmed, err)
 		}
@@ -161,7 +161,7 @@ func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
 	defer replica.Cont()
 	// A timeout that rounds to 0 would be no timeout at all.
 	for _, timeout := range []time.Duration{0, time.Microsecond, 50 * time.Millisecond} {
-		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, echoes(1, own), 1, timeout)
+		replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, echoes(1, own), redisconn.Confirm{Replicas: 1, Within: timeout})
 		if confirmed != 0 || err != nil || redisconn.FirstError(replies) != nil {
 			t.Errorf("with a frozen replica: got %d confirmations, %v, %v, want 0", confirmed, err, redisconn.FirstError(replies))
 		}
@@ -177,7 +177,7 @@ func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
 	s.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, confirmed, err := conn(rdb).EvalAndWait(ctx, echo, echoes(2, own), 1, time.Second)
+	_, confirmed, err := conn(rdb).EvalAndWait(ctx, echo, echoes(2, own), redisconn.Confirm{Replicas: 1, Within: time.Second})
 	if confirmed != 0 || err == nil {
 		t.Errorf("got %d confirmations, %v, want an error", confirmed, err)
 	}

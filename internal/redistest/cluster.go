@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -103,7 +104,19 @@ func (c *ClusterServers) Owner(key string) *Server {
 
 // Move moves the slot of a key, with all it holds, to another node. Clients find
 // out by being redirected.
+//
+// The new owner takes a config epoch above all that it knows. If it does not know that of
+// the old owner yet, from a move just before, its own is no higher:
+//
+//  1. the old owner tells the others that it serves the slot, with epoch 146
+//  2. all are told that the new owner does, which takes epoch 145
+//  3. the message of 1 arrives: 146 is newer, so the new owner gives the slot back
+//  4. the old owner knows of 2 and sends clients to the new one, which sends them back,
+//     for ever
+//
+// So the nodes have to agree before.
 func (c *ClusterServers) Move(key string, to *Server) {
+	Eventually(c.t, time.Minute, "all nodes know each other's epoch", c.agreed)
 	from := c.Owner(key)
 	slot := from.control.ClusterKeySlot(context.Background(), key).Val()
 	if from == to {
@@ -129,6 +142,38 @@ func (c *ClusterServers) Move(key string, to *Server) {
 		}
 		return true
 	})
+}
+
+// agreed tells whether all nodes give the masters the same config epochs, each its own.
+func (c *ClusterServers) agreed() bool {
+	var first map[string]string
+	for i, node := range c.alive() {
+		view := epochs(node.control.ClusterNodes(context.Background()).Val())
+		if i == 0 {
+			first = view
+		}
+		if !maps.Equal(view, first) {
+			return false
+		}
+	}
+	distinct := make(map[string]bool)
+	for _, epoch := range first {
+		distinct[epoch] = true
+	}
+	return len(distinct) == len(first)
+}
+
+// epochs returns the config epochs in the lines of CLUSTER NODES for masters that have not
+// failed, by the masters' ids.
+func epochs(view string) map[string]string {
+	all := make(map[string]string)
+	for line := range strings.Lines(view) {
+		fields := strings.Fields(line)
+		if len(fields) >= 8 && strings.Contains(fields[2], "master") && !strings.Contains(fields[2], "fail") {
+			all[fields[0]] = fields[6]
+		}
+	}
+	return all
 }
 
 // migrate copies the keys of a slot. Until it is done both nodes redirect the

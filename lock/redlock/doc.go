@@ -8,7 +8,8 @@
 //	defer lease.Unlock(ctx)
 //
 // A lock of a [Quorum] is a lock of package lock on each server that grants it. It is held
-// as long as the leases on a majority of the servers stand. What package lock promises of a
+// as long as the leases on a majority of the servers are held; the others join it when they
+// can. What package lock promises of a
 // lease holds for each of them: it ends here before its server can give the lock away, and
 // a lock that was granted to a caller who has left is given back.
 //
@@ -17,16 +18,43 @@
 // # Fences
 //
 // Fences are made in two phases: the highest fence of the majority that granted the lock is
-// put on each of these servers, and the lock counts only if a majority took it. Any two
-// majorities share a server. There the earlier holder wrote its fence before the later one
-// was granted the lock, so the later fence is higher, whatever the clocks do.
+// put on each of these servers, and a server counts for the lease only when it knows that
+// fence. Any two majorities share a server. There the earlier holder wrote its fence before
+// the later one was granted the lock, so the later fence is higher, whatever the clocks do.
+//
+// # Servers that forget
+//
+// A server forgets the lock when it restarts with nothing on disk, or when its keys are
+// flushed or evicted. A lease that is still held on a majority takes the lock there again,
+// and does the same on a server that did not answer when the lock was taken, or for too
+// long since. It tries until it has the lock there or ends. So servers may restart one
+// after another while the holder keeps the lock. Three rules make this safe:
+//
+//   - Only a lease that is held grows. Once a lease has lost its majority it is lost, whatever
+//     a server grants it later; such a grant is given back.
+//   - The lock is taken from nobody. On a server where another has it, it stays theirs.
+//   - The server is given the lease's fence before it counts. So whenever the lease ends, a
+//     majority knows its fence, and the next one is higher.
+//
+// Two leases that are held at the same time would share a server. A server has one holder, so
+// one of the two would believe in a lock that this server has forgotten and given to the
+// other. Taking the lock again adds no such belief, since the server has really granted it.
+// It makes two holders less likely: another gets a majority only of servers that the lease
+// is not held on, or that have forgotten it.
+//
+// With lock.Options.NoRenewal a server that has lost the lock is not taken again, and with
+// MaxHold only if a whole lease is left. Neither makes a lease longer.
 //
 // # What it does not promise
 //
-//   - A majority of the servers that forget within the life of one lease can give the lock
-//     to another. Servers that keep what they know on disk (appendfsync always) do not
-//     forget.
-//   - A server that joins the majority only after the lock was taken knows the lock, but not
-//     its fence.
+//   - A holder learns that a server has forgotten when its connection to it is back, or with
+//     the next renewal, a third of the lease later. Until then another can be granted the
+//     lock there. If so many servers forget within that time that they and those on which
+//     the lease is not held are a majority, there can be two holders until the first of
+//     them learns of it. For a lease on all servers that takes a majority; for one on a bare
+//     majority of an odd number, one server. Servers that keep what they know on disk
+//     (appendfsync always) do not forget.
+//   - If servers forget between two leases, the later fence may be lower, unless the clocks
+//     are past the earlier one.
 //   - The order of callers is that of chance.
 package redlock

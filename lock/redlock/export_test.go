@@ -1,8 +1,13 @@
 package redlock
 
-// Servers is on how many servers the lease stands or has stood.
-func (l *Lease) Servers() int {
+// Servers is on how many servers the lease stands.
+func (l *Lease) Servers() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.parts)
+	for i := range l.members {
+		if l.members[i].stands() {
+			n++
+		}
+	}
+	return n
 }

@@ -11,7 +11,9 @@ import (
 // The two phases of a quorum's lock in Go, for three servers and three clients (two
 // in the short run) that each want it once. Everything that can happen in any order
 // is tried, so messages may be as late as they like. What is relied on is that a
-// server does not free a lock while its holder believes to have it, and keeps its fence.
+// server does not free a lock while its holder believes to have it, and keeps its fence;
+// and that a server which forgets both does so while somebody holds the lock on a majority
+// without it, who hears of it before another server forgets.
 
 const members = 3
 
@@ -19,7 +21,7 @@ type qServer struct{ owner, fence int8 } // owner -1: nobody
 
 type qClient struct {
 	phase                      qPhase
-	asked, got, raised, raises uint8 // sets of servers
+	asked, got, raised, raises uint8 // sets of servers; a holder counts those that it has raised
 	top                        int8  // the highest fence it was given
 }
 
@@ -36,16 +38,22 @@ type qWorld struct {
 	servers [members]qServer
 	clients [members]qClient
 	highest int8 // fence ever granted
+	ends    int8 // of leases on one server that may still come
 }
 
-// A quorumFlaw takes one part of the two phases out.
-type quorumFlaw struct{ oneAsked, noRaise, oneRaised bool }
+// A quorumFlaw takes one part of the two phases out, or of the way in which a server that
+// forgot is taken again.
+type quorumFlaw struct{ oneAsked, noRaise, oneRaised, countedAtOnce, comesBack bool }
 
 // next returns all worlds that may follow, and what is wrong with one of them.
 func (w qWorld) next(f quorumFlaw) (all []qWorld, wrong string) {
+	if wrong := w.wrong(); wrong != "" {
+		return nil, wrong
+	}
 	for c := range w.clients {
 		for n := range w.servers {
-			all = w.arrive(all, c, n)
+			all = w.arrive(all, c, n, f)
+			all = w.end(all, c, n, f)
 		}
 		after := w
 		me := &after.clients[c]
@@ -70,7 +78,7 @@ func (w qWorld) next(f quorumFlaw) (all []qWorld, wrong string) {
 }
 
 // arrive adds what may follow when a message of client c comes to server n.
-func (w qWorld) arrive(all []qWorld, c, n int) []qWorld {
+func (w qWorld) arrive(all []qWorld, c, n int, f quorumFlaw) []qWorld {
 	bit := uint8(1) << n
 	if me := w.clients[c]; me.asked&bit == 0 { // a bid, perhaps one that comes too late to count
 		after := w
@@ -78,10 +86,28 @@ func (w qWorld) arrive(all []qWorld, c, n int) []qWorld {
 		if s := &after.servers[n]; s.owner == -1 {
 			s.owner = int8(c)
 			s.fence++
-			if me.phase == asking {
+			switch me.phase {
+			case asking:
 				after.clients[c].got |= bit
 				after.clients[c].top = max(me.top, s.fence)
+			case holding:
+				after.clients[c].got |= bit
+				if f.countedAtOnce {
+					after.clients[c].raised |= bit
+				}
 			}
+			all = append(all, after)
+		} else if me.phase != holding { // who asks again until it is free
+			all = append(all, after)
+		}
+	}
+	if me := w.clients[c]; me.phase == holding && me.got&^me.raised&bit != 0 {
+		after := w
+		if s := &after.servers[n]; s.owner == int8(c) {
+			s.fence = max(s.fence, me.top)
+			after.clients[c].raised |= bit
+		} else {
+			after.clients[c].miss(bit)
 		}
 		all = append(all, after)
 	}
@@ -102,28 +128,75 @@ func (w qWorld) arrive(all []qWorld, c, n int) []qWorld {
 	return all
 }
 
-// grant gives the lock to client c, and tells what is wrong with that.
-func (w *qWorld) grant(c int) string {
-	for i, other := range w.clients {
-		if other.phase == holding {
-			return fmt.Sprintf("%d and %d hold the lock", i, c)
+// end adds what may follow when server n forgets, or when the lease of client c there ends.
+// The holder hears of it and asks for the lock there again; one who has lost the majority
+// has lost the lock.
+func (w qWorld) end(all []qWorld, c, n int, f quorumFlaw) []qWorld {
+	bit := uint8(1) << n
+	me := w.clients[c]
+	if me.phase != holding || w.ends == 0 {
+		return all
+	}
+	w.ends--
+	if bits.OnesCount8(me.raised&^bit) >= 2 {
+		after := w
+		after.servers[n] = qServer{owner: -1}
+		after.clients[c].miss(bit)
+		all = append(all, after)
+	}
+	if me.raised&bit != 0 {
+		after := w
+		after.servers[n].owner = -1
+		after.clients[c].miss(bit)
+		if !after.clients[c].has() && !f.comesBack {
+			after.clients[c].forget(over)
+		}
+		all = append(all, after)
+	}
+	return all
+}
+
+// has reports whether the client believes to have the lock.
+func (c qClient) has() bool { return c.phase == holding && bits.OnesCount8(c.raised) >= 2 }
+
+// miss notes that the client has lost a server, which it asks again.
+func (c *qClient) miss(bit uint8) {
+	c.asked, c.got, c.raised = c.asked&^bit, c.got&^bit, c.raised&^bit
+}
+
+// wrong tells what is wrong with a world.
+func (w *qWorld) wrong() string {
+	for i, one := range w.clients {
+		for j, other := range w.clients[:i] {
+			if one.has() && other.has() {
+				return fmt.Sprintf("%d and %d hold the lock", j, i)
+			}
+		}
+		if one.has() && one.top < w.highest {
+			return fmt.Sprintf("%d holds it with fence %d after %d", i, one.top, w.highest)
 		}
 	}
-	fence := w.clients[c].top
-	if fence <= w.highest {
-		return fmt.Sprintf("fence %d after %d", fence, w.highest)
-	}
-	w.clients[c].forget(holding)
-	w.highest = fence
 	return ""
+}
+
+// grant gives the lock to client c, and tells what is wrong with that. Servers that it has
+// not got it asks again.
+func (w *qWorld) grant(c int) string {
+	me := &w.clients[c]
+	if me.top <= w.highest {
+		return fmt.Sprintf("fence %d after %d", me.top, w.highest)
+	}
+	w.highest = me.top
+	*me = qClient{phase: holding, asked: me.got, got: me.got, raised: me.raised, top: me.top}
+	return w.wrong()
 }
 
 // forget leaves what cannot matter any more, so that worlds are the same sooner.
 func (c *qClient) forget(now qPhase) { *c = qClient{phase: now, asked: c.asked} }
 
 // searchQuorum tries everything, and returns the first wrong it finds.
-func searchQuorum(f quorumFlaw, clients int) (wrong string, worlds int) {
-	start := qWorld{}
+func searchQuorum(f quorumFlaw, clients int, ends int8) (wrong string, worlds int) {
+	start := qWorld{ends: ends}
 	for c := clients; c < members; c++ { // it takes no part
 		start.clients[c] = qClient{phase: over, asked: 1<<members - 1}
 	}
@@ -149,10 +222,16 @@ func searchQuorum(f quorumFlaw, clients int) (wrong string, worlds int) {
 }
 
 func TestNothingGoesWrongInTheModelOfAQuorum(t *testing.T) {
-	wrong, worlds := searchQuorum(quorumFlaw{}, redistest.Pick(2, 3))
-	t.Logf("%d worlds", worlds)
-	if wrong != "" {
-		t.Error(wrong)
+	type size struct {
+		clients int
+		ends    int8
+	}
+	for _, size := range redistest.Pick([]size{{2, 2}}, []size{{2, 4}, {3, 1}}) {
+		wrong, worlds := searchQuorum(quorumFlaw{}, size.clients, size.ends)
+		t.Logf("%d worlds", worlds)
+		if wrong != "" {
+			t.Error(wrong)
+		}
 	}
 }
 
@@ -161,8 +240,10 @@ func TestTheSearchFindsEachFlawOfAQuorum(t *testing.T) {
 		"no majority":           {oneAsked: true, oneRaised: true},
 		"no second phase":       {noRaise: true},
 		"a fence on one server": {oneRaised: true},
+		"a server that forgot counts before it knows the fence": {countedAtOnce: true},
+		"a lease that was lost comes back":                      {comesBack: true},
 	} {
-		if wrong, worlds := searchQuorum(f, 2); wrong == "" {
+		if wrong, worlds := searchQuorum(f, 2, 2); wrong == "" {
 			t.Errorf("%s: not found in %d worlds", name, worlds)
 		} else {
 			t.Logf("%s: %s", name, wrong)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/fence"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -18,6 +17,7 @@ import (
 type Quorum struct {
 	nodes   []*lock.Locker
 	o       lock.Options
+	parts   lock.Options  // o as each node has it
 	timeout time.Duration // of a server, for one call
 	closed  chan struct{}
 
@@ -29,7 +29,7 @@ type Quorum struct {
 // New makes a Quorum of at least three servers that do not replicate each other. The
 // clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
 // and "redlock". Options.Replicas and StrictFIFO must be zero. Of Options.Hooks, Acquired,
-// Released and Lost are told of the Quorum's locks, and the others of each server's. New
+// Released and Lost are called for the Quorum's locks, and the others of each server's. New
 // does not wait for Redis. The error matches lock.ErrConfig.
 func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	if len(nodes) < 3 {
@@ -47,6 +47,7 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	}
 	o.Prefix += "redlock"
 	o.Hooks.Acquired, o.Hooks.Released, o.Hooks.Lost = nil, nil, nil
+	q.parts = o
 	for i, rdb := range nodes {
 		node, err := lock.New(rdb, o)
 		if err != nil {
@@ -99,11 +100,11 @@ func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contende
 	}, func(ctx context.Context, i int) (*lock.Lease, error) {
 		part, err := q.nodes[i].TryLock(ctx, name)
 		if err == nil {
-			l.join(part)
+			l.granted(i, part)
 		}
 		return part, err
 	})
-	if top, ok := q.raise(ctx, votes); ok && l.begin(top) {
+	if granted(votes) >= q.majority() && l.begin(q.raise(ctx, l, votes)) {
 		if q.o.Hooks.Acquired != nil {
 			q.o.Hooks.Acquired(name, time.Since(begin), contended)
 		}
@@ -114,21 +115,18 @@ func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contende
 	return nil, q.refusal(ctx, name, votes)
 }
 
-// raise puts the highest fence of those that granted a lock on all of them, and reports
-// whether a majority took it.
-func (q *Quorum) raise(ctx context.Context, votes []vote[*lock.Lease]) (top int64, ok bool) {
-	var parts []*lock.Lease
-	for _, v := range votes {
+// raise puts the highest fence of those that granted a lock on all of them, and returns it.
+func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease]) (top int64) {
+	var on []int
+	for i, v := range votes {
 		if v.err == nil {
-			parts, top = append(parts, v.reply), max(top, v.reply.Fence())
+			on, top = append(on, i), max(top, v.reply.Fence())
 		}
 	}
-	if len(parts) < q.majority() {
-		return 0, false
-	}
-	return top, granted(q.each(ctx, parts, func(ctx context.Context, part *lock.Lease) error {
-		return fence.Raise(ctx, part, top)
-	})) >= q.majority()
+	poll(ctx, q, len(on), q.enough, func(ctx context.Context, n int) (struct{}, error) {
+		return struct{}{}, l.raise(ctx, on[n], votes[on[n]].reply, top)
+	})
+	return top
 }
 
 // giveBack unlocks parts. It returns nil if a majority of all servers was held until then.
@@ -138,9 +136,12 @@ func (q *Quorum) giveBack(ctx context.Context, parts []*lock.Lease) error {
 
 // each calls do for the leases on several servers, until a majority of all has said yes.
 func (q *Quorum) each(ctx context.Context, parts []*lock.Lease, do func(context.Context, *lock.Lease) error) []vote[struct{}] {
-	return poll(ctx, q, len(parts), func(votes []vote[struct{}]) bool { return granted(votes) >= q.majority() },
+	return poll(ctx, q, len(parts), q.enough,
 		func(ctx context.Context, i int) (struct{}, error) { return struct{}{}, do(ctx, parts[i]) })
 }
+
+// enough reports whether a majority of all servers has said yes.
+func (q *Quorum) enough(votes []vote[struct{}]) bool { return granted(votes) >= q.majority() }
 
 // verdict is nil if a majority of all servers said yes, the error of one whose lease was
 // lost if the others are no majority any more, and ErrUnavailable if too few answered.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/fence"
-	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 	"github.com/levee-go/levee/lock/redlock"
@@ -168,7 +167,7 @@ func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
 	q := nodes.quorum(t, lock.Options{})
 	ctx := t.Context()
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	nodes[0].Client(t).HSet(ctx, keys.Lock("redlock", keys.Mutex, "a")[0], "f", ahead, "b", 1, "o", "")
+	nodes[0].Client(t).HSet(ctx, record, "f", ahead, "b", 1, "o", "")
 	first := take(t, q)
 	if first.Fence() <= ahead {
 		t.Fatalf("fence %d after %d", first.Fence(), ahead)
@@ -242,7 +241,7 @@ func TestAGrantThatComesLateJoinsOrIsGivenBack(t *testing.T) {
 	links, nodes := all.behindProxies(t)
 	q := open(t, nodes, lock.Options{})
 	owner := func() string {
-		return all[2].Client(t).HGet(context.Background(), keys.Lock("redlock", keys.Mutex, "a")[0], "o").Val()
+		return all[2].Client(t).HGet(context.Background(), record, "o").Val()
 	}
 	unlock(t, take(t, q)) // loads the scripts
 	redistest.Eventually(t, 20*time.Second, "it is free", func() bool { return owner() == "" })
@@ -265,10 +264,9 @@ func TestAGrantThatComesLateJoinsOrIsGivenBack(t *testing.T) {
 // The lease ends as soon as a majority has lost it, and what a minority still holds is
 // given back, not renewed until its holder looks.
 func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
-	all := startServers(t, 3)
+	all := startView(t, 3)
 	lost := make(chan error, 1)
 	q := all.quorum(t, lock.Options{Hooks: lock.Hooks{Lost: func(_ string, cause error) { lost <- cause }}})
-	record := keys.Lock("redlock", keys.Mutex, "a")[0]
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
 	defer cancel()
 	lease := take(t, q)
@@ -276,11 +274,11 @@ func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
 		unlock(t, lease)
 		lease = take(t, q)
 	}
-	all[0].Client(t).Del(ctx, record)
+	all.give(t, 0, "another") // who keeps it, so that it is not taken again
 	if err := lease.Check(ctx); errors.Is(err, lock.ErrLost) || lease.Remaining() == 0 {
 		t.Errorf("one of three has forgotten: %v, %v", err, lease.Remaining())
 	}
-	all[1].Client(t).Del(ctx, record)
+	all.give(t, 1, "another")
 	redistest.Eventually(t, 20*time.Second, "it is lost", func() bool { return errors.Is(lease.Check(ctx), lock.ErrLost) })
 	if err := <-lost; !errors.Is(err, lock.ErrStateLost) || !errors.Is(lease.Err(), lock.ErrLost) {
 		t.Errorf("%v, %v", err, lease.Err())
@@ -288,7 +286,7 @@ func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
 	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrLost) {
 		t.Error(cause)
 	}
-	redistest.Eventually(t, 20*time.Second, "the third is free", func() bool { return all[2].Client(t).HGet(ctx, record, "o").Val() == "" })
+	redistest.Eventually(t, 20*time.Second, "the third is free", func() bool { return all.owner(2) == "" })
 	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
@@ -322,7 +320,7 @@ func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
 	q := all.quorum(t, lock.Options{})
 	ctx := t.Context()
 	for _, s := range all[:2] {
-		s.Client(t).Set(ctx, keys.Lock("redlock", keys.Mutex, "a")[0], "x", 0)
+		s.Client(t).Set(ctx, record, "x", 0)
 	}
 	_, err := q.TryLock(ctx, "a")
 	for errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrConflict) { // a busy machine takes longer than a quorum waits
@@ -359,7 +357,7 @@ func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 	majority := func() int64 {
 		var ends []int64
 		for _, s := range all {
-			end, _ := s.Client(t).HGet(t.Context(), keys.Lock("redlock", keys.Mutex, "a")[0], "x").Int64()
+			end, _ := s.Client(t).HGet(t.Context(), record, "x").Int64()
 			ends = append(ends, end)
 		}
 		slices.Sort(ends)

@@ -21,7 +21,7 @@ local lease, me = tonumber(ARGV[8]), ARGV[10]
 if mode == 'm' and ticket == 0 and not more then
   local found = redis.call('HMGET', record, 'o', 'f', 'q', 'lr')
   local fresh = not found[2] and redis.call('EXISTS', record, queue) == 0
-  if fresh or (found[1] == '' and not found[3] and found[4] ~= me and (tonumber(found[2]) or micros) < micros) then
+  if fresh or (found[1] == '' and not found[3] and found[4] ~= me and (tonumber(found[2]) or micros) + FENCES <= micros) then
     redis.call('HSET', record, 'o', me, 'x', now + lease, 'l', ARGV[8], 'f', micros, 'm', ARGV[9])
     if fresh then
       redis.call('HSET', record, 'b', micros)
@@ -51,7 +51,8 @@ if not exclusive(mode) then
   end
 end
 if not known then -- new, or evicted
-  fence, born = micros, micros
+  fence = micros - FENCES
+  born = fence
   redis.call('HSET', record, 'f', fence, 'b', born, 'o', '')
 end
 expire(mode)
@@ -91,7 +92,7 @@ end
 -- Writes the lock to its owner or owners.
 local function take()
   if mode ~= 'r' then -- readers get the fence of the last writer
-    fence = math.max(fence + 1, micros)
+    fence = math.max(fence + FENCES, micros)
   end
   if exclusive(mode) then
     owner, ends, length = me, now + lease, lease

@@ -4,10 +4,11 @@
 -- record  hash: o  owner ("" free): an owner's name, or "g:" and a queue entry
 --                  that has been granted the lock and has not claimed it yet
 --               x  when the owner's lease ends (ms)   l  the length of it (ms)
---               f  the last fence     b  the first fence of this record
+--               f  the last grant's first fence       b  the first fence of this record
 --               q  there may be somebody in the queue
 --               lr the last owner that has released    m  the owner's label
 --               d  until when the work counts as done (kind "once")
+--               fu the last fence when it was forced: b is the first one since
 -- queue   zset: entry -> its ticket: the lowest is next. An entry is mode:process:number.
 -- alive   zset: process -> until when it counts as alive without news (ms)
 -- shares  zset: owner, or "g:" and an entry, -> end of its lease (ms)
@@ -15,6 +16,7 @@
 -- Modes: m mutex, o once, w write, r read, p permit. The first three own the
 -- record, the others share it. All times are the server's. Every key has a TTL.
 local record, queue, alive, shares = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local FENCES = 16     -- a grant has so many: its holder may pass the lock on within its process
 local CLAIM = 2000    -- a grant nobody claims for this long goes to the next
 local RETAIN = 600000 -- how long after a lease its fence is remembered
 local DAY = 86400000  -- and at the most, if the clock has stepped back, until it is past the fence again

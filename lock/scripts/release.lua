@@ -7,7 +7,8 @@
 --       "again"    it was the last to release before, and nobody else has had it since
 --       "past"     it had released before: by ARGV 6 its lease would go on, yet it does
 --                  not have the lock
---       "taken"    its lease had ended and somebody else has had the lock
+--       "taken"    its lease had ended and somebody else has had the lock, or the lock
+--                  was forced
 --       "lost"     the record is not the one it had the lock in
 local mode, me = ARGV[1], ARGV[4]
 local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
@@ -49,10 +50,10 @@ if not expires then
     redis.call('HSET', record, 'lr', me)
     return 'past'
   end
-  if released == me and owner == '' then
+  if born > tonumber(ARGV[5]) then
+    return forced and 'taken' or 'lost'
+  elseif released == me and owner == '' then
     return 'again'
-  elseif born > tonumber(ARGV[5]) then
-    return 'lost'
   elseif tonumber(ARGV[6]) > now then
     return 'past'
   end

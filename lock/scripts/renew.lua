@@ -9,10 +9,12 @@
 -- Asked again after it has handed the lock over, it gives the same answer.
 local function text(n) return string.format('%.0f', n) end
 
-local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'lr')
+local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'lr', 'fu')
 local length, fence = tonumber(found[3] or 0), tonumber(found[4] or 0)
-if not found[4] or tonumber(found[5] or 0) > tonumber(ARGV[3]) then
+if not found[4] then
   return {'lost'}
+elseif tonumber(found[5] or 0) > tonumber(ARGV[3]) then
+  return {found[7] and 'taken' or 'lost'}
 end
 local me, heir = ARGV[2], ARGV[6]
 local shared = ARGV[1] == 'r' or ARGV[1] == 'p'

@@ -1,9 +1,9 @@
 -- The state of the lock, for the scripts that include this. A value of another type
 -- stops the script here, before anything is written.
-local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'q', 'lr', 'd')
+local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'q', 'lr', 'd', 'fu')
 local owner, ends, length = found[1] or '', tonumber(found[2] or 0), tonumber(found[3] or 0)
 local fence, born = tonumber(found[4] or 0), tonumber(found[5] or 0)
-local queued, released, done = found[6], found[7], tonumber(found[8] or 0)
+local queued, released, done, forced = found[6], found[7], tonumber(found[8] or 0), found[9]
 local known = found[4]
 if not (ends and length and fence and born and done) or 0 * (ends + length + fence + born + done) ~= 0 then -- inf, nan
   return redis.error_reply('WRONGTYPE not a record of a lock')
