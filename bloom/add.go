@@ -2,195 +2,147 @@ package bloom
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
-
-	"github.com/levee-go/levee/internal/redisconn"
+	"time"
 )
 
-// An Add is one script, which sets bits in the generation in use and in the one that a
-// Rebuild has announced, updates their checksums, and appends the hashes to the log. It is
-// one script because a process that loads a copy compares it with the checksums at one
-// entry of the log: bits that come before or after their entry would not agree.
-//
-// The positions of an id depend on the generation, and this process computes them. If
-// Redis has generations that this process does not know, because a Rebuild has announced
-// or switched, the script does nothing and names them, and this process repeats the Add.
+// ensureTimeout is how long Ensure waits for Redis to log an id that the copy holds.
+const ensureTimeout = 100 * time.Millisecond
 
-// A changeReply is the reply to an add or a remove.
-type changeReply struct {
-	generations generations
-	entry       entryID // the last entry that an add made in the log
-	stale       bool    // nothing was done, since the caller did not know these generations
-}
-
-// add puts ids into the set. They are in Redis first and then in the copy, so both say
-// yes when it returns.
+// add appends ids to the log and puts them into the tables of this process.
 func (s *shared) add(ctx context.Context, ids []string) error {
-	return s.inChunks(ctx, "Add", ids, &s.counts.adds, func(rec *record, hashes []hash) error {
-		return s.addHashes(ctx, rec, hashes)
-	})
-}
-
-// ensure adds the ids that the copy does not hold. The copy may be outdated, and the filter
-// may abstain for it: it holds what it held. In a filter that does not count, an id that
-// only looks held has to be in the log all the same, from which a Rebuild takes over what
-// its scan may have missed.
-func (s *shared) ensure(ctx context.Context, ids []string) error {
-	if s.life.Err() != nil {
-		return ErrClosed
-	}
-	held := s.held(ids)
-	others := slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(held, id) })
-	if len(others) > 0 {
-		if err := s.add(ctx, others); err != nil {
-			return err
+	for chunk := range slices.Chunk(ids, addChunk) {
+		if s.life.Err() != nil {
+			return ErrClosed
 		}
-	}
-	if len(held) > 0 && !s.o.Counting {
-		ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-		defer cancel()
-		_ = s.add(ctx, held)
+		s.recent.push(chunk) // before Redis has them: what Redis loses just after its reply is added again too
+		if err := s.addChunk(ctx, chunk); err != nil {
+			return unavailable(ctx, "Add", err)
+		}
+		s.counts.adds.Add(uint64(len(chunk)))
 	}
 	return nil
 }
 
-// held returns the ids that the copy holds.
-func (s *shared) held(ids []string) (held []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.copy == nil || s.copy.generation.saturated.Load() {
-		return nil
-	}
-	for _, id := range ids {
-		if s.copy.holds(s.copy.key.sum(id)) {
-			held = append(held, id)
+func (s *shared) addChunk(ctx context.Context, ids []string) error {
+	err := errLate
+	for range attempts {
+		if !errors.Is(err, errLate) {
+			break
 		}
-	}
-	return held
-}
-
-func (s *shared) addHashes(ctx context.Context, rec *record, hashes []hash) error {
-	reply, err := s.onGenerations(rec, func(g generations) (changeReply, error) {
-		return s.store.add(ctx, rec, hashes, g)
-	})
-	if err == nil {
-		s.addToCopies(rec, hashes, reply.entry)
+		err = s.onRecord(ctx, func(rec *record) error {
+			hashes := rec.key.appendSums(make([]hash, 0, len(ids)), ids)
+			last, err := s.store.add(ctx, rec, hashes, s.giveUpAfter())
+			if err != nil {
+				return err
+			}
+			return s.added(rec, hashes, last)
+		})
 	}
 	return err
 }
 
-// addToCopies adds what this process has just added to Redis, where it is in the log at
-// entry. If the log has been read that far, it has brought the add, and perhaps a
-// removal of the same id after it. The reply must not set the bits again then, or the copy
-// would have bits that Redis has not:
+// errLate is the end of an add whose reply came so late that nobody knows any more whether the log
+// has shown it. The add is repeated.
+var errLate = errors.New("a reply was late")
+
+// added puts hashes into the tables of this process, after Redis has put them into the log,
+// the last of them at the entry last. It notes the entries: the updater will have to find
+// them when it reads that far. If it has read that far already, it must have found them. If
+// not, Redis has lost them since, or something else before them:
 //
-//  1. Add(x) takes effect in Redis, entry 5; its reply is on the way.
-//  2. Another process removes x, entry 6.
-//  3. The updater reads entries 5 and 6.
+//  1. Add(x) gets entry 8, and the reply is on the way.
+//  2. Redis fails over and loses entry 8. Another process adds y: another entry 8.
+//  3. The updater reads it. Nobody has told it of the first.
 //  4. The reply of step 1 arrives.
-func (s *shared) addToCopies(rec *record, hashes []hash, entry entryID) {
+func (s *shared) added(rec *record, hashes []hash, last entryID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.recentKey != rec.key {
-		s.recentKey = rec.key
-		s.recent.drop()
+	if s.record != rec {
+		return errLost
 	}
-	s.recent.push(hashes)
-	if !s.isCurrent(rec) {
-		return // no copy of rec answers, and the next one is loaded after this add
-	}
-	if s.ownEntry.before(entry) {
-		s.ownEntry = entry
-	}
-	if !s.applied.before(entry) {
-		return
-	}
-	for _, c := range []*localCopy{s.copy, s.candidate} {
-		if c == nil {
-			continue
+	for i, h := range hashes {
+		number := last.number + 1 - uint64(len(hashes)) + uint64(i)
+		switch {
+		case number > s.at.number:
+			s.own[number] = h
+		case s.at.number-number >= uint64(len(s.passed)):
+			return errLate
+		case s.passed[number%uint64(len(s.passed))] != h:
+			return errLost
 		}
-		for _, h := range hashes {
-			c.add(h)
+		for _, t := range s.fed {
+			t.add(h)
 		}
 	}
-}
-
-// addRecent adds what this process has added lately once more, because Redis may have
-// lost acknowledged adds in a failover. After a flush this helps only if the key comes
-// from a secret: else the new filter has another key, and the hashes mean nothing to it.
-func (s *shared) addRecent(ctx context.Context, rec *record) error {
-	s.mu.Lock()
-	sameKey := s.recentKey == rec.key
-	s.mu.Unlock()
-	if !sameKey {
-		return nil
-	}
-	hashes, _ := s.recent.take()
-	for chunk := range slices.Chunk(hashes, s.o.chunk()) {
-		if err := s.addHashes(ctx, rec, chunk); err != nil {
-			return err
-		}
-	}
+	s.newest = max(s.newest, last.number)
 	return nil
 }
 
-// add puts hashes into the log and into the generations g. If Redis has other ones, it
-// does nothing and returns those.
-func (s *store) add(ctx context.Context, rec *record, hashes []hash, g generations) (changeReply, error) {
-	call := redisconn.Call{
-		Keys: []string{s.names.Record(), s.names.Log(), s.names.Rebuild()},
-		Args: []any{rec.header, encodeHashes(hashes), keepLog, life.Milliseconds(), orphanLife.Milliseconds(), s.names.Channel(), s.self},
+// read applies a part of the log to the tables of this process. It fails if the log has
+// something else where Redis has acknowledged an add of this process.
+func (s *shared) read(rec *record, part logPart) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record != rec {
+		return errLost
 	}
-	for _, generation := range []string{g.current, g.next} {
-		if generation != "" {
-			s.appendPositions(&call, rec.spread(s.o, generation), generation, hashes)
+	for i, h := range part.hashes {
+		number := part.first + uint64(i)
+		if own, ok := s.own[number]; ok && own != h {
+			return errGap
+		}
+		delete(s.own, number)
+		s.passed[number%uint64(len(s.passed))] = h
+		for _, t := range s.fed {
+			t.add(h)
 		}
 	}
-	reply, err := s.eval(ctx, addScript, call.Keys, call.Args...).List()
+	s.at, s.snapshot = part.entry, part.snapshot
+	return nil
+}
+
+// ensure adds the ids that the copy does not hold. The copy may be outdated, and the filter
+// may abstain for it: it holds what it held. An id that only looks held has to be in the log
+// all the same, from which a Rebuild takes over what its scan may have missed, but Redis may
+// be away for that.
+func (s *shared) ensure(ctx context.Context, ids []string) error {
+	if s.life.Err() != nil {
+		return ErrClosed
+	}
+	c := s.answering.Load()
+	held := func(id string) bool {
+		return c != nil && !c.table.saturated.Load() && c.table.contains(c.key.sum(id))
+	}
+	var old, others []string
+	for _, id := range ids {
+		if held(id) {
+			old = append(old, id)
+		} else {
+			others = append(others, id)
+		}
+	}
+	if err := s.add(ctx, others); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+	defer cancel()
+	_ = s.add(ctx, old)
+	return nil
+}
+
+// add puts hashes into the log, and returns the entry of the last. If more than most entries
+// follow the snapshot, it gives that up.
+func (s *store) add(ctx context.Context, rec *record, hashes []hash, most uint64) (last entryID, err error) {
+	reply, err := s.eval(ctx, addScript, []string{s.names.Record(), s.names.Log()}, rec.header, encodeHashes(hashes),
+		s.o.retention().Milliseconds(), most, s.names.Channel(), s.self).List()
 	if err != nil {
-		return changeReply{}, err
+		return entryID{}, err
 	}
-	return parseAdded(reply)
-}
-
-// appendPositions appends the positions of hashes in a generation, by piece, in the order
-// in which add.lua reads them.
-func (s *store) appendPositions(call *redisconn.Call, spread spread, generation string, hashes []hash) {
-	touched := map[uint64][]uint64{}
-	for _, h := range hashes {
-		w := spread.start(h)
-		for range spread.hashes {
-			p := w.next(&spread)
-			touched[p/pieceBits] = append(touched[p/pieceBits], p%pieceBits)
-		}
+	_, texts, err := parseReply(reply, 1, 1)
+	if err != nil {
+		return entryID{}, err
 	}
-	call.Keys = append(call.Keys, s.names.Sums(generation))
-	call.Args = append(call.Args, generation, len(touched))
-	for piece, positions := range touched {
-		call.Keys = append(call.Keys, s.names.Piece(generation, int(piece)))
-		bytes := uint64(0)
-		if s.o.Counting {
-			call.Keys = append(call.Keys, s.names.Counters(generation, int(piece)))
-			bytes = counterBytes(spread.size, int(piece))
-		}
-		call.Args = append(call.Args, piece, bytes, len(positions))
-		for _, p := range positions {
-			call.Args = append(call.Args, p)
-		}
-	}
-}
-
-func parseAdded(reply []any) (changeReply, error) {
-	kind, rest, err := parseReply(reply, 2, 3)
-	switch {
-	case err != nil:
-		return changeReply{}, err
-	case kind == "stale":
-		return changeReply{generations: generations{rest[0], rest[1]}, stale: true}, nil
-	case kind != "ok" || len(rest) < 3:
-		return changeReply{}, fmt.Errorf("unexpected reply %.20q", kind)
-	}
-	entry, err := decodeEntryID(rest[0])
-	return changeReply{generations: generations{rest[1], rest[2]}, entry: entry}, err
+	return decodeEntryID(texts[0])
 }

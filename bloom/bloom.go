@@ -24,51 +24,64 @@
 //
 // # Shared between processes
 //
-// Filters made by [Open] with one Name on one Redis are one filter. Redis holds the
-// table, a bitmap in pieces, and a log of the newest adds. Each process has a copy of
-// the table, answers MayContain from the copy without asking Redis, and reads the log to
-// keep the copy up to date. A process finds its own adds at once. It finds the adds of
-// other processes within [Options.MaxLag], mostly within milliseconds, and may say no to
-// them until then; with [Options.Confirm] it does not.
+// Filters made by [Open] with one Name on one Redis are one filter. Redis holds a log of
+// what was added, and a snapshot: a table, and the entry of the log up to which it goes.
+// An Add appends to the log. A Rebuild writes a new snapshot, and so does any one process
+// when the log has grown long; a snapshot never changes. Each process has a copy, made from
+// the snapshot and the log since, answers MayContain from it without asking Redis, and reads
+// the log to keep it up to date. A process finds its own adds at once. It finds the adds
+// of other processes within [Options.MaxLag], mostly within milliseconds, and may say no to
+// them until then.
 //
 // A shared filter also abstains whenever it is in doubt:
 //
-//   - while it loads its copy,
+//   - while it loads its first copy,
 //   - when the copy may be more than MaxLag behind, because Redis did not answer or
 //     because this process was stopped,
-//   - when the record or the log is gone from Redis, or was replaced,
-//   - when the table in Redis contradicts its checksums.
+//   - when the record is gone from Redis, or was replaced,
+//   - when the log does not go on where this process has read it to,
+//   - when a piece of the snapshot is missing or its checksum is wrong.
 //
-// It then loads a new copy by itself. A filter that Redis has lost, or that is corrupt
-// in Redis, needs a Rebuild. So call Rebuild now and then, in any one process, or
-// [Filter.RebuildIfOlder] in all of them, as cache.Cache.KeepFilter does.
+// It then loads a new copy by itself, if Redis has all that it takes. A snapshot that cannot
+// be loaded is written again by any process that has a copy. A filter that Redis has lost, or
+// whose log it has lost, needs a Rebuild: [Stats].NeedsRebuild says so. So call Rebuild now and
+// then, in any one process, or [Filter.RebuildIfOlder] in all of them, as
+// cache.Cache.KeepFilter does.
 //
-// A shared counting filter keeps its counters in Redis only. The copies hold bits and are
-// no larger than without counting. After a Remove a process says yes until it has read
-// the removal in the log.
+// Capacity and FalsePositiveRate are those of the process that makes a Rebuild. To resize a
+// filter, Open it with others, beside processes that have the old ones, and Rebuild it there:
+// all processes go over to the result, and ids that any of them adds meanwhile are in it.
 //
-// Every key in Redis is levee:b1:{Name} or begins with that and a colon, and expires a
+// Every key in Redis is levee:b2:{Name} or begins with that and a colon, and expires a
 // week after the last process has used the filter. A filter of 10 M ids at 1 % takes
-// 12 MB in Redis, or 60 MB if it counts. It takes twice as much for a minute after a
-// Rebuild, and up to 5 MB more for the log.
+// 12 MB in Redis and in each process, and twice as much in Redis while a snapshot is written
+// and in a process that rebuilds or loads one. An
+// entry of the log takes about 40 bytes. The log holds what was added in the last
+// minute, or in MaxTransaction if that is longer, and up to 131,072 entries more, or as
+// much memory as the snapshot if that is more.
 //
 // # What is not promised
 //
-//   - A failover may lose adds. If Redis fails over to a replica that has not seen an Add,
-//     other processes may deny the id until the process that added it has noticed and
-//     added it again. A process can do so for its adds of the last minute, or of
-//     MaxTransaction if that is longer. If that process is gone, other processes may deny
-//     the id until the next Rebuild.
-//   - Damage in Redis is not noticed at once. If Redis evicts a piece, or somebody else
-//     writes into it, processes notice when they load a copy. Damage to the counters is
-//     noticed only where it contradicts the bits.
+//   - A failover may lose adds, and so may a Redis that loses all its data. Other processes may
+//     then deny the id until the process that added it has noticed, which takes it at
+//     most MaxLag once it reaches Redis, and has added it again. It does so for its adds of the
+//     minute before it last read the log, or of MaxTransaction if that is longer, and for
+//     131,072 of them at least. If that process is gone, other processes may deny the id until
+//     the next Rebuild.
+//   - A process that still reaches the old master of a failover does not learn of adds at the new
+//     one, and denies them for as long as that lasts.
+//   - MaxLag is measured by a clock that stops while a machine or its virtual machine is
+//     suspended. After that a process may be behind by as much more, until its next read.
+//   - MaxTransaction is measured by Redis' clock. If that is put forward by as much, a Rebuild
+//     may miss rows that were being committed.
+//   - Damage in Redis is not noticed at once. If Redis evicts a snapshot, or somebody else
+//     writes into it, processes notice when they load a copy.
 //   - Deleted ids stay until the next Rebuild, unless the filter counts and they are
-//     removed. A counting filter counts: an id that was added twice must be removed twice.
-//     An id is also counted twice when a Rebuild and an Add near it both put it in, and
-//     when Redis got its Add twice. These errors are on the side of yes. A Rebuild starts
-//     the counting over: an id counts as often as the ids of the Rebuild yield it. A
-//     position that was set fifteen times or more has lost count and stays set until the
-//     next Rebuild.
+//     removed. Only a filter in one process can count. An id that was added twice must be
+//     removed twice. An id is also counted twice when a Rebuild and an Add near it both put
+//     it in. These errors are on the side of yes. A Rebuild starts the counting over: an id
+//     counts as often as the ids of the Rebuild yield it. A position that was set fifteen
+//     times or more has lost count and stays set until the next Rebuild.
 //   - A wrong Remove does harm. To Remove an id that is not in the filter is an error of
 //     the caller, and can make the filter say no to other ids. Most such Removes find that
 //     the id is not there and do nothing, but about FalsePositiveRate of them clear
@@ -77,22 +90,24 @@
 //
 // # How it is made
 //
-// The number of positions, and how many of them an id has, are those of
-// github.com/bits-and-blooms/bloom, and the rate of false positives was measured to be
-// the same. The positions come from a keyed hash, SipHash-2-4 with 128 bits. With the
+// How many positions an id has is as in github.com/bits-and-blooms/bloom. All of them lie in
+// one block of 512, in 64 bytes that fit a cache line, so a question costs one access
+// to memory; for the same rate of false positives the table is larger, by 4 % at 1 % and
+// 8 % at 0.1 %. The positions come from a keyed hash, SipHash-2-4 with 128 bits. With the
 // hash of bits-and-blooms, anybody who knows which ids exist can compute ids that pass,
 // offline, at tens of thousands a second.
 //
-// Readers take no lock while bits are set. The positions of an id are spread over the
-// whole table: keeping them within one cache line was measured to save no time at ten
-// million ids, and to let a quarter more absent ids pass.
+// Questions take no lock. Adds of a filter in one process take none while they set bits.
+//
+// Log and snapshot are what Raft and Redis' own AOF and RDB files do: what matters is in
+// the log, and a snapshot only makes it shorter.
 package bloom
 
 import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
@@ -120,10 +135,10 @@ type Filter struct {
 
 // A filter is a *local, which New makes, or a *shared, which Open makes.
 type filter interface {
-	mayContain(ctx context.Context, id string) bool
+	mayContain(id string) bool
+	mayContainMany(ids []string) []bool
 	add(ctx context.Context, ids []string) error
 	ensure(ctx context.Context, ids []string) error
-	remove(ctx context.Context, ids []string) error
 	rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 	rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error)
 	stats() Stats
@@ -140,18 +155,24 @@ func (f *Filter) Name() string {
 
 // MayContain reports whether id may be in the set. No is certain; the package
 // documentation says what yes means. MayContain takes no lock, waits for nothing and
-// does not use ctx, with one exception: with Options.Confirm, a shared filter asks Redis
-// before it says no. If Redis does not confirm the no within 100 ms or before ctx ends,
-// the answer is yes.
-func (f *Filter) MayContain(ctx context.Context, id string) bool {
-	return f == nil || f.impl.mayContain(ctx, id)
+// does not use ctx.
+func (f *Filter) MayContain(_ context.Context, id string) bool {
+	return f == nil || f.impl.mayContain(id)
+}
+
+// MayContainMany is MayContain for each of ids, in less time.
+func (f *Filter) MayContainMany(_ context.Context, ids []string) []bool {
+	if f == nil {
+		return allTrue(len(ids))
+	}
+	return f.impl.mayContainMany(ids)
 }
 
 // Add puts ids into the set. When it returns nil, MayContain says yes to them. After
 // Close it returns ErrClosed.
 //
 // In one process Add does not use ctx and does not fail for any other reason. A shared
-// filter waits for Redis, at most a second for every 64 ids (16 if it counts) or until
+// filter waits for Redis, at most a second for every 256 ids or until
 // ctx ends. After Add has returned nil, other processes say yes within MaxLag. After it
 // has failed (ErrUnavailable, ErrParameters), some of the ids may be in and some not: do
 // not commit their rows.
@@ -162,7 +183,7 @@ func (f *Filter) Add(ctx context.Context, ids ...string) error {
 	if l, ok := f.impl.(*local); ok {
 		return l.add(ctx, ids) // not through the interface, which would move ids to the heap
 	}
-	return f.impl.add(ctx, slices.Clone(ids))
+	return f.impl.add(ctx, cloned(ids))
 }
 
 // Ensure is Add for ids that may be in the set already, such as those of rows that are
@@ -170,17 +191,17 @@ func (f *Filter) Add(ctx context.Context, ids ...string) error {
 // and it needs no Redis for that: also while the filter abstains because Redis does not
 // answer. The other ids it adds, with the errors of Add.
 //
-// About FalsePositiveRate of the ids that are new look as if the filter held them. A filter
-// that does not count adds them all the same, but waits for Redis only 100 ms and passes over
-// its errors; an id that only looked held, whose row commits while Redis is out of reach and
-// a Rebuild of another process runs, may be denied until the next Rebuild. A counting
-// filter does not add them, and denies them when others are removed: give it new ids
-// by Add, also ids that were removed before.
+// About FalsePositiveRate of the ids that are new look as if the filter held them. A shared
+// filter adds them all the same, but waits for Redis only 100 ms and passes over its errors;
+// an id that only looked held, whose row commits while Redis is out of reach and a Rebuild of
+// another process runs, may be denied until the next Rebuild. A counting filter does not
+// count them, and denies them when others are removed: give it new ids by Add, also ids that
+// were removed before.
 func (f *Filter) Ensure(ctx context.Context, ids ...string) error {
 	if f == nil {
 		return nil
 	}
-	return f.impl.ensure(ctx, slices.Clone(ids))
+	return f.impl.ensure(ctx, cloned(ids))
 }
 
 // Remove takes ids out of a counting filter, each as often as it is given. A filter
@@ -193,22 +214,15 @@ func (f *Filter) Ensure(ctx context.Context, ids ...string) error {
 // seen their rows, and removing an id that the scan has not seen would clear positions
 // that other ids need.
 //
-// In one process Remove does not use ctx. A shared filter waits for two calls to Redis,
-// each bounded as in Add. This process and others may say yes for MaxLag after
-// Remove has returned. After Remove has failed with ErrUnavailable, some of the ids may be
-// out and some not. Do not repeat it, since an id that is removed twice takes others
-// with it: what is still in stays until the next Rebuild.
-func (f *Filter) Remove(ctx context.Context, ids ...string) error {
+// Remove waits for nothing and does not use ctx.
+func (f *Filter) Remove(_ context.Context, ids ...string) error {
 	switch {
 	case f == nil:
 		return nil
 	case !f.counting:
 		return ErrNotCounting
 	}
-	if l, ok := f.impl.(*local); ok {
-		return l.remove(ctx, ids) // as in Add
-	}
-	return f.impl.remove(ctx, slices.Clone(ids))
+	return f.impl.(*local).remove(ids) // a shared filter does not count
 }
 
 // Rebuild fills a second table from ids, which must yield all ids that exist, and then
@@ -227,9 +241,11 @@ func (f *Filter) Remove(ctx context.Context, ids ...string) error {
 //
 // Of a shared filter one Rebuild runs at a time in all processes, and calls wait for one
 // another as above. If a process dies during its Rebuild, the next one starts from the
-// beginning after ten seconds. Rebuild first waits until the log in Redis reaches
-// back MaxTransaction, and logs at Info how long. It so also waits when the filter is new,
-// because a Redis that has lost adds looks the same: by default a minute. Rebuild returns
+// beginning after ten seconds. The first Rebuild of a filter that is new, or that Redis has
+// lost, waits until the filter's log is as old as twice MaxLag and three seconds, by default 5 s
+// (or MaxTransaction if that is less), so that every process can add again what it
+// had added to the filter before; one whose log was cut off waits until it reaches back
+// MaxTransaction. Rebuild logs at Info at once that it waits, and how long. Rebuild returns
 // ErrUnavailable if Redis does not answer when it is needed, or loses the filter during the
 // Rebuild. When Rebuild has returned nil, this process answers from the result, unless
 // Redis has failed since.
@@ -270,4 +286,14 @@ func (f *Filter) Close() error {
 		f.impl.close()
 	}
 	return nil
+}
+
+// cloned copies ids: a filter may hold them after the caller's call has ended, until a command
+// that was left behind is sent, or while they may have to be added again.
+func cloned(ids []string) []string {
+	clones := make([]string, len(ids))
+	for i, id := range ids {
+		clones[i] = strings.Clone(id)
+	}
+	return clones
 }

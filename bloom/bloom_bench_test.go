@@ -40,6 +40,7 @@ var contenders = sync.OnceValue(func() []contender {
 		_, _ = ours.Add(ctx, id), counting.Add(ctx, id)
 		theirs.AddString(id)
 	}
+	benched = ours
 	var mu sync.RWMutex
 	return []contender{
 		{
@@ -59,6 +60,38 @@ var contenders = sync.OnceValue(func() []contender {
 		},
 	}
 })
+
+// A page of 100 ids in one call beside a call for each, in turn, of 10 M ids at 1 %:
+//
+//	go test -run '^$' -bench MayContainMany -benchtime 200ms ./bloom
+func BenchmarkMayContainMany(b *testing.B) {
+	contenders()
+	ids := make([]string, 1<<18)
+	for i := range ids {
+		ids[i] = benchID(rand.IntN(2 * benchIDs))
+	}
+	ctx := context.Background()
+	for round := range 10 {
+		for name, ask := range map[string]func(page []string){
+			"page": func(page []string) { benched.MayContainMany(ctx, page) },
+			"each": func(page []string) {
+				for _, id := range page {
+					benched.MayContain(ctx, id)
+				}
+			},
+		} {
+			b.Run(fmt.Sprintf("%s/%d", name, round), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					ask(ids[i*100%(1<<18-100):][:100])
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100, "ns/id")
+			})
+		}
+	}
+}
+
+// benched is levee's among the contenders.
+var benched *bloom.Filter
 
 func benchID(i int) string { return "product:" + strconv.Itoa(10_000_000+i) }
 

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,8 +114,8 @@ func TestAsManyPassAsInTheFilterOfBitsAndBlooms(t *testing.T) {
 			got, want := passing(ours, n, n+probes), float64(hits)/probes
 			noise := 5 * math.Sqrt(2*rate/probes)
 			t.Logf("rate %v: ours %.5f, theirs %.5f, noise %.5f", rate, got, want, noise)
-			if math.Abs(got-want) > noise || math.Abs(got-rate) > noise+rate/10 {
-				t.Errorf("rate %v, counting %v: %.5f pass, want as in bits-and-blooms %.5f", rate, counting, got, want)
+			if got > want+noise || math.Abs(got-rate) > noise+rate/10 {
+				t.Errorf("rate %v, counting %v: %.5f pass, want no more than in bits-and-blooms %.5f", rate, counting, got, want)
 			}
 		}
 	}
@@ -144,8 +145,8 @@ func TestIdsFoundToPassWithOneSecretDoNotPassWithAnother(t *testing.T) {
 		add(t, f, 0, n)
 		return f
 	}
-	mine, theirs, same := filled("a secret of the attacker"), filled("a secret of the service "), filled("a secret of the attacker")
-	chosen, pass, passSame := 0, 0, 0
+	mine, theirs := filled("a secret of the attacker"), filled("a secret of the service ")
+	chosen, pass := 0, 0
 	for id := range numbered(n, 45*n) {
 		if !mine.MayContain(t.Context(), id) {
 			continue
@@ -154,18 +155,12 @@ func TestIdsFoundToPassWithOneSecretDoNotPassWithAnother(t *testing.T) {
 		if theirs.MayContain(t.Context(), id) {
 			pass++
 		}
-		if same.MayContain(t.Context(), id) {
-			passSame++
-		}
 	}
 	if chosen < 20_000 {
 		t.Fatalf("only %d chosen ids", chosen)
 	}
 	if got := float64(pass) / float64(chosen); got > 1.5*rate {
 		t.Errorf("%.4f of %d chosen ids pass, want at most %v", got, chosen, 1.5*rate)
-	}
-	if passSame != chosen {
-		t.Errorf("%d of %d pass with the same secret, want all", passSame, chosen)
 	}
 }
 
@@ -407,27 +402,32 @@ func write(f *bloom.Filter, table *rows, writer, from, to int, denied *atomic.In
 	}
 }
 
-// An Add that has looked for the next generation, found none, and is not through
-// when one begins, is in neither the scan nor what a Rebuild takes over. So a Rebuild
-// must wait for it before it begins.
-func TestARebuildWaitsForTheAddsThatAreHalfway(t *testing.T) {
-	ids := make([]string, 20_000)
+// An Add that has looked for the next table, found none, and is not through when a Rebuild
+// begins, or that has found it and is not through when the one after begins, is in neither the
+// scan nor the table of that Rebuild. So an Add looks again before it ends.
+func TestAnAddThatIsHalfwayAsRebuildsBeginIsInTheirResults(t *testing.T) {
+	const adders, each = 8, 5_000
+	ids := make([]string, adders*each)
 	for i := range ids {
 		ids[i] = idOf(i)
 	}
-	for range 5 {
-		f := newFilter(t, bloom.Options{Capacity: 20_000, Complete: true})
+	for i := range 10 {
+		f := newFilter(t, bloom.Options{Capacity: adders * each, Complete: true, Counting: i%2 == 1})
 		var group sync.WaitGroup
-		group.Go(func() { _ = f.Add(context.Background(), ids...) })
-		for missing(f, 0, 1) > 0 { // until the Add is under way
+		for part := range slices.Chunk(ids, each) {
+			group.Go(func() { _ = f.Add(context.Background(), part...) })
+		}
+		for missing(f, 0, 1) > 0 { // until the first is under way
 			runtime.Gosched()
 		}
-		if err := f.Rebuild(t.Context(), numbered(0, 0)); err != nil { // nothing has committed yet
-			t.Fatal(err)
+		for range 3 {
+			if err := f.Rebuild(t.Context(), numbered(0, 0)); err != nil { // nothing has committed yet
+				t.Fatal(err)
+			}
 		}
 		group.Wait()
 		if d := missing(f, 0, len(ids)); d > 0 {
-			t.Fatalf("%d of %d ids denied", d, len(ids))
+			t.Fatalf("%d of %d ids denied, counting: %v", d, len(ids), i%2 == 1)
 		}
 	}
 }

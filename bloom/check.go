@@ -2,19 +2,20 @@ package bloom
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check asks Redis whether a shared filter can work with it, for the start of a service
+// Check tests whether a shared filter can work with its Redis, for the start of a service
 // and for its readiness: whether it answers, as a master of version 6.2 or later, accepts
 // the client's password and database, lets it read the filter's record and log, and does
 // not evict the filter. A user of Redis who may not use INFO hears nothing of evictions.
 // It does not say whether the filter abstains; see Stats.
 //
 // The error matches ErrUnavailable if Redis cannot be used, and ErrParameters if the
-// stored filter has other ones; any other says what weakens the filter. Check takes some
+// stored filter has another Secret; any other says what weakens the filter. Check takes some
 // milliseconds; if Redis does not answer, some seconds, or until ctx ends. In one process
 // it returns nil.
 func (f *Filter) Check(ctx context.Context) error {
@@ -33,9 +34,12 @@ func (s *shared) check(ctx context.Context) error {
 	if found.Broken != nil {
 		return unavailable(ctx, "Check of "+s.quoted, found.Broken)
 	}
-	rec, err := s.askForRecord(ctx, false)
+	rec, last, err := s.store.ensure(ctx, false)
 	if err == nil {
-		_, err = s.store.tail(ctx, rec, entryID{}, "", false)
+		_, err = s.store.tail(ctx, rec, last)
+	}
+	if errors.Is(err, errGap) { // it can be read, whatever stands there
+		err = nil
 	}
 	if err != nil {
 		return unavailable(ctx, "Check of "+s.quoted, err)

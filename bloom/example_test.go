@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -65,7 +66,6 @@ func ExampleOpen() {
 	o := bloom.Options{
 		Name: "product", Capacity: 1_000_000,
 		Complete: true, // nothing exists yet: no Rebuild is needed
-		Confirm:  true, // look into Redis before each no
 	}
 	here, err := bloom.Open(ctx, rdb, o)
 	if err != nil {
@@ -81,8 +81,12 @@ func ExampleOpen() {
 	if err := here.Add(ctx, "product:7"); err != nil {
 		panic(err)
 	}
+	fmt.Println(here.MayContain(ctx, "product:7"))
+	time.Sleep(time.Second) // MaxLag
 	fmt.Println(there.MayContain(ctx, "product:7"))
-	// Output: true
+	// Output:
+	// true
+	// true
 }
 
 // A counting filter forgets what is deleted.

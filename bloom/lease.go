@@ -4,14 +4,22 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
+	"sync/atomic"
 	"time"
 )
 
-// The lease of a Rebuild is a key in Redis that holds the token of the Rebuild. While
-// it stands, Rebuilds in other processes wait. It saves work, but alone it does not make a
-// switch safe, since a process that was stopped may believe in a lease that has expired.
-// The scripts of each step check the lease in Redis: see sharedRebuild.
+// A lease is a key in Redis that holds the token of a Rebuild or of a compaction. While
+// it stands, those of other processes wait or do nothing. It saves work, but alone it does not
+// make a switch safe, since a process that was stopped may believe in a lease that has
+// expired. The scripts of each step check the lease in Redis: see save.
+type lease struct {
+	store    *store
+	record   *record
+	name     string
+	token    string
+	held     bool        // the last acquire has got it
+	finished atomic.Bool // it is needed no more
+}
 
 const (
 	leaseLife  = 10 * time.Second       // how long others wait for a Rebuild whose process died
@@ -19,95 +27,44 @@ const (
 	leasePoll  = 250 * time.Millisecond // how often those who wait for the lease look
 )
 
-var errLeaseLost = errors.New("the lease to rebuild was lost")
+var errLeaseLost = errors.New("the lease was lost")
 
-func newSharedRebuild(s *shared, rec *record) *sharedRebuild {
-	return &sharedRebuild{filter: s, store: s.store, record: rec, token: rand.Text(), name: rand.Text()}
+func (s *shared) newLease(rec *record, name string) *lease {
+	return &lease{store: s.store, record: rec, name: name, token: rand.Text()}
 }
 
-// waitForLease waits until this Rebuild has the lease, or until another Rebuild has
-// succeeded, meanwhile or less than age before: done. Then name is the generation of the
-// other one.
-func (r *sharedRebuild) waitForLease(ctx context.Context, age time.Duration) (done bool, err error) {
-	before := ""
-	for first := true; ; first = false {
-		mine, fresh, current, err := r.acquire(ctx, age)
-		if err != nil {
-			return false, err
-		}
-		if first {
-			before = current
-		}
-		r.held = mine
-		switch {
-		case fresh, current != before && current != "":
-			r.name = current
-			return true, nil
-		case mine:
-			return false, nil
-		}
-		if err := pause(ctx, leasePoll); err != nil {
-			return false, err
-		}
-	}
-}
-
-// acquire takes or renews the lease, and returns the generation in use. If that is younger
-// than age it is fresh, and the lease stays where it is. A command that
-// was left behind may reach Redis after finish has released the lease, and take it
-// for nobody; then acquire releases it again.
-func (r *sharedRebuild) acquire(ctx context.Context, age time.Duration) (mine, fresh bool, current string, err error) {
+// acquire takes or renews the lease, and returns the shape of the snapshot in use. If a Rebuild
+// has put that in use less than age ago it is fresh, and the lease stays where it is. A
+// command that was left behind may reach Redis after release, and take the lease for nobody;
+// then acquire releases it again.
+func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh bool, shape string, err error) {
 	late := func() {
-		if r.finished.Load() {
-			r.release()
+		if l.finished.Load() {
+			l.giveBack()
 		}
 	}
-	reply, err := evalOn(ctx, r.store.conn, late, leaseScript, []string{r.store.names.Record(), r.store.names.Rebuild()},
-		r.record.header, r.token, leaseLife.Milliseconds(), age.Milliseconds()).List()
+	reply, err := evalOn(ctx, l.store.conn, late, leaseScript, []string{l.store.names.Record(), l.name},
+		l.record.header, l.token, leaseLife.Milliseconds(), age.Milliseconds()).List()
 	if err != nil {
 		return false, false, "", err
 	}
-	kind, rest, err := parseReply(reply, 1, 1)
+	kind, texts, err := parseReply(reply, 1, 1)
 	if err != nil {
 		return false, false, "", err
 	}
-	return kind == "mine", kind == "fresh", rest[0], nil
+	l.held = kind == "mine"
+	return l.held, kind == "fresh", texts[0], nil
 }
 
-// keepLease renews the lease and reads the log into the next generation until ctx ends. If
-// the lease or the log is lost, it ends ctx. Any other error may pass: the scripts that
-// matter check the lease themselves.
-func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCauseFunc) {
-	ticker := time.NewTicker(leaseRenew)
-	defer ticker.Stop()
-	for {
-		mine, _, _, err := r.acquire(ctx, 0)
-		if err == nil && !mine || errors.Is(err, errLost) {
-			cancel(fmt.Errorf("%w: %w", errLeaseLost, errLost))
-			return
-		}
-		if err := r.followLog(ctx); errors.Is(err, errGap) || errors.Is(err, errLost) {
-			cancel(fmt.Errorf("%w: %w", errLeaseLost, err))
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+// release ends the lease. After a switch it has ended already, unless it was renewed since.
+func (l *lease) release() {
+	l.finished.Store(true)
+	if l.held {
+		l.giveBack()
 	}
 }
 
-// finish releases the lease if this Rebuild has it. After a success it is released
-// already, but keepLease may have taken it once more since.
-func (r *sharedRebuild) finish() {
-	r.finished.Store(true)
-	if r.held {
-		r.release()
-	}
-}
-
-// release releases the lease. If that fails, others wait until it expires.
-func (r *sharedRebuild) release() {
-	_ = r.store.eval(context.Background(), releaseScript, []string{r.store.names.Rebuild()}, r.token, r.store.names.Channel(), r.token)
+// giveBack deletes the lease. If that fails, others wait until it expires.
+func (l *lease) giveBack() {
+	_ = l.store.eval(context.Background(), releaseScript, []string{l.name}, l.token)
 }

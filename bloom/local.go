@@ -3,59 +3,69 @@ package bloom
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 // A local is a filter in this process.
 //
-// A Rebuild fills the next generation while the current one answers. A row that commits
+// A Rebuild fills the next table while the current one answers. A row that commits
 // behind the scan's back must not be denied after the switch:
 //
 //  1. Add(x), before the row of x commits.
 //  2. The Rebuild scans past the place of x.
 //  3. The row of x commits.
-//  4. The Rebuild switches to the next generation.
+//  4. The Rebuild switches to the next table.
 //
-// If step 1 comes during the Rebuild, the Add itself puts x into both generations. If it
+// If step 1 comes during the Rebuild, the Add itself puts x into both tables. If it
 // comes up to MaxTransaction before, x is in recent, which the Rebuild takes over.
 //
-// A Remove takes ids out of the current generation only, since nobody knows whether the
+// A Remove takes ids out of the current table only, since nobody knows whether the
 // next one holds them. For the same reason Removes do nothing for MaxTransaction after
 // a switch:
 //
 //  1. The deletion of the row of x commits.
-//  2. The Rebuild scans; x is not in the next generation.
+//  2. The Rebuild scans; x is not in the next table.
 //  3. The Rebuild switches.
 //  4. Remove(x), at most MaxTransaction after step 1.
 //
 // Step 4 would clear positions that other ids need.
+//
+// Adds take no lock but the short one of recent. An Add pushes to recent, and then fills next
+// and current until neither has changed meanwhile. A Rebuild sets next before it reads
+// recent: an Add that it does not find there finds next. An Add that it does find there may
+// still be on its way into current, and must look again:
+//
+//  1. Add(x) finds the first table as current, the second as next, and is about to fill them.
+//  2. The Rebuild switches to the second table. Another Rebuild begins a third one. It finds x
+//     in recent and not in the second table, as if x had been removed. The row of x may commit
+//     behind its scan.
+//  3. The Add fills the first table and the second.
 type local struct {
-	o   Options // with the defaults filled in
-	key key
-	// answering is the generation that MayContain asks. Nil: the filter abstains.
-	answering atomic.Pointer[generation]
+	// answering is the table that MayContain asks. Nil: the filter abstains.
+	answering atomic.Pointer[table]
+	o         Options // with the defaults filled in
+	key       key
 
 	_ [64]byte // keeps what Adds write off the cache line that every MayContain reads
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 
-	recent recent
-	counts counts
-	number uint64 // of the newest generation; only the goroutine of the flight uses it
+	recent  recent[hash]
+	counts  counts
+	current atomic.Pointer[table]     // nil after Close
+	next    atomic.Pointer[table]     // the one that a Rebuild fills; nil: none
+	settled atomic.Pointer[time.Time] // before this time Removes do nothing; set before current
 
-	// mu guards the fields below. An Add holds it for reading until the ids are in all
-	// generations and in recent: under the write lock no Add is halfway.
-	mu      sync.RWMutex
-	current *generation // nil after Close
-	next    *generation // the one that a Rebuild fills; nil: none
-	flight  *flight     // the Rebuild that runs; nil: none
-	rebuilt time.Time   // when the last Rebuild succeeded; zero: none has
-	settled time.Time   // before this time Removes do nothing
+	mu      sync.Mutex // guards the fields below, and the switch against Close
+	flight  *flight    // the Rebuild that runs; nil: none
+	rebuilt time.Time  // when the last Rebuild succeeded; zero: none has
 }
 
 // counts are the calls that a filter has seen.
@@ -76,75 +86,90 @@ func New(o Options) (*Filter, error) {
 }
 
 func newLocal(o Options, k key) *local {
-	l := &local{o: o, key: k, current: newGeneration(o, k, 0), recent: recent{span: o.MaxTransaction, room: maxBatch}}
+	l := &local{o: o, key: k, recent: recent[hash]{span: o.MaxTransaction, room: maxBatch, clock: time.Now}}
 	l.life, l.end = context.WithCancelCause(context.Background())
+	l.settled.Store(&time.Time{})
+	l.current.Store(l.newTable())
 	if o.Complete {
-		l.answering.Store(l.current)
+		l.answering.Store(l.current.Load())
 	}
 	return l
 }
 
-func (l *local) mayContain(_ context.Context, id string) bool {
-	g := l.answering.Load()
-	return g == nil || g.saturated.Load() || g.contains(l.key.sum(id))
+func (l *local) newTable() *table {
+	return newTable(newShape(l.o.Capacity, l.o.FalsePositiveRate, newSeed()), l.key, l.o.MaxFalsePositiveRate, l.o.Counting)
+}
+
+func (l *local) mayContain(id string) bool {
+	t := l.answering.Load()
+	return t == nil || t.saturated.Load() || t.contains(l.key.sum(id))
+}
+
+func (l *local) mayContainMany(ids []string) []bool {
+	t := l.answering.Load()
+	if t == nil || t.saturated.Load() {
+		return allTrue(len(ids))
+	}
+	return t.containsMany(l.key, ids)
 }
 
 func (l *local) add(_ context.Context, ids []string) error {
 	var one [1]hash // keeps a lone hash off the heap
-	hashes := l.key.appendSums(one[:0], ids)
+	return l.addHashes(l.key.appendSums(one[:0], ids))
+}
 
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.current == nil {
-		return ErrClosed
-	}
-	for _, h := range hashes {
-		l.current.add(h)
-		if l.next != nil {
-			l.next.add(h)
-		}
-	}
+func (l *local) addHashes(hashes []hash) error {
 	l.recent.push(hashes)
-	l.counts.adds.Add(uint64(len(ids)))
+	for filled, stable := [2]*table{}, false; !stable; {
+		next, current := l.next.Load(), l.current.Load()
+		if current == nil {
+			return ErrClosed
+		}
+		failpoint.At("fill")
+		for _, t := range [2]*table{next, current} {
+			if t != nil && t != filled[0] && t != filled[1] {
+				t.addAll(hashes)
+				filled = [2]*table{filled[1], t}
+			}
+		}
+		stable = l.next.Load() == next && l.current.Load() == current
+	}
+	l.counts.adds.Add(uint64(len(hashes)))
 	return nil
 }
 
-// ensure adds each id to the generations that do not hold it.
-func (l *local) ensure(ctx context.Context, ids []string) error {
-	if !l.o.Counting {
-		return l.add(ctx, ids)
-	}
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.current == nil {
-		return ErrClosed
-	}
-	for _, h := range l.key.appendSums(nil, ids) {
-		held := l.current.contains(h) && !l.current.saturated.Load()
-		if !held {
-			l.current.add(h)
-			l.recent.push([]hash{h})
-			l.counts.adds.Add(1)
-		}
-		if l.next != nil && !(held && l.next.contains(h)) {
-			l.next.add(h)
+// ensure is add, but a filter that counts does not count those ids that it holds: a Rebuild
+// takes them over.
+func (l *local) ensure(_ context.Context, ids []string) error {
+	hashes := l.key.appendSums(nil, ids)
+	if t := l.current.Load(); t != nil && l.o.Counting && l.next.Load() == nil && !t.saturated.Load() {
+		var held []hash
+		hashes = slices.DeleteFunc(hashes, func(h hash) bool {
+			if t.contains(h) {
+				held = append(held, h)
+				return true
+			}
+			return false
+		})
+		l.recent.push(held)
+		if l.next.Load() != nil { // a Rebuild has begun, perhaps before the push
+			hashes = append(hashes, held...)
 		}
 	}
-	return nil
+	return l.addHashes(hashes)
 }
 
-func (l *local) remove(_ context.Context, ids []string) error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	if l.current == nil {
+func (l *local) remove(ids []string) error {
+	t := l.current.Load()
+	if t == nil {
 		return ErrClosed
 	}
 	l.counts.removes.Add(uint64(len(ids)))
-	if time.Now().Before(l.settled) {
+	if time.Now().Before(*l.settled.Load()) {
 		return nil
 	}
 	for _, id := range ids {
-		l.current.remove(l.key.sum(id))
+		t.remove(l.key.sum(id))
 	}
 	return nil
 }
@@ -153,25 +178,26 @@ func (l *local) close() {
 	l.end(ErrClosed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current, l.next = nil, nil
-	l.answering.Store(nil) // under mu: a Rebuild that ends now stores its result under mu too
+	l.current.Store(nil)
+	l.next.Store(nil)
+	l.answering.Store(nil)
 	l.recent.drop()
 }
 
 func (l *local) stats() Stats {
 	s := l.counts.stats(l.o)
-	l.mu.RLock()
-	defer l.mu.RUnlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	s.Rebuilding = l.flight != nil
-	g := l.current
-	if g == nil {
+	t := l.current.Load()
+	if t == nil {
 		return s
 	}
-	s.Complete = l.answering.Load() == g
+	s.Complete = l.answering.Load() == t
 	s.NeedsRebuild = !s.Complete
-	s.Saturated = g.saturated.Load()
+	s.Saturated = t.saturated.Load()
 	s.Abstaining = !s.Complete || s.Saturated
-	s.describe(g)
+	s.describe(t)
 	return s
 }
 
@@ -183,9 +209,9 @@ type flight struct {
 
 // rebuildIfOlder is rebuild unless one has ended less than age ago.
 func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
-	l.mu.RLock()
+	l.mu.Lock()
 	fresh := !l.rebuilt.IsZero() && time.Since(l.rebuilt) < age
-	l.mu.RUnlock()
+	l.mu.Unlock()
 	if fresh {
 		return false, nil
 	}
@@ -229,17 +255,30 @@ func (l *local) join() (f *flight, joined bool) {
 	return l.flight, false
 }
 
-// finish ends a flight. A next generation that did not become current goes with it.
+// finish ends a flight. A next table that did not become current goes with it.
 func (l *local) finish(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.next, l.flight = nil, nil
+	l.next.Store(nil)
+	l.flight = nil
 	close(f.done)
 }
 
+// run makes the next table, into which Adds go from then on, takes over what was added within
+// MaxTransaction before, and reads ids into it.
 func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
-	next, err := l.begin(ctx)
-	if err != nil {
+	next, current := l.newTable(), l.current.Load()
+	if current == nil {
+		return ErrClosed
+	}
+	l.next.Store(next)
+	kept, wait := l.recent.take()
+	for _, h := range kept {
+		if current.contains(h) { // else it was removed since, or its Add will find next
+			next.add(h)
+		}
+	}
+	if err := pause(ctx, wait); err != nil {
 		return err
 	}
 	if err := scan(ctx, ids, l.o.Progress, func(id string) { next.add(l.key.sum(id)) }); err != nil {
@@ -247,36 +286,14 @@ func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.current == nil {
+	if l.current.Load() == nil {
 		return ErrClosed
 	}
-	l.current, l.rebuilt = next, time.Now()
-	l.settled = l.rebuilt.Add(l.o.MaxTransaction)
+	l.rebuilt = time.Now()
+	settled := l.rebuilt.Add(l.o.MaxTransaction)
+	l.settled.Store(&settled)
+	l.current.Store(next)
 	l.answering.Store(next)
 	l.counts.rebuilds.Add(1)
 	return nil
-}
-
-// begin makes the next generation, into which Adds go from now on, and takes over what
-// was added within MaxTransaction before.
-func (l *local) begin(ctx context.Context) (*generation, error) {
-	l.number++
-	next := newGeneration(l.o, l.key, l.number)
-
-	l.mu.Lock() // no Add is halfway: each is in recent, or will see next
-	current := l.current
-	if current == nil {
-		l.mu.Unlock()
-		return nil, ErrClosed
-	}
-	l.next = next
-	kept, wait := l.recent.take()
-	l.mu.Unlock()
-
-	for _, h := range kept {
-		if current.contains(h) { // else it was removed since
-			next.add(h)
-		}
-	}
-	return next, pause(ctx, wait)
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/bits-and-blooms/bloom/v3"
-
 	"github.com/levee-go/levee/internal/keys"
 )
 
@@ -39,9 +37,8 @@ type Options struct {
 	// the same. Empty: a random one, which a shared filter stores in Redis, where whoever
 	// can read from Redis can see it.
 	Secret []byte
-	// Counting makes a filter that can Remove, for four times the memory. A shared
-	// filter takes five times the memory in Redis, four times in a process during its
-	// Rebuild, and no more than without Counting in all other processes.
+	// Counting makes a filter that can Remove, for four times the memory. Open refuses it:
+	// a shared filter forgets deleted ids at its next Rebuild.
 	Counting bool
 	// Complete says that no id exists yet when New or Open is called, so that the filter
 	// answers at once. Otherwise it abstains until its first Rebuild has completed.
@@ -53,20 +50,17 @@ type Options struct {
 	// that exist are denied until a Rebuild.
 	Complete bool
 
-	// Confirm makes a shared filter read the log in Redis before each no, so that it never
-	// denies an id that any process had added before the question. Callers at one
-	// moment share one read. New ignores it: in one process no answer lags.
-	Confirm bool
 	// MaxLag is how far a shared filter may be behind Redis and still say no: it may
 	// deny an id for that long after another process has added it. Each process reads the
-	// log four times in MaxLag. 0: 1 s; at least 20 ms. New ignores it.
+	// log four times in MaxLag. Give all processes the same. 0: 1 s; at least 20 ms. New
+	// ignores it.
 	MaxLag time.Duration
 
 	// MaxTransaction is how long after Add a row may take to commit, and how long after
 	// the commit of a deletion Remove may begin. A Rebuild may miss rows that commit
 	// during its scan, so its result also holds the ids that were added within
-	// MaxTransaction before it. 0: 1 min. Negative: every row has committed when its id
-	// is added.
+	// MaxTransaction before it. Give all processes the same. 0: 1 min. Negative: every row has
+	// committed when its id is added.
 	MaxTransaction time.Duration
 
 	// Progress is called during a Rebuild after every 65,536 ids, and at its end, with
@@ -121,6 +115,9 @@ func (o Options) withSharedDefaults() (Options, error) {
 	if o.MaxLag == 0 {
 		o.MaxLag = time.Second
 	}
+	if o.Counting {
+		return o, errors.New("bloom: a shared filter does not count: Rebuild it now and then to forget deleted ids, as cache.Cache.KeepFilter does")
+	}
 	if o.MaxLag < 20*time.Millisecond {
 		return o, fmt.Errorf("bloom: MaxLag must be at least 20ms, got %v", o.MaxLag)
 	}
@@ -134,10 +131,9 @@ func (o Options) withSharedDefaults() (Options, error) {
 	return o, nil
 }
 
-// checkSize refuses a table that is too large. It computes in floating point, since
-// the integers of size would overflow.
+// checkSize refuses a table that is too large.
 func (o Options) checkSize() error {
-	bytes := float64(o.Capacity) * -math.Log(o.FalsePositiveRate) / (math.Ln2 * math.Ln2) / 8
+	bytes := float64(newShape(o.Capacity, o.FalsePositiveRate, 0).blocks) * blockBits / 8
 	if o.Counting {
 		bytes *= counterBits
 	}
@@ -147,20 +143,18 @@ func (o Options) checkSize() error {
 	return nil
 }
 
-// addChunk is how many ids go into one script, or a quarter of it with counters.
-// A script then keeps other clients of Redis waiting for less than a millisecond.
-const addChunk = 64
+// addChunk is how many ids go into one script. A script then keeps other clients of Redis
+// waiting for less than a millisecond.
+const addChunk = 256
 
-func (o Options) chunk() int {
-	if o.Counting {
-		return addChunk / 4
-	}
-	return addChunk
-}
+// retention is how long a shared filter keeps what was added: Redis in its log, and a process
+// for the case that Redis loses it.
+func (o Options) retention() time.Duration { return max(o.MaxTransaction, time.Minute) }
 
-// size returns the number of positions of the table, in whole words, and how many
-// of them an id has.
-func (o Options) size() (positions uint64, hashes int) {
-	m, k := bloom.EstimateParameters(uint(o.Capacity), o.FalsePositiveRate)
-	return (uint64(m) + 63) / 64 * 64, int(k)
+// settle is how old a log must be before a Rebuild trusts it to hold what processes had
+// added to a filter that Redis has lost. By then a process has read the log in vain,
+// which it does four times in MaxLag, has asked for the new record and has added again what it
+// had added, even if each of these three calls takes as long as a call may.
+func (o Options) settle() time.Duration {
+	return min(2*o.MaxLag+3*callTimeout, max(o.MaxTransaction, 0))
 }

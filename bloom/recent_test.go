@@ -28,7 +28,7 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		_ = f.Add(t.Context(), ids[n/2:]...)
 		time.Sleep(10 * time.Second)
-		if kept := len(f.impl.(*local).recent.now.hashes) + len(f.impl.(*local).recent.old.hashes); kept > 2000 {
+		if kept := len(f.impl.(*local).recent.now.added) + len(f.impl.(*local).recent.old.added); kept > 2000 {
 			t.Errorf("%d adds are kept, want at most 2000", kept)
 		}
 		var scanned time.Duration
@@ -60,7 +60,7 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 
 func TestWhatIsKeptIsBoundedByItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := recent{span: time.Minute, room: maxBatch}
+		r := recent[hash]{span: time.Minute, room: maxBatch, clock: time.Now}
 		for i := range 630 { // one a second
 			r.push([]hash{{uint64(i), 0}})
 			time.Sleep(time.Second)

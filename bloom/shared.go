@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,21 +16,23 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// A shared is a filter whose table and log are in Redis.
+// A shared is a filter whose log and snapshot are in Redis.
 //
-//	Redis          record      which generation is in use, and which comes next
-//	               generation  its table: pieces (bitmaps), counters if it counts, checksums
-//	               log         the newest adds and removals
-//	this process   localCopy   the bits of the generation in use; answers MayContain
-//	               updater     a goroutine that loads the copy and reads the log into it
+//	Redis          record     which snapshot is in use, and the newest entry of the log
+//	               snapshot   a table, in pieces that never change
+//	               log        the ids that were added, at least those since the snapshot
+//	this process   localCopy  a table: the snapshot and the log since; answers MayContain
+//	               updater    a goroutine that loads the copy and reads the log into it
 //
-// An Add changes table and log in one script (add.go), and so does a Remove (remove.go).
-// A Rebuild makes another generation and switches to it (sharedrebuild.go).
+// An Add appends to the log and does nothing else in Redis (add.go). A Rebuild fills a table
+// from the ids that exist and from the log, and writes it as the next snapshot
+// (sharedrebuild.go). When the log has grown long, one process writes its copy as the next
+// snapshot (snapshot.go).
 type shared struct {
-	// answering is the copy that MayContain asks. Nil: the filter abstains.
-	answering atomic.Pointer[localCopy]
+	answering atomic.Pointer[localCopy] // nil: the filter abstains
 	rdb       redis.UniversalClient
 	o         Options
+	ownShape  shape  // of what this process would rebuild
 	quoted    string // the name, for logs
 
 	_ [64]byte // keeps what Adds write off the cache line that every MayContain reads
@@ -44,35 +45,38 @@ type shared struct {
 	running     sync.WaitGroup
 	closing     sync.Once
 	announced   chan struct{} // signals that the log may have new entries
-	asked       chan struct{} // signals that somebody waits for the next read of the log
 
-	recent recent // hashes that this process has added
+	recent recent[string]            // ids that this process adds
+	readAt atomic.Pointer[time.Time] // when the log was last read to its end
 	counts counts
 	loads  atomic.Uint64
 
 	// mu guards the fields below. Nobody holds it during a call to Redis.
-	mu           sync.Mutex
-	record       *record       // nil: not known
-	generations  generations   // the newest known; Redis may have others by now
-	copy         *localCopy    // the same as answering
-	candidate    *localCopy    // loaded, and soon to replace copy
-	ownEntry     entryID       // the log's newest entry of an Add of this process
-	applied      entryID       // the log's newest entry that the copies have
-	confirmation *confirmation // for the callers that wait for the next read; nil: none
-	changed      chan struct{} // closed when another copy begins to answer
-	warned       string        // the generation that was reported as full
-	rebuilding   int           // Rebuilds that run in this process
-	recentKey    key           // with which the hashes in recent were made
+	mu         sync.Mutex
+	record     *record         // nil: not known
+	at         entryID         // the newest entry of the log that this process has read
+	own        map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
+	newest     uint64          // the greatest number of an entry that was in own
+	passed     [4096]hash      // what was read last, by the number of the entry
+	snapshot   snapshot        // in use, as of at
+	fed        []*table        // what adds go into: the table that answers and those being made
+	changed    chan struct{}   // closed when another copy begins to answer
+	lost       bool            // Redis has lost something: what was added lately is to be added again
+	warned     string          // the shape that was reported as full
+	rebuilding int             // Rebuilds that run in this process
 }
 
 // Open makes a Filter that is one filter in all processes that Open the same Name in
 // the same Redis. The package documentation says what such a filter promises.
 //
-// Open asks Redis for the filter's record, and makes one if there is none. It returns
-// ErrParameters if the stored filter has another Capacity, FalsePositiveRate, Secret or Counting,
-// and an error that says so if it cannot work with a client like rdb.
+// Open reads the filter's record from Redis, and makes one if there is none. It returns
+// ErrParameters if the stored filter has another Secret, and an error that says so if it
+// cannot work with a client like rdb, or if Options.Counting is set. Capacity and
+// FalsePositiveRate may differ between processes: those of the process that makes a Rebuild
+// hold for its result.
+//
 // If Redis does not answer, Open succeeds: the filter abstains and keeps trying. It also
-// abstains if the stored filter turns out only then to have other parameters. Open does
+// abstains if the stored filter turns out only then to have another Secret. Open does
 // not wait until the copy is loaded.
 //
 // The Filter has goroutines of its own until Close.
@@ -93,16 +97,19 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
 	s.start(rdb)
-	return &Filter{s, o.Name, o.Counting}, nil
+	return &Filter{s, o.Name, false}, nil
 }
 
 func newShared(rdb redis.UniversalClient, o Options) *shared {
 	s := &shared{
-		rdb: rdb, o: o, quoted: logonce.Shown(o.Name),
+		rdb: rdb, o: o, ownShape: newShape(o.Capacity, o.FalsePositiveRate, 0), quoted: logonce.Shown(o.Name),
 		store:     newStore(rdb, o, rand.Text()),
-		announced: make(chan struct{}, 1), asked: make(chan struct{}, 1), changed: make(chan struct{}),
-		recent: recent{span: max(o.MaxTransaction, time.Minute), room: maxBatch},
+		announced: make(chan struct{}, 1), changed: make(chan struct{}),
+		own:    map[uint64]hash{},
+		recent: recent[string]{span: o.retention(), room: maxBatch},
 	}
+	s.noteRead()
+	s.recent.clock = func() time.Time { return *s.readAt.Load() }
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s
 }
@@ -131,17 +138,16 @@ func (s *shared) close() {
 	})
 }
 
-func (s *shared) mayContain(ctx context.Context, id string) bool {
-	if !s.denies(id) {
-		return true
-	}
-	return s.o.Confirm && !(s.confirm(ctx) && s.denies(id))
+func (s *shared) mayContain(id string) bool {
+	c := s.answering.Load()
+	return c == nil || !c.denies(id)
 }
 
-// denies reports whether id surely is not in the set.
-func (s *shared) denies(id string) bool {
-	c := s.answering.Load()
-	return c != nil && c.denies(id)
+func (s *shared) mayContainMany(ids []string) []bool {
+	if c := s.answering.Load(); c != nil {
+		return c.mayContainMany(ids)
+	}
+	return allTrue(len(ids))
 }
 
 // currentRecord returns the record of the filter in Redis, and asks Redis for it if
@@ -162,29 +168,44 @@ func (s *shared) knownRecord() *record {
 // askForRecord asks Redis for the record, which Redis makes if there is none: of a filter
 // that is complete and empty, or of one that abstains.
 func (s *shared) askForRecord(ctx context.Context, complete bool) (*record, error) {
-	rec, err := s.store.ensure(ctx, complete)
+	rec, last, err := s.store.ensure(ctx, complete)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record == nil {
-		s.record = rec
+		s.record, s.at = rec, last
 	}
 	return s.record, nil
 }
 
+// noteRead notes that the log was read to its end.
+func (s *shared) noteRead() {
+	now := time.Now()
+	s.readAt.Store(&now)
+}
+
 // forget makes the filter abstain, because nothing known of rec holds any longer. The
-// next call and the updater ask Redis what there is.
+// next call and the updater ask Redis what there is, and the updater adds again what this
+// process has added lately.
 func (s *shared) forget(rec *record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record != rec {
 		return
 	}
-	s.record, s.generations, s.ownEntry, s.applied = nil, generations{}, entryID{}, entryID{}
-	s.copy, s.candidate = nil, nil
-	s.answering.Store(nil)
+	s.record, s.at, s.own, s.newest, s.snapshot = nil, entryID{}, map[uint64]hash{}, 0, snapshot{}
+	clear(s.passed[:])
+	s.lost = true
+	s.abstain()
+}
+
+// abstain ends the copy that answers. The caller holds mu.
+func (s *shared) abstain() {
+	if c := s.answering.Swap(nil); c != nil {
+		s.unfed(c.table)
+	}
 }
 
 // attempts is how often a call is repeated because the filter has changed meanwhile.
@@ -206,73 +227,27 @@ func (s *shared) onRecord(ctx context.Context, fn func(*record) error) error {
 	return errLost
 }
 
-var errChanging = errors.New("the generations keep changing")
-
-// onGenerations calls change with the generations that are in use, as far as this process
-// knows. If Redis replies that there are others, change has done nothing and is called
-// again with those.
-func (s *shared) onGenerations(rec *record, change func(generations) (changeReply, error)) (changeReply, error) {
-	for range attempts {
-		s.mu.Lock()
-		guess := s.generations
-		s.mu.Unlock()
-		reply, err := change(guess)
-		if err != nil {
-			return reply, err
-		}
-		s.mu.Lock()
-		if s.isCurrent(rec) {
-			s.generations = reply.generations
-		}
-		s.mu.Unlock()
-		if !reply.stale {
-			return reply, nil
-		}
-	}
-	return changeReply{}, errChanging
-}
-
-// isCurrent reports whether rec is the record of the filter in Redis, as far as is known.
-// The caller holds mu.
-func (s *shared) isCurrent(rec *record) bool { return s.record != nil && *s.record == *rec }
-
-// inChunks calls fn with the hashes of some ids at a time and counts the ids.
-func (s *shared) inChunks(ctx context.Context, what string, ids []string, count *atomic.Uint64, fn func(*record, []hash) error) error {
-	for chunk := range slices.Chunk(ids, s.o.chunk()) {
-		if s.life.Err() != nil {
-			return ErrClosed
-		}
-		err := s.onRecord(ctx, func(rec *record) error {
-			return fn(rec, rec.key.appendSums(make([]hash, 0, len(chunk)), chunk))
-		})
-		if err != nil {
-			return unavailable(ctx, what, err)
-		}
-		count.Add(uint64(len(chunk)))
-	}
-	return nil
-}
-
-// warnFull reports once for each generation that it holds more ids than Capacity. The
+// warnFull reports once for each Rebuild that its result holds more ids than Capacity. The
 // number of ids is an estimate, in small filters off by a percent or two. Without
 // some slack half of the filters with exactly Capacity ids would be reported.
 func (s *shared) warnFull() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slack := s.o.Capacity/20 + 10
-	c := s.copy
-	if c == nil || s.warned == c.name || c.generation.ids() <= s.o.Capacity+slack {
+	c := s.answering.Load()
+	if c == nil || s.warned == c.shape || c.table.ids() <= c.table.capacity+c.table.capacity/20+10 {
 		return
 	}
-	s.warned = c.name
+	s.warned = c.shape
 	s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
-		"capacity", s.o.Capacity, "ids", c.generation.ids(), "false_positive_rate", c.generation.rate())
+		"capacity", c.table.capacity, "ids", c.table.ids(), "false_positive_rate", c.table.rate())
 }
 
-// isEmpty reports whether the filter in Redis is one that nobody has rebuilt yet: it is
-// new, or Redis has lost it. The caller holds mu.
-func (s *shared) isEmpty() bool {
-	return s.record != nil && s.applied != (entryID{}) && s.generations.current == ""
+// needsRebuild reports whether nothing but a Rebuild brings this process a copy, as far as
+// it knows: nobody has rebuilt the filter, or Redis has lost it, or what it has is damaged.
+// The caller holds mu.
+func (s *shared) needsRebuild() bool {
+	read := s.record != nil && s.snapshot.last != (entryID{})
+	return s.answering.Load() == nil && read && (s.snapshot.shape == "" || s.snapshot.damaged)
 }
 
 func (s *shared) stats() Stats {
@@ -283,13 +258,13 @@ func (s *shared) stats() Stats {
 	stats.Rebuilding = s.rebuilding > 0
 	c := s.answering.Load()
 	if c == nil {
-		stats.NeedsRebuild = s.isEmpty()
+		stats.NeedsRebuild = s.needsRebuild()
 		return stats
 	}
 	left := c.left()
 	stats.Lag = s.o.MaxLag - left
-	stats.Complete, stats.Saturated = true, c.generation.saturated.Load()
+	stats.Complete, stats.Saturated = true, c.table.saturated.Load()
 	stats.Abstaining = stats.Saturated || left <= 0
-	stats.describe(c.generation)
+	stats.describe(c.table)
 	return stats
 }

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,33 +118,6 @@ func BenchmarkSharedAdd(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(i), "ns/id")
-		})
-	}
-}
-
-// What it costs to ask Redis before each no.
-func BenchmarkConfirm(b *testing.B) {
-	s := redistest.Start(b)
-	o := benchOptions(1_000_000)
-	o.Confirm = true
-	f, err := bloom.Open(context.Background(), s.Client(b), o)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Rebuild(context.Background(), numbered(0, 1000)); err != nil {
-		b.Fatal(err)
-	}
-	for _, goroutines := range []int{1, 16, 256} {
-		b.Run(fmt.Sprint(goroutines), func(b *testing.B) {
-			b.ReportAllocs()
-			var i atomic.Int64
-			b.SetParallelism(max(1, goroutines/runtime.GOMAXPROCS(0)))
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					f.MayContain(context.Background(), benchID(int(i.Add(1))))
-				}
-			})
 		})
 	}
 }

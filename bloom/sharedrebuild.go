@@ -3,69 +3,38 @@ package bloom
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
 
 // A sharedRebuild is one Rebuild of a shared filter.
 //
-//	begin       finds the entry of the log to read from, MaxTransaction back, and makes
-//	            the next generation in this process
-//	scan        puts all ids into it; meanwhile keepLease reads the log into it
-//	freeze      reads the log once more; the next generation changes no more here
-//	upload      writes its pieces to Redis, where nobody uses them yet
-//	announce    names it in the record: every Add now sets bits in both generations
-//	addMissed   adds again what was added between freeze and announce
-//	makeCurrent makes it the generation in use, in one script
+//	begin   makes a table, and finds the entry of the log to read from, MaxTransaction back
+//	scan    puts all ids into it; meanwhile keepLease reads the log into it
+//	save    writes it to Redis as the snapshot that includes the log up to the newest entry
+//	        that was read, and puts it in use
 //
-// The old generation answers all the time. addMissed is necessary because of this:
-//
-//  1. freeze has read the log up to entry 7.
-//  2. Another process adds x: entry 8, and the bits of the old generation.
-//  3. announce. The upload does not have x, and Adds from now on do not concern x.
-//  4. makeCurrent. Without addMissed x would be denied.
-//
-// The steps from upload to makeCurrent check the lease in their scripts, and an Add checks
-// it before it uses the announced generation. That is necessary because of this:
-//
-//  1. announce; then this process is stopped until its lease has expired.
-//  2. Another process adds x. It finds no lease, so it deletes the announcement, and x
-//     goes into the old generation only.
-//  3. This process continues, and takes the lease again with its own token.
-//  4. makeCurrent finds that its generation is not announced, and does nothing. A switch
-//     would deny x.
-//
-// If the process dies, there is nothing to clean up: the keys that it has uploaded
-// expire after orphanLife.
+// The old copies answer all the time. What is added after that entry is in the log, from
+// which every process reads it, whichever snapshot it has. If the process dies, there is
+// nothing to clean up: the pieces that it has written expire after orphanLife.
 type sharedRebuild struct {
 	filter *shared
-	store  *store
 	record *record
-	token  string // of the lease
-	name   string // of the next generation
-	next   *generation
-	bits   table // the set positions of next, made by freeze
+	lease  *lease
+	next   *table
 
-	held     bool        // waitForLease got the lease
-	finished atomic.Bool // this Rebuild needs the lease no more
-
-	// mu guards the fields below, and writes to next after the scan. It is held
-	// while the log is read.
-	mu     sync.Mutex
-	at     entryID // the newest entry of the log that was read
-	frozen bool
+	mu    sync.Mutex // guards the fields below, and is held while the log is read
+	at    entryID    // the newest entry of the log that was read
+	begun int64      // when the last read began
 }
 
 const (
 	sayWait     = time.Second     // from which on the wait of a Rebuild is logged
-	grace       = time.Minute     // how long the old generation lives after the switch
 	copyTimeout = 5 * time.Second // how long Rebuild waits at its end for this process's copy
 )
 
@@ -82,9 +51,9 @@ func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter
 	defer cancel()
 	s.countRebuilding(+1)
 	defer s.countRebuilding(-1)
-	name, ran, err := s.rebuildOrWait(ctx, age, ids)
+	shape, ran, err := s.rebuildOrWait(ctx, age, ids)
 	if err == nil {
-		s.awaitCopy(ctx, name)
+		s.awaitCopy(ctx, shape)
 		return ran, nil
 	}
 	if ctx.Err() != nil {
@@ -102,27 +71,51 @@ func (s *shared) countRebuilding(by int) {
 	s.rebuilding += by
 }
 
-// rebuildOrWait returns the generation that is the result, and whether it is this call's.
-func (s *shared) rebuildOrWait(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (name string, ran bool, err error) {
+// rebuildOrWait returns the shape of the result, and whether it is this call's.
+func (s *shared) rebuildOrWait(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (shape string, ran bool, err error) {
 	var r *sharedRebuild
-	done := false
 	err = s.onRecord(ctx, func(rec *record) (err error) {
-		r = newSharedRebuild(s, rec)
-		done, err = r.waitForLease(ctx, age)
+		r = &sharedRebuild{filter: s, record: rec, lease: s.newLease(rec, s.store.names.Rebuild())}
+		shape, err = r.waitForLease(ctx, age)
 		return err
 	})
 	if r == nil {
 		return "", false, err
 	}
-	defer r.finish()
-	if done || err != nil {
-		return r.name, false, err
+	defer r.lease.release()
+	if shape != "" || err != nil {
+		return shape, false, err
 	}
-	if err := r.run(ctx, ids); err != nil {
+	if shape, err = r.run(ctx, ids); err != nil {
 		return "", false, err
 	}
 	s.counts.rebuilds.Add(1)
-	return r.name, true, nil
+	return shape, true, nil
+}
+
+// waitForLease waits until this Rebuild has the lease, or until another Rebuild has
+// succeeded, meanwhile or less than age before: then it returns the shape of that one's
+// result.
+func (r *sharedRebuild) waitForLease(ctx context.Context, age time.Duration) (done string, err error) {
+	before := ""
+	for first := true; ; first = false {
+		mine, fresh, shape, err := r.lease.acquire(ctx, age)
+		if err != nil {
+			return "", err
+		}
+		if first {
+			before = shape
+		}
+		switch {
+		case fresh, shape != before && shape != "":
+			return shape, nil
+		case mine:
+			return "", nil
+		}
+		if err := pause(ctx, leasePoll); err != nil {
+			return "", err
+		}
+	}
 }
 
 // A scanError is the error in which the caller's ids ended.
@@ -130,11 +123,15 @@ type scanError struct{ cause error }
 
 func (e *scanError) Error() string { return e.cause.Error() }
 
-func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) error {
+func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (shape string, err error) {
+	s := r.filter
 	patience, err := r.begin(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
+	s.feed(r.next)
+	defer s.starve(r.next)
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -142,52 +139,64 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) e
 	keeping.Go(func() { r.keepLease(ctx, cancel) })
 
 	if patience >= sayWait {
-		r.filter.o.Logger.Info("bloom: Rebuild waits before it reads the ids, as rows whose ids were added before the log begins may not have committed",
-			"filter", r.filter.quoted, "wait", patience)
+		s.o.Logger.Info("bloom: Rebuild waits before it reads the ids, as other processes may have to add again what they have added lately",
+			"filter", s.quoted, "wait", patience)
 	}
-	err = pause(ctx, patience)
-	if err == nil {
+	if err = pause(ctx, patience); err == nil {
 		err = r.scan(ctx, ids)
 	}
-	for _, step := range []func(context.Context) error{r.freeze, r.upload, r.announce, r.addMissed, r.makeCurrent} {
-		if err == nil {
-			err = step(ctx)
-		}
+	if err == nil {
+		shape, err = r.save(ctx)
 	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errLeaseLost) {
-		return cause // why keepLease has ended ctx, not what that has led to
+		return "", cause // why keepLease has ended ctx, not what that has led to
 	}
-	return err
+	return shape, err
 }
 
-// begin finds where in the log to begin, and how long to wait before the scan: as long as
-// the log does not reach back MaxTransaction, the row of an add that is not in the log may
-// still be uncommitted.
+// begin finds where in the log to begin, and how long to wait before the scan: the row of an
+// add that is not in the log may still be uncommitted.
+//
+// A log that does not reach back MaxTransaction has lost what was before it. If it is
+// there from its beginning, the filter is new, or Redis has lost everything. Every process
+// that still follows the filter then notices, and adds again what it has added lately, so the
+// scan can begin when all of them have had time to do so. Otherwise the wait is MaxTransaction.
 func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
-	back := max(r.filter.o.MaxTransaction, 0)
-	reply, err := r.store.eval(ctx, logStartScript, []string{r.store.names.Log()}, back.Milliseconds()).List()
+	s := r.filter
+	shape := s.ownShape
+	shape.seed = newSeed()
+	r.next = newTable(shape, r.record.key, s.o.MaxFalsePositiveRate, false)
+	back := max(s.o.MaxTransaction, 0)
+	reply, err := s.store.eval(ctx, logStartScript, []string{s.store.names.Log()}, back.Milliseconds()).List()
 	if err != nil {
 		return 0, err
 	}
-	at, patience, err := parseLogStart(reply)
-	if err != nil {
+	var age time.Duration
+	var field string
+	if r.at, age, field, err = parseLogStart(reply); err != nil || back == 0 {
 		return 0, err
 	}
-	r.at, r.next = at, r.record.newGeneration(r.filter.o, r.name)
-	return min(patience, back), nil
+	switch {
+	case field == "":
+		return 0, nil
+	case field == "begin":
+		back = s.o.settle()
+	}
+	return max(back-age, 0), nil
 }
 
-func parseLogStart(reply []any) (at entryID, patience time.Duration, err error) {
-	if len(reply) != 2 {
-		return entryID{}, 0, errGap
+func parseLogStart(reply []any) (at entryID, age time.Duration, field string, err error) {
+	if len(reply) != 3 {
+		return entryID{}, 0, "", errGap
 	}
 	text, ok1 := reply[0].(string)
 	ms, ok2 := reply[1].(int64)
-	if !ok1 || !ok2 || ms < 0 {
-		return entryID{}, 0, errReply(reply)
+	field, ok3 := reply[2].(string)
+	if !ok1 || !ok2 || !ok3 || ms < 0 {
+		return entryID{}, 0, "", errReply(reply)
 	}
 	at, err = decodeEntryID(text)
-	return at, time.Duration(ms) * time.Millisecond, err
+	return at, time.Duration(ms) * time.Millisecond, field, err
 }
 
 func (r *sharedRebuild) scan(ctx context.Context, ids iter.Seq2[string, error]) error {
@@ -200,149 +209,78 @@ func (r *sharedRebuild) scan(ctx context.Context, ids iter.Seq2[string, error]) 
 	return nil
 }
 
-// followLog reads the log into the next generation, until freeze. Removals in it are
-// ignored: nobody knows whether the scan has seen their rows.
-func (r *sharedRebuild) followLog(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.frozen {
-		return nil
-	}
-	return r.readLog(ctx, func(hashes []hash) {
-		for _, h := range hashes {
-			r.next.add(h)
-		}
-	})
-}
-
-// readLog reads the log to its end. The caller holds mu.
-func (r *sharedRebuild) readLog(ctx context.Context, added func([]hash)) error {
+// keepLease renews the lease and reads the log into the table until ctx ends. If the lease or
+// the log is lost, it ends ctx. Any other error may pass: the scripts that matter check the
+// lease themselves.
+func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(leaseRenew)
+	defer ticker.Stop()
 	for {
-		part, err := r.store.tail(ctx, r.record, r.at, r.name, false)
-		if err != nil {
-			return err
+		mine, _, _, err := r.lease.acquire(ctx, 0)
+		if err == nil && !mine {
+			err = errLost
 		}
-		added(part.hashes)
-		if r.at = part.last; !part.more {
-			return nil
+		if err == nil {
+			err = r.readLog(ctx)
+		}
+		if errors.Is(err, errGap) || errors.Is(err, errLost) {
+			cancel(fmt.Errorf("%w: %w", errLeaseLost, err))
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
 		}
 	}
 }
 
-func (r *sharedRebuild) freeze(ctx context.Context) error {
-	if err := r.followLog(ctx); err != nil {
-		return err
-	}
+// readLog reads the log into the table, to its end.
+func (r *sharedRebuild) readLog(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.frozen, r.bits = true, r.next.table.bits()
-	return nil
-}
-
-func (r *sharedRebuild) upload(ctx context.Context) error {
-	names := r.store.names
-	for piece := range pieces(r.next.spread.size) {
-		if err := r.uploadWords(ctx, names.Piece(r.name, piece), r.bits.piece(piece), encodeWords); err != nil {
-			return err
-		}
-		if !r.filter.o.Counting {
-			continue
-		}
-		if err := r.uploadWords(ctx, names.Counters(r.name, piece), r.next.table.counters(piece), encodeCounters); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *sharedRebuild) uploadWords(ctx context.Context, name string, words []uint64, encode func([]byte, []uint64) []byte) error {
-	at := 0
-	for part := range slices.Chunk(words, rangeBytes/8) {
-		bytes := encode(make([]byte, 0, len(part)*8), part) // not reused: a call that was left behind may still read it
-		err := r.evalIfHeld(ctx, uploadScript, []string{r.store.names.Rebuild(), name}, r.token, at, bytes, orphanLife.Milliseconds())
-		if err != nil {
-			return err
-		}
-		at += len(bytes)
-	}
-	return nil
-}
-
-func (r *sharedRebuild) announce(ctx context.Context) error {
-	names := r.store.names
-	args := append([]any{r.record.header, r.token, r.name, orphanLife.Milliseconds()}, encodeChecksums(checksumsOf(&r.bits))...)
-	return r.evalIfHeld(ctx, announceScript, []string{names.Record(), names.Rebuild(), names.Sums(r.name)}, args...)
-}
-
-// evalIfHeld runs a script that gives 0 and does nothing without the lease.
-func (r *sharedRebuild) evalIfHeld(ctx context.Context, script *redisconn.Script, keys []string, args ...any) error {
-	held, err := r.store.eval(ctx, script, keys, args...).Int()
-	if err == nil && held == 0 {
-		err = errLeaseLost
+	_, _, begun, err := r.filter.readLog(ctx, r.record, r.at, func(part logPart) error {
+		r.next.addAll(part.hashes)
+		r.at = part.entry
+		return nil
+	})
+	if err == nil {
+		r.begun = begun
 	}
 	return err
 }
 
-// addMissed adds what was added since freeze. Most of it gets a second entry in the log,
-// which does no harm.
-func (r *sharedRebuild) addMissed(ctx context.Context) error {
+// save puts the table in use, for other processes and for this one.
+func (r *sharedRebuild) save(ctx context.Context) (shape string, err error) {
+	if err := insist(ctx, func() error { return r.readLog(ctx) }); err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	at := r.at
+	r.mu.Unlock()
+	snap, err := r.filter.save(ctx, r.record, r.next, at, r.lease, true)
+	if err != nil {
+		return "", err
+	}
+	if err := r.readLog(ctx); err != nil { // what came meanwhile is in the log, but not yet in the table
+		return snap.shape, nil // it is in use all the same, and is loaded like any other
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var missed []hash
-	if err := r.readLog(ctx, func(hashes []hash) { missed = append(missed, hashes...) }); err != nil {
-		return err
-	}
-	for chunk := range slices.Chunk(missed, r.filter.o.chunk()) {
-		if err := r.filter.addHashes(ctx, r.record, chunk); err != nil {
-			return err
-		}
-	}
-	return nil
+	return snap.shape, r.filter.install(r.record, r.next, snap.shape, r.begun, func(*localCopy) bool { return true })
 }
 
-// makeCurrent gives the script the keys of the old generation, which it lets expire. If
-// another generation is in use than this process thinks, the script does nothing and
-// returns that.
-func (r *sharedRebuild) makeCurrent(ctx context.Context) error {
-	names := r.store.names
-	next := r.store.keysOf(r.name)
-	r.filter.mu.Lock()
-	current := r.filter.generations.current
-	r.filter.mu.Unlock()
-	for range attempts {
-		var old []string
-		if current != "" {
-			old = r.store.keysOf(current)
-		}
-		keys := slices.Concat([]string{names.Record(), names.Log(), names.Rebuild()}, next, old)
-		reply, err := r.store.eval(ctx, switchScript, keys, r.record.header, r.token, r.name, current, len(next),
-			life.Milliseconds(), grace.Milliseconds(), names.Channel(), r.token).List()
-		if err != nil {
-			return err
-		}
-		switch {
-		case len(reply) == 1 && reply[0] == "ok":
-			return nil
-		case len(reply) == 2 && reply[0] == "stale":
-			current, _ = reply[1].(string)
-		default:
-			return errLeaseLost
-		}
-	}
-	return errLeaseLost
-}
-
-// awaitCopy waits until this process answers from the generation name. It does not wait
+// awaitCopy waits until this process answers from the result of a Rebuild. It does not wait
 // longer than copyTimeout, since Redis may fail at any time, and the filter then abstains.
-func (s *shared) awaitCopy(ctx context.Context, name string) {
+func (s *shared) awaitCopy(ctx context.Context, shape string) {
 	timer := time.NewTimer(copyTimeout)
 	defer timer.Stop()
-	wait.Wake(s.asked)
+	wait.Wake(s.announced)
 	for {
 		s.mu.Lock()
-		c, changed := s.copy, s.changed
+		c, changed := s.answering.Load(), s.changed
 		s.mu.Unlock()
-		if c != nil && c.name == name {
+		if c != nil && c.shape == shape {
 			return
 		}
 		select {

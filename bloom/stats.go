@@ -1,13 +1,10 @@
 package bloom
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Stats is a snapshot of a Filter.
 type Stats struct {
-	Capacity uint64 // ids it is sized for
+	Capacity uint64 // ids it is sized for; of a shared filter, by the process that rebuilt it
 	Bytes    uint64 // of its table; a Rebuild takes as many again
 	Hashes   int    // positions of an id
 
@@ -38,22 +35,7 @@ func (c *counts) stats(o Options) Stats {
 	}
 }
 
-func (s *Stats) describe(g *generation) {
-	s.Bytes, s.Hashes = g.table.bytes(), g.spread.hashes
-	s.Fill = g.fill()
-	s.FalsePositiveRate = g.rate()
-	s.Ids = g.ids()
-}
-
-// rate estimates the share of absent ids that pass.
-func (g *generation) rate() float64 { return math.Pow(g.fill(), float64(g.spread.hashes)) }
-
-// ids estimates from the set positions how many different ids are in (Swamidass and
-// Baldi, 2007).
-func (g *generation) ids() uint64 {
-	size, set := float64(g.spread.size), float64(g.set.Load())
-	if set >= size { // any number of ids sets all positions
-		set = size - 1
-	}
-	return uint64(math.Round(-size / float64(g.spread.hashes) * math.Log1p(-set/size)))
+func (s *Stats) describe(t *table) {
+	s.Capacity, s.Bytes, s.Hashes = t.capacity, t.bytes(), t.hashes
+	s.Fill, s.FalsePositiveRate, s.Ids = t.fill(), t.rate(), t.ids()
 }

@@ -2,11 +2,9 @@ package bloom
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,18 +16,20 @@ import (
 var (
 	//go:embed scripts/common.lua
 	commonLua string
-	//go:embed scripts/ensure.lua
-	ensureLua string
+	//go:embed scripts/record.lua
+	recordLua string
 	//go:embed scripts/add.lua
 	addLua string
-	//go:embed scripts/ticket.lua
-	ticketLua string
-	//go:embed scripts/remove.lua
-	removeLua string
 	//go:embed scripts/tail.lua
 	tailLua string
-	//go:embed scripts/range.lua
-	rangeLua string
+	//go:embed scripts/read.lua
+	readLua string
+	//go:embed scripts/write.lua
+	writeLua string
+	//go:embed scripts/switch.lua
+	switchLua string
+	//go:embed scripts/damaged.lua
+	damagedLua string
 	//go:embed scripts/touch.lua
 	touchLua string
 	//go:embed scripts/lease.lua
@@ -38,26 +38,18 @@ var (
 	releaseLua string
 	//go:embed scripts/logstart.lua
 	logStartLua string
-	//go:embed scripts/upload.lua
-	uploadLua string
-	//go:embed scripts/announce.lua
-	announceLua string
-	//go:embed scripts/switch.lua
-	switchLua string
 
-	ensureScript   = redisconn.NewScript(ensureLua)
+	recordScript   = redisconn.NewScript(commonLua, recordLua)
 	addScript      = redisconn.NewScript(commonLua, addLua)
-	ticketScript   = redisconn.NewScript(commonLua, ticketLua)
-	removeScript   = redisconn.NewScript(commonLua, removeLua)
-	tailScript     = redisconn.NewScript(tailLua)
-	rangeScript    = redisconn.NewScript(rangeLua)
+	tailScript     = redisconn.NewScript(commonLua, tailLua)
+	readScript     = redisconn.NewScript(readLua)
+	writeScript    = redisconn.NewScript(writeLua)
+	switchScript   = redisconn.NewScript(commonLua, switchLua)
+	damagedScript  = redisconn.NewScript(damagedLua)
 	touchScript    = redisconn.NewScript(touchLua)
 	leaseScript    = redisconn.NewScript(commonLua, leaseLua)
 	releaseScript  = redisconn.NewScript(releaseLua)
 	logStartScript = redisconn.NewScript(commonLua, logStartLua)
-	uploadScript   = redisconn.NewScript(uploadLua)
-	announceScript = redisconn.NewScript(announceLua)
-	switchScript   = redisconn.NewScript(commonLua, switchLua)
 )
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.
@@ -74,8 +66,8 @@ const (
 	// touchEvery, so a filter expires when no process has used it for that long.
 	life       = 7 * 24 * time.Hour
 	touchEvery = time.Hour
-	// orphanLife is how long the keys of a generation live that is not in use yet: the
-	// process that rebuilds may die.
+	// orphanLife is how long the pieces of a snapshot live that is not in use yet: the
+	// process that writes it may die.
 	orphanLife = 10 * time.Minute
 	// callTimeout is how long Redis may take for a call, whatever the options of the
 	// user's client are.
@@ -95,7 +87,7 @@ type store struct {
 func newStore(rdb redis.UniversalClient, o Options, self string) *store {
 	return &store{
 		conn:    redisconn.New(rdb, callTimeout, 1024),
-		logConn: redisconn.New(rdb, min(callTimeout, o.MaxLag), 4),
+		logConn: redisconn.New(rdb, min(callTimeout, max(o.MaxLag, 250*time.Millisecond)), 4),
 		names:   keys.BloomFilter(o.Name), o: o, self: self,
 	}
 }
@@ -105,8 +97,8 @@ func (s *store) eval(ctx context.Context, script *redisconn.Script, keys []strin
 	return evalOn(ctx, s.conn, nil, script, keys, args...)
 }
 
-// evalOn runs a script on conn. If the caller leaves before the script's end, late gets
-// the end.
+// evalOn runs a script on conn. If the caller leaves before the script's end, late is called
+// at that.
 func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
 	reply, err := redisconn.Do(ctx, conn, conn.Timeout(), func(ctx context.Context) (redisconn.Reply, error) {
 		reply := script.Run(ctx, conn.Client(), redisconn.Call{Keys: keys, Args: args})
@@ -129,39 +121,32 @@ type record struct {
 	key    key
 }
 
-// generations names the generation in use and the one that a Rebuild is about to switch
-// to; "" for none. Generations have random names, so that no two ever meet.
-type generations struct{ current, next string }
-
-func (rec *record) newGeneration(o Options, name string) *generation {
-	return newGeneration(o, rec.key, rec.number(name))
-}
-
-func (rec *record) spread(o Options, name string) spread {
-	size, hashes := o.size()
-	return newSpread(rec.key, rec.number(name), size, hashes)
-}
-
-// number returns what the positions of a generation are computed with.
-func (rec *record) number(name string) uint64 { return rec.key.sum("generation\x00" + name).a }
-
-// ensure returns the record of the filter in Redis, which it makes if there is none:
-// with an empty generation in use if the filter is complete, else without one.
-func (s *store) ensure(ctx context.Context, complete bool) (*record, error) {
-	proposal, _, err := newHeader(s.o)
+// ensure returns the record of the filter in Redis and the newest entry of its log. It makes
+// them if there are none: with an empty snapshot in use if the filter is complete, else
+// without one.
+func (s *store) ensure(ctx context.Context, complete bool) (*record, entryID, error) {
+	proposal, err := newHeader(s.o)
 	if err != nil {
-		return nil, err
+		return nil, entryID{}, err
 	}
-	first, checksums := "", []any(nil)
+	first := ""
 	if complete {
-		first, checksums = rand.Text(), encodeChecksums(make([]checksum, pieces(proposal.size)))
+		first = newShape(s.o.Capacity, s.o.FalsePositiveRate, newSeed()).encode()
 	}
 	corrupt := "" // a header that Redis shall replace, unless somebody else already has
 	for {
-		args := append([]any{proposal.encode(), life.Milliseconds(), corrupt, first}, checksums...)
-		stored, err := s.eval(ctx, ensureScript, []string{s.names.Record(), s.names.Log(), s.names.Sums(first)}, args...).Text()
+		reply, err := s.eval(ctx, recordScript, []string{s.names.Record(), s.names.Log()},
+			proposal.encode(), life.Milliseconds(), corrupt, first).List()
 		if err != nil {
-			return nil, err
+			return nil, entryID{}, err
+		}
+		stored, texts, err := parseReply(reply, 1, 1)
+		if err != nil {
+			return nil, entryID{}, err
+		}
+		last, err := decodeEntryID(texts[0])
+		if err != nil {
+			return nil, entryID{}, err
 		}
 		h, err := decodeHeader(stored)
 		if errors.Is(err, errHeader) && corrupt != stored {
@@ -169,36 +154,64 @@ func (s *store) ensure(ctx context.Context, complete bool) (*record, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, entryID{}, err
 		}
 		k, err := h.accept(s.o)
-		return &record{stored, k}, err
+		return &record{stored, k}, last, err
 	}
 }
 
-// readRange reads a part of a piece.
-func (s *store) readRange(ctx context.Context, generation string, piece, first, length int) (string, error) {
-	return s.eval(ctx, rangeScript, []string{s.names.Piece(generation, piece)},
-		strconv.Itoa(first), strconv.Itoa(first+length-1)).Text()
+// read reads a piece of a snapshot.
+func (s *store) read(ctx context.Context, pieces string, i int) (string, error) {
+	return s.eval(ctx, readScript, []string{s.names.Pieces(pieces)}, i).Text()
 }
 
-// touch prolongs the life of the generation in use.
-func (s *store) touch(ctx context.Context, generation string) error {
-	names := append([]string{s.names.Record(), s.names.Log()}, s.keysOf(generation)...)
-	return s.eval(ctx, touchScript, names, generation, life.Milliseconds()).Err()
-}
-
-// keysOf names all keys of a generation, its checksums first.
-func (s *store) keysOf(generation string) []string {
-	size, _ := s.o.size()
-	names := []string{s.names.Sums(generation)}
-	for i := range pieces(size) {
-		names = append(names, s.names.Piece(generation, i))
-		if s.o.Counting {
-			names = append(names, s.names.Counters(generation, i))
-		}
+// write writes a piece of a snapshot that is not in use yet.
+func (s *store) write(ctx context.Context, l *lease, pieces string, i int, bytes []byte) error {
+	held, err := s.eval(ctx, writeScript, []string{l.name, s.names.Pieces(pieces)},
+		l.token, i, bytes, orphanLife.Milliseconds(), leaseLife.Milliseconds()).Int()
+	if err == nil && held == 0 {
+		err = errLeaseLost
 	}
-	return names
+	return err
+}
+
+// makeCurrent puts the snapshot next in use and returns the pieces of old, or does nothing
+// and returns those that are in use in their place.
+func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next snapshot, old string, rebuilt bool) (inUse string, err error) {
+	ofRebuild := 0
+	if rebuilt {
+		ofRebuild = 1
+	}
+	reply, err := s.eval(ctx, switchScript, []string{s.names.Record(), s.names.Log(), l.name, s.names.Pieces(next.pieces), s.names.Pieces(old)},
+		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, ofRebuild, life.Milliseconds(),
+		s.o.retention().Milliseconds(), s.names.Channel(), s.self, next.at.hash).List()
+	if err != nil {
+		return "", err
+	}
+	kind, texts, err := parseReply(reply, 0, 1)
+	switch {
+	case errors.Is(err, errLost):
+		return "", errLeaseLost
+	case err != nil:
+		return "", err
+	case kind == "gap":
+		return "", errGap
+	case kind == "stale" && len(texts) == 1:
+		return texts[0], nil
+	}
+	return old, nil
+}
+
+// damaged notes that a snapshot could not be loaded, and reports whether it is in use.
+func (s *store) damaged(ctx context.Context, rec *record, snap snapshot) (inUse bool, err error) {
+	n, err := s.eval(ctx, damagedScript, []string{s.names.Record()}, rec.header, snap.shape, snap.pieces).Int()
+	return n == 1, err
+}
+
+// touch prolongs the life of the filter.
+func (s *store) touch(ctx context.Context, pieces string) error {
+	return s.eval(ctx, touchScript, []string{s.names.Record(), s.names.Log(), s.names.Pieces(pieces)}, life.Milliseconds()).Err()
 }
 
 // parseReply splits a reply into its kind and least to most texts.

@@ -1,26 +1,128 @@
 package bloom
 
-import "sync/atomic"
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"sync/atomic"
+)
+
+// A table is a set of hashes. For each of its positions it holds one bit, whether it is
+// set, or a counter of four bits, how often. It may be read and written concurrently,
+// without a lock: readers load whole words, writers change words by atomic operations. A
+// read sees every id that was added before it began.
+type table struct {
+	shape
+	a, b      uint64 // from key and seed, odd
+	counting  bool
+	words     []uint64
+	limit     uint64      // saturated: more positions than this are set
+	saturated atomic.Bool // written only when it changes
+
+	_   [64]byte      // keeps what Adds write off the cache lines that every read needs
+	set atomic.Uint64 // positions
+}
 
 // counterBits is the width of a counter.
 const counterBits = 4
 
-// A table holds for each of its positions one bit, whether it is set, or a counter,
-// how often. It may be read and written concurrently, without a lock: readers load
-// whole words, writers change words by atomic operations. A read sees every position
-// that was set before it began.
-type table struct {
-	words    []uint64
-	counting bool
-}
-
-// newTable makes a table of the given number of positions, a multiple of 64.
-func newTable(positions uint64, counting bool) table {
-	words := positions / 64
+func newTable(s shape, k key, most float64, counting bool) *table {
+	words := s.blocks * blockWords
 	if counting {
 		words *= counterBits
 	}
-	return table{make([]uint64, words), counting}
+	h := k.sum("table\x00" + string(binary.LittleEndian.AppendUint64(nil, s.seed)))
+	return &table{shape: s, a: h.a | 1, b: h.b | 1, counting: counting, words: make([]uint64, words), limit: s.limit(most)}
+}
+
+// perWord is how many positions in a block, of nine bits each, are in one word of a walk.
+const perWord = 7
+
+// A walk gives the positions of a hash.
+type walk struct {
+	first      uint64 // of the block
+	word, step uint64
+	bits, left uint64 // what is not used of word, and how many positions are in it
+}
+
+func (t *table) walk(h hash) walk {
+	block, _ := bits.Mul64(h.a*t.a, t.blocks)
+	word := h.b * t.b
+	return walk{block * blockBits, word, h.a * t.b, word, perWord}
+}
+
+func (w *walk) next() (position uint64) {
+	if w.left == 0 {
+		w.word += w.step
+		w.bits, w.left = w.word, perWord
+	}
+	position = w.first + w.bits%blockBits
+	w.bits /= blockBits
+	w.left--
+	return position
+}
+
+// contains reports whether all positions of a hash are set. In a table of bits it reads all of
+// them, though the first that is clear would do: to guess wrong which one that is costs a
+// processor more than to read the rest of the cache line.
+func (t *table) contains(h hash) bool {
+	w := t.walk(h)
+	if t.counting {
+		for range t.hashes {
+			if !t.has(w.next()) {
+				return false
+			}
+		}
+		return true
+	}
+	block := (*[blockWords]uint64)(t.words[w.first/64:])
+	all := uint64(1)
+	for left := t.hashes; left > 0; left -= perWord {
+		bits := w.word
+		for range min(left, perWord) {
+			all &= atomic.LoadUint64(&block[bits/64%blockWords]) >> (bits % 64)
+			bits /= blockBits
+		}
+		w.word += w.step
+	}
+	return all == 1
+}
+
+func (t *table) add(h hash) {
+	fresh := uint64(0)
+	w := t.walk(h)
+	for range t.hashes {
+		if t.mark(w.next()) {
+			fresh++
+		}
+	}
+	if fresh > 0 {
+		t.filled(t.set.Add(fresh))
+	}
+}
+
+func (t *table) addAll(hashes []hash) {
+	for _, h := range hashes {
+		t.add(h)
+	}
+}
+
+// remove takes a hash out of a counting table, unless a position of it is clear: then
+// it is not in.
+func (t *table) remove(h hash) {
+	if !t.contains(h) {
+		return
+	}
+	cleared := uint64(0)
+	w := t.walk(h)
+	for range t.hashes {
+		if t.count(w.next(), -1) {
+			cleared++
+		}
+	}
+	if cleared > 0 {
+		t.filled(t.set.Add(-cleared))
+	}
 }
 
 func (t *table) has(p uint64) bool {
@@ -30,8 +132,8 @@ func (t *table) has(p uint64) bool {
 	return atomic.LoadUint64(&t.words[p/64])&(1<<(p%64)) != 0
 }
 
-// set sets a position, or counts it once more, and reports whether it was clear.
-func (t *table) set(p uint64) bool {
+// mark sets a position, or counts it once more, and reports whether it was clear.
+func (t *table) mark(p uint64) bool {
 	if t.counting {
 		return t.count(p, +1)
 	}
@@ -41,31 +143,6 @@ func (t *table) set(p uint64) bool {
 	}
 	return atomic.OrUint64(word, bit)&bit == 0
 }
-
-// clear clears a position of a table of bits and reports whether it was set.
-func (t *table) clear(p uint64) bool {
-	bit := uint64(1) << (p % 64)
-	return atomic.AndUint64(&t.words[p/64], ^bit)&bit != 0
-}
-
-// bits returns a table of bits with the same positions set: a table of bits returns
-// itself. A counting table must not be written meanwhile.
-func (t *table) bits() table {
-	if !t.counting {
-		return *t
-	}
-	bits := newTable(uint64(len(t.words))*64/counterBits, false)
-	for p := range uint64(len(bits.words)) * 64 {
-		if t.has(p) {
-			bits.words[p/64] |= 1 << (p % 64)
-		}
-	}
-	return bits
-}
-
-// unset counts a position of a counting table once less and reports whether it is
-// clear since.
-func (t *table) unset(p uint64) bool { return t.count(p, -1) }
 
 // maxCount is where a counter stays. Its position may have been set more often, so
 // counting it down could clear it while an id still needs it.
@@ -87,4 +164,59 @@ func (t *table) count(p uint64, by int) bool {
 	}
 }
 
+// filled notes how many positions are set.
+func (t *table) filled(set uint64) {
+	if full := set > t.limit; full != t.saturated.Load() {
+		t.saturated.Store(full)
+	}
+}
+
 func (t *table) bytes() uint64 { return uint64(len(t.words)) * 8 }
+
+func (t *table) fill() float64 { return float64(t.set.Load()) / float64(t.positions()) }
+
+// load estimates from the set positions how many ids a block holds on average.
+func (t *table) load() float64 {
+	set := min(t.set.Load(), t.positions()-1) // any number of ids sets all positions
+	return load(float64(set)/float64(t.positions()), t.hashes)
+}
+
+// rate estimates the share of absent ids that pass.
+func (t *table) rate() float64 {
+	if l := t.load(); l > 0 {
+		return passing(l, t.hashes)
+	}
+	return 0
+}
+
+// ids estimates how many different ids are in.
+func (t *table) ids() uint64 { return uint64(math.Round(t.load() * float64(t.blocks))) }
+
+// containsMany makes all hashes first, then touches the block of each, and only then looks for
+// the positions. The blocks so come from memory side by side, while contains waits for each.
+func (t *table) containsMany(k key, ids []string) []bool {
+	may := make([]bool, len(ids))
+	var hashes [64]hash
+	for from := 0; from < len(ids); from += len(hashes) {
+		part := ids[from:min(from+len(hashes), len(ids))]
+		for i, id := range part {
+			hashes[i] = k.sum(id)
+		}
+		for i := range part {
+			t.has(t.walk(hashes[i]).first)
+		}
+		for i := range part {
+			may[from+i] = t.contains(hashes[i])
+		}
+	}
+	return may
+}
+
+// allTrue is what a filter answers that abstains.
+func allTrue(n int) []bool {
+	may := make([]bool, n)
+	for i := range may {
+		may[i] = true
+	}
+	return may
+}

@@ -1,31 +1,157 @@
 package bloom
 
-import "testing"
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strconv"
+	"testing"
+
+	upstream "github.com/bits-and-blooms/bloom/v3"
+)
+
+// tableOf makes a table of so many blocks in which an id has so many positions.
+func tableOf(t testing.TB, blocks uint64, hashes int, counting bool) *table {
+	t.Helper()
+	k, err := newKey([]byte("0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTable(shape{capacity: 1, blocks: blocks, hashes: hashes, seed: 3}, k, -1, counting)
+}
+
+func (t *table) positionsOf(h hash) []uint64 {
+	w, all := t.walk(h), []uint64(nil)
+	for range t.hashes {
+		all = append(all, w.next())
+	}
+	return all
+}
+
+// What instances share must not change from one release to the next.
+func TestPositionsOfASecretAreFixed(t *testing.T) {
+	k, _ := newKey([]byte("0123456789abcdef"))
+	got := tableOf(t, 1_000_000, 9, false).positionsOf(k.sum("product:42"))
+	want := []uint64{182244777, 182244809, 182244387, 182244773, 182244412, 182244465, 182244788, 182244587, 182244536}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Without the second word of a walk, positions from the eighth on are all the first of their
+// block.
+func TestPositionsAreEvenlySpreadAndLieInOneBlock(t *testing.T) {
+	const blocks, cells, ids = 1_003, 64, 50_000
+	table := tableOf(t, blocks, 17, false)
+	var byBlock, byPlace [cells]int
+	k, _ := newKey(nil)
+	for i := range ids {
+		all := table.positionsOf(k.sum(string(binary.LittleEndian.AppendUint64(nil, uint64(i)))))
+		block := all[0] / blockBits
+		byBlock[block*cells/blocks]++
+		for _, p := range all {
+			if p/blockBits != block || block >= blocks {
+				t.Fatalf("the positions %v are not in one block of %d", all, blocks)
+			}
+			byPlace[p%blockBits*cells/blockBits]++
+		}
+	}
+	for i := range cells {
+		for n, mean := range map[int]float64{byBlock[i]: ids / cells, byPlace[i]: ids * 17 / cells} {
+			if math.Abs(float64(n)-mean) > 8*math.Sqrt(mean) {
+				t.Errorf("cell %d: %d, want about %.0f", i, n, mean)
+			}
+		}
+	}
+}
+
+// The estimates are those that a table shows: at the rates that a filter may have, half full,
+// full and far too full.
+func TestEstimatesAreWhatATableShows(t *testing.T) {
+	const capacity, probes = 100_000, 400_000
+	k, _ := newKey(nil)
+	for _, rate := range []float64{0.2, 0.01, 0.001, 0.0001} {
+		table := newTable(newShape(capacity, rate, newSeed()), k, -1, false)
+		added := 0
+		for _, upTo := range []int{capacity / 2, capacity, 3 * capacity} {
+			for ; added < upTo; added++ {
+				table.add(k.sum(strconv.Itoa(added)))
+			}
+			passed := 0
+			for i := range probes {
+				if table.contains(k.sum("absent" + strconv.Itoa(i))) {
+					passed++
+				}
+			}
+			got, want := float64(passed)/probes, table.rate()
+			t.Logf("rate %v, %d ids: %.5f pass, estimated %.5f, ids %d", rate, upTo, got, want, table.ids())
+			if noise := 5 * math.Sqrt(want/probes); math.Abs(got-want) > noise+want/20 {
+				t.Errorf("rate %v, %d ids: %.5f pass, estimated %.5f", rate, upTo, got, want)
+			}
+			if upTo == capacity && want > 1.03*rate {
+				t.Errorf("rate %v: %.5f at Capacity", rate, want)
+			}
+			if math.Abs(float64(table.ids())-float64(upTo)) > float64(upTo)/50 {
+				t.Errorf("rate %v: %d ids, estimated %d", rate, upTo, table.ids())
+			}
+		}
+	}
+}
+
+// What one block an id costs.
+func TestATableTakesLittleMoreMemoryThanThatOfBitsAndBlooms(t *testing.T) {
+	for rate, most := range map[float64]float64{0.1: 1.03, 0.01: 1.05, 0.001: 1.1, 1e-4: 1.2, 1e-6: 1.5, 1e-9: 2.3} {
+		bits, _ := upstream.EstimateParameters(10_000_000, rate)
+		more := float64(newShape(10_000_000, rate, 0).positions()) / float64(bits)
+		t.Logf("rate %v: %.2f times", rate, more)
+		if more > most {
+			t.Errorf("rate %v: %.2f times as much memory, want %.2f", rate, more, most)
+		}
+	}
+}
+
+func TestContainsManyIsContainsOfEach(t *testing.T) {
+	table := tableOf(t, 100, 7, false)
+	k, _ := newKey(nil)
+	for _, n := range []int{0, 1, 63, 64, 65, 1000} {
+		ids := make([]string, n)
+		for i := range ids {
+			if ids[i] = strconv.Itoa(i); i%3 == 0 {
+				table.add(k.sum(ids[i]))
+			}
+		}
+		for i, may := range table.containsMany(k, ids) {
+			if may != table.contains(k.sum(ids[i])) {
+				t.Errorf("%d of %d is in: %v", i, n, may)
+			}
+		}
+	}
+}
 
 func TestACounterStopsAtBothEndsAndLeavesItsNeighboursAlone(t *testing.T) {
-	counters := newTable(64, true)
+	counters := tableOf(t, 1, 7, true)
 	for p := range uint64(64) {
 		if p%2 == 0 {
-			counters.set(p)
+			counters.mark(p)
 		}
 	}
 	const p = 33
-	if counters.unset(p) || counters.has(p) {
+	if counters.count(p, -1) || counters.has(p) {
 		t.Error("a counter at zero was counted down")
 	}
-	if !counters.set(p) || counters.set(p) || !counters.has(p) {
-		t.Error("set does not tell the first from the second")
+	if !counters.mark(p) || counters.mark(p) || !counters.has(p) {
+		t.Error("mark does not tell the first from the second")
 	}
-	if counters.unset(p) || !counters.unset(p) || counters.has(p) {
-		t.Error("unset does not tell the last from the one before")
+	if counters.count(p, -1) || !counters.count(p, -1) || counters.has(p) {
+		t.Error("counting down does not tell the last from the one before")
 	}
 	for range maxCount {
-		counters.set(p)
+		counters.mark(p)
 	}
 	for range 100 {
-		counters.set(p)
-		counters.unset(p)
-		counters.unset(p)
+		counters.mark(p)
+		counters.count(p, -1)
+		counters.count(p, -1)
 	}
 	if !counters.has(p) {
 		t.Error("a full counter was counted down")
@@ -38,9 +164,9 @@ func TestACounterStopsAtBothEndsAndLeavesItsNeighboursAlone(t *testing.T) {
 }
 
 func TestABitIsSetOnceAndAlone(t *testing.T) {
-	bits := newTable(128, false)
+	bits := tableOf(t, 1, 7, false)
 	for _, p := range []uint64{0, 63, 64, 127} {
-		if bits.has(p) || !bits.set(p) || bits.set(p) || !bits.has(p) {
+		if bits.has(p) || !bits.mark(p) || bits.mark(p) || !bits.has(p) {
 			t.Errorf("position %d", p)
 		}
 	}

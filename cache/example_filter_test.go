@@ -2,7 +2,6 @@ package cache_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"log"
@@ -12,57 +11,31 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// both asks one filter, and tells two of new keys: of the first all that a filter has, and
-// the other one learns.
-type both struct {
-	*bloom.Filter
-	learns *bloom.Filter
-}
-
-func (b both) Add(ctx context.Context, ids ...string) error {
-	return errors.Join(b.Filter.Add(ctx, ids...), b.learns.Add(ctx, ids...))
-}
-
-func (b both) Ensure(ctx context.Context, ids ...string) error {
-	return errors.Join(b.Filter.Ensure(ctx, ids...), b.learns.Ensure(ctx, ids...))
-}
-
-// A filter that is full gives way to a larger one, in three deployments: no process may ask
-// a filter to which another process does not add.
+// A filter that is full is opened with a larger Capacity by the next deployment, whose first
+// rebuild resizes it for every process that shares it.
 func ExampleCache_RebuildFilter_resize() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
 	store := &shop{rows: map[int64]string{42: "lamp"}}
-	open := func(name string, capacity uint64) *bloom.Filter {
-		f, err := bloom.Open(ctx, rdb, bloom.Options{Name: name, Capacity: capacity, MaxTransaction: -1})
+	for _, capacity := range []uint64{1000, 100_000} { // each deployment
+		exists, err := bloom.Open(ctx, rdb, bloom.Options{Name: "product", Capacity: capacity, MaxTransaction: -1})
 		if err != nil {
 			log.Fatal(err)
 		}
-		return f
-	}
-	small, large := open("product", 1000), open("product-2", 100_000)
-	defer small.Close()
-	defer large.Close()
-
-	for _, filter := range []cache.Filter{both{small, large}, both{large, small}, large} { // each deployment
-		products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: filter})
+		products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Filter: exists})
 		if err != nil {
 			log.Fatal(err)
 		}
-		err = products.RebuildFilter(ctx, store.Keys) // of the filter that it asks
-		fmt.Println("rebuilt", err)
-		_, err = products.Fetch(ctx, 7)
-		fmt.Println(err)
-		_ = products.Close()
+		if err := products.RebuildFilter(ctx, store.Keys); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(exists.Stats().Capacity)
+		_, _ = products.Close(), exists.Close()
 	}
 	// Output:
-	// rebuilt <nil>
-	// cache: not found
-	// rebuilt <nil>
-	// cache: not found
-	// rebuilt <nil>
-	// cache: not found
+	// 1000
+	// 100000
 }
 
 // KeepFilter runs on a goroutine of its own in every process, until its context ends.

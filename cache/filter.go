@@ -27,6 +27,16 @@ type rebuilder interface {
 	Rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 }
 
+// manyFilter is what a Filter has that answers for many ids in less time than for each.
+type manyFilter interface {
+	MayContainMany(ctx context.Context, ids []string) []bool
+}
+
+// exists reports whether a key may exist, as far as the filter knows.
+func (c *Cache[K, V]) exists(ctx context.Context, id string) bool {
+	return c.o.Filter == nil || c.o.Filter.MayContain(ctx, id)
+}
+
 // RebuildFilter fills Options.Filter anew from keys, which must yield all keys that exist,
 // and ends with the first error that they yield. It makes the ids as the cache does: a
 // filter that was filled with others denies keys that exist. The rest is as for the
@@ -62,10 +72,16 @@ func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
 	return c.learned(ids, filter.Ensure(ctx, ids...))
 }
 
+// remover is what a Filter has that may forget keys, as bloom.Filter does.
+type remover interface {
+	Remove(ctx context.Context, ids ...string) error
+}
+
 // count has the filter know ids of keys that are new, or may be: a filter that counts would
 // pass over the new ones among those that look held.
 func (c *Cache[K, V]) count(ctx context.Context, ids []string) error {
-	if _, ok := c.counting(ctx); ok {
+	filter, ok := c.o.Filter.(remover)
+	if ok && filter.Remove(ctx) == nil { // only a filter that counts removes any, be it none
 		return c.announce(ctx, ids)
 	}
 	return c.ensure(ctx, ids)
@@ -82,28 +98,6 @@ func (c *Cache[K, V]) learned(ids []string, err error) error {
 	return fmt.Errorf("cache: filter: %w", err)
 }
 
-// remover is what a Filter has that may forget keys, as bloom.Filter does.
-type remover interface {
-	Remove(ctx context.Context, ids ...string) error
-}
-
-// counting returns the filter if it counts its keys: only such a one removes any, be it none.
-func (c *Cache[K, V]) counting(ctx context.Context) (filter remover, ok bool) {
-	filter, ok = c.o.Filter.(remover)
-	return filter, ok && filter.Remove(ctx) == nil
-}
-
-// removeFromFilter takes ids of deleted rows out of a counting filter.
-func (c *Cache[K, V]) removeFromFilter(ctx context.Context, ids []string) {
-	filter, ok := c.counting(ctx)
-	if !ok {
-		return
-	}
-	if err := filter.Remove(ctx, ids...); err != nil {
-		c.log.Warn("the filter has not forgotten deleted keys, which pass it until its next Rebuild", "error", err)
-	}
-}
-
 // doubtFor is for how long a filter may deny a key that exists, because it learns of the
 // Adds of other processes with a delay.
 const doubtFor = 5 * time.Second
@@ -111,7 +105,7 @@ const doubtFor = 5 * time.Second
 // compareKept is [Cache.compareFilter] for a key that the filter has denied, if this process
 // has kept a value of it that is within its TTL.
 func (c *Cache[K, V]) compareKept(ctx context.Context, key K, id string) {
-	if e := c.local.Kept(key); e != nil && !e.past(time.Now()) {
+	if e := c.keptEntry(key); e != nil && !e.past(time.Now()) {
 		c.compareFilter(ctx, id)
 	}
 }
@@ -163,16 +157,21 @@ const (
 
 // KeepFilter keeps Options.Filter filled until ctx ends, whose error it returns, or the
 // cache is closed (ErrClosed). Call it on a goroutine of its own, in every process. It
-// rebuilds the filter at once if no rebuild has succeeded yet or Redis has lost its result,
-// which is looked for every ten seconds, and again when the last one ended every ago, less
-// up to a tenth of that. Processes that share a filter make one rebuild in that time
-// together: one of them reads the keys, and if it dies another starts over.
+// rebuilds the filter at once if no rebuild has succeeded yet, or if Redis has lost or
+// damaged its result, which is looked for every ten seconds, and again when the last one
+// ended every ago, less up to a tenth of that. Processes that share a filter make one rebuild
+// in that time together: one of them reads the keys, and if it dies another starts over. The
+// first rebuild of a shared filter waits some seconds before it reads the keys, see
+// bloom.Filter.Rebuild. Until it has ended the filter lets every key pass.
+//
+// All processes that add rows must have the filter: do not call KeepFilter while processes of
+// an earlier release run without it, whose rows a filter that is filled denies.
 //
 // scan gives all keys that exist, as for [Cache.RebuildFilter], and is called for each
 // rebuild. A rebuild that fails changes nothing. It is logged at Error, shown in
 // Stats.FilterRebuild, and tried again after a second, then after twice as long each time,
-// up to a minute. A filter that is full, corrupt in Redis, or misses rows is not rebuilt
-// sooner: call RebuildFilter for that.
+// up to a minute. A filter that is full, misses rows, or was filled by a process with another
+// Capacity is not rebuilt sooner: call RebuildFilter for that.
 //
 // KeepFilter returns an error at once if Options.Filter cannot do this, which
 // bloom.Filter can.

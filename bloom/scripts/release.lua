@@ -1,10 +1,5 @@
--- Releases the lease of a Rebuild.
+-- Releases a lease.
 -- KEYS  1 lease
--- ARGV  1 token, 2 channel, 3 message
--- Gives 1, or 0 if the lease is gone or another Rebuild has it.
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
-end
-redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[2], ARGV[3])
-return 1
+-- ARGV  1 token
+-- Gives 1, or 0 if the lease is gone or somebody else has it.
+return redis.pcall('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0

@@ -1,36 +1,44 @@
--- Puts a generation in use, lets the old one expire, and releases the lease.
--- KEYS  1 record, 2 log, 3 lease of the Rebuild, then checksums and pieces of the new
---       generation, then those of the old one
--- ARGV  1 header, 2 token of the lease, 3 new generation, 4 old one, 5 number of keys of
---       the new one, 6 life in ms, 7 life of the old one in ms, 8 channel, 9 message
+-- Puts a snapshot in use, deletes the old one, shortens the log, and releases the lease.
+-- KEYS  1 record, 2 log, 3 lease, 4 new snapshot, 5 old snapshot
+-- ARGV  1 header, 2 token of the lease, 3 shape of the new snapshot, 4 its pieces, 5 the entry
+--       of the log up to which it goes, 6 pieces of the old one, 7 1 for that of a
+--       Rebuild, 0 for one that must have the shape of the old one, 8 life in ms, 9 how long
+--       the log keeps an entry in ms, 10 channel, 11 message, 12 what that entry holds ("": the
+--       caller does not know)
 -- Gives {"ok"}
---       {"lost"}  the record, the lease or the announcement of the new generation is gone,
---       or another one is there
---       {"stale", current}  the old one is not the one in use
--- Run twice, it finds the new generation in use and gives ok.
-if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
+--       {"lost"}  the record or the lease is gone, or another one is there, or the old snapshot
+--       comes from another Rebuild
+--       {"stale", pieces}  the old snapshot is not the one in use
+--       {"gap"}  the log does not have that entry: it has lost what the snapshot needs
+-- Run twice, it finds the new snapshot in use and gives ok.
+local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape')
+if record[1] ~= ARGV[1] then
   return {'lost'}
 end
-local record = redis.call('HMGET', KEYS[1], 'current', 'next', 'token')
-if record[1] == ARGV[3] then
+if record[2] == ARGV[4] then
   return {'ok'}
 end
-if record[2] ~= ARGV[3] or record[3] ~= ARGV[2] or redis.pcall('GET', KEYS[3]) ~= ARGV[2] then
+if redis.pcall('GET', KEYS[3]) ~= ARGV[2] or (ARGV[7] == '0' and record[3] ~= ARGV[3]) then
   return {'lost'}
 end
-if record[1] ~= ARGV[4] then
-  return {'stale', record[1] or ''}
+if record[2] ~= ARGV[6] then
+  return {'stale', record[2] or ''}
 end
-redis.call('HSET', KEYS[1], 'current', ARGV[3], 'next', '', 'token', '', 'since', whole(now()))
-local last_new = 3 + tonumber(ARGV[5])
-if #KEYS > last_new then
-  redis.pcall('HSET', KEYS[last_new + 1], 'n', '') -- no number: nobody can load the old one any more
+local entry = redis.pcall('XRANGE', KEYS[2], ARGV[5], ARGV[5])[1]
+if not entry or ARGV[12] ~= '' and entry[2][2] ~= ARGV[12] then
+  return {'gap'}
 end
-for i, key in ipairs(KEYS) do
-  if i ~= 3 then
-    redis.call('PEXPIRE', key, i <= last_new and ARGV[6] or ARGV[7])
-  end
+local clock = now()
+redis.call('HSET', KEYS[1], 'shape', ARGV[3], 'pieces', ARGV[4], 'at', ARGV[5])
+redis.call('HDEL', KEYS[1], 'damaged')
+if ARGV[7] == '1' then
+  redis.call('HSET', KEYS[1], 'since', whole(clock))
 end
-redis.call('DEL', KEYS[3])
-redis.call('PUBLISH', ARGV[8], ARGV[9])
+redis.call('UNLINK', KEYS[3], KEYS[5])
+for _, key in ipairs({KEYS[1], KEYS[2], KEYS[4]}) do
+  redis.call('PEXPIRE', key, ARGV[8])
+end
+local _, ms = number(ARGV[5])
+shorten(KEYS[2], math.min(ms - 1, clock - ARGV[9]))
+redis.call('PUBLISH', ARGV[10], ARGV[11])
 return {'ok'}

@@ -20,6 +20,11 @@ type filter interface {
 	MayContain(id string) bool
 }
 
+// A batchFilter has a call for many ids. The others are asked for one after the other.
+type batchFilter interface {
+	MayContainMany(ids []string) []bool
+}
+
 // openFilter opens a filter for a number of ids and one false positive in a hundred.
 func openFilter(contender string, ids int) (filter, error) {
 	switch contender {
@@ -43,6 +48,10 @@ func (f ourFilter) Add(id string) {
 }
 
 func (f ourFilter) MayContain(id string) bool { return f.Filter.MayContain(context.Background(), id) }
+
+func (f ourFilter) MayContainMany(ids []string) []bool {
+	return f.Filter.MayContainMany(context.Background(), ids)
+}
 
 // lockedFilter makes bits-and-blooms, which is for one goroutine, safe for several.
 type lockedFilter struct {

@@ -93,32 +93,3 @@ func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v2 = bits.RotateLeft64(v2, 32)
 	return v0, v1, v2, v3
 }
-
-// A spread lays hashes out over the positions of one generation. Each generation has
-// a spread of its own: an id that somebody has found to pass, by trying, passes only
-// until the next Rebuild. Both factors are odd, so that multiplication by them maps
-// one to one, and the high bits of a product depend on all bits of the hash.
-type spread struct {
-	a, b   uint64
-	size   uint64 // number of positions
-	hashes int    // positions of an id
-}
-
-func newSpread(k key, generation, size uint64, hashes int) spread {
-	h := k.sum("spread\x00" + string(binary.LittleEndian.AppendUint64(nil, generation)))
-	return spread{h.a | 1, h.b | 1, size, hashes}
-}
-
-// start and next give the positions of a hash by double hashing (Kirsch and
-// Mitzenmacher, "Less Hashing, Same Performance"): points at equal distance on a
-// circle of 2^64, scaled to size by multiplication, which takes the high bits and
-// is faster than a remainder.
-func (s *spread) start(h hash) walk { return walk{h.a * s.a, h.b * s.b} }
-
-type walk struct{ at, step uint64 }
-
-func (w *walk) next(s *spread) (position uint64) {
-	position, _ = bits.Mul64(w.at, s.size)
-	w.at += w.step
-	return position
-}

@@ -3,7 +3,6 @@ package bloom
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"math"
 	"testing"
 )
 
@@ -43,43 +42,6 @@ func TestSumIsSipHash(t *testing.T) {
 		got := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, h.a), h.b)
 		if hex.EncodeToString(got) != want {
 			t.Errorf("%d bytes: got %x, want %s", n, got, want)
-		}
-	}
-}
-
-// What instances share must not change from one release to the next.
-func TestPositionsOfASecretAreFixed(t *testing.T) {
-	k, err := newKey([]byte("0123456789abcdef"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSpread(k, 3, 1_000_000, 4)
-	w := s.start(k.sum("product:42"))
-	got := [4]uint64{w.next(&s), w.next(&s), w.next(&s), w.next(&s)}
-	if want := [4]uint64{98729, 560918, 23108, 485297}; got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
-func TestPositionsAreEvenlySpread(t *testing.T) {
-	const size, cells, ids = 1_000_003, 100, 100_000
-	k, _ := newKey(nil)
-	s := newSpread(k, 1, size, 7)
-	var hits [cells]int
-	for i := range ids {
-		w := s.start(k.sum(string(binary.LittleEndian.AppendUint64(nil, uint64(i)))))
-		for range s.hashes {
-			p := w.next(&s)
-			if p >= size {
-				t.Fatalf("position %d of %d", p, size)
-			}
-			hits[p*cells/size]++
-		}
-	}
-	mean := float64(ids*s.hashes) / cells
-	for i, n := range hits {
-		if math.Abs(float64(n)-mean) > 8*math.Sqrt(mean) {
-			t.Errorf("cell %d has %d positions, want about %.0f", i, n, mean)
 		}
 	}
 }
