@@ -1,4 +1,4 @@
-// Package breaker stands in front of a source that may fail, hang or be
+// Package breaker protects a source that may fail, hang or be
 // overloaded, such as a database. It bounds how many calls run at a time and how long
 // each may take, has bursts of calls wait for a place, sheds what it cannot serve in
 // time, and stops calling for a while when too many calls fail.
@@ -34,6 +34,22 @@
 // served in time are, and the others hear at once that they cannot. A call that waits goes
 // on to wait until its turn, its deadline or QueueTimeout, also if functions become slower
 // meanwhile. Nobody is refused by the time of fewer than 64 functions.
+//
+// # The limit
+//
+// How many functions a source can take at a time is hard to know, and changes. With
+// [Options.MinConcurrent] the breaker finds it: now and then, for five to nine times as long as
+// a function takes, it lets half as many run. If they are faster then, too many ran, and the limit falls
+// by as much; if they are not, the limit rises. A source that is slow for other reasons
+// keeps its limit. All processes do so at the same moments, by their clocks, so that those that share a
+// source find its limit together, in about equal shares, without speaking to each other.
+//
+// The limit begins at a quarter of MaxConcurrent, but at 8 if that is less, and within its bounds. It
+// moves only while calls wait for it. It is tried once in 50 to 100 times as long as a function takes (half of that if
+// that is over 100 ms), and once a second at most: the limit of a source whose functions take a second is found in minutes. Functions that fail or
+// are cancelled say nothing; one that makes a batch of queries is one function, and weighs by the logarithm of
+// what it took. Processes need clocks that agree to 15 ms, and some three places each: the source of
+// more processes than that needs a pooler. Stats has the limit of now.
 //
 // # Nested calls
 //

@@ -7,7 +7,7 @@ import (
 
 // Options of a Breaker. The zero value works.
 type Options struct {
-	// Name stands in the text of ErrTimeout, in log lines and in metrics. It may be empty.
+	// Name is in the text of ErrTimeout, in log lines and in metrics. It may be empty.
 	Name string
 
 	// FailureRatio is the share of failures among the calls of Window at which
@@ -19,7 +19,7 @@ type Options struct {
 	// Window is the rolling time over which calls are counted, each at its
 	// start. It must hold MinRequests calls that all run into Timeout, else a
 	// source that only hangs would never open the breaker: at least 2 × Timeout,
-	// and more where MaxConcurrent is below MinRequests. 0: 15 s, or the least
+	// and more where MinConcurrent, or MaxConcurrent without it, is below MinRequests. 0: 15 s, or the least
 	// that is allowed if that is longer; negative is an error.
 	Window time.Duration
 	// Cooldown is how long the breaker stays open before it lets one call try,
@@ -29,6 +29,10 @@ type Options struct {
 
 	// MaxConcurrent is how many functions run at a time, beside nested calls. 0: 64; negative: no limit.
 	MaxConcurrent int
+	// MinConcurrent, if it is set, has the limit move between MinConcurrent and MaxConcurrent: see
+	// "The limit" in the package's comment. It is at most MaxConcurrent, which must not be negative.
+	// 0: the limit is MaxConcurrent; negative is an error.
+	MinConcurrent int
 	// MaxDegraded is how many of them may be loads that a cache makes because its Redis does
 	// not answer, when every process may be loading the same. 0: 16; negative: no limit but
 	// MaxConcurrent.
@@ -53,8 +57,8 @@ type Options struct {
 	Timeout time.Duration
 
 	// IsFailure reports whether an error of the function speaks against the
-	// source; "not found" does not. It is not asked about the end of the
-	// caller's context, which never counts, nor about a panic, a Goexit or
+	// source; "not found" does not. It is not called for the end of the
+	// caller's context, which never counts, nor for a panic, a Goexit or
 	// ErrTimeout, which always do. It may be called concurrently; its panic counts
 	// as the function's. Nil: every error speaks against the source.
 	IsFailure func(error) bool

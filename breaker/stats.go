@@ -11,6 +11,9 @@ type Stats struct {
 	Running int // functions running now, each in a place of MaxConcurrent or nested in one
 	Stuck   int // of these, those whose caller has gone
 	Waiting int // calls waiting for a place
+	// Limit is how many functions may run at a time, beside nested calls: MaxConcurrent, or what
+	// with MinConcurrent has been found. 0: no limit.
+	Limit int
 	// Service is how long the last functions kept their places, the mean by which the queue
 	// refuses calls. 0: none has ended since the breaker was last open.
 	Service time.Duration

@@ -38,7 +38,7 @@ type Options struct {
 
 	// HotKeys is how many keys a cache.Cache counts Gets of, for its TopKeys. Ten times
 	// as many as are to be told apart are enough. Counted keys stay in memory and are
-	// shown to whoever asks, so leave it off where keys are secrets.
+	// shown to whoever looks, so leave it off where keys are secrets.
 	// 0: none; at most 10,000. Negative is an error.
 	HotKeys int
 }

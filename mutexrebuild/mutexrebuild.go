@@ -21,7 +21,7 @@
 // A lease belongs to one acquisition, not to a process: two rebuilds of one
 // process, one before and one after an invalidation, are told apart. It is renewed while the
 // load runs, and ends by itself when its process dies. If a lease is lost, two loads may run;
-// only the one whose lease stands publishes.
+// only the one whose lease is valid publishes.
 //
 // # The hold
 //
@@ -31,7 +31,7 @@
 // # Without Redis
 //
 // A Redis that does not answer three reads in a row is in an outage, for all groups
-// of its client and RedisTimeout: one probe at a time asks it until it answers, every
+// of its client and RedisTimeout: one probe at a time is sent until it answers, every
 // other operation fails at once, and every process loads for itself.
 //
 // An invalidation that Redis did not confirm is an error, and is tried again until
@@ -49,7 +49,7 @@
 // was no room for it; and until it is confirmed, other processes may find the old
 // value. A writer that never invalidates is never noticed. And a lease does not
 // exclude two loads: another begins when an invalidation takes the lease away, when its
-// holder stands still for longer than Options.Lease, and when a caller has waited for
+// holder is paused for longer than Options.Lease, and when a caller has waited for
 // Options.WaitBudget.
 package mutexrebuild
 
@@ -81,7 +81,7 @@ var (
 	ErrGoexit = contain.ErrGoexit
 )
 
-// PanicError is what a load that panicked returns to those who waited for it.
+// PanicError is what a load that panicked returns to the callers that waited for it.
 type PanicError = contain.PanicError
 
 // A Group rebuilds the values of one keyspace. It may be used concurrently. Make
@@ -119,9 +119,9 @@ func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Durati
 }
 
 // Invalidate drops the values of ids and ends every lease of them, in all processes.
-// When it returns nil, nobody who asks afterwards gets what was there before. It
+// When it returns nil, no later caller gets what was there before. It
 // returns ErrUnavailable if Redis did not confirm all of them. Those it goes on to
-// invalidate in the background until Redis does, and until then nobody who asks in
+// invalidate in the background until Redis does, and until then no caller in
 // this process gets what was there before. If only replicas are missing
 // (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
 // value back for the second or so until the next attempt.
@@ -152,7 +152,7 @@ func (g *Group) forget(ids ...string) {
 	}
 }
 
-// Check asks Redis whether the group can work with it: whether it answers as a master of
+// Check tests whether the group can work with its Redis: whether it answers as a master of
 // version 6.2 or later, lets the client run each of the group's commands and hear its
 // messages, has the replicas for Options.WaitReplicas, and has an eviction policy that
 // leaves others' keys alone. It tries the commands on a key of its own, which it takes

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Keyspace says which values a group is about, and how Redis is asked for them.
+// A Keyspace says which values a group is about, and how Redis is called for them.
 // The zero value of every field but Name works.
 type Keyspace struct {
 	// Name is part of the keys' names, the same in all processes that work together.
@@ -29,7 +29,7 @@ type Keyspace struct {
 	// much. 0: not at all; else at least 1 ms. It needs Redis: New logs that it
 	// protects no write without.
 	ReplicaLag time.Duration
-	// Logger gets what the group survives and its callers are not told of, each kind
+	// Logger gets what the group survives and its callers do not learn, each kind
 	// of event once a minute at the most, with ids quoted and cut and without values.
 	// Nil: slog.Default().
 	Logger *slog.Logger
@@ -50,7 +50,8 @@ type Options struct {
 	// QueueTimeout of its breaker together, 10 s by default.
 	WaitBudget time.Duration
 	// ErrorHold is how long the error of a load answers for the key, give or take
-	// a fifth. 0: 250 ms; negative: not at all.
+	// a fifth. A cache doubles it while the loads of the key go on to fail, up to 4 s.
+	// 0: 250 ms; negative: not at all.
 	ErrorHold time.Duration
 	// Hold is how long a key stays closed to publication when the process that
 	// holds it for a write has died. 0: 30 s; at least 1 ms.

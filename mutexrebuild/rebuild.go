@@ -28,7 +28,7 @@ type Load func(ctx context.Context) (data []byte, ttl time.Duration, err error)
 // The errors are those of load, a *PanicError or ErrGoexit if it did not return,
 // ErrLoadTimeout, ErrReentrant, ErrClosed, and that of ctx; never one of Redis: with
 // Redis out of reach, Rebuild loads. An error of load goes to all who wait, and to
-// those who come within Options.ErrorHold.
+// callers that come within Options.ErrorHold.
 func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -2,7 +2,7 @@ package mutexrebuild
 
 // Stats counts what a group has done since it was made.
 type Stats struct {
-	Unknown uint64 // reads, leases and publications of an id that Redis did not answer, or was not asked for
+	Unknown uint64 // reads, leases and publications of an id that Redis did not answer, or that were not sent
 	Foreign uint64 // keys of another type that were met under the names of values, leases and the epoch, and left alone
 	Refused uint64 // loads that an invalidation overtook: not published
 	Waits   uint64 // waits for the lease of another process
@@ -11,8 +11,8 @@ type Stats struct {
 	GaveUp  uint64 // of which ended with the wait budget
 
 	InProcess bool   // there is no Redis: the group was made without one
-	Outages   uint64 // how often Redis, or a node of a cluster, was not asked until it answered again
-	Outage    bool   // it is not asked now: one probe at a time asks it
+	Outages   uint64 // how often Redis, or a node of a cluster, was no longer called until it answered again
+	Outage    bool   // it is not called now, but for one probe at a time
 
 	Unconfirmed int    // invalidations that wait for Redis to confirm them
 	Queued      uint64 // invalidations that Redis did not confirm at once

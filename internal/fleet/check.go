@@ -63,9 +63,9 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		{"commit", commitScript, both, []any{first, "x", 1000, s.channel, wake}, "1"},
 		{"begin", beginScript, both, []any{second, ms, drop, "", 64}, "[granted"},
 		{"commit", commitScript, both, []any{second, "x", 1000, s.channel, gone}, "1"},
-		{"invalidate", invalidateScript, both, []any{hold, 1000, "", s.channel, gone}, "0"},
+		{"invalidate", invalidateScript, both, []any{hold, 1000, "", s.channel, gone, 0}, "0"},
 		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[held"},
-		{"invalidate", invalidateScript, both, []any{"", 0, hold, s.channel, gone}, "0"},
+		{"invalidate", invalidateScript, both, []any{"", 0, hold, s.channel, gone, 1000}, "0"},
 		{"begin", beginScript, both, []any{third, ms, ask, "", 64}, "[granted"},
 		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[wait"},
 		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
@@ -80,10 +80,13 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
 		}
 	}
-	epoch, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { // on the key itself, which it leaves as it is
-		return epochScript.Run(ctx, rdb, redisconn.Call{Keys: []string{s.names.Epoch()}, Args: []any{0, "keep", 0, "", ""}}).Text()
+	reply, err := redisconn.Step(ctx, func(ctx context.Context) ([]any, error) { // on the key itself, which it leaves as it is
+		return epochScript.Run(ctx, rdb, redisconn.Call{Keys: []string{s.names.Clears()}, Args: []any{"look", 0, 0, 0, maxLife.Milliseconds(), "", ""}}).List()
 	})
-	if _, err = s.parseEpoch(epoch, err); err != nil {
+	if err == nil {
+		_, err = s.parseEpoch(reply)
+	}
+	if err != nil {
 		return fmt.Errorf("script epoch: %w", err)
 	}
 	_, err = redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, both[0], 0, 64).Result() })
@@ -107,9 +110,9 @@ func (s *store) tryReplicas(ctx context.Context, rdb redis.UniversalClient) erro
 		return nil
 	}
 	id := "levee-check-" + newToken()
-	call := redisconn.Call{Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id)}}
+	call := redisconn.Call{Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id), 0}}
 	confirmed, err := redisconn.Step(ctx, func(ctx context.Context) (int, error) {
-		_, confirmed, err := s.conn.EvalAndWait(ctx, invalidateScript, []redisconn.Call{call}, s.waitFor, time.Second)
+		_, confirmed, err := s.conn.EvalAndWait(ctx, invalidateScript, []redisconn.Call{call}, redisconn.Confirm{Replicas: s.waitFor, Within: time.Second})
 		return confirmed, err
 	})
 	if err == nil && confirmed < s.waitFor {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,96 +19,209 @@ import (
 
 // Clearing
 //
-// The epoch of a group is the time of its last Clear, by the server's clock in
-// microseconds; 0 if there was none. Redis has it under a key of its own. A value carries
-// the epoch that its process knew before its load began, and counts only where no later one
-// is known. So a Clear writes one key, however many values there are, and they end by
-// their TTL.
+// A Clear ends everything, a ClearTags what has one of some tags. The tags of a group share
+// 65,536 counters, each of which holds the time of its last clear; so what a clear of tags
+// costs does not grow with their number, and it ends by chance one tag in 65,536 too many.
+// Times are those of the server's clock, in microseconds, and each clear of a group is later
+// than all before it.
 //
-// A hit takes one round trip, so it cannot ask for the epoch too: on a cluster that
-// stands on another node. A process knows it as it knows of invalidations:
+// The epoch of a value is the latest clear of anything that its process knew before the load
+// began. The value counts only where no Clear is known that is later than that, nor a clear
+// of one of its tags. So a clear writes one key, however many values there are, and they end
+// by their TTL.
 //
-//   - The process that clears knows it when Clear returns.
-//   - The others are told by message, and read it then. Until a message arrives, they may
-//     answer with what they find in Redis, as with their local tiers.
-//   - While messages do not arrive, a process reads it every half second, and what it
-//     has read counts for a second. Without it no value counts, and every process loads for
+// A hit takes one round trip, so it cannot ask for the clears too: on a cluster they
+// stand on another node. A process knows them as it knows of invalidations:
+//
+//   - The process that clears knows it when its call returns.
+//   - The others are told by message, and read what has changed then. Until a message arrives, they
+//     may answer with what they find in Redis, as with their local tiers.
+//   - While messages do not arrive, a process reads them every half second, and what it
+//     has read counts for a second. Without them no value counts, and every process loads for
 //     itself. So a process that is cut off from messages alone is a second behind at most, from
 //     the moment that it notices (three heartbeats).
-//   - It is read once more before messages are relied on: at the start and after each gap.
+//   - They are read once more before messages are relied on: at the start and after each gap.
 //
 // Redis may lose the key, by eviction or in a failover. Every process reads it now and then,
-// and puts the epoch that it knows back if that is higher. Epochs are times, so that
-// one that begins after such a loss is still higher than those that values carry.
+// however many messages name what has changed meanwhile, and puts back what it knows. A key
+// that nobody can put back whole has a floor, the time from which on it is complete: what has
+// tags and an earlier epoch does not count, since one of them may have been cleared. Epochs are
+// times, so that one that begins after such a
+// loss is still higher than those that values carry.
 
 const (
-	pollEpoch  = 500 * time.Millisecond // between two reads of the epoch while messages do not arrive
-	epochFresh = time.Second            // for how long one that was read then counts
-	touchEpoch = 30 * time.Second       // between two reads while they do
-	// maxLife is the longest life of a key in Redis. The epoch has to outlive every
+	pollEpoch  = 500 * time.Millisecond // between two reads of the clears while messages do not arrive
+	epochFresh = time.Second            // for how long what was read then counts
+	touchEpoch = 30 * time.Second       // between two reads while they do, and as long again for each touchSize counters
+	touchSize  = 1000                   // so that a large hash takes Redis little more time than a small one
+	// maxLife is the longest life of a key in Redis. A clear has to outlive every
 	// value from before it.
 	maxLife = 366 * 24 * time.Hour
 )
 
 // errEpoch reports that a value was read and may be from before a Clear.
-var errEpoch = errors.New("levee: the epoch of the cache cannot be read")
+var errEpoch = errors.New("levee: what was cleared of the cache cannot be read")
 
-// An epoch is what a process knows of the epoch of a group.
+// tagCounters is how many counters the tags of a group share.
+const tagCounters = 1 << 16
+
+// counterOf is the number of the counter of a tag, whose digest is given.
+func counterOf(tag uint32) uint16 { return uint16(tag) }
+
+// An epoch is what a process knows of the clears of a group.
 type epoch struct {
-	read    func() (uint64, error) // from Redis; nil without Redis
-	cleared func()                 // called when the epoch has risen
-	lag     time.Duration          // Keyspace.ReplicaLag
+	read    func(complete uint64, wanted []uint16) (clears, error) // from Redis; nil without Redis
+	cleared func()                                                 // called when a Clear is learned of
+	lag     time.Duration                                          // Keyspace.ReplicaLag
 	closing context.Context
 	work    sync.WaitGroup
-	made    time.Time
 
-	known atomic.Uint64
-	since atomic.Int64 // when known was learned, in nanoseconds since made
-	heard atomic.Bool  // messages arrive, and known was read since they do
+	known  atomic.Uint64 // the last Clear
+	floor  atomic.Uint64 // what has tags and an earlier epoch does not count
+	latest atomic.Uint64 // clear of anything
+	tagged atomic.Uint64 // the latest clear of tags, 0 if there was none
+	tags   atomic.Pointer[[tagCounters]atomic.Uint64]
+	heard  atomic.Bool // messages arrive, and all clears were read since they do
 
 	mu         sync.Mutex // guards what follows
+	recent     []learned  // of the last lag, oldest first
 	subscribed bool
 	live       bool
-	gaps       int           // how often messages may have been missed
-	clears     int           // how often a message has told of a Clear
-	began      time.Time     // when the last read that was answered began
-	until      time.Time     // known counts until then, if it is not heard
-	done       chan struct{} // closed when the epoch has been read, or could not be
-	kick       chan struct{} // wakes the reading goroutine
-	running    bool          // the reading goroutine
-	touch      *time.Timer   // starts it again
+	gaps       int             // how often messages may have been missed
+	clears     int             // how often a message has told of a Clear
+	complete   uint64          // every clear up to this one is known
+	changed    map[uint16]bool // counters of which a message has told, and which have not been read since
+	began      time.Time       // when the last read that was answered began
+	until      time.Time       // what is known counts until then, if it is not heard
+	done       chan struct{}   // closed when the clears have been read, or could not be
+	kick       chan struct{}   // wakes the reading goroutine
+	running    bool            // the reading goroutine
+	touch      *time.Timer     // starts it again
+	size       int             // how many counters Redis had when all were read
+	due        time.Time       // when all are to be read again, however many messages come meanwhile
+}
+
+// A learned is a clear, and when this process has learned of it.
+type learned struct {
+	clear uint64
+	at    time.Time
+}
+
+// clears is what Redis knows.
+type clears struct {
+	clear, floor, latest uint64
+	counters             []counter // those that were asked for, or all
+}
+
+// A counter is the last clear of the tags that share it.
+type counter struct {
+	number uint16
+	clear  uint64
 }
 
 func newEpoch(closing context.Context, lag time.Duration, cleared func()) *epoch {
-	return &epoch{closing: closing, lag: lag, cleared: cleared, made: time.Now(), done: make(chan struct{}), kick: make(chan struct{}, 1)}
+	return &epoch{closing: closing, lag: lag, cleared: cleared, changed: map[uint16]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
 }
 
 // ofLoad is the epoch of a load that begins now. While replicas of the source may lag
-// behind a Clear, what is loaded must not outlive it.
+// behind a clear, what is loaded must not outlive it.
 func (e *epoch) ofLoad() uint64 {
-	known := e.known.Load()
-	if e.lag > 0 && known > 0 && time.Since(e.made)-time.Duration(e.since.Load()) < e.lag {
-		return known - 1
+	if e.lag == 0 {
+		return e.latest.Load()
 	}
-	return known
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forgetRecent()
+	if len(e.recent) > 0 {
+		return e.recent[0].clear - 1
+	}
+	return e.latest.Load()
 }
 
-// learn takes note of an epoch that is or was the present one.
-func (e *epoch) learn(present uint64) {
-	e.mu.Lock()
-	risen := present > e.known.Load()
-	if risen {
-		e.since.Store(int64(time.Since(e.made))) // before known, which others read without the lock
-		e.known.Store(present)
+// forgetRecent forgets the clears that lagging replicas have by now. The caller holds e.mu.
+func (e *epoch) forgetRecent() {
+	e.recent = slices.DeleteFunc(e.recent, func(l learned) bool { return time.Since(l.at) >= e.lag })
+}
+
+// ends reports whether a clear that is known ends what has this epoch and tags.
+func (e *epoch) ends(epoch uint64, tags []uint32) bool {
+	if epoch < e.known.Load() || len(tags) > 0 && epoch < e.floor.Load() {
+		return true
 	}
+	if epoch >= e.tagged.Load() {
+		return false
+	}
+	all := e.tags.Load()
+	return slices.ContainsFunc(tags, func(tag uint32) bool { return epoch < all[counterOf(tag)].Load() })
+}
+
+// learn takes note of clears that Redis knows or knew.
+func (e *epoch) learn(c clears) { e.note(func() clears { return c }) }
+
+// note takes note of clears. It calls what with e.mu held.
+func (e *epoch) note(what func() clears) {
+	e.mu.Lock()
+	c, was := what(), e.floor.Load()
+	for _, counter := range c.counters {
+		e.learnCounter(counter)
+	}
+	if raise(&e.floor, c.floor) && was > 0 { // what is in the local tier may have to be looked at
+		e.allCounters()
+		raise(&e.tagged, c.floor)
+	}
+	risen := c.clear > e.known.Load()
+	if c.latest > c.floor && c.latest > e.latest.Load() && e.lag > 0 {
+		e.forgetRecent() // else a process that never loads would remember them all
+		e.recent = append(e.recent, learned{c.latest, time.Now()})
+	}
+	raise(&e.latest, c.latest)
+	raise(&e.known, c.clear) // last: whoever sees it finds the rest
 	e.mu.Unlock()
 	if risen && e.cleared != nil {
 		e.cleared() // after known: what is read from now on is judged by it
 	}
 }
 
-// sure waits until the epoch is known well enough to judge what was just read from
-// Redis, or reports that it cannot be known.
+// clearHere clears without Redis: everything or, if there are any, the counters of numbers.
+func (e *epoch) clearHere(numbers ...uint16) {
+	e.note(func() clears {
+		now := clears{latest: e.latest.Load() + 1}
+		if len(numbers) == 0 {
+			now.clear = now.latest
+		}
+		for _, n := range numbers {
+			now.counters = append(now.counters, counter{n, now.latest})
+		}
+		return now
+	})
+}
+
+func (e *epoch) learnCounter(c counter) {
+	if c.clear > 0 {
+		raise(&e.allCounters()[c.number], c.clear)
+		raise(&e.tagged, c.clear)
+	}
+}
+
+// allCounters makes the counters if there are none. The caller holds e.mu.
+func (e *epoch) allCounters() *[tagCounters]atomic.Uint64 {
+	if e.tags.Load() == nil {
+		e.tags.Store(new([tagCounters]atomic.Uint64))
+	}
+	return e.tags.Load()
+}
+
+// raise stores n if it is more, and reports whether it is. The caller holds e.mu.
+func raise(to *atomic.Uint64, n uint64) bool {
+	if n <= to.Load() {
+		return false
+	}
+	to.Store(n)
+	return true
+}
+
+// sure waits until the clears are known well enough to judge what was just read from
+// Redis, or reports that they cannot be known.
 func (e *epoch) sure(ctx context.Context) error {
 	if e.heard.Load() || e.read == nil {
 		return nil
@@ -131,7 +247,7 @@ func (e *epoch) sure(ctx context.Context) error {
 	return errEpoch
 }
 
-// readSince reports whether the epoch is known well enough, or was read since. If not,
+// readSince reports whether the clears are known well enough, or were read since. If not,
 // the channel is closed at the end of the next read.
 func (e *epoch) readSince(since time.Time) (bool, <-chan struct{}) {
 	e.mu.Lock()
@@ -145,6 +261,18 @@ func (e *epoch) risen() {
 		e.clears++
 		e.until = time.Time{}
 	})
+}
+
+// tagsCleared handles a message that tells of a clear of tags. Unlike after a Clear, values
+// go on to be served meanwhile, as they were until the message came.
+func (e *epoch) tagsCleared(numbers []uint16) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range numbers {
+		e.changed[n] = true
+	}
+	e.start()
+	wait.Wake(e.kick)
 }
 
 // missed handles a gap in the messages, with which a subscription begins.
@@ -161,7 +289,7 @@ func (e *epoch) setLive(live bool) {
 // failed handles the end of a connection: the next one has to subscribe again.
 func (e *epoch) failed() { e.change(func() { e.subscribed = false }) }
 
-// change notes something about the messages, after which the epoch has to be read.
+// change notes something about the messages, after which the clears have to be read.
 func (e *epoch) change(note func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,7 +302,7 @@ func (e *epoch) change(note func()) {
 	}
 }
 
-// begin has the epoch read for the first time.
+// begin has the clears read for the first time.
 func (e *epoch) begin() { e.change(func() {}) }
 
 // start starts the reading goroutine. The caller holds e.mu.
@@ -189,7 +317,7 @@ func (e *epoch) start() {
 	e.work.Go(e.follow)
 }
 
-// follow reads the epoch again and again, until messages tell of its changes.
+// follow reads the clears again and again, until messages tell of their changes.
 func (e *epoch) follow() {
 	for !e.look() {
 		timer := time.NewTimer(pollEpoch)
@@ -202,12 +330,18 @@ func (e *epoch) follow() {
 	}
 }
 
-// look reads the epoch and reports whether that is enough for now.
+// look reads the clears and reports whether that is enough for now.
 func (e *epoch) look() (enough bool) {
 	e.mu.Lock()
-	gaps, clears, began := e.gaps, e.clears, time.Now()
+	gaps, told, complete, began := e.gaps, e.clears, e.complete, time.Now()
+	wanted := slices.Collect(maps.Keys(e.changed))
+	clear(e.changed)
+	part := e.heard.Load() && len(wanted) > 0 && began.Before(e.due)
+	if part { // messages name all that has changed
+		complete = math.MaxInt64
+	}
 	e.mu.Unlock()
-	present, err := e.read()
+	present, err := e.read(complete, wanted)
 	if err == nil {
 		e.learn(present)
 	}
@@ -215,16 +349,27 @@ func (e *epoch) look() (enough bool) {
 	defer e.mu.Unlock()
 	if err == nil {
 		e.began = began
-		if clears == e.clears {
+		if !part && present.latest > e.complete {
+			e.complete, e.size = present.latest, len(present.counters)
+		}
+		if told == e.clears {
 			e.until = began.Add(epochFresh)
 		}
 		e.heard.Store(gaps == e.gaps && e.subscribed && e.live)
+	} else if len(wanted) > 0 {
+		e.heard.Store(false)
+		for _, n := range wanted {
+			e.changed[n] = true
+		}
+	}
+	if !part {
+		e.due = began.Add(touchEpoch * time.Duration(1+e.size/touchSize))
 	}
 	close(e.done)
 	e.done = make(chan struct{})
-	e.running = !e.heard.Load() && e.closing.Err() == nil
+	e.running = (!e.heard.Load() || len(e.changed) > 0) && e.closing.Err() == nil
 	if !e.running && e.closing.Err() == nil {
-		e.touch = time.AfterFunc(touchEpoch, func() {
+		e.touch = time.AfterFunc(time.Until(e.due), func() {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.start()
@@ -243,77 +388,150 @@ func (e *epoch) close() {
 	e.work.Wait()
 }
 
-// readEpoch reads the epoch, and puts the one that this process knows back if Redis has
-// lost it.
-func (s *store) readEpoch() (uint64, error) {
-	text, err := s.conn.Read(s.closing, s.names.Epoch(), 31)
-	s.logSurvived(s.closing, err)
-	if err != nil {
-		return 0, err
+// readEpoch reads what has been cleared, all counters if there were clears after complete, and
+// puts back what this process knows if Redis has lost it.
+func (s *store) readEpoch(complete uint64, wanted []uint16) (clears, error) {
+	more := make([]any, len(wanted))
+	for i, n := range wanted {
+		more[i] = int(n)
 	}
-	present, err := strconv.ParseUint(string(text), 10, 53)
-	if err != nil {
-		present = 0 // there is none, or it was overwritten, and so is lost
+	present, err := s.evalEpoch(s.closing, "look", complete, "", more...)
+	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
+		return clears{}, nil
 	}
-	known := s.epoch.known.Load()
-	if present >= known {
+	if err != nil {
+		return present, err
+	}
+	lost := s.epoch.lost(present, present.latest > complete)
+	if present.floor > 0 && present.clear >= s.epoch.known.Load() && present.latest >= s.epoch.latest.Load() && len(lost) == 0 {
 		return present, nil
 	}
-	present, err = s.raiseEpoch(s.closing, "keep")
-	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
-		return known, nil
+	floor := uint64(0)
+	if s.epoch.heard.Load() && len(wanted) == 0 { // else there may be clears that this process does not know
+		floor = s.epoch.floor.Load()
 	}
-	return present, err
+	return s.keepEpoch(present, floor, lost)
 }
 
-// raiseEpoch begins another epoch ("clear"), or puts back the one that is known ("keep").
-func (s *store) raiseEpoch(ctx context.Context, how string) (uint64, error) {
-	replies, errs := s.evalConfirmed(ctx, epochScript, redisconn.Call{
-		Keys: []string{s.names.Epoch()},
-		Args: []any{s.epoch.known.Load(), how, maxLife.Milliseconds(), s.channel, s.message(cleared, "")},
-	})
-	if !done(errs[0]) {
-		return 0, errs[0]
+// lost are the counters, each with its time, that this process knows and Redis, which has present,
+// does not. If those of present are not all that Redis has, they are the ones that are later than
+// whatever it has.
+//
+//	the old server          a process             the new server
+//	clears a, at 5          knows of it
+//	fails                                         has the clears up to 4
+//	                                              clears b, at 6, for another process
+//	                        reads: the latest is later than 5, and yet a is lost
+func (e *epoch) lost(present clears, whole bool) (more []any) {
+	all := e.tags.Load()
+	whole = whole || present.floor == 0
+	if all == nil || !whole && present.latest >= e.latest.Load() { // no counter is later than that: 65,536 looks less for each message
+		return nil
 	}
-	present, err := s.parseEpoch(replies[0].Text())
+	there, least := map[uint16]uint64{}, present.latest
+	if whole {
+		least = 0
+		for _, c := range present.counters {
+			there[c.number] = c.clear
+		}
+	}
+	for n := range all {
+		if at := all[n].Load(); at > least && at > there[uint16(n)] {
+			more = append(more, n, at)
+		}
+	}
+	return more
+}
+
+// keepEpoch puts back what Redis, which has present, has lost. From floor on the knowledge of this
+// process is complete; 0: it may have missed clears.
+func (s *store) keepEpoch(present clears, floor uint64, lost []any) (clears, error) {
+	kept, err := s.evalEpoch(s.closing, "keep", floor, s.message(cleared, ""), lost...)
+	kept.counters = append(kept.counters, present.counters...)
+	return kept, err
+}
+
+// evalEpoch runs epoch.lua. Reading needs no replica's word.
+func (s *store) evalEpoch(ctx context.Context, how string, complete uint64, message string, more ...any) (present clears, err error) {
+	call := redisconn.Call{
+		Keys: []string{s.names.Clears()},
+		Args: append([]any{how, s.epoch.latest.Load(), s.epoch.known.Load(), complete, maxLife.Milliseconds(), s.channel, message}, more...),
+	}
+	var replies []redisconn.Reply
+	errs := []error{nil}
+	if how == "look" {
+		replies = s.conn.Eval(ctx, epochScript, []redisconn.Call{call}, nil)
+	} else if replies, errs = s.evalConfirmed(ctx, epochScript, call); !done(errs[0]) {
+		return clears{}, errs[0]
+	}
+	reply, err := replies[0].List()
+	s.logSurvived(ctx, err)
+	if err == nil {
+		present, err = s.parseEpoch(reply)
+	}
 	return present, errors.Join(errs[0], err)
 }
 
 // parseEpoch reads a reply of epoch.lua.
-func (s *store) parseEpoch(text string, err error) (uint64, error) {
-	switch {
-	case err != nil:
-		return 0, err
-	case text == "":
+func (s *store) parseEpoch(reply []any) (present clears, err error) {
+	if len(reply) == 0 {
 		s.foreign.Add(1)
-		s.log.Error("a key of another type stands where the epoch of a cache belongs, and is left alone: Clear does not work", "key", s.names.Epoch())
-		return 0, fmt.Errorf("%w stands at %q", errForeign, s.names.Epoch())
+		s.log.Error("a key of another type stands where the clears of a cache belong, and is left alone: Clear and ClearTags do not work", "key", s.names.Clears())
+		return clears{}, fmt.Errorf("%w stands at %q", errForeign, s.names.Clears())
 	}
-	return strconv.ParseUint(text, 10, 64)
+	fields := make([]uint64, len(reply))
+	for i := range reply {
+		text, _ := reply[i].(string)
+		if fields[i], err = strconv.ParseUint(text, 10, 53); err != nil && (i < 3 || i%2 == 0) {
+			return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+		}
+	}
+	if len(fields) < 3 || len(fields)%2 == 0 {
+		return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+	}
+	present = clears{clear: fields[0], floor: fields[1], latest: fields[2]}
+	for i := 3; i < len(fields); i += 2 {
+		name, _ := reply[i].(string)
+		if n, err := strconv.ParseUint(name, 10, 16); err == nil { // else one of c, f and l
+			present.counters = append(present.counters, counter{uint16(n), fields[i+1]})
+		}
+	}
+	return present, nil
 }
 
-// clear begins another epoch. One that is not confirmed is tried again in the background,
-// and until then this process leaves Redis alone.
-func (s *store) clear(ctx context.Context) error {
-	targets, began := []target{{clear: true}}, s.pending.now()
-	err := s.clearOnce(ctx)
-	s.pending.settle(targets, began, []error{err})
-	s.pending.add(targets, []error{err})
-	return s.unavailable(ctx, "clear", nil, err)
+// clear ends everything, or what has one of the tags of numbers. What is not confirmed is
+// tried again in the background, and until then this process leaves Redis alone.
+func (s *store) clear(ctx context.Context, what string, targets ...target) error {
+	began := s.pending.now()
+	err := s.clearOnce(ctx, targets)
+	errs := slices.Repeat([]error{err}, len(targets))
+	s.pending.settle(targets, began, errs)
+	s.pending.add(targets, errs)
+	return s.unavailable(ctx, what, nil, err)
 }
 
-func (s *store) clearOnce(ctx context.Context) error {
-	present, err := s.raiseEpoch(ctx, "clear")
-	if present > 0 {
+// clearOnce clears everything, which is one target, or the tags of several.
+func (s *store) clearOnce(ctx context.Context, targets []target) error {
+	how, more, numbers := "clear", []any(nil), ""
+	if targets[0].id != "" {
+		how = "tags"
+		names := make([]string, len(targets))
+		for i, t := range targets {
+			names[i], more = t.id, append(more, t.id)
+		}
+		numbers = strings.Join(names, ",")
+	}
+	present, err := s.evalEpoch(ctx, how, 0, s.message(cleared, numbers), more...)
+	if present.latest > 0 {
 		s.epoch.learn(present)
 	}
 	return err
 }
 
-// retry tries invalidations and Clears again that Redis has not confirmed.
+// retry tries invalidations and clears again that Redis has not confirmed.
 func (s *store) retry(ctx context.Context, targets []target) []error {
 	if i := slices.IndexFunc(targets, func(t target) bool { return t.clear }); i >= 0 {
-		errs := []error{s.clearOnce(ctx)} // the only one: all Clears are one target
+		errs := []error{s.clearOnce(ctx, targets[i:i+1])}
 		errs = append(s.retry(ctx, targets[:i]), errs...)
 		return append(errs, s.retry(ctx, targets[i+1:])...)
 	}

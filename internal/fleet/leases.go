@@ -41,6 +41,7 @@ const (
 type Grant struct {
 	Verdict   Verdict       // says which of the others are set
 	Lease     Lease         // Granted
+	Stands    bool          // Granted: what Ask.Seen is was still there then
 	Value     Value         // Found
 	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed; Held: how long the first of its holds does at the most
 }

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,7 +18,7 @@ import (
 const (
 	invalidated = 'i' // its value and its lease are gone
 	wakeUp      = 'w' // its lease has ended, and somebody waits
-	cleared     = 'c' // none: the epoch has risen. Whoever hears it reads how far
+	cleared     = 'c' // none: everything has been cleared, or the counters that it names. Whoever hears it reads how far
 )
 
 // message is a kind, the group that sends it, and an id.
@@ -63,7 +65,7 @@ func (s *subscription) receive(message string) {
 	failpoint.At("message")
 	kind, from, id := message[0], message[1:sender], message[sender:]
 	if kind == cleared && from != s.self {
-		s.epoch.risen()
+		s.cleared(id)
 		return
 	}
 	// This group's own invalidations have been handled where they were made.
@@ -74,6 +76,20 @@ func (s *subscription) receive(message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wakeAll(s.waiters[id])
+}
+
+// cleared handles a message of a clear, with the numbers of the counters that are cleared.
+func (s *subscription) cleared(names string) {
+	var numbers []uint16
+	for name := range strings.SplitSeq(names, ",") {
+		n, err := strconv.ParseUint(name, 10, 16)
+		if err != nil { // there is none: it is a Clear
+			s.epoch.risen()
+			return
+		}
+		numbers = append(numbers, uint16(n))
+	}
+	s.epoch.tagsCleared(numbers)
 }
 
 // missed handles a gap in the messages: any id may have been invalidated, and any

@@ -52,7 +52,8 @@ const (
 var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
 
 // A target is an invalidation of an id, and the hold to lift with it, "" for none. Or it
-// is a Clear, which blocks every id.
+// is a clear, which blocks every id: of everything or, if there is an id, of the tags whose
+// counter has this number.
 type target struct {
 	id, lift string
 	clear    bool

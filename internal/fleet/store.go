@@ -112,7 +112,7 @@ func (s *store) down(id string) bool {
 // nodeOf returns the Outage of the node that has a target.
 func (s *store) nodeOf(t target) *redisconn.Outage {
 	if t.clear {
-		return s.conn.OutageOf(s.names.Epoch())
+		return s.conn.OutageOf(s.names.Clears())
 	}
 	return s.conn.OutageOf(s.key(t.id))
 }
@@ -290,6 +290,8 @@ func parseGrant(r redisconn.Reply) (grant Grant, foreign int64, err error) {
 		switch what := reply[0]; {
 		case what == "granted" && isNumber:
 			return Grant{Verdict: Granted}, n, nil
+		case what == "stands" && isNumber:
+			return Grant{Verdict: Granted, Stands: true}, n, nil
 		case what == "foreign" && isNumber:
 			return Grant{}, n, nil
 		case what == "wait" && isNumber:

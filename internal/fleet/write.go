@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
@@ -67,29 +69,66 @@ func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 	return g.leases.invalidate(ctx, ids, holds{})
 }
 
+// Expire is Invalidate that leaves values in Redis for life at the most, with a mark in the header
+// of package cache. Values without that header it drops. What Redis does not confirm is
+// invalidated in the background.
+func (g *Group) Expire(ctx context.Context, life time.Duration, ids ...string) error {
+	return g.leases.invalidate(ctx, ids, holds{soft: life})
+}
+
 // Clear ends what is known of every id, in all processes. It writes one key of Redis, and
-// what it ends stays there until its TTL. That is for owners who put [Group.Epoch] into their
-// values and compare.
+// what it ends stays there until its TTL. That is for owners who put [Group.LoadEpoch] into
+// their values and ask [Group.Cleared].
 //
 // When Clear returns nil, no value that this process reads afterwards counts, from
 // wherever it comes, if its load began before. Other processes follow when the message
 // arrives, or within a second of having noticed that messages do not. After ErrUnavailable Clear
 // is tried again until Redis confirms it, and until then this process leaves Redis alone,
-// unless somebody else's key stands where the epoch belongs: then Clear does nothing until it is gone.
+// unless somebody else's key stands where clears belong: then Clear does nothing until it is gone.
 func (g *Group) Clear(ctx context.Context) error {
 	if g.redis == nil {
-		g.epoch.learn(g.epoch.known.Load() + 1)
+		g.epoch.clearHere()
 		return nil
 	}
-	return g.redis.clear(ctx)
+	return g.redis.clear(ctx, "clear", target{clear: true})
 }
 
-// Epoch returns the present epoch, as far as this process knows. A value that carries a
-// lower one does not count.
-func (g *Group) Epoch() uint64 { return g.epoch.known.Load() }
+// ClearTags is Clear of what has one of tags, which are given by their digests. It
+// writes one key, whatever it ends. By chance it ends what has one other tag in 65,536.
+func (g *Group) ClearTags(ctx context.Context, tags ...uint32) error {
+	numbers := make([]uint16, len(tags))
+	for i, tag := range tags {
+		numbers[i] = counterOf(tag)
+	}
+	slices.Sort(numbers)
+	switch numbers = slices.Compact(numbers); {
+	case len(numbers) == 0:
+		return nil
+	case g.redis == nil:
+		g.epoch.clearHere(numbers...)
+		return nil
+	}
+	targets := make([]target, len(numbers))
+	for i, n := range numbers {
+		targets[i] = target{id: strconv.Itoa(int(n)), clear: true}
+	}
+	return g.redis.clear(ctx, "clear tags", targets...)
+}
+
+// Cleared reports whether a clear that this process knows ends a value that has this epoch
+// and these tags.
+func (g *Group) Cleared(epoch uint64, tags []uint32) bool { return g.epoch.ends(epoch, tags) }
+
+// ClearedSince reports whether a clear of anything is known that is later than epoch: for
+// Keyspace.ReplicaLag after one that is so of [Group.LoadEpoch].
+func (g *Group) ClearedSince(epoch uint64) bool { return epoch < g.epoch.latest.Load() }
+
+// TagsCleared is the time of the latest clear of tags that this process knows, 0 if there
+// was none: a value with that epoch or a later one has not been ended by any.
+func (g *Group) TagsCleared() *atomic.Uint64 { return &g.epoch.tagged }
 
 // LoadEpoch returns the epoch that a value carries whose load begins now. For
-// Keyspace.ReplicaLag after a Clear that is one that does not count.
+// Keyspace.ReplicaLag after a clear that is one that does not count.
 func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
 // Hold drops the values of ids and keeps anybody from publishing new ones until
@@ -108,6 +147,7 @@ type holds struct {
 	place string        // the hold to place
 	life  time.Duration // of the hold to place
 	lift  string        // the hold to lift
+	soft  time.Duration // values are marked, and stay for so long at the most; 0: they are dropped
 }
 
 // withReplicaLag adds to h the hold that follows an invalidation.
@@ -240,7 +280,7 @@ func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls
 		return nil, redisconn.ErrOutage
 	}
 	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]redisconn.Reply, error) {
-		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, s.waitFor, s.space.RedisTimeout)
+		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, redisconn.Confirm{Replicas: s.waitFor, Within: s.space.RedisTimeout})
 		if err == nil && confirmed < s.waitFor {
 			err = redisconn.TooFew(confirmed, s.waitFor)
 		}
@@ -289,7 +329,7 @@ func (s *store) drop(ctx context.Context, targets []target, h holds) []error {
 	for i, t := range targets {
 		calls[i] = redisconn.Call{
 			Keys: s.allKeys(t.id),
-			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id)},
+			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id), inRedis(h.soft)},
 		}
 	}
 	replies, errs := s.evalConfirmed(ctx, invalidateScript, calls...)

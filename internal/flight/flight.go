@@ -57,6 +57,12 @@
 // caller who wants b joins it. Two flights of an id may run at one time, and the lease
 // lets one of them load.
 //
+// # Strict callers
+//
+// A caller who does not take what the others take, such as an old value, joins with strict. Strict
+// callers have flights of their own, and held errors: nobody else waits for their loads. What a
+// flight brings may still be no answer for one of its callers, who joins again then.
+//
 // # Re-entrance
 //
 // A load that asks for its own id would wait for itself. [Group.Loading] marks the
@@ -92,21 +98,31 @@ type Group[R any] struct {
 	errorHold time.Duration
 
 	mu      sync.Mutex // guards what follows, and the fields of flights that say so
-	flights map[string]*Flight[R]
-	nested  map[string]*Flight[R] // those of nested callers
-	held    map[string]*heldError
+	plain   side[R]
+	strict  side[R]         // of strict callers
 	alone   map[string]bool // ids of the flights of Alone that run
 	running int             // flights without their Finish
 	closed  bool
 	idle    chan struct{} // closed when the group is closed and no flight runs
 }
 
+// A side has the flights that a kind of callers share, by id, and the errors that are held for them.
+type side[R any] struct {
+	flights map[string]*Flight[R]
+	nested  map[string]*Flight[R] // those of nested callers
+	held    map[string]*heldError
+}
+
+func newSide[R any]() side[R] {
+	return side[R]{map[string]*Flight[R]{}, map[string]*Flight[R]{}, map[string]*heldError{}}
+}
+
 // NewGroup makes a Group that holds an error for errorHold, give or take a fifth;
 // negative: not at all.
 func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	return &Group[R]{
-		errorHold: errorHold, flights: map[string]*Flight[R]{}, nested: map[string]*Flight[R]{},
-		held: map[string]*heldError{}, alone: map[string]bool{}, idle: make(chan struct{}),
+		errorHold: errorHold, plain: newSide[R](), strict: newSide[R](),
+		alone: map[string]bool{}, idle: make(chan struct{}),
 	}
 }
 
@@ -116,7 +132,8 @@ func NewGroup[R any](errorHold time.Duration) *Group[R] {
 type Flight[R any] struct {
 	ID    string
 	group *Group[R]
-	among map[string]*Flight[R] // that others can join: the group's flights or nested; nil: made by Alone or Apart
+	side  *side[R]
+	among map[string]*Flight[R] // that others can join: the side's flights or nested; nil: made by Alone or Apart
 	alone bool                  // made by Alone
 	apart bool                  // made by Apart
 
@@ -130,6 +147,8 @@ type Flight[R any] struct {
 	deadline   time.Time     // the latest of the callers'
 	patient    bool          // a caller has none
 	fallback   bool          // a caller had one when it joined
+	failed     bool          // see Failed
+	retryAfter time.Duration
 
 	// Written once by Finish before over is true, read only after that.
 	over   atomic.Bool
@@ -247,6 +266,9 @@ func (f *Flight[R]) TakeBack(number int) {
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
+	if err == nil {
+		f.succeeded()
+	}
 	switch {
 	case err != nil:
 		f.holdError(err, false)
@@ -282,7 +304,7 @@ func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
 	}
 	delete(f.among, f.ID)
 	if f.joined > f.decidedAt {
-		next = g.open(f.ID, f.among, anew[R]())
+		next = g.open(f.ID, f.side, f.among, anew[R]())
 		f.inherit(next)
 	}
 	f.result, f.err, f.next = result, err, next
@@ -319,7 +341,7 @@ func (g *Group[R]) ended() {
 func (g *Group[R]) Joined(id string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if f := g.flights[id]; f != nil {
+	if f := g.plain.flights[id]; f != nil {
 		return f.joined
 	}
 	return 0

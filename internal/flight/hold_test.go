@@ -3,6 +3,7 @@ package flight_test
 import (
 	"errors"
 	"io"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,10 +142,10 @@ func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 		c.Flight.Refuse(io.EOF)
 		now(t, c, answer{"", true, io.EOF})
 		fresh := func() *run { return &run{} }
-		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); !errors.Is(err, io.EOF) {
+		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the refusal", err)
 		}
-		without, opened, err := g.JoinIn(t.Context(), "id", false, fresh)
+		without, opened, err := g.JoinIn(t.Context(), "id", false, false, fresh)
 		if err != nil || !opened {
 			t.Fatalf("without one: got %v, %v, want a flight", opened, err)
 		}
@@ -179,12 +180,12 @@ func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		fresh := func() *run { return &run{} }
-		c, _, err := g.JoinIn(t.Context(), "id", true, fresh)
+		c, _, err := g.JoinIn(t.Context(), "id", false, true, fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Flight.Finish("", io.EOF, nil)
-		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); !errors.Is(err, io.EOF) {
+		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the held error", err)
 		}
 		if held(t, g, "id") {
@@ -199,12 +200,12 @@ func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		fresh := func() *run { return &run{} }
-		first, _, err := g.JoinIn(t.Context(), "id", false, fresh)
+		first, _, err := g.JoinIn(t.Context(), "id", false, false, fresh)
 		if err != nil {
 			t.Fatal(err)
 		}
 		first.Flight.Decide()
-		if _, _, err := g.JoinIn(t.Context(), "id", true, fresh); err != nil { // too late for the first
+		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); err != nil { // too late for the first
 			t.Fatal(err)
 		}
 		next := first.Flight.Finish("v", nil, nil)
@@ -250,13 +251,223 @@ func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup[string](errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
-		c, opened, err := g.JoinIn(t.Context(), "id", true, func() *run { return &run{} })
+		c, opened, err := g.JoinIn(t.Context(), "id", false, true, func() *run { return &run{} })
 		if err != nil || !opened {
 			t.Fatalf("got %v, %v, want a flight", opened, err)
 		}
 		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
-		if _, _, err := g.JoinIn(t.Context(), "id", true, func() *run { return &run{} }); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := g.JoinIn(t.Context(), "id", false, true, func() *run { return &run{} }); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the held error is %v", err)
+		}
+	})
+}
+
+// failAfter runs a flight whose load fails and asks to be left alone.
+func failAfter(t *testing.T, g *group, id string, after time.Duration) {
+	t.Helper()
+	c, _, err := g.Join(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Flight.Failed(after)
+	c.Flight.Finish("", io.EOF, nil)
+}
+
+// An error that says when to come again is held until then, and a little longer so that not all
+// come again at once; never for less, nor for less than errorHold, nor for longer than a minute
+// and a fifth. Catches a jitter downward, which asks a source too early.
+func TestAnErrorIsHeldForAsLongAsTheSourceAsks(t *testing.T) {
+	for _, test := range []struct{ asked, least, most time.Duration }{
+		{asked: 0, least: errorHold * 79 / 100, most: errorHold * 121 / 100},
+		{asked: -time.Second, least: errorHold * 79 / 100, most: errorHold * 121 / 100},
+		{asked: time.Millisecond, least: errorHold * 79 / 100, most: errorHold * 121 / 100},
+		{asked: 10 * time.Second, least: 10 * time.Second, most: 12*time.Second + time.Millisecond},
+		{asked: time.Hour, least: time.Minute, most: 72*time.Second + time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for range 20 {
+				g, began := flight.NewGroup[string](errorHold), time.Now()
+				failAfter(t, g, "id", test.asked)
+				for held(t, g, "id") {
+					time.Sleep(test.least / 100)
+				}
+				if took := time.Since(began); took < test.least || took > test.most+test.least/100 {
+					t.Errorf("asked for %v, the error is held for %v", test.asked, took)
+				}
+			}
+		})
+	}
+}
+
+func TestForgetEndsAHoldThatTheSourceAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		for name, forget := range map[string]func(){"Forget": func() { g.Forget("id") }, "ForgetAll": g.ForgetAll} {
+			failAfter(t, g, "id", time.Minute)
+			forget()
+			if held(t, g, "id") {
+				t.Errorf("the error is still held after %s", name)
+			}
+		}
+	})
+}
+
+// A refresh whose error asks for a rest keeps refreshes away until then, also if a caller's load
+// fails meanwhile, whose error is held for a moment. Catches a hold that the shorter one ends.
+func TestARefreshIsNotTriedAgainBeforeTheSourceAllowsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, began := flight.NewGroup[string](errorHold), time.Now()
+		refresh := g.Alone("id")
+		refresh.Failed(10 * time.Second)
+		refresh.Finish("", io.EOF, nil)
+		time.Sleep(time.Second)
+		fail(t, g, io.EOF)
+		if !held(t, g, "id") {
+			t.Error("the error of the load is not held")
+		}
+		time.Sleep(errorHold * 121 / 100)
+		if held(t, g, "id") {
+			t.Error("the error of the refresh is held for callers")
+		}
+		for {
+			if f := g.Alone("id"); f != nil {
+				f.Finish("", nil, nil)
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took < 10*time.Second || took > 12100*time.Millisecond {
+			t.Errorf("a refresh begins again after %v", took)
+		}
+	})
+}
+
+// A source may ask for a rest for each of a flood of keys. Catches memory that grows with it.
+func TestFewErrorsAreHeldForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		const many = 20_000
+		for n := range many {
+			failAfter(t, g, strconv.Itoa(n), time.Minute)
+		}
+		time.Sleep(time.Second)
+		left := 0
+		for n := range many {
+			if _, held := g.Peek(strconv.Itoa(n)); held != nil {
+				left++
+			}
+		}
+		if left != 10_000 {
+			t.Errorf("%d errors are held, want 10000", left)
+		}
+	})
+}
+
+// holds runs flights that fail one after another, each as soon as the error of the one before
+// is not held any more, and returns for how long each was.
+func holds(t *testing.T, g *group, n int, failing func(f *run)) (took []time.Duration) {
+	t.Helper()
+	for range n {
+		c := join(t, g, opened)
+		failing(c.Flight)
+		c.Flight.Finish("", io.EOF, nil)
+		began := time.Now()
+		for {
+			if _, held := g.Peek("id"); held == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		took = append(took, time.Since(began))
+	}
+	return took
+}
+
+// A source that goes on to fail for an id is asked less and less: its errors are held for twice
+// as long each time, up to four seconds. Catches one that is asked four times a second for ever.
+func TestAnIDThatGoesOnFailingIsHeldForLongerAndLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		want := errorHold
+		for i, took := range holds(t, g, 10, func(f *run) { f.Failed(0) }) {
+			if took < want*79/100 || took > want*121/100+time.Millisecond {
+				t.Errorf("failure %d is held for %v, want about %v", i+1, took, want)
+			}
+			want = min(2*want, 4*time.Second)
+		}
+	})
+}
+
+// What ends the row of failures. Catches an id that has succeeded and is held for long at the next
+// mishap.
+func TestARowOfFailuresEnds(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, g *group){
+		"with a success": func(t *testing.T, g *group) {
+			c := join(t, g, opened)
+			c.Flight.Decide()
+			c.Flight.Finish("v", nil, nil)
+		},
+		"with the success of a refresh": func(_ *testing.T, g *group) { g.Alone("id").Finish("v", nil, nil) },
+		"with Forget":                   func(_ *testing.T, g *group) { g.Forget("id") },
+		"with ForgetAll":                func(_ *testing.T, g *group) { g.ForgetAll() },
+		"with time":                     func(*testing.T, *group) { time.Sleep(4*time.Second + time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := flight.NewGroup[string](errorHold)
+				holds(t, g, 6, func(f *run) { f.Failed(0) })
+				end(t, g)
+				if took := holds(t, g, 1, func(f *run) { f.Failed(0) })[0]; took > errorHold*121/100+time.Millisecond {
+					t.Errorf("the next failure is held for %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A refusal says nothing about the source, and another process that refreshes is no failure:
+// neither makes a hold longer, nor a row shorter.
+func TestOnlyFailuresOfLoadsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		for _, took := range holds(t, g, 10, func(*run) {}) {
+			if took > errorHold*121/100+time.Millisecond {
+				t.Errorf("an error that is none of a load is held for %v", took)
+			}
+		}
+		holds(t, g, 3, func(f *run) { f.Failed(0) })
+		g.Alone("id").Finish("", io.EOF, nil) // elsewhere
+		time.Sleep(errorHold * 13 / 10)
+		if took := holds(t, g, 1, func(f *run) { f.Failed(0) })[0]; took < 8*errorHold*79/100 || took > 8*errorHold*121/100+time.Millisecond {
+			t.Errorf("the fourth failure is held for %v", took)
+		}
+	})
+}
+
+// A load may succeed while an error is held, which answers not all: that of a refresh, or one for
+// callers who have a fallback. That ends the row of failures as well. Catches a next failure that is
+// held as if nothing had succeeded in between.
+func TestASuccessBesideAHeldErrorEndsTheRowOfFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		fails := func() (f *run) {
+			for f = g.Alone("id"); f == nil; f = g.Alone("id") {
+				time.Sleep(time.Millisecond)
+			}
+			f.Failed(0)
+			f.Finish("", io.EOF, nil)
+			return f
+		}
+		for range 6 {
+			fails()
+		}
+		c := join(t, g, opened) // the error of a refresh is for no caller
+		c.Flight.Decide()
+		c.Flight.Finish("v", nil, nil)
+		fails()
+		began := time.Now()
+		if fails(); time.Since(began) > errorHold*121/100+time.Millisecond {
+			t.Errorf("the failure after the success is held for %v", time.Since(began))
 		}
 	})
 }

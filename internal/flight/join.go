@@ -6,17 +6,17 @@ import "context"
 // it has to have it run. It returns ErrClosed, ErrReentrant, or the held error of a load
 // of id.
 func (g *Group[R]) Join(ctx context.Context, id string) (c Caller[R], opened bool, err error) {
-	return g.JoinIn(ctx, id, false, anew[R])
+	return g.JoinIn(ctx, id, false, false, anew[R])
 }
 
 func anew[R any]() *Flight[R] { return &Flight[R]{} }
 
-// JoinIn is Join for a caller who may have a fallback, who then gets a held error that is
-// for no others.
+// JoinIn is Join for a caller who may be strict, and may have a fallback: then it gets a held
+// error that is for no others.
 // The flight that it may have to open is a zero Flight that room gives it, so that the
 // caller can make it in one piece of memory with what runs it. room is called with the
 // group's mutex held.
-func (g *Group[R]) JoinIn(ctx context.Context, id string, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
+func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
 	}
@@ -25,19 +25,23 @@ func (g *Group[R]) JoinIn(ctx context.Context, id string, fallback bool, room fu
 	if g.closed {
 		return c, false, ErrClosed
 	}
-	among := g.flightsOf(ctx)
+	s := &g.plain
+	if strict {
+		s = &g.strict
+	}
+	among := g.flightsOf(ctx, s)
 	f := among[id]
 	if f == nil {
-		if h := g.held[id]; h != nil && h.answers(fallback) {
+		if h := s.held[id]; h != nil && h.answers(fallback) {
 			return c, false, h.err
 		}
-		f, opened = g.open(id, among, room()), true
+		f, opened = g.open(id, s, among, room()), true
 	}
 	f.fallback = f.fallback || fallback
 	return f.join(ctx), opened, nil
 }
 
-// JoinRunning gives the caller a place in the flight of id if one runs. It returns
+// JoinRunning gives a caller who is not strict a place in the flight of id if one runs. It returns
 // ErrClosed or ErrReentrant where Join does.
 func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], running bool, err error) {
 	if g.isLoading(ctx, id) {
@@ -48,22 +52,22 @@ func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], run
 	switch {
 	case g.closed:
 		return c, false, ErrClosed
-	case g.flights[id] == nil && g.nested[id] == nil:
+	case g.plain.flights[id] == nil && g.plain.nested[id] == nil:
 		return c, false, nil
 	}
-	f := g.flightsOf(ctx)[id]
+	f := g.flightsOf(ctx, &g.plain)[id]
 	if f == nil {
 		return c, false, nil
 	}
 	return f.join(ctx), true, nil
 }
 
-// flightsOf returns the flights that a caller may join. The caller holds g.mu.
-func (g *Group[R]) flightsOf(ctx context.Context) map[string]*Flight[R] {
+// flightsOf returns the flights of s that a caller may join. The caller holds g.mu.
+func (g *Group[R]) flightsOf(ctx context.Context, s *side[R]) map[string]*Flight[R] {
 	if g.Nested != nil && g.Nested(ctx) {
-		return g.nested
+		return s.nested
 	}
-	return g.flights
+	return s.flights
 }
 
 // join gives the caller its number. The caller holds Group.mu.
@@ -73,17 +77,17 @@ func (f *Flight[R]) join(ctx context.Context) Caller[R] {
 	return Caller[R]{f, f.joined}
 }
 
-// open makes f a flight that others can join. The caller holds g.mu.
-func (g *Group[R]) open(id string, among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
+// open makes f a flight of s that others can join. The caller holds g.mu.
+func (g *Group[R]) open(id string, s *side[R], among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
 	f.among = among
-	among[id] = g.begin(id, f)
+	among[id] = g.begin(id, s, f)
 	return f
 }
 
-// begin makes f a flight. The caller holds g.mu.
-func (g *Group[R]) begin(id string, f *Flight[R]) *Flight[R] {
+// begin makes f a flight of s. The caller holds g.mu.
+func (g *Group[R]) begin(id string, s *side[R], f *Flight[R]) *Flight[R] {
 	g.running++
-	f.ID, f.group = id, g
+	f.ID, f.group, f.side = id, g, s
 	return f
 }
 
@@ -93,11 +97,11 @@ func (g *Group[R]) begin(id string, f *Flight[R]) *Flight[R] {
 func (g *Group[R]) Alone(id string) *Flight[R] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.alone[id] || g.held[id] != nil {
+	if h := g.plain.held[id]; g.closed || g.alone[id] || h != nil && !h.over {
 		return nil
 	}
 	g.alone[id] = true
-	f := g.begin(id, anew[R]())
+	f := g.begin(id, &g.plain, anew[R]())
 	f.alone = true
 	return f
 }
@@ -114,7 +118,7 @@ func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
-	f := g.begin(id, anew[R]())
+	f := g.begin(id, &g.plain, anew[R]())
 	f.apart = true
 	return f, nil
 }

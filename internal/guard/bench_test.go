@@ -19,6 +19,7 @@ func BenchmarkDo(b *testing.B) {
 		o    guard.Options
 	}{
 		{"default", guard.Options{}},
+		{"adapting", guard.Options{MinConcurrent: 2}},
 		{"no timeout", guard.Options{Timeout: -1}},
 		{"all off", guard.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}},
 	} {

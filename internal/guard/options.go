@@ -15,6 +15,7 @@ type Options struct {
 	Window        time.Duration
 	Cooldown      time.Duration
 	MaxConcurrent int
+	MinConcurrent int
 	MaxDegraded   int
 	MaxBackground int
 	QueueTimeout  time.Duration
@@ -42,6 +43,9 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.MinRequests, 20)
 	setDefault(&o.Cooldown, 5*time.Second)
 	setDefault(&o.MaxConcurrent, 64)
+	if o.MinConcurrent < 0 || o.MinConcurrent > 0 && o.MinConcurrent > o.MaxConcurrent {
+		return o, fmt.Errorf("breaker: MinConcurrent must not be negative or over MaxConcurrent, got %d and %d", o.MinConcurrent, o.MaxConcurrent)
+	}
 	setDefault(&o.MaxDegraded, 16)
 	setDefault(&o.MaxBackground, max(1, half(o.MaxConcurrent)))
 	setDefault(&o.MaxQueue, 10_000)
@@ -80,7 +84,11 @@ func setDefault[T comparable](field *T, value T) {
 func (o Options) withWindow() (Options, error) {
 	least := 2 * float64(o.Timeout)
 	if o.MaxConcurrent > 0 {
-		rounds := (o.MinRequests-1)/o.MaxConcurrent + 1
+		places := o.MaxConcurrent
+		if o.MinConcurrent > 0 {
+			places = o.MinConcurrent
+		}
+		rounds := (o.MinRequests-1)/places + 1
 		least = max(least, 1.25*float64(rounds)*float64(o.Timeout))
 	}
 	if o.FailureRatio < 0 || o.Timeout < 0 {

@@ -49,6 +49,7 @@ type Place struct {
 	nested bool   // within outer, so the queue does not know it
 	kept   bool   // of no function: it never ends, see Keep
 	began  time.Time
+	member uint32 // of a group of a trial; 0: of none
 	state  atomic.Uint32
 	tries  atomic.Bool // its call was let in by a half-open circuit, which has no verdict yet
 }
@@ -138,7 +139,7 @@ func (b *Breaker) acquire(ctx context.Context, class Class, waits bool) (*Place,
 // and after Run, so that it can be deferred. A nil Place is none.
 func (p *Place) Release() {
 	if p != nil && p.state.CompareAndSwap(acquired, over) && !p.nested {
-		p.b.queue.release(p, notCalled)
+		p.b.queue.release(p, notCalled, false)
 	}
 }
 
@@ -157,7 +158,7 @@ func (p *Place) Run(ctx context.Context, fn func(ctx context.Context) error) err
 	}
 	settle, ok := p.admit()
 	if !ok {
-		p.end(notCalled)
+		p.end(notCalled, false)
 		b.tally.refused(ErrOpen)
 		return ErrOpen
 	}
@@ -200,9 +201,10 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 	settle(v)
 	b.tally.judged(v)
 
+	speaks := v == success && err == nil || v == timeout
 	if late == nil {
 		b.tally.running.Add(-1)
-		p.end(time.Since(p.began))
+		p.end(time.Since(p.began), speaks)
 		return err
 	}
 	b.tally.stuck.Add(1)
@@ -210,15 +212,15 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 		<-late
 		b.tally.stuck.Add(-1)
 		b.tally.running.Add(-1)
-		p.end(time.Since(p.began))
+		p.end(time.Since(p.began), speaks)
 	}()
 	return err
 }
 
 // end gives the place of a function back that took so long, or was notCalled.
-func (p *Place) end(took time.Duration) {
+func (p *Place) end(took time.Duration, speaks bool) {
 	p.state.Store(over)
 	if !p.nested {
-		p.b.queue.release(p, took)
+		p.b.queue.release(p, took, speaks)
 	}
 }

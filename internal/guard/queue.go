@@ -19,14 +19,16 @@ import (
 // time and are then served too late to be of use (Maurer, "Fail at Scale", ACM Queue 2015).
 type queue struct {
 	name     string
-	limits   [classes]int // limits[Normal] is that of all classes together
+	most     [classes]int // limits of Options; most[Normal] is that of all classes together
 	maxQueue int
 	longest  time.Duration // QueueTimeout; negative: nobody waits
 	capped   bool          // longest holds for callers with a deadline too
 	timeout  time.Duration // how long a function counts at most
 
-	mu      sync.Mutex // guards what follows
-	shut    error      // why nobody may wait now; nil: the breaker is closed
+	mu      sync.Mutex   // guards what follows
+	trial   *trial       // that finds the limit; nil: it is most
+	limits  [classes]int // at present
+	shut    error        // why nobody may wait now; nil: the breaker is closed
 	taken   [classes]int
 	waiting [classes]line
 	mean    time.Duration // that a function keeps its place, the later ones counting for more
@@ -51,11 +53,12 @@ func newQueue(o Options, capped bool) *queue {
 		q.timeout = math.MaxInt64
 	}
 	for class, limit := range map[Class]int{Normal: o.MaxConcurrent, Degraded: o.MaxDegraded, Background: o.MaxBackground} {
-		q.limits[class] = limit
+		q.most[class] = limit
 		if limit < 0 {
-			q.limits[class] = math.MaxInt
+			q.most[class] = math.MaxInt
 		}
 	}
+	q.trial, q.limits = newTrial(o), q.most
 	if o.MaxQueue < 0 {
 		q.maxQueue = math.MaxInt
 	}
@@ -70,6 +73,7 @@ func (q *queue) acquire(ctx context.Context, p *Place, waits bool) error {
 		return nil
 	}
 	q.mu.Lock()
+	q.adapt(p.began)
 	if q.fits(p.class) {
 		q.take(p)
 		q.mu.Unlock()
@@ -95,13 +99,41 @@ func (q *queue) take(p *Place) {
 	if p.class != Normal {
 		q.taken[p.class]++
 	}
+	if q.trial != nil {
+		p.member = q.trial.begun(p.began, q.taken[Normal])
+	}
+}
+
+// adapt has the limits be those of now. Who waits is ahead of who comes when they have risen.
+// The caller holds q.mu.
+func (q *queue) adapt(now time.Time) {
+	if q.trial == nil {
+		return
+	}
+	last := q.limits[Normal]
+	q.limits[Normal] = q.trial.places(now)
+	if most := q.most[Background]; most < math.MaxInt {
+		q.limits[Background] = max(1, most*q.usual()/q.most[Normal])
+	}
+	if q.limits[Normal] > last {
+		q.dispatch()
+	}
+}
+
+// usual is the limit but for the moments of a trial. The caller holds q.mu.
+func (q *queue) usual() int {
+	if q.trial == nil {
+		return q.limits[Normal]
+	}
+	return int(q.trial.limit)
 }
 
 // notCalled is how long a function took that was not called.
 const notCalled = -1
 
-// release gives the place of p back, whose function took so long.
-func (q *queue) release(p *Place, took time.Duration) {
+// release gives the place of p back, whose function took so long. It speaks of the source if
+// it succeeded or ran into Timeout.
+func (q *queue) release(p *Place, took time.Duration, speaks bool) {
 	if q == nil {
 		return
 	}
@@ -115,6 +147,10 @@ func (q *queue) release(p *Place, took time.Duration) {
 		took = min(took, q.timeout) // one that hangs for an hour says nothing about the others
 		q.samples = min(q.samples+1, window)
 		q.mean += (took - q.mean) / time.Duration(q.samples)
+	}
+	if q.trial != nil {
+		q.trial.ended(p.member, took, speaks)
+		q.adapt(time.Now())
 	}
 	q.dispatch()
 }
@@ -148,7 +184,7 @@ const margin = 1.1
 func (q *queue) expected(class Class) time.Duration {
 	degraded := q.waiting[Degraded].len
 	ahead := q.taken[Normal] + q.waiting[Normal].len + min(degraded, q.limits[Degraded])
-	wait := float64(ahead) / float64(q.limits[Normal])
+	wait := float64(ahead) / float64(q.usual())
 	if class == Degraded {
 		wait = max(wait, float64(q.taken[Degraded]+degraded)/float64(q.limits[Degraded]))
 	}
@@ -264,6 +300,9 @@ func (q *queue) stats(s *Stats) {
 	defer q.mu.Unlock()
 	s.Waiting = q.waiting[Normal].len + q.waiting[Degraded].len
 	s.Service = q.mean
+	if s.Limit = q.usual(); s.Limit == math.MaxInt {
+		s.Limit = 0
+	}
 	s.Waited, s.WaitTime, s.Shed = q.counts.waited, q.counts.waitTime, q.counts.shed
 }
 

@@ -12,6 +12,7 @@ type Stats struct {
 	Running        int
 	Stuck          int
 	Waiting        int
+	Limit          int
 	Service        time.Duration
 	Successes      uint64
 	Failures       uint64

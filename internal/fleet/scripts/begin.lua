@@ -12,10 +12,11 @@
 --       {"held", ms}      a writer holds the key: load, but do not publish. The first of
 --                         its holds ends after that long, if not before
 --       {"granted", n}    the lease is the caller's
+--       {"stands", n}     asked: the same, and what the caller has seen is still there
 --       {"foreign", n}    a key of another type stands in the way. n of the keys are such
 -- Asked again with the same token, it grants again: a client may repeat what it
 -- got no answer to.
-local ask, foreign = ARGV[3] == 'ask', 0
+local ask, foreign, granted = ARGV[3] == 'ask', 0, 'granted'
 if ask then
   local found = ours(redis.pcall('GETRANGE', KEYS[1], 0, 63))
   if not found then
@@ -26,6 +27,8 @@ if ask then
       return {'long', found}
     end
     return {'value', value}
+  elseif found == ARGV[4] and found ~= '' then
+    granted = 'stands'
   end
 end
 
@@ -34,7 +37,7 @@ if lease and lease.err then
   return lease
 end
 local token, first = nil, nil
-if lease and left ~= -1 then -- else without an end: not what we have left there
+if lease and left >= 0 then -- else there is none, or one without an end: not what we have left there
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   for i = 1, #lease, 2 do
@@ -50,7 +53,7 @@ if first and ARGV[3] ~= 'drop' then
   return {'held', first}
 end
 if not ask then
-  foreign = drop(ARGV[3] == 'keep' and 1) -- first, so that a server without memory lets the rest through
+  foreign = drop({ARGV[3] == 'keep'}) -- first, so that a server without memory lets the rest through
 elseif token and token ~= ARGV[1] then
   redis.call('HSET', KEYS[2], 'w', '1')
   return {'wait', left}
@@ -63,4 +66,4 @@ if left == -1 then
 end
 redis.call('HSET', KEYS[2], 't', ARGV[1])
 redis.call('PEXPIRE', KEYS[2], math.max(left, tonumber(ARGV[2])))
-return {'granted', foreign}
+return {granted, foreign}

@@ -21,7 +21,7 @@ if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
   end
   return 0
 end
-local awaited, published, set = redis.call('HEXISTS', KEYS[2], 'w'), 1, {}
+local published, set = 1, {}
 if not ours(redis.pcall('GETRANGE', KEYS[1], 0, 0)) then
   published = 2
 elseif ARGV[2] == '' then
@@ -29,7 +29,7 @@ elseif ARGV[2] == '' then
 else
   set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 end
-redis.call('HDEL', KEYS[2], 't', 'w')
+local awaited = redis.call('HDEL', KEYS[2], 't', 'w') == 2
 local holds, last = redis.call('HGETALL', KEYS[2]), 0
 if #holds > 0 then -- of writers beside the one that has taken the lease
   local time = redis.call('TIME')
@@ -40,7 +40,7 @@ if #holds > 0 then -- of writers beside the one that has taken the lease
   end
   redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
 end
-if news or awaited == 1 then
+if news or awaited then
   redis.call('PUBLISH', ARGV[4], ARGV[5])
 end
 if set.err then

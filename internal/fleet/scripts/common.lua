@@ -10,11 +10,11 @@ local function ours(reply)
 end
 
 -- drop deletes those of the values among KEYS that are ours, and gives how many are
--- not. KEYS[2] is the lease, and kept the number of a value to leave alone, if any.
+-- not. KEYS[2] is the lease, and kept says by their numbers which values to leave alone.
 local function drop(kept)
   local values, foreign = {}, 0
   for i, key in ipairs(KEYS) do
-    local value = i ~= 2 and i ~= kept
+    local value = i ~= 2 and not kept[i]
     if value and ours(redis.pcall('GETRANGE', key, 0, 0)) then
       values[#values + 1] = key
     elseif value then
@@ -25,4 +25,21 @@ local function drop(kept)
     redis.call('DEL', unpack(values))
   end
   return foreign
+end
+
+-- expire sets the mark of those of the values among KEYS that can have one, and drops the others:
+-- nulls, what has another layout, and all where there is no memory for it. See cache/format.go,
+-- which has the mark in byte 7, outside the checksum. It gives what drop gives.
+local function expire(life)
+  local marked = {}
+  for i, key in ipairs(KEYS) do
+    local head = i ~= 2 and ours(redis.pcall('GETRANGE', key, 0, 6))
+    if type(head) == 'string' and head:sub(1, 4) == 'Lv\3\1' then
+      local value, left = head .. '\1' .. redis.call('GETRANGE', key, 8, -1), redis.call('PTTL', key)
+      left = left < 0 and life or math.min(left, life)
+      local set = left > 0 and redis.pcall('SET', key, value, 'PX', left)
+      marked[i] = set and not set.err
+    end
+  end
+  return drop(marked)
 end

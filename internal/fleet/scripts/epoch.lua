@@ -1,32 +1,91 @@
--- Raises the epoch of a cache. No value with a lower one counts any more.
--- KEYS  1 epoch
--- ARGV  1 the epoch that the caller knows, which the server may have lost; 2 "clear"
---       to begin another, "keep" to leave it there; 3 life of the key in ms,
---       4 channel, 5 message
--- Gives the present epoch as text: the time of the last Clear, in microseconds. It is
---       empty if a key of another type stands there, and then nothing is done.
+-- What has been cleared in a cache: everything, by Clear, and what has a tag, by ClearTags.
+-- The tags share 65,536 counters. A clear is known by its time, by this server's clock in
+-- microseconds; each is later than all that the server or the caller knows.
+-- KEYS  1 hash: "c" the last Clear, "l" the latest clear of anything, "f" the time from which
+--       on the hash has every clear (what was in it before, Redis may have lost), and by the
+--       number of a counter its last clear
+-- ARGV  1 "look"; "clear"; "tags", to clear counters; "keep", to put back what Redis has lost
+--       2 the latest clear of anything that the caller knows, 3 the last Clear that it knows
+--       4 look: the l up to which the caller knows every counter, or more than any l if it wants
+--         no others than it names; keep: the f that it knows, "0" if clears may have escaped it
+--       5 life of the key in ms, 6 channel, 7 message
+--       8... look: counters that it wants in any case; tags: those to clear; keep: counters,
+--       each with its time
+-- Gives {c, f, l, counter, time, ...}, all as text. look gives all counters if l is later than
+--       it knows up to, and an f of "0" if the hash is gone and the caller may know what was in it.
+--       Gives {} if a key of another type stands there, and then nothing is done.
 local limit = 2 ^ 53 -- from here on a number of Lua is not exact
 local function number(text)
   local n = tonumber(text)
   return n and n >= 0 and n < limit and math.floor(n) or 0
 end
-local there = ours(redis.pcall('GETRANGE', KEYS[1], 0, 31))
-if not there then
-  return ''
-elseif type(there) == 'table' then
-  return there
+local function text(n)
+  return string.format('%.0f', n)
 end
-local known = number(there)
-local epoch = math.max(known, number(ARGV[1]))
-if ARGV[2] == 'clear' then
-  local time = redis.call('TIME')
-  epoch = math.max(epoch + 1, time[1] * 1000000 + time[2])
+local there = {}
+for i, field in ipairs({'c', 'f', 'l'}) do
+  there[i] = ours(redis.pcall('HGET', KEYS[1], field))
+  if there[i] == nil then
+    return {}
+  elseif type(there[i]) == 'table' then
+    return there[i]
+  end
 end
-local text = string.format('%.0f', epoch)
-if ARGV[2] == 'clear' or epoch ~= known then
-  redis.call('SET', KEYS[1], text, 'PX', ARGV[3])
+local c, f, l = number(there[1]), number(there[2]), number(there[3])
+local how, changed = ARGV[1], {}
+local latest = math.max(c, l, number(ARGV[2]), number(ARGV[3]))
+local time = redis.call('TIME')
+local now = math.max(latest + 1, time[1] * 1000000 + time[2])
+if how == 'look' and f == 0 and tonumber(ARGV[4]) > 0 then
+  return {text(c), '0', text(l)}
+elseif how == 'clear' then
+  c, l = now, now
+elseif how == 'tags' then
+  l = now
+  for i = 8, #ARGV do
+    changed[#changed + 1] = ARGV[i]
+    changed[#changed + 1] = text(now)
+  end
+elseif how == 'keep' then
+  c, l = math.max(c, number(ARGV[3])), latest
+  for i = 8, #ARGV, 2 do
+    if number(redis.call('HGET', KEYS[1], ARGV[i])) < number(ARGV[i + 1]) then
+      changed[#changed + 1] = ARGV[i]
+      changed[#changed + 1] = ARGV[i + 1]
+    end
+  end
+  f = f > 0 and f or number(ARGV[4])
 end
-if epoch ~= known then
-  redis.call('PUBLISH', ARGV[4], ARGV[5])
+if f == 0 then
+  f, l = now, now
 end
-return text
+if text(c) ~= there[1] or text(f) ~= there[2] or text(l) ~= there[3] or #changed > 0 then
+  local set = redis.pcall('HSET', KEYS[1], 'c', text(c), 'f', text(f), 'l', text(l))
+  local failed = type(set) == 'table'
+  if failed and how ~= 'look' then -- a server without memory lets a look through: nobody relies on what it did not store
+    return set
+  elseif not failed then
+    for i = 1, #changed, 2 do
+      redis.call('HSET', KEYS[1], changed[i], changed[i + 1])
+    end
+    redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  end
+end
+if how ~= 'look' then
+  redis.call('PUBLISH', ARGV[6], ARGV[7])
+end
+local reply = {text(c), text(f), text(l)}
+local counters = changed
+if how == 'look' and l > tonumber(ARGV[4]) then
+  counters = redis.call('HGETALL', KEYS[1])
+elseif how == 'look' then
+  counters = {}
+  for i = 8, #ARGV do
+    counters[#counters + 1] = ARGV[i]
+    counters[#counters + 1] = redis.call('HGET', KEYS[1], ARGV[i]) or '0'
+  end
+end
+for i = 1, #counters do
+  reply[#reply + 1] = counters[i]
+end
+return reply

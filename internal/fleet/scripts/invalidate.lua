@@ -1,10 +1,12 @@
--- Drops the values of an id together with any right to publish one, and tells everybody.
+-- Drops the values of an id, or marks them as expired, together with any right to publish one,
+-- and tells everybody.
 -- A hold keeps new rights from being granted: for the length of a write, or for
 -- as long as the source's replicas may lag. Holds of several writers stand side
 -- by side; each lifts its own.
 -- KEYS  1 value, 2 lease, 3... values of other schemas
 -- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 hold to lift ("" for
---       none), 4 channel, 5 invalidation message
+--       none), 4 channel, 5 invalidation message, 6 for how long what is marked may stay, in ms;
+--       0 to drop it
 -- Gives how many of the keys are of another type. Nothing can be published beside
 --       one, so what else is there to do is done.
 local now, last, holds = 0, 0, {}
@@ -28,7 +30,8 @@ for i = 1, #lease, 2 do
 end
 -- The deletions come first: they need no memory, and once a script has written,
 -- a server that is out of memory lets it finish.
-local foreign = drop()
+local life = tonumber(ARGV[6])
+local foreign = life > 0 and expire(life) or drop({})
 if leased then
   redis.call('DEL', KEYS[2])
 else

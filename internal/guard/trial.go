@@ -1,0 +1,219 @@
+package guard
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// A trial finds how many functions the source bears at a time. Now and then it takes half of the
+// places away for a moment. If functions are faster then, too many ran, and it is by how much:
+// a source that serves K at a time takes N/K times as long for N of them. If they are not, more
+// may run. So nothing is remembered of how fast the source once was: a source that becomes
+// slower, or always was slow, is as slow with half of the places, and keeps all of them; and
+// what was learnt under load cannot mislead, as it does limits that compare with the fastest
+// or the average time of before (TCP Vegas, Brakmo and Peterson 1995; Gradient2 of Netflix/concurrency-limits).
+//
+// One process of twenty that halves its own share sees nothing. So all have their trials at the
+// same moments, the multiples of a power of two of the clock's seconds: the fleet is tried as
+// one, without a word between processes. With unit = time between trials / 32, at least one and
+// a half times what a function takes:
+//
+//	-3 … -1   functions that begin are those with all places
+//	 0 …  3   half of the places
+//	 1 …  2   functions that begin are those with half of them
+//	 5        verdict: the mean of the logarithms of the one less that of the other. A
+//	          function counts for 3 units at most, also one that still runs
+//
+// Clocks may differ by half a unit, 16 ms at least. The limit falls by a factor and rises by a
+// sum, so that processes come to equal shares (Chiu and Jain 1989). One verdict is of few
+// functions: a Kalman filter weighs it by their number and variance.
+//
+// The queue's mutex guards a trial. A nil trial leaves the limit as it is.
+type trial struct {
+	least, most float64 // MinConcurrent, MaxConcurrent
+	limit       float64
+
+	at     time.Time // of the coming or present trial; zero: none
+	unit   time.Duration
+	number uint32
+	groups [2]group // with all places, and with half of them
+
+	logs    float64 // mean logarithm of what functions took, in seconds
+	samples int     // that it is made of, up to known
+	slower  float64 // logarithm of by how much functions are slower with all places, filtered
+	doubt   float64 // its variance
+	clean   int     // verdicts since the last one that lowered the limit
+}
+
+// A group is the functions that began in one part of a trial.
+type group struct {
+	begun, ended int
+	sum, squares float64 // of the logarithms of what those took that have ended
+}
+
+// These were found in the simulation of this package's tests, which says what each of them is
+// weighed against.
+const (
+	initial   = 8    // limit, or a quarter of MaxConcurrent if that is more
+	known     = 128  // functions of the mean by which trials are timed
+	cycle     = 32   // units from one trial to the next
+	longCycle = 16   // of units of over longUnit: less of a trial, but one before the day is over
+	tolerated = 0.05 // logarithm of a slowness that is none
+	drift     = 0.01 // variance that a verdict has lost when the next one comes
+	certainty = 0.25 // standard deviations that the limit leaves to doubt
+)
+
+const longUnit = 200 * time.Millisecond
+
+func newTrial(o Options) *trial {
+	if o.MinConcurrent == 0 || o.MaxConcurrent < 0 {
+		return nil
+	}
+	least, most := float64(o.MinConcurrent), float64(o.MaxConcurrent)
+	return &trial{least: least, most: most, limit: min(most, max(least, initial, most/4)), doubt: 0.25}
+}
+
+// places is how many functions may run now.
+func (t *trial) places(now time.Time) int {
+	t.proceed(now)
+	if t.since(now) >= 0 && t.since(now) < 3 {
+		return t.half()
+	}
+	return int(t.limit)
+}
+
+func (t *trial) half() int { return int(max(t.least, math.Floor(t.limit/2))) }
+
+// since is how long the trial has lasted, in units; far below 0: there is none.
+func (t *trial) since(now time.Time) float64 {
+	if t.at.IsZero() {
+		return math.Inf(-1)
+	}
+	return float64(now.Sub(t.at)) / float64(t.unit)
+}
+
+// begun notes that a function begins, with so many running, and returns the group in which
+// it counts: 0 is none. A trial says nothing if places are free.
+func (t *trial) begun(now time.Time, running int) (member uint32) {
+	switch since := t.since(now); {
+	case since >= -3 && since < -1 && running >= int(t.limit):
+		member = 0
+	case since >= 1 && since < 2 && running >= t.half():
+		member = 1
+	default:
+		return 0
+	}
+	t.groups[member].begun++
+	return t.number<<2 | member + 1
+}
+
+// ended notes that a function has ended, which began as a member and took so long. One that
+// failed says nothing.
+func (t *trial) ended(member uint32, took time.Duration, says bool) {
+	of := &group{}
+	if member != 0 && member>>2 == t.number&(1<<30-1) {
+		of = &t.groups[member&3-1]
+	}
+	if !says {
+		of.begun--
+		return
+	}
+	log := math.Log(max(took, time.Microsecond).Seconds())
+	t.samples = min(t.samples+1, known)
+	t.logs += (log - t.logs) / float64(t.samples)
+	log = min(log, t.longest())
+	of.ended++
+	of.sum += log
+	of.squares += log * log
+}
+
+// longest is the logarithm of the most that a function counts for.
+func (t *trial) longest() float64 { return math.Log((3 * t.unit).Seconds()) }
+
+// proceed ends a trial that is over and plans the next one.
+func (t *trial) proceed(now time.Time) {
+	if t.since(now) >= 5 {
+		t.judge()
+		t.at = time.Time{}
+	}
+	if t.samples < 16 || t.since(now) >= -3 {
+		return
+	}
+	unit := t.units()
+	if !t.at.IsZero() && unit == t.unit {
+		return
+	}
+	every := cycle * unit
+	if unit > longUnit {
+		every = longCycle * unit
+	}
+	t.unit, t.groups = unit, [2]group{}
+	t.number++
+	from := now.Add(3 * unit)
+	t.at = from.Add(every - time.Duration(from.UnixNano())%every)
+}
+
+// units is the unit of trials for what functions take: one second / 32 and its doubles.
+func (t *trial) units() time.Duration {
+	const least = time.Second / cycle
+	takes := 1.5 * math.Exp(min(t.logs, 10))
+	return least << bits.Len64(uint64(takes*float64(time.Second)/float64(least)))
+}
+
+// judge moves the limit by what the trial says.
+func (t *trial) judge() {
+	full, half := t.groups[0].whole(t.longest()), t.groups[1].whole(t.longest())
+	switch {
+	case t.half() == int(t.limit): // nothing could be taken away
+		t.slower, t.doubt = 0, 0.25
+	case full.begun < 2 || half.begun == 0:
+		return
+	default:
+		t.weigh(full, half)
+	}
+	if sure := t.slower - certainty*math.Sqrt(t.doubt); sure > tolerated {
+		t.lower(min(sure, math.Ln2))
+		return
+	}
+	t.raise()
+}
+
+// whole is g with the functions that still run, as long as they count at most.
+func (g group) whole(longest float64) group {
+	late := float64(g.begun - g.ended)
+	g.sum, g.squares = g.sum+late*longest, g.squares+late*longest*longest
+	return g
+}
+
+func (g group) mean() float64 { return g.sum / float64(g.begun) }
+
+// weigh takes what two groups say into slower. With half of the functions none is more than
+// twice as fast, so more than that is chance.
+func (t *trial) weigh(full, half group) {
+	n, m := float64(full.begun), float64(half.begun)
+	variance := (full.squares - full.sum*full.mean() + half.squares - half.sum*half.mean()) / (n + m)
+	variance = max(variance, 0.1) * (1/n + 1/m)
+	seen := min(max(full.mean()-half.mean(), -math.Ln2), math.Ln2)
+	t.doubt += drift
+	gain := t.doubt / (t.doubt + variance)
+	t.slower = max(-0.1, t.slower+(seen-t.slower)*gain)
+	t.doubt *= 1 - gain
+}
+
+func (t *trial) lower(by float64) {
+	t.limit = max(t.least, t.limit*math.Exp(-by))
+	t.slower -= by
+	t.doubt += by * by / 16
+	t.clean = 0
+}
+
+// raise goes on faster the longer nothing speaks against it, and at most doubles.
+func (t *trial) raise() {
+	step := math.Sqrt(t.limit) * math.Exp2(float64(min(max(0, t.clean-1), 20)))
+	limit := min(t.most, t.limit+min(step, t.limit))
+	grown := limit/t.limit - 1
+	t.doubt += grown * grown / 4
+	t.limit = limit
+	t.clean++
+}
