@@ -64,7 +64,7 @@ func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (*entry[V], 
 }
 
 func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) *entry[V] {
-	if e.null || e.past(now) || c.cleared(e) {
+	if e.null || e.expired || e.past(now) || c.cleared(e) {
 		return nil
 	}
 	return e

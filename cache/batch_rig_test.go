@@ -138,8 +138,8 @@ func (*traffic) DialHook(next redis.DialHook) redis.DialHook {
 
 func (n *traffic) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		isEpoch := len(cmd.Args()) > 1 && cmd.Args()[1] == epochKey() // read at the start, beside the rest
-		if name := cmd.Name(); name == "getrange" && !isEpoch || name == "evalsha" || name == "eval" {
+		isEpoch := len(cmd.Args()) > 3 && cmd.Args()[3] == clearsKey() // read at the start, beside the rest
+		if name := cmd.Name(); name == "getrange" || (name == "evalsha" || name == "eval") && !isEpoch {
 			n.mu.Lock()
 			n.commands++
 			n.mu.Unlock()

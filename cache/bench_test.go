@@ -50,6 +50,15 @@ func TestALocalHitAllocatesNothing(t *testing.T) {
 	ints, strs := benchKeys(100)
 	allocatesNothing(t, ints)
 	allocatesNothing(t, strs)
+	type shopKey struct {
+		shop string
+		id   int64
+	}
+	var structs []shopKey
+	for i := range ints {
+		structs = append(structs, shopKey{strs[i], ints[i]})
+	}
+	allocatesNothing(t, structs)
 }
 
 func allocatesNothing[K comparable](t *testing.T, keys []K) {

@@ -53,7 +53,7 @@ func (c *Cache[K, V]) finishBeside(j *job[K, V], load *besideLoad, now time.Time
 	j.flight.TakeBack(load.at)
 	e := *j.loaded.entry
 	left := min(maxUnconfirmed, load.ends.Sub(now))
-	e.expires, e.brief = min(e.expires, now.Add(left).UnixMilli()), true
+	e.expires, e.hard = min(e.expires, now.Add(left).UnixMilli()), true
 	_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
 	j.mark = load.mark
 	j.filled = c.keep(j.mark, j.key, j.id, &e, size, left, now)

@@ -23,7 +23,7 @@ import (
 // an error that matches [ErrNotFound] or sql.ErrNoRows, or that [Options.IsNotFound]
 // recognizes, or by a nil pointer without an error, if V is a pointer's type. It is called
 // concurrently for different keys, on goroutines of the cache. A panic or Goexit of it is
-// an error of those who wait for the key.
+// an error of the callers that wait for the key.
 //
 // Its context ends after the load timeout, and on Close, and not when a caller leaves.
 //
@@ -37,29 +37,50 @@ import (
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several different keys. A key that is absent
-// from the map, or has a nil pointer there, does not exist, and one that was not asked
+// from the map, or has a nil pointer there, does not exist, and one that was not requested
 // for is ignored. An error is that of all keys, whatever the map holds. The rest is as for
 // [Loader]: its context has the values of that of one of the callers.
 type BatchLoader[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
 
 // A Source is where values come from, and what the cache has to know of them.
 type Source[K comparable, V any] struct {
-	// Load and LoadMany read from the source. One of them is needed. With LoadMany,
-	// [Cache.GetMany] loads its missing keys in one call, and loads that wait at one
+	// Load and LoadMany read from the source. One of them is needed, or LoadEntry. With
+	// LoadMany, [Cache.GetMany] loads its missing keys in one call, and loads that wait at one
 	// moment share a call. Given both, LoadMany is for GetMany alone.
 	Load     Loader[K, V]
 	LoadMany BatchLoader[K, V]
-	// Key turns a key into its id, the text that stands in Redis and in the filter, of at
+	// LoadEntry is a Load that may say more of a value, see [Entry]. It takes the place of
+	// Load; both are an error of New. What is said of Loader holds for it. Alone it loads for
+	// GetMany too, as Load does, 64 keys at a time.
+	LoadEntry func(ctx context.Context, key K, e *Entry[V]) (V, error)
+	// Key turns a key into its id, the text that is stored in Redis and in the filter, of at
 	// most Options.MaxKey bytes. Different keys must give different ids. Nil works for
 	// types with an encoding.TextMarshaler, whose id is that text; for strings, whose id is
-	// the string itself, without quotes; and for integers of all sizes, whose id
-	// is the number in decimal as strconv.FormatInt(k, 10) gives it: 42 and -7. The id of
+	// the string itself, without quotes; for integers of all sizes, whose id
+	// is the number in decimal as strconv.FormatInt(k, 10) gives it: 42 and -7; for
+	// bools, true or false; and for structs and arrays of all these, nested ones too. The id of
 	// a named type is that of the type below it.
+	//
+	// The id of a struct or an array is those of its fields or elements in their order, also of
+	// unexported fields, with a slash between each two: struct{Tenant string; ID int64} gives
+	// acme/42. A slash or a backslash in a string or in the text of a TextMarshaler has a backslash
+	// before it there. An array of bytes is hexadecimal. A field that is added, removed or moved
+	// makes other ids; one that is renamed does not. A MarshalText has to give different
+	// texts for different keys: that of time.Time has neither the name of the location
+	// nor what is left of the monotonic clock. New refuses types with a float, a
+	// pointer, an interface or a channel in them, and structs whose MarshalText is that of
+	// an embedded field and leaves out the others.
 	Key func(K) string
 	// TTL is how long a value is fresh. Nil, 0 or less means Options.TTL. It is not a hard
 	// end: the stale windows of Options follow it, so a token or a signed URL that ends by
 	// itself needs a TTL that is shorter by the longer of them, or a cache without them.
 	TTL func(K, V) time.Duration
+	// Tags are the groups that a value belongs to, such as its tenant and its brand:
+	// [Cache.ClearTags] ends all values of a group at once. Nil means none. A value has 16 tags
+	// at most, each of which takes 4 bytes of it; one that has more is not stored in Redis. A key that does
+	// not exist has no tags. Processes with and without Tags store values that differ in this:
+	// raise Options.Schema when Tags comes in or changes.
+	Tags func(K, V) []string
 	// Clone copies a value for a caller who may change it. Nil means that values
 	// with pointers, slices or maps in them are shared between callers, who must not
 	// change what these lead to.
@@ -75,7 +96,9 @@ type Cache[K comparable, V any] struct {
 	format  format[V]
 	windows windows
 
-	local   *tier.Cache[K, entry[V]]
+	local       *tier.Cache[K, entry[V]]
+	tagsCleared *atomic.Uint64 // the latest clear of tags, see Group.TagsCleared: it is read by each hit
+
 	flights *flight.Group[found[V]]
 	fleet   *fleet.Group   // leases, values and messages in Redis
 	breaker *guard.Breaker // of Options.Breaker
@@ -114,8 +137,11 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if err != nil {
 		return nil, err
 	}
-	if src.Load == nil && src.LoadMany == nil {
-		return nil, errors.New("cache: Source.Load and Source.LoadMany are both nil")
+	switch {
+	case src.Load == nil && src.LoadMany == nil && src.LoadEntry == nil:
+		return nil, errors.New("cache: Source.Load, Source.LoadMany and Source.LoadEntry are all nil")
+	case src.Load != nil && src.LoadEntry != nil:
+		return nil, errors.New("cache: Source.Load and Source.LoadEntry are both set: one of them loads")
 	}
 	if o.Local.TTL == 0 {
 		if o.Local.TTL = 30 * time.Second; rdb == nil {
@@ -151,19 +177,20 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		c.releaseName()
 		return nil, named(err)
 	}
+	c.tagsCleared = c.fleet.TagsCleared()
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.fed.Name, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, rdb, o.Logger, c.closing
 	c.fed.Clear, c.fed.Invalidate = c.Clear, c.invalidate
-	c.fed.Announce, c.fed.Ensure, c.fed.Remove = c.announce, c.ensure, c.removeFromFilter
+	c.fed.Ensure = c.ensure
 	return c, nil
 }
 
 // messages couples the local tier to the invalidations of other processes.
 func (c *Cache[K, V]) messages() fleet.Messages {
 	return fleet.Messages{
-		Invalidated: c.local.Delete,
+		Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },
 		Missed:      c.local.Flush,
-		Cleared:     c.local.Flush,
+		Cleared:     func() { c.local.Flush(); c.flights.ForgetAll() },
 		Live: func(live bool) {
 			if live {
 				// An entry that was filled while no messages arrived may have missed its
@@ -190,7 +217,7 @@ func (c *Cache[K, V]) Close() error {
 	return nil
 }
 
-// Check asks Redis whether the cache can work with it, for the start of a service and
+// Check tests whether the cache can work with its Redis, for the start of a service and
 // for its readiness: whether it answers, as a master of version 6.2 or later, accepts
 // the client's password and database, lets it run every command of the cache and hear
 // other processes' messages, has the replicas for Options.Rebuild.WaitReplicas, and has

@@ -129,9 +129,31 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return c.invalidate(ctx, ids)
 }
 
+// Expire is [Cache.Invalidate] that leaves the old values for want of better ones: for rows
+// that change while the source is slow or fails. The next reader loads. Only if that fails or is
+// refused, takes longer than SoftTimeout, or the caller's own deadline comes, is the old value
+// served, marked stale, and no later than StaleIfError after the Expire: as a value past its TTL does. So
+// what Invalidate promises holds for answers that are not marked. A later Invalidate, Clear
+// or ClearTags ends the old value.
+//
+// Nulls are dropped, and so is what no process has in Redis: the old value of an [Entry] that is
+// Hard, everything with a negative StaleIfError, and in a cache without Redis. Errors are those
+// of Invalidate. What is not confirmed is invalidated in the background.
+func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
+	ids, err := c.check(keys...)
+	if err != nil {
+		return err
+	}
+	return c.expire(context.WithoutCancel(ctx), ids)
+}
+
+func (c *Cache[K, V]) expire(ctx context.Context, ids []string) error {
+	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Expire(ctx, c.windows.fallback, ids...) })
+}
+
 // Announce says that keys are about to exist: they go into the filter, a counting one
 // counts them, and what is known of their absence is dropped. Call it before the row
-// commits. A reader who asks between Announce and the commit may learn once more that a
+// commits. A reader that comes between Announce and the commit may learn once more that a
 // key does not exist, for at most Options.NullTTL; in a Write, [Also] does the same and
 // excludes that. Errors are those of Invalidate and the filter's, after which the row must
 // not commit. After ErrNotInvalidated it may: the filter knows the keys.

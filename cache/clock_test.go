@@ -28,7 +28,8 @@ func shiftClocks(r *rig, by time.Duration) {
 			shifted := int64(binary.BigEndian.Uint64(data[at:])) + by.Milliseconds()
 			binary.BigEndian.PutUint64(data[at:], uint64(shifted))
 		}
-		sum := crc32.Update(crc32.Checksum(data[:52], castagnoli), castagnoli, data[56:])
+		sum := crc32.Checksum(data[:7], castagnoli) // without the mark
+		sum = crc32.Update(crc32.Update(sum, castagnoli, data[8:52]), castagnoli, data[56:])
 		binary.BigEndian.PutUint32(data[52:], sum)
 		if err := r.rdb.Set(r.ctx, scan.Val(), data, redis.KeepTTL).Err(); err != nil {
 			r.Fatal(err)

@@ -17,7 +17,11 @@ var (
 	// ErrNotFound reports that the source has no such key. A loader may return
 	// it to say so.
 	ErrNotFound = errors.New("cache: not found")
-	// ErrOverloaded reports that the source was not asked, to spare it. It also
+	// ErrNotModified is for a [Source.LoadEntry] to return, as it is or wrapped: the value
+	// that it got as Entry.Prev still holds, and gets another life. Without a Prev it is an
+	// error like others.
+	ErrNotModified = errors.New("cache: not modified")
+	// ErrOverloaded reports that the loader was not called, to spare the source. It also
 	// matches the cause, breaker.ErrOpen or breaker.ErrLimited. The latter comes at
 	// once if the load could not be expected to end before the caller's deadline, and its
 	// text says which limit it was.
@@ -34,6 +38,9 @@ var (
 	// comes from the call that returns it alone: the error of a transaction that failed
 	// does not match it.
 	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
+	// ErrNotCached reports, to a read with [Reads].NoLoad, that neither this process nor Redis has
+	// the value. Whether the source has it is not known.
+	ErrNotCached = errors.New("cache: not cached")
 	// ErrUnavailable reports, from Check, Inspect, Warm and Refresh, that Redis could not be
 	// asked, or did not confirm what they did. The source is as it was.
 	ErrUnavailable = errors.New("cache: redis unavailable")
@@ -113,7 +120,7 @@ func (m *maskedError) Is(target error) bool {
 }
 func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 
-// A BatchError reports which keys of a GetMany or a Warm have no answer, and why.
+// A BatchError reports which keys of a GetMany, a FetchMany or a Warm have no answer, and why.
 type BatchError struct {
 	Causes map[any]error // by key
 	Others int           // more keys of a Warm without an answer, beside the first hundred, which are in Causes

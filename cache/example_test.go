@@ -212,15 +212,14 @@ func Example_sharedBreaker() {
 	// cache: overloaded: breaker: open true true
 }
 
-// A Source says more than New can be told: here how long each value lives, and how
-// its key is written.
+// A Source says more than New can be told: here how long each value lives. Its keys are
+// structs, whose ids are like 42/7.
 func ExampleNewSource() {
 	ctx := context.Background()
 	type price struct{ Cents, Shop int }
 	type at struct{ product, shop int }
 	prices, err := cache.NewSource(nil, cache.Source[at, price]{ // nil: without Redis, in this process only
 		Load: func(_ context.Context, key at) (price, error) { return price{999, key.shop}, nil },
-		Key:  func(key at) string { return fmt.Sprintf("%d/%d", key.product, key.shop) },
 		TTL: func(_ at, p price) time.Duration {
 			if p.Cents > 500 {
 				return time.Minute

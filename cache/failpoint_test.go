@@ -205,3 +205,30 @@ func TestAnInvalidationBetweenABatchsLoadAndItsCommitIsHonoured(t *testing.T) {
 		})
 	}
 }
+
+// A ClearTags comes between the fill of a load and the end of its flight. The value is in the
+// local tier by then, where it does not count, and who joins the flight now asked after the
+// clear. Catches a flight whose late callers get what the local tier has, whatever was cleared.
+func TestWhoJoinsAfterAClearOfTagsGetsNothingOlder(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+		source := newRows(r, 1)
+		c := open(r, source.tagged())
+		reached, release := stopAt(r, "finish")
+		defer release()
+		first := c.getting(r.ctx, 1)
+		<-reached
+		source.put(1, "v2")
+		if err := c.ClearTags(r.ctx, tenant(0)); err != nil {
+			r.Fatal(err)
+		}
+		later := c.getting(r.ctx, 1)
+		r.eventually("it has joined", func() bool { return c.Stats().Gets == 2 })
+		release()
+		if got := <-first; got.err != nil {
+			r.Error(got.err)
+		}
+		if got := <-later; got.value != "v2" {
+			r.Errorf("who asked after ClearTags got %v", got)
+		}
+	})
+}

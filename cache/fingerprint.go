@@ -203,7 +203,7 @@ func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (releas
 	if rdb == nil || !reflect.ValueOf(rdb).Comparable() {
 		return func() {}, nil
 	}
-	own := storedForm{codec: f.id, fingerprint: f.fingerprint, values: reflect.TypeFor[V](), by: f.by()}
+	own := storedForm{codec: f.codecByte(), fingerprint: f.fingerprint, values: reflect.TypeFor[V](), by: f.by()}
 	name := storedName{rdb, o.Name, o.Schema}
 	storedTypes.mu.Lock()
 	defer storedTypes.mu.Unlock()

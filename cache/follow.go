@@ -26,11 +26,11 @@ import (
 // A change is confirmed to the feed after Redis has confirmed its invalidation. From then
 // on nobody reads what was there before it, with the promise of [Cache.Invalidate]. While
 // Redis, or the filter of a cache, does not confirm, nothing more is read: the changes
-// wait in the database. Inserted keys are added to the filter, and a counting one forgets
-// deleted keys, see [Cache.Route]; the filter must be one that processes share.
+// wait in the database. Inserted keys are added to the filter, which must be one that
+// processes share; deleted ones stay in it until its next Rebuild.
 //
-// Where the feed has been followed to stands in the Redis of the first route's cache. If
-// nothing stands there, as at the first time, and if the feed has lost that position,
+// The position of the feed is stored in the Redis of the first route's cache. If there is
+// none, as at the first time, and if the feed has lost that position,
 // Follow begins in the present and Clears the caches: what was missed is not served. A
 // filter has missed inserted keys then, and should be filled anew.
 //
@@ -69,16 +69,14 @@ type Route struct{ to follow.Route }
 // another drops both. It may return none, or many, and is called by one goroutine at a time.
 //
 // With nil keys the key is the row's primary key, of one column, whose text is
-// the id: that of an integer or a string, unless Source.Key says otherwise. With a table
-// as well, a counting Options.Filter forgets the keys of deleted rows: let nobody else
-// Remove them.
+// the id: that of an integer or a string, unless Source.Key says otherwise.
 //
 // An error or a panic of keys keeps [Follow] from going on: it tries the change again until
 // the error is gone, and logs it. Return no keys for a row that does not matter. Rows of
 // before hold only what the database logs of them, which may be the primary key alone.
 func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
 	if keys == nil {
-		return Route{follow.Route{Cache: &c.fed, Table: table, Owns: table != "", IDs: func(row feed.Row, columns []string) ([]string, error) {
+		return Route{follow.Route{Cache: &c.fed, Table: table, IDs: func(row feed.Row, columns []string) ([]string, error) {
 			id, err := primaryKey(row, columns)
 			if err != nil || len(id) > c.o.MaxKey { // a key that is too long is in no cache
 				return nil, err

@@ -40,15 +40,17 @@ type Sizer interface {
 	Size(v any) int
 }
 
-// What stands in Redis is a header of fixed size, then what the codec made of the
-// value; nothing behind the header of a null. Numbers are big-endian.
+// What stands in Redis is a header of fixed size, the digests of the value's tags, its
+// version, and what the codec made of the value; nothing behind the header of a null.
+// Numbers are big-endian.
 //
 //	 0  2  magic "Lv"
 //	 2  1  version of this layout
 //	 3  1  kind
-//	 4  1  codec
-//	 5  1  number of further epochs between header and value: 0. There is room for tags.
-//	 6  2  zero
+//	 4  1  codec; and 16 if the value or null is sealed, see seal.go
+//	 5  1  number of tags, of 4 bytes each; and 128 if the value is hard
+//	 6  1  length of the version, which the source gave the value (an ETag, say)
+//	 7  1  mark: 0, and 1 since Cache.Expire. A script sets it, so the checksum leaves it out
 //	 8  4  Options.Schema
 //	12  8  created, Unix milliseconds
 //	20  8  end of the TTL, Unix milliseconds
@@ -56,13 +58,13 @@ type Sizer interface {
 //	32  8  epoch of the cache when the load began, see Cache.Clear
 //	40  8  digest of name and id, so that a value is never taken for another key's
 //	48  4  fingerprint of the value's type, see fingerprint.go; 0 in a null and where the codec is not JSON
-//	52  4  CRC-32C of everything else
+//	52  4  CRC-32C of everything else but the mark
 //
 // Bytes of which anything else is true are a miss.
 const (
 	headerSize = 56
 	magic      = "Lv"
-	version    = 2
+	version    = 3
 
 	kindValue = 1
 	kindNull  = 2
@@ -74,6 +76,9 @@ const (
 	offVersion     = 2
 	offKind        = 3
 	offCodec       = 4
+	offTags        = 5
+	offVersionSize = 6
+	offMark        = 7
 	offSchema      = 8
 	offCreated     = 12
 	offExpires     = 20
@@ -82,18 +87,26 @@ const (
 	offDigest      = 40
 	offFingerprint = 48
 	offSum         = 52
+
+	hardFlag   = 1 << 7
+	maxTags    = 16
+	maxVersion = 64 // bytes
+	tagBytes   = 4
+	maxHeader  = headerSize + maxTags*tagBytes + maxVersion
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A format knows how the values of one cache are stored.
 type format[V any] struct {
+	name        string
 	prefix      uint64 // digest of the name
 	schema      int
 	max         int
 	id          byte
 	codec       Codec
 	sizer       Sizer // the codec, if it is one
+	sealer      Sealer
 	fingerprint uint32
 	after       windows
 	log         *logonce.Log
@@ -101,7 +114,7 @@ type format[V any] struct {
 
 // newFormat returns an error if values of type V would not come back.
 func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
-	f = format[V]{prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, after: o.windows(), log: log}
+	f = format[V]{name: o.Name, prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, sealer: o.Seal, after: o.windows(), log: log}
 	if f.codec != nil {
 		f.sizer, _ = f.codec.(Sizer)
 		return f, nil
@@ -120,13 +133,17 @@ func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 
 // by says how values are encoded.
 func (f format[V]) by() string {
+	how := fmt.Sprintf("with the Codec %T", f.codec)
 	switch f.id {
 	case codecRaw:
-		return "as they are, without a Codec"
+		how = "as they are, without a Codec"
 	case codecJSON:
-		return "as JSON, without a Codec"
+		how = "as JSON, without a Codec"
 	}
-	return fmt.Sprintf("with the Codec %T", f.codec)
+	if f.sealer != nil {
+		how += ", sealed"
+	}
+	return how
 }
 
 // encode gives the bytes of an entry and how long Redis keeps them, or neither for
@@ -137,20 +154,22 @@ func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl ti
 	kind, fingerprint := byte(kindNull), uint32(0)
 	if !e.null {
 		if payload, err = f.marshal(e.value); err != nil {
-			f.log.Warn("a value cannot be encoded and stays in this process", logonce.Name("key", id), "error", err)
-			return nil, headerSize + f.max, 0, err
+			return f.keep(id, nil, err)
 		}
 		if len(payload) > f.max {
-			f.log.Warn("a value is larger than MaxValue and stays in this process", logonce.Name("key", id), "bytes", len(payload), "max_value", f.max)
+			return f.keep(id, payload, nil)
+		}
+		if e.more != nil && len(e.more.tags) > maxTags {
+			f.log.Error("a value has more tags than there is room for, and stays in this process", logonce.Name("key", id), "tags", len(e.more.tags), "max", maxTags)
 			return nil, headerSize + len(payload), 0, nil
 		}
 		kind, fingerprint = kindValue, f.fingerprint
 	}
-	data = make([]byte, headerSize, headerSize+len(payload))
+	data = make([]byte, headerSize, headerSize+e.more.encodedSize()+len(payload))
 	copy(data, magic)
 	data[offVersion] = version
 	data[offKind] = kind
-	data[offCodec] = f.id
+	data[offCodec] = f.codecByte()
 	binary.BigEndian.PutUint32(data[offSchema:], uint32(f.schema))
 	binary.BigEndian.PutUint64(data[offCreated:], uint64(e.created))
 	binary.BigEndian.PutUint64(data[offExpires:], uint64(e.expires))
@@ -158,15 +177,33 @@ func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl ti
 	binary.BigEndian.PutUint64(data[offEpoch:], e.epoch)
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
 	binary.BigEndian.PutUint32(data[offFingerprint:], fingerprint)
+	if e.hard {
+		data[offTags] = hardFlag
+	}
+	data = e.more.encode(data)
+	if payload, err = f.seal(id, data, payload); err != nil || len(payload) > f.max {
+		return f.keep(id, payload, err)
+	}
 	data = append(data, payload...)
 	binary.BigEndian.PutUint32(data[offSum:], checksum(data))
 	switch {
 	case e.private:
 		return data, len(data), 0, nil
-	case e.null:
+	case e.null || e.hard:
 		return data, len(data), e.ttl(), nil
 	}
 	return data, len(data), f.after.stored(e.ttl()), nil
+}
+
+// keep is what encode returns for a value that stays in this process: it does not encode, or
+// is larger than Redis is to hold.
+func (f format[V]) keep(id string, payload []byte, err error) ([]byte, int, time.Duration, error) {
+	if err != nil {
+		f.log.Warn("a value cannot be encoded and stays in this process", logonce.Name("key", id), "error", err)
+		return nil, headerSize + f.max, 0, err
+	}
+	f.log.Warn("a value is larger than MaxValue and stays in this process", logonce.Name("key", id), "bytes", len(payload), "max_value", f.max)
+	return nil, headerSize + len(payload), 0, nil
 }
 
 // decode reads an entry back, ok only if the bytes are one of this id, whole and
@@ -181,8 +218,15 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 		expires: int64(binary.BigEndian.Uint64(data[offExpires:])),
 		cost:    binary.BigEndian.Uint32(data[offCost:]),
 		epoch:   binary.BigEndian.Uint64(data[offEpoch:]),
+		hard:    data[offTags]&hardFlag != 0,
+		expired: data[offMark] != 0,
 	}}
-	payload := data[headerSize:]
+	var payload []byte
+	e.more, payload = decodeExtra(data)
+	payload, err := f.open(id, data[:payloadAt(data)], payload)
+	if err != nil {
+		return nil, false
+	}
 	switch data[offKind] {
 	case kindNull:
 		e.null = true
@@ -195,9 +239,9 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 
 // fits reports whether bytes are a whole entry of this id, of whatever type.
 func (f format[V]) fits(id string, data []byte) bool {
-	return len(data) >= headerSize && len(data)-headerSize <= f.max && string(data[:2]) == magic &&
+	return len(data) >= headerSize && len(data) >= payloadAt(data) && len(data)-payloadAt(data) <= f.max && string(data[:2]) == magic &&
 		data[offVersion] == version &&
-		data[5]|data[6]|data[7] == 0 &&
+		data[offTags]&^hardFlag <= maxTags && data[offVersionSize] <= maxVersion && data[offMark] <= 1 &&
 		binary.BigEndian.Uint32(data[offSchema:]) == uint32(f.schema) &&
 		binary.BigEndian.Uint64(data[offDigest:]) == f.digest(id) &&
 		binary.BigEndian.Uint32(data[offSum:]) == checksum(data)
@@ -209,13 +253,14 @@ func (f format[V]) isOfType(data []byte) bool {
 	if data[offKind] == kindNull {
 		want = 0
 	}
-	return data[offCodec] == f.id && binary.BigEndian.Uint32(data[offFingerprint:]) == want
+	return data[offCodec] == f.codecByte() && binary.BigEndian.Uint32(data[offFingerprint:]) == want
 }
 
 // isOfOtherType reports whether bytes are a value of this id that a process has stored
-// whose values are of another type.
+// whose values are of another type. One that is sealed where this cache's are not, or the
+// other way round, is none: anybody may have stored it.
 func (f format[V]) isOfOtherType(id string, data []byte) bool {
-	return f.fits(id, data) && !f.isOfType(data)
+	return f.fits(id, data) && !f.isOfType(data) && data[offCodec]&sealedFlag == f.codecByte()&sealedFlag
 }
 
 // marshal and unmarshal make errors of a codec's panics. Let through, one would fail
@@ -275,7 +320,8 @@ func fnv1a(hash uint64, text string) uint64 {
 const fnvOffset = 14695981039346656037
 
 func checksum(data []byte) uint32 {
-	sum := crc32.Update(0, castagnoli, data[:offSum])
+	sum := crc32.Update(0, castagnoli, data[:offMark])
+	sum = crc32.Update(sum, castagnoli, data[offMark+1:offSum])
 	return crc32.Update(sum, castagnoli, data[headerSize:])
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,8 +61,8 @@ func FuzzDecode(f *testing.F) {
 func fitting[V any](f format[V], id string, data []byte) []byte {
 	data = bytes.Clone(data)
 	copy(data, magic)
-	data[offVersion], data[offCodec] = version, f.id
-	data[5], data[6], data[7] = 0, 0, 0
+	data[offVersion], data[offCodec] = version, f.codecByte()
+	data[offTags], data[offVersionSize], data[offMark] = 0, 0, 0
 	binary.BigEndian.PutUint32(data[offSchema:], uint32(f.schema))
 	binary.BigEndian.PutUint64(data[offDigest:], f.digest(id))
 	binary.BigEndian.PutUint32(data[offFingerprint:], f.fingerprint)
@@ -85,7 +86,13 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, other, text string, number int64, null bool, created, expires, cost int64, schema int) {
 		o := Options{Name: "p", Schema: schema & (1<<31 - 1), MaxValue: 1 << 20}
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
-		times := life{null: null, created: created, expires: expires, cost: uint32(cost), epoch: uint64(number)}
+		times := life{null: null, created: created, expires: expires, cost: uint32(cost), epoch: uint64(number), hard: number%2 == 0}
+		if len(other) > 0 && !null {
+			times.more = &extra{slices.Repeat([]uint32{uint32(number)}, len(other)%(maxTags+1)), other[:min(len(other), maxVersion)]}
+			if len(times.more.tags) == 0 {
+				times.more.tags = nil
+			}
+		}
 		roundTrip(t, must(newFormat[string](o, nil)), id, other, entry[string]{text, times})
 		roundTrip(t, must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{[]byte(text), times})
 		// JSON keeps valid UTF-8 only; that is the user's to know.

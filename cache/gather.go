@@ -48,7 +48,7 @@ func (g *gatherer[K, V]) add(jobs []*job[K, V]) {
 // must not wait for calls that may wait for it.
 func (c *Cache[K, V]) goAlone(jobs []*job[K, V]) bool {
 	ctx := jobs[0].ctx
-	return c.source.Load != nil && len(jobs) == 1 || c.flights.IsLoading(ctx) || c.breaker.Inside(ctx)
+	return c.loadsOne() && len(jobs) == 1 || c.flights.IsLoading(ctx) || c.breaker.Inside(ctx)
 }
 
 // run takes a batch on and, if others wait then, leaves them to another goroutine.

@@ -9,11 +9,11 @@ import (
 	"github.com/levee-go/levee/internal/fleet"
 )
 
-// Hooks are told of what a cache does beyond a hit in the local tier: for traces, see
+// Hooks are called for what a cache does beyond a hit in the local tier: for traces, see
 // cacheotel, or for metrics of your own. Each may be nil, which costs nothing. What is to
-// be counted stands in [Cache.Stats] already.
+// be counted is in [Cache.Stats] already.
 type Hooks struct {
-	// Read: Redis is asked for keys. Up to 256 keys of a GetMany are one call.
+	// Read: keys are read from Redis. Up to 256 keys of a GetMany are one call.
 	Read Hook
 	// FlightWait: a caller waits for what another caller of this process is reading or
 	// loading. Outcome.Load is that of the load.
@@ -24,18 +24,18 @@ type Hooks struct {
 	Rebuild Hook
 	// LeaseWait: a Rebuild waits for the load of another process.
 	LeaseWait Hook
-	// Load: the source is asked. The loader gets the context that the hook returns.
+	// Load: the loader runs. It gets the context that the hook returns.
 	Load Hook
 	// Write: a writer changes keys, see Op.Call. A "write" has the calls "hold", "tx" and
 	// "invalidate" within it, whose contexts come from its own; tx gets the one of "tx".
-	// Each cache of a [Write] is told of its own "hold" and "invalidate", and the cache that
+	// Each cache of a [Write] has calls for its own "hold" and "invalidate", and the cache that
 	// is named first of "write" and "tx". A Write without Changes names none: pass Changes(),
 	// of no keys, if all of them come by [Also].
 	Write Hook
 }
 
 // JoinHooks returns Hooks that tell each of hooks, for example those of cacheotel and some of
-// your own. They are told of a beginning in their order, each with the context of the one
+// your own. They are called for a beginning in their order, each with the context of the one
 // before, and of the end in the opposite order. One that panics at the beginning hides the
 // operation from the others.
 func JoinHooks(hooks ...Hooks) (joined Hooks) {
@@ -81,7 +81,7 @@ func within(outer, inner Hook) Hook {
 // context, which must come from ctx, is that of what the operation does; where nothing is
 // done within, it is not used. A nil function is not called.
 //
-// Both are called in the way of those who wait, with no mutex held, and must not block.
+// Both are called while callers wait, with no mutex held, and must not block.
 // They may be called on different goroutines. What they panic with is logged.
 type Hook func(ctx context.Context, op Op) (context.Context, func(Outcome))
 

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
@@ -39,14 +38,14 @@ func (c *Cache[K, V]) TopKeys(n int) []HotKey {
 	return keys
 }
 
-// An Inspection says where a key stands, see [Cache.Inspect].
+// An Inspection is the state of a key, see [Cache.Inspect].
 type Inspection struct {
 	ID string // the key as text
 
 	Filter       string    // "may exist", "absent", or "" without a filter
 	Local        *Standing // in the local tier of this process; nil: nothing
-	LocalUnknown bool      // the key's text cannot be turned back into the key, so the local tier was not asked
-	Redis        *Standing // in Redis; nil: nothing, or Redis was not asked
+	LocalUnknown bool      // the key's text cannot be turned back into the key, so the local tier was not read
+	Redis        *Standing // in Redis; nil: nothing, or Redis was not read
 	Loading      bool      // readers of this process wait for the key
 	HeldError    error     // of a load that failed a moment ago, and that answers for it
 
@@ -55,8 +54,8 @@ type Inspection struct {
 	LeaseLeft   time.Duration   // for how long others wait for that, unless the lease is renewed
 	Awaited     bool            // another process waits for it
 	Holds       []time.Duration // of writers: for how long each keeps the key closed at the most, the longest first
-	Foreign     bool            // a key of another Redis type stands there
-	Outage      bool            // Redis is not asked at present
+	Foreign     bool            // there is a key of another Redis type
+	Outage      bool            // levee does not call Redis at present
 	Unconfirmed bool            // an invalidation of this process waits for Redis to confirm it
 }
 
@@ -76,29 +75,16 @@ type Standing struct {
 }
 
 // Inspect looks up the key whose text is id, for somebody who looks for a fault. It
-// changes nothing, counts nothing and loads nothing. It asks Redis, in one round trip.
+// changes nothing, counts nothing and loads nothing. It reads Redis, in one round trip.
 // The error matches ErrInvalidKey if no key has this text, or ErrUnavailable if Redis
 // did not answer; in this case the Inspection says what this process knows.
 //
 // With a Source.Key, and with keys that have a MarshalText but no UnmarshalText, the
-// local tier cannot be asked by text.
+// local tier cannot be read by text.
 func (c *Cache[K, V]) Inspect(ctx context.Context, id string) (Inspection, error) {
-	var key K
-	known := false
-	if c.source.Key == nil {
-		if parse := parserOf[K](); parse != nil {
-			var err error
-			if key, err = parse(id); err != nil {
-				return Inspection{}, fmt.Errorf("%w: %.64q: %w", ErrInvalidKey, id, err)
-			}
-			if id, err = c.id(key); err != nil { // "007" is the key 7
-				return Inspection{}, err
-			}
-			known = true
-		}
-	}
-	if len(id) > c.o.MaxKey {
-		return Inspection{}, fmt.Errorf("%w: %d bytes, more than MaxKey %d", ErrInvalidKey, len(id), c.o.MaxKey)
+	key, id, known, err := c.keyOf(id)
+	if err != nil {
+		return Inspection{}, err
 	}
 	found := Inspection{ID: id, LocalUnknown: !known && c.local != nil}
 	now := time.Now()

@@ -32,6 +32,11 @@ type job[K comparable, V any] struct {
 	looks  bool   // the caller who opened the flight has not read Redis
 	unread bool   // Redis gave no answer to the caller who opened the flight
 	seen   []byte // what stands in Redis and is no answer
+	want   *want  // of the caller who opened the flight
+	stands bool   // the lease was granted while seen stood there
+
+	// primary is true if a replica may not have what a writer has written, or is about to.
+	primary bool
 
 	// impatient is true if those who wait have a value that the process has kept: a degraded
 	// load does not wait for its place. They are of one process, so it is true of all of them.
@@ -69,25 +74,29 @@ func (c *Cache[K, V]) finish(j *job[K, V], answer found[V], err error) {
 	j.loaded.err = err
 	failpoint.At("finish")
 	defer c.land(j, answer, err) // also if what follows does not return: hooks are the user's, and may call Goexit
+	if j.ended != nil {
+		defer j.ended(j, err)
+	}
 	j.waiter.Close()
 	c.endLeaseWait(j)
 	c.endRebuild(j, answer, err)
-	if j.ended != nil {
-		j.ended(j, err)
-	}
 }
 
 // land ends the flight of a job, and runs the next one of those for whom the answer came
 // too early.
 func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 	var next *flight.Flight[found[V]]
+	if j.loaded.failed {
+		j.flight.Failed(j.loaded.rest)
+	}
 	if err != nil && j.loaded.refused {
 		next = j.flight.Refuse(err)
 	} else {
-		next = j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j) })
+		next = j.flight.Finish(answer, err, func() bool { return j.filled && c.isCurrent(j, answer.entry) })
 	}
 	if next != nil {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
+		later[0].want = j.want
 		c.detach(later) // j may have ended on its caller's goroutine, with the caller's context
 		go c.run(later)
 	}
@@ -95,9 +104,11 @@ func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 
 // isCurrent reports whether the local tier would give its answer of j to a caller who
 // comes now. If so, callers who joined after the decision may have that answer too. With
-// a negative DistrustTTL the local tier answers nobody while messages do not arrive.
-func (c *Cache[K, V]) isCurrent(j *job[K, V]) bool {
-	return c.o.Local.DistrustTTL >= 0 && j.mark == c.local.Mark(j.id)
+// a negative DistrustTTL the local tier answers nobody while messages do not arrive. Of strict
+// callers it is not the local tier that decides what they may have.
+func (c *Cache[K, V]) isCurrent(j *job[K, V], answer *entry[V]) bool {
+	return c.o.Local.DistrustTTL >= 0 && !j.want.strict() && j.mark == c.local.Mark(j.id) &&
+		(answer.null || !c.cleared(answer))
 }
 
 // detach frees jobs from the end of the context of the caller who opened their flights, and
@@ -150,12 +161,17 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 // user's client may), the jobs end with that error, except those that were handed over.
 func (c *Cache[K, V]) contained(jobs []*job[K, V], fn func()) {
 	contain.Call(func() error { fn(); return nil }, func(err error) {
-		for _, j := range jobs {
-			if err != nil && !j.left {
-				c.finish(j, found[V]{}, err)
-			}
+		if err != nil {
+			c.finishEach(slices.DeleteFunc(slices.Clone(jobs), func(j *job[K, V]) bool { return j.left }), err)
 		}
 	})
+}
+
+// finishEach ends jobs that brought nothing, all of them, also if a hook of one calls Goexit.
+func (c *Cache[K, V]) finishEach(jobs []*job[K, V], err error) {
+	for _, j := range jobs {
+		defer c.finish(j, found[V]{}, err)
+	}
 }
 
 // handOver has fn work on jobs on another goroutine, beside the batch that they were in.
@@ -164,10 +180,8 @@ func (c *Cache[K, V]) handOver(jobs []*job[K, V], fn func()) {
 		j.left = true
 	}
 	go contain.Call(func() error { fn(); return nil }, func(err error) {
-		for _, j := range jobs {
-			if err != nil {
-				c.finish(j, found[V]{}, err)
-			}
+		if err != nil {
+			c.finishEach(jobs, err)
 		}
 	})
 }

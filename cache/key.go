@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"unsafe"
 )
 
 // keyFunc returns the function that turns keys into ids, the text of a key that
 // processes share, and refuses those that are too long.
 func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string, error), error) {
-	text := textOf[K]()
-	if custom != nil {
-		text = func(key K) (string, error) { return custom(key), nil }
-	}
-	if text == nil {
-		return nil, fmt.Errorf("cache: Source.Key is needed for keys of type %s", reflect.TypeFor[K]())
+	text := func(key K) (string, error) { return custom(key), nil }
+	if custom == nil {
+		var err error
+		if text, err = textOf[K](); err != nil {
+			return nil, fmt.Errorf("cache: Source.Key is needed for keys of type %s: %w", reflect.TypeFor[K](), err)
+		}
 	}
 	return func(key K) (string, error) {
 		id, err := text(key)
@@ -30,70 +31,69 @@ func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string,
 	}, nil
 }
 
-// textOf returns the text form that K has by itself, nil if it has none.
-func textOf[K comparable]() func(K) (string, error) {
-	kind := reflect.TypeFor[K]()
+// textOf returns the text form that K has by itself. The error says why it has none.
+func textOf[K comparable]() (func(K) (string, error), error) {
+	of := reflect.TypeFor[K]()
 	switch {
-	case kind.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return func(key K) (string, error) {
-			marshaler, ok := any(key).(encoding.TextMarshaler)
-			// ok is false if K is an interface and this one is nil. Few MarshalText bear
-			// a nil pointer.
-			if v := reflect.ValueOf(key); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
-				return "", errors.New("nil")
-			}
-			text, err := marshaler.MarshalText()
-			return string(text), err
-		}
-	case kind.Kind() == reflect.String:
+	case of.Implements(textMarshaler):
+		return marshaled[K], checkMarshaler(of, "")
+	case of.Kind() == reflect.String:
 		return func(key K) (string, error) {
 			if s, ok := any(key).(string); ok {
 				return s, nil
 			}
 			return reflect.ValueOf(key).String(), nil
-		}
-	case kind.Kind() >= reflect.Int && kind.Kind() <= reflect.Int64:
-		return func(key K) (string, error) { return strconv.FormatInt(reflect.ValueOf(key).Int(), 10), nil }
-	case kind.Kind() >= reflect.Uint && kind.Kind() <= reflect.Uintptr:
-		return func(key K) (string, error) { return strconv.FormatUint(reflect.ValueOf(key).Uint(), 10), nil }
+		}, nil
+	// Integers are what most keys are: with an allocation less than as a part.
+	case of.Kind() >= reflect.Int && of.Kind() <= reflect.Int64:
+		return func(key K) (string, error) { return strconv.FormatInt(reflect.ValueOf(key).Int(), 10), nil }, nil
+	case of.Kind() >= reflect.Uint && of.Kind() <= reflect.Uintptr:
+		return func(key K) (string, error) { return strconv.FormatUint(reflect.ValueOf(key).Uint(), 10), nil }, nil
 	}
-	return nil
+	parts, err := partsOf(of)
+	if err != nil {
+		return nil, err
+	}
+	return func(key K) (string, error) { return parts.text(unsafe.Pointer(&key)) }, nil
+}
+
+// marshaled is the text of a key that implements encoding.TextMarshaler.
+func marshaled[K comparable](key K) (string, error) {
+	marshaler, ok := any(key).(encoding.TextMarshaler)
+	// ok is false if K is an interface and this one is nil. Few MarshalText bear
+	// a nil pointer.
+	if v := reflect.ValueOf(key); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
+		return "", errors.New("nil")
+	}
+	text, err := marshaler.MarshalText()
+	return string(text), err
 }
 
 // parserOf returns the function that turns text back into a key, nil if K has none: the
 // other way round than textOf.
 func parserOf[K comparable]() func(id string) (K, error) {
-	kind := reflect.TypeFor[K]()
-	if kind.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
-		if !reflect.PointerTo(kind).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+	of := reflect.TypeFor[K]()
+	switch {
+	case of.Implements(textMarshaler):
+		if !reflect.PointerTo(of).Implements(textUnmarshaler) {
 			return nil
 		}
 		return func(id string) (key K, err error) {
 			err = any(&key).(encoding.TextUnmarshaler).UnmarshalText([]byte(id))
 			return key, err
 		}
+	case of.Kind() == reflect.String:
+		return func(id string) (key K, _ error) {
+			reflect.ValueOf(&key).Elem().SetString(id)
+			return key, nil
+		}
 	}
-	var set func(v reflect.Value, id string) error
-	switch {
-	case kind.Kind() == reflect.String:
-		set = func(v reflect.Value, id string) error { v.SetString(id); return nil }
-	case kind.Kind() >= reflect.Int && kind.Kind() <= reflect.Int64:
-		set = func(v reflect.Value, id string) error {
-			n, err := strconv.ParseInt(id, 10, kind.Bits())
-			v.SetInt(n)
-			return err
-		}
-	case kind.Kind() >= reflect.Uint && kind.Kind() <= reflect.Uintptr:
-		set = func(v reflect.Value, id string) error {
-			n, err := strconv.ParseUint(id, 10, kind.Bits())
-			v.SetUint(n)
-			return err
-		}
-	default:
+	parts, err := partsOf(of)
+	if err != nil || !parts.comeBack() {
 		return nil
 	}
 	return func(id string) (key K, err error) {
-		err = set(reflect.ValueOf(&key).Elem(), id)
+		err = parts.set(unsafe.Pointer(&key), id)
 		return key, err
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -43,26 +44,37 @@ func TestTheTextOfAKey(t *testing.T) {
 	says(t, nil, customerID(12), customerID(13), "12")
 	says(t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
 	says[encoding.TextMarshaler](t, nil, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("::1"), "10.0.0.1")
-	says(t, func(p place) string { return fmt.Sprintf("%d/%d", p.Warehouse, p.Shelf) }, place{1, 2}, place{2, 1}, "1/2")
+	says(t, func(p place) string { return fmt.Sprintf("%d-%d", p.Warehouse, p.Shelf) }, place{1, 2}, place{2, 1}, "1-2")
 	says(t, func(ok bool) string { return fmt.Sprint(ok) }, true, false, "true")
 	says(t, func(key int64) string { return fmt.Sprintf("%x", key) }, int64(255), int64(254), "ff") // Key goes first
 }
 
-// speechless checks that a type of keys is refused as long as there is no Source.Key.
-func speechless[K comparable](t *testing.T) {
+// speechless checks that a type of keys is refused as long as there is no Source.Key, by an
+// error that says why.
+func speechless[K comparable](t *testing.T, why string) {
 	t.Helper()
-	if _, err := keyFunc[K](nil, 512); err == nil {
-		t.Errorf("%T has a text", *new(K))
+	_, err := keyFunc[K](nil, 512)
+	if want := "cache: Source.Key is needed for keys of type " + reflect.TypeFor[K]().String() + ": " + why; err == nil || err.Error() != want {
+		t.Errorf("%T: got %v, want %s", *new(K), err, want)
 	}
 }
 
+// What has no text is refused when the cache is made. The error names the field, however deep.
 func TestKeysWithoutATextOfTheirOwn(t *testing.T) {
-	speechless[place](t)
-	speechless[bool](t)
-	speechless[float64](t)
-	speechless[[2]int](t)
-	speechless[any](t)
-	speechless[*int](t)
+	speechless[float64](t, "it is of kind float64")
+	speechless[any](t, "it is of kind interface")
+	speechless[*int](t, "it is of kind ptr")
+	speechless[chan int](t, "it is of kind chan")
+	speechless[[2]float32](t, "[] is of kind float32")
+	speechless[struct{ Weight float64 }](t, "Weight is of kind float64")
+	speechless[struct {
+		id    int
+		parts [3]struct{ owner *int }
+	}](t, "parts[].owner is of kind ptr")
+	speechless[struct{ Addr *netip.Addr }](t, "Addr is of kind ptr") // == compares the pointers
+	speechless[struct{ ID encoding.TextMarshaler }](t, "ID is of kind interface")
+	speechless[struct{ C complex64 }](t, "C is of kind complex64")
+	speechless[struct{ Grid [100][100]int }](t, "Grid is an array with more than 1024 parts")
 }
 
 // unspeakable has no text if it is odd.

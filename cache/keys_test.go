@@ -16,7 +16,7 @@ func valueKeyOf(cache string, id any) string { return keys.OfCache(cache).Value(
 
 func leaseKey(id any) string { return keys.OfCache("test").Lease(fmt.Sprint(id)) }
 
-func epochKey() string { return keys.OfCache("test").Epoch() }
+func clearsKey() string { return keys.OfCache("test").Clears() }
 
 // bookmarkKey names how far the feed "shop" has been followed.
 func bookmarkKey() string { return keys.Feed("shop") }

@@ -24,6 +24,9 @@ type loaded[V any] struct {
 	err     error
 	refused bool            // err is the breaker's, which gave no place
 	by      context.Context // of the load, for Hooks
+	began   time.Time       // the load; no later than it did
+	failed  bool            // err is that of the load
+	rest    time.Duration   // that the source has asked for with err, 0 if it has not
 }
 
 // loadContext is that of a load and of what it waits for before it begins: it ends on Close,
@@ -63,45 +66,54 @@ func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*guard.Pl
 	return place, c.why(ctx, err)
 }
 
+// loadsOne reports whether there is a loader of one key.
+func (c *Cache[K, V]) loadsOne() bool { return c.source.Load != nil || c.source.LoadEntry != nil }
+
 // load asks the source in place for the keys of jobs, and notes what it brought in each job.
 func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	if c.source.Load != nil && len(jobs) == 1 {
-		c.loadOne(ctx, place, jobs[0])
+	if c.loadsOne() && len(jobs) == 1 {
+		c.loadOne(ctx, place, jobs)
 		return
 	}
 	c.loadMany(ctx, place, jobs)
 }
 
-func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, j *job[K, V]) {
+// loadOne is load for one job.
+func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
+	j, load := jobs[0], c.plainly
+	if c.source.LoadEntry != nil {
+		load = c.withEntry(j)
+	}
 	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	by, err := c.askSource(ctx, place, j.class, []string{j.id}, func(ctx context.Context) error {
+	j.loaded = c.askSource(ctx, place, jobs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
-		value, err := c.source.Load(ctx, j.key)
+		value, say, err := load(ctx, j.key, epoch)
+		var e *entry[V]
 		switch {
 		case err == nil && isNil(&value), c.isNotFound(err): // a success of the source
-			brought.Store(c.newNull(j.id, epoch, began))
+			e = c.newNull(j.id, epoch, began)
 		case err == nil:
-			brought.Store(c.newEntry(j.key, value, epoch, time.Since(began)))
+			e = c.newEntry(j.key, value, epoch, time.Since(began))
 			c.compareFilter(ctx, j.id)
 		default:
 			return err
 		}
+		brought.Store(c.said(j.id, e, say))
 		return nil
 	})
-	j.loaded = loaded[V]{err: err, by: by}
-	if err == nil {
+	if j.loaded.err == nil {
 		j.loaded.entry = brought.Load()
 	}
 }
 
 // loadMany loads the keys of jobs in one call.
 func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	keys, ids := make([]K, len(jobs)), make([]string, len(jobs))
+	keys := make([]K, len(jobs))
 	for i, j := range jobs {
-		keys[i], ids[i] = j.key, j.id
+		keys[i] = j.key
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	by, err := c.askSource(ctx, place, jobs[0].class, ids, func(ctx context.Context) error {
+	all := c.askSource(ctx, place, jobs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -114,28 +126,33 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 		for i, key := range keys {
 			if value, ok := values[key]; ok && !isNil(&value) {
 				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
-				c.compareFilter(ctx, ids[i])
+				c.compareFilter(ctx, jobs[i].id)
 			} else {
-				entries[i] = c.newNull(ids[i], epoch, began)
+				entries[i] = c.newNull(jobs[i].id, epoch, began)
 			}
 		}
 		brought.Store(&entries)
 		return nil
 	})
 	for i, j := range jobs {
-		j.loaded = loaded[V]{err: err, by: by}
-		if err == nil {
+		if j.loaded = all; all.err == nil {
 			j.loaded.entry = (*brought.Load())[i]
 		}
 	}
 }
 
-// askSource has fn load in place what ids name. fn may still be running when askSource
-// returns an error. by is the context that Hooks.Load has given the load, nil if it has not
-// begun: the breaker has opened since it gave the place.
-func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, class guard.Class, ids []string, fn func(context.Context) error) (by context.Context, err error) {
+// askSource has fn load in place what jobs want. fn may still be running when askSource
+// returns an error. It returns a loaded without an entry, whose by is the context that
+// Hooks.Load has given the load, nil if it has not begun: the breaker has opened since it gave
+// the place.
+func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
+	class, asked, ids := jobs[0].class, time.Now(), make([]string, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.id
+	}
 	var began atomic.Pointer[begun]
-	err = place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
+	var rest atomic.Int64 // that the source has asked for
+	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
 		if !c.loading.begin() {
 			return ErrClosed
 		}
@@ -149,15 +166,26 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, class g
 		err := fn(ctx)
 		if err != nil {
 			_ = err.Error() // one that panics does so here, where it counts as the loader's panic
+			rest.Store(int64(retryAfter(err)))
 		}
 		return err
 	})
 	err = c.why(ctx, err)
 	load := began.Load()
 	if load == nil {
-		return nil, err
+		return loaded[V]{err: err, began: asked}
 	}
-	return c.ended(load, err), err
+	return loaded[V]{err: err, began: asked, by: c.ended(load, err), failed: err != nil, rest: time.Duration(rest.Load())}
+}
+
+// retryAfter is for how long a source wants to be left alone that has failed with err. 0: it has
+// said nothing about it.
+func retryAfter(err error) time.Duration {
+	var says interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &says) {
+		return 0
+	}
+	return says.RetryAfter()
 }
 
 // A begun is a load that has begun.
@@ -189,6 +217,9 @@ func (c *Cache[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration)
 		}
 	}
 	e := &entry[V]{value: value, life: life{epoch: epoch}}
+	if c.source.Tags != nil {
+		e.tag(c.source.Tags(key, value))
+	}
 	e.stamp(time.Now(), jittered(ttl, c.o.Jitter), cost)
 	return e
 }

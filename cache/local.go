@@ -55,6 +55,15 @@ func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encode
 	return c.local.FillNull(mark, key, life)
 }
 
+// keptEntry returns the value that this process has kept of a key, whatever its life, unless it
+// was invalidated or cleared.
+func (c *Cache[K, V]) keptEntry(key K) *entry[V] {
+	if e := c.local.Kept(key); e != nil && !c.cleared(e) {
+		return e
+	}
+	return nil
+}
+
 // forgetLocal drops what this process alone knows of ids: entries and held errors.
 func (c *Cache[K, V]) forgetLocal(ids []string) {
 	for _, id := range ids {

@@ -26,56 +26,131 @@ const maxTogether = 1024
 // GetMany, in this process or another, it waits for. Everything that is promised of Get
 // holds for each key.
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+	return c.getMany(ctx, keys, nil)
+}
+
+// FetchMany is [Cache.GetMany], and tells of each value where it came from and how old it is.
+func (c *Cache[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
+	return c.fetchMany(ctx, keys, nil)
+}
+
+func (c *Cache[K, V]) getMany(ctx context.Context, keys []K, w *want) (map[K]V, error) {
 	values := make(map[K]V, len(keys))
+	err := c.answers(ctx, keys, w, func(key K, answer found[V]) { values[key] = c.own(answer.entry) })
+	return values, err
+}
+
+func (c *Cache[K, V]) fetchMany(ctx context.Context, keys []K, w *want) (map[K]Result[V], error) {
+	results := make(map[K]Result[V], len(keys))
+	err := c.answers(ctx, keys, w, func(key K, answer found[V]) { results[key] = c.result(answer, time.Now()) })
+	return results, err
+}
+
+// answers gives the answers of the keys that have one. give may call Clone, which is the user's.
+func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(K, found[V])) error {
 	var failed BatchError
 	for part := range slices.Chunk(unique(keys), maxTogether) {
-		c.getPart(ctx, part, values, &failed)
+		c.getPart(ctx, part, w, give, &failed)
 	}
 	if len(failed.Causes) > 0 {
-		return values, &failed
+		return &failed
 	}
-	return values, nil
+	return nil
 }
 
 // getPart is read for several keys: the flights that it opens go through their steps
 // together.
-func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, values map[K]V, failed *BatchError) {
-	lookups := make([]lookup[K, V], 0, len(keys))
+func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(K, found[V]), failed *BatchError) {
+	lookups, now := make([]lookup[K, V], 0, len(keys)), time.Now()
 	for _, key := range keys {
 		contain.Call(func() error { // Source.Key, Clone and the filter are the user's
-			e, kind := c.local.Get(key)
-			if kind == tier.Value {
-				values[key] = c.own(e)
-				return nil
+			kind := tier.Miss
+			if w == nil {
+				var e *entry[V]
+				if e, kind = c.local.Get(key); kind == tier.Value && (c.tagsCleared.Load() == 0 || !c.overtaken(e)) {
+					give(key, found[V]{entry: e, tier: TierLocal, stale: e.past(now)})
+					return nil
+				}
 			}
-			lookups = append(lookups, c.lookup(ctx, key, kind))
+			lookups = append(lookups, c.identify(key, kind, w))
 			return nil
 		}, addTo(failed, key))
 	}
+	c.lookupAll(ctx, lookups)
 	c.readAll(ctx, lookups)
-	if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
-		c.start(ctx, opened...)
+	c.refresh(ctx, renewed(lookups)...)
+	for began := time.Now(); len(lookups) > 0; {
+		if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
+			c.start(ctx, opened...)
+		}
+		lookups = c.concludeAll(ctx, lookups, began, give, failed)
 	}
+}
+
+// renewed returns those of lookups whose answer is refreshed.
+func renewed[K comparable, V any](lookups []lookup[K, V]) (some []*lookup[K, V]) {
+	for i := range lookups {
+		if l := &lookups[i]; l.renews {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
+// concludeAll is await and conclude for several keys, and returns the lookups that have to join
+// again.
+func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], began time.Time, give func(K, found[V]), failed *BatchError) (again []lookup[K, V]) {
 	var unread []*lookup[K, V] // those that have joined a flight and read nothing
 	for i := range lookups {
 		if l := &lookups[i]; l.hasToRead() {
 			unread = append(unread, l)
 		}
 	}
-	began := time.Now()
 	for i := range lookups {
 		l := &lookups[i]
 		if len(unread) > 0 && unread[0] == l {
 			unread = unread[1:]
 		}
-		answer, err := c.conclude(ctx, l, unread, began)
+		if !c.await(ctx, l, unread, began) {
+			again = append(again, *l)
+			continue
+		}
+		answer, err := c.conclude(ctx, l, unread)
 		if err != nil {
 			if !errors.Is(err, ErrNotFound) {
 				failed.add(l.key, err)
 			}
 			continue
 		}
-		contain.Call(func() error { values[l.key] = c.own(answer.entry); return nil }, addTo(failed, l.key))
+		contain.Call(func() error { give(l.key, answer); return nil }, addTo(failed, l.key))
+	}
+	return again
+}
+
+// lookupAll is lookup for several keys. A filter that answers for many at a time is asked
+// once.
+func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
+	var exist []bool // nil: the filter is asked for each
+	contain.Call(func() error {
+		if filter, ok := c.o.Filter.(manyFilter); ok && len(lookups) > 1 {
+			ids := make([]string, len(lookups))
+			for i := range lookups {
+				ids[i] = lookups[i].id
+			}
+			exist = filter.MayContainMany(ctx, ids)
+		}
+		return nil
+	}, func(err error) { // the filter is the user's
+		for i := range lookups {
+			lookups[i].broken(err)
+		}
+	})
+	for i := range lookups {
+		l := &lookups[i]
+		contain.Call(func() error {
+			c.lookup(ctx, l, l.over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
+			return nil
+		}, l.broken)
 	}
 }
 
@@ -84,7 +159,7 @@ func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	reading := make([]*lookup[K, V], 0, len(lookups))
 	for i := range lookups {
 		l := &lookups[i]
-		if c.joinRunning(ctx, l); l.reads() && !c.fleet.Long(l.id) {
+		if c.joinRunning(ctx, l); l.reads() && c.readsAlone(l) {
 			l.hasRead = true
 			reading = append(reading, l)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestGetManyLeavesOutWhatDoesNotExist(t *testing.T) {
@@ -28,6 +29,37 @@ func TestGetManyLeavesOutWhatDoesNotExist(t *testing.T) {
 		}
 		if got, err := c.GetMany(r.ctx, nil); err != nil || len(got) != 0 || got == nil {
 			r.Errorf("GetMany of nothing: %v, %v", got, err)
+		}
+	})
+}
+
+// Each key of a page has a Result of its own. Catches one that says of a value in the local tier
+// past its TTL that it is not stale, and one that gives an absent key a zero Result.
+func TestFetchManyTellsOfEachValueWhereItCameFrom(t *testing.T) {
+	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+		source := newRows(r, 1, 2, 3)
+		c, other := open(r, source.source(), ttl(10*time.Second)), open(r, source.source(), ttl(10*time.Second))
+		c.gives(r, 1, "v1")
+		other.gives(r, 2, "v1")
+		time.Sleep(2 * time.Second)
+		got, err := c.FetchMany(r.ctx, []int64{1, 2, 3, 404, 3})
+		if err != nil || len(got) != 3 {
+			r.Fatalf("FetchMany: %v, %v", got, err)
+		}
+		for key, want := range map[int64]cache.Tier{1: cache.TierLocal, 2: cache.TierRedis, 3: cache.TierSource} {
+			if got := got[key]; got.Value != "v1" || got.Tier != want || got.Stale || (got.Age < time.Second) != (key == 3) {
+				r.Errorf("%d is %+v, want from %v", key, got, want)
+			}
+		}
+		time.Sleep(8100 * time.Millisecond)
+		source.slowly(func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() }) // in the refresh
+		c.gives(r, 1, "v1")                                                                        // past its TTL, and in the local tier for a moment
+		got, err = c.FetchMany(r.ctx, []int64{1})
+		if err != nil || got[1].Tier != cache.TierLocal || !got[1].Stale {
+			r.Errorf("past its TTL: %+v, %v", got, err)
+		}
+		if got, err := c.FetchMany(r.ctx, nil); err != nil || len(got) != 0 || got == nil {
+			r.Errorf("FetchMany of nothing: %v, %v", got, err)
 		}
 	})
 }

@@ -17,10 +17,11 @@ import (
 )
 
 // A Filter knows which keys cannot exist. MayContain gets a key as [Source.Key]
-// gives it. Its "no" is a promise: the source is not asked. It is called concurrently,
+// gives it. Its "no" is a promise: the loader is not called. It is called concurrently,
 // in the path of every read beyond the local tier. If it has a method
-// Add(ctx, ids ...string) error, as bloom.Filter does, Set, Write, Also and Announce call
-// it before a key comes to exist. If it has an Ensure of that form too, Set and Write call
+// MayContainMany(ctx, ids []string) []bool, as bloom.Filter does, GetMany calls that for a
+// page. If it has a method Add(ctx, ids ...string) error, Set, Write, Also and Announce call it
+// before a key comes to exist. If it has an Ensure of that form too, Set and Write call
 // that one, since they do not know whether their keys are new.
 type Filter interface {
 	// MayContain is false if id surely does not exist.
@@ -87,16 +88,16 @@ type Options struct {
 	// Timeout together.
 	Rebuild mutexrebuild.Options
 	// SoftTimeout is how long a Get waits for a load when there is a value past its TTL
-	// that could be served (see StaleIfError): for those who prefer an old value to a
+	// that could be served (see StaleIfError): for callers that prefer an old value to a
 	// wait. The load goes on. 0: as long as its context lets it.
 	SoftTimeout time.Duration
-	// Refreshes is how many values are refreshed in the background at a time. 0: 16;
-	// negative: none.
+	// Refreshes is how many refreshes run in the background at a time; those of values that
+	// share a call of LoadMany are one. 0: 16; negative: none.
 	Refreshes int
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
 	// client's own options are. One that has to wait for its turn, behind others, does so
-	// for at most as long again. Below 150 ms a process with a CPU limit, which stands still
+	// for at most as long again. Below 150 ms a process with a CPU limit, which is paused
 	// for up to 100 ms at a time, takes its own pauses for those of Redis. 0: 250 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
@@ -116,22 +117,28 @@ type Options struct {
 	// Codec encodes values. Nil: []byte and string as they are, so that a nil
 	// []byte comes back as an empty one, others as JSON. What JSON does not carry,
 	// such as unexported fields, is there for those whose Get has loaded the value and
-	// missing for those who get it from Redis. One that compresses should be a [Sizer].
+	// missing for callers that get it from Redis. One that compresses should be a [Sizer].
 	Codec Codec
+	// Seal encrypts what is stored in Redis, after Codec: values, and that keys do not exist. It
+	// binds them to their keys. Ids stay in the clear, in the names of Redis keys; Source.Key may
+	// hash them. MaxValue bounds the sealed bytes. A cache with Seal takes bytes that are not sealed for
+	// a miss, and one without takes sealed ones for a miss: raise Schema by one with
+	// it. Nil: nothing is sealed.
+	Seal Sealer
 	// IsNotFound recognizes the loader's error for a key that does not exist,
 	// beside ErrNotFound and sql.ErrNoRows. Nil: there is no other. It is called
 	// concurrently. An error that it does not recognize counts as a failure of the
 	// source.
 	IsNotFound func(error) bool
-	// Logger gets what the cache survives and its callers are not told of, each kind
+	// Logger gets what the cache survives and its callers do not learn, each kind
 	// of event once a minute at the most, with keys quoted and cut and without
 	// values: a Redis that does not answer, refuses commands, or answers again;
 	// messages that do not arrive; invalidations that are tried again; loads that
-	// fail while an old value answers; foreign bytes, values that cannot be stored,
+	// fail while an old value is served; foreign bytes, values that cannot be stored,
 	// panics of the codec.
 	// Nil: slog.Default().
 	Logger *slog.Logger
-	// Hooks are told of reads of Redis, rebuilds, waits, loads and writes.
+	// Hooks are called for reads of Redis, rebuilds, waits, loads and writes.
 	Hooks Hooks
 }
 
@@ -190,7 +197,7 @@ func (o Options) windows() windows {
 func (o Options) keyspace() fleet.Keyspace {
 	return fleet.Keyspace{
 		Name: o.Name, Schema: o.Schema, RedisTimeout: o.RedisTimeout, ReplicaLag: o.ReplicaLag,
-		MaxBytes: min(o.MaxValue, math.MaxInt-headerSize) + headerSize, Logger: o.Logger,
+		MaxBytes: min(o.MaxValue, math.MaxInt-maxHeader) + maxHeader, Logger: o.Logger,
 	}
 }
 

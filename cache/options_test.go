@@ -149,13 +149,19 @@ func TestNewRefusesWhatItCannotLoadWith(t *testing.T) {
 	_, err := cache.New[int64, string](nil, nil, o)
 	refused("a nil loader", "Load", err)
 	_, err = cache.NewSource(nil, cache.Source[int64, string]{}, o)
-	refused("an empty source", "Source.Load and Source.LoadMany", err)
+	refused("an empty source", "Source.Load, Source.LoadMany and Source.LoadEntry", err)
 
 	_, err = cache.New((*redis.Client)(nil), loadNothing[int64], o)
 	refused("a nil client", "nil *redis.Client", err)
 	_, err = cache.New((*redis.ClusterClient)(nil), loadNothing[int64], o)
 	refused("a nil cluster client", "nil *redis.ClusterClient", err)
 
-	_, err = cache.New(nil, loadNothing[bool], o)
-	refused("a bool as key", "Source.Key is needed for keys of type bool", err)
+	_, err = cache.New(nil, loadNothing[float64], o)
+	refused("a float as key", "Source.Key is needed for keys of type float64", err)
+	type located struct {
+		Shop int
+		At   struct{ Lat, Long float64 }
+	}
+	_, err = cache.New(nil, loadNothing[located], o)
+	refused("a float within a key", "Source.Key is needed for keys of type cache_test.located: At.Lat is of kind float64", err)
 }

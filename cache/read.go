@@ -14,34 +14,40 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Get returns the value of key: from the local tier, from Redis, or from the source,
-// which one caller asks for all those in all processes who want the key. It returns when
+// Get returns the value of key: from the local tier, from Redis, or from the source, which
+// is read once for all callers in all processes that want the key. It returns when
 // the value is there or ctx ends.
 //
 // A value past its TTL may be the answer, see the package's documentation;
 // [Cache.Fetch] tells. The error matches [ErrNotFound] if the source has no such key,
-// [ErrOverloaded] if the source could not be asked, [ErrInvalidKey], [ErrClosed],
+// [ErrOverloaded] if the loader could not be called, [ErrInvalidKey], [ErrClosed],
 // [ErrLoadTimeout], [ErrReentrant], or the error of ctx or of the loader. It is never
-// one of Redis: when Redis is out of reach, the source answers. An error of the loader
-// also answers those who ask for the key within Rebuild.ErrorHold after it.
+// one of Redis: when Redis is out of reach, the loader is called. An error of the loader
+// is also returned to callers that read the key soon after it: for Rebuild.ErrorHold, for up to
+// 4 s if the key goes on to fail, or for as long as the error's RetryAfter says.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	e, kind := c.local.Get(key)
-	if kind == tier.Value {
+	if kind == tier.Value && (c.tagsCleared.Load() == 0 || !c.overtaken(e)) {
 		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
 	}
-	answer, err := c.read(ctx, key, kind)
+	answer, err := c.read(ctx, key, kind, nil)
 	return c.own(answer.entry), err
 }
 
 // Fetch is [Cache.Get], and tells where the value came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	e, kind := c.local.Get(key)
-	if kind == tier.Value {
+	if kind == tier.Value && (c.tagsCleared.Load() == 0 || !c.overtaken(e)) {
 		now := time.Now()
-		return Result[V]{Value: c.own(e), Tier: TierLocal, Age: e.age(now), Stale: e.past(now)}, nil
+		return c.result(found[V]{entry: e, tier: TierLocal, stale: e.past(now)}, now), nil
 	}
-	answer, err := c.read(ctx, key, kind)
-	return Result[V]{Value: c.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(time.Now()), Stale: answer.stale}, err
+	answer, err := c.read(ctx, key, kind, nil)
+	return c.result(answer, time.Now()), err
+}
+
+// result tells a caller of an answer, which is stale if it was when it was chosen.
+func (c *Cache[K, V]) result(answer found[V], now time.Time) Result[V] {
+	return Result[V]{Value: c.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(now), Stale: answer.stale}
 }
 
 // own gives the value of e to a caller, who may change it if there is a Clone.
@@ -67,38 +73,53 @@ type found[V any] struct {
 	stale    bool            // past its TTL, or perhaps invalidated by another process without our knowledge
 	fallback bool            // answers because the load failed or takes too long
 	load     context.Context // of the load that brought it, also if it failed; only for Hooks
+	began    time.Time       // when that load began; zero: another process's, or before the flight
 }
 
 // read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
 // process knows. A caller joins the flight of its key if one runs, and else reads Redis
 // for itself: a value that is served ends there. Otherwise [Cache.join] joins or opens
-// the flight, which the caller who opened it starts, and [Cache.conclude] waits for its end.
-func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind) (found[V], error) {
-	l := c.lookup(ctx, key, kind)
-	if c.joinRunning(ctx, &l); l.reads() {
-		if l.hasRead = !c.fleet.Long(l.id); l.hasRead { // those who want a long value share a read
-			contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
+// the flight, which the caller who opened it starts, [Cache.await] waits for its end, and
+// [Cache.conclude] counts.
+func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
+	l := c.identify(key, kind, w)
+	c.lookup(ctx, &l, l.over || c.exists(ctx, l.id))
+	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
+		l.hasRead = true
+		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
+	}
+	if l.renews {
+		c.refresh(ctx, &l)
+	}
+	for {
+		if l.reads() {
+			var j *job[K, V]
+			c.join(ctx, &l, func() *job[K, V] { j = &job[K, V]{}; return j })
+			if l.opened {
+				c.start(ctx, j)
+			}
 		}
-		var j *job[K, V]
-		c.join(ctx, &l, func() *job[K, V] { j = &job[K, V]{}; return j })
-		if l.opened {
-			c.start(ctx, j)
+		if c.await(ctx, &l, nil, time.Time{}) {
+			return c.conclude(ctx, &l, nil)
 		}
 	}
-	return c.conclude(ctx, &l, nil, time.Time{})
 }
 
 // A lookup is one caller's read of one key.
 type lookup[K comparable, V any] struct {
 	key    K
 	id     string
+	want   *want
 	over   bool // answer or err is the end; else the caller reads, or waits
+	renews bool // answer is early or past its TTL, and is refreshed
 	answer found[V]
 	err    error
 	held   bool // err is the held error of a load
+	shared bool // answer or err is also that of the caller who opened the flight
 	caller flight.Caller[found[V]]
 	joined bool // a flight
 	opened bool // the flight, by this caller, who has to start its job
+	past   bool // the local tier has a value of the key from before
 
 	// impatient is true during an outage if the process has kept a value: the caller takes a
 	// place among the degraded loads if one is free, and does not wait for one.
@@ -108,12 +129,16 @@ type lookup[K comparable, V any] struct {
 	hasRead  bool      // or tried to
 	mark     tier.Mark // of the local tier, from before the read
 	unread   bool      // Redis gave no answer: whether there is a value is unknown, and that is not a miss
-	seen     []byte    // what it has read, if that is not served
+	seen     []byte    // what it has read, if that is to be replaced
 	fallback found[V]  // what may be served if its load fails; without an entry there is none
 }
 
 // reads reports whether the caller has to read Redis before it opens a flight.
 func (l *lookup[K, V]) reads() bool { return !l.over && !l.joined }
+
+// readsAlone reports whether the caller reads Redis before it opens a flight, and not in it: those
+// who want a long value share a read.
+func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil || !c.fleet.Long(l.id) }
 
 // broken ends a lookup whose read of Redis has panicked: the user's client may have hooks.
 func (l *lookup[K, V]) broken(err error) {
@@ -150,29 +175,44 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 // noteRead ends a lookup with what its caller has read, if that is served, and else keeps
 // it for what follows.
 func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
-	if l.unread = value.Err != nil; l.unread || len(value.Data) == 0 {
-		return
+	if l.unread = value.Err != nil; !l.unread && len(value.Data) > 0 {
+		c.noteValue(ctx, l, value, now)
 	}
-	answer, state := c.judge(l.id, value, now)
-	if state < fallback {
-		c.keep(l.mark, l.key, l.id, answer.entry, len(value.Data), math.MaxInt64, now)
-		if state != fresh {
-			c.refresh(ctx, l.key, l.id, value.Data)
-		}
-		l.over, l.answer = true, answer
-		return
-	}
-	if l.seen = value.Data; state == fallback {
-		l.fallback = answer
+	if !l.over && l.want.noLoad() {
+		c.notCached(ctx, l)
 	}
 }
 
-// lookup goes through the tiers of this process, in the order in which they are
-// asked: a null, the filter, and during an outage the values that were kept. The value
-// in the local tier comes before it, in Get.
-func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind tier.Kind) lookup[K, V] {
+func (c *Cache[K, V]) noteValue(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
+	answer, state := c.judge(l.id, value, now)
+	l.seen = value.Data
+	if state < fallback && answer.suits(l.want) {
+		c.keep(l.mark, l.key, l.id, answer.entry, len(value.Data), math.MaxInt64, now)
+		l.over, l.answer, l.renews = true, answer, state != fresh && !l.want.noLoad()
+		return
+	}
+	if state != dead {
+		l.fallBackTo(answer)
+	}
+}
+
+// fallBackTo notes what may be served if the load of a caller fails, if the caller takes it.
+func (l *lookup[K, V]) fallBackTo(old found[V]) {
+	if old, ok := old.asFallback(l.want); ok {
+		l.fallback = old
+	}
+}
+
+// identify begins the lookup of a key of which the local tier has no value that may be served: it
+// may have a null.
+func (c *Cache[K, V]) identify(key K, kind tier.Kind, w *want) lookup[K, V] {
 	c.counts.asked.Add(1)
-	l := lookup[K, V]{key: key}
+	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
+	if w != nil {
+		if answer, ok := c.again(key, w); ok {
+			return l.answered(answer)
+		}
+	}
 	if kind == tier.Null {
 		return l.answered(found[V]{entry: c.absent, tier: TierLocal})
 	}
@@ -182,27 +222,34 @@ func (c *Cache[K, V]) lookup(ctx context.Context, key K, kind tier.Kind) lookup[
 	if l.id, l.err = c.id(key); l.err != nil {
 		return l.failed(l.err)
 	}
-	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, l.id) {
-		if kind == tier.Past { // else no second look: a flood of absent keys ends here
-			c.compareKept(ctx, key, l.id)
+	return l
+}
+
+// lookup goes on with what may answer in this process: the filter, if it says that the key
+// does not exist, and during an outage the values that were kept.
+func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) {
+	if l.over {
+		return
+	}
+	if !exists {
+		if l.past { // else no second look: a flood of absent keys ends here
+			c.compareKept(ctx, l.key, l.id)
 		}
-		return l.answered(found[V]{entry: c.absent, tier: TierFilter})
+		*l = l.answered(found[V]{entry: c.absent, tier: TierFilter})
+		return
 	}
 	if c.fleet.Down(l.id) {
-		if l = c.duringOutage(ctx, l); l.over {
-			return l
-		}
+		*l = c.duringOutage(ctx, *l)
 	}
-	if ctx.Err() != nil {
-		return l.failed(wait.Ended(ctx))
+	if !l.over && ctx.Err() != nil {
+		*l = l.failed(wait.Ended(ctx))
 	}
-	return l
 }
 
 // joinRunning puts a lookup on the flight of its key if one runs: so many who miss one
 // key cost Redis few reads.
 func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
-	if l.over {
+	if l.over || l.want != nil { // with rules a caller reads Redis first, since the flight may wait for more than it wants
 		return
 	}
 	caller, running, err := c.flights.JoinRunning(ctx, l.id)
@@ -220,11 +267,11 @@ func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *jo
 	if !l.reads() {
 		return
 	}
-	caller, opened, err := c.flights.JoinIn(ctx, l.id, l.fallback.entry != nil, func() *flight.Flight[found[V]] {
+	caller, opened, err := c.flights.JoinIn(ctx, l.id, l.want.strict(), l.fallback.entry != nil, func() *flight.Flight[found[V]] {
 		j := room()
 		j.key, j.id, j.ctx, j.flight = l.key, l.id, ctx, &j.own
 		j.seen, j.unread, j.looks = l.seen, l.unread, !l.hasRead
-		j.impatient = l.impatient
+		j.impatient, j.want = l.impatient, l.want
 		return j.flight
 	})
 	if err != nil {
@@ -245,21 +292,38 @@ func (l lookup[K, V]) failed(err error) lookup[K, V] {
 	return l
 }
 
-// conclude ends a read: it waits for the flight, and counts. Every answer and every error
-// beyond a value in the local tier goes through here, and a null becomes ErrNotFound.
+// await waits for the flight of a lookup, if it has joined one. It reports false if what that
+// brought is no answer for its caller, who has to join again.
 // batch are the lookups of a GetMany that end after l and have joined a flight unread, and
 // since is when it began to wait for its keys; zero: now.
-func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (found[V], error) {
-	answer, first, err := l.answer, true, l.err
-	if !l.over {
-		answer, first, err = c.wait(ctx, l, batch, since)
+func (c *Cache[K, V]) await(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (ended bool) {
+	if l.over {
+		return true
 	}
-	if err != nil && !errors.Is(err, ErrInvalidKey) {
+	answer, first, err := c.wait(ctx, l, batch, since)
+	if err == nil && !answer.suits(l.want) {
+		l.joined = false
+		return false
+	}
+	l.answer, l.shared, l.err = answer, !first, err
+	return true
+}
+
+// conclude ends a read, and counts. Every answer and every error
+// beyond a value in the local tier goes through here, and a null becomes ErrNotFound.
+func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) (found[V], error) {
+	answer, first, err := l.answer, !l.shared, l.err
+	if err != nil && !errors.Is(err, ErrInvalidKey) && !l.want.noLoad() {
 		if old, ok := c.staleOnError(ctx, l, batch, err); ok {
 			answer, first, err = old, true, nil
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case l.want.noLoad() && errors.Is(err, ErrNotCached):
+		c.counts.notCached.Add(1)
+		return found[V]{}, err
+	default:
 		if c.counts.errors.Add(1); l.held {
 			c.counts.held.Add(1)
 		}

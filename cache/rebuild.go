@@ -10,7 +10,6 @@ import (
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
-	"github.com/levee-go/levee/internal/tier"
 )
 
 // Rebuilding
@@ -175,7 +174,8 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 	for i, grant := range c.askForLeases(jobs) {
 		j := jobs[i]
 		beside := j.beside
-		j.beside, j.lease = nil, grant.Lease
+		j.beside, j.lease, j.stands = nil, grant.Lease, grant.Stands
+		j.primary = grant.Verdict == fleet.Held
 		if grant.Verdict != fleet.Busy {
 			c.endLeaseWait(j)
 		}
@@ -250,6 +250,7 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) {
 		if j.class == normal {
 			j.class = degraded
 		}
+		j.primary = c.o.ReplicaLag > 0 // a writer may stand behind the silence
 	}
 	ctx, stop := c.loadContext(jobs[0].ctx)
 	defer stop()
@@ -311,11 +312,8 @@ func (c *Cache[K, V]) filledMeanwhile(j *job[K, V]) bool {
 	if j.warms {
 		return false
 	}
-	answer := found[V]{entry: c.absent, tier: TierLocal}
-	switch e, kind := c.local.Again(j.key); kind {
-	case tier.Value:
-		answer.entry, answer.stale = e, e.past(time.Now())
-	case tier.Miss:
+	answer, ok := c.again(j.key, j.want)
+	if !ok {
 		return false
 	}
 	j.filled = true
@@ -335,12 +333,12 @@ func (c *Cache[K, V]) accept(j *job[K, V], value fleet.Value, now time.Time) boo
 			c.finish(j, found[V]{}, errElsewhere)
 		}
 		return state < stale
-	case state >= fallback, j.class == background && state != fresh:
+	case state >= fallback, j.class == background && state != fresh, !answer.suits(j.want):
 		return false
 	}
 	c.fill(j, answer.entry, len(value.Data), now)
 	if state != fresh {
-		c.refresh(j.ctx, j.key, j.id, value.Data)
+		c.refresh(j.ctx, &lookup[K, V]{key: j.key, id: j.id, seen: value.Data})
 	}
 	c.finish(j, answer, nil)
 	return true

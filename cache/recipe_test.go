@@ -11,7 +11,7 @@ import (
 	"github.com/levee-go/levee/localcache"
 )
 
-// permissions is the recipe of docs/when-not-to.md for rights that may be taken away.
+// permissions is the recipe of docs/recipes.md for rights that may be taken away.
 func permissions(o *cache.Options) {
 	o.TTL, o.StaleWhileRevalidate, o.StaleIfError = 10*time.Second, -1, -1
 	o.Local = localcache.Options{MaxBytes: -1}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/fleet"
@@ -187,29 +189,54 @@ func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
 	}
 }
 
-// refresh loads a value in the background while the one that stands in Redis, seen,
-// still answers: under the lease, so at most once in all processes. It does nothing if
-// this process is refreshing the key, or failed to a moment ago, or if
-// Options.Refreshes are running.
-func (c *Cache[K, V]) refresh(ctx context.Context, key K, id string, seen []byte) {
+// refresh loads values in the background while those that have been read still answer: under
+// their leases, so at most once in all processes, and those of one GetMany by one LoadMany. It leaves
+// out a key that this process is refreshing, or failed to a moment ago, and all for which there is
+// no place among Options.Refreshes.
+func (c *Cache[K, V]) refresh(ctx context.Context, lookups ...*lookup[K, V]) {
+	together := 1
+	if c.source.LoadMany != nil {
+		together = maxBatch
+	}
+	for part := range slices.Chunk(lookups, together) {
+		if !c.refreshPart(ctx, part) {
+			return
+		}
+	}
+}
+
+// refreshPart begins a refresh of what one call of the source loads. It returns false if too many run.
+func (c *Cache[K, V]) refreshPart(ctx context.Context, lookups []*lookup[K, V]) bool {
 	if c.refreshing.Add(1) > int64(c.o.Refreshes) {
 		c.refreshing.Add(-1)
-		return
+		return false
 	}
-	f := c.flights.Alone(id)
-	if f == nil {
+	running := &atomic.Int64{}
+	ended := func(j *job[K, V], err error) {
+		if running.Add(-1) == 0 {
+			c.refreshing.Add(-1)
+		}
+		c.refreshEnded(j, err)
+	}
+	var jobs []*job[K, V]
+	for _, l := range lookups {
+		if f := c.flights.Alone(l.id); f != nil {
+			j := c.newJob(flight.Detached(ctx), l.key, f)
+			j.class, j.seen, j.ended = background, l.seen, ended
+			jobs = append(jobs, j)
+		}
+	}
+	if len(jobs) == 0 {
 		c.refreshing.Add(-1)
-		return
+		return true
 	}
-	c.counts.refreshes.Add(1)
-	j := c.newJob(flight.Detached(ctx), key, f)
-	j.class, j.seen, j.ended = background, seen, c.refreshEnded
-	jobs := []*job[K, V]{j}
+	running.Store(int64(len(jobs)))
+	c.counts.refreshes.Add(uint64(len(jobs)))
 	go c.contained(jobs, func() { c.refreshes.add(jobs) })
+	return true
 }
 
 func (c *Cache[K, V]) refreshEnded(j *job[K, V], err error) {
-	c.refreshing.Add(-1)
 	switch {
 	case err == nil:
 		c.counts.refreshed.Add(1)

@@ -3,6 +3,8 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -326,4 +328,86 @@ func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, cell{redis: "mini"}, meet) })
 	}
+}
+
+// A page of values that are past their TTL is one query, also where the source can load single keys:
+// by Load it would be a hundred, sixteen at a time, of which the others wait for later readers. What
+// shares a call counts once among Options.Refreshes.
+func TestAStalePageIsRefreshedByOneCall(t *testing.T) {
+	cells := append([]cell{{redis: "none", local: true}}, overRedis...)
+	inCells(t, cells, func(r *rig) {
+		var calls, edition atomic.Int64
+		c := open(r, cache.Source[int64, string]{
+			Load: func(context.Context, int64) (string, error) {
+				return "", errors.New("a key of a page was loaded by itself")
+			},
+			LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
+				calls.Add(1)
+				values := map[int64]string{}
+				for _, key := range keys {
+					values[key] = fmt.Sprint("v", edition.Load())
+				}
+				return values, nil
+			},
+		}, staleAfterASecond, func(o *cache.Options) { o.Refreshes = 1 })
+		page := make([]int64, 100)
+		for i := range page {
+			page[i] = int64(i)
+		}
+		reads := func(want string) {
+			r.Helper()
+			got, err := c.GetMany(r.ctx, page)
+			if err != nil || len(got) != len(page) {
+				r.Fatalf("%d values, %v", len(got), err)
+			}
+			for key, value := range got {
+				if value != want {
+					r.Fatalf("%d is %s, want %s", key, value, want)
+				}
+			}
+		}
+		for n := range int64(3) {
+			edition.Store(n)
+			if n == 0 {
+				reads("v0")
+			} else {
+				pastTTL()
+				reads(fmt.Sprint("v", n-1))
+			}
+			r.eventually("it is refreshed", func() bool { return c.Stats().Refreshed == uint64(100*n) })
+			reads(fmt.Sprint("v", n))
+			if calls.Load() != n+1 {
+				r.Fatalf("%d calls of the source, want %d", calls.Load(), n+1)
+			}
+		}
+	})
+}
+
+// A hook that calls Goexit at the end of a refresh (FailNow of a test, say) ends the goroutine that
+// refreshes a page. Catches a place among Options.Refreshes that is never given back, so that after
+// sixteen of these nothing is refreshed any more, and keys of the page whose jobs never end.
+func TestAGoexitAtTheEndOfARefreshGivesItsPlaceBack(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		source := newBatches(r, 1, 3)
+		c := open(r, source.source(), staleAfterASecond, func(o *cache.Options) {
+			o.Refreshes, o.Rebuild.ErrorHold = 1, -1
+			o.Hooks.Rebuild = func(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+				return ctx, func(cache.Outcome) {
+					if op.Background {
+						runtime.Goexit()
+					}
+				}
+			}
+		})
+		for round := range 4 {
+			if got, err := c.GetMany(r.ctx, []int64{1, 2, 3}); err != nil || len(got) != 3 {
+				r.Errorf("%v, %v", got, err)
+			}
+			synctest.Wait()
+			if s := c.Stats(); s.Refreshes != uint64(3*round) {
+				r.Errorf("%d refreshes in round %d", s.Refreshes, round)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
 }

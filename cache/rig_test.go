@@ -251,7 +251,7 @@ func openOn[K comparable, V any](r *rig, rdb redis.UniversalClient, src cache.So
 func (p *probe[K, V]) conserved(t testing.TB) {
 	t.Helper()
 	s := p.Stats()
-	sum := s.Local + s.Redis + s.Null + s.Filter + s.Loaded + s.Joined + s.Stale + s.Errors
+	sum := s.Local + s.Redis + s.Null + s.Filter + s.Loaded + s.Joined + s.Stale + s.NotCached + s.Errors
 	if asked := p.asked.Load(); s.Gets != asked || sum != asked {
 		t.Errorf("%d Gets, of which the cache counted %d and accounts for %d: %+v", asked, s.Gets, sum, s)
 	}
@@ -271,12 +271,51 @@ func (p *probe[K, V]) Fetch(ctx context.Context, key K) (cache.Result[V], error)
 }
 
 func (p *probe[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
-	different := map[K]bool{}
-	for _, key := range keys {
-		different[key] = true
-	}
-	p.asked.Add(uint64(len(different)))
+	p.asked.Add(different(keys))
 	return p.Cache.GetMany(ctx, keys)
+}
+
+func (p *probe[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]cache.Result[V], error) {
+	p.asked.Add(different(keys))
+	return p.Cache.FetchMany(ctx, keys)
+}
+
+func (p *probe[K, V]) With(rules cache.Reads) *probeReader[K, V] {
+	return &probeReader[K, V]{p.Cache.With(rules), p}
+}
+
+// A probeReader is a Reader whose reads its probe counts.
+type probeReader[K comparable, V any] struct {
+	*cache.Reader[K, V]
+	p *probe[K, V]
+}
+
+func (r *probeReader[K, V]) Get(ctx context.Context, key K) (V, error) {
+	r.p.asked.Add(1)
+	return r.Reader.Get(ctx, key)
+}
+
+func (r *probeReader[K, V]) Fetch(ctx context.Context, key K) (cache.Result[V], error) {
+	r.p.asked.Add(1)
+	return r.Reader.Fetch(ctx, key)
+}
+
+func (r *probeReader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+	r.p.asked.Add(different(keys))
+	return r.Reader.GetMany(ctx, keys)
+}
+
+func (r *probeReader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]cache.Result[V], error) {
+	r.p.asked.Add(different(keys))
+	return r.Reader.FetchMany(ctx, keys)
+}
+
+func different[K comparable](keys []K) uint64 {
+	set := map[K]bool{}
+	for _, key := range keys {
+		set[key] = true
+	}
+	return uint64(len(set))
 }
 
 // gives fails the test unless key has this value.

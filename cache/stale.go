@@ -50,11 +50,15 @@ type windows struct {
 // of is the state of e at now. Chance is drawn from (0, 1] each time.
 func (w windows) of(e life, now time.Time, chance float64) state {
 	switch over := now.Sub(time.UnixMilli(e.expires)); {
+	case e.expired && (e.null || e.hard || over >= w.fallback || w.fallback == 0):
+		return dead
+	case e.expired:
+		return fallback
 	case over < 0 && !e.null && w.isEarly(e.ttl(), -over, time.Duration(e.cost)*time.Millisecond, chance):
 		return early
 	case over < 0:
 		return fresh
-	case e.null || e.brief:
+	case e.null || e.hard:
 		return dead
 	case over < w.stale:
 		return stale
@@ -110,7 +114,7 @@ func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[
 
 // left is how long e goes on to answer without a load.
 func (w windows) left(e life, now time.Time) time.Duration {
-	if left := e.left(now); left > 0 || e.null || e.brief {
+	if left := e.left(now); left > 0 || e.null || e.hard {
 		return left
 	}
 	return max(time.UnixMilli(e.expires).Add(w.stale).Sub(now), 0)
@@ -124,7 +128,7 @@ func (w windows) left(e life, now time.Time) time.Duration {
 // In a cache without Redis nobody else changes the value. It is served until
 // StaleWhileRevalidate ends, and refreshed in the background past its TTL.
 func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K, V] {
-	e := c.local.Kept(l.key)
+	e := c.keptEntry(l.key)
 	now := time.Now()
 	if e == nil {
 		return l
@@ -132,17 +136,16 @@ func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K
 	state := c.stateOf(e, now)
 	soon := state <= stale && (c.windows.stale > 0 || !c.countsAsStale(e))
 	old := found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}
+	serves := soon && old.suits(l.want)
 	switch {
-	case soon && !c.fleet.Shared():
-		if e.past(now) {
-			c.refresh(ctx, l.key, l.id, nil)
-		}
+	case serves && !c.fleet.Shared():
+		l.renews = e.past(now) && !l.want.noLoad()
 		return l.answered(old)
-	case soon && !e.past(now) && e.age(now) < maxStaleLife:
+	case serves && !e.past(now) && e.age(now) < maxStaleLife:
 		return l.answered(old)
 	case soon, c.fleet.Shared() && c.mayReplaceAnError(e, now):
-		old.fallback = true
-		l.fallback, l.impatient = old, c.fleet.Shared()
+		l.fallBackTo(old)
+		l.impatient = c.fleet.Shared() && l.want == nil
 	}
 	return l
 }
@@ -163,7 +166,7 @@ func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch [
 		c.log.Warn("a load failed and an old value answers", logonce.Name("key", l.id), "error", err)
 		return old, true
 	}
-	if old, ok = c.kept(l.key); ok {
+	if old, ok = c.kept(l); ok {
 		c.log.Warn("a read failed and a value kept in this process answers", logonce.Name("key", l.id), "error", err)
 	}
 	return old, ok
@@ -178,7 +181,7 @@ func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch
 	if old, ok = c.fallbackOf(l); ok || !c.fleet.Live() {
 		return old, ok
 	}
-	return c.kept(l.key)
+	return c.kept(l)
 }
 
 // fallbackOf returns the caller's own fallback.
@@ -213,8 +216,7 @@ func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch 
 				continue
 			}
 			if answer, state := c.judge(ids[i], value, now); state != dead {
-				answer.fallback = true
-				reading[i].fallback = answer
+				reading[i].fallBackTo(answer)
 			}
 		}
 		return nil
@@ -223,13 +225,13 @@ func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch 
 
 // kept returns the value that this process has kept of a key, if it may be served though
 // nobody can say whether it is right.
-func (c *Cache[K, V]) kept(key K) (old found[V], ok bool) {
-	e := c.local.Kept(key)
+func (c *Cache[K, V]) kept(l *lookup[K, V]) (old found[V], ok bool) {
+	e := c.keptEntry(l.key)
 	now := time.Now()
 	if e == nil || !c.mayReplaceAnError(e, now) {
 		return old, false
 	}
-	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e), fallback: true}, true
+	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}.asFallback(l.want)
 }
 
 // mayReplaceAnError reports whether a value that this process has kept may be served in place

@@ -48,17 +48,18 @@ type Result[V any] struct {
 }
 
 // Stats counts what a cache has done since it was made. Every Get ends as one of
-// Local, Redis, Null, Filter, Loaded, Joined, Stale and Errors.
+// Local, Redis, Null, Filter, Loaded, Joined, Stale, NotCached and Errors.
 type Stats struct {
-	Gets   uint64 // those that ended, and those under way
-	Local  uint64 // values from the local tier
-	Redis  uint64 // values from Redis
-	Null   uint64 // nulls from the local tier or from Redis
-	Filter uint64 // refused by the filter
-	Loaded uint64 // values and nulls from the source
-	Joined uint64 // shared the flight of another caller
-	Stale  uint64 // values past their TTL, or kept by this process while Redis was out of reach
-	Errors uint64 // those without an answer, by whatever error but ErrNotFound
+	Gets      uint64 // those that ended, and those under way
+	Local     uint64 // values from the local tier
+	Redis     uint64 // values from Redis
+	Null      uint64 // nulls from the local tier or from Redis
+	Filter    uint64 // refused by the filter
+	Loaded    uint64 // values and nulls from the source
+	Joined    uint64 // shared the flight of another caller
+	Stale     uint64 // values past their TTL, or kept by this process while Redis was out of reach
+	NotCached uint64 // those that were not to load, see Reads.NoLoad, and found nothing
+	Errors    uint64 // those without an answer, by whatever error but ErrNotFound and ErrNotCached
 
 	// Of these, how they were answered in special cases.
 	Fallbacks  uint64 // of Stale and Local: because a load failed or took too long
@@ -71,7 +72,7 @@ type Stats struct {
 	Unpublished  uint64 // values that could not be stored, by their size or TTL
 	Unfit        uint64 // bytes in Redis that were no value of their key
 	OtherType    uint64 // values in Redis of another type: two releases with one Schema
-	Cleared      uint64 // values in Redis from before a Clear, which do not count
+	Cleared      uint64 // values in Redis from before a Clear, or a ClearTags of theirs, which do not count
 	Refreshes    uint64 // begun in the background
 	Refreshed    uint64 // of which brought a new value
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
@@ -112,7 +113,8 @@ type counter = atomic.Uint64
 // counters counts outcomes. Most hits of values in the local tier are counted there.
 type counters struct {
 	asked                                                                                  counter
-	local, null, filter, redis, loaded, joined, stale, errors                              counter
+	overtaken                                                                              counter // hits of the local tier that a ClearTags had ended
+	local, null, filter, redis, loaded, joined, stale, notCached, errors                   counter
 	fallbacks, held                                                                        counter
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
@@ -149,10 +151,10 @@ func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
 func (c *Cache[K, V]) Stats() Stats {
 	n, t, local := &c.counts, &c.times, c.local.Stats()
 	return Stats{
-		Gets:  local.Hits + n.asked.Load(),
-		Local: local.Hits + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
+		Gets:  local.Hits - n.overtaken.Load() + n.asked.Load(),
+		Local: local.Hits - n.overtaken.Load() + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
 		Filter: n.filter.Load(), Loaded: n.loaded.Load(),
-		Joined: n.joined.Load(), Stale: n.stale.Load(), Errors: n.errors.Load(),
+		Joined: n.joined.Load(), Stale: n.stale.Load(), NotCached: n.notCached.Load(), Errors: n.errors.Load(),
 		Fallbacks: n.fallbacks.Load(), HeldErrors: n.held.Load(),
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),

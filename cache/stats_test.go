@@ -19,7 +19,7 @@ import (
 
 // A counter that nobody explains raises no alarm, or a false one.
 func TestEachCounterIsExplained(t *testing.T) {
-	text, err := os.ReadFile("../docs/stats.md")
+	text, err := os.ReadFile("../docs/reference/stats.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +37,12 @@ func TestEachCounterIsExplained(t *testing.T) {
 		}
 		for _, field := range reflect.VisibleFields(of) {
 			if !explained[field.Name] {
-				t.Errorf("docs/stats.md does not say what %v.%s counts, what is normal and when to worry", of, field.Name)
+				t.Errorf("docs/reference/stats.md does not say what %v.%s counts, what is normal and when to worry", of, field.Name)
 			}
 			delete(explained, field.Name)
 		}
 		if len(explained) > 0 {
-			t.Errorf("docs/stats.md has fields that %v has not: %v", of, slices.Sorted(maps.Keys(explained)))
+			t.Errorf("docs/reference/stats.md has fields that %v has not: %v", of, slices.Sorted(maps.Keys(explained)))
 		}
 	}
 }

@@ -49,7 +49,7 @@ const (
 
 var errNoRedis = fmt.Errorf("%w: keys are not warmed", ErrUnavailable)
 
-// Warm loads the values of keys that are not in Redis, before somebody asks for them,
+// Warm loads the values of keys that are not in Redis, before somebody reads them,
 // so that a cold start is no flood. It gives way to reads: loads count as background for
 // the breaker, run at a rate, and what is read meanwhile is loaded under the same leases.
 // It skips keys that are there within their TTL, and keys that somebody else is loading
@@ -181,7 +181,7 @@ func (w *warming[K, V]) newJob(key K) (*job[K, V], error) {
 		return nil, err
 	}
 	if !c.fleet.Shared() {
-		if e := c.local.Kept(key); e != nil && c.stateOf(e, time.Now()) < stale {
+		if e := c.keptEntry(key); e != nil && c.stateOf(e, time.Now()) < stale {
 			return nil, errElsewhere
 		}
 	}

@@ -36,21 +36,24 @@ import (
 // tx from running, unless a shared filter does not hold one of the keys: the row would be
 // denied once it exists, and Options.FilterBestEffort chooses that. Until an outage is
 // noticed it costs a Write twice RedisTimeout, three times if it has to wait for its turn.
-// A key that the filter holds, as that of a row that exists, needs no Redis and is not
-// counted again. (Of new keys about one in a hundred, the filter's FalsePositiveRate, looks
-// held. A counting filter does not count that one: name new keys with [Also], or
-// [Cache.Announce] them.)
+// A key that the filter holds, as that of a row that exists, needs no Redis. Other processes
+// may deny a new key for up to the MaxLag of a shared filter, see bloom.Options, after Write
+// has told the filter of it. (A filter that counts its keys, of bloom.New, does not count those
+// that look held, nor one in a hundred of the new ones, its FalsePositiveRate: name new
+// keys with [Also], or [Cache.Announce] them.)
 //
 // For a transaction that changes keys of several caches, see the function [Write].
 func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) error {
 	return Write(ctx, tx, c.Changes(keys...))
 }
 
-// Changes are keys of one cache that a transaction changes. Make them with
-// [Cache.Changes] and pass them to [Write] or [Also]; they are of no other use.
+// Changes are keys of one cache that a transaction changes, or tags of the values that it
+// changes. Make them with [Cache.Changes] and [Cache.Tagged] and pass them to [Write] or
+// [Also]; they are of no other use.
 type Changes struct {
 	cache changing
 	ids   []string
+	tags  []uint32
 	err   error // of the keys
 }
 
@@ -60,7 +63,8 @@ type changing interface {
 	ensure(ctx context.Context, ids []string) error
 	count(ctx context.Context, ids []string) error
 	hold(ctx context.Context, ids []string) (end func(context.Context) error)
-	drop(ctx context.Context, ids []string)
+	drop(ctx context.Context, ids []string, tags []uint32)
+	clearTags(ctx context.Context, tags []uint32) error
 	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
 	logger() *logonce.Log
 }
@@ -129,10 +133,10 @@ var errLeft = errors.New("cache: the transaction has panicked, or called runtime
 //	})
 //
 // When it returns nil, the filter knows the keys and they are closed to publication, as if
-// they had been named to Write. A counting filter counts each of them, as new ones. (That
-// of a row that was there is counted twice then, and passes the filter until the next
-// Rebuild when the row has been deleted.) As at the start of a Write, Redis out of reach is
-// no error, unless a filter does not confirm the keys.
+// they had been named to Write. (A filter that counts its keys, of bloom.New, counts each of
+// them, also that of a row that was there, which passes until the next Rebuild when the row has
+// been deleted.) As at the start of a Write, Redis out of reach is no error, unless a filter
+// does not confirm the keys.
 //
 // An error says that the transaction must not commit: ErrInvalidKey, ErrClosed, the error of
 // ctx or of the filter, or that ctx is not that of a tx, or of one that has ended. None
@@ -172,6 +176,14 @@ type held struct {
 	open func(context.Context) error
 }
 
+// first is the first of the ids, "" of tags.
+func (c Changes) first() string {
+	if len(c.ids) == 0 {
+		return ""
+	}
+	return c.ids[0]
+}
+
 type writingKey struct{}
 
 func writingOf(ctx context.Context) *writing {
@@ -207,11 +219,15 @@ func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) er
 // closeAll closes the keys of changes to publication.
 func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 	for _, c := range changes {
-		if len(c.ids) > 0 {
+		if len(c.ids)+len(c.tags) > 0 {
 			all = append(all, held{c, func(context.Context) error { return nil }})
 		}
 	}
 	return all, eachOf(all, func(h *held) error {
+		if len(h.tags) > 0 { // who loads beside the writer has an epoch from before the clear
+			h.open = func(ctx context.Context) error { return h.cache.clearTags(ctx, h.tags) }
+			return nil
+		}
 		h.open = h.cache.hold(ctx, h.ids)
 		return nil
 	})
@@ -220,8 +236,9 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 // openAll opens and invalidates what is held. Of a transaction that failed only the log is
 // told what Redis did not confirm.
 //
-// The local tiers keep what is loaded beside a writer. So of several caches all drop that before
-// one is opened, whose loader may read another of them:
+// The local tiers keep what is loaded beside a writer, and what has a tag answers until its clear. So
+// of several caches all drop that before one is opened, whose loader may read another of them. Tags
+// are cleared once more then, since nothing keeps values that have them closed until all have done so:
 //
 //	a Write of a row and its page         a reader
 //	closes both
@@ -233,12 +250,12 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //	opens the row
 func openAll(ctx context.Context, all []held, succeeded bool) error {
 	if len(all) > 1 {
-		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids); return nil })
+		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids, h.tags); return nil })
 	}
 	return eachOf(all, func(h *held) error {
 		err := h.open(ctx)
 		if err != nil && !succeeded {
-			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.ids[0]), "error", err)
+			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.first()), "error", err)
 		}
 		return err
 	})
@@ -268,7 +285,7 @@ func ready(ctx context.Context, changes []Changes, learn func(changing, context.
 	for _, c := range changes {
 		switch {
 		case c.cache == nil:
-			return errors.New("cache: Write and Also need Changes that Cache.Changes has made")
+			return errors.New("cache: Write and Also need Changes that Cache.Changes or Cache.Tagged has made")
 		case c.cache.closed():
 			return ErrClosed
 		case c.err != nil:
@@ -321,7 +338,12 @@ func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.
 
 // drop takes from readers what they have loaded beside a writer. What Redis does not confirm
 // the end of the hold says.
-func (c *Cache[K, V]) drop(ctx context.Context, ids []string) {
-	_ = c.fleet.Invalidate(ctx, ids...)
-	c.forgetLocal(ids)
+func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32) {
+	if len(ids) > 0 {
+		_ = c.fleet.Invalidate(ctx, ids...)
+		c.forgetLocal(ids)
+	}
+	if len(tags) > 0 {
+		_ = c.fleet.ClearTags(ctx, tags...)
+	}
 }

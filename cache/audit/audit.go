@@ -28,7 +28,7 @@ type Options[K comparable, V any] struct {
 	// the Codec encodes them alike, which needs a Codec and a loader that give the same
 	// bytes for the same row each time.
 	Equal func(cached, source V) bool
-	// Stale is told of each stale value that is found, on the goroutine of Run. Nil: the log is.
+	// Stale is called for each stale value that is found, on the goroutine of Run. Nil: the log is.
 	Stale func(StaleValue[K, V])
 	// Heal invalidates what is stale.
 	Heal bool

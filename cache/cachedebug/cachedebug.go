@@ -9,15 +9,15 @@
 //
 // The page has a section for each cache: which tier answers which share of the Gets, the
 // loads, what was stale, the state of the breaker, of Redis and of the messages, and the
-// hottest keys. It looks one key up: whether it stands in the process and in Redis, how
+// hottest keys. It looks one key up: whether it is in the process and in Redis, how
 // old it is, who rebuilds or writes it. With ?format=json it gives all this as JSON.
 //
 // # It must not be public
 //
-// The page shows names of keys, and with [Options.Values] what is stored. Each look-up asks Redis.
+// The page shows names of keys, and with [Options.Values] what is stored. Each look-up reads Redis.
 // Whoever can reach it learns how the service can be hurt. Nothing of it is there unless
 // it is mounted; mount it on a port that only operators can reach, or behind a check of
-// who asks, and never on the mux that serves the public.
+// the client, and never on the mux that serves the public.
 //
 // It is read-only: it has no form, parameter or method that changes a cache, and answers
 // GET and HEAD alone. Its look-ups are not counted in Stats. What it shows of keys, errors
@@ -85,7 +85,7 @@ const patience = 5 * time.Second
 //
 //	format=json       JSON instead of the page
 //	cache=…&key=…     looks a key up, as text
-//	refresh=…         has the browser ask again after so many seconds
+//	refresh=…         has the browser reload it after so many seconds
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")

@@ -2,16 +2,15 @@ package cachedebug
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/look"
 )
 
 // A report is what the page shows. Its JSON is for people and their shell, not for
@@ -73,7 +72,8 @@ func (h *Handler) reportOf(c Cache) cacheReport {
 func sharesOf(s cache.Stats) []share {
 	shares := []share{
 		{Outcome: "local", Gets: s.Local}, {Outcome: "null", Gets: s.Null}, {Outcome: "filter", Gets: s.Filter}, {Outcome: "redis", Gets: s.Redis},
-		{Outcome: "joined", Gets: s.Joined}, {Outcome: "loaded", Gets: s.Loaded}, {Outcome: "stale", Gets: s.Stale}, {Outcome: "errors", Gets: s.Errors},
+		{Outcome: "joined", Gets: s.Joined}, {Outcome: "loaded", Gets: s.Loaded}, {Outcome: "stale", Gets: s.Stale},
+		{Outcome: "not_cached", Gets: s.NotCached}, {Outcome: "errors", Gets: s.Errors},
 	}
 	var all uint64
 	for _, s := range shares {
@@ -123,40 +123,10 @@ func healthOfFilter(s bloom.Stats) []mark {
 
 // A lookup is where one key stands.
 type lookup struct {
-	Cache string `json:"cache"`
-	Key   string `json:"key"`
-	Error string `json:"error,omitempty"`
-	Found *found `json:"found,omitempty"`
-}
-
-// found is a cache.Inspection with times as text, and without values unless they are to
-// be shown.
-type found struct {
-	ID           string    `json:"id"`
-	Filter       string    `json:"filter,omitempty"`
-	Local        *standing `json:"local"`
-	LocalUnknown bool      `json:"localUnknown,omitempty"`
-	Redis        *standing `json:"redis"`
-	RedisKey     string    `json:"redisKey,omitempty"`
-	Loading      bool      `json:"loading"`
-	HeldError    string    `json:"heldError,omitempty"`
-	Leased       bool      `json:"leased"`
-	LeaseLeft    string    `json:"leaseLeft,omitempty"`
-	Awaited      bool      `json:"awaited"`
-	Holds        []string  `json:"holds,omitempty"`
-	Foreign      bool      `json:"foreign,omitempty"`
-	Outage       bool      `json:"outage"`
-	Unconfirmed  bool      `json:"unconfirmed"`
-}
-
-type standing struct {
-	State string `json:"state"`
-	Null  bool   `json:"null"`
-	Age   string `json:"age"`
-	TTL   string `json:"ttl"`
-	Left  string `json:"left"`
-	Bytes int    `json:"bytes"`
-	Value string `json:"value,omitempty"`
+	Cache string      `json:"cache"`
+	Key   string      `json:"key"`
+	Error string      `json:"error,omitempty"`
+	Found *look.Found `json:"found,omitempty"`
 }
 
 // lookup looks a key up in the cache of a name, or in the only one there is.
@@ -181,67 +151,10 @@ func (h *Handler) lookup(ctx context.Context, name, key string) *lookup {
 	if i.ID == "" && err != nil { // no key of this cache
 		return l
 	}
-	l.Found = &found{
-		ID: i.ID, Filter: i.Filter, Local: h.standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: h.standing(i.Redis),
-		RedisKey: i.RedisKey, Loading: i.Loading, Leased: i.Leased, Awaited: i.Awaited,
-		Foreign: i.Foreign, Outage: i.Outage, Unconfirmed: i.Unconfirmed,
-	}
-	if i.HeldError != nil {
-		l.Found.HeldError = i.HeldError.Error()
-	}
-	if i.LeaseLeft > 0 {
-		l.Found.LeaseLeft = short(i.LeaseLeft)
-	}
-	for _, hold := range i.Holds {
-		l.Found.Holds = append(l.Found.Holds, short(hold))
+	l.Found = look.Of(i)
+	if h.o.Values {
+		l.Found.Local.Show(i.Local)
+		l.Found.Redis.Show(i.Redis)
 	}
 	return l
-}
-
-func (h *Handler) standing(s *cache.Standing) *standing {
-	if s == nil {
-		return nil
-	}
-	shown := &standing{State: s.State, Null: s.Null, Age: short(s.Age), TTL: short(s.TTL), Left: short(s.Left), Bytes: s.Bytes}
-	if s.Left <= 0 {
-		shown.Left = "–"
-	}
-	if h.o.Values && s.Value != nil {
-		shown.Value = valueText(s.Value)
-	}
-	return shown
-}
-
-const longestValue = 4 << 10
-
-// valueText is JSON where that works. The value is the user's, and may do anything when it
-// is written.
-func valueText(value any) (text string) {
-	defer func() {
-		if v := recover(); v != nil {
-			text = fmt.Sprintf("the value cannot be shown: %v", v)
-		}
-	}()
-	data, err := json.Marshal(value)
-	if err != nil {
-		data = fmt.Appendf(nil, "%+v", value)
-	}
-	if raw, ok := value.([]byte); ok { // else base64
-		data = fmt.Appendf(nil, "%q", raw[:min(len(raw), longestValue)])
-	}
-	if len(data) <= longestValue {
-		return string(data)
-	}
-	return strings.ToValidUTF8(string(data[:longestValue]), "") + " …"
-}
-
-// short is a duration with about three digits.
-func short(d time.Duration) string {
-	switch {
-	case d >= 10*time.Second:
-		return d.Round(time.Second).String()
-	case d >= time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Millisecond).String()
 }

@@ -15,7 +15,7 @@
 // span.
 //
 // The names of the metrics are those in Prometheus with dots between their words, without
-// what OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets. docs/stats.md
+// what OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets. docs/reference/stats.md
 // of the module levee has a line for each of them.
 package cacheotel
 

@@ -310,7 +310,7 @@ func TestManyCachesAreCollectedAsOne(t *testing.T) {
 	}
 }
 
-// Each metric of docs/stats.md is collected here under its name, with the values of Stats.
+// Each metric of docs/reference/stats.md is collected here under its name, with the values of Stats.
 func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -341,7 +341,7 @@ func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
 		}
 	}
-	page := string(must(os.ReadFile("../../docs/stats.md")))
+	page := string(must(os.ReadFile("../../docs/reference/stats.md")))
 	rows := regexp.MustCompile("(?m)^\\| `\\w+` \\| `levee_([a-z]+)_(\\w+)`").FindAllStringSubmatch(page, -1)
 	documented := map[string]bool{}
 	for _, row := range rows {

@@ -23,7 +23,7 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// docs/metrics.md, OpenTelemetry.
+// docs/monitoring.md, OpenTelemetry.
 func _(rdb redis.UniversalClient, load cache.Loader[int64, string]) error {
 	products, err := cache.New(rdb, load, cache.Options{Name: "product", Hooks: cacheotel.Hooks(otel.GetTracerProvider())})
 	if err != nil {

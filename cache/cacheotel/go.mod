@@ -6,7 +6,7 @@ replace github.com/levee-go/levee => ../..
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/levee-go/levee v0.0.0
+	github.com/levee-go/levee v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0

@@ -12,7 +12,7 @@
 // what it costs without Prometheus. No key is ever a label.
 //
 // [Dashboard] is a dashboard for Grafana, [Alerts] are rules for Prometheus, in which each
-// alert says what to do. docs/stats.md of the module levee has a line for each metric.
+// alert says what to do. docs/reference/stats.md of the module levee has a line for each metric.
 package cacheprom
 
 import (

@@ -49,6 +49,7 @@ func newService(t testing.TB) *service {
 	rdb := s.server.Client(t)
 	s.db = must(breaker.New(breaker.Options{Name: "catalog"}))
 	s.exists = must(bloom.Open(t.Context(), rdb, bloom.Options{Name: "product", Capacity: 1000, Complete: true}))
+	redistest.Eventually(t, time.Minute, "the filter answers", func() bool { return !s.exists.Stats().Abstaining })
 	s.products = must(cache.New(rdb, func(_ context.Context, key string) (string, error) {
 		if strings.HasPrefix(key, "absent") {
 			return "", cache.ErrNotFound
@@ -331,10 +332,10 @@ func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
 	}
 }
 
-// docs/stats.md has a line for each metric and for no other. That it stands beside the right field is tested with the list of metrics.
+// docs/reference/stats.md has a line for each metric and for no other. That it stands beside the right field is tested with the list of metrics.
 func TestEachMetricIsDocumented(t *testing.T) {
 	families := everything(t)
-	page := string(must(os.ReadFile("../../docs/stats.md")))
+	page := string(must(os.ReadFile("../../docs/reference/stats.md")))
 	for _, name := range slices.Sorted(maps.Keys(families)) {
 		for _, m := range families[name].GetMetric() {
 			cell := "| `" + name + "`"
@@ -342,25 +343,25 @@ func TestEachMetricIsDocumented(t *testing.T) {
 				cell += " `" + outcome + "`"
 			}
 			if n := strings.Count(page, cell+" |"); n != 1 {
-				t.Errorf("docs/stats.md has %d lines for %s", n, cell)
+				t.Errorf("docs/reference/stats.md has %d lines for %s", n, cell)
 			}
 		}
 	}
 	exists(t, families, page)
-	exists(t, families, string(must(os.ReadFile("../../docs/metrics.md"))))
+	exists(t, families, string(must(os.ReadFile("../../docs/monitoring.md"))))
 }
 
-// docs/operations.md has each alert, in the words of the file.
+// docs/reference/alerts.md has each alert, in the words of the file.
 func TestEachAlertIsDocumented(t *testing.T) {
-	page := string(must(os.ReadFile("../../docs/operations.md")))
+	page := string(must(os.ReadFile("../../docs/reference/alerts.md")))
 	for _, rule := range rules(t) {
 		said := regexp.MustCompile("{{[^}]*}}").ReplaceAllString(rule.Annotations["summary"], "…")
 		if line := "| `" + rule.Alert + "` | " + rule.Labels["severity"] + " | " + said + " | " + rule.Annotations["runbook"] + " |\n"; !strings.Contains(page, line) {
-			t.Errorf("docs/operations.md lacks the line\n%s", line)
+			t.Errorf("docs/reference/alerts.md lacks the line\n%s", line)
 		}
 	}
 	if n := strings.Count(page, "\n| `Levee"); n != len(rules(t)) {
-		t.Errorf("docs/operations.md has %d alerts, the file %d", n, len(rules(t)))
+		t.Errorf("docs/reference/alerts.md has %d alerts, the file %d", n, len(rules(t)))
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// docs/metrics.md, Prometheus.
+// docs/monitoring.md, Prometheus.
 func _(products *cache.Cache[int64, string], bySlug *cache.Cache[string, int64], locker *lock.Locker) error {
 	if err := cacheprom.Register(prometheus.DefaultRegisterer, products, bySlug); err != nil { // with their breakers and filters
 		return err
@@ -34,7 +34,7 @@ func _(products *cache.Cache[int64, string], bySlug *cache.Cache[string, int64],
 	return nil
 }
 
-// docs/metrics.md, A cache for each tenant.
+// docs/monitoring.md, A cache for each tenant.
 func _(ofTenant *cache.Cache[int64, string]) error {
 	if err := cacheprom.RegisterSum(prometheus.DefaultRegisterer, "tenants", ofTenant); err != nil { // as often as there are tenants
 		return err

@@ -6,7 +6,7 @@ replace github.com/levee-go/levee => ../..
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/levee-go/levee v0.0.0
+	github.com/levee-go/levee v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0

@@ -301,13 +301,13 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 	}
 	ofFilter := series(families, "levee_filter") + series(families, "levee_cache_filter")
 	withRedis := series(families, "levee_cache") + series(families, "levee_breaker") - series(families, "levee_cache_filter")
-	page := string(must(os.ReadFile("../../docs/metrics.md")))
+	page := string(must(os.ReadFile("../../docs/monitoring.md")))
 	for what, n := range map[string]int{
 		"a cache without Redis, and its breaker": alone, "a cache with a Redis, and its breaker": withRedis, "its filter": ofFilter,
 		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit and every histogram": series(everything(t), ""),
 	} {
 		if line := fmt.Sprintf("| %s | %d |\n", what, n); !strings.Contains(page, line) {
-			t.Errorf("docs/metrics.md lacks the line\n%s", line)
+			t.Errorf("docs/monitoring.md lacks the line\n%s", line)
 		}
 	}
 }

@@ -104,7 +104,7 @@ const (
 )
 
 // A Row holds columns by name, as nil, bool, int64, uint64, float64, string, []byte or
-// time.Time. A column that the feed has not been told of is not in it.
+// time.Time. A column that was not named to the feed is not in it.
 type Row map[string]any
 
 // Int returns an integer column. Its error names a column that is not there, or that is

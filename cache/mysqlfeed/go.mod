@@ -7,7 +7,7 @@ replace github.com/levee-go/levee => ../..
 require (
 	github.com/go-mysql-org/go-mysql v1.13.0
 	github.com/google/uuid v1.3.0
-	github.com/levee-go/levee v0.0.0-00010101000000-000000000000
+	github.com/levee-go/levee v0.1.0
 	golang.org/x/text v0.24.0
 )
 

@@ -7,7 +7,7 @@ replace github.com/levee-go/levee => ../..
 require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
-	github.com/levee-go/levee v0.0.0
+	github.com/levee-go/levee v0.1.0
 	modernc.org/sqlite v1.61.1
 )
 

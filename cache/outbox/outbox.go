@@ -29,7 +29,7 @@
 // idle database that is one look at an empty table.
 //
 // Rows stay while nobody follows; so begin to write them once somebody does. They say which
-// keys to drop, not what has happened to them: a counting filter forgets nothing by them.
+// keys to drop, not what has happened to them.
 package outbox
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/audit"
@@ -54,6 +55,28 @@ func ExampleFeed() {
 		return cache.Follow(ctx, source, products.Route("public.product", nil), bySlug.Route("public.product", slugs))
 	}
 	_ = follow
+}
+
+// A region: the feed, and with it the slot, is the region's own, and so is the Redis of the cache. The loader may read
+// the region's standby.
+func ExampleNew_region() {
+	options := cache.Options{
+		Name:       "product",
+		TTL:        5 * time.Minute, // bounds what is served while the region is cut off
+		ReplicaLag: 5 * time.Second, // more than the region's standby lags behind the primary
+	}
+	follow := func(ctx context.Context, region string, products *cache.Cache[int64, Product]) error {
+		changes, err := pgfeed.New(pgfeed.Options{
+			Name:   "shop_" + region,                       // and so the slot "levee_shop_eu"
+			URL:    "postgres://levee:secret@primary/shop", // the primary, from every region
+			Tables: []pgfeed.Table{{Name: "public.product"}},
+		})
+		if err != nil {
+			return err
+		}
+		return products.Follow(ctx, changes)
+	}
+	_, _ = options, follow
 }
 
 // The Audit of a cache beside its feed: it finds what no feed has told.

@@ -7,7 +7,7 @@ replace github.com/levee-go/levee => ../..
 require (
 	github.com/jackc/pglogrepl v0.0.0-20250509230407-a9884f6bd75a
 	github.com/jackc/pgx/v5 v5.12.0
-	github.com/levee-go/levee v0.0.0-00010101000000-000000000000
+	github.com/levee-go/levee v0.1.0
 )
 
 require (

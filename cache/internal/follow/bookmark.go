@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -20,15 +19,8 @@ import (
 // A bookmark says how far a feed has been followed.
 type bookmark struct {
 	position feed.Position // the zero Position: none is known
-	// removed is the order of the position up to which filters have forgotten keys, or
-	// notYet.
-	removed uint64
-	covers  string // the routes whose caches hold nothing from before the position
+	covers   string        // the routes whose caches hold nothing from before the position
 }
-
-// notYet says that changes may come whose keys the filters have forgotten already: they
-// must not forget them again.
-const notYet = math.MaxUint64
 
 // bookmarks is where the bookmark of one feed is kept: in Redis, for the fleet, or in this
 // process. It is used by one goroutine.
@@ -74,8 +66,7 @@ func (b *bookmarks) keep(ctx context.Context, now bookmark) error {
 		b.last = now
 		return nil
 	}
-	_, err := b.call(ctx, "p", now.position.Text, "o", strconv.FormatUint(now.position.Order, 10),
-		"r", strconv.FormatUint(now.removed, 10), "c", now.covers)
+	_, err := b.call(ctx, "p", now.position.Text, "o", strconv.FormatUint(now.position.Order, 10), "c", now.covers)
 	return err
 }
 
@@ -91,12 +82,12 @@ func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	if err != nil {
 		return bookmark{}, fmt.Errorf("the position in Redis: %w", err)
 	}
-	if len(reply) != 5 {
+	if len(reply) != 4 {
 		return bookmark{}, errOvertaken
 	}
 	text := func(i int) string { t, _ := reply[i].(string); return t }
-	number := func(i int) uint64 { n, _ := strconv.ParseUint(text(i), 10, 64); return n }
-	return bookmark{position: feed.Position{Text: text(1), Order: number(2)}, removed: number(3), covers: text(4)}, nil
+	order, _ := strconv.ParseUint(text(2), 10, 64)
+	return bookmark{position: feed.Position{Text: text(1), Order: order}, covers: text(3)}, nil
 }
 
 // uncovered reports whether the caches of a route may hold what was changed before the

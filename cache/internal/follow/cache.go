@@ -22,9 +22,7 @@ type Cache struct {
 
 	Clear      func(ctx context.Context) error
 	Invalidate func(ctx context.Context, ids []string) error
-	Announce   func(ctx context.Context, ids []string) error // tells the filter of ids of new rows, once for each
-	Ensure     func(ctx context.Context, ids []string) error // and of ids of rows that it may know
-	Remove     func(ctx context.Context, ids []string)       // takes ids of deleted rows out of a counting filter
+	Ensure     func(ctx context.Context, ids []string) error // tells the filter of ids of rows that it may know
 
 	batches, changes, failures, lost atomic.Uint64
 

@@ -15,7 +15,6 @@ type Route struct {
 	Cache *Cache
 	Table string // "": every table
 	IDs   func(row feed.Row, key []string) ([]string, error)
-	Owns  bool // each row has one id, and no other row has the same: its end is the end of the id
 }
 
 // name tells routes apart, in Redis too.
@@ -27,9 +26,7 @@ type effects struct {
 	cleared bool     // a table was truncated
 	drop    []string // ids to invalidate, each once
 	dropped map[string]bool
-	born    []string // of these, ids of new rows, once for each
-	present []string // and of rows that are there, new or not
-	gone    []string // ids of deleted rows that were the only ones with that id
+	present []string // of these, ids of rows that are there, new or not
 }
 
 // effectsOf returns what a batch means for each cache. Its error names table and cache.
@@ -84,26 +81,13 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 			e.drop = append(e.drop, id)
 		}
 	}
-	// An Updated row without an Old has kept its key, which is no news for the filter,
-	// unless the filter has missed the row's beginning.
-	for _, id := range after {
-		if change.Kind == feed.Inserted || change.Old != nil && !slices.Contains(before, id) {
-			e.born = append(e.born, id)
-		} else {
-			e.present = append(e.present, id)
-		}
-	}
-	for _, id := range before {
-		if r.Owns && !slices.Contains(after, id) {
-			e.gone = append(e.gone, id)
-		}
-	}
+	e.present = append(e.present, after...)
 	return nil
 }
 
 const dropAtOnce = 512 // ids in one invalidation
 
-// apply does what a batch means for a cache, but for what is gone.
+// apply does what a batch means for a cache.
 func (c *Cache) apply(ctx context.Context, e *effects) error {
 	if e.cleared {
 		if err := c.Clear(ctx); err != nil {
@@ -112,14 +96,6 @@ func (c *Cache) apply(ctx context.Context, e *effects) error {
 	}
 	for ids := range slices.Chunk(e.drop, dropAtOnce) {
 		if err := c.Invalidate(ctx, ids); err != nil {
-			return err
-		}
-	}
-	// A counting filter has to count each row, which Ensure does not: it passes over the
-	// ids that look held. To count a row twice, if the change comes again or its writer
-	// has counted it as well, leaves an id in the filter and denies none.
-	if len(e.born) > 0 {
-		if err := c.Announce(ctx, e.born); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@
 //	read    a batch, and find the keys that it touches
 //	apply   invalidate them, and tell the filter
 //	keep    the new bookmark, under the fence
-//	remove  deleted keys from counting filters
 //	confirm to the feed
 //
 // Whatever happens between two of these steps, the next follower begins at the last
@@ -16,9 +15,6 @@
 // applied, and nothing is confirmed to the database before it is kept. A follower that was
 // paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
 // keep a bookmark, because a later follower has claimed it with a higher fence.
-//
-// A Remove that comes twice takes other ids out of a counting filter. So it comes after
-// the bookmark was kept: what is lost in between stays in the filter and denies nobody.
 //
 // A stream that begins in the present is opened first, and then the caches are cleared: a
 // change that commits in between is in the stream, an earlier one is not in what is loaded
@@ -29,16 +25,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
-)
-
-const (
-	maxGone      = 1 << 16          // ids of deleted rows that wait for the end of their transaction, for each cache
-	removeWithin = 30 * time.Second // after its commit a deletion counts for filters; half of bloom.Options.MaxTransaction
 )
 
 // ErrClosed reports that a cache has been closed.
@@ -97,7 +87,6 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	if f.now, err = f.kept.claim(ctx, fence); err != nil {
 		return err
 	}
-	f.gone = map[*Cache][]string{}
 	stream, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -146,7 +135,6 @@ func (f *follower) open(ctx context.Context) (feed.Stream, error) {
 			return nil, err
 		}
 	}
-	f.now.removed = notYet
 	stream, err := f.from.Open(ctx, feed.Position{})
 	if err != nil {
 		return nil, err
@@ -194,7 +182,6 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	}
 	for c, e := range all { // once: nothing fails any more
 		c.changes.Add(e.changes)
-		f.gone[c] = append(f.gone[c], e.gone[:min(len(e.gone), maxGone-len(f.gone[c]))]...)
 	}
 	for _, c := range f.caches {
 		c.batches.Add(1)
@@ -202,26 +189,12 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	return nil
 }
 
-// confirm keeps the position of a batch whose changes are applied, has filters forget
-// what was deleted, and tells the feed.
+// confirm keeps the position of a batch whose changes are applied, and tells the feed.
 func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
-	order := batch.Position.Order
-	first := order > f.now.removed
-	if first || f.now.removed == notYet && batch.Behind <= 0 {
-		f.now.removed = order
-	}
 	f.now.position, f.now.covers = batch.Position, covers(f.routes)
 	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {
 		return err
 	}
-	if first && !batch.Committed.IsZero() && time.Since(batch.Committed) < removeWithin {
-		for c, ids := range f.gone {
-			if len(ids) > 0 {
-				c.Remove(ctx, ids)
-			}
-		}
-	}
-	clear(f.gone)
 	f.progress = true
 	return stream.Confirm(ctx, batch.Position)
 }

@@ -38,8 +38,7 @@ type follower struct {
 
 	// Of the present lease.
 	now      bookmark
-	gone     map[*Cache][]string // deleted since the last position
-	progress bool                // a bookmark was kept
+	progress bool // a bookmark was kept
 	reading  *reading
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // A field that somebody adds to a Stats must not be forgotten here: each of them changes
-// some metric, but for those that say what others say. docs/stats.md names it beside the
+// some metric, but for those that say what others say. docs/reference/stats.md names it beside the
 // field.
 func TestEachFieldIsAMetric(t *testing.T) {
 	eachField(t, metrics.Caches, "Gets", "Breaker", "LocalTier.Hits", "LocalTier.Nulls", "LocalTier.Misses", "LocalTier.Deletes",
@@ -28,7 +28,7 @@ func TestEachFieldIsAMetric(t *testing.T) {
 
 func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *testing.T, families []metrics.Family[S], but ...string) {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/stats.md")
+	page, err := os.ReadFile("../../../docs/reference/stats.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 		if len(changed) != 1 {
 			t.Errorf("%q show %s of %T", changed, name, s)
 		} else if line := "\n| `" + name[strings.LastIndex(name, ".")+1:] + "` | " + changed[0] + " | "; !strings.Contains(section(string(page), of.String()), line) {
-			t.Errorf("docs/stats.md, %v: there is no line%s", of, line)
+			t.Errorf("docs/reference/stats.md, %v: there is no line%s", of, line)
 		}
 		field.SetZero()
 	}

@@ -1,0 +1,65 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/levee-go/levee/cache/internal/administered"
+)
+
+// Administered is for package cacheadmin, by which operators act on keys that they name by
+// their text.
+func (c *Cache[K, V]) Administered() administered.Cache {
+	return administered.Cache{Invalidate: c.byTexts(c.invalidate), Expire: c.byTexts(c.expire), Refresh: c.refreshTexts}
+}
+
+// byTexts is do for keys that are named by their texts.
+func (c *Cache[K, V]) byTexts(do func(ctx context.Context, ids []string) error) func(ctx context.Context, texts []string) error {
+	return func(ctx context.Context, texts []string) error {
+		if c.closed() {
+			return ErrClosed
+		}
+		ids := make([]string, len(texts))
+		for i, text := range texts {
+			_, id, _, err := c.keyOf(text)
+			if err != nil {
+				return err
+			}
+			ids[i] = id
+		}
+		return do(context.WithoutCancel(ctx), ids)
+	}
+}
+
+func (c *Cache[K, V]) refreshTexts(ctx context.Context, texts []string) error {
+	keys := make([]K, len(texts))
+	for i, text := range texts {
+		key, _, known, err := c.keyOf(text)
+		if err != nil {
+			return err
+		}
+		if !known {
+			return administered.ErrNoKey
+		}
+		keys[i] = key
+	}
+	return c.Refresh(ctx, keys...)
+}
+
+// keyOf returns the id of the key whose text somebody has written, and the key itself where
+// it is known: with a Source.Key, and for keys with a MarshalText and no UnmarshalText, it
+// is not.
+func (c *Cache[K, V]) keyOf(text string) (key K, id string, known bool, err error) {
+	id = text
+	if parse := parserOf[K](); c.source.Key == nil && parse != nil {
+		if key, err = parse(text); err != nil {
+			return key, "", false, fmt.Errorf("%w: %.64q: %w", ErrInvalidKey, text, err)
+		}
+		id, err = c.id(key) // "007" is the key 7
+		return key, id, err == nil, err
+	}
+	if len(id) > c.o.MaxKey {
+		return key, "", false, fmt.Errorf("%w: %d bytes, more than MaxKey %d", ErrInvalidKey, len(id), c.o.MaxKey)
+	}
+	return key, id, false, nil
+}

@@ -1,0 +1,306 @@
+// Package cacheadmin lets operators act on the caches of a fleet: look a key up, invalidate,
+// expire or refresh it, clear a cache or a tag of it. Each call is logged with who asked.
+//
+//	admin, err := cacheadmin.New(cacheadmin.Options{
+//		Caches: []cacheadmin.Cache{products, bySlug},
+//		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
+//			return operator(r) // who your own login says it is, and whether that one may
+//		},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	mux.Handle("/admin/levee", admin)
+//
+// A browser gets a page with forms, everybody else JSON. With a port that only operators
+// reach and a login of yours that reads a token:
+//
+//	curl -H "Authorization: Bearer $TOKEN" "http://localhost:6060/admin/levee?cache=product&key=42"
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=invalidate -d key=42 -d key=43 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=expire -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=refresh -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=clear http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=cleartags -d tag=tenant:7 http://localhost:6060/admin/levee
+//
+// # What it does
+//
+// One process does it, and all processes of the cache follow, with the promises of
+// [cache.Cache.Invalidate], [cache.Cache.Expire], [cache.Cache.Refresh], [cache.Cache.Clear] and
+// [cache.Cache.ClearTags]: these are what it calls. A DEL by redis-cli is not among them, since it ends neither a load that is under way,
+// which then puts the old value back, nor what processes hold in their memory.
+//
+// A key is named by its text, as its id is in Redis: "42". A cache with a Source.Key, or whose
+// keys have no UnmarshalText, cannot refresh, because only the key itself can be loaded.
+//
+// # Who may
+//
+// Whoever reaches it can make the database work, so Options.Allow is required, and asked for every
+// request, for the page too. What changes something is a POST; one that a browser sends for another
+// site is refused ([http.CrossOriginProtection]), so that no page an operator visits can use the
+// operator's login. Values are not shown.
+package cacheadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/administered"
+	"github.com/levee-go/levee/cache/internal/look"
+)
+
+// A Cache is what a *cache.Cache is, of whatever types.
+type Cache interface {
+	// Name is Options.Name of the cache.
+	Name() string
+	// Inspect looks at the key of an id, without loading it.
+	Inspect(ctx context.Context, id string) (cache.Inspection, error)
+	// Clear ends what is known of all keys.
+	Clear(ctx context.Context) error
+	// ClearTags ends what is known of the keys whose values have one of tags.
+	ClearTags(ctx context.Context, tags ...string) error
+	// Administered is what the cache does for keys that are named by their text.
+	Administered() administered.Cache
+}
+
+// Options say who may act on what. Caches and Allow are required.
+type Options struct {
+	// Caches have different names: a request names one.
+	Caches []Cache
+	// Allow says who has sent a request, or returns an error, which is answered with 403 and its
+	// text. cache is the name in the request, which need not be that of a cache; "" for the
+	// page. verb is "inspect", for the page too, "invalidate", "expire", "refresh", "clear" or
+	// "cleartags". A name is required: without one the request is refused. It may be called concurrently.
+	Allow func(r *http.Request, cache, verb string) (who string, err error)
+	// Logger gets each call and each refusal. nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// A Handler serves the page and does what a request says. It may be used concurrently, at any
+// path, and has nothing to close.
+type Handler struct {
+	o     Options
+	guard *http.CrossOriginProtection
+}
+
+// New makes a Handler.
+func New(o Options) (*Handler, error) {
+	switch {
+	case o.Allow == nil:
+		return nil, errors.New("cacheadmin: Options.Allow is nil: it says who may act on the caches")
+	case len(o.Caches) == 0:
+		return nil, errors.New("cacheadmin: Options.Caches is empty")
+	}
+	var names []string
+	for _, c := range o.Caches {
+		if slices.Contains(names, c.Name()) {
+			return nil, fmt.Errorf("cacheadmin: Options.Caches has two of the name %q", c.Name())
+		}
+		names = append(names, c.Name())
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return &Handler{o: o, guard: http.NewCrossOriginProtection()}, nil
+}
+
+const (
+	maxKeys = 100     // of a request, and tags
+	maxBody = 1 << 20 // bytes
+	page    = "page"  // the verb of a request without one
+	inspect = "inspect"
+	key     = "key" // parameters
+	tag     = "tag"
+)
+
+// A verb is what can be done.
+type verb struct {
+	takes  string // the parameter that says of what: "key", "tag" or none
+	writes bool   // it takes a POST
+	do     func(ctx context.Context, c Cache, what []string, a *answer) error
+}
+
+var verbs = map[string]verb{
+	page: {},
+	inspect: {takes: key, do: func(ctx context.Context, c Cache, keys []string, a *answer) error {
+		for _, key := range keys {
+			seen, err := c.Inspect(ctx, key)
+			if err != nil {
+				return err
+			}
+			a.Found = append(a.Found, look.Of(seen))
+		}
+		return nil
+	}},
+	"invalidate": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
+		return c.Administered().Invalidate(ctx, keys)
+	}},
+	"expire": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
+		return c.Administered().Expire(ctx, keys)
+	}},
+	"refresh": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
+		return c.Administered().Refresh(ctx, keys)
+	}},
+	"clear": {writes: true, do: func(ctx context.Context, c Cache, _ []string, _ *answer) error {
+		return c.Clear(ctx)
+	}},
+	"cleartags": {takes: tag, writes: true, do: func(ctx context.Context, c Cache, tags []string, _ *answer) error {
+		return c.ClearTags(ctx, tags...)
+	}},
+}
+
+// An answer is what came of a request.
+type answer struct {
+	Cache string        `json:"cache"`
+	Do    string        `json:"do"`
+	Keys  []string      `json:"keys,omitempty"`
+	Tags  []string      `json:"tags,omitempty"`
+	Who   string        `json:"who,omitempty"`
+	Found []*look.Found `json:"found,omitempty"`
+	Error string        `json:"error,omitempty"`
+
+	Caches []string `json:"caches,omitempty"` // that there are, for whoever is allowed something
+
+	status int
+}
+
+// ServeHTTP answers GET and HEAD, and POST where something is changed. These are its parameters:
+//
+//	cache=…    the cache; may be left out if there is only one
+//	do=…       inspect, invalidate, expire, refresh, clear or cleartags; "" is inspect if there is a key
+//	key=…      the text of a key, for all but clear and cleartags; as often as there are keys, a hundred at most
+//	tag=…      a tag, for cleartags; as often as there are tags, a hundred at most
+//
+// The status is 200 when it is done, 503 when Redis has not confirmed it, which the cache then tries
+// again, and 502 when a load has failed.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-store")
+	header.Set("Vary", "Accept")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	header.Set("Referrer-Policy", "same-origin") // without an Origin the guard refuses the page's own forms
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Content-Security-Policy", policy)
+	a := h.answer(w, r)
+	h.write(w, r, a)
+}
+
+// answer does what a request asks for.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request) *answer {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	a := &answer{Do: page, status: http.StatusOK}
+	if err := r.ParseForm(); err != nil {
+		return a.fail(http.StatusBadRequest, err)
+	}
+	a.Cache, a.Keys, a.Tags = r.Form.Get("cache"), r.Form[key], r.Form[tag]
+	if a.Cache == "" && len(h.o.Caches) == 1 && (len(a.Keys) > 0 || r.Form.Has("do")) {
+		a.Cache = h.o.Caches[0].Name()
+	}
+	switch {
+	case r.Form.Get("do") != "":
+		a.Do = r.Form.Get("do")
+	case len(a.Keys) > 0:
+		a.Do = inspect
+	}
+	v, ok := verbs[a.Do]
+	if !ok {
+		return a.fail(http.StatusBadRequest, fmt.Errorf("there is no %q to do", a.Do))
+	}
+	if status, err := h.refusal(r, a, v); err != nil {
+		h.o.Logger.Warn("a call of cacheadmin was refused", "who", a.Who, "from", r.RemoteAddr, "cache", a.Cache, "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags), "error", err)
+		return a.fail(status, err)
+	}
+	if a.Do != page {
+		h.carryOut(r, a, v)
+	}
+	for _, c := range h.o.Caches {
+		a.Caches = append(a.Caches, c.Name())
+	}
+	return a
+}
+
+// refusal returns why a request is not carried out, and asks who has sent it.
+func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err error) {
+	switch reads := r.Method == http.MethodGet || r.Method == http.MethodHead; {
+	case !reads && r.Method != http.MethodPost, reads && v.writes:
+		return http.StatusMethodNotAllowed, fmt.Errorf("%s is a POST", a.Do)
+	}
+	if err := h.guard.Check(r); err != nil {
+		return http.StatusForbidden, err
+	}
+	asked := a.Do
+	if asked == page {
+		asked = inspect
+	}
+	if a.Who, err = h.o.Allow(r, a.Cache, asked); err == nil && a.Who == "" {
+		err = errors.New("nobody asks")
+	}
+	if err != nil {
+		return http.StatusForbidden, err
+	}
+	switch {
+	case a.Do == page && r.Method == http.MethodPost: // also of a body that is no form
+		return http.StatusBadRequest, errors.New("there is nothing to do: no do and no key was sent as a form")
+	case a.Do == page:
+	case h.find(a.Cache) == nil:
+		return http.StatusNotFound, fmt.Errorf("there is no cache %q", a.Cache)
+	case v.takes != "" && len(r.Form[v.takes]) == 0:
+		return http.StatusBadRequest, fmt.Errorf("%s takes a %s", a.Do, v.takes)
+	case v.takes != key && len(a.Keys) > 0:
+		return http.StatusBadRequest, fmt.Errorf("%s takes no key", a.Do)
+	case v.takes != tag && len(a.Tags) > 0:
+		return http.StatusBadRequest, fmt.Errorf("%s takes no tag", a.Do)
+	case len(a.Keys) > maxKeys, len(a.Tags) > maxKeys:
+		return http.StatusBadRequest, fmt.Errorf("%d, more than %d", len(r.Form[v.takes]), maxKeys)
+	}
+	return 0, nil
+}
+
+// carryOut does it, and logs it.
+func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
+	began := time.Now()
+	err := v.do(r.Context(), h.find(a.Cache), r.Form[v.takes], a)
+	args := []any{"who", a.Who, "from", r.RemoteAddr, "cache", a.Cache, "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags), "took", time.Since(began)}
+	if err == nil {
+		h.o.Logger.Info("a call of cacheadmin", args...)
+		return
+	}
+	h.o.Logger.Warn("a call of cacheadmin failed", append(args, "error", err)...)
+	switch {
+	case errors.Is(err, cache.ErrInvalidKey), errors.Is(err, administered.ErrNoKey):
+		a.fail(http.StatusBadRequest, err)
+	case errors.Is(err, cache.ErrNotInvalidated), errors.Is(err, cache.ErrUnavailable), errors.Is(err, cache.ErrClosed):
+		a.fail(http.StatusServiceUnavailable, err)
+	default:
+		a.fail(http.StatusBadGateway, err)
+	}
+}
+
+// brief is what the log says of keys, which may come from somebody who is not allowed anything.
+func brief(names []string) any {
+	if text := fmt.Sprint(names); len(text) > 2000 {
+		return fmt.Sprintf("%d of them, %.100s…", len(names), text)
+	}
+	return names
+}
+
+func (a *answer) fail(status int, err error) *answer {
+	a.status, a.Error = status, err.Error()
+	return a
+}
+
+// find returns the cache of a name, or nil.
+func (h *Handler) find(name string) Cache {
+	for _, c := range h.o.Caches {
+		if c.Name() == name {
+			return c
+		}
+	}
+	return nil
+}
