@@ -7,7 +7,7 @@ replace github.com/levee-go/levee => ../
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/jackc/pgx/v5 v5.12.0
-	github.com/levee-go/levee v0.0.0
+	github.com/levee-go/levee v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v2 v2.4.4
@@ -36,8 +36,8 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
-	github.com/levee-go/levee/cache/cacheprom v0.0.0
-	github.com/levee-go/levee/cache/outbox v0.0.0
+	github.com/levee-go/levee/cache/cacheprom v0.1.0
+	github.com/levee-go/levee/cache/outbox v0.1.0
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/prometheus/client_golang v1.25.0

@@ -133,7 +133,7 @@ func TestAProductIsRefreshedAfterTenMinutes(t *testing.T) {
 		c.shows(t, 1, "lamp")
 		_ = store.Rename(t.Context(), 1, "desk") // by somebody who does not tell the cache
 		time.Sleep(10 * time.Minute)
-		c.shows(t, 1, "lamp") // past its TTL: the old value answers while a new one is loaded
+		c.shows(t, 1, "lamp") // past its TTL: the old value is served while a new one is loaded
 		synctest.Wait()
 		c.shows(t, 1, "desk")
 		if n := store.loaded(1); n != 2 {

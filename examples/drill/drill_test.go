@@ -176,7 +176,7 @@ func TestNoReadIsOlderThanAnAcknowledgedWrite(t *testing.T) {
 	})
 }
 
-// What docs/step-by-step.md says of its rows, as far as it does not depend on the machine.
+// What docs/results.md says of its rows, as far as it does not depend on the machine.
 func TestEachStepTakesSomethingOff(t *testing.T) {
 	size := smallScale
 	size.hotTTL, size.scrapes, size.reads = 300*time.Millisecond, 160, 320
@@ -205,7 +205,7 @@ func TestEachStepTakesSomethingOff(t *testing.T) {
 
 // The page has a row for each step, in their order, from a run with -steps -markdown.
 func TestThePageHasTheSteps(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "step-by-step.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "results.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

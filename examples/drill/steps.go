@@ -13,7 +13,7 @@ import (
 	"github.com/levee-go/levee/examples/internal/servers"
 )
 
-// Step by step: one scenario, all floods at once, against one protection more in each row. It is what docs/step-by-step.md shows:
+// Step by step: one scenario, all floods at once, against one protection more in each row. It is what docs/results.md shows:
 //
 //	go run -C examples ./drill -steps -markdown
 var stepByStep = scene{

@@ -41,8 +41,9 @@ func write(ctx context.Context, products products, store store) (err error) {
 	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // which says: committed, not everywhere yet, tried again
 		return err
 	}
-	err = products.Invalidate(ctx, 42) // also when the request has ended
-	err = products.Clear(ctx)          // all keys, in all processes, by one command
+	err = products.Invalidate(ctx, 42)        // also when the request has ended
+	err = products.Clear(ctx)                 // all keys, in all processes, by one command
+	err = products.ClearTags(ctx, "tenant:7") // all with this tag, see Source.Tags: one command too
 	return err
 }
 
@@ -57,7 +58,7 @@ func keepScrapersOut(ctx context.Context, rdb, noEvict redis.UniversalClient, st
 		return err
 	}
 	defer products.Close()
-	go func() { // scans once a day, in one process for all; it takes a minute the first time, and until then every key passes
+	go func() { // scans once a day, in one process for all; the first time after some 5 s, and until then every key passes
 		err := products.KeepFilter(ctx, 24*time.Hour, store.Keys) // store.Keys: func(context.Context) iter.Seq2[int64, error], all keys
 		slog.Info("the filter is kept no longer", "error", err)
 	}()

@@ -65,7 +65,7 @@ func sumCalls(info string) (n int64, err error) {
 
 // each calls do with all keys of the runs, some at a time: those of the plain read-through, of caches and of filters.
 func (s *redisServer) each(ctx context.Context, rdb *redis.Client, do func(keys []string) error) error {
-	for _, pattern := range []string{s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*"} {
+	for _, pattern := range []string{s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b2:{" + s.Prefix + "*"} {
 		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 			keys, next, err := rdb.Scan(ctx, cursor, pattern, 5000).Result()
 			if err != nil {

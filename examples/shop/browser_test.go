@@ -601,36 +601,47 @@ func TestScreenshots(t *testing.T) {
 	wait(5)
 	b.press("price")
 	wait(6)
-	shoot := func(name, scheme string, width int64) {
+	shoot := func(name, scheme, part string) {
 		b.scheme(scheme)
-		b.size(width, 800)
+		b.size(1240, 800)
 		wait(0.7)
-		b.size(width, read[int64](b, `document.documentElement.scrollHeight`))
+		b.size(1240, read[int64](b, `document.documentElement.scrollHeight`))
 		wait(0.7)
 		shown, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name+".png"), fewColours(t, shown), 0o644); err != nil { //nolint:gosec // for everybody
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), fewColours(t, shown, b.around(part)), 0o644); err != nil { //nolint:gosec // for everybody
 			t.Fatal(err)
 		}
 	}
-	shoot("shop", "light", 1240)
+	shoot("shop", "light", "body")
 	b.press("stop-redis")
 	wait(6)
-	shoot("shop-dark", "dark", 1240)
-	shoot("shop-narrow", "light", 390)
+	shoot("redis-stopped", "light", ".lane")
+	shoot("redis-stopped-dark", "dark", ".lane")
 	b.silent()
 }
 
-// fewColours makes a picture small: with the 256 colours that it has most of, of the thousands that the edges of letters have.
-func fewColours(t *testing.T, data []byte) []byte {
+// around is the rectangle around all that a selector selects.
+func (b *browser) around(selector string) image.Rectangle {
+	b.Helper()
+	sides := read[[]float64](b, fmt.Sprintf(`(() => {
+		const all = [...document.querySelectorAll(%q)].map(one => one.getBoundingClientRect())
+		const most = (f, side) => f(...all.map(one => one[side]))
+		return [most(Math.min, "left"), most(Math.min, "top"), most(Math.max, "right"), most(Math.max, "bottom")]
+	})()`, selector))
+	return image.Rect(int(sides[0]), int(sides[1]), int(sides[2])+1, int(sides[3])+1)
+}
+
+// fewColours makes a part of a picture small: with the 256 colours that it has most of, of the thousands that the edges of letters have.
+func fewColours(t *testing.T, data []byte, part image.Rectangle) []byte {
 	t.Helper()
 	picture, err := png.Decode(bytes.NewReader(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, counts := picture.Bounds(), map[color.Color]int{}
+	box, counts := picture.Bounds().Intersect(part), map[color.Color]int{}
 	for y := box.Min.Y; y < box.Max.Y; y++ {
 		for x := box.Min.X; x < box.Max.X; x++ {
 			counts[picture.At(x, y)]++

@@ -7,8 +7,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,7 +143,7 @@ func TestWrongAnswersAreFound(t *testing.T) {
 			defer cancel()
 			errs := make(chan error, 2)
 			for range 2 {
-				go func() { errs <- wantLock(ctx, p, unlocked{}, rdb, time.Second) }()
+				go func() { errs <- wantLock(ctx, p, unlocked{}, rdb, new(atomic.Int64)) }()
 			}
 			return <-errs
 		},
@@ -149,6 +151,85 @@ func TestWrongAnswersAreFound(t *testing.T) {
 		if err := ask(); err == nil {
 			t.Errorf("%s: wrong answers went unnoticed", name)
 		}
+	}
+}
+
+// slow gives its lock after a while, to whom still wants it.
+type slow struct{ unlocked }
+
+func (s slow) Lock(ctx context.Context, name string) (func() error, error) {
+	time.Sleep(20 * time.Millisecond)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return s.unlocked.Lock(ctx, name)
+}
+
+// On a busy machine a caller may come to its first question when the time for all of them is over: the quotient of
+// nothing and nothing then ended the run, since JSON has no NaN.
+func TestWhoComesLateAsksNevertheless(t *testing.T) {
+	s, err := startServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	rdb := redis.NewClient(&redis.Options{Addr: s.addr})
+	defer rdb.Close()
+	ctx, keys := t.Context(), keysOf(10)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	p := &process{report: report{map[string]float64{}, map[string][]float64{}}}
+	f, err := openFilter("one line", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := nothing[[]byte]{opening[[]byte]{kind: raw}}
+	known := func(figure float64) bool { return !math.IsNaN(figure) && !math.IsInf(figure, 0) }
+	for name, asks := range map[string]func() bool{
+		"local":  func() bool { return localLoop(ctx, r, raw, keys, []int32{1, 2}, 2, 0).asked > 0 },
+		"filter": func() bool { return known(askFilter(f, keys, 2, 0)) },
+		"16 ids": func() bool { return known(askAtOnce(f, append(keys, keys...), 16, 0)) },
+		"closed": func() bool {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the callers begin when time is over
+			n, _, _, err := closedLoop(ctx, 200, 0, askOne(r, raw, keys))
+			return n >= 200 && err == nil
+		},
+		"race": func() bool {
+			err := (&rows{db: rdb}).read(over, p, nothing[product]{opening[product]{kind: structs}})
+			return p.report.Counts["reads"] > 0 && err == nil
+		},
+		"write": func() bool {
+			err := (&rows{db: rdb}).write(over, p, invalidates{})
+			return p.report.Counts["writes"] > 0 && err == nil
+		},
+		"lock": func() bool {
+			_ = contend(ctx, p, slow{}, rdb, time.Millisecond) // several have it, which is an error
+			return p.report.Counts["rate"] > 0
+		},
+	} {
+		if !asks() {
+			t.Errorf("%s: nobody asked", name)
+		}
+	}
+}
+
+type invalidates struct{ mistakenProduct }
+
+func (invalidates) Invalidate(context.Context, string) error { return nil }
+
+// The last message may be noted before another: the figures were read beside that, which the race detector saw.
+func TestLatenciesAreCompleteWhenTheLastOfThemIsNoted(t *testing.T) {
+	l := newLatencies(2)
+	l.note(1, time.Second)
+	select {
+	case <-l.all:
+		t.Error("one of two was enough")
+	default:
+	}
+	l.note(0, time.Minute)
+	<-l.all
+	if l.took[0] != time.Minute || l.took[1] != time.Second {
+		t.Error(l.took)
 	}
 }
 

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -55,14 +55,12 @@ func openLevee[V any](o opening[V]) (reader[V], error) {
 		return nil, err
 	}
 	r := leveeReader[V]{c, rdb}
-	for range 1000 { // as a service does before it says that it is ready
-		if rdb == nil || c.Stats().Live {
-			return r, nil
-		}
-		time.Sleep(time.Millisecond)
+	// As a service does before it says that it is ready.
+	if err := until(patience, func() bool { return rdb == nil || c.Stats().Live }); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("levee hears no messages: %w", err)
 	}
-	r.Close()
-	return nil, errors.New("levee: no messages after a second")
+	return r, nil
 }
 
 // leveeFilter is a filter with default options that holds the ids from 0 on.

@@ -118,8 +118,8 @@ func askMany[V any](r batchReader[V], kind kind[V], keys []string, n int) asker 
 	}}
 }
 
-// closedLoop has callers ask one time after the other, until span is over. They want as many keys at a time in all as
-// there are callers. It returns the number of keys, the wall time, and the times of one in eight askings.
+// closedLoop has callers ask one time after the other, until span is over, and each at least once. They want as many
+// keys at a time in all as there are callers. It returns the number of keys, the wall time, and the times of one in eight askings.
 func closedLoop(ctx context.Context, callers int, span time.Duration, a asker) (keys int, took time.Duration, times []time.Duration, err error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex // guards times and err
@@ -132,7 +132,7 @@ func closedLoop(ctx context.Context, callers int, span time.Duration, a asker) (
 			var mine []time.Duration
 			var failed error
 			n := 0
-			for ; failed == nil && !over.Load(); n++ {
+			for ; failed == nil && (n == 0 || !over.Load()); n++ {
 				if n%8 != 0 {
 					failed = a.ask(ctx, rng)
 					continue

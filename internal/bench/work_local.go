@@ -123,7 +123,7 @@ type measured struct {
 	allocs       float64
 }
 
-// localLoop asks for ids over and over with as many goroutines as processors.
+// localLoop asks for ids over and over with as many goroutines as processors. Each asks, even if it comes late.
 func localLoop[V any](ctx context.Context, r reader[V], kind kind[V], keys []string, ids []int32, procs int, span time.Duration) measured {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 	var all sync.WaitGroup
@@ -132,7 +132,7 @@ func localLoop[V any](ctx context.Context, r reader[V], kind kind[V], keys []str
 	for g := range procs {
 		all.Go(func() {
 			at, n, bad := g*len(ids)/procs, 0, 0
-			for ; n%4096 != 0 || time.Since(began) < span; n++ {
+			for ; n == 0 || n%4096 != 0 || time.Since(began) < span; n++ {
 				if at++; at >= len(ids) {
 					at = 0
 				}

@@ -240,14 +240,11 @@ func priceFlow(_ context.Context, p *process) error {
 	defer a.leave()
 	span := pick(p.Size, 100*time.Millisecond, 2*time.Second, 4*time.Second)
 	due := arrivalTimes(float64(numberOf(p.Contender)), span)
-	over := make(chan struct{})
 	began := time.Now().Add(10 * time.Millisecond)
-	took := make([]time.Duration, len(due))
+	noted := newLatencies(len(due))
 	a.listen(func(n int64) { // the last of a message, give or take a connection that is ahead
 		if i := int(n)/subscribers - 1; n%int64(subscribers) == 0 {
-			if took[i] = time.Since(began.Add(due[i])); i == len(due)-1 {
-				close(over)
-			}
+			noted.note(i, time.Since(began.Add(due[i])))
 		}
 	})
 	go func() { // its replies, so that Redis can go on
@@ -279,17 +276,41 @@ func priceFlow(_ context.Context, p *process) error {
 			}
 		}
 		select {
-		case <-over:
+		case <-noted.all:
 			return nil
 		case <-time.After(30 * time.Second):
 			return fmt.Errorf("%d messages were heard", a.heard.Load())
 		}
 	})
-	p.took("took", took...)
+	if err != nil {
+		return err
+	}
+	p.took("took", noted.took...)
 	p.count("redis", redis)
 	p.count("hundredths", float64(time.Since(began).Microseconds())/100)
 	p.count("deliveries", float64(len(due)*subscribers))
-	return err
+	return nil
+}
+
+// latencies are what some messages took, which several goroutines note.
+type latencies struct {
+	mu   sync.Mutex // guards took until all is closed, and left
+	took []time.Duration
+	left int
+	all  chan struct{} // closed when each is noted, which need not be with the last message
+}
+
+func newLatencies(n int) *latencies {
+	return &latencies{took: make([]time.Duration, n), left: n, all: make(chan struct{})}
+}
+
+func (l *latencies) note(i int, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.took[i] = took
+	if l.left--; l.left == 0 {
+		close(l.all)
+	}
 }
 
 // arrivalTimes returns random times within span, so many a second and at least one.

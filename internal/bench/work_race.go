@@ -85,7 +85,7 @@ func (r *rows) load(ctx context.Context, key string) (product, error) {
 // write changes rows until ctx ends.
 func (r *rows) write(ctx context.Context, p *process, c invalidator[product]) error {
 	keys := keysOf(racedRows)
-	for i := 0; ctx.Err() == nil; i++ {
+	for i := 0; i == 0 || ctx.Err() == nil; i++ {
 		key := keys[i%len(keys)]
 		version, err := r.db.Incr(context.Background(), "row:"+key).Result()
 		if err != nil {
@@ -110,7 +110,7 @@ func (r *rows) read(ctx context.Context, p *process, c reader[product]) error {
 	keys := keysOf(racedRows)
 	var reads, stale, failed float64
 	var times []time.Duration
-	for ctx.Err() == nil {
+	for reads == 0 || ctx.Err() == nil {
 		id := rand.IntN(racedRows)
 		least, err := r.db.Get(context.Background(), "least:"+keys[id]).Int()
 		if err != nil && !errors.Is(err, redis.Nil) {

@@ -21,7 +21,7 @@ type workload struct {
 }
 
 // prices are workloads that have no contenders: they measure what levee and Redis take for what they do. They run
-// only if they are asked for. docs/scale.md is made from them, see internal/scale.
+// only if they are asked for. docs/internals/scaling.md is made from them, see internal/scale.
 var prices = []workload{operations, publish, flow, commands, memory}
 
 // A column is a figure of a workload's table.

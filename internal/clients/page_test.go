@@ -12,22 +12,28 @@ import (
 
 const root = "../.."
 
-func page(t *testing.T) string {
+// The pages that these tests hold to their word.
+const (
+	clientsPage = "docs/reference/clients.md"
+	logPage     = "docs/reference/log-lines.md"
+)
+
+func page(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	text, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// cells gives the columns of the tables on docs/operations.md under a heading: the texts
-// between backquotes in a column of each row.
-func cells(t *testing.T, heading string, column int) (all []string) {
+// cells gives a column of the tables of a page under a heading: the texts between backquotes
+// in each row.
+func cells(t *testing.T, name, heading string, column int) (all []string) {
 	t.Helper()
-	_, section, ok := strings.Cut(page(t), "\n## "+heading+"\n")
+	_, section, ok := strings.Cut("\n"+page(t, name), "\n"+heading+"\n")
 	if !ok {
-		t.Fatalf("the page has no %q", heading)
+		t.Fatalf("%s has no %q", name, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
@@ -60,8 +66,8 @@ func TestEachLogLineIsExplained(t *testing.T) {
 				}
 				inCode = append(inCode, line)
 				row := regexp.MustCompile(`(?m)^\| ` + level + ` \| ` + regexp.QuoteMeta("`"+line+"`") + ` \| [^|]+ \| [^|]+ \|$`)
-				if !row.MatchString(page(t)) {
-					t.Errorf("docs/operations.md has no whole row for %q at level %s", line, level)
+				if !row.MatchString(page(t, logPage)) {
+					t.Errorf("%s has no whole row for %q at level %s", logPage, line, level)
 				}
 			}
 			return err
@@ -70,18 +76,18 @@ func TestEachLogLineIsExplained(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	onPage := cells(t, "Log lines", 2)
+	onPage := cells(t, logPage, "# Log lines", 2)
 	if len(inCode) < 20 {
 		t.Fatalf("%d lines were found in the code", len(inCode))
 	}
 	for _, line := range inCode {
 		if !slices.Contains(onPage, line) {
-			t.Errorf("docs/operations.md does not explain %q", line)
+			t.Errorf("%s does not explain %q", logPage, line)
 		}
 	}
 	for _, line := range onPage {
 		if !slices.Contains(inCode, line) {
-			t.Errorf("docs/operations.md explains %q, which nobody logs", line)
+			t.Errorf("%s explains %q, which nobody logs", logPage, line)
 		}
 	}
 }
@@ -96,7 +102,7 @@ func TestEachClientOfThePageIsTested(t *testing.T) {
 		}
 		tested += string(text)
 	}
-	onPage := cells(t, "Clients", 1)
+	onPage := cells(t, clientsPage, "# Redis clients: which work, which are refused", 1)
 	if len(onPage) < 30 {
 		t.Fatalf("%d clients on the page", len(onPage))
 	}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction(channel+"initHealthCheck.func1"), goleak.IgnoreAnyFunction(channel+"initMsgChan.func1"))
 }
 
-// A row is a kind of client in the table of docs/operations.md.
+// A row is a kind of client in the table of docs/reference/clients.md.
 type row struct {
 	name string // as the table has it
 	open func(t *testing.T) redis.UniversalClient

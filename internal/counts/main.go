@@ -10,7 +10,6 @@ import (
 	"go/scanner"
 	"go/token"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,16 +50,23 @@ func report(w io.Writer, root string) error {
 		return err
 	}
 
-	design, err := os.ReadFile(filepath.Join(root, "docs", "design.md"))
+	design, err := os.ReadFile(filepath.Join(root, "docs", "internals", "design.md"))
 	if err != nil {
 		return err
 	}
-	words, err := wordsOfPages(root)
-	if err != nil {
+	if _, err := fmt.Fprintf(w, "\n%d rows in the table of words of docs/internals/design.md\n", rows(string(design), "## The words")); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\n%d rows in the table of words of docs/design.md\n%d words in README.md and docs\n", rows(string(design), "## The words"), words)
-	return err
+	for _, folder := range []string{"docs", "docs/reference", "docs/internals"} {
+		n, err := words(root, folder, folder == "docs") // README.md is for users
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "%d words in %s\n", n, folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A size is what one package comes to.
@@ -271,21 +277,18 @@ func rows(page, heading string) (n int) {
 	return max(0, n-2) // without its head and its rule
 }
 
-// wordsOfPages counts the words of README.md and of docs.
-func wordsOfPages(root string) (n int, err error) {
-	count := func(path string) error {
-		text, err := os.ReadFile(path)
-		n += len(bytes.Fields(text))
-		return err
+// words counts those of the pages in a folder, without its subfolders, and of README.md if it is wanted.
+func words(root, folder string, readme bool) (n int, err error) {
+	pages, err := filepath.Glob(filepath.Join(root, folder, "*.md"))
+	if readme {
+		pages = append(pages, filepath.Join(root, "README.md"))
 	}
-	if err := count(filepath.Join(root, "README.md")); err != nil {
-		return 0, err
-	}
-	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, e fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".md") {
-			err = count(path)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return n, err
 		}
-		return err
-	})
+		n += len(bytes.Fields(text))
+	}
 	return n, err
 }

@@ -11,22 +11,34 @@ import (
 // Postgres starts a PostgreSQL with wal_level=logical, whose superuser is "postgres", without
 // a password. Killed, it loses nothing; a crash of the machine is not survived.
 func Postgres() (*Server, error) {
+	return startPostgres("initdb", func(p programs, dir string) *exec.Cmd {
+		return exec.Command(p["initdb"], "-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	})
+}
+
+// PostgresStandby starts a standby of a server that Postgres has started, to read from.
+func PostgresStandby(primary *Server) (*Server, error) {
+	return startPostgres("pg_basebackup", func(p programs, dir string) *exec.Cmd {
+		return exec.Command(p["pg_basebackup"], "-D", dir, "-h", "127.0.0.1", "-p", strconv.Itoa(primary.Port), "-U", "postgres",
+			"--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+	})
+}
+
+// startPostgres starts a server whose data directory a program makes.
+func startPostgres(maker string, initial func(p programs, dir string) *exec.Cmd) (*Server, error) {
 	homes, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	slices.Reverse(homes)
-	found, err := find("PostgreSQL", []string{"initdb", "postgres", "pg_isready"}, homes...)
+	found, err := find("PostgreSQL", []string{maker, "postgres", "pg_isready"}, homes...)
 	if err != nil {
 		return nil, err
 	}
 	return start(kind{
-		name: "postgres", programs: found,
-		initial: func(p programs, dir string) *exec.Cmd {
-			return exec.Command(p["initdb"], "-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-		},
+		name: "postgres", programs: found, initial: initial,
 		serve: func(p programs, s *Server, args []string) *exec.Cmd {
 			settings := []string{"-D", filepath.Join(s.Dir, "data"), "-p", strconv.Itoa(s.Port), "-h", "127.0.0.1", "-k", s.Dir}
 			for _, set := range []string{
 				"wal_level=logical", "max_wal_senders=20", "max_replication_slots=20",
-				"fsync=off", "shared_buffers=16MB", "max_connections=60", "autovacuum=off", "max_wal_size=256MB",
+				"fsync=off", "shared_buffers=16MB", "max_connections=100", "autovacuum=off", "max_wal_size=256MB",
 			} {
 				settings = append(settings, "-c", set)
 			}

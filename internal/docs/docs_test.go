@@ -1,5 +1,6 @@
-// Package docs checks README.md and the pages of docs: that their Go is Go that the tests compile, that their links
-// lead somewhere, and that README leads to each page.
+// Package docs checks README.md and the pages below docs: that their Go is Go that the tests compile, that their links
+// lead somewhere, and that README leads to each
+// page in two clicks.
 //
 // A page's Go stands twice: in the page, and with what surrounds it in a Go file, of this package or any other of the
 // repository, where go vet, the linters and gopls see it and where most of it is run as an Example. A piece is found by
@@ -20,20 +21,29 @@ import (
 
 const root = "../.."
 
-// pages returns README.md and docs/*.md by their paths from the root.
+// pages returns the pages of the root, the benchmark's results and every page below docs by their paths from the root.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(names) == 0 {
-		t.Fatalf("%d pages, %v", len(names), err)
-	}
 	found := make(map[string]string)
-	for _, name := range append(names, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(name)
+	read := func(name string) {
+		text, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		found[filepath.ToSlash(strings.TrimPrefix(name, root+string(filepath.Separator)))] = string(text)
+		found[name] = string(text)
+	}
+	for _, name := range []string{"README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "internal/bench/RESULTS.md"} {
+		read(name)
+	}
+	alone := len(found)
+	err := fs.WalkDir(os.DirFS(root), "docs", func(name string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(name, ".md") {
+			read(name)
+		}
+		return err
+	})
+	if err != nil || len(found) == alone {
+		t.Fatalf("%d pages, %v", len(found), err)
 	}
 	return found
 }
@@ -109,7 +119,7 @@ func holds(file, snippet string) bool {
 }
 
 var (
-	link     = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"`)
+	link     = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"`)
 	code     = regexp.MustCompile("`[^`\n]*`")
 	heading  = regexp.MustCompile(`(?m)^#{1,6} (.+)$`)
 	unspoken = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
@@ -165,12 +175,27 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-func TestReadmeLeadsToEachPage(t *testing.T) {
+// A page that nobody finds answers nobody: README leads to each page for users by itself, and to the others by one of these.
+func TestReadmeLeadsToEachPageInTwoClicks(t *testing.T) {
 	pages := pages(t)
-	linked := targets(pages["README.md"])
+	reached := map[string]bool{"README.md": true}
+	follow := func(from string) {
+		for _, target := range targets(pages[from]) {
+			path, _, _ := strings.Cut(target, "#")
+			reached[filepath.ToSlash(filepath.Join(filepath.Dir(from), path))] = true
+		}
+	}
+	follow("README.md")
 	for name := range pages {
-		if name != "README.md" && !slices.Contains(linked, name) {
+		if ok, _ := filepath.Match("docs/*.md", name); ok && !reached[name] {
 			t.Errorf("README.md has no link to %s", name)
+		} else if ok {
+			follow(name)
+		}
+	}
+	for name := range pages {
+		if !reached[name] {
+			t.Errorf("neither README.md nor a page of docs has a link to %s", name)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
@@ -47,7 +48,7 @@ func _(noEvict redis.UniversalClient) error {
 	return nil
 }
 
-// docs/when-not-to.md, permissions.
+// docs/recipes.md, permissions.
 func _(rdb redis.UniversalClient, store interface {
 	Rights(ctx context.Context, viewer int64) ([]string, error)
 }) error {
@@ -60,7 +61,7 @@ func _(rdb redis.UniversalClient, store interface {
 	return err
 }
 
-// docs/floods.md.
+// docs/scale.md, cold start.
 func _(ctx context.Context, products *cache.Cache[int64, Product], bestsellers iter.Seq[int64], report func(cache.WarmProgress)) error {
 	err := products.Warm(ctx, bestsellers, cache.WarmOptions{Rate: 2000, Progress: report}) // an iter.Seq of keys
 	return err
@@ -69,7 +70,7 @@ func _(ctx context.Context, products *cache.Cache[int64, Product], bestsellers i
 // docs/operations.md, start.
 func _(ctx context.Context, products *cache.Cache[int64, Product]) {
 	if err := products.Check(ctx); err != nil { // lock.Locker and bloom.Filter have a Check too
-		slog.Error("the cache is not at its best", "error", err) // and go on: Gets are answered from the source
+		slog.Error("the cache cannot keep all of its promises", "error", err) // and go on: Gets read the database
 	}
 }
 
@@ -102,6 +103,21 @@ func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]
 	return debug
 }
 
+// docs/operations.md, acting on a cache.
+func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], operator func(*http.Request) (string, error)) error {
+	admin, err := cacheadmin.New(cacheadmin.Options{
+		Caches: []cacheadmin.Cache{products, bySlug},
+		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
+			return operator(r) // who your own login says it is, and whether that one may
+		},
+	})
+	if err != nil {
+		return err
+	}
+	mux.Handle("/admin/levee", admin) // of a port that only operators reach
+	return nil
+}
+
 // docs/consistency.md, the call.
 func _(ctx context.Context, products *cache.Cache[int64, Product], store Store) error {
 	err := products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
@@ -128,6 +144,13 @@ func _(rdb redis.UniversalClient, store Store) error {
 	}
 	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", Breaker: db})
 	_ = products
+	return err
+}
+
+// docs/scale.md.
+func _() error {
+	db, err := breaker.New(breaker.Options{Name: "catalog", MinConcurrent: 2, MaxConcurrent: 24}) // 4 processes, 100 connections
+	_ = db
 	return err
 }
 
@@ -187,7 +210,7 @@ func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
 	return err
 }
 
-// docs/migrating.md, batches.
+// docs/recipes.md, a list by one query.
 func _(ctx context.Context, rdb redis.UniversalClient, load func(ctx context.Context, ids []int64) (map[int64]Product, error), ids []int64) error {
 	products, err := cache.NewSource(rdb, cache.Source[int64, Product]{LoadMany: load}, cache.Options{Name: "product"})
 	if err != nil {

@@ -63,6 +63,13 @@ func TestShortHistoriesOfTwoReleasesAreNotStale(t *testing.T) { shortHistories(t
 // The same with writers who clear the whole cache.
 func TestShortHistoriesWithClearsAreLinearizable(t *testing.T) { shortOrders(t, "clears") }
 
+// The same with a loader that is told what it replaces, and a source that calls it unmodified
+// though it is not.
+func TestShortHistoriesOfUnmodifiedValuesAreLinearizable(t *testing.T) { shortOrders(t, "unmodified") }
+
+// The same with writers who clear the tags of a key, and with local tiers.
+func TestShortHistoriesWithClearsOfTagsAreLinearizable(t *testing.T) { shortOrders(t, "tags") }
+
 // The same with writers who know nothing of the cache, which follows a feed.
 func TestShortHistoriesOfAFeedAreNotStale(t *testing.T) { shortHistories(t, isStale, "feeds") }
 
@@ -163,13 +170,48 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			File: "cache/publish.go", Old: " && !c.cleared(j.loaded.entry): // else", New: ": // else",
 		},
 		"a value carries the epoch of the end of its load": {
-			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	e.stamp", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	e.stamp",
+			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if",
 		},
 		"a value from Redis counts whatever its epoch": {
 			File: "cache/stale.go", Old: "if c.cleared(e) {", New: "if false {",
 		},
 	} {
 		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit) })
+	}
+}
+
+// The same for what may be called unmodified.
+func TestUnmodifiedValuesWithoutTheirSafeguardsAreCaught(t *testing.T) {
+	for name, edits := range map[string][]mutant.Edit{
+		"a load may keep a value that has gone since its caller read it": {
+			{File: "internal/fleet/scripts/begin.lua", Old: "ARGV[3] == 'ask', 0, 'granted'", New: "ARGV[3] == 'ask', 0, 'stands'"},
+		},
+		"an unmodified value is published whether or not its lease stands": commitUnasked,
+	} {
+		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfUnmodifiedValuesAreLinearizable$", edits...) })
+	}
+}
+
+// The same for what a ClearTags stands on.
+func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
+	for name, edit := range map[string]mutant.Edit{
+		"a local hit is not asked for its tags": {
+			File: "cache/clear.go", Old: "if e.epoch >= c.tagsCleared.Load() ||", New: "if e != nil ||",
+		},
+		"what another caller has filled is not asked for its tags": {
+			File: "cache/reader.go", Old: "kind == tier.Value && c.cleared(e):", New: "kind == tier.Value && false:",
+		},
+		"a value carries the latest clear at the end of its load": {
+			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if",
+		},
+		"a value counts though it has expired": {
+			File: "cache/stale.go", Old: "	case e.expired:\n		return fallback\n", New: "",
+		},
+		"who clears does not take note": {
+			File: "internal/fleet/epoch.go", Old: "	if present.latest > 0 {\n		s.epoch.learn(present)", New: "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsOfTagsAreLinearizable$", edit) })
 	}
 }
 
@@ -199,4 +241,25 @@ func TestAFollowerThatConfirmsTooEarlyIsCaught(t *testing.T) {
 	isCaught(t, "^TestShortHistoriesOfAFeedAreNotStale$",
 		mutant.Edit{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
 		mutant.Edit{File: "cache/internal/follow/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"})
+}
+
+// The same for a filter that processes share. Each of these forgets a row somewhere: in another
+// process, in the one that has added it, in a copy that was loaded meanwhile, in a Rebuild.
+func TestFiltersWithoutTheirSafeguardsAreCaught(t *testing.T) {
+	for name, edit := range map[string]mutant.Edit{
+		"a process does not learn what others have added": {
+			File: "bloom/add.go", Old: "= h\n		for _, t := range s.fed {", New: "= h\n		for _, t := range s.fed[:0] {",
+		},
+		"a process learns what it has added from the log": {
+			File: "bloom/add.go", Old: "errLost\n		}\n		for _, t := range s.fed {", New: "errLost\n		}\n		for _, t := range s.fed[:0] {",
+		},
+		"a copy has what is in its snapshot and not what came after": {
+			File: "bloom/snapshot.go", Old: "		t.addAll(part.hashes)", New: "		_ = part",
+		},
+		"a Rebuild has what its scan has found": {
+			File: "bloom/sharedrebuild.go", Old: "		r.next.addAll(part.hashes)", New: "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) { isCaught(t, "^TestRowsAndNullsOfManyCachesAreLinearizable$", edit) })
+	}
 }

@@ -47,7 +47,7 @@ const (
 )
 
 // kinds are those of subjects. In "releases", which come beside them, two releases of a
-// cache are deployed and rolled back; in "clears" writers clear the whole cache.
+// cache are deployed and rolled back; in "clears" writers clear the whole cache, in "tags" the tags of a key.
 var kinds = []string{"cache", "group"}
 
 // record runs the clients for a while and returns what they did.
@@ -90,7 +90,7 @@ func workers(a task, kind string, patience time.Duration, dial func() *redis.Cli
 		}
 	}
 	subjects, callers, own := subjects, callers, 0
-	if kind == "clears" {
+	if kind == "clears" || kind == "tags" {
 		subjects, callers, own = 1, subjects*callers, a.process
 	}
 	for n := range subjects {

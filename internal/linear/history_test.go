@@ -20,6 +20,10 @@ type op struct {
 	Client, Key, Value int64
 	Call, Return       int64
 	Write              bool
+
+	// Since is from when on what a read gives may have been true: Call, or earlier for what
+	// may lag. Only histories of a set have it.
+	Since int64
 }
 
 // register is the model of one key: a register whose versions are written in order.

@@ -21,7 +21,7 @@ import (
 func TestReadsAndWritesAreLinearizable(t *testing.T) {
 	target := redistest.Pick(1, 500_000)
 	s := redistest.Start(t)
-	for _, kind := range append(slices.Clone(kinds), "clears") {
+	for _, kind := range append(slices.Clone(kinds), "clears", "unmodified", "tags") {
 		t.Run(kind, func(t *testing.T) {
 			total := 0
 			for total < target { // one history, of some ten thousand; without a safeguard the first shows it

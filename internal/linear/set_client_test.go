@@ -3,10 +3,9 @@ package linear
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"math/rand/v2"
-	"strconv"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,24 +20,30 @@ import (
 
 const (
 	members  = 3 // caches in each process, with a client and a filter each
-	setEpoch = 25 * time.Millisecond
+	setKeys  = 64
+	setEpoch = 400 * time.Millisecond
+	setLag   = 100 * time.Millisecond // how far a no of a filter may be behind
 )
 
 // put makes the row of a key exist, or not.
 func (b *board) put(key int, v int64) { atomic.StoreInt64(&b.cells[1+key], v) }
 
-// setFilter opens the filter of all rows, which everybody here shares.
-func setFilter(rdb redis.UniversalClient, confirm bool) (*bloom.Filter, error) {
-	return bloom.Open(context.Background(), rdb, bloom.Options{
-		Name: "set", Capacity: boardKeys, Confirm: confirm, MaxTransaction: 500 * time.Millisecond,
-		MaxLag: 5 * time.Second, // news is announced; this is for a loaded machine
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
+// setSizes are those of the filter: a Rebuild makes it that of the process that runs it.
+var setSizes = []bloom.Options{
+	{Capacity: boardKeys, FalsePositiveRate: 0.01},
+	{Capacity: 40 * boardKeys, FalsePositiveRate: 1e-5}, // in several pieces
 }
 
-// recordSet runs the members for a while, with one Rebuild after the other beside them,
-// and returns what they did.
-func recordSet(t *testing.T, addr string, length time.Duration, confirm bool) (history []op) {
+// setFilter opens the filter of all rows, which everybody here shares.
+func setFilter(rdb redis.UniversalClient, o bloom.Options) (*bloom.Filter, error) {
+	o.Name, o.MaxLag, o.MaxTransaction = "set", setLag, 500*time.Millisecond
+	o.Logger = slog.New(slog.DiscardHandler)
+	return bloom.Open(context.Background(), rdb, o)
+}
+
+// recordSet runs the members for a while, with one Rebuild after the other beside them that
+// make the filter large and small in turn, and returns what they did.
+func recordSet(t *testing.T, addr string, length time.Duration) (history []op) {
 	t.Helper()
 	path := newBoard(t)
 	db, err := openBoard(path)
@@ -47,11 +52,15 @@ func recordSet(t *testing.T, addr string, length time.Duration, confirm bool) (h
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
-	filter, err := setFilter(rdb, confirm)
-	if err != nil {
-		t.Fatal(err)
+	var filters []*bloom.Filter
+	for _, size := range setSizes {
+		filter, err := setFilter(rdb, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer filter.Close()
+		filters = append(filters, filter)
 	}
-	defer filter.Close()
 	scan := func(yield func(string, error) bool) {
 		for key := range boardKeys {
 			if db.read(key) == 1 && !yield(id(key), nil) {
@@ -59,17 +68,18 @@ func recordSet(t *testing.T, addr string, length time.Duration, confirm bool) (h
 			}
 		}
 	}
-	if err := insist(func() error { return filter.Rebuild(t.Context(), scan) }); err != nil {
+	if err := insist(func() error { return filters[0].Rebuild(t.Context(), scan) }); err != nil {
 		t.Fatal(err)
 	}
-	fleet := launch(t, "member", addr, path, length, strconv.FormatBool(confirm))
+	fleet := launch(t, "member", addr, path, length)
 	ctx, cancel := context.WithCancel(t.Context())
 	var rebuilding sync.WaitGroup
 	rebuilding.Go(func() {
-		for ctx.Err() == nil {
-			if err := filter.Rebuild(ctx, scan); err != nil && ctx.Err() == nil && !errors.Is(err, bloom.ErrUnavailable) {
+		for i := 1; ctx.Err() == nil; i++ {
+			if err := filters[i%len(filters)].Rebuild(ctx, scan); err != nil && ctx.Err() == nil && !errors.Is(err, bloom.ErrUnavailable) {
 				t.Error(err)
 			}
+			time.Sleep(rand.N(setEpoch / 4)) // in which the members load it, or not
 		}
 	})
 	defer rebuilding.Wait()
@@ -83,12 +93,12 @@ func member(p *redistest.Parent, args []string) error {
 	if err != nil {
 		return err
 	}
-	confirm := a.args[0] == "true"
 	var all []worker
 	for m := range members {
+		wrote := make([]atomic.Int64, boardKeys)
 		rdb := redis.NewClient(&redis.Options{Addr: a.addr})
 		defer rdb.Close()
-		filter, err := setFilter(rdb, confirm)
+		filter, err := setFilter(rdb, setSizes[m%len(setSizes)])
 		if err != nil {
 			return err
 		}
@@ -104,7 +114,7 @@ func member(p *redistest.Parent, args []string) error {
 			}
 		}
 		for i := range callers {
-			one := &setCaller{id: (a.process*members+m)*callers + i, cache: c, db: a.db}
+			one := &setCaller{id: (a.process*members+m)*callers + i, cache: c, db: a.db, wrote: wrote}
 			all = append(all, func(begin time.Time) ([]op, error) {
 				one.run(begin, a.length)
 				return one.history, one.failed
@@ -119,7 +129,7 @@ func setCache(rdb redis.UniversalClient, filter *bloom.Filter, db *board) (*cach
 	o := cache.Options{
 		Name: "set", Filter: filter, TTL: valueTTL, NullTTL: valueTTL, RedisTimeout: calm,
 		StaleWhileRevalidate: -1, StaleIfError: -1, EarlyRefresh: -1,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	o.Local.MaxBytes = -1
 	o.Rebuild.LoadTimeout = 4 * calm
@@ -139,7 +149,9 @@ type setCaller struct {
 	id      int
 	cache   *cache.Cache[int, string]
 	db      *board
+	wrote   []atomic.Int64 // by key, when a caller of this cache had last put the row there
 	history []op
+	called  []time.Time // by operation of the history
 	failed  error
 }
 
@@ -150,14 +162,20 @@ func (c *setCaller) run(begin time.Time, length time.Duration) {
 		if now >= length {
 			return
 		}
-		key := int(now/setEpoch)*keys + rand.IntN(keys)
+		key := int(now/setEpoch)*setKeys + rand.IntN(setKeys)
 		if now < 0 || key >= boardKeys {
 			continue
 		}
+		own := c.wrote[key].Load()
+		at := time.Now()
 		done := op{Client: int64(c.id), Key: int64(key), Call: c.db.tick()}
+		done.Since = done.Call
 		switch n := rand.IntN(20); {
 		case n < 16:
-			done.Value, c.failed = c.read(key)
+			var lags bool
+			if done.Value, lags, c.failed = c.read(key); lags {
+				done.Since = max(own, c.before(at.Add(-setLag)))
+			}
 		case n < 19:
 			done.Write, done.Value = true, 1
 			c.failed = c.write(key, 1)
@@ -166,19 +184,33 @@ func (c *setCaller) run(begin time.Time, length time.Duration) {
 			c.failed = c.write(key, 0)
 		}
 		done.Return = c.db.tick()
-		c.history = append(c.history, done)
+		if done.Write && done.Value == 1 {
+			c.wrote[key].Store(done.Return)
+		}
+		c.history, c.called = append(c.history, done), append(c.called, at)
 	}
 }
 
-func (c *setCaller) read(key int) (int64, error) {
-	_, err := c.cache.Get(context.Background(), key)
+// before returns when the last operation was called that this caller had begun by a moment:
+// what had returned to anybody before that call had returned before the moment.
+func (c *setCaller) before(moment time.Time) int64 {
+	n, _ := slices.BinarySearchFunc(c.called, moment, time.Time.Compare)
+	if n == 0 {
+		return 0
+	}
+	return c.history[n-1].Call
+}
+
+// read returns 1 for a row, and whether it is the filter that says there is none.
+func (c *setCaller) read(key int) (v int64, lags bool, err error) {
+	got, err := c.cache.Fetch(context.Background(), key)
 	switch {
 	case err == nil:
-		return 1, nil
+		return 1, false, nil
 	case errors.Is(err, cache.ErrNotFound):
-		return 0, nil
+		return 0, got.Tier == cache.TierFilter, nil
 	}
-	return 0, err
+	return 0, false, err
 }
 
 // write commits once. A busy machine may take longer than a call to Redis may: what was

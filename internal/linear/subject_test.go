@@ -1,7 +1,10 @@
 package linear
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,9 +40,18 @@ func newSubject(kind string, process, n int, rdb redis.UniversalClient, db *boar
 	case "clears":
 		c, err := newCached(2, 0, rdb, db, patience)
 		return clears{c}, err
+	case "tags":
+		c, err := newTagged(process, rdb, db, patience)
+		return tagged{c}, err
 	case "feeds":
 		c, err := newCached(n, 0, rdb, db, patience)
 		return fed{c, db}, err
+	case "unmodified":
+		return newUnmodified(n, rdb, db, patience)
+	case "skiplocal":
+		return newAround(rdb, db, patience)
+	case "maxage":
+		return newUnheard(rdb, db, patience)
 	case "nested":
 		return newNested(n, rdb, db, patience)
 	case "group":
@@ -93,8 +105,39 @@ func newCached(n, schema int, rdb redis.UniversalClient, db *board, patience tim
 	return cached{c}, err
 }
 
+// newUnmodified makes caches whose loader is told what it replaces. The source has a weak
+// notion of what has changed, four versions of which pass for one: a value that somebody has
+// invalidated must not get there.
+func newUnmodified(n int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	o := cache.Options{
+		Name: "linear", TTL: 2 * time.Millisecond, RedisTimeout: patience, Logger: quiet,
+		StaleWhileRevalidate: -1, StaleIfError: 10 * valueTTL, EarlyRefresh: -1,
+		Local:   localcache.Options{MaxBytes: -1},
+		Rebuild: mutexrebuild.Options{ErrorHold: -1},
+	}
+	if n%2 == 1 {
+		o.StaleWhileRevalidate, o.EarlyRefresh = 10*valueTTL, 0
+	}
+	c, err := cache.NewSource(rdb, cache.Source[int, int64]{LoadEntry: func(_ context.Context, key int, e *cache.Entry[int64]) (int64, error) {
+		version := load(db, key)
+		weak := strconv.FormatInt(version/4, 10)
+		if e.Prev != nil && e.Version == weak {
+			return 0, cache.ErrNotModified
+		}
+		e.Version = weak
+		return version, nil
+	}}, o)
+	return cached{c}, err
+}
+
 // read is a Get, or a GetMany of several keys.
-func (c cached) read(keys []int) ([]int64, error) {
+func (c cached) read(keys []int) ([]int64, error) { return readFrom(c.Cache, keys) }
+
+// readFrom is a Get, or a GetMany of several keys.
+func readFrom(c interface {
+	Get(ctx context.Context, key int) (int64, error)
+	GetMany(ctx context.Context, keys []int) (map[int]int64, error)
+}, keys []int) ([]int64, error) {
 	ctx := context.Background()
 	if len(keys) == 1 {
 		version, err := c.Get(ctx, keys[0])
@@ -210,6 +253,77 @@ func (c clears) write(key int, commit func()) error {
 
 func (c clears) invalidate(int) error {
 	return insist(func() error { return c.subject.(cached).Clear(context.Background()) })
+}
+
+// newTagged makes a cache whose values have a tag of their own and one that all have. It has a
+// local tier: what is its own process' to clear ends there at once.
+func newTagged(process int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	one := func(_ context.Context, key int) (int64, error) { return load(db, key), nil }
+	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
+		Load: one,
+		Tags: func(key int, _ int64) []string { return []string{id(key), "all"} },
+	}, cache.Options{
+		Name: "linear", Schema: process % 2, TTL: 10 * valueTTL, RedisTimeout: patience, Logger: quiet,
+		Rebuild: mutexrebuild.Options{ErrorHold: -1}, Seal: sealed{},
+	})
+	return cached{c}, err
+}
+
+// sealed is a Sealer that encrypts nothing: what it opens must be bound to what it was sealed with.
+type sealed struct{}
+
+func (sealed) Seal(plain, bound []byte) ([]byte, error) {
+	sum := sha256.Sum256(bound)
+	return append(sum[:], plain...), nil
+}
+
+func (sealed) Open(data, bound []byte) ([]byte, error) {
+	if sum := sha256.Sum256(bound); !bytes.HasPrefix(data, sum[:]) {
+		return nil, errors.New("sealed with something else")
+	}
+	return data[sha256.Size:], nil
+}
+
+// tagged is a cache whose writers clear tags or expire keys where others invalidate them, in a
+// Write or by themselves, and now and then everything. As with clears each process has one cache, which
+// answers in its own process; the two have different Schemas.
+type tagged struct{ subject }
+
+func (c tagged) write(key int, commit func()) error {
+	switch rand.IntN(4) {
+	case 0:
+		return c.subject.write(key, commit)
+	case 1:
+		products, committed := c.subject.(cached), false
+		return insist(func() error {
+			if committed {
+				return products.ClearTags(context.Background(), id(key))
+			}
+			return cache.Write(context.Background(), func(context.Context) error {
+				pause()
+				commit()
+				committed = true
+				pause()
+				return nil
+			}, products.Tagged(id(key)))
+		})
+	}
+	commit()
+	pause()
+	return c.invalidate(key)
+}
+
+func (c tagged) invalidate(key int) error {
+	products, tag := c.subject.(cached), id(key)
+	switch rand.IntN(8) {
+	case 0:
+		return insist(func() error { return products.Clear(context.Background()) })
+	case 2, 3, 4:
+		return insist(func() error { return products.Expire(context.Background(), key) })
+	case 1:
+		tag = "all"
+	}
+	return insist(func() error { return products.ClearTags(context.Background(), "another", tag) })
 }
 
 // rebuilt is a group by itself.

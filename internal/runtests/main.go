@@ -7,9 +7,9 @@
 // packages. Besides the flags of go test there is -with=WORD: it stands for the tests that
 // use the identifier WORD or that are only built with the tag WORD, and for their packages.
 // Two commands run at a time, in the order of the arguments, and each runs even if one
-// before it failed. Runtests prints a line when a package ends, and the output of a failed
-// test in the summary only. The output of tests that passed and the log lines of go-redis
-// are left out.
+// before it failed. Runtests prints a line when a package ends. The output of a failed test
+// follows it, and stands in the summary again; of a long one, the first and the last lines.
+// The output of tests that passed and the log lines of go-redis are left out.
 //
 // A test that fails has failed. It runs again once, while the others go on, so that the
 // summary can say whether it fails always; that it passed then forgives nothing. Only

@@ -151,6 +151,7 @@ func (r *runner) goTest(flags, packages []string, done func(*pkg)) (map[string]s
 	}
 	builds := read(events, func(p *pkg) {
 		r.say(p)
+		r.sayWhy(p)
 		done(p)
 	})
 	if err := cmd.Wait(); err != nil {
@@ -164,6 +165,20 @@ func (r *runner) say(line ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fmt.Fprintln(r.out, line...)
+}
+
+// sayWhy prints how the tests of a package failed, for a run that is ended before its summary.
+func (r *runner) sayWhy(p *pkg) {
+	if p.result != "fail" || p.failedBuild != "" {
+		return
+	}
+	tests := p.failedTests()
+	if tests == nil {
+		tests = []string{""} // the whole package
+	}
+	for _, test := range tests[:min(len(tests), maxAgain)] {
+		r.say(strings.TrimSuffix(indent(bounded(p.why(test))), "\n"))
+	}
 }
 
 func (r *runner) fail(what, why string) {
@@ -190,7 +205,7 @@ func (r *runner) summary() string {
 	for _, word := range []string{"FORGIVEN", "FAIL"} {
 		for _, f := range r.failures {
 			if f.word == word {
-				fmt.Fprintf(&text, "\n%s %s\n%s", word, f.what, indent(f.why))
+				fmt.Fprintf(&text, "\n%s %s\n%s", word, f.what, indent(bounded(f.why)))
 			}
 		}
 	}
@@ -199,6 +214,20 @@ func (r *runner) summary() string {
 		fmt.Fprintf(&text, ", %d forgiven", r.forgiven)
 	}
 	return text.String() + "\n"
+}
+
+// A failure says first what happened, such as a panic, and last what came of it; between
+// them may stand the stacks of thousands of goroutines.
+const firstLines, lastLines = 60, 60
+
+// bounded leaves out what lies between the first and the last lines of a long text.
+func bounded(text string) string {
+	lines := slices.Collect(strings.Lines(text))
+	left := len(lines) - firstLines - lastLines
+	if left <= 0 {
+		return text
+	}
+	return strings.Join(lines[:firstLines], "") + fmt.Sprintf("… %d lines …\n", left) + strings.Join(lines[firstLines+left:], "")
 }
 
 func indent(text string) string {

@@ -31,6 +31,7 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 		"FAIL example.com/tiny/panics .*":                               1,
 		"-count=1 -run=^TestFails$ example.com/tiny/fails":              1,
 		"nobody needs to read this":                                     0,
+		"    fails_test.go:11: as it always does\n":                     2, // and once more when it runs again
 		"-- go test -C=testdata/tiny -run=Passes ./passes\n":            1,
 	} {
 		pattern := strings.ReplaceAll(regexp.QuoteMeta(text), `\.\*`, ".*")
@@ -83,6 +84,25 @@ FAIL example.com/tiny/panics (the whole package)
 func withoutStacks(summary string) string {
 	summary = regexp.MustCompile(`\d\.\d\ds`).ReplaceAllString(summary, "0.00s")
 	return regexp.MustCompile(`(whole package\)\n    )(?s:.*?)\n\n(FAIL|\d)`).ReplaceAllString(summary, "$1…\n$2")
+}
+
+// The first line of a panic says what it is, and the stacks of all goroutines follow.
+func TestOfALongOutputTheFirstAndTheLastLinesStay(t *testing.T) {
+	var text strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&text, "line %d\n", i)
+	}
+	r := runner{out: t.Output()}
+	r.fail("p TestA", text.String())
+	got := r.summary()
+	for _, want := range []string{"    line 0\n", "    line 59\n    … 880 lines …\n    line 940\n", "    line 999\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+	if short := strings.Repeat("line\n", firstLines+lastLines); bounded(short) != short {
+		t.Error("what is short stays as it is")
+	}
 }
 
 func TestGoTestThatCannotBeginIsAFailure(t *testing.T) {

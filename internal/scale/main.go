@@ -1,5 +1,5 @@
 // Scale simulates fleets of processes that share a cache, and prints the tables of
-// docs/scale.md:
+// docs/internals/scaling.md:
 //
 //	go run ./internal/scale                                              # the tables
 //	go run ./internal/scale -processes 300 -reads 2000 -writes 50       # a fleet of your own
@@ -70,7 +70,7 @@ func card(out io.Writer, f Fleet) {
 		{"a process' processor, beside hits in it", percent(Measured.Own(f, r))},
 		{"memory of Redis", megabytes(r.Stored * Measured.Value)},
 		{"memory of a process", megabytes(r.Copies / n * Measured.Copy)},
-		{"places before the database, 64 a process", number(64 * n)},
+		{"places at the database, 64 a process", number(64 * n)},
 		{"all processes start at once: reads of Redis in the first second", number(asks)},
 		{"and Redis is empty: loads in the first second", number(loads)},
 	} {

@@ -8,11 +8,11 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// The tables of docs/scale.md are what the program prints. After a change, print them
+// The tables of docs/internals/scaling.md are what the program prints. After a change, print them
 // anew and put them in between the page's two marks.
 func TestThePageShowsWhatTheProgramPrints(t *testing.T) {
 	redistest.Long(t) // fleets of 10,000 take a while
-	page, err := os.ReadFile("../../docs/scale.md")
+	page, err := os.ReadFile("../../docs/internals/scaling.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package main
 import "math"
 
 // Prices are microseconds of the processor, as internal/bench has measured them on the
-// machine that docs/scale.md names. A Redis runs its commands on one processor.
+// machine that docs/internals/scaling.md names. A Redis runs its commands on one processor.
 type Prices struct {
 	Read     float64 // Redis, for a GETRANGE that comes alone, among those of many processes
 	Script   float64 // Redis, for one of the scripts of a miss or a write
@@ -20,7 +20,7 @@ type Prices struct {
 	Value, Copy float64 // bytes of a key in Redis and in a process
 }
 
-// Measured is from docs/scale.md, What it takes; Bus from docs/operations.md. Made by `go run -C internal/bench . -short -rounds 3 -work operations,publish,flow,commands,memory`.
+// Measured is from docs/internals/scaling.md, What it takes; Bus from docs/operations.md. Made by `go run -C internal/bench . -short -rounds 3 -work operations,publish,flow,commands,memory`.
 var Measured = Prices{
 	Read: 13, Script: 24, Write: 8, Text: 0.5, Tracked: 9, Tracking: 1.4, Idle: 46, Bus: 10,
 	OwnHit: 30, OwnMiss: 240, OwnMessage: 5,

@@ -43,7 +43,7 @@ func (f Fleet) rates() Rates {
 	return r
 }
 
-// tables prints the tables of docs/scale.md.
+// tables prints the tables of docs/internals/scaling.md.
 func tables(out io.Writer) {
 	growing(out)
 	knobs(out)

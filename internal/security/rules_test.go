@@ -111,7 +111,6 @@ var jobs = []job{
 	{"product-cache", "internal/fleet", useMutexRebuild, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
 	{"order-locks", "lock", useLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
 	{"product-filter", "bloom", useBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
-	{"product-filter", "bloom", useCountingBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
 }
 
 // The rules of SECURITY.md suffice: nothing is refused, neither to a caller nor in a

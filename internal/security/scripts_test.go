@@ -217,7 +217,7 @@ func onScript(call *ast.CallExpr) bool {
 		return true
 	}
 	conn := nameOf(f.X)
-	return (conn == "conn" || conn == "patient") && len(call.Args) > 1 && isScript(call.Args[1])
+	return slices.Contains([]string{"conn", "prompt", "patient"}, conn) && len(call.Args) > 1 && isScript(call.Args[1])
 }
 
 func isScript(e ast.Expr) bool {

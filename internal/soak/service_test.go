@@ -37,9 +37,11 @@ type report struct {
 	Batches               int64
 	Errors, Unconfirmed   int64 // reads without an answer; writes whose invalidation Redis did not confirm
 	Marked                int64 // answers marked as stale
+	Uncached              int64 // reads that wanted no load, and got none
 	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
 	Oldest                time.Duration
-	Wrong, Stuck          int64 // answers that are not the key's; calls that did not end in time
+	Wrong, Stuck          int64  // answers that are not the key's or break a rule of the read; calls that did not end in time
+	What                  string // of the last wrong one
 	Goroutines            int
 	Heap                  uint64
 	Stats                 cache.Stats
@@ -61,7 +63,9 @@ func serve(p *redistest.Parent, args []string) error {
 	defer rdb.Close()
 	defer db.Close()
 	s := &service{db: db}
-	c, err := cache.NewSource(rdb, cache.Source[int64, product]{Load: s.load, LoadMany: s.loadMany}, cache.Options{
+	c, err := cache.NewSource(rdb, cache.Source[int64, product]{
+		LoadEntry: s.load, LoadMany: s.loadMany, Tags: func(id int64, _ product) []string { return []string{shelf(id)} },
+	}, cache.Options{
 		Name: "product", TTL: 20 * time.Second, NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
 	})
@@ -97,7 +101,7 @@ func serve(p *redistest.Parent, args []string) error {
 // conserved checks that every Get came to one end.
 func (s *service) conserved() error {
 	n := s.cache.Stats()
-	if ends := n.Local + n.Redis + n.Null + n.Filter + n.Loaded + n.Joined + n.Stale + n.Errors; ends != n.Gets {
+	if ends := n.Local + n.Redis + n.Null + n.Filter + n.Loaded + n.Joined + n.Stale + n.NotCached + n.Errors; ends != n.Gets {
 		return fmt.Errorf("%d of %d Gets came to an end: %+v", ends, n.Gets, n)
 	}
 	return nil
@@ -123,11 +127,15 @@ func (s *service) note(change func(*report)) {
 type product struct{ ID, Version int64 }
 
 // load reads a product from the database. What is not there does not exist.
-func (s *service) load(ctx context.Context, id int64) (product, error) {
+func (s *service) load(ctx context.Context, id int64, e *cache.Entry[product]) (product, error) {
 	version, err := s.db.Get(ctx, row(id)).Int64()
-	if errors.Is(err, redis.Nil) {
+	switch {
+	case errors.Is(err, redis.Nil):
 		return product{}, cache.ErrNotFound
+	case err == nil && e.Prev != nil && e.Version == strconv.FormatInt(version, 10):
+		return product{}, cache.ErrNotModified
 	}
+	e.Version = strconv.FormatInt(version, 10)
 	return product{id, version}, err
 }
 
@@ -149,6 +157,8 @@ func (s *service) loadMany(ctx context.Context, ids []int64) (map[int64]product,
 	}
 	return found, nil
 }
+
+func shelf(id int64) string { return "shelf:" + strconv.FormatInt(id%100, 10) }
 
 func row(id int64) string { return "row:" + strconv.FormatInt(id, 10) }
 
@@ -187,14 +197,16 @@ func (s *service) call() {
 // popular draws a product; the first ones are asked for most.
 func popular() int64 { return int64(products * rand.Float64() * rand.Float64()) }
 
-// write is a transaction and its invalidation. Once that is confirmed the database
-// notes the version, and since when nobody may read an older one.
+// write is a transaction and what ends the old value, in one of the ways that there are. Once that
+// is confirmed the database notes the version, and since when nobody may read an older one.
 func (s *service) write(ctx context.Context, id int64) {
 	var version int64
-	err := s.cache.Write(ctx, []int64{id}, func(ctx context.Context) (err error) {
+	commit := func(ctx context.Context) (err error) {
 		version, err = s.db.Incr(ctx, row(id)).Result()
 		return err
-	})
+	}
+	how := rand.IntN(200)
+	err := s.end(ctx, how, id, commit)
 	s.note(func(r *report) {
 		r.Writes++
 		if err != nil {
@@ -204,14 +216,42 @@ func (s *service) write(ctx context.Context, id int64) {
 	if err != nil {
 		return
 	}
-	confirm.Run(context.Background(), s.db, []string{"confirmed:" + row(id)}, version, time.Now().UnixMicro())
+	confirm.Run(context.Background(), s.db, []string{"confirmed:" + row(id)}, version, time.Now().UnixMicro(), how < clears)
+}
+
+// What ends old values in other processes follows with a message also in Redis, if it is a Clear.
+const clears = 60
+
+// end commits and ends the old value.
+func (s *service) end(ctx context.Context, how int, id int64, commit func(context.Context) error) error {
+	switch {
+	case how >= 140:
+		return s.cache.Write(ctx, []int64{id}, commit)
+	case how == 0, how >= 30 && how < clears, how >= clears:
+		if err := commit(ctx); err != nil {
+			return err
+		}
+	}
+	switch {
+	case how == 0:
+		return s.cache.Clear(ctx)
+	case how < 30:
+		return cache.Write(ctx, commit, s.cache.Tagged(shelf(id)))
+	case how < clears:
+		return s.cache.ClearTags(ctx, "none", shelf(id))
+	case how < 90:
+		return s.cache.Expire(ctx, id)
+	case how < 110:
+		return s.cache.Refresh(ctx, id)
+	}
+	return s.cache.Invalidate(ctx, id)
 }
 
 // confirm keeps the newest version only: of two writers the later one may come first.
 var confirm = redis.NewScript(`
 local last = redis.call('HGET', KEYS[1], 'version')
 if not last or tonumber(last) < tonumber(ARGV[1]) then
-  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'since', ARGV[2])
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'since', ARGV[2], 'cleared', ARGV[3])
 end
 return 1`)
 
@@ -219,14 +259,27 @@ return 1`)
 type confirmation struct {
 	version int64
 	since   time.Time
+	cleared bool // with others, by one message
 }
 
 func (s *service) confirmed(ctx context.Context, id int64) (confirmation, error) {
-	values, err := s.db.HMGet(ctx, "confirmed:"+row(id), "version", "since").Result()
+	values, err := s.db.HMGet(ctx, "confirmed:"+row(id), "version", "since", "cleared").Result()
 	if err != nil {
 		return confirmation{}, err
 	}
-	return confirmation{number(values[0]), time.UnixMicro(number(values[1]))}, nil
+	return confirmation{number(values[0]), time.UnixMicro(number(values[1])), number(values[2]) == 1}, nil
+}
+
+// rules are those of one read in three; the others have none.
+func rules() cache.Reads {
+	var all = []cache.Reads{
+		{SkipLocal: true}, {NoLoad: true}, {NoStale: true}, {MaxAge: time.Second},
+		{MaxAge: 300 * time.Millisecond, NoStale: true}, {SkipLocal: true, NoLoad: true},
+	}
+	if n := rand.IntN(3 * len(all)); n < len(all) {
+		return all[n]
+	}
+	return cache.Reads{}
 }
 
 // read compares an answer with what had been confirmed before it was asked for.
@@ -235,13 +288,16 @@ func (s *service) read(ctx context.Context, id int64) {
 	if err != nil {
 		return // a machine too busy for its own database says nothing about the cache
 	}
-	asked := time.Now()
-	got, err := s.cache.Fetch(ctx, id)
-	s.note(func(r *report) { r.answer(id, got, err, newest, asked) })
+	asked, rules := time.Now(), rules()
+	fetch := s.cache.Fetch
+	if rules != (cache.Reads{}) {
+		fetch = s.cache.With(rules).Fetch
+	}
+	got, err := fetch(ctx, id)
+	s.note(func(r *report) { r.answer(id, got, err, newest, asked, rules) })
 }
 
-// readMany is read for a batch. A batch does not tell which of its values are stale: an
-// old one counts as marked if the cache has given stale answers meanwhile.
+// readMany is read for a batch.
 func (s *service) readMany(ctx context.Context) {
 	newest := map[int64]confirmation{}
 	var ids []int64
@@ -254,9 +310,12 @@ func (s *service) readMany(ctx context.Context) {
 		newest[id] = one
 		ids = append(ids, id)
 	}
-	asked, marked := time.Now(), s.cache.Stats().Stale
-	values, err := s.cache.GetMany(ctx, ids)
-	mayBeStale := s.cache.Stats().Stale > marked
+	asked, rules := time.Now(), rules()
+	fetch := s.cache.FetchMany
+	if rules != (cache.Reads{}) {
+		fetch = s.cache.With(rules).FetchMany
+	}
+	values, err := fetch(ctx, ids)
 	var batch *cache.BatchError
 	if err != nil && !errors.As(err, &batch) {
 		s.note(func(r *report) { r.Wrong++ })
@@ -274,20 +333,30 @@ func (s *service) readMany(ctx context.Context) {
 			default:
 				err = cache.ErrNotFound
 			}
-			stale := mayBeStale && value.Version < one.version
-			r.answer(id, cache.Result[product]{Value: value, Stale: stale}, err, one, asked)
+			r.answer(id, value, err, one, asked, rules)
 		}
 	})
 }
 
 // answer counts an answer.
-func (r *report) answer(id int64, got cache.Result[product], err error, newest confirmation, asked time.Time) {
+func (r *report) answer(id int64, got cache.Result[product], err error, newest confirmation, asked time.Time, rules cache.Reads) {
 	r.Reads++
-	switch late := asked.Sub(newest.since); {
+	late, bound := asked.Sub(newest.since), bound
+	if rules.SkipLocal && !newest.cleared {
+		bound = 0
+	}
+	took := time.Since(asked) // the value may have aged since it was chosen
+	switch {
+	case errors.Is(err, cache.ErrNotCached) && rules.NoLoad:
+		r.Uncached++
 	case errors.Is(err, cache.ErrNotFound), err == nil && got.Value.ID != id:
 		r.Wrong++
+		r.What = fmt.Sprintf("%d gives %+v, %v", id, got, err)
 	case err != nil:
 		r.Errors++
+	case got.Stale && rules.NoStale, !got.Stale && rules.MaxAge > 0 && got.Age > rules.MaxAge+took+10*time.Millisecond:
+		r.Wrong++
+		r.What = fmt.Sprintf("%+v gives %+v after %v", rules, got, took)
 	case got.Stale:
 		r.Marked++
 	case got.Value.Version < newest.version:

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -95,7 +96,8 @@ var faults = []fault{
 	}},
 }
 
-// Four processes read single keys and batches, write 1 % and are scraped by 5 %, while every 20 to 60 seconds
+// Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are,
+// clear tags and all, and are scraped by 5 %, while every 20 to 60 seconds
 // (more often in a run of minutes) something is broken for up to eight seconds. All
 // the time: no answer is older than a confirmed write by more than the bound, nor
 // another key's; every call ends; nothing in Redis lives for ever; goroutines,
@@ -166,9 +168,10 @@ func (f *fleet) look(t *testing.T) (s sum) {
 			t.Fatal(err)
 		}
 		s.Reads, s.Writes, s.Absent = s.Reads+r.Reads, s.Writes+r.Writes, s.Absent+r.Absent
-		s.Batches += r.Batches
+		s.Batches, s.Uncached = s.Batches+r.Batches, s.Uncached+r.Uncached
 		s.Errors, s.Unconfirmed, s.Marked = s.Errors+r.Errors, s.Unconfirmed+r.Unconfirmed, s.Marked+r.Marked
 		s.Late, s.TooLate, s.Oldest = s.Late+r.Late, s.TooLate+r.TooLate, max(s.Oldest, r.Oldest)
+		s.What = cmp.Or(r.What, s.What)
 		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
 		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
 		s.outages += r.Stats.Rebuild.Outages
@@ -192,8 +195,8 @@ func (f *fleet) look(t *testing.T) (s sum) {
 }
 
 func (s sum) String() string {
-	text := fmt.Sprintf("%d reads, %d batches, %d writes, %d scraped; %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
-		s.Reads, s.Batches, s.Writes, s.Absent, s.Errors, s.Marked, s.Unconfirmed, s.Late, s.TooLate, s.Oldest.Round(time.Millisecond), s.Wrong, s.Stuck, s.outages, s.Goroutines, float64(s.Heap)/1e6)
+	text := fmt.Sprintf("%d reads, %d batches, %d writes, %d scraped; %d not cached, %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
+		s.Reads, s.Batches, s.Writes, s.Absent, s.Uncached, s.Errors, s.Marked, s.Unconfirmed, s.Late, s.TooLate, s.Oldest.Round(time.Millisecond), s.Wrong, s.Stuck, s.outages, s.Goroutines, float64(s.Heap)/1e6)
 	if s.asked {
 		text += fmt.Sprintf("; Redis: %d connections, %d keys without end", s.clients, s.immortal)
 	}
@@ -204,7 +207,7 @@ func (s sum) String() string {
 func (s sum) check(t *testing.T) {
 	t.Helper()
 	if s.TooLate+s.Wrong+s.Stuck+s.immortal > 0 {
-		t.Errorf("too late %d (the oldest %v), wrong %d, stuck %d, keys without end %d", s.TooLate, s.Oldest, s.Wrong, s.Stuck, s.immortal)
+		t.Errorf("too late %d (the oldest %v), wrong %d (%s), stuck %d, keys without end %d", s.TooLate, s.Oldest, s.Wrong, s.What, s.Stuck, s.immortal)
 	}
 }
 

@@ -103,7 +103,7 @@ func (s *Redis) Clean(ctx context.Context) error {
 	rdb := s.Client()
 	defer rdb.Close()
 	for _, pattern := range []string{
-		s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b1:{" + s.Prefix + "*",
+		s.Prefix + "*", "levee:c1:{" + s.Prefix + "*", "levee:b2:{" + s.Prefix + "*",
 		"levee:f1:{" + s.Prefix + "*", "levee:f1:levee:l1:*{" + s.Prefix + "*",
 	} {
 		if err := deleteMatching(ctx, rdb, pattern); err != nil {

@@ -1,0 +1,102 @@
+package linear
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/mutant"
+	"github.com/levee-go/levee/mutexrebuild"
+)
+
+// localTTL is for values that the local tier takes: what lives for 50 ms or less it does not.
+const localTTL = time.Second
+
+func newNear(rdb redis.UniversalClient, db *board, patience time.Duration) (cached, error) {
+	c, err := cache.New(rdb, func(_ context.Context, key int) (int64, error) { return load(db, key), nil }, cache.Options{
+		Name: "linear", TTL: localTTL, RedisTimeout: patience, Logger: quiet,
+		Rebuild: mutexrebuild.Options{ErrorHold: -1},
+	})
+	return cached{c}, err
+}
+
+// around is a cache with a local tier, which the reads of the history go around. Beside each of
+// them runs one that uses it, and fills it.
+type around struct {
+	cached
+	others *sync.WaitGroup
+}
+
+func newAround(rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	c, err := newNear(rdb, db, patience)
+	return around{c, &sync.WaitGroup{}}, err
+}
+
+func (a around) read(keys []int) ([]int64, error) {
+	a.others.Go(func() { _, _ = a.cached.read(keys) })
+	return readFrom(a.With(cache.Reads{SkipLocal: true}), keys)
+}
+
+func (a around) close() {
+	a.others.Wait()
+	a.cached.close()
+}
+
+// unheard is a cache whose writers do not tell it, and whose readers ask for what was loaded since.
+type unheard struct{ around }
+
+func newUnheard(rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
+	c, err := newNear(rdb, db, patience)
+	return unheard{around{c, &sync.WaitGroup{}}}, err
+}
+
+func (u unheard) read(keys []int) ([]int64, error) {
+	u.others.Go(func() { _, _ = u.cached.read(keys) })
+	return readFrom(u.With(cache.Reads{MaxAge: time.Nanosecond}), keys)
+}
+
+func (u unheard) write(_ int, commit func()) error { pause(); commit(); return nil }
+func (u unheard) invalidate(int) error             { return nil }
+func (u unheard) set(int, int64) error             { return nil }
+func (u unheard) refresh(int) error                { return nil }
+
+// Reads that go around the local tier are in one order with the writes of all processes, while
+// others use it.
+func TestShortHistoriesAroundTheLocalTierAreLinearizable(t *testing.T) { shortOrders(t, "skiplocal") }
+
+// A read that takes nothing older than itself sees each row as it is in the database, though nobody
+// tells the cache of a write.
+func TestShortHistoriesOfNothingOlderAreLinearizable(t *testing.T) { shortOrders(t, "maxage") }
+
+// Messages of other processes take their time in these mutants, or a local tier would be right all
+// the time. That alone is no fault of reads that go around it.
+func TestReadsWithRulesThatAreNotKeptAreCaught(t *testing.T) {
+	const around, nothingOlder = "^TestShortHistoriesAroundTheLocalTierAreLinearizable$", "^TestShortHistoriesOfNothingOlderAreLinearizable$"
+	slow := mutant.Edit{
+		File: "cache/cache.go", Old: "Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },",
+		New: "Invalidated: func(id string) { time.AfterFunc(3*time.Millisecond, func() { c.local.Delete(id) }) },",
+	}
+	if output, failed := mutant.Run(t, mutant.Of{Package: "./internal/linear", Test: around, Edits: []mutant.Edit{slow}}); failed {
+		t.Errorf("with slow messages alone:\n%s", output)
+	}
+	for _, broken := range []struct {
+		name, test string
+		edit       mutant.Edit
+	}{
+		{"what the local tier has suits everybody", around, mutant.Edit{
+			File: "cache/reader.go", Old: "w.SkipLocal && f.tier == TierLocal", New: "false",
+		}},
+		{"an answer of a flight suits everybody", nothingOlder, mutant.Edit{
+			File: "cache/read.go", Old: "if err == nil && !answer.suits(l.want) {", New: "if false {",
+		}},
+		{"a value is as old as the end of its load", nothingOlder, mutant.Edit{
+			File: "cache/entry.go", Old: "time.UnixMilli(e.created - int64(e.cost))", New: "time.UnixMilli(e.created)",
+		}},
+	} {
+		t.Run(broken.name, func(t *testing.T) { isCaught(t, broken.test, slow, broken.edit) })
+	}
+}
