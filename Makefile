@@ -92,11 +92,13 @@ soak: redis ## The tests named TestSoak…: hours of mixed load and faults (PKG=
 	LEVEE_LONG=$(SOAK) go test -race -timeout 0 -v -run '^TestSoak' $(PKG)
 
 .PHONY: fuzz
-fuzz: redis ## Every fuzz target in turn (PKG=, FUZZTIME=60s each)
-	@for pkg in $$(go list $(PKG)); do \
-		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-			echo "-- $$pkg $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+fuzz: redis ## Every fuzz target in turn, of all modules (PKG=, FUZZTIME=60s each)
+	@for module in $(if $(filter ./...,$(PKG)),$(MODULES),.); do \
+		for pkg in $$(go list -C $$module $(PKG)); do \
+			for target in $$(go test -C $$module -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+				echo "-- $$pkg $$target"; \
+				go test -C $$module -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+			done; \
 		done; \
 	done
 
