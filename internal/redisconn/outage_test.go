@@ -100,13 +100,13 @@ func TestAnAnswerStartsTheCountAgain(t *testing.T) {
 			o.Missed("k", io.EOF, true)
 			o.Answered()
 		}
-		if o.Down() {
+		if o.Count() != 0 {
 			t.Error("reads that were not in a row have opened the circuit")
 		}
 		o.Missed("k", io.EOF, true)
 		o.Missed("k", io.EOF, true)
 		o.Missed("k", io.EOF, true)
-		if !o.Down() {
+		if o.Count() != 1 { // whether it is Down is too late a question: the first probe comes at once
 			t.Error("three in a row have not")
 		}
 		<-o.Up()
@@ -150,7 +150,7 @@ func TestTheCircuitDoesNotSwing(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		<-o.Up()
 		began = time.Now()
-		for !o.Down() {
+		for n := o.Count(); o.Count() == n; {
 			o.Missed("k", io.EOF, true)
 		}
 		<-o.Up()
@@ -232,11 +232,11 @@ func TestDoubtfulOperationsOpenTheCircuitLater(t *testing.T) {
 			o.Missed("k", io.EOF, false)
 		}
 		time.Sleep(5*opTimeout - time.Nanosecond)
-		if o.Missed("k", io.EOF, false); o.Down() {
+		if o.Missed("k", io.EOF, false); o.Count() != 0 {
 			t.Error("the circuit is open before five timeouts have passed")
 		}
 		time.Sleep(time.Nanosecond)
-		if o.Missed("k", io.EOF, false); !o.Down() {
+		if o.Missed("k", io.EOF, false); o.Count() != 1 {
 			t.Error("the circuit is closed although nothing was answered for five timeouts")
 		}
 		<-o.Up()
@@ -310,8 +310,8 @@ func TestAnOutageIsLogged(t *testing.T) {
 		c.Outage().Missed("k", io.EOF, true)
 	}
 	whose := " cache=product,slug address=" + s.Addr()
-	log.Await(t, "level=INFO msg=\"levee: redis answers again\""+whose+" after=")
-	log.Await(t, "level=WARN msg=\"levee: redis does not answer and is not asked until it does\""+whose+" error=EOF")
+	log.Await(t, "level=INFO msg=\"levee: redis replies again\""+whose+" after=")
+	log.Await(t, "level=WARN msg=\"levee: redis does not reply; the caches go on without it until it does\""+whose+" error=EOF")
 	if n := strings.Count(log.String(), "\n"); n != 2 {
 		t.Errorf("got %d lines, want 2:\n%s", n, log)
 	}
