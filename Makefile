@@ -126,6 +126,11 @@ cover: redis ## Test coverage by function, the total last (PKG=)
 shop: ## A shop with and without levee, and a live page to break both (ARGS="-redis 127.0.0.1:6379")
 	go run -C examples ./shop $(ARGS)
 
+.PHONY: pictures
+pictures: ## The pictures of the docs, from the shop, in a Chromium
+	@bash .ci/install-chromium
+	LEVEE_SCREENSHOTS=$(CURDIR)/docs go test -C examples -count=1 -run '^TestScreenshots$$' ./shop
+
 .PHONY: drill
 drill: ## The three floods, without and with levee (ARGS="-redis 127.0.0.1:6379")
 	go run -C examples ./drill $(ARGS)

@@ -94,7 +94,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
 			return nil, unavailable(ctx, "Open", err)
 		}
-		o.Logger.Warn("bloom: redis does not answer, the filter abstains until it does", "filter", s.quoted, "error", err)
+		o.Logger.Warn("bloom: redis does not reply, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
 	s.start(rdb)
 	return &Filter{s, o.Name, false}, nil

@@ -18,8 +18,9 @@
 // After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and
 // then, up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when
 // the caller's own deadline comes. [Result] marks it. A key that is read often is refreshed
-// before its TTL ends, see [Options.EarlyRefresh]. While Redis is away, values that the process
-// has kept are served, and the others are loaded, within the breaker's limit for degraded loads.
+// before its TTL ends, see [Options.EarlyRefresh]. While Redis is away, values of
+// the last second are served, the others are loaded within the breaker's limit for degraded loads,
+// and an older value that the process has kept is served if its load fails or finds no place.
 //
 // [Cache.GetMany] reads many keys. [Cache.With] makes a [Reader] that keeps to [Reads]: a value no
 // older than MaxAge, no load (NoLoad), the order of writes of all processes (SkipLocal), nothing

@@ -46,7 +46,7 @@ var (
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.
-	ErrReentrant = errors.New("cache: a load asked for its own key")
+	ErrReentrant = errors.New("cache: a load has read its own key")
 	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
 	// error then matches breaker.ErrTimeout too), or than Options.Rebuild.LoadTimeout.
 	ErrLoadTimeout = errors.New("cache: load timed out")

@@ -34,16 +34,16 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	if err := c.Invalidate(r.ctx, 1); err == nil {
 		r.Error("an invalidation is confirmed by nobody")
 	}
-	told := []string{"redis failed", "redis does not answer", "no messages of other processes", "an invalidation is not confirmed"}
+	told := []string{"redis failed", "redis does not reply", "no messages of other processes", "an invalidation is not confirmed"}
 	for _, what := range told {
 		log.Await(t, what)
 	}
 	server.Restart()
-	log.Await(t, "redis answers again")
+	log.Await(t, "redis replies again")
 	log.Await(t, "arrive again")
 	for _, line := range []string{
-		`level=WARN msg="levee: redis does not answer and is not asked until it does" cache=test address=` + server.Addr() + " error=",
-		`level=INFO msg="levee: redis answers again" cache=test address=` + server.Addr(),
+		`level=WARN msg="levee: redis does not reply; the caches go on without it until it does" cache=test address=` + server.Addr() + " error=",
+		`level=INFO msg="levee: redis replies again" cache=test address=` + server.Addr(),
 	} {
 		if log.Count(line) != 1 { // with two servers, somebody would look at the wrong one
 			r.Errorf("%q is not there:\n%s", line, &log)

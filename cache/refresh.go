@@ -121,7 +121,7 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 		case fleet.Held:
 			held = append(held, j)
 		default:
-			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not answer", ErrUnavailable))
+			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not reply", ErrUnavailable))
 		}
 	}
 	c.invalidateInstead(held)

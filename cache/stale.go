@@ -97,7 +97,7 @@ func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[
 	switch {
 	case value.TooLong || !ok && !c.format.isOfOtherType(id, value.Data):
 		c.counts.unfit.Add(1)
-		c.log.Warn("what stands in redis is no value of this cache, and is replaced", logonce.Name("key", id), "bytes", len(value.Data))
+		c.log.Warn("redis holds something that is no value of this cache; it is replaced", logonce.Name("key", id), "bytes", len(value.Data))
 		return found[V]{}, dead
 	case !ok:
 		c.counts.otherType.Add(1)
@@ -163,11 +163,11 @@ func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch [
 		c.readFallbacks(ctx, l, batch)
 	}
 	if old, ok = c.fallbackOf(l); ok {
-		c.log.Warn("a load failed and an old value answers", logonce.Name("key", l.id), "error", err)
+		c.log.Warn("a load failed and an old value is served", logonce.Name("key", l.id), "error", err)
 		return old, true
 	}
 	if old, ok = c.kept(l); ok {
-		c.log.Warn("a read failed and a value kept in this process answers", logonce.Name("key", l.id), "error", err)
+		c.log.Warn("a read failed and a value kept in this process is served", logonce.Name("key", l.id), "error", err)
 	}
 	return old, ok
 }

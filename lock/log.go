@@ -19,7 +19,7 @@ func (w *watchdog) logFailure(g *grant, err error, remaining time.Duration) {
 
 // logNoMessages says that grants are not heard, which costs nothing but time.
 func (l *locker) logNoMessages(logger *slog.Logger) {
-	l.log.To(logger).Warn("no messages from Redis, waiters ask every 250ms")
+	l.log.To(logger).Warn("no messages from Redis, waiters poll every 250ms")
 }
 
 // adviseOnce looks, after the first lock that was taken, whether the server is one to

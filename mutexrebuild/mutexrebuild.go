@@ -73,7 +73,7 @@ var (
 	ErrLoadTimeout = errors.New("mutexrebuild: load timed out")
 	// ErrReentrant reports that a load asked for the key that it loads. It
 	// would have waited for itself.
-	ErrReentrant = errors.New("mutexrebuild: a load asked for its own key")
+	ErrReentrant = errors.New("mutexrebuild: a load has read its own key")
 	// ErrUnavailable reports that Redis did not confirm a change. Whether it took
 	// effect is unknown.
 	ErrUnavailable = fleet.ErrUnavailable

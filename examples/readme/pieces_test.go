@@ -41,9 +41,9 @@ func write(ctx context.Context, products products, store store) (err error) {
 	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // which says: committed, not everywhere yet, tried again
 		return err
 	}
-	err = products.Invalidate(ctx, 42)        // also when the request has ended
-	err = products.Clear(ctx)                 // all keys, in all processes, by one command
-	err = products.ClearTags(ctx, "tenant:7") // all with this tag, see Source.Tags: one command too
+	err = products.Invalidate(ctx, 42)        // or, after a commit elsewhere: this key, also when the request has ended
+	err = products.Clear(ctx)                 // or all keys, in all processes, by one command
+	err = products.ClearTags(ctx, "tenant:7") // or all with a tag that Source.Tags gives: one command too
 	return err
 }
 

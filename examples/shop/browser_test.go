@@ -1,20 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -574,94 +568,3 @@ const contrasts = `(() => {
 	}
 	return [...bad];
 })()`
-
-// TestScreenshots makes the pictures of the documentation, if LEVEE_SCREENSHOTS names a directory for them:
-//
-//	LEVEE_SCREENSHOTS=$PWD/docs go test -C examples -run TestScreenshots ./shop
-func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("LEVEE_SCREENSHOTS")
-	if dir == "" {
-		t.Skip("LEVEE_SCREENSHOTS names no directory")
-	}
-	b := browse(t, open(t, fullScale), 1240, 1180)
-	wait := func(seconds float64) {
-		at := b.last().At
-		b.until("time passes", func(f *frame) bool { return f.At >= at+seconds })
-	}
-	wait(14)
-	b.expire("expire-hot")
-	wait(6)
-	b.expire("expire-all")
-	wait(9)
-	b.press("flood")
-	wait(9)
-	b.turn("filter")
-	wait(5)
-	b.turn("filter")
-	wait(5)
-	b.press("price")
-	wait(6)
-	shoot := func(name, scheme, part string) {
-		b.scheme(scheme)
-		b.size(1240, 800)
-		wait(0.7)
-		b.size(1240, read[int64](b, `document.documentElement.scrollHeight`))
-		wait(0.7)
-		shown, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+".png"), fewColours(t, shown, b.around(part)), 0o644); err != nil { //nolint:gosec // for everybody
-			t.Fatal(err)
-		}
-	}
-	shoot("shop", "light", "body")
-	b.press("stop-redis")
-	wait(6)
-	shoot("redis-stopped", "light", ".lane")
-	shoot("redis-stopped-dark", "dark", ".lane")
-	b.silent()
-}
-
-// around is the rectangle around all that a selector selects.
-func (b *browser) around(selector string) image.Rectangle {
-	b.Helper()
-	sides := read[[]float64](b, fmt.Sprintf(`(() => {
-		const all = [...document.querySelectorAll(%q)].map(one => one.getBoundingClientRect())
-		const most = (f, side) => f(...all.map(one => one[side]))
-		return [most(Math.min, "left"), most(Math.min, "top"), most(Math.max, "right"), most(Math.max, "bottom")]
-	})()`, selector))
-	return image.Rect(int(sides[0]), int(sides[1]), int(sides[2])+1, int(sides[3])+1)
-}
-
-// fewColours makes a part of a picture small: with the 256 colours that it has most of, of the thousands that the edges of letters have.
-func fewColours(t *testing.T, data []byte, part image.Rectangle) []byte {
-	t.Helper()
-	picture, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	box, counts := picture.Bounds().Intersect(part), map[color.Color]int{}
-	for y := box.Min.Y; y < box.Max.Y; y++ {
-		for x := box.Min.X; x < box.Max.X; x++ {
-			counts[picture.At(x, y)]++
-		}
-	}
-	all := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
-	few := color.Palette(all[:min(len(all), 256)])
-	nearest := map[color.Color]uint8{}
-	for c := range counts {
-		nearest[c] = uint8(few.Index(c))
-	}
-	small := image.NewPaletted(box, few)
-	for y := box.Min.Y; y < box.Max.Y; y++ {
-		for x := box.Min.X; x < box.Max.X; x++ {
-			small.SetColorIndex(x, y, nearest[picture.At(x, y)])
-		}
-	}
-	var out bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, small); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}

@@ -26,7 +26,7 @@ var buttons = map[string]func(ctx context.Context, l *live) error{
 	"stop-redis": func(_ context.Context, l *live) error {
 		l.trouble.RedisGone = !l.trouble.RedisGone
 		l.proxy.stop(l.trouble.RedisGone)
-		l.mark(map[bool]string{true: "Redis gone", false: "Redis back"}[l.trouble.RedisGone])
+		l.mark(map[bool]string{true: "Redis down", false: "Redis back"}[l.trouble.RedisGone])
 		return nil
 	},
 	"slow-redis": func(_ context.Context, l *live) error {

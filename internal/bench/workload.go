@@ -33,7 +33,7 @@ type column struct {
 }
 
 var workloads = []workload{
-	localBytes, localStruct,
+	localBytes, localStruct, footprint,
 	hitBytes, hitStruct, arrivals,
 	coldKey, coldKeys,
 	nulls, expiry, race, batches,

@@ -25,6 +25,9 @@ func _(ctx context.Context, byID *cache.Cache[int64, Product], bySlug *cache.Cac
 		return Product{}, err
 	}
 	p, err := byID.Get(ctx, id)
+	if err == nil && p.Slug != slug { // the memory of this process may not have heard of a rename
+		p, err = byID.With(cache.Reads{SkipLocal: true}).Get(ctx, id)
+	}
 	if err == nil && p.Slug != slug {
 		return Product{}, cache.ErrNotFound // the product has another slug by now
 	}

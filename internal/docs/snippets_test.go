@@ -216,7 +216,7 @@ func _(ctx context.Context, rdb redis.UniversalClient, load func(ctx context.Con
 	if err != nil {
 		return err
 	}
-	page, err := products.GetMany(ctx, ids) // map[int64]Product; an absent key does not exist
+	page, err := products.GetMany(ctx, ids) // map[int64]Product; without an error an absent key does not exist
 	_ = page
 	return err
 }

@@ -476,7 +476,7 @@ func (s *store) evalEpoch(ctx context.Context, how string, complete uint64, mess
 func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	if len(reply) == 0 {
 		s.foreign.Add(1)
-		s.log.Error("a key of another type stands where the clears of a cache belong, and is left alone: Clear and ClearTags do not work", "key", s.names.Clears())
+		s.log.Error("the key of a cache's clears is of another type; it is not touched, and Clear and ClearTags do not work", "key", s.names.Clears())
 		return clears{}, fmt.Errorf("%w stands at %q", errForeign, s.names.Clears())
 	}
 	fields := make([]uint64, len(reply))

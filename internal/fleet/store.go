@@ -138,7 +138,7 @@ func (s *store) allKeys(id string) []string {
 func (s *store) foundForeign(id string, n int64) {
 	if n > 0 {
 		s.foreign.Add(uint64(n))
-		s.log.Error("a key of another type stands where a value or a lease belongs, and is left alone: it is not cached",
+		s.log.Error("a key is of another type than a value or a lease; it is not touched and not cached",
 			logonce.Name("id", id), "key", s.key(id))
 	}
 }

@@ -84,7 +84,7 @@ var (
 	ErrClosed = errors.New("flight: closed")
 	// ErrReentrant reports that the caller's context is that of a load of the same
 	// id, see [Group.Loading].
-	ErrReentrant = errors.New("flight: a load asked for its own key")
+	ErrReentrant = errors.New("flight: a load has read its own key")
 )
 
 // A Group holds the flights of one cache, whose results are of type R. It may be

@@ -132,7 +132,7 @@ func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 		synctest.Wait()
 		for _, line := range []string{
 			`level=WARN msg="levee: a breaker is open: the source fails and is not called for a while" breaker=catalogue error=` + `"` + errSource.Error() + `"` + "\n",
-			`level=WARN msg="levee: a breaker is closed again: the source answers" breaker=catalogue` + "\n",
+			`level=WARN msg="levee: a breaker is closed again: the source works" breaker=catalogue` + "\n",
 		} {
 			if log.Count(line) != 1 || log.Count("level=") != 2 {
 				t.Errorf("%q is not there, or not alone:\n%s", line, &log)

@@ -48,7 +48,7 @@ const (
 
 // ErrOutage reports that an operation was not started because Redis does not
 // answer.
-var ErrOutage = errors.New("levee: redis does not answer and is not asked")
+var ErrOutage = errors.New("levee: redis does not reply, and is not used until it does")
 
 // An Outage knows whether there is an outage of a node at present. With a nil Outage
 // there never is one. It may be used concurrently.
@@ -168,7 +168,7 @@ func (o *Outage) Missed(key string, err error, sure bool) {
 	}
 	o.down.Store(true)
 	o.count.Add(1)
-	o.log.Warn("redis does not answer and is not asked until it does", o.whose("error", err)...)
+	o.log.Warn("redis does not reply; the caches go on without it until it does", o.whose("error", err)...)
 	o.up = make(chan struct{})
 	o.work.Go(func() { o.probeUntilAnswered(key) })
 }
@@ -195,6 +195,6 @@ func (o *Outage) probeUntilAnswered(key string) {
 	o.down.Store(false)
 	close(o.up)
 	if o.ctx.Err() == nil {
-		o.log.Info("redis answers again", o.whose("after", o.ended.Sub(began))...)
+		o.log.Info("redis replies again", o.whose("after", o.ended.Sub(began))...)
 	}
 }

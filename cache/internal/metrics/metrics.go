@@ -99,7 +99,7 @@ var Caches = []Family[cache.Stats]{
 
 	counter("levee_cache_unanswered_total", "Operations of keys that Redis did not answer, or was not asked.",
 		func(s *cache.Stats) uint64 { return s.Rebuild.Unknown }).of(Redis),
-	gauge("levee_cache_outage", "1 while Redis, or a node of the cluster, is not asked because it does not answer.",
+	gauge("levee_cache_outage", "1 while Redis, or a node of the cluster, is not used because it does not reply.",
 		func(s *cache.Stats) float64 { return is(s.Rebuild.Outage) }).fold(math.Max).of(Redis),
 	counter("levee_cache_outages_total", "Outages that began.", func(s *cache.Stats) uint64 { return s.Rebuild.Outages }).of(Redis),
 	gauge("levee_cache_messages_live", "1 while invalidations of other processes arrive.",

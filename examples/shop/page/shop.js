@@ -182,7 +182,7 @@ const charts = [
   new Chart({
     title: "Database queries", unit: "per second", least: 60,
     says: "What the cache lets through. Lower is better.",
-    limit: () => shop.about && { value: shop.about.Connections * 1000 / shop.about.Query, name: "what each database can answer" },
+    limit: () => shop.about && { value: shop.about.Connections * 1000 / shop.about.Query, name: "what each database can bear" },
     series: sides.map((name, i) => ({ name: i ? "levee" : "plain", colour: name, value: (f) => per(f, f.Sides[i].Queries) })),
   }),
   new Chart({
@@ -195,22 +195,22 @@ const charts = [
   }),
   new Chart({
     title: "Requests", unit: "answered per second", least: 100,
-    says: "Of visitors and of the scraper. Both shops are asked the same.",
+    says: "Of visitors and of the scraper. Both shops get the same requests.",
     series: sides.flatMap((name, i) => [
       { name, colour: name, value: (f) => per(f, f.Sides[i].Now.Answered + f.Sides[i].Now.Pages - f.Sides[i].Now.PageErrors) },
       { name: `${name} errors`, colour: name, dash: true, value: (f) => per(f, f.Sides[i].Now.Errors + f.Sides[i].Now.PageErrors) },
     ]),
   }),
   new Chart({
-    title: "Who answers in levee", unit: "% of requests",
-    says: "The more local tier, filter and Redis answer, the less reaches the database.", percent: true, least: 100, stacked: true, tick: percent,
+    title: "What serves requests in levee", unit: "% of requests",
+    says: "The more the local tier, the filter and Redis serve, the less reaches the database.", percent: true, least: 100, stacked: true, tick: percent,
     series: [["local tier", "local", "Local"], ["filter", "filter", "Filter"], ["Redis", "redis", "Redis"], ["database", "source", "Source"]]
       .map(([name, colour, field]) => ({ name, colour, value: shareOf(1, (n) => n[field]) }))
       .concat({ name: "error", colour: "error", value: shareOf(1, (n) => n.Errors + n.PageErrors) }),
   }),
   new Chart({
     title: "Stale answers", unit: "% of levee's visitors",
-    says: "Values past their TTL that answer at once while one process loads the new one.", percent: true, least: 20, tick: percent,
+    says: "Values past their TTL that are served at once while one process loads the new one.", percent: true, least: 20, tick: percent,
     series: [{ name: "levee", colour: "levee", value: (f) => (f.Sides[1].Now.Asked ? 100 * f.Sides[1].Now.Stale / f.Sides[1].Now.Asked : 0) }],
   }),
   new Chart({
@@ -235,13 +235,13 @@ class Path {
   // nodes are the stages with what is to be said of each.
   nodes(f) {
     const s = f.Sides[this.side], n = s.Now, t = f.Trouble, p = f.Protections, rate = (k) => `${number(per(f, k))}/s`;
-    const redis = { key: "redis", name: "Redis", under: `answers ${rate(n.Redis)}` };
-    if (t.RedisGone) Object.assign(redis, { state: "bad", above: "gone" });
+    const redis = { key: "redis", name: "Redis", under: `serves ${rate(n.Redis)}` };
+    if (t.RedisGone) Object.assign(redis, { state: "bad", above: "down" });
     else if (t.SlowRedis) Object.assign(redis, { state: "warn", above: `${shop.about.Late} ms late` });
     const outage = s.Processes.filter((q) => q.Address && q.Outage).length;
-    if (outage && !redis.state) Object.assign(redis, { state: "warn", above: "left alone" });
-    else if (outage) redis.above += ", left alone";
-    const database = { key: "source", name: "database", under: `asked ${rate(s.Queries)}`, more: `${s.AtOnce} at once` };
+    if (outage && !redis.state) Object.assign(redis, { state: "warn", above: "bypassed" });
+    else if (outage) redis.above += ", bypassed";
+    const database = { key: "source", name: "database", under: `queries ${rate(s.Queries)}`, more: `${s.AtOnce} at once` };
     if (t.SlowDatabase) Object.assign(database, { state: "warn", above: "slow" });
     const visitors = { key: "visitors", name: "requests", under: rate(n.Asked + n.Pages), more: t.Flood ? "half a scraper's" : "" };
     if (this.side === 0) return [visitors, redis, database];
@@ -250,7 +250,7 @@ class Path {
     const shared = Math.max(0, n.Source - s.Queries);
     return [
       visitors,
-      { key: "local", name: "local tier", under: `answers ${rate(n.Local)}`, ...off(p.Local) },
+      { key: "local", name: "local tier", under: `serves ${rate(n.Local)}`, ...off(p.Local) },
       { key: "filter", name: "filter", under: `refuses ${rate(n.Filter)}`, ...off(p.Filter) },
       redis,
       { key: "flight", name: "flight + lease", under: `shares ${rate(shared)}`, ...off(p.Lease) },
