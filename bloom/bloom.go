@@ -17,7 +17,7 @@
 //   - when it is nil.
 //
 // Add an id before its row commits, and [Filter.Remove] it after the deletion of the row
-// has committed: then no caller hears that an existing row is absent. The scan of a
+// has committed: then an existing row is never reported absent. The scan of a
 // Rebuild may miss rows that commit during the scan. So the result of a Rebuild also
 // holds every id that was added during the Rebuild or up to [Options.MaxTransaction]
 // before it.
@@ -28,7 +28,7 @@
 // what was added, and a snapshot: a table, and the entry of the log up to which it goes.
 // An Add appends to the log. A Rebuild writes a new snapshot, and so does any one process
 // when the log has grown long; a snapshot never changes. Each process has a copy, made from
-// the snapshot and the log since, answers MayContain from it without asking Redis, and reads
+// the snapshot and the log since, answers MayContain from it without calling Redis, and reads
 // the log to keep it up to date. A process finds its own adds at once. It finds the adds
 // of other processes within [Options.MaxLag], mostly within milliseconds, and may say no to
 // them until then.

@@ -11,7 +11,7 @@ import (
 // Check tests whether a shared filter can work with its Redis, for the start of a service
 // and for its readiness: whether it answers, as a master of version 6.2 or later, accepts
 // the client's password and database, lets it read the filter's record and log, and does
-// not evict the filter. A user of Redis who may not use INFO hears nothing of evictions.
+// not evict the filter. Without the right to INFO, Check cannot see the eviction policy.
 // It does not say whether the filter abstains; see Stats.
 //
 // The error matches ErrUnavailable if Redis cannot be used, and ErrParameters if the

@@ -24,7 +24,7 @@ type Options struct {
 	// higher rate of false positives. It must not be 0.
 	Capacity uint64
 	// FalsePositiveRate is the share of absent ids that pass when the filter holds
-	// Capacity ids, at least 1e-9 and below 1. 0: 0.01, which takes 9.6 bits an id.
+	// Capacity ids, at least 1e-9 and below 1. 0: 0.01, which takes 9.9 bits an id.
 	FalsePositiveRate float64
 	// MaxFalsePositiveRate is the estimated rate above which the filter abstains. It
 	// must be above FalsePositiveRate and at most 1. 0: halfway from FalsePositiveRate

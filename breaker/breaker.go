@@ -8,7 +8,7 @@
 //	open?   refused at once with ErrOpen
 //	queue   waits for a place, first in first out, if its turn can be expected in
 //	        time: else ErrLimited at once
-//	open?   asked again, because it may have opened while the call waited; the
+//	open?   checked again, because it may have opened while the call waited; the
 //	        opening also ends the waiting
 //	run     in a goroutine of its own, at most Timeout: ErrTimeout
 //	verdict success, failure, or neither
@@ -31,9 +31,9 @@
 //	MaxConcurrent × QueueTimeout / the time of a function = 64 × 5 s / 50 ms = 6,400 calls
 //
 // at once can be served, by the defaults, less a tenth for an estimate that errs. Under standing overload the calls that can be
-// served in time are, and the others hear at once that they cannot. A call that waits goes
+// served in time are, and the others are refused at once. A call that waits goes
 // on to wait until its turn, its deadline or QueueTimeout, also if functions become slower
-// meanwhile. Nobody is refused by the time of fewer than 64 functions.
+// meanwhile. No call is refused on an average of fewer than 64 functions.
 //
 // # The limit
 //

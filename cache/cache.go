@@ -29,7 +29,7 @@ import (
 //
 // # The result depends on the key alone
 //
-// The context has the values of one caller's: of whoever happened to start the load. The
+// The context carries the values of the caller that happened to start the load. The
 // result goes to all callers, in all processes. So a loader must not read a user, a tenant,
 // a locale or a transaction from its context. What the result depends on belongs into the
 // key. Values that do not change the result, such as a trace's span or a logger, are what
@@ -37,9 +37,8 @@ import (
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several different keys. A key that is absent
-// from the map, or has a nil pointer there, does not exist, and one that was not requested
-// for is ignored. An error is that of all keys, whatever the map holds. The rest is as for
-// [Loader]: its context has the values of that of one of the callers.
+// from the map, or has a nil pointer there, does not exist, and one that was not requested is ignored. An error is that of all keys, whatever the map holds. The rest is as for
+// [Loader]: its context carries the values of one caller's context.
 type BatchLoader[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
 
 // A Source is where values come from, and what the cache has to know of them.
@@ -87,7 +86,7 @@ type Source[K comparable, V any] struct {
 	Clone func(V) V
 }
 
-// A Cache answers for a source. It may be used concurrently. Make it with [New] or
+// A Cache serves the values of a source. It may be used concurrently. Make it with [New] or
 // [NewSource], and Close it: it owns goroutines.
 type Cache[K comparable, V any] struct {
 	o       Options
@@ -222,8 +221,8 @@ func (c *Cache[K, V]) Close() error {
 // the client's password and database, lets it run every command of the cache and hear
 // other processes' messages, has the replicas for Options.Rebuild.WaitReplicas, and has
 // an eviction policy of the kind that suits a cache. It tries the commands on a key of
-// its own, which it takes away again; of a cluster it tries them on one node. A user of
-// Redis who may not use INFO hears nothing of evictions.
+// its own, which it takes away again; of a cluster it tries them on one node. Without the right
+// to INFO, Check cannot see the eviction policy.
 //
 // The error names the cache and the cause. It matches ErrUnavailable if the cache has to
 // do without Redis: Gets are answered from the source then. Any other error says what

@@ -129,7 +129,7 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return c.invalidate(ctx, ids)
 }
 
-// Expire is [Cache.Invalidate] that leaves the old values for want of better ones: for rows
+// Expire is [Cache.Invalidate] that keeps the old values as a fallback: for rows
 // that change while the source is slow or fails. The next reader loads. Only if that fails or is
 // refused, takes longer than SoftTimeout, or the caller's own deadline comes, is the old value
 // served, marked stale, and no later than StaleIfError after the Expire: as a value past its TTL does. So

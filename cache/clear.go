@@ -9,8 +9,8 @@ import "context"
 //
 // When it returns nil, no Get of this process that starts afterwards gets what was loaded
 // before, from wherever it comes. Other processes follow as soon as the message arrives,
-// usually within milliseconds, also with values in Redis. A process that no messages
-// reach answers with neither later than a second after it has noticed that they do not.
+// usually within milliseconds, also with values in Redis. A process that receives no
+// messages stops serving both within a second of noticing it.
 // (An Invalidate is quicker in that: what it drops is gone from Redis for everybody when
 // it returns.) For Options.ReplicaLag nothing that is loaded is kept.
 //

@@ -42,7 +42,7 @@ var (
 	// the value. Whether the source has it is not known.
 	ErrNotCached = errors.New("cache: not cached")
 	// ErrUnavailable reports, from Check, Inspect, Warm and Refresh, that Redis could not be
-	// asked, or did not confirm what they did. The source is as it was.
+	// reached, or did not confirm what they did. The source is as it was.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It
 	// would have waited for itself.

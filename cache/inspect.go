@@ -63,8 +63,8 @@ type Inspection struct {
 type Standing struct {
 	// State is "fresh", "stale", "fallback" or "dead": see the package's documentation.
 	// What was invalidated or cleared is dead, and so is what cannot be read. What the local
-	// tier has held for its whole time, though its TTL is not past, is "kept": it answers if
-	// Redis and the source do not.
+	// tier has held for its whole time, though its TTL is not past, is "kept": it is served
+	// if Redis and the source fail.
 	State string
 	Null  bool          // the key is known not to exist
 	Age   time.Duration // since the value was read from the source

@@ -3,9 +3,10 @@ package cache
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/failpoint"
@@ -145,16 +146,15 @@ func (c *Cache[K, V]) inParts(jobs []*job[K, V], do func([]*job[K, V])) {
 		c.contained(jobs, func() { do(jobs) })
 		return
 	}
-	turns := make(chan struct{}, parallel)
-	var parts sync.WaitGroup
+	var parts errgroup.Group
+	parts.SetLimit(parallel)
 	for part := range slices.Chunk(jobs, size) {
-		turns <- struct{}{}
-		parts.Go(func() {
-			defer func() { <-turns }()
+		parts.Go(func() error {
 			c.contained(part, func() { do(part) })
+			return nil
 		})
 	}
-	parts.Wait()
+	_ = parts.Wait() // errors are those of jobs
 }
 
 // contained calls fn, which works on jobs. If it panics or calls Goexit (a hook of the

@@ -13,7 +13,7 @@ import (
 // for a value while one of them refreshes it.
 const maxStaleLife = time.Second
 
-// maxUnconfirmed is how long the local tier keeps what was loaded without asking Redis, or
+// maxUnconfirmed is how long the local tier keeps what was loaded without calling Redis, or
 // beside a writer. A hot key is loaded about once a second then, and not for each of its
 // readers.
 const maxUnconfirmed = time.Second

@@ -70,7 +70,7 @@ type Options struct {
 	// them. Its TTL bounds how long an entry lives there, whatever its own TTL; without
 	// Redis, 0 means that an entry lives there as long as its own TTL says.
 	Local localcache.Options
-	// Filter answers for keys that cannot exist. Nil: none.
+	// Filter rejects keys that cannot exist. Nil: none.
 	Filter Filter
 	// FilterBestEffort lets Set, Write, Also and Announce go on when the filter does not confirm
 	// that it has learned of a key. So inserts run while a shared filter's Redis is out of
@@ -101,8 +101,8 @@ type Options struct {
 	// for up to 100 ms at a time, takes its own pauses for those of Redis. 0: 250 ms.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation nothing is published, because
-	// the loader reads from replicas that may lag this much. What one reader has
-	// loaded meanwhile answers others for up to a second, but not beyond it. It needs
+	// the loader reads from replicas that may lag this much. A value loaded meanwhile
+	// may be served to others for up to a second, but not beyond it. It needs
 	// Redis: New logs that it protects no write without. 0: the loader reads what was written
 	// last.
 	ReplicaLag time.Duration

@@ -18,18 +18,18 @@ type Reads struct {
 	// served, marked stale. A load that begins after the read is always new enough, so 1 ns
 	// means: call the loader. 0: of any age; negative: as 1 ns.
 	MaxAge time.Duration
-	// NoLoad has the source left alone: what this process, the filter or Redis knows is the
-	// answer, and else the error is [ErrNotCached], at once. Such a read waits for nobody's
+	// NoLoad never loads: it returns what this process, the filter or Redis knows, otherwise [ErrNotCached], at
+	// once. Such a read waits for nobody's
 	// load, and begins none, also no refresh. While Redis is out of reach, a value that this
 	// process has kept is served, marked stale.
 	NoLoad bool
-	// SkipLocal has Redis asked, whatever the local tier holds: a read that begins after an
+	// SkipLocal reads Redis, whatever the local tier holds: a read that begins after an
 	// Invalidate, Write or Set of any process has returned nil sees what that has changed. It
 	// costs a round trip. While Redis is out of reach, the loader is called. A cache without
 	// Redis has no other process to follow, and ignores it.
 	SkipLocal bool
-	// NoStale has nothing served past its TTL, nor in place of an error: the read waits for the
-	// load, and gets its error. No Result is marked stale.
+	// With NoStale nothing is served past its TTL, nor in place of an error: the read waits for
+	// the load, and gets its error. No Result is marked stale.
 	NoStale bool
 }
 

@@ -14,8 +14,7 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Refresh loads keys anew from the source, for everybody, while their old values go on to
-// answer. When it returns nil, no Get that starts afterwards, in any process, takes from
+// Refresh loads keys anew from the source, for everybody, while their old values are still served. When it returns nil, no Get that starts afterwards, in any process, takes from
 // Redis or from a rebuild under way what was there before; local tiers of other processes
 // follow as soon as the message arrives. It is for a change that was made elsewhere, of a
 // key that is read too often to be dropped: [Cache.Invalidate] makes the next reader wait
@@ -26,7 +25,7 @@ import (
 // the end of the write anyway.
 //
 // Refresh returns when ctx ends; what it has begun goes on. For keys whose load failed,
-// whose old values go on to answer, or that Redis did not confirm (ErrUnavailable), the
+// whose old values are still served, or that Redis did not confirm (ErrUnavailable), the
 // error is a [*BatchError]. It may also return ErrInvalidKey, ErrClosed, or the error of
 // a ctx that has ended.
 func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {

@@ -1,7 +1,7 @@
 package cache
 
-// A Sealer encrypts what is stored in Redis, so that who reads it there learns no value, and
-// who writes there can make none. AESGCM of package cache/codecs is one. Both methods are
+// A Sealer encrypts what is stored in Redis, so that a reader of Redis learns no value and
+// a writer cannot forge one. AESGCM of package cache/codecs is one. Both methods are
 // called concurrently.
 //
 // bound is what a value belongs to: the cache's name, the id, Schema, when the value was loaded,

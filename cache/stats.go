@@ -42,8 +42,8 @@ type Result[V any] struct {
 	// clocks of the hosts agree.
 	Age time.Duration
 	// Stale says that the value was past its TTL, or one that this process had kept
-	// and that answers because Redis or the source is out of reach: another process
-	// may have invalidated it unheard.
+	// and that is served because Redis or the source is out of reach: another
+	// process may have invalidated it in the meantime.
 	Stale bool
 }
 

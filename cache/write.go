@@ -13,7 +13,7 @@ import (
 // Write runs tx, which changes keys in the source, so that no reader keeps what
 // was there before: it tells the filter, closes the keys to publication, runs tx,
 // and invalidates. Readers meanwhile load and do not publish; their process keeps what they
-// load for a second, so what was there before tx may answer until Write returns. Should the process
+// load for a second, so the old value may be served until Write returns. Should the process
 // die in tx, the keys open again after Options.Rebuild.Hold.
 //
 // The keys need not be known before: tx may name those that it finds, such as an id that

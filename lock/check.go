@@ -13,8 +13,8 @@ import (
 // its readiness: whether it answers, as a master of version 6.2 or later, accepts the
 // client's password and database, lets it run every script of a mutex, has the replicas
 // for Options.Replicas, and does not evict locks. It takes and gives back a lock of its
-// own, of which Options.Hooks hear nothing; of a cluster it tries one node. A user of
-// Redis who may not use INFO hears nothing of evictions.
+// own, without calling Options.Hooks; of a cluster it tries one node. Without the right
+// to INFO, Check cannot see the eviction policy.
 //
 // The error matches ErrUnavailable if Redis cannot be used and ErrNotReplicated if too
 // few replicas answer. ErrConfig says that the server evicts locks. Check takes some

@@ -53,8 +53,8 @@
 //   - A server's clock that jumps forward shortens leases by as much.
 //   - Do not keep locks in a Redis that evicts keys (maxmemory-policy other than
 //     noeviction), such as a cache's: an evicted lock is lost.
-//   - Unlock after the transaction's commit. After an Unlock before it, the next holder
-//     reads rows that are about to change.
+//   - Unlock after the transaction's commit. After an Unlock before the commit, the next
+//     holder may read the old rows.
 //   - The order of the queue is that of arrival at Redis, by process: a process's
 //     waiters have one place, and go to the end of the queue after each turn.
 //     Options.StrictFIFO gives each its own.

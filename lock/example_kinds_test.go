@@ -19,7 +19,7 @@ func ExampleLocker_Lock() {
 		defer cancel()
 		lease, err := locker.Lock(ctx, "report:2026-11")
 		if err != nil {
-			return err // errors.Is(err, lock.ErrNotAcquired): somebody else has it, or stood before us
+			return err // errors.Is(err, lock.ErrNotAcquired): another caller holds it or is ahead in the queue
 		}
 		if err := write(lease.Context()); err != nil { // ends when the lock is lost
 			return errors.Join(err, lease.Unlock(ctx))

@@ -44,7 +44,7 @@ func (l *Locker) With(o Options) *Locker {
 // options returns the settings of a call.
 func (l *Locker) options() (*Options, error) { return l.o, l.err }
 
-// Lock takes the lock name, after the callers who asked before. It waits as long as ctx
+// Lock takes the lock name, after the callers already waiting. It waits as long as ctx
 // lives, and no longer, whatever Redis does. The end of ctx does not end the lease,
 // whose own context has the values of ctx.
 //

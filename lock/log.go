@@ -36,7 +36,7 @@ func (l *locker) adviseOnce(o *Options) {
 	if o.Replicas > 0 && !l.checkedReplicas.Swap(true) {
 		l.advise("replication", func(replication map[string]string) {
 			if replication["role"] == "master" && replication["connected_slaves"] == "0" {
-				l.log.To(o.Logger).Warn("this Redis has no replicas, but Options.Replicas asks for some", "replicas", o.Replicas)
+				l.log.To(o.Logger).Warn("this Redis has no replicas, but Options.Replicas is set", "replicas", o.Replicas)
 			}
 		})
 	}

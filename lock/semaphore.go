@@ -21,7 +21,7 @@ type Semaphore struct {
 // If n is not from 1 to 1,048,576, its methods fail with ErrConfig.
 func (l *Locker) Semaphore(name string, n int) *Semaphore { return &Semaphore{l, name, n} }
 
-// Acquire takes a permit, after the callers who asked before; otherwise it is like
+// Acquire takes a permit, after the callers already waiting; otherwise it is like
 // [Locker.Lock]. A caller may take several permits: ErrDeadlock does not warn it when it
 // waits for one of its own.
 func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take(ctx, true) }

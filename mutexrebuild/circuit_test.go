@@ -330,7 +330,7 @@ func many(n int, do func(caller int)) {
 	all.Wait()
 }
 
-// A third of a cluster that hangs makes three reads in a row without an answer every
+// A third of a cluster that hangs makes three operations in a row without an answer every
 // few milliseconds. An outage of the whole of it would treble the loads of the source.
 func TestANodeThatHangsIsNoOutageOfItsCluster(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -30,7 +30,7 @@
 //
 // # Without Redis
 //
-// A Redis that does not answer three reads in a row is in an outage, for all groups
+// A Redis that does not answer three operations in a row is in an outage, for all groups
 // of its client and RedisTimeout: one probe at a time is sent until it answers, every
 // other operation fails at once, and every process loads for itself.
 //

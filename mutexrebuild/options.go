@@ -49,7 +49,7 @@ type Options struct {
 	// alive has published or given up. That is LoadTimeout, and in a cache the Timeout and
 	// QueueTimeout of its breaker together, 10 s by default.
 	WaitBudget time.Duration
-	// ErrorHold is how long the error of a load answers for the key, give or take
+	// ErrorHold is how long the error of a failed load is returned for its key, give or take
 	// a fifth. A cache doubles it while the loads of the key go on to fail, up to 4 s.
 	// 0: 250 ms; negative: not at all.
 	ErrorHold time.Duration

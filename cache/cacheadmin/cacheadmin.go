@@ -1,10 +1,10 @@
 // Package cacheadmin lets operators act on the caches of a fleet: look a key up, invalidate,
-// expire or refresh it, clear a cache or a tag of it. Each call is logged with who asked.
+// expire or refresh it, clear a cache or a tag of it. Each call is logged with the operator's name.
 //
 //	admin, err := cacheadmin.New(cacheadmin.Options{
 //		Caches: []cacheadmin.Cache{products, bySlug},
 //		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
-//			return operator(r) // who your own login says it is, and whether that one may
+//			return operator(r) // the operator's name from your login, or an error
 //		},
 //	})
 //	if err != nil {
@@ -34,8 +34,8 @@
 //
 // # Who may
 //
-// Whoever reaches it can make the database work, so Options.Allow is required, and asked for every
-// request, for the page too. What changes something is a POST; one that a browser sends for another
+// Anybody who reaches it can make the database work, so Options.Allow is required, and called for
+// every request, for the page too. What changes something is a POST; one that a browser sends for another
 // site is refused ([http.CrossOriginProtection]), so that no page an operator visits can use the
 // operator's login. Values are not shown.
 package cacheadmin
@@ -239,7 +239,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 		asked = inspect
 	}
 	if a.Who, err = h.o.Allow(r, a.Cache, asked); err == nil && a.Who == "" {
-		err = errors.New("nobody asks")
+		err = errors.New("Allow returned no name")
 	}
 	if err != nil {
 		return http.StatusForbidden, err

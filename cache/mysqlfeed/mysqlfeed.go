@@ -33,7 +33,7 @@ type Options struct {
 	TLS *tls.Config
 	// Tables are the tables to tell of.
 	Tables []Table
-	// MaxBatch is how many changes a batch has at the most; a transaction that has more is told
+	// MaxBatch is how many changes a batch has at the most; a transaction that has more is delivered
 	// in several. 0: 500.
 	MaxBatch int
 	// ServerID is the feed's number among the server's replicas, no two of which may have the

@@ -13,9 +13,8 @@
 //
 // What is in the table commits with the change, or not at all. So a writer who dies after
 // its commit leaves nothing stale, and neither does one without a cache or in another
-// language: it inserts a row into the table, as a trigger may do for those who know nothing
-// of it. Whoever writes without either stays unheard; for them take the database's own
-// log, as pgfeed and mysqlfeed do.
+// language: it inserts a row into the table, as a trigger may do for programs that do not
+// know levee. Writes without either are missed; for them take the database's own log, as pgfeed and mysqlfeed do.
 //
 // # How it reads
 //
@@ -25,7 +24,7 @@
 // oldest first, and deletes them by their numbers when [cache.Follow] has dealt with
 // them. It takes no lock that a writer waits for. A row may be read more than once.
 //
-// It asks every 100 ms, and at once after a batch and when it is woken ([Options.Wake]). In an
+// It polls every 100 ms, and at once after a batch and when it is woken ([Options.Wake]). In an
 // idle database that is one look at an empty table.
 //
 // Rows stay while nobody follows; so begin to write them once somebody does. They say which

@@ -36,7 +36,7 @@ type Options struct {
 	// Publication is the publication, which Open makes or adds tables to where the user may
 	// do that. Empty: the name of the slot.
 	Publication string
-	// MaxBatch is how many changes a batch has at the most; a transaction that has more is told
+	// MaxBatch is how many changes a batch has at the most; a transaction that has more is delivered
 	// in several. 0: 500.
 	MaxBatch int
 	// MaxRetained is how many bytes of its log the database may keep for the slot before the

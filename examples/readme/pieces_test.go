@@ -38,10 +38,10 @@ func tenLines(ctx context.Context, rdb redis.UniversalClient, store store, seen 
 
 func write(ctx context.Context, products products, store store) (err error) {
 	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
-	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // which says: committed, not everywhere yet, tried again
+	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // ErrNotInvalidated: committed; levee retries the invalidation
 		return err
 	}
-	err = products.Invalidate(ctx, 42)        // or, after a commit elsewhere: this key, also when the request has ended
+	err = products.Invalidate(ctx, 42)        // or, after a commit elsewhere: this key; works even if ctx has ended
 	err = products.Clear(ctx)                 // or all keys, in all processes, by one command
 	err = products.ClearTags(ctx, "tenant:7") // or all with a tag that Source.Tags gives: one command too
 	return err
@@ -58,7 +58,7 @@ func keepScrapersOut(ctx context.Context, rdb, noEvict redis.UniversalClient, st
 		return err
 	}
 	defer products.Close()
-	go func() { // scans once a day, in one process for all; the first time after some 5 s, and until then every key passes
+	go func() { // scans once a day, in one process for all; the first scan begins after some 5 s, and every key passes until it has ended
 		err := products.KeepFilter(ctx, 24*time.Hour, store.Keys) // store.Keys: func(context.Context) iter.Seq2[int64, error], all keys
 		slog.Info("the filter is kept no longer", "error", err)
 	}()

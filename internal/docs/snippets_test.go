@@ -55,7 +55,7 @@ func _(rdb redis.UniversalClient, store interface {
 	rights, err := cache.New(rdb, store.Rights, cache.Options{ // store.Rights: func(ctx, viewer int64) ([]string, error)
 		Name: "rights", TTL: 10 * time.Second,
 		StaleWhileRevalidate: -1, StaleIfError: -1, // nothing is served past its TTL, whatever is slow or away
-		Local: localcache.Options{MaxBytes: -1}, // nor from memory that has not heard of the Invalidate; costs a round trip a read
+		Local: localcache.Options{MaxBytes: -1}, // nor from memory that missed the Invalidate; costs a round trip a read
 	})
 	_ = rights
 	return err
@@ -85,7 +85,7 @@ func _(addr string, addrs []string, myLogger interface {
 		DialTimeout:           time.Second,
 		DialerRetries:         1,
 		MaxRetries:            1,
-		PoolSize:              32, // 5 and fewer are logged
+		PoolSize:              32, // fewer than 5 are logged
 	})
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                 addrs,
@@ -108,7 +108,7 @@ func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.
 	admin, err := cacheadmin.New(cacheadmin.Options{
 		Caches: []cacheadmin.Cache{products, bySlug},
 		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
-			return operator(r) // who your own login says it is, and whether that one may
+			return operator(r) // the operator's name from your login, or an error
 		},
 	})
 	if err != nil {

@@ -477,7 +477,7 @@ func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	if len(reply) == 0 {
 		s.foreign.Add(1)
 		s.log.Error("the key of a cache's clears is of another type; it is not touched, and Clear and ClearTags do not work", "key", s.names.Clears())
-		return clears{}, fmt.Errorf("%w stands at %q", errForeign, s.names.Clears())
+		return clears{}, fmt.Errorf("%w at %q", errForeign, s.names.Clears())
 	}
 	fields := make([]uint64, len(reply))
 	for i := range reply {
