@@ -111,7 +111,7 @@ func TestWhatIsSurvivedIsLogged(t *testing.T) {
 		}},
 		"a value without a code": {"cannot be encoded", func(o *cache.Options) { o.Codec = failing{} },
 			func(r *rig, c *probe[string, string], _ *bool) { c.gives(r, key, "secret") }},
-		"an old value": {"an old value answers", func(o *cache.Options) { o.TTL, o.StaleWhileRevalidate = time.Second, -1 },
+		"an old value": {"an old value is served", func(o *cache.Options) { o.TTL, o.StaleWhileRevalidate = time.Second, -1 },
 			func(r *rig, c *probe[string, string], broken *bool) {
 				c.gives(r, key, "secret")
 				time.Sleep(2 * time.Second)
