@@ -37,7 +37,8 @@ import (
 type Loader[K comparable, V any] func(ctx context.Context, key K) (V, error)
 
 // A BatchLoader reads the values of several different keys. A key that is absent
-// from the map, or has a nil pointer there, does not exist, and one that was not requested is ignored. An error is that of all keys, whatever the map holds. The rest is as for
+// from the map, or has a nil pointer there, does not exist, and one that was not requested
+// is ignored. An error is that of all keys, whatever the map holds. The rest is as for
 // [Loader]: its context carries the values of one caller's context.
 type BatchLoader[K comparable, V any] func(ctx context.Context, keys []K) (map[K]V, error)
 
@@ -201,7 +202,8 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 	}
 }
 
-// Close ends the cache: callers who wait get ErrClosed, as do all later calls.
+// Close ends the cache: callers who wait get ErrClosed, as do all later calls but Inspect,
+// Stats and TopKeys.
 // It ends the contexts of the loads and waits for those that heed them, and for the
 // others until the load timeout. What Redis has not confirmed is tried once more, for
 // about a second. The client, Options.Breaker and Options.Filter stay as they are.

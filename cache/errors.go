@@ -31,8 +31,8 @@ var (
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
 	// ErrNotInvalidated reports that the change is made, and that Redis did not confirm its
-	// invalidation: the transaction of a Write has committed, or an Invalidate, Set, Clear
-	// or Announce has done what it could. The invalidation is tried again until Redis
+	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire,
+	// Set, Clear, ClearTags or Announce has done what it could. The invalidation is tried again until Redis
 	// confirms it; then other processes no longer see the old value, and this process does
 	// not see it meanwhile. It is dropped by Close, and when 10,000 others are pending. It
 	// comes from the call that returns it alone: the error of a transaction that failed
@@ -120,9 +120,9 @@ func (m *maskedError) Is(target error) bool {
 }
 func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 
-// A BatchError reports which keys of a GetMany, a FetchMany or a Warm have no answer, and why.
+// A BatchError reports which keys of a GetMany, a FetchMany, a Warm or a Refresh failed, and why.
 type BatchError struct {
-	Causes map[any]error // by key
+	Causes map[any]error // by key, of the cache's key type: Causes[int64(42)], not Causes[42]
 	Others int           // more keys of a Warm without an answer, beside the first hundred, which are in Causes
 }
 

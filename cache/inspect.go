@@ -61,7 +61,8 @@ type Inspection struct {
 
 // A Standing is what one tier holds of a key.
 type Standing struct {
-	// State is "fresh", "stale", "fallback" or "dead": see the package's documentation.
+	// State is "fresh", "stale" (past its TTL, served while it is refreshed), "fallback" (served
+	// only if its load fails, see Options.StaleIfError) or "dead" (not served any more).
 	// What was invalidated or cleared is dead, and so is what cannot be read. What the local
 	// tier has held for its whole time, though its TTL is not past, is "kept": it is served
 	// if Redis and the source fail.

@@ -28,12 +28,17 @@ type Filter interface {
 	MayContain(ctx context.Context, id string) bool
 }
 
+// Off switches a part off whose field of [Options] says that a negative value does:
+// StaleIfError: cache.Off.
+const Off = -1
+
 // Options adjusts a cache. The zero value of every field but Name works. A
-// negative value is an error where the field does not say what it means.
+// negative value is an error where the field does not say what it means. A duration that
+// is not 0 has to be at least 1 ms.
 type Options struct {
 	// Name is the cache's name, the same in all processes and different from
-	// other caches' on the same Redis. It may not be blank nor hold control characters
-	// or any of ":{}".
+	// other caches' on the same Redis, and from the groups of package mutexrebuild, which
+	// share its keys. It may not be blank nor hold control characters or any of ":{}".
 	Name string
 	// Schema is part of the names of values in Redis. Raise it by one when the form of
 	// the values changes, and old and new processes do not read each other's. What a
@@ -82,10 +87,11 @@ type Options struct {
 	// its place, beside MaxConcurrent. Nil: one of the cache's own, with the defaults of its package and
 	// Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild adjusts leases and waiting. With a Breaker given that has a Timeout,
-	// Rebuild.LoadTimeout 0 means that this is the limit of a load; otherwise it bounds
-	// the wait for the breaker's queue too, and has to be longer than that and the
-	// Timeout together.
+	// Rebuild adjusts leases and waiting. Without a Breaker, Rebuild.LoadTimeout limits a
+	// load; 0: 5 s. With a Breaker that has a Timeout, leave it 0: that Timeout limits a load.
+	// A longer one then bounds the load and its wait for the breaker's queue together, and New
+	// refuses one that is shorter than both. What is not confirmed by Rebuild.WaitReplicas is
+	// ErrNotInvalidated.
 	Rebuild mutexrebuild.Options
 	// SoftTimeout is how long a Get waits for a load when there is a value past its TTL
 	// that could be served (see StaleIfError): for callers that prefer an old value to a

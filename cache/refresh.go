@@ -14,8 +14,9 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Refresh loads keys anew from the source, for everybody, while their old values are still served. When it returns nil, no Get that starts afterwards, in any process, takes from
-// Redis or from a rebuild under way what was there before; local tiers of other processes
+// Refresh loads keys anew from the source, for everybody, while their old values are still
+// served. When it returns nil, no Get that starts afterwards, in any process, takes from Redis
+// or from a rebuild under way what was there before; local tiers of other processes
 // follow as soon as the message arrives. It is for a change that was made elsewhere, of a
 // key that is read too often to be dropped: [Cache.Invalidate] makes the next reader wait
 // for the load. A key that does not exist any more is one whose new value is that.

@@ -29,7 +29,7 @@ var (
 	// ErrUnavailable: Redis did not answer, or answered with an error. If it carried the
 	// command out all the same, that is undone in the background.
 	ErrUnavailable = errors.New("lock: redis is unavailable")
-	// ErrNotReplicated: fewer replicas than asked for know of the lock, which was
+	// ErrNotReplicated: fewer replicas than Options.Replicas know of the lock, which was
 	// given back.
 	ErrNotReplicated = errors.New("lock: not replicated")
 	// ErrDeadlock: the caller's context is that of a lease on the same lock: the caller

@@ -39,7 +39,8 @@
 // publishes it there. It keeps 10,000 of them; where there are more, it leaves
 // Redis alone for every id until those are confirmed.
 //
-// A group that was made without a client keeps its leases in the process.
+// A group that was made without a client keeps its leases in the process and stores nothing:
+// callers who come at one moment share a load, and the next one loads again.
 //
 // # What is not promised
 //
@@ -71,7 +72,7 @@ var (
 	ErrClosed = errors.New("mutexrebuild: closed")
 	// ErrLoadTimeout reports that a load took longer than Options.LoadTimeout.
 	ErrLoadTimeout = errors.New("mutexrebuild: load timed out")
-	// ErrReentrant reports that a load asked for the key that it loads. It
+	// ErrReentrant reports that a load has read the key that it loads. It
 	// would have waited for itself.
 	ErrReentrant = errors.New("mutexrebuild: a load has read its own key")
 	// ErrUnavailable reports that Redis did not confirm a change. Whether it took
@@ -131,7 +132,8 @@ func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 }
 
 // Hold drops the values of ids and keeps anybody from publishing new ones until
-// the returned function is called, which invalidates them again. A process that
+// the returned function is called, which invalidates them again. Call it also if Hold
+// returns an error, which says that Redis did not confirm the hold of all ids. A process that
 // dies in between leaves a hold that ends after Options.Hold. If Redis does not
 // confirm the end, the error is ErrUnavailable and the end is tried again as that of
 // Invalidate is.
@@ -170,7 +172,8 @@ func (g *Group) Stats() Stats { return Stats(g.fleet.Stats()) }
 // Close ends the flights of Rebuild, which get ErrClosed, and waits until their
 // loads have ended, but not longer than Options.LoadTimeout for a load that ignores
 // its context. What Redis has not confirmed is tried once more, for about a second
-// if it answers, and then dropped. Close may be called more than once.
+// if it answers, and then dropped. Set, Invalidate and Hold still work after it, but what
+// Redis does not confirm then is not tried again. Close may be called more than once.
 func (g *Group) Close() {
 	g.close()
 	<-g.flights.Close()

@@ -8,8 +8,9 @@ import (
 // A Keyspace says which values a group is about, and how Redis is called for them.
 // The zero value of every field but Name works.
 type Keyspace struct {
-	// Name is part of the keys' names, the same in all processes that work together.
-	// It may not be blank nor hold control characters or any of ":{}".
+	// Name is part of the keys' names, the same in all processes that work together. A
+	// cache of the same name has the same keys and would be read as bytes: give it another.
+	// Name may not be blank nor hold control characters or any of ":{}".
 	Name string
 	// Schema is part of the names of the values too. Raise it by one when the stored form
 	// of the values changes: old and new processes then do not read each other's values,
@@ -42,7 +43,7 @@ type Options struct {
 	// waiting. A lease is renewed every third of it while the load runs. 0: 3 s;
 	// at least 100 ms.
 	Lease time.Duration
-	// LoadTimeout is how long a load may take. 0: 5 s.
+	// LoadTimeout is how long a load may take. 0: 5 s. In a cache see Options.Rebuild there.
 	LoadTimeout time.Duration
 	// WaitBudget is how long callers wait for the leases of other processes before
 	// they load without one. 0: as long as a load may take, after which a holder that is

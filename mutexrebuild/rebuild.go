@@ -22,8 +22,9 @@ type Load func(ctx context.Context) (data []byte, ttl time.Duration, err error)
 
 // Rebuild returns the value of id: from Redis if it is there, else from load, which one
 // caller runs for all those in all processes who want id. It returns when the value is
-// there or ctx ends. A value longer than Keyspace.MaxBytes, or with
-// a ttl under a millisecond, is returned and not published.
+// there or ctx ends. All callers of a process may get the same bytes, so nobody may change
+// them. A value that is empty, longer than Keyspace.MaxBytes, or has a ttl under a
+// millisecond, is returned and not published.
 //
 // The errors are those of load, a *PanicError or ErrGoexit if it did not return,
 // ErrLoadTimeout, ErrReentrant, ErrClosed, and that of ctx; never one of Redis: with

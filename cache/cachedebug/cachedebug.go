@@ -15,7 +15,7 @@
 // # It must not be public
 //
 // The page shows names of keys, and with [Options.Values] what is stored. Each look-up reads Redis.
-// Whoever can reach it learns how the service can be hurt. Nothing of it is there unless
+// Anybody who can reach it learns how the service can be hurt. Nothing of it is there unless
 // it is mounted; mount it on a port that only operators can reach, or behind a check of
 // the client, and never on the mux that serves the public.
 //

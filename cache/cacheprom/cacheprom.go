@@ -29,8 +29,8 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// Dashboard is a dashboard for Grafana 10 and later, to be imported or provisioned. It asks
-// for its data source.
+// Dashboard is a dashboard for Grafana 10 and later, to be imported or provisioned. Grafana lets
+// you choose its data source.
 //
 //go:embed dashboard.json
 var Dashboard string

@@ -39,14 +39,14 @@ type Options struct {
 	// ServerID is the feed's number among the server's replicas, no two of which may have the
 	// same. 0: a random one above 2³¹.
 	ServerID uint32
-	// Logger is told of what the feed survives. nil: slog.Default().
+	// Logger gets what the feed survives. nil: slog.Default().
 	Logger *slog.Logger
 }
 
 // A Table is a table that a [Feed] tells of.
 type Table struct {
 	// Name is the table's name with its database, "shop.product" for example. It is
-	// [feed.Change.Table] as it stands here.
+	// [feed.Change.Table], spelled as it is here.
 	Name string
 	// Columns are what a row tells: all that is needed to name the keys it is cached under.
 	// Empty: the primary key.

@@ -19,8 +19,8 @@
 // # How it reads
 //
 // Rows get their numbers when they are inserted and become visible when their transaction
-// commits, in another order. A reader that asks for what comes after the last number that it
-// has seen loses the rows of slow transactions. This one asks for the rows that are there, the
+// commits, in another order. A reader that selects what comes after the last number that it has
+// seen loses the rows of slow transactions. This one selects the rows that are there, the
 // oldest first, and deletes them by their numbers when [cache.Follow] has dealt with
 // them. It takes no lock that a writer waits for. A row may be read more than once.
 //

@@ -101,7 +101,7 @@ const keyColumn = "key"
 var keyColumns = []string{keyColumn}
 
 // Confirm deletes the rows that were given up to a position. A position of an earlier
-// stream stands for none: what that one has not deleted comes again.
+// stream confirms nothing: what that one has not deleted comes again.
 func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	for len(s.given) > 0 && s.given[0].order <= p.Order {
 		if err := s.remove(ctx, s.given[0].ids); err != nil {

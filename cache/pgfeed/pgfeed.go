@@ -42,14 +42,14 @@ type Options struct {
 	// MaxRetained is how many bytes of its log the database may keep for the slot before the
 	// feed logs a warning, once a minute at the most. 0: 1 GiB; negative: none.
 	MaxRetained int64
-	// Logger is told of what the feed survives. nil: slog.Default().
+	// Logger gets what the feed survives. nil: slog.Default().
 	Logger *slog.Logger
 }
 
 // A Table is a table that a [Feed] tells of.
 type Table struct {
 	// Name is the table's name with or without its schema, "public.product" for example. It
-	// is [feed.Change.Table] as it stands here. Without a schema it is in public.
+	// is [feed.Change.Table], spelled as it is here. Without a schema it is in public.
 	Name string
 	// Columns are what a row tells: all that is needed to name the keys it is cached under.
 	// The table's REPLICA IDENTITY must have them. Empty: the primary key.

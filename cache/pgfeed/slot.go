@@ -33,7 +33,7 @@ type Stats struct {
 	Safe int64
 }
 
-// Stats asks the database about the slot, on a connection of its own. The figures grow
+// Stats queries the database about the slot, on a connection of its own. The figures grow
 // while nobody follows the feed, so a monitor is to call it in any case.
 func (f *Feed) Stats(ctx context.Context) (Stats, error) {
 	db, err := f.connect(ctx)
