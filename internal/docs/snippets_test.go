@@ -48,6 +48,55 @@ func _(noEvict redis.UniversalClient) error {
 	return nil
 }
 
+// docs/recipes.md, hot product.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	products, err := cache.New(rdb, store.Product, cache.Options{
+		Name: "product", TTL: 10 * time.Minute,
+		Local: localcache.Options{HotKeys: 100}, // counts keys for TopKeys and the debug page
+	})
+	if err != nil {
+		return err
+	}
+	p, err := products.Get(ctx, 42) // one load for all callers in all processes
+	_ = p
+	return err
+}
+
+// docs/recipes.md, negative caching.
+func _(rdb redis.UniversalClient, load cache.Loader[int64, Product], errNoRecord error) error {
+	products, err := cache.New(rdb, load, cache.Options{
+		Name: "product", NullTTL: time.Minute,
+		IsNotFound: func(err error) bool { return errors.Is(err, errNoRecord) }, // gorm.ErrRecordNotFound, for example
+	})
+	_ = products
+	return err
+}
+
+// A Category is a page made of other cached values.
+type Category struct {
+	ID       int64
+	Products map[int64]Product
+}
+
+// docs/recipes.md, a page made of other cached values.
+func _(rdb redis.UniversalClient, products *cache.Cache[int64, Product], database *breaker.Breaker, store interface {
+	ProductIDs(ctx context.Context, category int64) ([]int64, error)
+}) error {
+	categories, err := cache.New(rdb, func(ctx context.Context, id int64) (Category, error) {
+		ids, err := store.ProductIDs(ctx, id)
+		if err != nil {
+			return Category{}, err
+		}
+		found, err := products.GetMany(ctx, ids) // with the loader's own context
+		if err != nil {
+			return Category{}, err
+		}
+		return Category{id, found}, nil
+	}, cache.Options{Name: "category", Breaker: database}) // that of products
+	_ = categories
+	return err
+}
+
 // docs/recipes.md, permissions.
 func _(rdb redis.UniversalClient, store interface {
 	Rights(ctx context.Context, viewer int64) ([]string, error)
