@@ -14,7 +14,7 @@ const afterTTL = "After its TTL a value is served for StaleWhileRevalidate (30 s
 
 func TestWhatIsServedAfterTheTTLIsSaidInOneSentence(t *testing.T) {
 	for _, file := range []string{
-		"README.md", "docs/migrating.md", "docs/outages.md", "docs/consistency.md", "docs/reference/options.md", "cache/options.go", "cache/doc.go",
+		"README.md", "docs/consistency.md", "docs/reference/options.md", "cache/options.go", "cache/doc.go",
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", file))
 		if err != nil {
