@@ -48,13 +48,14 @@ type table struct {
 	identity     []string          // columns of the replica identities, its own and its partitions'
 	full         bool              // one of them is FULL
 	types        map[uint32]uint32 // of columns; of a domain, what it is made of
+	notNull      map[string]bool   // columns
 }
 
 // checkTables reads the catalog. Its error names what is wrong with each table.
 func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*table, error) {
 	tables, wrong := map[[2]string]*table{}, []error(nil)
 	for _, o := range f.o.Tables {
-		t := &table{name: o.Name, columns: slices.Clone(o.Columns), types: map[uint32]uint32{}}
+		t := &table{name: o.Name, columns: slices.Clone(o.Columns), types: map[uint32]uint32{}, notNull: map[string]bool{}}
 		t.schema, t.bare = o.split()
 		if err := t.read(ctx, db); err != nil {
 			wrong = append(wrong, f.tableError(ctx, t, err))
@@ -95,7 +96,7 @@ func (t *table) read(ctx context.Context, db *pgx.Conn) error {
 }
 
 func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
-	rows, err := db.Query(ctx, `SELECT a.attname, a.attgenerated <> '', a.atttypid, (
+	rows, err := db.Query(ctx, `SELECT a.attname, a.attgenerated <> '', a.attnotnull, a.atttypid, (
 			WITH RECURSIVE type AS (
 				SELECT a.atttypid AS oid
 				UNION ALL SELECT d.typbasetype FROM type JOIN pg_type d USING (oid) WHERE d.typtype = 'd')
@@ -106,10 +107,10 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	}
 	generated := map[string]bool{}
 	var name string
-	var isGenerated bool
+	var isGenerated, notNull bool
 	var oid, base uint32
-	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &oid, &base}, func() error {
-		generated[name], t.types[oid] = isGenerated, base
+	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base}, func() error {
+		generated[name], t.notNull[name], t.types[oid] = isGenerated, notNull, base
 		return nil
 	}); err != nil {
 		return err
@@ -140,15 +141,22 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	return nil
 }
 
+// members are the tables of the schemas $1 and the names $2, each with its partitions that hold
+// rows, and the columns of their replica identities. pg_partition_tree would wait for an ALTER TABLE.
+const members = `WITH RECURSIVE tree AS (
+		SELECT c.oid AS root, c.oid FROM unnest($1::text[], $2::text[]) t (schema, name)
+			JOIN pg_namespace n ON n.nspname = t.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+		UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid),
+	member AS (
+		SELECT t.root, t.oid, c.relreplident::text AS kind, COALESCE((
+			SELECT array_agg(a.attname::text ORDER BY a.attname)
+			FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+			WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}') AS columns
+		FROM tree t JOIN pg_class c USING (oid) WHERE t.oid = t.root OR c.relispartition AND c.relkind <> 'p') `
+
 // readIdentity checks that the log will have the old values of the columns.
 func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
-	rows, err := db.Query(ctx, `SELECT c.oid::regclass::text, c.relreplident::text, COALESCE((
-			SELECT array_agg(a.attname::text)
-			FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
-			WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}')
-		FROM pg_class c
-		WHERE c.oid IN (SELECT $1::oid UNION SELECT relid::oid FROM pg_partition_tree($1::oid::regclass) WHERE isleaf)
-		ORDER BY c.oid <> $1, c.oid`, t.oid)
+	rows, err := db.Query(ctx, members+"SELECT oid::regclass::text, kind, columns FROM member ORDER BY oid <> root, oid", []string{t.schema}, []string{t.bare})
 	if err != nil {
 		return err
 	}
@@ -218,14 +226,21 @@ func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication) error {
 }
 
 // publicationState returns a hash of the rows of the catalog that say what the publication
-// tells. PostgreSQL writes new rows at each change of it.
+// tells, and of which tables bear the names and what the log has of their old rows. PostgreSQL
+// writes new rows at each change of the publication. A new partition that is like the others changes nothing.
 func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, version int) (state string, err error) {
-	rows := "SELECT oid, xmin FROM pg_publication WHERE pubname = $1 " +
-		"UNION ALL SELECT r.oid, r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $1"
+	rows := "SELECT oid || ' ' || xmin AS line FROM pg_publication WHERE pubname = $3 " +
+		"UNION ALL SELECT r.oid || ' ' || r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $3 " +
+		"UNION ALL SELECT DISTINCT root || ' ' || kind || columns::text FROM member"
 	if version >= columnLists { // and of schemas
-		rows += " UNION ALL SELECT n.oid, n.xmin FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1"
+		rows += " UNION ALL SELECT n.oid || ' ' || n.xmin FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $3"
 	}
-	err = db.QueryRow(ctx, "SELECT md5(COALESCE(string_agg(oid || ' ' || xmin, ',' ORDER BY oid), '')) FROM ("+rows+") r", f.o.Publication).Scan(&state)
+	var schemas, names []string
+	for _, t := range f.o.Tables {
+		schema, name := t.split()
+		schemas, names = append(schemas, schema), append(names, name)
+	}
+	err = db.QueryRow(ctx, members+"SELECT md5(COALESCE(string_agg(line, ',' ORDER BY line), '')) FROM ("+rows+") r", schemas, names, f.o.Publication).Scan(&state)
 	if err != nil {
 		return "", f.failure(ctx, "reading the publication", err)
 	}

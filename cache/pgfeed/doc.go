@@ -48,9 +48,13 @@
 // not before other transactions see it. The slot moves only when the follower has confirmed.
 // A position that the server cannot go on from is [feed.ErrPositionLost]: a slot that was
 // dropped or fell behind too far, a backup that was restored, a standby that was promoted
-// before it had everything, a publication that was made anew or altered: what commits while it
-// lacks a table is not told, and the server does not say so. While a feed is followed it looks for
-// that every five seconds.
+// before it had everything. So is one from before the publication was made anew or altered, another
+// table took the name of one, or a REPLICA IDENTITY was altered: what commits while the publication
+// lacks a table, or the log lacks an old value, is not told, and the server does not say so. While a
+// feed is followed it looks for that every five seconds.
+//
+// A partition does not inherit REPLICA IDENTITY: set it in the transaction that makes the partition,
+// or the feed stops and Open names the partition.
 //
 // # What it cannot tell
 //

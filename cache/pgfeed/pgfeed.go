@@ -27,8 +27,8 @@ type Options struct {
 	// "host=db user=levee dbname=shop" of libpq. It leads to the primary server itself, not
 	// to a pooler such as PgBouncer; with several hosts, say target_session_attrs=primary.
 	URL string
-	// Tables are the tables to tell of. Those that are added later make a stream lose its
-	// position, so that their cache begins empty.
+	// Tables are the tables to tell of. Another list makes a stream lose its position, so that
+	// the cache of a table that was added begins empty.
 	Tables []Table
 	// Slot is the replication slot, made by the first Open. It must be the feed's alone.
 	// Empty: "levee_" and Name. Lower-case letters, digits and "_".
@@ -184,7 +184,7 @@ func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error
 type publication struct {
 	version int // of the server
 	tables  map[[2]string]*table
-	state   string // see position
+	state   string // see publicationState
 }
 
 // prepare checks the server and the tables, and sees to the publication.
@@ -208,7 +208,8 @@ func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p pub
 }
 
 func (f *Feed) altered() error {
-	return fmt.Errorf("pgfeed: publication %s was made or altered after the position, and may have lacked a table until then: %w", f.o.Publication, feed.ErrPositionLost)
+	return fmt.Errorf("pgfeed: after the position, publication %s was made or altered, or a table was replaced or its REPLICA IDENTITY altered; "+
+		"what changed in between may not have been told: %w", f.o.Publication, feed.ErrPositionLost)
 }
 
 func (f *Feed) connect(ctx context.Context) (*pgx.Conn, error) {

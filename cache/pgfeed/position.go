@@ -17,9 +17,9 @@ type position struct {
 	lsn      pglogrepl.LSN
 	system   string // identifies the server and its standbys
 	timeline int32  // grows when a standby is promoted
-	// publication is the state of the publication, which each change of it changes. What
-	// commits while the publication lacks a table is not told, and from PostgreSQL 18 on no
-	// error says so.
+	// publication is the state of the publication, which each change of it or of its tables'
+	// identities changes. What commits while the publication lacks a table is not told, and from
+	// PostgreSQL 18 on no error says so; neither does one of a table that another has taken the name of.
 	publication string
 }
 

@@ -354,6 +354,78 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.open(f, feed.Position{}).End()
 }
 
+// What changes the old rows of the log, or which rows there are, while the feed is followed.
+// Without the look at it, changes are dropped, and lag and errors say nothing.
+func TestAStreamLosesItsPositionWhenATableIsNotWhatItWas(t *testing.T) {
+	const full = "ALTER TABLE product REPLICA IDENTITY FULL"
+	parts := []string{"CREATE TABLE part (id int PRIMARY KEY, slug text NOT NULL) PARTITION BY RANGE (id)", "ALTER TABLE part REPLICA IDENTITY FULL",
+		"CREATE TABLE part0 PARTITION OF part FOR VALUES FROM (0) TO (10)", "ALTER TABLE part0 REPLICA IDENTITY FULL"}
+	for name, c := range map[string]struct {
+		table string
+		setUp []string
+		do    []string
+		want  string // of the next Open; "": it opens
+	}{
+		"another table takes its name": {"product", []string{product, full},
+			[]string{"CREATE TABLE product_new (LIKE product INCLUDING ALL)", "ALTER TABLE product_new REPLICA IDENTITY FULL",
+				"ALTER TABLE product RENAME TO product_old", "ALTER TABLE product_new RENAME TO product"}, ""},
+		"an identity": {"product", []string{product, full}, []string{"ALTER TABLE product REPLICA IDENTITY DEFAULT"}, `does not have column "slug"`},
+		"an identity, for a moment": {"product", []string{product, full, "INSERT INTO product VALUES (1, 'a', '')"},
+			[]string{"ALTER TABLE product REPLICA IDENTITY DEFAULT", "UPDATE product SET slug = 'b'", full}, ""},
+		"a partition": {"part", parts, []string{"CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (10) TO (20)"}, "REPLICA IDENTITY of part1"},
+		"a row of a partition is deleted": {"part", parts,
+			[]string{"CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (10) TO (20)", "INSERT INTO part VALUES (15, 'a')", "DELETE FROM part",
+				"ALTER TABLE part1 REPLICA IDENTITY FULL"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.setUp...)
+			r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE " + c.table + " WITH (publish_via_partition_root = true)")
+			f := r.feed(nil, Table{c.table, []string{"id", "slug"}})
+			w := r.open(f, feed.Position{})
+			w.Changes(0)
+			r.exec(c.do...)
+			err := error(nil)
+			for ctx := feedtest.Soon(t); err == nil; {
+				var b feed.Batch
+				b, err = w.Next(ctx)
+				for _, c := range b.Changes {
+					if c.Old != nil && (c.Old["id"] == nil || c.Old["slug"] == nil) {
+						t.Errorf("an old row is %v", c.Old)
+					}
+				}
+			}
+			if !errors.Is(err, feed.ErrPositionLost) {
+				t.Fatal(err)
+			}
+			w.End()
+			if c.want != "" {
+				_, err := f.Open(feedtest.Soon(t), feed.Position{})
+				feedtest.WantError(t, err, c.want)
+				return
+			}
+			w = r.open(f, feed.Position{})
+			r.exec("INSERT INTO "+c.table+" (id, slug) VALUES (5, 'a')", "UPDATE "+c.table+" SET slug = 'b' WHERE id = 5")
+			if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:5 slug:a]; 2 map[id:5 slug:a] map[id:5 slug:b]; "; got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+// A partition that is like the others clears nothing.
+func TestANewPartitionLosesNothing(t *testing.T) {
+	r := newRig(t, "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
+		"CREATE TABLE event_a PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')")
+	f := r.feed(nil, Table{"event", []string{"id"}})
+	w := r.open(f, feed.Position{})
+	w.Changes(0)
+	r.exec("CREATE TABLE event_b PARTITION OF event FOR VALUES FROM ('2026-02-01') TO ('2026-03-01')", "INSERT INTO event VALUES (1, '2026-02-05')")
+	w.Changes(1)
+	w.End()
+	r.open(f, w.At).End()
+}
+
 // The stream is idle, and its connection for questions dies. Catches a stream that goes on
 // without: nothing would show that the publication has lost a table.
 func TestAStreamThatCannotAskEnds(t *testing.T) {

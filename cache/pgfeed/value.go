@@ -40,6 +40,9 @@ func newRelation(tables map[[2]string]*table, m *pglogrepl.RelationMessage) (*re
 		if slices.Contains(t.columns, c.Name) {
 			seen++
 			column.name = c.Name
+			if !column.identity {
+				return nil, t.blind(c.Name)
+			}
 			base, known := t.types[c.DataType]
 			if !known && c.DataType >= firstOwnType {
 				return nil, fmt.Errorf("pgfeed: table %s has been altered: column %q is of a new type", t.name, c.Name)
@@ -56,6 +59,11 @@ func newRelation(tables map[[2]string]*table, m *pglogrepl.RelationMessage) (*re
 	return r, nil
 }
 
+// blind says that old rows have come without a column, since Open has found that they have it.
+func (t *table) blind(column string) error {
+	return fmt.Errorf("pgfeed: table %s: its REPLICA IDENTITY, or that of a partition, did not have column %q: %w", t.name, column, feed.ErrPositionLost)
+}
+
 // change makes a change of the two tuples of a message. PostgreSQL leaves out of the new row
 // what is stored apart and has not changed (TOAST).
 func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, beforeIsKey bool, after *pglogrepl.TupleData) (feed.Change, error) {
@@ -64,6 +72,11 @@ func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, bef
 	if before != nil {
 		if c.Old, err = r.row(before, beforeIsKey, nil); err != nil {
 			return c, err
+		}
+		for column, v := range c.Old { // of a partition the server sends the columns that its identity lacks as NULL
+			if v == nil && r.table.notNull[column] {
+				return c, r.table.blind(column)
+			}
 		}
 	}
 	if after != nil {
