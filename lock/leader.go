@@ -20,26 +20,19 @@ const (
 // on for the length of a lease, as its place may still be there, and so may a grant to
 // it. Either way everybody in the room learns of it, see fail.
 func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options) (g *grant, contended bool, err error) {
-	var pause time.Duration
 	var failing time.Time // since when Redis has not answered
-	for polls := 0; ; polls++ {
-		queued, ticket := l.standing(room)
+	for {
+		queued, ticket, due := l.standing(room)
 		if queued {
 			contended = true
-			if polls == silentPolls && !l.hears() {
-				l.logNoMessages(o.Logger)
-			}
 			// A message that came since the last bid is still in room.wake: then this
 			// returns at once.
-			got, called, err := l.waitForTurn(ctx, room, w, pause, polls)
-			switch {
-			case err != nil:
+			got, err := l.waitForTurn(ctx, room, w, time.Until(due))
+			if err != nil {
 				l.exit(room, w)
-				return nil, contended, err
-			case got != nil:
-				return got, contended, nil
-			case called:
-				polls = 0
+			}
+			if got != nil || err != nil {
+				return got, contended, err
 			}
 		}
 		b, readers := l.roomBid(room, w, o, ticket)
@@ -61,9 +54,8 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 				l.fail(room, w, err)
 				return nil, contended, err
 			}
-			pause = min(max(2*pause, 2*fastestPoll), 2*slowestPoll)
 			l.mu.Lock()
-			room.bids = false
+			l.askAgain(room, 2*slowestPoll)
 			l.mu.Unlock()
 			continue
 		}
@@ -72,14 +64,17 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			g, err := l.handOut(ctx, room, readers, o, b.owners, r.granted)
 			return g, contended, err
 		case answerBusy:
-			failing, pause = time.Time{}, r.busy.askAgain
+			failing = time.Time{}
 			l.mu.Lock()
 			room.stands(r.busy.ticket)
-			room.bids = false
 			if w.handed == nil {
 				w.handed = make(chan handed, 1)
 			}
+			polls := l.askAgain(room, r.busy.askAgain)
 			l.mu.Unlock()
+			if polls == silentPolls {
+				l.logNoMessages(o.Logger)
+			}
 			continue
 		case answerDone:
 			err = errDone
@@ -91,6 +86,23 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 	}
 }
 
+// askAgain notes that the leader's bid is over, and after how long the next one is due, by
+// whoever leads then: it comes before if there is a message. Where none arrive the leader
+// polls, and askAgain returns how often it has in a row. The caller holds mu.
+//
+// A leader that began to wait anew would never bid in a room whose callers leave sooner. But
+// a lease that ends is found by a bid alone, and a process that makes none counts as dead.
+func (l *locker) askAgain(room *waitRoom, after time.Duration) (polls int) {
+	room.bids = false
+	if room.polls++; l.hearsLocked() {
+		room.polls = 0
+	} else {
+		after = min(after, fastestPoll<<min(room.polls, 8), slowestPoll)
+	}
+	room.due = time.Now().Add(after)
+	return room.polls
+}
+
 func (l *locker) gaveUp(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return notAcquired(ctx)
@@ -99,27 +111,21 @@ func (l *locker) gaveUp(ctx context.Context) error {
 }
 
 // waitForTurn waits until the lock is passed on to the leader w, there was a message, or it
-// is time to bid again. called tells that there was a message.
-func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, w *waiter, pause time.Duration, polls int) (g *grant, called bool, err error) {
-	if pause == 0 {
-		pause = time.Second // the last leader was granted the lock, and the entry was put back
-	}
-	if !l.hears() { // nobody will call us
-		pause = min(pause, min(fastestPoll<<min(polls, 8), slowestPoll))
-	}
+// is time to bid again.
+func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, w *waiter, pause time.Duration) (*grant, error) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case got := <-w.handed:
-		return got.grant, false, nil
+		return got.grant, nil
 	case <-room.wake:
-		return nil, true, nil
+		return nil, nil
 	case <-timer.C:
-		return nil, false, nil
+		return nil, nil
 	case <-ctx.Done():
-		return nil, false, notAcquired(ctx)
+		return nil, notAcquired(ctx)
 	case <-l.closed:
-		return nil, false, ErrClosed
+		return nil, ErrClosed
 	}
 }
 
@@ -164,7 +170,9 @@ func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (b
 func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
 	l.mu.Lock()
 	room.stands(got.ticket)
-	room.asked = got.ticket > 0
+	if room.asked = got.ticket > 0; room.asked { // the entry was put back
+		l.askAgain(room, time.Second)
+	}
 	here := make([]bool, len(readers))
 	for i, w := range readers {
 		if here[i] = w.place != nil; here[i] {

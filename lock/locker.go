@@ -123,11 +123,13 @@ func (l *locker) gap() {
 
 // hears reports whether messages of grants arrive.
 func (l *locker) hears() bool {
-	live := l.link.Live()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return live && l.subscribed
+	return l.hearsLocked()
 }
+
+// hearsLocked is hears for callers that hold mu.
+func (l *locker) hearsLocked() bool { return l.subscribed && l.link.Live() }
 
 // noteHearing tells the hook when messages begin or cease to arrive, and the log if somebody
 // waits for one: a Locker whose calls do not wait, such as a server's of a Quorum, misses none.

@@ -27,7 +27,9 @@ func TestSoakHandOffs(t *testing.T) {
 		if i%2 == 1 {
 			rdb = p.Client(t, quick)
 		}
-		c.join(ctx, t, &all, open(t, rdb, o), 10)
+		l := open(t, rdb, o)
+		c.join(ctx, t, &all, l, 10)
+		c.pass(ctx, t, &all, l, 2)
 	}
 	drops, kills := 0, 0
 	for time.Now().Before(end) {

@@ -19,7 +19,7 @@ import (
 //
 //  1. It makes a bid. If the lock is taken, that puts the room's entry in the queue.
 //  2. It waits for the message that the entry has been granted the lock, or until
-//     Redis said to ask again.
+//     Redis said to ask again. If it leaves before, the next leader waits on until then.
 //  3. It bids again: that claims what was granted, tells the others that this process
 //     is alive, and finds a grant whose message was lost. If the lock is still taken,
 //     it goes on with 2.
@@ -60,6 +60,8 @@ type waitRoom struct {
 	asked  bool      // the entry may stand in the queue
 	queued bool      // it does, as far as we know
 	ticket int64     // by which it stands there, or stood there last
+	due    time.Time // when the leader is to bid again if there is no message
+	polls  int       // bids in a row after which no message could come
 }
 
 // A waiter is a caller in a wait room. It may be told that it is the leader now, and is
@@ -203,11 +205,12 @@ func (l *locker) fail(room *waitRoom, leader *waiter, err error) {
 	l.appointLeader(room)
 }
 
-// standing says whether the room's entry stands in the queue, and its ticket.
-func (l *locker) standing(room *waitRoom) (queued bool, ticket int64) {
+// standing says whether the room's entry stands in the queue, its ticket, and when the next
+// bid is due.
+func (l *locker) standing(room *waitRoom) (queued bool, ticket int64, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return room.queued, room.ticket
+	return room.queued, room.ticket, room.due
 }
 
 // stands notes a ticket by which the room's entry stands in the queue; 0: it does
