@@ -188,7 +188,7 @@ func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter,
 			l.refuse(&room.target, o.Lease, owners[i:i+1])
 			continue
 		}
-		g, err := l.accept(ctx, &room.target, o, owners[i], got)
+		g, err := l.accept(ctx, &room.target, readers[i].o, owners[i], got)
 		readers[i].handed <- handed{g, err}
 	}
 	return own, err
