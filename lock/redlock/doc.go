@@ -28,11 +28,13 @@
 // flushed or evicted. A lease that is still held on a majority takes the lock there again,
 // and does the same on a server that did not answer when the lock was taken, or for too
 // long since. It tries until it has the lock there or ends. So servers may restart one
-// after another while the holder keeps the lock. Three rules make this safe:
+// after another while the holder keeps the lock. Four rules make this safe:
 //
 //   - Only a lease that is held grows. Once a lease has lost its majority it is lost, whatever
 //     a server grants it later; such a grant is given back.
 //   - The lock is taken from nobody. On a server where another has it, it stays theirs.
+//   - The server counts only if a majority has confirmed the lease since it granted the lock,
+//     so that a majority that was lost in between does not go unnoticed.
 //   - The server is given the lease's fence before it counts. So whenever the lease ends, a
 //     majority knows its fence, and the next one is higher.
 //

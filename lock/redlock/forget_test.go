@@ -151,6 +151,28 @@ func TestAServerThatAnotherHasTakenStaysTheirs(t *testing.T) {
 	all.free(t)
 }
 
+// A server forgets and another takes the lock with it, works, and gives it back, before the
+// holder hears of it: so the holder has lost the lock, although a majority grants it by then.
+// Catches a lease that joins a server first and hears of the other one afterwards.
+func TestALeaseThatLostItsMajorityUnheardStaysLost(t *testing.T) {
+	all := startView(t, 3)
+	q := all.quorum(t, lock.Options{Lease: time.Minute}) // is not renewed here
+	all.give(t, 2, "another")
+	lease := take(t, q)
+	all.give(t, 1, "another") // who has the majority
+	for _, i := range []int{1, 2} {
+		all.nodes[i].HSet(t.Context(), record, "o", "")
+	}
+	redistest.Eventually(t, 20*time.Second, "the server that is free counts, or it is lost", func() bool { return lease.Servers() == 3 || lease.Err() != nil })
+	if err := lease.Check(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("Check: %v", err)
+	}
+	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("Unlock: %v", err)
+	}
+	all.free(t)
+}
+
 // A lease that is given back or lost while a server is taken again leaves nothing there.
 // Catches a lock on one server that nobody gives back, which keeps others out for its lease.
 func TestALeaseThatEndsWhileAServerIsTakenAgainLeavesNothing(t *testing.T) {

@@ -60,6 +60,15 @@ func (l *Lease) lacks(i int) bool {
 
 // joinNow is one attempt of join. The end of the lease does not cut it short: a lock whose
 // answer has come can be given back at once, and also while the Quorum closes.
+//
+// The server counts only if a majority has confirmed the lease after this server granted the
+// lock. Otherwise the lease could lose its majority, and have one again, unnoticed:
+//
+//  1. A has the lock on 1 and 2; 3 is free
+//  2. server 2 forgets; B is granted the lock on 2 and 3, and gives it back
+//  3. A joins on 3, and hears only then that it has lost 2
+//
+// Servers that have the lease still, when 3 is A's too, have given the lock to nobody.
 func (l *Lease) joinNow(i int) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(l.ctx), l.quorum.timeout, errTooSlow)
 	defer cancel()
@@ -73,9 +82,20 @@ func (l *Lease) joinNow(i int) {
 			return
 		}
 	}
+	if !l.confirmed(ctx) {
+		return
+	}
 	if isLost(l.raise(ctx, i, part, l.fence)) {
 		_ = part.Check(ctx) // which ends it, so that the next attempt takes the lock again
 	}
+}
+
+// confirmed reports whether a majority of the servers says now that they have the lease.
+func (l *Lease) confirmed(ctx context.Context) bool {
+	l.mu.Lock()
+	counting, _ := l.parts()
+	l.mu.Unlock()
+	return l.quorum.enough(l.quorum.each(ctx, counting, func(ctx context.Context, part *lock.Lease) error { return part.Check(ctx) }))
 }
 
 // part is the lease on server i, if there is one. One that was lost has no place any more.
