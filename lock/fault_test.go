@@ -163,6 +163,41 @@ func giveUp(t *testing.T, l, other *lock.Locker) {
 	})
 }
 
+// The work has been done, and Redis does not answer when the lock is given back. Catches an
+// error by which the caller takes it for work that has not been done, and does it again.
+func TestAnUnlockThatIsNotConfirmedDoesNotFailTheWork(t *testing.T) {
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	var log redistest.Log
+	l := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute, Logger: log.Logger()})
+	other := open(t, s.Client(t), lock.Options{})
+	unlock(t, must(t)(l.Lock(t.Context(), "a")))
+	brief := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	if err := l.Do(brief(), "a", func(context.Context, *lock.Lease) error { p.Blackhole(true); return nil }); err != nil {
+		t.Errorf("Do: %v", err)
+	}
+	log.Await(t, "an Unlock was not confirmed")
+	p.Heal()
+	unlock(t, must(t)(other.Lock(t.Context(), "a")))
+	ran, err := l.Once(brief(), "a", time.Minute, func(context.Context) error { p.Blackhole(true); return nil })
+	if !ran || !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Once: %v, %v", ran, err)
+	}
+	p.Heal()
+	if ran, err := other.Once(t.Context(), "a", time.Minute, nil); ran || err != nil {
+		t.Errorf("Once, when Redis is back: %v, %v", ran, err)
+	}
+	failed := errors.New("it has failed")
+	if _, err := l.Once(brief(), "b", time.Minute, func(context.Context) error { p.Blackhole(true); return failed }); !errors.Is(err, failed) || errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Once whose work fails: %v", err)
+	}
+	p.Heal()
+}
+
 // A caller that gives up while Redis is granting it the lock must not keep it.
 func TestALockGrantedToNobodyIsGivenBack(t *testing.T) {
 	s := redistest.Start(t)

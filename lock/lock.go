@@ -65,8 +65,10 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lease, error) {
 // Do runs fn while it holds the lock name, and gives the lock back when fn has
 // returned, panicked or called runtime.Goexit. It returns fn's error, joined with
 // an error that matches ErrLost if the lease was lost while fn ran: then another holder
-// may have run at the same time. If the lock cannot be taken, fn does not run and the
-// errors are those of Lock.
+// may have run at the same time; or with ErrNotHeld if fn has given the lease back itself.
+// If the lock cannot be taken, fn does not run and the errors are those of Lock. So
+// ErrUnavailable says that fn has not run: an Unlock that Redis does not confirm is logged,
+// goes on in the background, and is no error.
 //
 // The context of fn is that of the lease, and ends with ctx too. When ctx has ended,
 // the lease is renewed for the length of one lease more, so that fn can unwind under it.
@@ -93,7 +95,10 @@ func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Cont
 		if err != nil || !returned {
 			keep = 0
 		}
-		if failure := s.unlock(ctx, keep); failure != nil {
+		failure := s.unlock(ctx, keep)
+		if keep == 0 && errors.Is(failure, ErrUnavailable) {
+			s.locker.logUnlock(s.acq.grants[0], failure) // it must not look as if fn had not run
+		} else if failure != nil {
 			err = errors.Join(err, failure)
 		}
 	}()

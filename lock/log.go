@@ -17,6 +17,10 @@ func (w *watchdog) logFailure(g *grant, err error, remaining time.Duration) {
 	w.log.To(g.o.Logger).Warn("a renewal failed and is tried again", logonce.Name("name", g.name), "error", err, "remaining", remaining)
 }
 
+func (l *locker) logUnlock(g *grant, err error) {
+	l.log.To(g.o.Logger).Warn("an Unlock was not confirmed and goes on in the background", logonce.Name("name", g.name), "error", err)
+}
+
 // logNoMessages says that grants are not heard, which costs nothing but time.
 func (l *locker) logNoMessages(logger *slog.Logger) {
 	l.log.To(logger).Warn("no messages from Redis, waiters poll every 250ms")

@@ -20,7 +20,9 @@ const maxKeep = 366 * 24 * time.Hour
 // time: across crashes fn runs at least once, so its effect should be fenced or
 // idempotent.
 //
-// Errors without ran are those of Lock. Once is independent of Lock(name).
+// Errors without ran are those of Lock. If ran is true and the error matches ErrUnavailable,
+// fn has succeeded, and Redis has not confirmed that the work is done: the next caller may run
+// it again. Once is independent of Lock(name).
 func (l *Locker) Once(ctx context.Context, name string, keep time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {
 	if keep < time.Millisecond || keep > maxKeep {
 		return false, badConfig("keep must be from 1ms to %v, got %v", maxKeep, keep)
