@@ -56,9 +56,9 @@
 // week after the last process has used the filter. A filter of 10 M ids at 1 % takes
 // 12 MB in Redis and in each process, and twice as much in Redis while a snapshot is written
 // and in a process that rebuilds or loads one. An
-// entry of the log takes about 40 bytes. The log holds what was added in the last
-// minute, or in MaxTransaction if that is longer, and up to 131,072 entries more, or as
-// much memory as the snapshot if that is more.
+// entry of the log takes about 40 bytes. The log holds what was added in the last 71 s, or in
+// MaxTransaction and 11 s if that is longer, and up to 131,072 entries more, or as much memory
+// as the snapshot if that is more.
 //
 // # What is not promised
 //
@@ -245,7 +245,7 @@ func (f *Filter) Remove(_ context.Context, ids ...string) error {
 // lost, waits until the filter's log is as old as twice MaxLag and three seconds, by default 5 s
 // (or MaxTransaction if that is less), so that every process can add again what it
 // had added to the filter before; one whose log was cut off waits until it reaches back
-// MaxTransaction. Rebuild logs at Info at once that it waits, and how long. Rebuild returns
+// MaxTransaction and a second. Rebuild logs at Info at once that it waits, and how long. Rebuild returns
 // ErrUnavailable if Redis does not answer when it is needed, or loses the filter during the
 // Rebuild. When Rebuild has returned nil, this process answers from the result, unless
 // Redis has failed since.

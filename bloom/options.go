@@ -147,14 +147,34 @@ func (o Options) checkSize() error {
 // waiting for less than a millisecond.
 const addChunk = 256
 
-// retention is how long a shared filter keeps what was added: Redis in its log, and a process
-// for the case that Redis loses it.
-func (o Options) retention() time.Duration { return max(o.MaxTransaction, time.Minute) }
+// back is how far in the log a Rebuild begins before its scan. A row may commit MaxTransaction
+// after its Add has returned, and that may be callTimeout after the log had the id.
+func (o Options) back() time.Duration {
+	if o.MaxTransaction < 0 {
+		return 0
+	}
+	return later(o.MaxTransaction, callTimeout)
+}
+
+// retention is how long a process keeps what it has added, for the case that Redis loses it.
+func (o Options) retention() time.Duration { return max(o.back(), time.Minute) }
+
+// logRetention is how long the log keeps an entry. A Rebuild needs the entry that it begins at
+// until it has read the log for the first time. It may be without an answer until its lease ends.
+func (o Options) logRetention() time.Duration { return later(o.retention(), leaseLife) }
+
+// later is d and more, or for ever.
+func later(d, more time.Duration) time.Duration {
+	if d > math.MaxInt64-more {
+		return math.MaxInt64
+	}
+	return d + more
+}
 
 // settle is how old a log must be before a Rebuild trusts it to hold what processes had
 // added to a filter that Redis has lost. By then a process has read the log in vain,
 // which it does four times in MaxLag, has asked for the new record and has added again what it
 // had added, even if each of these three calls takes as long as a call may.
 func (o Options) settle() time.Duration {
-	return min(2*o.MaxLag+3*callTimeout, max(o.MaxTransaction, 0))
+	return min(2*o.MaxLag+3*callTimeout, o.back())
 }

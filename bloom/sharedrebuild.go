@@ -14,7 +14,7 @@ import (
 
 // A sharedRebuild is one Rebuild of a shared filter.
 //
-//	begin   makes a table, and finds the entry of the log to read from, MaxTransaction back
+//	begin   makes a table, and finds the entry of the log to read from, Options.back ago
 //	scan    puts all ids into it; meanwhile keepLease reads the log into it
 //	save    writes it to Redis as the snapshot that includes the log up to the newest entry
 //	        that was read, and puts it in use
@@ -157,16 +157,16 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 // begin finds where in the log to begin, and how long to wait before the scan: the row of an
 // add that is not in the log may still be uncommitted.
 //
-// A log that does not reach back MaxTransaction has lost what was before it. If it is
+// A log that does not reach back so far has lost what was before it. If it is
 // there from its beginning, the filter is new, or Redis has lost everything. Every process
 // that still follows the filter then notices, and adds again what it has added lately, so the
-// scan can begin when all of them have had time to do so. Otherwise the wait is MaxTransaction.
+// scan can begin when all of them have had time to do so. Otherwise it waits until the log is long enough.
 func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
 	s := r.filter
 	shape := s.ownShape
 	shape.seed = newSeed()
 	r.next = newTable(shape, r.record.key, s.o.MaxFalsePositiveRate, false)
-	back := max(s.o.MaxTransaction, 0)
+	back := s.o.back()
 	reply, err := s.store.eval(ctx, logStartScript, []string{s.store.names.Log()}, back.Milliseconds()).List()
 	if err != nil {
 		return 0, err

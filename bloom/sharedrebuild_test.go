@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"runtime"
@@ -387,5 +388,41 @@ func TestASharedFilterWorksOnACluster(t *testing.T) {
 	rebuild(t, b, 0, 10_000)
 	if n := missing(b, 0, 10_000); n > 0 || missing(b, 1e6, 1e6+1000) == 0 {
 		t.Errorf("%d denied", n)
+	}
+}
+
+// Other processes add to a log that has no snapshot, so each Add shortens it. The entry at which a
+// Rebuild begins stays until it has read the log, or no Rebuild of a busy filter ever succeeds.
+func TestTheFirstRebuildOfABusyFilterSucceeds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb, p := s.Client(t), redistest.Proxy(t, s.Addr())
+	minute := func(o *bloom.Options) { o.MaxTransaction, o.Capacity = time.Minute, 200_000 }
+	busy, f := open(t, s.Client(t), minute), open(t, p.Client(t), minute)
+	begun, entry := time.Now().UnixMilli(), ""
+	pipe := rdb.TxPipeline()
+	pipe.Del(t.Context(), names.Log())
+	for age := int64(63_000); age >= 0; age-- {
+		entry = fmt.Sprintf("%d-%d", begun-age, 63_001-age)
+		pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: names.Log(), ID: entry, Values: []string{"h", "0123456789abcdef"}})
+	}
+	pipe.HSet(t.Context(), names.Record(), "last", entry)
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 30*time.Second, "it follows the long log", func() bool { return f.Add(t.Context(), "x") == nil })
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var adding sync.WaitGroup
+	adding.Go(func() {
+		for ctx.Err() == nil {
+			_ = busy.Add(ctx, "y")
+		}
+	})
+	defer adding.Wait()
+	defer cancel()
+	p.Delay(20 * time.Millisecond)
+	if err := f.Rebuild(t.Context(), numbered(0, 100)); err != nil {
+		t.Error(err)
 	}
 }

@@ -185,7 +185,7 @@ func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next sna
 	}
 	reply, err := s.eval(ctx, switchScript, []string{s.names.Record(), s.names.Log(), l.name, s.names.Pieces(next.pieces), s.names.Pieces(old)},
 		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, ofRebuild, life.Milliseconds(),
-		s.o.retention().Milliseconds(), s.names.Channel(), s.self, next.at.hash).List()
+		s.o.logRetention().Milliseconds(), s.names.Channel(), s.self, next.at.hash).List()
 	if err != nil {
 		return "", err
 	}
