@@ -129,7 +129,7 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 	if err != nil {
 		return "", err
 	}
-	s.feed(r.next)
+	s.feed(r.record, r.next)
 	defer s.starve(r.next)
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -157,10 +157,10 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 // begin finds where in the log to begin, and how long to wait before the scan: the row of an
 // add that is not in the log may still be uncommitted.
 //
-// A log that does not reach back so far has lost what was before it. If it is
+// A log that does not reach back as far as Options.back has lost what was before it. If it is
 // there from its beginning, the filter is new, or Redis has lost everything. Every process
 // that still follows the filter then notices, and adds again what it has added lately, so the
-// scan can begin when all of them have had time to do so. Otherwise it waits until the log is long enough.
+// scan can begin when all of them have had time to do so. Otherwise the wait is Options.back.
 func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
 	s := r.filter
 	shape := s.ownShape

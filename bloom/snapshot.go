@@ -142,12 +142,8 @@ func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 		}
 	}
 
-	// From here on what this process adds or reads goes into t. The log brings the rest, but
-	// for adds of this process that Redis has lost and nobody has noticed yet.
-	s.feed(t)
+	s.feed(rec, t)
 	defer s.starve(t)
-	own, _ := s.recent.take()
-	t.addAll(rec.key.appendSums(nil, own))
 	inUse, _, begun, err := s.readLog(ctx, rec, snap.at, func(part logPart) error {
 		t.addAll(part.hashes)
 		return nil
@@ -224,11 +220,14 @@ func (s *shared) giveUpAfter() uint64 {
 	return 1 << 53
 }
 
-// feed puts a table among those into which this process's adds and the log go.
-func (s *shared) feed(t *table) {
+// feed puts a table among those into which this process's adds and the log go. It gets what this
+// process has added lately at once: Redis may have lost that, and nobody has noticed yet.
+func (s *shared) feed(rec *record, t *table) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.fed = append(s.fed, t)
+	s.mu.Unlock()
+	own, _ := s.recent.take()
+	t.addAll(rec.key.appendSums(nil, own))
 }
 
 // starve ends feed, unless the table answers.
