@@ -204,6 +204,9 @@ func TestIfTheLoadFailsAnOlderValueIsServedMarked(t *testing.T) {
 			if s := c.Stats(); s.Stale != 3 || s.Errors != 3 {
 				r.Errorf("%+v", s)
 			}
+			if n := source.loads(1); n != 3 && r.redis != "real" { // one that is held for those with a fallback, and one for all
+				r.Errorf("%d loads", n)
+			}
 		}
 	})
 }

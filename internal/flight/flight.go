@@ -110,11 +110,11 @@ type Group[R any] struct {
 type side[R any] struct {
 	flights map[string]*Flight[R]
 	nested  map[string]*Flight[R] // those of nested callers
-	held    map[string]*heldError
+	held    map[string]*failures
 }
 
 func newSide[R any]() side[R] {
-	return side[R]{map[string]*Flight[R]{}, map[string]*Flight[R]{}, map[string]*heldError{}}
+	return side[R]{map[string]*Flight[R]{}, map[string]*Flight[R]{}, map[string]*failures{}}
 }
 
 // NewGroup makes a Group that holds an error for errorHold, give or take a fifth;

@@ -11,8 +11,8 @@ import (
 // or take a fifth.
 const MaxRetryAfter = time.Minute
 
-// maxHeld is how many errors are held at a time for longer than errorHold, or remembered: the
-// source may fail for each of a flood of keys.
+// maxHeld is for how many ids errors are held at a time for longer than errorHold, or remembered:
+// the source may fail for each of a flood of keys.
 const maxHeld = 10_000
 
 // maxBackOff is up to where the hold is doubled with each failure in a row, and for how long a
@@ -21,25 +21,40 @@ const maxBackOff = 4 * time.Second
 
 // A heldError is the error of a load that ended a short while ago.
 type heldError struct {
-	err error
-	// forFallback is true if the error answers those only who have a fallback. Others load: if a
-	// caller of the flight had one, it has been invalidated meanwhile; and if the load was
-	// refused, they may have more time.
-	forFallback bool
-	// refresh is true if the load was a refresh. Nobody waited for it, and it may have
-	// ended because another process refreshes: it stands in the way of the next refresh
-	// only.
-	refresh bool
-	before  *heldError // that of a refresh, which this one has pushed aside
-	over    bool       // its time has ended; it is there so that the next failure counts from it
-
-	failures int // of loads, in a row
+	err   error
+	until time.Time
 }
 
-// answers reports whether h is for a caller, who may have a fallback.
-func (h *heldError) answers(fallback bool) bool {
-	return !h.over && !h.refresh && (fallback || !h.forFallback)
+// failures are what is known of the loads of an id that have failed.
+type failures struct {
+	all heldError // for all callers
+	// fallbacks is for those only who have a fallback. Others load: if a caller of the flight
+	// had one, it has been invalidated meanwhile; and if the load was refused, they may have
+	// more time.
+	fallbacks heldError
+	// refreshes is of a refresh. Nobody waited for it, and it may have ended because another
+	// process refreshes: it stands in the way of the next refresh only.
+	refreshes heldError
+
+	inARow int
+	forget time.Time // when nothing of this counts any more
 }
+
+// answer is the error that is held now for a caller of id, who may have a fallback. nil: none is.
+// The caller holds Group.mu.
+func (s *side[R]) answer(id string, fallback bool) error {
+	h := s.held[id]
+	switch {
+	case h == nil:
+	case h.all.answers():
+		return h.all.err
+	case fallback && h.fallbacks.answers():
+		return h.fallbacks.err
+	}
+	return nil
+}
+
+func (h heldError) answers() bool { return time.Now().Before(h.until) }
 
 // Failed says that f ends with an error of its load, and not of something before it. If the id
 // goes on to fail, each failure is held for twice as long as the one before, up to
@@ -51,56 +66,56 @@ func (f *Flight[R]) Failed(retryAfter time.Duration) {
 	f.failed, f.retryAfter = true, retryAfter
 }
 
-// holdError holds the error of f's load, unless one is held already; that of a refresh gives
-// way for as long. The caller holds Group.mu.
+// holdError holds the error of f for those whom it is for. If one is held for them already, it
+// goes on, unless f's load has failed and asks for more time. The caller holds Group.mu.
 func (f *Flight[R]) holdError(err error, refused bool) {
-	g, held, id := f.group, f.side.held, f.ID
-	was := held[id]
-	if g.closed || f.apart || g.errorHold < 0 || was != nil && !was.over && (f.alone || !was.refresh) {
+	g, s, id, now := f.group, f.side, f.ID, time.Now()
+	if g.closed || f.apart || g.errorHold < 0 {
 		return
 	}
-	h := &heldError{err: err, forFallback: refused || f.fallback, refresh: f.alone}
-	if was != nil {
-		h.before, h.failures = was, was.failures
-		was.before = nil
+	h := s.held[id]
+	if h == nil {
+		h = &failures{}
+		s.held[id] = h
 	}
 	if f.failed {
-		h.failures++
+		h.inARow++
 	}
-	held[id] = h
-	time.AfterFunc(f.holdTime(h.failures), func() { f.side.end(g, id, h) })
+	held := &h.all
+	switch {
+	case f.alone:
+		held = &h.refreshes
+	case refused || f.fallback:
+		held = &h.fallbacks
+	}
+	until := now.Add(f.holdTime(h.inARow))
+	if now.Before(held.until) && (!f.failed || until.Before(held.until)) {
+		return
+	}
+	*held = heldError{err, until}
+	if h.inARow > 0 && len(s.held) <= maxHeld {
+		until = until.Add(maxBackOff)
+	}
+	if until.After(h.forget) {
+		h.forget = until
+		time.AfterFunc(until.Sub(now), func() { s.forget(g, id, h) })
+	}
 }
 
-// end ends the time of h. If loads of its id have failed, that is remembered for a while.
-func (s *side[R]) end(g *Group[R], id string, h *heldError) {
+// forget ends what is known of an id, unless something has failed meanwhile.
+func (s *side[R]) forget(g *Group[R], id string, h *failures) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch h.over = true; {
-	case s.held[id] != h:
-	case h.before != nil && !h.before.over:
-		s.held[id] = h.before
-		h.before.failures = h.failures
-	case h.failures > 0 && len(s.held) <= maxHeld && !g.closed:
-		time.AfterFunc(maxBackOff, func() {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if s.held[id] == h {
-				delete(s.held, id)
-			}
-		})
-	default:
+	if s.held[id] == h && !time.Now().Before(h.forget) {
 		delete(s.held, id)
 	}
 }
 
-// succeeded ends what is remembered of failures of f's id. The caller holds Group.mu.
+// succeeded ends the row of failures of f's id. What answers not all goes on to. The caller
+// holds Group.mu.
 func (f *Flight[R]) succeeded() {
-	switch h := f.side.held[f.ID]; {
-	case h == nil:
-	case h.over:
-		delete(f.side.held, f.ID)
-	default: // it answers not all, and goes on to
-		h.failures = 0
+	if h := f.side.held[f.ID]; h != nil {
+		h.inARow = 0
 	}
 }
 

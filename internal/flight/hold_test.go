@@ -471,3 +471,57 @@ func TestASuccessBesideAHeldErrorEndsTheRowOfFailures(t *testing.T) {
 		}
 	})
 }
+
+// The same while an error is held for callers with a fallback, which answers nobody else. Catches
+// that all the others load back to back until that one has ended, however long the source asks for.
+func TestAnErrorForAllIsHeldBesideOneForCallersWithAFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		fresh := func() *run { return &run{} }
+		answer := func(fallback bool) (c flight.Caller[string], err error) {
+			c, _, err = g.JoinIn(t.Context(), "id", false, fallback, fresh)
+			return c, err
+		}
+		with, err := answer(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with.Flight.Failed(10 * time.Second)
+		with.Flight.Finish("", io.ErrUnexpectedEOF, nil)
+		without, err := answer(false)
+		if err != nil {
+			t.Fatal("the error is for a caller without a fallback")
+		}
+		without.Flight.Failed(0)
+		without.Flight.Finish("", io.EOF, nil)
+		if _, err := answer(false); !errors.Is(err, io.EOF) {
+			t.Errorf("without a fallback: got %v, want the held error", err)
+		}
+		time.Sleep(2 * errorHold * 121 / 100) // it was the second failure in a row
+		if c, err := answer(false); err != nil {
+			t.Errorf("without a fallback, after the hold: %v", err)
+		} else {
+			c.Flight.Decide()
+			c.Flight.Finish("v", nil, nil)
+		}
+		time.Sleep(10*time.Second - 2*errorHold*121/100 - time.Millisecond)
+		if _, err := answer(true); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("with a fallback: got %v, want the error that is held for longer", err)
+		}
+	})
+}
+
+// An error that is held for a moment does not hide how long the source asks to be left alone.
+func TestWhatASourceAsksForIsHeldThoughAnErrorIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup[string](errorHold)
+		load, refresh := join(t, g, opened), g.Alone("id")
+		load.Flight.Refuse(io.EOF)
+		refresh.Failed(10 * time.Second)
+		refresh.Finish("", io.EOF, nil)
+		time.Sleep(9 * time.Second)
+		if g.Alone("id") != nil {
+			t.Error("a refresh begins before the source allows it")
+		}
+	})
+}

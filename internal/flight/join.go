@@ -32,8 +32,8 @@ func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool,
 	among := g.flightsOf(ctx, s)
 	f := among[id]
 	if f == nil {
-		if h := s.held[id]; h != nil && h.answers(fallback) {
-			return c, false, h.err
+		if err := s.answer(id, fallback); err != nil {
+			return c, false, err
 		}
 		f, opened = g.open(id, s, among, room()), true
 	}
@@ -97,7 +97,7 @@ func (g *Group[R]) begin(id string, s *side[R], f *Flight[R]) *Flight[R] {
 func (g *Group[R]) Alone(id string) *Flight[R] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.plain.held[id]; g.closed || g.alone[id] || h != nil && !h.over {
+	if h := g.plain.held[id]; g.closed || g.alone[id] || h != nil && h.refreshes.answers() || g.plain.answer(id, true) != nil {
 		return nil
 	}
 	g.alone[id] = true

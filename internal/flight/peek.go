@@ -5,11 +5,8 @@ package flight
 func (g *Group[R]) Peek(id string) (running bool, held error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.plain.held[id]; h != nil && h.answers(true) {
-		held = h.err
-	}
 	for _, s := range []*side[R]{&g.plain, &g.strict} {
 		running = running || s.flights[id] != nil || s.nested[id] != nil
 	}
-	return running, held
+	return running, g.plain.answer(id, true)
 }
