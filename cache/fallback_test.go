@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -78,6 +79,30 @@ func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 		}
 		if s := c.Stats(); s.Stale != 3 || s.Fallbacks != 3 {
 			r.Errorf("%+v", s)
+		}
+	})
+}
+
+// The load goes on behind an old value, also if it has to wait for its turn. When the caller
+// who took the old value counted as gone, the queue dropped the load, and so each time: a busy
+// source never gave such a key a new value.
+func TestALoadThatWaitsForItsTurnGoesOnAfterSoftTimeout(t *testing.T) {
+	inCells(t, withRedis, func(r *rig) {
+		source, c := oldAndSlow(r, time.Second, func(o *cache.Options) {
+			o.SoftTimeout = 200 * time.Millisecond
+			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, Timeout: 10 * time.Second}))
+		})
+		source.put(2, "v1")
+		busy := c.getting(r.ctx, 2)
+		synctest.Wait()
+		c.gives(r, 1, "v1")
+		time.Sleep(3 * time.Second)
+		if n := source.loads(1); n != 2 {
+			r.Errorf("%d loads", n)
+		}
+		c.gives(r, 1, "v2")
+		if got := <-busy; got.err != nil {
+			r.Error(got.err)
 		}
 	})
 }

@@ -177,7 +177,9 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 				defer a.stop()
 			}
 			if result, ended, err := f.wait(ctx, a, p); ended {
-				f.leave(number)
+				if ctx.Err() != nil { // else it has its fallback, and the load goes on for those who come
+					f.leave(number)
+				}
 				return result, number == 1, err
 			}
 		}
