@@ -133,3 +133,72 @@ func TestAReplacedConnectionIsClosed(t *testing.T) {
 		}
 	})
 }
+
+// The connection is reset and the server's host takes no new ones, so go-redis dials until
+// its DialTimeout, and a dialler of the user's for longer. Meanwhile messages are lost.
+//
+// Catches a link that stays live until the dialler has given up.
+func TestALinkIsNotLiveWhileItsConnectionIsDialled(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, _, cut := fragile(t, m)
+		var hangs atomic.Bool
+		up := make(chan struct{})
+		dial := rdb.Options().Dialer
+		rdb.Options().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if hangs.Load() {
+				<-up
+			}
+			return dial(ctx, network, addr)
+		}
+		h := open(t, rdb)
+		l, _ := listen(t, h, "news")
+		l.await(10*time.Second, 1, "live")
+		dead := make(chan time.Time, 10)
+		h.Subscribe("news", redisconn.Subscriber{Live: func(live bool) {
+			if !live {
+				dead <- time.Now()
+			}
+		}})
+		time.Sleep(1500 * time.Millisecond)
+		hangs.Store(true)
+		cut()
+		began := time.Now()
+		select { // no await: the bubble's time stands still while the old PubSub's mutex is waited for
+		case at := <-dead:
+			if took := at.Sub(began); took > 3*time.Second {
+				t.Errorf("it was live for %v after its connection had ended", took)
+			}
+		case <-time.After(30 * time.Second):
+			t.Error("it is live 30s after its connection has ended")
+		}
+		hangs.Store(false)
+		close(up)
+		l.await(10*time.Second, 2, "live")
+	})
+}
+
+// To subscribe on a connection that go-redis is replacing takes as long as that.
+//
+// Catches heartbeats that wait for it: the next connection gets none, and is not live either.
+func TestASubscriptionThatHangsDoesNotEndTheHeartbeats(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var hangs atomic.Bool
+	up := make(chan struct{})
+	h := open(t, s.Client(t, func(o *redis.Options) {
+		o.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
+			if hangs.CompareAndSwap(true, false) {
+				<-up
+			}
+			return net.Dial(network, addr)
+		}
+	}))
+	t.Cleanup(func() { close(up) })
+	l, _ := listen(t, h, "news")
+	l.await(30*time.Second, 1, "live")
+	hangs.Store(true)
+	do(t, s, "CLIENT", "KILL", "TYPE", "pubsub")
+	redistest.Eventually(t, 30*time.Second, "the link connects again", func() bool { return !hangs.Load() })
+	more, _ := listen(t, h, "more")
+	more.await(20*time.Second, 1, "live")
+}

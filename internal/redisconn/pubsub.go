@@ -25,6 +25,11 @@ import (
 // disappear, does not tell its reader of a gap, and drops messages to a slow
 // reader.
 //
+// Before a PubSub returns the error of a connection that has ended, it opens another one and
+// holds its mutex meanwhile. If the server's host is gone, that takes as long as the dialler
+// likes. So nothing that decides whether the link is live calls a PubSub: one goroutine
+// receives, and another waits for it and for the end of the silence.
+//
 // On a cluster a message crosses the bus to all nodes. Sharded pub/sub (SPUBLISH) avoids
 // that and costs each process a connection to every master in place of one. With all
 // processes hearing all messages that is no gain: on three masters with a replica each,
@@ -178,8 +183,10 @@ func (l *Link) listen(ctx context.Context) {
 // follow opens a connection and delivers its messages, until it fails or stays
 // silent. It reports whether anything was heard.
 func (l *Link) follow(ctx context.Context) (heard bool, err error) {
-	conn := l.rdb.Subscribe(ctx) // opens no connection yet
-	defer conn.Close()
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()               // ends an attempt of conn to connect again, if the client's dialler heeds it
+	conn := l.rdb.Subscribe(own) // opens no connection yet
+	defer l.drop(conn)
 
 	l.mu.Lock()
 	if ctx.Err() != nil { // Close has passed by and would not see this connection
@@ -198,33 +205,61 @@ func (l *Link) follow(ctx context.Context) (heard bool, err error) {
 		l.mu.Unlock()
 	}()
 
-	if err := conn.Subscribe(ctx, channels...); err != nil {
+	if err := conn.Subscribe(own, channels...); err != nil {
 		return false, err
 	}
-	beat := time.Now()
-	for { // other messages may come on while the heartbeat does not
-		left := maxSilence - time.Since(beat)
-		if left <= 0 {
+	received := make(chan any)
+	ended := l.run(func() error { return receive(own, conn, received) })
+	silence := time.NewTimer(maxSilence)
+	defer silence.Stop()
+	for {
+		select {
+		case <-silence.C: // other messages may come on while the heartbeat does not
 			return heard, errSilent
-		}
-		news, err := conn.ReceiveTimeout(ctx, left)
-		if err != nil {
+		case err := <-ended:
 			return heard, err
-		}
-		heard = true
-		switch news := news.(type) {
-		case *redis.Subscription:
-			l.subscribed(news)
-		case *redis.Message:
-			if news.Channel == l.self {
-				beat = time.Now()
-				l.setLive(true)
-			} else {
-				l.deliver(news)
+		case news := <-received:
+			heard = true
+			switch news := news.(type) {
+			case *redis.Subscription:
+				l.subscribed(news)
+			case *redis.Message:
+				if news.Channel == l.self {
+					silence.Reset(maxSilence)
+					l.setLive(true)
+				} else {
+					l.deliver(news)
+				}
 			}
 		}
 	}
 }
+
+// receive passes on what conn receives, until it fails or ctx ends.
+func receive(ctx context.Context, conn *redis.PubSub, to chan<- any) error {
+	for {
+		news, err := conn.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case to <- news:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// run runs fn, which calls a PubSub, on a goroutine that Close waits for. A hook of the
+// user's may panic while a connection is opened.
+func (l *Link) run(fn func() error) <-chan error {
+	ended := make(chan error, 1)
+	l.done.Go(func() { contain.Call(fn, func(err error) { ended <- err }) })
+	return ended
+}
+
+// drop closes a connection and does not wait for that.
+func (l *Link) drop(conn *redis.PubSub) { l.run(conn.Close) }
 
 func (l *Link) subscribed(news *redis.Subscription) {
 	if news.Kind != "subscribe" {
@@ -339,7 +374,7 @@ func (l *Link) apply(ctx context.Context) {
 	if conn == nil {
 		return
 	}
-	err := <-contain.Go(func() (err error) { // as in listen
+	applied := l.run(func() (err error) {
 		if len(wanted) > 0 {
 			err = conn.Subscribe(ctx, wanted...)
 		}
@@ -348,7 +383,12 @@ func (l *Link) apply(ctx context.Context) {
 		}
 		return err
 	})
-	if err != nil {
-		_ = conn.Close() // the next connection starts from subs
+	select {
+	case err := <-applied:
+		if err == nil {
+			return
+		}
+	case <-time.After(beatEvery): // it connects again; the heartbeats must go on
 	}
+	l.drop(conn) // the next connection starts from subs
 }
