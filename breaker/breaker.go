@@ -47,7 +47,7 @@
 // The limit begins at a quarter of MaxConcurrent, but at 8 if that is less, and within its bounds. It
 // moves only while calls wait for it. It is tried once in 50 to 100 times as long as a function takes (half of that if
 // that is over 100 ms), and once a second at most: the limit of a source whose functions take a second is found in minutes. Functions that fail or
-// are cancelled say nothing; one that makes a batch of queries is one function, and weighs by the logarithm of
+// are cancelled say nothing if they are quicker than the average; slower ones were cut off, and count as ones that hang. One that makes a batch of queries is one function, and weighs by the logarithm of
 // what it took. Processes need clocks that agree to 15 ms, and some three places each: the source of
 // more processes than that needs a pooler. Stats has the limit of now.
 //

@@ -18,6 +18,7 @@ type world struct {
 	knee, slow func(second float64) float64
 	work       func(*rand.Rand) float64 // seconds of a query that is alone
 	pauses     bool                     // it stands still for 200 ms of each 10 s
+	cut        float64                  // seconds after which a query is given up; 0: never
 	processes  int
 	apart      float64 // seconds from the start of one process to that of the next, on average
 	skew       float64 // seconds by which clocks are wrong at most
@@ -96,6 +97,16 @@ func (r *run) fill(process int) {
 	}
 }
 
+// giveUp ends the queries that have taken too long.
+func (r *run) giveUp() {
+	late := func(q query) bool { return r.cut > 0 && r.now-q.began >= r.cut }
+	for i := slices.IndexFunc(r.running, late); i >= 0; i = slices.IndexFunc(r.running, late) {
+		q := heap.Remove(&r.running, i).(query)
+		r.taken[q.process]--
+		r.limiters[q.process].ended(q.member, time.Duration((r.now-q.began)*float64(time.Second)), false)
+	}
+}
+
 // end ends the query that is due.
 func (r *run) end() {
 	q := heap.Pop(&r.running).(query)
@@ -137,6 +148,7 @@ func (w world) simulate(seed uint64, start func(process int) limiter) result {
 			continue
 		}
 		r.now, r.own = next, r.own+step*speed
+		r.giveUp()
 		for i := range starts {
 			if r.limiters[i] == nil && r.now >= starts[i] {
 				r.limiters[i] = start(i)

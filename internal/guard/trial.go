@@ -49,6 +49,7 @@ type trial struct {
 // A group is the functions that began in one part of a trial.
 type group struct {
 	begun, ended int
+	cut          int     // of those that ended, how many did not succeed
 	sum, squares float64 // of the logarithms of what those took that have ended
 }
 
@@ -108,20 +109,27 @@ func (t *trial) begun(now time.Time, running int) (member uint32) {
 	return t.number<<2 | member + 1
 }
 
-// ended notes that a function has ended, which began as a member and took so long. One that
-// failed says nothing.
+// ended notes that a function has ended, which began as a member and took so long. One that did
+// not succeed says nothing if it was quick. If it took longer than functions do on average it was
+// cut off, by its caller's deadline or the source's own, and counts as one that still runs: to
+// take it for as long as it took would make all that are cut off equal, with half of the places too.
 func (t *trial) ended(member uint32, took time.Duration, says bool) {
 	of := &group{}
 	if member != 0 && member>>2 == t.number&(1<<30-1) {
 		of = &t.groups[member&3-1]
 	}
-	if !says {
+	log := math.Log(max(took, time.Microsecond).Seconds())
+	switch {
+	case says:
+		t.samples = min(t.samples+1, known)
+		t.logs += (log - t.logs) / float64(t.samples)
+	case log > t.logs:
+		of.cut++
+		log = t.longest()
+	default:
 		of.begun--
 		return
 	}
-	log := math.Log(max(took, time.Microsecond).Seconds())
-	t.samples = min(t.samples+1, known)
-	t.logs += (log - t.logs) / float64(t.samples)
 	log = min(log, t.longest())
 	of.ended++
 	of.sum += log
@@ -167,7 +175,7 @@ func (t *trial) judge() {
 	switch {
 	case t.half() == int(t.limit): // nothing could be taken away
 		t.slower, t.doubt = 0, 0.25
-	case full.begun < 2 || half.begun == 0:
+	case full.begun < 2 || half.begun == half.cut: // cut off alike are not as fast
 		return
 	default:
 		t.weigh(full, half)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -112,6 +113,39 @@ func TestTheLimitIsBackTenSecondsAfterASlowMinute(t *testing.T) {
 	}
 }
 
+// Queries end after 300 ms, by the database's statement_timeout or their callers' deadlines. Its knee falls from
+// 20 to 8: of 20 queries most are cut off, and of 10 none. Catches a limit that waits for those that succeed to be
+// slow. Where half of them is too much too, nothing can be learnt, and nothing must be: catches a limit that takes
+// two groups that are cut off alike for two that are as fast.
+func TestTheLimitFallsWhereSlowQueriesAreCutOff(t *testing.T) {
+	for _, test := range []struct{ knee, limit float64 }{{8, 12}, {1, 26}} {
+		for seed := range uint64(3) {
+			w := source("cut off", 20, 1)
+			w.knee, w.cut = during(test.knee, 20), 0.3
+			w.work = func(r *rand.Rand) float64 { return 0.1 * (0.95 + r.Float64()/10) }
+			got := w.simulate(seed, adapting(2, 64))
+			if most := slices.Max(got.limit[90:120]); float64(most) > test.limit {
+				t.Errorf("knee %v: half a minute after it has fallen the limit is %d, want %v at most: %v", test.knee, most, test.limit, got.limit)
+			}
+		}
+	}
+}
+
+// The same with queries of which some take three times as long as others, and of which therefore some succeed at
+// any limit. Catches queries that count for no more than they took before they were cut off: the limit rises to its end.
+func TestTheLimitFallsWhereSomeQueriesAreCutOff(t *testing.T) {
+	for _, cut := range []float64{0.25, 0.3, 0.5} {
+		for seed := range uint64(10) {
+			w := source("some cut off", 20, 1)
+			w.knee, w.cut, w.work = during(8, 20), cut, lognormal(0.1)
+			got, best := w.simulate(seed, adapting(2, 64)), w.simulate(seed, always(8))
+			if got.minute < 0.8*best.minute {
+				t.Errorf("given up after %v s: %.0f queries in the narrow minute, and %.0f with a limit that is right: limits %v", cut, got.minute, best.minute, got.limit)
+			}
+		}
+	}
+}
+
 // One query in ten takes ten times as long, and the database stands still for 200 ms of each 10 s,
 // but would bear any number. Catches a limit that takes every difference for a verdict.
 func TestNoiseDoesNotLowerTheLimit(t *testing.T) {
@@ -215,7 +249,7 @@ func TestABreakerAdaptsItsLimit(t *testing.T) {
 	})
 }
 
-// Errors may be quick and cancelled calls are as long as their callers like. Catches verdicts by them.
+// Errors may be quick and cancelled calls are as long as their callers like. Catches trials that are timed by them.
 func TestWhatFailsIsNotWeighed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := New(Options{MinConcurrent: 2, MaxConcurrent: 16, FailureRatio: -1, IsFailure: func(err error) bool { return err == errDown }})
