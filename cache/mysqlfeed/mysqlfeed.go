@@ -242,24 +242,24 @@ func (f *Feed) failure(ctx context.Context, what string, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return fmt.Errorf("mysqlfeed: %s: %w", what, ended)
 	}
-	text := err.Error()
-	switch {
-	case has(text, "1236") && has(text, "same server_uuid/server_id", "same server_id"):
-		return fmt.Errorf("mysqlfeed: %s: %s; somebody else reads with server id %d: give each reader an Options.ServerID of its own", what, text, f.o.ServerID)
-	case has(text, "1236") && !has(text, "max_allowed_packet"):
-		return fmt.Errorf("mysqlfeed: %s: %s: %w", what, text, feed.ErrPositionLost)
-	case has(text, "1227", "1142", "1044", "1045") && has(text, "denied") && !has(what, "connecting"):
-		user := strings.ReplaceAll(f.o.User, "'", "''")
-		return fmt.Errorf("mysqlfeed: %s: %s; let an administrator run: GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '%s'@'%%'; and GRANT SELECT on the tables", what, text, user)
+	var server *mysql.MyError
+	if !errors.As(err, &server) {
+		return fmt.Errorf("mysqlfeed: %s: %v", what, err)
 	}
-	return fmt.Errorf("mysqlfeed: %s: %s", what, text)
-}
-
-func has(text string, parts ...string) bool {
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			return true
+	switch server.Code {
+	case mysql.ER_MASTER_FATAL_ERROR_READING_BINLOG:
+		switch {
+		case strings.Contains(server.Message, "same server_"): // server_uuid/server_id in MySQL
+			return fmt.Errorf("mysqlfeed: %s: %v; somebody else reads with server id %d: give each reader an Options.ServerID of its own", what, err, f.o.ServerID)
+		case !strings.Contains(server.Message, "max_allowed_packet"):
+			return fmt.Errorf("mysqlfeed: %s: %v: %w", what, err, feed.ErrPositionLost)
 		}
+	case mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR, mysql.ER_TABLEACCESS_DENIED_ERROR, mysql.ER_DBACCESS_DENIED_ERROR, mysql.ER_ACCESS_DENIED_ERROR:
+		if strings.HasPrefix(what, "connecting") { // the password
+			break
+		}
+		user := strings.ReplaceAll(f.o.User, "'", "''")
+		return fmt.Errorf("mysqlfeed: %s: %v; let an administrator run: GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '%s'@'%%'; and GRANT SELECT on the tables", what, err, user)
 	}
-	return false
+	return fmt.Errorf("mysqlfeed: %s: %v", what, err)
 }

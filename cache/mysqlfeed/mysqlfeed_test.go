@@ -338,6 +338,19 @@ func (r *rig) logs() (n int) {
 	return n
 }
 
+// Catches a look for 1236 in the whole text: a server that is down would clear all caches.
+func TestANumberInAnErrorIsNotItsCode(t *testing.T) {
+	f := &Feed{}
+	if err := f.failure(t.Context(), "reading", errors.New("dial tcp 10.0.0.1:31236: connect: connection refused")); errors.Is(err, feed.ErrPositionLost) {
+		t.Error(err)
+	}
+	denied := &mysql.MyError{Code: mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR, Message: "Access denied for connection 1236"}
+	feedtest.WantError(t, f.failure(t.Context(), "reading", denied), "GRANT REPLICATION SLAVE")
+	if err := f.failure(t.Context(), "reading", fmt.Errorf("a: %w", &mysql.MyError{Code: 1236, Message: "purged"})); !errors.Is(err, feed.ErrPositionLost) {
+		t.Error(err)
+	}
+}
+
 func TestAPositionIsReadBack(t *testing.T) {
 	for _, text := range []string{"mariadb ", "mariadb 0-1-5", "mariadb 0-1-5,7-2-9", "mysql 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:7"} {
 		p, err := parsePosition(feed.Position{Text: text, Order: 7})
