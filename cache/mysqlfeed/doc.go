@@ -30,11 +30,13 @@
 //
 // A statement that changes a table in a way which the log does not tell row by row comes as
 // [feed.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
-// TABLE, statements of a session that has set binlog_format to STATEMENT, rows of one that has
-// set binlog_row_image, and XA COMMIT, of all tables. In MariaDB so do the rows that an ON DELETE
-// CASCADE may have changed; MySQL does not tell them, so Open refuses such a table.
+// TABLE, and rows of a session that has set binlog_row_image. XA COMMIT, and a statement of a
+// session that has set binlog_format to STATEMENT, is a change of all tables, since views,
+// triggers and functions hide which. In MariaDB the rows that an ON DELETE CASCADE may have changed
+// come so too; MySQL does not tell them, so Open refuses such a table.
 //
 // # What it cannot tell
 //
-// Changes of sessions with sql_log_bin = 0.
+// Changes of sessions with sql_log_bin = 0. Transactions whose global id has a tag, as MySQL has
+// them since 8.3, end the stream with an error.
 package mysqlfeed

@@ -7,7 +7,8 @@ import (
 
 // touched returns the tables whose rows a statement in the log may have changed without
 // saying which: statements that alter tables, and those of sessions that have set
-// binlog_format to STATEMENT. It may return a table too many.
+// binlog_format to STATEMENT, which may change any by views, triggers and functions. It may
+// return a table too many.
 func (t tables) touched(schema string, words []string) tables {
 	if len(words) == 0 {
 		return nil
@@ -32,7 +33,9 @@ func (t tables) touched(schema string, words []string) tables {
 		if !first(5, "TABLE") && !first(5, "TABLES") {
 			return nil
 		}
-	case "ALTER", "TRUNCATE", "RENAME", "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT":
+	case "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "CALL", "SELECT", "DO":
+		return t
+	case "ALTER", "TRUNCATE", "RENAME":
 	default:
 		return nil
 	}

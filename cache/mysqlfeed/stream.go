@@ -2,6 +2,7 @@ package mysqlfeed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -127,6 +128,8 @@ func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
 	case *replication.GTIDEvent:
 		s.begin(h, e)
 		s.block = false // until BEGIN
+	case *replication.GtidTaggedLogEvent:
+		return errors.New("mysqlfeed: a transaction has a tag in its global transaction id, which the feed cannot read: leave gtid_next as AUTOMATIC, without a tag")
 	case *replication.TransactionPayloadEvent: // a compressed transaction
 		for _, inner := range e.Events {
 			if err := s.take(&replication.EventHeader{Timestamp: h.Timestamp, LogPos: h.LogPos, EventType: inner.Header.EventType}, inner.Event); err != nil {
@@ -141,9 +144,14 @@ func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
 		s.commit()
 	case *replication.QueryEvent:
 		s.statement(string(e.Schema), string(e.Query))
+	case *replication.ExecuteLoadQueryEvent: // LOAD DATA of a session that has set binlog_format to STATEMENT
+		s.touch(s.tables)
 	default:
-		if h.EventType == replication.XA_PREPARE_LOG_EVENT {
+		switch h.EventType {
+		case replication.XA_PREPARE_LOG_EVENT:
 			s.commit()
+		case replication.INCIDENT_EVENT:
+			return fmt.Errorf("mysqlfeed: the server says that its log lacks changes: %w", feed.ErrPositionLost)
 		}
 	}
 	if !s.inside && s.held {
@@ -287,7 +295,12 @@ func (s *stream) statement(schema, query string) {
 	case len(words) == 1 && (strings.EqualFold(words[0], "COMMIT") || strings.EqualFold(words[0], "ROLLBACK")), strings.EqualFold(words[0], "XA"):
 		s.block = false // also of tables without transactions
 	}
-	for _, t := range s.tables.touched(schema, words) {
+	s.touch(s.tables.touched(schema, words))
+}
+
+// touch tells that a statement may have changed all rows of tables.
+func (s *stream) touch(touched tables) {
+	for _, t := range touched {
 		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
 		t.stale = true
 	}
