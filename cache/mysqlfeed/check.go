@@ -45,6 +45,13 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 				"set gtid_mode = ON and enforce_gtid_consistency = ON", mode[0])
 		}
 	}
+	compression, err := db.rows(ctx, "SHOW GLOBAL VARIABLES LIKE 'binlog_transaction_compression'")
+	if err != nil {
+		return s, err
+	}
+	if len(compression) > 0 && compression[0][1] == "ON" {
+		f.log.Warn("binlog_transaction_compression is ON: the feed takes a compressed transaction into memory whole")
+	}
 	return s, f.checkFilters(ctx, db, s)
 }
 

@@ -13,6 +13,8 @@
 // are the defaults of MySQL, and of MariaDB but for the format; in MySQL also gtid_mode = ON and
 // enforce_gtid_consistency = ON. sync_binlog = 1, or a crash of the machine may lose the end of
 // the log and with it changes. binlog_expire_logs_seconds says how long the feed may be away.
+// With binlog_transaction_compression in MySQL, the feed takes each transaction into memory whole,
+// uncompressed; otherwise a transaction of any size takes little.
 //
 // Then an administrator makes the user that reads:
 //
