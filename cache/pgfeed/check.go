@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	oldestServer = 130000 // publish_via_partition_root, pg_current_snapshot, wal_status
+	oldestServer = 140000 // publish_via_partition_root, pg_current_snapshot, wal_status, idle_session_timeout
 	columnLists  = 150000
 )
 
@@ -27,13 +27,16 @@ func (f *Feed) checkServer(ctx context.Context, db *pgx.Conn) (version int, err 
 	case err != nil:
 		return 0, f.failure(ctx, "reading settings", err)
 	case version < oldestServer:
-		return 0, fmt.Errorf("pgfeed: the server's version is %d; PostgreSQL 13 is the oldest that will do", version/10000)
+		return 0, fmt.Errorf("pgfeed: the server's version is %d; PostgreSQL %d is the oldest that will do", version/10000, oldestServer/10000)
 	case standby:
 		return 0, errors.New("pgfeed: the server is a standby: connect to the primary, with target_session_attrs=primary in the URL if that names several hosts")
 	case level != "logical":
 		return 0, fmt.Errorf("pgfeed: wal_level is %s: let a superuser run ALTER SYSTEM SET wal_level = logical; and restart the server", level)
 	case strings.Contains(standbys, "*"), strings.Contains(standbys, application+f.o.Name):
 		return 0, fmt.Errorf("pgfeed: synchronous_standby_names is %q, so that commits may wait for the feed as if it were a standby: name the standbys there", standbys)
+	}
+	if _, err := db.Exec(ctx, "SET idle_session_timeout = 0"); err != nil { // an older server would refuse to connect with it
+		return 0, f.failure(ctx, "SET", err)
 	}
 	return version, nil
 }

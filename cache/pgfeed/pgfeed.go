@@ -115,7 +115,7 @@ func New(o Options) (*Feed, error) {
 	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, 10*time.Second)
 	for name, value := range map[string]string{
 		"application_name": fmt.Sprintf("%.63s", application+o.Name), "client_encoding": "UTF8",
-		"statement_timeout": "0", "lock_timeout": "0", "idle_session_timeout": "0",
+		"statement_timeout": "0", "lock_timeout": "0",
 	} {
 		config.RuntimeParams[name] = value
 	}

@@ -196,6 +196,27 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 	}
 }
 
+// The gate's connection is idle for five seconds at a time. The setting that keeps it may not
+// be part of the connecting: PostgreSQL 13 refuses to connect with it, instead of being told that it is too old.
+func TestAnIdleStreamKeepsItsConnections(t *testing.T) {
+	r := newRig(t, product)
+	r.exec("ALTER DATABASE " + r.name + " SET idle_session_timeout = '500ms'")
+	f := r.feed(nil, Table{Name: "product"})
+	if _, ok := f.config.RuntimeParams["idle_session_timeout"]; ok {
+		t.Error("idle_session_timeout is sent at the connecting")
+	}
+	w := r.open(f, feed.Position{})
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	var err error
+	for err == nil {
+		_, err = w.Next(ctx)
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the stream has ended: %v", err)
+	}
+}
+
 func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
