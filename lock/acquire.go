@@ -34,6 +34,8 @@ func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (*g
 func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (g *grant, contended bool, err error)) (g *grant, err error) {
 	begin, contended := time.Now(), false
 	defer func() { l.counts.ended(ctx, contended, time.Since(begin), err) }()
+	l.calls.Add(1) // before the look at closed: Close sees the call, or the call sees Close
+	defer l.calls.Add(-1)
 	if l.isClosed() {
 		return nil, ErrClosed
 	}

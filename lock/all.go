@@ -89,6 +89,8 @@ func (l *locker) mayShareScript(targets []target) bool {
 // takeTogether takes locks in one script. It returns neither grants nor an error if they
 // have to be waited for, one after the other.
 func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
+	l.calls.Add(1)
+	defer l.calls.Add(-1)
 	if l.isClosed() || ctx.Err() != nil {
 		return nil, nil // the first of them says so
 	}

@@ -22,6 +22,7 @@ import (
 type locker struct {
 	process  string       // 128 random bits: no two processes or Lockers are the same
 	entered  atomic.Int64 // names entries in queues
+	calls    atomic.Int64 // under way, that may be granted a lock
 	redis    *store
 	watchdog *watchdog
 	counts   *counters
@@ -160,7 +161,8 @@ func (l *locker) isClosed() bool {
 //
 //  1. closed: callers who wait leave, new ones are refused
 //  2. leases end and are given back
-//  3. the last caller has left its room, and so the queue in Redis
+//  3. the last caller has left its room, and so the queue in Redis, and the last call has
+//     begun to give back what it was granted in vain
 //  4. nothing more is started; what runs in the background ends
 //
 // After a second, 2 to 4 are cut short.
@@ -181,7 +183,7 @@ func (l *locker) close() {
 		l.watchdog.lose(g, ErrClosed)
 		l.releaseLater(g)
 	}
-	l.awaitEmptyRooms()
+	l.awaitCalls()
 	l.unsubscribe()
 	l.mu.Lock()
 	l.ended = true
@@ -192,14 +194,14 @@ func (l *locker) close() {
 	l.link.Close()
 }
 
-// awaitEmptyRooms waits until those who waited have left, so that their entries are
-// taken out of the queues before the end.
-func (l *locker) awaitEmptyRooms() {
+// awaitCalls waits until nobody waits and no call is under way, so that entries are taken out
+// of the queues, and grants given back, before the end.
+func (l *locker) awaitCalls() {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
 		n := len(l.rooms)
 		l.mu.Unlock()
-		if n == 0 {
+		if n == 0 && l.calls.Load() == 0 {
 			return
 		}
 		time.Sleep(time.Millisecond)

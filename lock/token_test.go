@@ -232,6 +232,58 @@ func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 	_ = l.Close()
 }
 
+// A lock is granted to a call that is under way while the Locker is closed, and that does not
+// want it any more. Catches a Close that waits for nothing by then: nobody gives the lock back
+// before its lease ends.
+func TestCloseWaitsForCallsThatAreGrantedALock(t *testing.T) {
+	acquire, release := "EVALSHA "+lock.AcquireScript.Hash(), "EVALSHA "+lock.ReleaseScript.Hash()
+	for name, grant := range map[string]func(t *testing.T, p *redistest.FaultProxy, l, other *lock.Locker) (goOn func()){
+		"whose answer comes late": func(t *testing.T, p *redistest.FaultProxy, l, _ *lock.Locker) func() {
+			held, letGo := p.HoldReply(acquire)
+			ctx, leave := context.WithCancel(t.Context())
+			go func() { _ = giveBack(l.RW("a").TryRLock(ctx)) }()
+			<-held
+			t.Cleanup(letGo)
+			return leave
+		},
+		"beside a reader who has left": func(t *testing.T, p *redistest.FaultProxy, l, other *lock.Locker) func() {
+			l = l.With(lock.Options{Lease: time.Minute, Replicas: 1}) // there is none: the first reader gives its share back
+			gate := must(t)(other.RW("a").Lock(t.Context()))
+			ctx, leave := context.WithCancel(t.Context())
+			for i, ctx := range []context.Context{t.Context(), ctx} {
+				go func() { _ = giveBack(l.RW("a").RLock(ctx)) }()
+				redistest.Eventually(t, 30*time.Second, "it waits in the queue", func() bool { return l.InRooms() == i+1 && l.InQueue() })
+			}
+			held, letGo := p.HoldReply(acquire)
+			unlock(t, gate)
+			<-held
+			leave()
+			redistest.Eventually(t, 30*time.Second, "the second has left", func() bool { return l.InRooms() == 1 })
+			held, goOn := p.HoldReply(release)
+			letGo()
+			<-held
+			return goOn
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			p := redistest.Proxy(t, s.Addr())
+			l, other := open(t, p.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
+			unlock(t, must(t)(l.RW("a").TryRLock(t.Context()))) // loads the scripts
+			goOn := grant(t, p, l, other)
+			closed := make(chan struct{})
+			go func() { defer close(closed); _ = l.Close() }()
+			select {
+			case <-closed:
+			case <-time.After(200 * time.Millisecond): // it may wait for a second
+			}
+			goOn()
+			redistest.Eventually(t, 20*time.Second, "nobody has it", func() bool { return rwPair((*lock.RW).TryLock)(other) == nil })
+			<-closed
+		})
+	}
+}
+
 func TestInspectAndLabels(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
