@@ -17,6 +17,7 @@ if owner == 'g:' .. entry then
   owner, was = '', 1
 elseif redis.call('ZREM', shares, 'g:' .. entry) == 1 then
   was = 1
+  permits = math.max(permits, redis.call('ZCARD', shares) + 1) -- this one, of an entry whose caller is not known
 end
 expire(mode)
 advance()

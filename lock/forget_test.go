@@ -1,0 +1,51 @@
+package lock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// takes takes a lock that is free for an owner, and returns what to give back.
+func (s *store) takes(t *testing.T, on *target, owner string) *grant {
+	t.Helper()
+	r, err := s.acquire(t.Context(), on, bid{owners: []string{owner}, lease: time.Minute})
+	if err != nil || r.answer != answerGranted {
+		t.Fatalf("%s: %v, %v", owner, r, err)
+	}
+	return &grant{target: *on, o: &Options{}, owner: owner, fence: r.granted.fence, ends: r.granted.ends}
+}
+
+// A permit is granted to an entry whose caller has left. The process that passes it on does not
+// know how many there are. Catches one that takes them for a single one: as long as another
+// permit is held, the next caller is not told of this one.
+func TestAPermitForNobodyIsPassedOn(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	s := newStore(rdb, "p0")
+	a := newTarget("", keys.Semaphore, "a", permit)
+	a.permits = 3
+	held := []*grant{s.takes(t, &a, "p0:1"), s.takes(t, &a, "p0:2"), s.takes(t, &a, "p0:3")}
+	for _, entry := range []string{"p:p0:1", "p:p0:2", "p:p0:3"} {
+		if r, err := s.acquire(t.Context(), &a, bid{owners: []string{"p0:" + entry}, entry: entry, lease: time.Minute}); r.answer != answerBusy {
+			t.Fatal(r, err)
+		}
+	}
+	if what, err := s.release(t.Context(), held[0], 0); what != answerOK {
+		t.Fatal(what, err)
+	}
+	granted := func(entry string) bool { return rdb.ZScore(context.Background(), a.keys[3], "g:"+entry).Err() == nil }
+	if !granted("p:p0:1") {
+		t.Fatal("it was not granted")
+	}
+	unknown := targetOf("", a.keys, exclusive, 1) // as hear has it
+	if err := s.leave(t.Context(), &unknown, "p:p0:1"); err != nil {
+		t.Fatal(err)
+	}
+	if granted("p:p0:1") || !granted("p:p0:2") || granted("p:p0:3") {
+		t.Error("the one permit is not the next caller's")
+	}
+}
