@@ -45,7 +45,8 @@
 //     resource can, by refusing a fence that is older than one it has seen; see below.
 //   - Redis replicates after it has answered: a failover can forget a lock that was
 //     granted, and grant it again. Options.Replicas makes that less likely, not
-//     impossible. A restart without persistence forgets all locks; holders learn it
+//     impossible. The first holder learns it with its next renewal; if it unlocks before,
+//     and another has been granted the lock by then, Unlock may return nil. A restart without persistence forgets all locks; holders learn it
 //     when the connection is back.
 //   - A fence may repeat if Redis loses a lock's record and its clock was set back.
 //     Redis keeps the record for 10 minutes beyond the lease; if its clock is set back

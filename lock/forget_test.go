@@ -19,6 +19,29 @@ func (s *store) takes(t *testing.T, on *target, owner string) *grant {
 	return &grant{target: *on, o: &Options{}, owner: owner, fence: r.granted.fence, ends: r.granted.ends}
 }
 
+// A failover goes back to a replica that knows the lock's record, and not the last grant.
+// Catches an Unlock that reports success, as if the reply to an Unlock had been lost.
+func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	s, a := newStore(rdb, "p0"), newTarget("", keys.Mutex, "a", exclusive)
+	if what, err := s.release(t.Context(), s.takes(t, &a, "p0:1"), 0); what != answerOK {
+		t.Fatal(what, err)
+	}
+	before := rdb.Dump(t.Context(), a.record()).Val()
+	last := s.takes(t, &a, "p0:2")
+	for _, passedOn := range []int64{0, maxPassed} { // the last of a cohort has no other fence in Redis
+		g := *last
+		g.fence += passedOn
+		if err := rdb.RestoreReplace(t.Context(), a.record(), time.Hour, before).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if what, err := s.release(t.Context(), &g, 0); what != answerLost {
+			t.Errorf("fence %d: it says %v, %v", g.fence, what, err)
+		}
+	}
+}
+
 // A permit is granted to an entry whose caller has left. The process that passes it on does not
 // know how many there are. Catches one that takes them for a single one: as long as another
 // permit is held, the next caller is not told of this one.

@@ -9,7 +9,7 @@
 --                  not have the lock
 --       "taken"    its lease had ended and somebody else has had the lock, or the lock
 --                  was forced
---       "lost"     the record is not the one it had the lock in
+--       "lost"     the record is not the one it had the lock in, or one from before
 local mode, me = ARGV[1], ARGV[4]
 local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 
@@ -54,6 +54,8 @@ if not expires then
     return forced and 'taken' or 'lost'
   elseif released == me and owner == '' then
     return 'again'
+  elseif fence + FENCES <= tonumber(ARGV[5]) then -- a failover: no grant of that fence is known
+    return 'lost'
   elseif tonumber(ARGV[6]) > now then
     return 'past'
   end
