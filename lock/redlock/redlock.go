@@ -28,15 +28,15 @@ type Quorum struct {
 
 // New makes a Quorum of at least three servers that do not replicate each other. The
 // clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
-// and "redlock". Options.Replicas and StrictFIFO must be zero. Of Options.Hooks, Acquired,
+// and "redlock". Options.Replicas, Fsync and StrictFIFO must be zero. Of Options.Hooks, Acquired,
 // Released and Lost are called for the Quorum's locks, and the others of each server's. New
 // does not wait for Redis. The error matches lock.ErrConfig.
 func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	if len(nodes) < 3 {
 		return nil, fmt.Errorf("redlock: %w: nodes must be at least 3, got %d", lock.ErrConfig, len(nodes))
 	}
-	if o.Replicas != 0 || o.StrictFIFO {
-		return nil, fmt.Errorf("redlock: %w: Replicas and StrictFIFO must be zero", lock.ErrConfig)
+	if o.Replicas != 0 || o.Fsync || o.StrictFIFO { // a disk may take longer than a server has for an answer
+		return nil, fmt.Errorf("redlock: %w: Replicas, Fsync and StrictFIFO must be zero", lock.ErrConfig)
 	}
 	if o.Lease == 0 {
 		o.Lease = 10 * time.Second
@@ -116,6 +116,7 @@ func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contende
 }
 
 // raise puts the highest fence of those that granted a lock on all of them, and returns it.
+// The votes of those where that failed become its errors.
 func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease]) (top int64) {
 	var on []int
 	for i, v := range votes {
@@ -123,9 +124,12 @@ func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease])
 			on, top = append(on, i), max(top, v.reply.Fence())
 		}
 	}
-	poll(ctx, q, len(on), q.enough, func(ctx context.Context, n int) (struct{}, error) {
+	raised := poll(ctx, q, len(on), q.enough, func(ctx context.Context, n int) (struct{}, error) {
 		return struct{}{}, l.raise(ctx, on[n], votes[on[n]].reply, top)
 	})
+	for n, v := range raised {
+		votes[on[n]].err = v.err
+	}
 	return top
 }
 

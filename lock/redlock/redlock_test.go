@@ -150,7 +150,7 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 	if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
-	for _, o := range []lock.Options{{Replicas: 1}, {StrictFIFO: true}, {Lease: 1}} {
+	for _, o := range []lock.Options{{Replicas: 1}, {StrictFIFO: true}, {Fsync: true}, {Lease: 1}} {
 		if _, err := redlock.New(nodes.clients(t), o); !errors.Is(err, lock.ErrConfig) {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -312,6 +312,21 @@ func TestAClosedQuorumHoldsNothing(t *testing.T) {
 		t.Error(err)
 	}
 	unlock(t, take(t, other))
+}
+
+// The servers grant the lock and do not answer when they are given its fence. Catches a Lock
+// that takes it for a lock that another has, and tries until its context ends.
+func TestALockWhoseFenceNobodyConfirmsIsUnavailable(t *testing.T) {
+	all := startServers(t, 3)
+	raise := fence.Raise
+	fence.Raise = func(context.Context, any, int64) error { return lock.ErrUnavailable }
+	t.Cleanup(func() { fence.Raise = raise }) // after the quorum's end
+	q := all.quorum(t, lock.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := q.Lock(ctx, "a"); !errors.Is(err, lock.ErrUnavailable) || ctx.Err() != nil {
+		t.Errorf("%v, the context: %v", err, ctx.Err())
+	}
 }
 
 // What every server refuses alike is not "unavailable".
