@@ -220,6 +220,7 @@ func TestALeaseThatWasPassedOnDuringARenewalIsRenewed(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
 	gate := must(t)(l.Lock(t.Context(), "a"))
 	got := make(chan *lock.Lease)
 	go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
