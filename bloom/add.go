@@ -103,33 +103,77 @@ func (s *shared) read(rec *record, part logPart) error {
 	return nil
 }
 
-// ensure adds the ids that the copy does not hold. The copy may be outdated, and the filter
-// may abstain for it: it holds what it held. An id that only looks held has to be in the log
-// all the same, from which a Rebuild takes over what its scan may have missed, but Redis may
-// be away for that.
+// ensure adds ids, but does not fail for those that the copy holds. The copy may be outdated, and
+// the filter may abstain for it: it holds what it held. An id that only looks held has to be in
+// the log all the same, from which a Rebuild takes over what its scan has missed:
+//
+//  1. The Rebuild of another process scans past the place of x.
+//  2. Ensure(x) here, where x looks held. It does not reach Redis.
+//  3. The row of x commits.
+//  4. The Rebuild puts a snapshot without x in use.
+//
+// So the updater adds x when Redis can be reached again. When the updater has not reached Redis for
+// MaxLag, ensure does not wait for it either.
 func (s *shared) ensure(ctx context.Context, ids []string) error {
 	if s.life.Err() != nil {
 		return ErrClosed
 	}
 	c := s.answering.Load()
-	held := func(id string) bool {
-		return c != nil && !c.table.saturated.Load() && c.table.contains(c.key.sum(id))
-	}
 	var old, others []string
 	for _, id := range ids {
-		if held(id) {
+		if c != nil && !c.table.saturated.Load() && c.table.contains(c.key.sum(id)) {
 			old = append(old, id)
 		} else {
 			others = append(others, id)
 		}
 	}
-	if err := s.add(ctx, others); err != nil {
-		return err
+	if len(old) > 0 && c.left() > 0 {
+		soon, cancel := context.WithTimeout(ctx, ensureTimeout)
+		defer cancel()
+		if s.add(soon, ids) == nil {
+			return nil
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
-	defer cancel()
-	_ = s.add(ctx, old)
-	return nil
+	s.recent.push(old)
+	s.owe(old)
+	return s.add(ctx, others)
+}
+
+// owe puts ids into the tables of this process, and has the updater add them. Of very many it
+// adds those that are in recent.
+func (s *shared) owe(ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record != nil {
+		for _, t := range s.fed {
+			t.addAll(s.record.key.appendSums(nil, ids))
+		}
+	}
+	if s.owed = append(s.owed, ids...); len(s.owed) > 4*maxBatch {
+		s.owed, s.lost = nil, true
+	}
+}
+
+// payOff adds what is owed, and what this process has added lately if Redis may have lost that.
+func (s *shared) payOff(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		if s.lost {
+			recent, _ := s.recent.take()
+			s.owed, s.lost = append(recent, s.owed...), false
+		}
+		chunk := s.owed[:min(addChunk, len(s.owed))]
+		s.mu.Unlock()
+		if len(chunk) == 0 {
+			return nil
+		}
+		if err := s.addChunk(ctx, chunk); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.owed = s.owed[min(len(chunk), len(s.owed)):] // fewer if there were too many meanwhile
+		s.mu.Unlock()
+	}
 }
 
 // add puts hashes into the log, and returns the entry of the last. If more than most entries

@@ -172,8 +172,8 @@ func (f *Filter) MayContainMany(_ context.Context, ids []string) []bool {
 // Close it returns ErrClosed.
 //
 // In one process Add does not use ctx and does not fail for any other reason. A shared
-// filter waits for Redis, at most a second for every 256 ids or until
-// ctx ends. After Add has returned nil, other processes say yes within MaxLag. After it
+// filter waits for Redis, at most a second for every 256 ids, or two if it does not know the
+// filter's record yet, or until ctx ends. After Add has returned nil, other processes say yes within MaxLag. After it
 // has failed (ErrUnavailable, ErrParameters), some of the ids may be in and some not: do
 // not commit their rows.
 func (f *Filter) Add(ctx context.Context, ids ...string) error {
@@ -187,16 +187,18 @@ func (f *Filter) Add(ctx context.Context, ids ...string) error {
 }
 
 // Ensure is Add for ids that may be in the set already, such as those of rows that are
-// updated. What the filter holds, as far as this process knows, it does not count again,
-// and it needs no Redis for that: also while the filter abstains because Redis does not
-// answer. The other ids it adds, with the errors of Add.
+// updated. It does not fail for an id that the filter holds, as far as this process knows:
+// also while the filter abstains because Redis does not answer. The other ids it adds, with
+// the errors of Add. A process without a copy holds nothing, so there Ensure is Add.
 //
-// About FalsePositiveRate of the ids that are new look as if the filter held them. A shared
-// filter adds them all the same, but waits for Redis only 100 ms and passes over its errors;
-// an id that only looked held, whose row commits while Redis is out of reach and a Rebuild of
-// another process runs, may be denied until the next Rebuild. A counting filter does not
-// count them, and denies them when others are removed: give it new ids by Add, also ids that
-// were removed before.
+// About FalsePositiveRate of the ids that are new look as if the filter held them. So a shared
+// filter adds all of them, in one call to Redis. If it has waited 100 ms in vain for those that it
+// holds, or is more than MaxLag behind, it returns, and adds them when it reaches Redis again.
+// Other processes may deny an id that only looked held until MaxLag after that, or until the
+// next Rebuild if this process ends before.
+//
+// A counting filter does not count again what it holds, nor new ids that look held, and denies
+// those when others are removed: give it new ids by Add, also ids that were removed before.
 func (f *Filter) Ensure(ctx context.Context, ids ...string) error {
 	if f == nil {
 		return nil

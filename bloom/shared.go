@@ -62,6 +62,7 @@ type shared struct {
 	fed        []*table        // what adds go into: the table that answers and those being made
 	changed    chan struct{}   // closed when another copy begins to answer
 	lost       bool            // Redis has lost something: what was added lately is to be added again
+	owed       []string        // ids that the updater has to add
 	warned     string          // the shape that was reported as full
 	rebuilding int             // Rebuilds that run in this process
 }
@@ -133,6 +134,9 @@ func (s *shared) close() {
 		s.forget(s.knownRecord())
 		s.running.Wait()
 		s.recent.drop()
+		s.mu.Lock()
+		s.owed = nil
+		s.mu.Unlock()
 		s.unsubscribe()
 		s.link.Close()
 	})

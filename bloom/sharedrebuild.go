@@ -129,8 +129,11 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 	if err != nil {
 		return "", err
 	}
-	s.feed(r.record, r.next)
+	s.feed(r.next)
 	defer s.starve(r.next)
+	if s.o.back() > 0 { // else the scan finds their rows
+		r.next.addAll(s.lately(r.record))
+	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup

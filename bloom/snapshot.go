@@ -142,8 +142,9 @@ func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 		}
 	}
 
-	s.feed(rec, t)
+	s.feed(t)
 	defer s.starve(t)
+	t.addAll(s.lately(rec))
 	inUse, _, begun, err := s.readLog(ctx, rec, snap.at, func(part logPart) error {
 		t.addAll(part.hashes)
 		return nil
@@ -220,14 +221,21 @@ func (s *shared) giveUpAfter() uint64 {
 	return 1 << 53
 }
 
-// feed puts a table among those into which this process's adds and the log go. It gets what this
-// process has added lately at once: Redis may have lost that, and nobody has noticed yet.
-func (s *shared) feed(rec *record, t *table) {
+// feed puts a table among those into which this process's adds and the log go.
+func (s *shared) feed(t *table) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.fed = append(s.fed, t)
+}
+
+// lately returns what this process has added lately, and what it owes: Redis may have lost that or
+// lack it, so a table that is fed needs it too.
+func (s *shared) lately(rec *record) []hash {
+	s.mu.Lock()
+	ids, _ := s.recent.take()
+	ids = append(ids, s.owed...)
 	s.mu.Unlock()
-	own, _ := s.recent.take()
-	t.addAll(rec.key.appendSums(nil, own))
+	return rec.key.appendSums(nil, ids)
 }
 
 // starve ends feed, unless the table answers.

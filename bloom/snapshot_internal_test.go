@@ -381,7 +381,7 @@ func TestWhatRedisLostIsAddedAgainHoweverLongItWasAway(t *testing.T) {
 // unstarted is a filter whose updater does not run.
 func unstarted(t *testing.T, srv *redistest.Server) (*Filter, *shared) {
 	t.Helper()
-	o, err := Options{Name: "f", Capacity: 1000, MaxTransaction: -1, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}.withSharedDefaults()
+	o, err := Options{Name: "f", Capacity: 1000, MaxTransaction: time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}.withSharedDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

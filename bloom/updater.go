@@ -34,7 +34,6 @@ type updater struct {
 	job     chan error    // of the load or the compaction that runs; nil: none does
 	retryAt time.Time     // when the next may begin
 	backoff time.Duration // until then
-	again   []string      // ids to add again, because Redis may have lost them
 	touched time.Time     // when the keys in Redis were last prolonged
 	trouble string        // the problem that was last logged; "": none
 }
@@ -92,9 +91,7 @@ func (u *updater) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := u.addRecent(ctx); err != nil {
-		return err
-	}
+	owing := s.payOff(ctx) // before the read moves the clock of recent on
 	snap, at, err := s.update(ctx, rec)
 	if errors.Is(err, errLost) || errors.Is(err, errGap) {
 		s.forget(rec)
@@ -110,26 +107,7 @@ func (u *updater) step(ctx context.Context) error {
 			u.touched = time.Now()
 		}
 	}
-	return nil
-}
-
-// addRecent adds again what this process has added lately, if Redis may have lost it.
-func (u *updater) addRecent(ctx context.Context) error {
-	s := u.filter
-	s.mu.Lock()
-	if s.lost {
-		u.again, _ = s.recent.take()
-		s.lost = false
-	}
-	s.mu.Unlock()
-	for len(u.again) > 0 {
-		chunk := u.again[:min(addChunk, len(u.again))]
-		if err := s.addChunk(ctx, chunk); err != nil {
-			return err
-		}
-		u.again = u.again[len(chunk):]
-	}
-	return nil
+	return owing
 }
 
 // update reads the log to its end. The copy that answers, if it is still one of the snapshot
