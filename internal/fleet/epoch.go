@@ -101,10 +101,10 @@ type epoch struct {
 	due        time.Time       // when all are to be read again, however many messages come meanwhile
 }
 
-// A learned is a clear, and when this process has learned of it.
+// A learned is that this process has learned of clears: one, or several at once.
 type learned struct {
-	clear uint64
-	at    time.Time
+	before uint64 // the latest clear that it knew until then
+	at     time.Time
 }
 
 // clears is what Redis knows.
@@ -123,8 +123,10 @@ func newEpoch(closing context.Context, lag time.Duration, cleared func()) *epoch
 	return &epoch{closing: closing, lag: lag, cleared: cleared, changed: map[uint16]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
 }
 
-// ofLoad is the epoch of a load that begins now. While replicas of the source may lag
-// behind a clear, what is loaded must not outlive it.
+// ofLoad is the epoch of a load that begins now. While replicas of the source may lag behind
+// a clear, a loaded value must not outlive it. The value gets what this process knew before it
+// learned of that clear, and not the time of the clear less one: a process may learn of several
+// at once, or of the later one first, and the value may have the tag of an earlier one.
 func (e *epoch) ofLoad() uint64 {
 	if e.lag == 0 {
 		return e.latest.Load()
@@ -133,7 +135,7 @@ func (e *epoch) ofLoad() uint64 {
 	defer e.mu.Unlock()
 	e.forgetRecent()
 	if len(e.recent) > 0 {
-		return e.recent[0].clear - 1
+		return e.recent[0].before
 	}
 	return e.latest.Load()
 }
@@ -170,9 +172,9 @@ func (e *epoch) note(what func() clears) {
 		raise(&e.tagged, c.floor)
 	}
 	risen := c.clear > e.known.Load()
-	if c.latest > c.floor && c.latest > e.latest.Load() && e.lag > 0 {
+	if latest := e.latest.Load(); e.lag > 0 && c.latest > max(latest, c.floor) { // one in which nothing was cleared begins with its floor
 		e.forgetRecent() // else a process that never loads would remember them all
-		e.recent = append(e.recent, learned{c.latest, time.Now()})
+		e.recent = append(e.recent, learned{latest, time.Now()})
 	}
 	raise(&e.latest, c.latest)
 	raise(&e.known, c.clear) // last: whoever sees it finds the rest

@@ -56,8 +56,8 @@ elseif how == 'keep' then
   end
   f = f > 0 and f or number(ARGV[4])
 end
-if f == 0 then
-  f, l = now, now
+if f == 0 then -- the hash is complete from here on, with the clear that has made it
+  f, l = (how == 'clear' or how == 'tags') and now - 1 or now, now
 end
 if text(c) ~= there[1] or text(f) ~= there[2] or text(l) ~= there[3] or #changed > 0 then
   local set = redis.pcall('HSET', KEYS[1], 'c', text(c), 'f', text(f), 'l', text(l))
