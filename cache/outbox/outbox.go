@@ -69,6 +69,8 @@ type Options struct {
 type Outbox struct {
 	db *sql.DB
 	o  Options
+
+	patience time.Duration // the constant, but for tests
 }
 
 // plain is what a table's name is made of: it becomes part of SQL as it is.
@@ -101,7 +103,7 @@ func New(db *sql.DB, o Options) (*Outbox, error) {
 	case o.Batch < 0 || o.Batch > 10_000:
 		return nil, fmt.Errorf("outbox: Batch must be from 1 to 10000, got %d", o.Batch)
 	}
-	return &Outbox{db: db, o: o}, nil
+	return &Outbox{db: db, o: o, patience: patience}, nil
 }
 
 // Create makes the table if it is not there.

@@ -518,6 +518,34 @@ func TestFollowSurvivesARestartOfTheDatabase(t *testing.T) {
 	}
 }
 
+// A server that has the question and does not answer, as over a link that drops packets. Without
+// a limit the stream waits with its caller's ctx, which has none.
+func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
+	d := onPostgres(t)
+	b := d.box()
+	b.Wait(200 * time.Millisecond)
+	s := d.open(b)
+	d.add(b, "1")
+	_, at := d.next(s)
+	blocking := d.begin()
+	must(blocking.ExecContext(t.Context(), "LOCK TABLE levee_outbox IN ACCESS EXCLUSIVE MODE"))
+	for name, ask := range map[string]func(context.Context) error{
+		"Open":    func(ctx context.Context) error { _, err := b.Open(ctx, feed.Position{}); return err },
+		"Next":    func(ctx context.Context) error { _, err := s.Next(ctx); return err },
+		"Confirm": func(ctx context.Context) error { return s.Confirm(ctx, at) },
+	} {
+		if ctx := feedtest.Soon(t); ask(ctx) == nil || ctx.Err() != nil {
+			t.Errorf("%s waits for ever", name)
+		}
+	}
+	if err := blocking.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Confirm(t.Context(), at); err != nil || d.rows() != 0 {
+		t.Errorf("%d rows are left, %v", d.rows(), err)
+	}
+}
+
 func TestBadOptionsAreRefused(t *testing.T) {
 	db := onSQLite(t).DB
 	for says, o := range map[string]outbox.Options{

@@ -11,6 +11,10 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
+// patience is how long the database may take. Over a link that drops packets the driver would
+// wait for minutes, while the follower keeps others out.
+const patience = 30 * time.Second
+
 // A stream reads the table.
 type stream struct {
 	*Outbox
@@ -59,6 +63,8 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 
 // read returns the oldest rows that were not given.
 func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
 	limit := s.o.Batch + len(s.waiting)
 	rows, err := s.db.QueryContext(ctx, "SELECT id, subject, subject_key, written_at FROM "+s.o.Table+" ORDER BY id LIMIT "+strconv.Itoa(limit))
 	if err != nil {
@@ -116,6 +122,8 @@ func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 }
 
 func (s *stream) remove(ctx context.Context, rows []int64) error {
+	ctx, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
