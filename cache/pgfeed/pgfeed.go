@@ -63,7 +63,7 @@ type Feed struct {
 	config *pgx.ConnConfig
 	log    *logonce.Log
 
-	patience time.Duration // the constant, but for tests
+	patience, silence time.Duration // the constants, but for tests
 }
 
 var _ feed.Feed = (*Feed)(nil)
@@ -119,7 +119,7 @@ func New(o Options) (*Feed, error) {
 	} {
 		config.RuntimeParams[name] = value
 	}
-	return &Feed{o: o, config: config, log: logonce.New(o.Logger, "pgfeed: "), patience: patience}, nil
+	return &Feed{o: o, config: config, log: logonce.New(o.Logger, "pgfeed: "), patience: patience, silence: silence}, nil
 }
 
 func (t Table) split() (schema, name string) {
@@ -151,16 +151,18 @@ func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error
 	if err != nil {
 		return nil, err
 	}
-	db, err := f.connect(ctx)
+	soon, cancel := context.WithTimeout(ctx, f.silence) // a link may drop packets
+	defer cancel()
+	db, err := f.connect(soon)
 	if err != nil {
 		return nil, err
 	}
-	published, err := f.prepare(ctx, db, begin)
+	published, err := f.prepare(soon, db, begin)
 	if err != nil {
 		closeConns(db)
 		return nil, err
 	}
-	conn, err := f.connectReplication(ctx)
+	conn, err := f.connectReplication(soon)
 	if err != nil {
 		closeConns(db)
 		return nil, err

@@ -444,6 +444,30 @@ func TestAStreamThatCannotAskEnds(t *testing.T) {
 	w.End()
 }
 
+// A server that has the question and does not answer, as over a link that drops packets. Without
+// a limit Open waits with its caller's ctx, which has none.
+func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	f.silence = 300 * time.Millisecond
+	r.on(r.url("postgres"), func(db *pgx.Conn) error {
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE pg_publication IN ACCESS EXCLUSIVE MODE"); err != nil {
+			return err
+		}
+		ctx := feedtest.Soon(t)
+		if _, err := f.Open(ctx, feed.Position{}); err == nil || ctx.Err() != nil {
+			t.Errorf("Open waits for ever: %v", err)
+		}
+		return tx.Rollback(t.Context())
+	})
+	f.silence = silence
+	r.open(f, feed.Position{}).End()
+}
+
 // The server lets go of a slot that keeps more than it may.
 func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 	r := newRig(t, product)
