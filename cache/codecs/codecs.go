@@ -8,7 +8,10 @@
 //
 // Each codec is a cache.Sizer: entries of the local tier count as what their values take decoded,
 // not as their few compressed bytes. Each looks at what its input claims to become before it takes
-// memory, since whoever can write to Redis may have written it.
+// memory, since whoever can write to Redis may have written it. That bounds the bytes that the
+// encoding has, not what is decoded from them: each byte of a
+// []T in msgpack, every two in protobuf and every three in JSON may become an element, and take as
+// much as a T does. Where others can write to Redis, seal the values too (cache.Options.Seal).
 //
 // # Rollout
 //
@@ -50,12 +53,18 @@ func (plain) Marshal(v any) ([]byte, error) {
 		return v, nil
 	case string:
 		return []byte(v), nil
-	case nil:
-		return json.Marshal(v)
 	}
-	p := reflect.New(reflect.TypeOf(v)) // else the marshalers of pointers would be passed over
+	return json.Marshal(addressable(v))
+}
+
+// addressable returns a pointer to a copy of v: else the marshalers of pointers would be passed over.
+func addressable(v any) any {
+	if v == nil {
+		return nil
+	}
+	p := reflect.New(reflect.TypeOf(v))
 	p.Elem().Set(reflect.ValueOf(v))
-	return json.Marshal(p.Interface())
+	return p.Interface()
 }
 
 func (plain) Unmarshal(data []byte, v any) error {

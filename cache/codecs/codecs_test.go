@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -141,6 +142,13 @@ func TestMarshalersOfPointersAreUsed(t *testing.T) {
 	comesBack(t, "S2", codecs.S2(nil, 1<<20), secretive{"lamp"})
 	if data := must(codecs.S2(nil, 1<<20).Marshal(secretive{"lamp"})); string(data) != `"xlamp"` {
 		t.Errorf("got %s", data)
+	}
+	type priced struct{ Price big.Int }
+	for name, c := range map[string]cache.Codec{"msgpack": codecs.Msgpack(), "S2 of msgpack": codecs.S2(codecs.Msgpack(), 0), "JSON": codecs.S2(nil, 0)} {
+		comesBack(t, name, c, priced{*big.NewInt(1999)})
+		comesBack(t, name, c, []priced{{*big.NewInt(1999)}})
+		comesBack(t, name, c, *big.NewInt(1999))
+		comesBack(t, name, c, (*priced)(nil))
 	}
 }
 

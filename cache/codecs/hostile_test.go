@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
@@ -50,6 +51,28 @@ func TestABombCostsNoMoreThanTheLimit(t *testing.T) {
 		var err error
 		if n := allocatedBy(func() { err = test.c.Unmarshal(test.data, &got) }); n > 2*codecs.DefaultLimit || err == nil {
 			t.Errorf("%s: %d bytes become %d, and %d are allocated, %v", name, len(test.data), len(got), n, err)
+		}
+	}
+}
+
+// The limit bounds bytes. Each of them may become an element, as the package says; this is that
+// it costs no more than the elements, which grow by doubling.
+func TestABombOfElementsCostsNoMoreThanThey(t *testing.T) {
+	const limit = 64 << 10
+	for name, test := range map[string]struct {
+		inner    cache.Codec
+		data     []byte
+		elements int
+	}{
+		"msgpack": {codecs.Msgpack(), append([]byte{0xdd, 0, 0, 0xff, 0xf0}, bytes.Repeat([]byte{0xc0}, 0xfff0)...), 0xfff0},
+		"JSON":    {nil, []byte("[{}" + strings.Repeat(",{}", limit/3-1) + "]"), limit / 3},
+	} {
+		c := codecs.S2(test.inner, 0).Limit(limit)
+		var got []product
+		var err error
+		n := allocatedBy(func() { err = c.Unmarshal(append([]byte{0xc1, 'S'}, s2.Encode(nil, test.data)...), &got) })
+		if elements := uint64(test.elements) * uint64(unsafe.Sizeof(product{})); err != nil || len(got) != test.elements || n > 6*elements {
+			t.Errorf("%s: %d elements of %d, %d bytes for %d, %v", name, len(got), test.elements, n, elements, err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (msgpackCodec) Marshal(v any) ([]byte, error) {
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(&to)
 	enc.SetSortMapKeys(true) // equal values give equal bytes
-	err := enc.Encode(v)
+	err := enc.Encode(addressable(v))
 	return to.Bytes(), err
 }
 
