@@ -34,8 +34,9 @@
 //
 // # Who may
 //
-// Anybody who reaches it can make the database work, so Options.Allow is required, and called for
-// every request, for the page too. What changes something is a POST; one that a browser sends for another
+// Anybody who reaches it can make the database work, so Options.Allow is required, and called before
+// anything is done or shown, for the page too. It is not called for what is refused anyway: a form
+// that cannot be read, a verb that there is not, a wrong method, a POST from another site. What changes something is a POST; one that a browser sends for another
 // site is refused ([http.CrossOriginProtection]), so that no page an operator visits can use the
 // operator's login. Values are not shown.
 package cacheadmin
@@ -213,7 +214,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) *answer {
 		return a.fail(http.StatusBadRequest, fmt.Errorf("there is no %q to do", a.Do))
 	}
 	if status, err := h.refusal(r, a, v); err != nil {
-		h.o.Logger.Warn("a call of cacheadmin was refused", "who", a.Who, "from", r.RemoteAddr, "cache", a.Cache, "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags), "error", err)
+		h.o.Logger.Warn("a call of cacheadmin was refused", append(a.logged(r), "error", err)...)
 		return a.fail(status, err)
 	}
 	if a.Do != page {
@@ -249,7 +250,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 		return http.StatusBadRequest, errors.New("there is nothing to do: no do and no key was sent as a form")
 	case a.Do == page:
 	case h.find(a.Cache) == nil:
-		return http.StatusNotFound, fmt.Errorf("there is no cache %q", a.Cache)
+		return http.StatusNotFound, fmt.Errorf("there is no cache %.100q", a.Cache)
 	case v.takes != "" && len(r.Form[v.takes]) == 0:
 		return http.StatusBadRequest, fmt.Errorf("%s takes a %s", a.Do, v.takes)
 	case v.takes != key && len(a.Keys) > 0:
@@ -266,7 +267,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	began := time.Now()
 	err := v.do(r.Context(), h.find(a.Cache), r.Form[v.takes], a)
-	args := []any{"who", a.Who, "from", r.RemoteAddr, "cache", a.Cache, "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags), "took", time.Since(began)}
+	args := append(a.logged(r), "took", time.Since(began))
 	if err == nil {
 		h.o.Logger.Info("a call of cacheadmin", args...)
 		return
@@ -282,7 +283,12 @@ func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	}
 }
 
-// brief is what the log says of keys, which may come from somebody who is not allowed anything.
+// logged is what the log says of a request, which may come from somebody who is not allowed anything.
+func (a *answer) logged(r *http.Request) []any {
+	return []any{"who", a.Who, "from", r.RemoteAddr, "cache", fmt.Sprintf("%.200s", a.Cache), "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags)}
+}
+
+// brief shortens what would fill the log.
 func brief(names []string) any {
 	if text := fmt.Sprint(names); len(text) > 2000 {
 		return fmt.Sprintf("%d of them, %.100s…", len(names), text)

@@ -248,7 +248,7 @@ func TestEachCallIsLoggedWithWhoAsked(t *testing.T) {
 		o.Logger = log.Logger()
 		o.Allow = func(r *http.Request, cache, verb string) (string, error) {
 			if verb == "clear" {
-				return "bob", errors.New("bob may not " + verb + " " + cache)
+				return "bob", fmt.Errorf("bob may not %s %.7s", verb, cache)
 			}
 			return anybody(r, cache, verb)
 		}
@@ -259,11 +259,18 @@ func TestEachCallIsLoggedWithWhoAsked(t *testing.T) {
 		"do=refresh&key=404":        `level=WARN msg="a call of cacheadmin failed" who=bob from=192.0.2.1:1234 cache=product do=refresh keys=[404]`,
 		"do=clear":                  `level=WARN msg="a call of cacheadmin was refused" who=bob from=192.0.2.1:1234 cache=product do=clear keys=[] tags=[] error="bob may not clear product"`,
 		"do=invalidate":             `level=WARN msg="a call of cacheadmin was refused" who=bob from=192.0.2.1:1234 cache=product do=invalidate keys=[]`,
-		"do=clear&key=" + strings.Repeat("x", 1<<19): `do=clear keys="1 of them, [` + strings.Repeat("x", 99) + `…" tags=[] error`,
+		"do=clear&key=" + strings.Repeat("x", 1<<19):           `do=clear keys="1 of them, [` + strings.Repeat("x", 99) + `…" tags=[] error`,
+		"do=clear&cache=" + strings.Repeat("y", 1<<19):         `cache=` + strings.Repeat("y", 200) + ` do=clear`,
+		"do=inspect&key=1&cache=" + strings.Repeat("z", 1<<19): `error="there is no cache \"` + strings.Repeat("z", 100) + `\""`,
 	} {
 		post(t, h, form, "Who", "bob")
 		if n := log.Count(want); n != 1 {
-			t.Errorf("%s: want once %s in\n%s", form, want, &log)
+			t.Errorf("%.60s: want once %s in\n%.9000s", form, want, &log)
+		}
+	}
+	for line := range strings.Lines(log.String()) {
+		if len(line) > 4<<10 {
+			t.Errorf("a line of %d bytes: %.200s", len(line), line)
 		}
 	}
 }
@@ -459,6 +466,16 @@ func TestThePageEscapesWhatItShows(t *testing.T) {
 	if policy := w.Header().Get("Content-Security-Policy"); len(style) < 100 ||
 		!strings.Contains(policy, "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'") || !strings.Contains(policy, "default-src 'none'") {
 		t.Errorf("the policy is %q, the style %d bytes", policy, len(style))
+	}
+}
+
+// Catches an escape of five digits, which reads as another character and a digit.
+func TestAnAnswerIsJSONWhateverItHolds(t *testing.T) {
+	h := admin(t, nil, (&source{}).open(t, nil))
+	for _, key := range []string{"\u202e", "\U000e0041", "\U0010ffff", "lamp"} {
+		if a := post(t, h, url.Values{"do": {"clear"}, "key": {key}}.Encode()); len(a.Keys) != 1 || a.Keys[0] != key {
+			t.Errorf("%q is %q", key, a.Keys)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 )
 
 var (
@@ -41,7 +42,9 @@ func text(a *answer) string {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
 			b.WriteRune(r)
 		} else {
-			fmt.Fprintf(&b, `\u%04x`, r)
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
 		}
 	}
 	return b.String() + "\n"
