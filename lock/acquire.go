@@ -62,9 +62,7 @@ func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (
 		return nil, notAcquired(ctx)
 	}
 	g.told.Store(true)
-	if o.Hooks.Acquired != nil {
-		o.Hooks.Acquired(g.name, time.Since(begin), contended)
-	}
+	l.tellAcquired(g, time.Since(begin), contended)
 	return g, nil
 }
 
@@ -97,17 +95,9 @@ func (o *Options) bid() bid {
 func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
 	r, err := l.redis.acquire(ctx, t, b)
 	if err != nil && !errors.Is(err, ErrConflict) {
-		l.disown(t, o, b.owners)
+		l.refuse(t, o.Lease, b.owners)
 	}
 	return r, err
-}
-
-// disown sees to it that owners do not hold a lock that they may have been granted.
-func (l *locker) disown(t *target, o *Options, owners []string) {
-	if o.Hooks.Orphan != nil {
-		o.Hooks.Orphan(t.name)
-	}
-	l.refuse(t, o.Lease, owners)
 }
 
 // lateReply gets the reply to a copy of a bid that its caller did not wait for, or its

@@ -120,9 +120,7 @@ func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options)
 	for _, g := range grants {
 		l.counts.ended(ctx, false, 0, nil)
 		g.told.Store(true)
-		if o.Hooks.Acquired != nil {
-			o.Hooks.Acquired(g.name, time.Since(begin), false)
-		}
+		l.tellAcquired(g, time.Since(begin), false)
 	}
 	return grants, nil
 }
@@ -142,7 +140,7 @@ func (l *locker) acquireAll(ctx context.Context, targets []target, o *Options) (
 		return nil, nil
 	case err != nil || r.answer != answerGranted: // "gone": one was granted, and lost at once
 		for i := range targets {
-			l.disown(&targets[i], o, b.owners[i:i+1])
+			l.refuse(&targets[i], o.Lease, b.owners[i:i+1])
 		}
 		if ctx.Err() != nil {
 			err = notAcquired(ctx)

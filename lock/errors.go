@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/levee-go/levee/internal/contain"
 )
 
 // What the errors of this package match, by errors.Is. An error may match
@@ -44,9 +42,6 @@ var (
 	// ErrClosed: the Locker has been closed.
 	ErrClosed = errors.New("lock: closed")
 )
-
-// A PanicError carries a panic of fn from the goroutine it ran on.
-type PanicError = contain.PanicError
 
 // A HeldError says that a lock is held by another. It matches ErrNotAcquired.
 type HeldError struct {

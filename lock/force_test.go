@@ -173,15 +173,12 @@ func TestAForcedHolderThatHearsNoMessageLearnsOfItWhenItAsks(t *testing.T) {
 	ctx := t.Context()
 	p := redistest.Proxy(t, s.Addr())
 	p.DropMessages(true)
-	var renewed atomic.Int32
-	l := open(t, p.Client(t), lock.Options{Lease: time.Hour, Hooks: lock.Hooks{Renewed: func(string, time.Duration, error) { renewed.Add(1) }}})
+	l := open(t, p.Client(t), lock.Options{Lease: time.Hour})
 	operator := open(t, s.Client(t), lock.Options{})
 	for name, ask := range map[string]func(held *lock.Lease) error{
 		"a renewal": func(held *lock.Lease) error {
-			before := renewed.Load()
 			l.RenewAll()
 			told(t, "a renewal", held)
-			redistest.Eventually(t, 30*time.Second, "the hook hears", func() bool { return renewed.Load() == before+1 })
 			return held.Err()
 		},
 		"Check":  func(held *lock.Lease) error { return held.Check(ctx) },

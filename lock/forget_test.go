@@ -31,12 +31,11 @@ func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
 	before := rdb.Dump(t.Context(), a.record()).Val()
 	last := s.takes(t, &a, "p0:2")
 	for _, passedOn := range []int64{0, maxPassed} { // the last of a cohort has no other fence in Redis
-		g := *last
-		g.fence += passedOn
+		g := &grant{target: a, o: last.o, owner: last.owner, fence: last.fence + passedOn, ends: last.ends}
 		if err := rdb.RestoreReplace(t.Context(), a.record(), time.Hour, before).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if what, err := s.release(t.Context(), &g, 0); what != answerLost {
+		if what, err := s.release(t.Context(), g, 0); what != answerLost {
 			t.Errorf("fence %d: it says %v, %v", g.fence, what, err)
 		}
 	}

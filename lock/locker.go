@@ -30,7 +30,6 @@ type locker struct {
 
 	link        *redisconn.Link
 	unsubscribe func()
-	hooks       Hooks // those of New, for what concerns all
 
 	logger          *slog.Logger
 	checkedServer   atomic.Bool // whether it is one to keep locks in
@@ -45,7 +44,7 @@ type locker struct {
 	entries    map[string]*waitRoom // by their entry in the queue
 	attaching  map[Token]bool       // tokens that an Attach is about to take
 	subscribed bool                 // to our channel
-	hearing    bool                 // what Hooks.Push was told last
+	hearing    bool                 // what noteHearing found last
 	closing    bool
 	ended      bool // nothing more is started in the background
 	tasks      sync.WaitGroup
@@ -57,7 +56,7 @@ func newLocker(rdb redis.UniversalClient, o Options) *locker {
 	ctx, cancel := context.WithCancel(context.Background())
 	log, counts := logonce.New(o.Logger, "lock: "), &counters{}
 	l := &locker{
-		process: process, redis: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger, hooks: o.Hooks,
+		process: process, redis: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
 		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
 	}
@@ -132,8 +131,7 @@ func (l *locker) hears() bool {
 // hearsLocked is hears for callers that hold mu.
 func (l *locker) hearsLocked() bool { return l.subscribed && l.link.Live() }
 
-// noteHearing tells the hook when messages begin or cease to arrive, and the log if somebody
-// waits for one: a Locker whose calls do not wait, such as a server's of a Quorum, misses none.
+// noteHearing tells the log when messages cease to arrive, if somebody waits for one: a Locker whose calls do not wait, such as a server's of a Quorum, misses none.
 func (l *locker) noteHearing() {
 	hears := l.hears()
 	l.mu.Lock()
@@ -142,9 +140,6 @@ func (l *locker) noteHearing() {
 	l.mu.Unlock()
 	if changed && !hears && waited && !l.isClosed() {
 		l.logNoMessages(l.logger)
-	}
-	if changed && l.hooks.Push != nil {
-		l.hooks.Push(hears)
 	}
 }
 

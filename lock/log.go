@@ -5,9 +5,25 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
 )
+
+// tell calls a hook for a grant.
+func tell(log *logonce.Log, g *grant, hook func()) {
+	contain.Call(func() error { hook(); return nil }, func(err error) {
+		if err != nil {
+			log.To(g.o.Logger).Warn("a hook panicked", "error", err)
+		}
+	})
+}
+
+func (l *locker) tellAcquired(g *grant, wait time.Duration, contended bool) {
+	if g.o.Hooks.Acquired != nil {
+		tell(l.log, g, func() { g.o.Hooks.Acquired(g.name, wait, contended) })
+	}
+}
 
 func (w *watchdog) logLoss(g *grant, cause error) {
 	w.log.To(g.o.Logger).Warn("a lease was lost", logonce.Name("name", g.name), "cause", cause, "held", time.Since(g.taken))

@@ -64,23 +64,16 @@ type Options struct {
 }
 
 // Hooks are called when something happens, on the goroutine it happens on (Lost: on one
-// of its own), with no mutex of this package held. They must neither block nor panic. Each may be nil.
+// of its own), with no mutex of this package held. They must not block. A panic of theirs is
+// logged. Each may be nil.
 type Hooks struct {
 	// Acquired: a lock was taken after so long a wait; contended reports whether
 	// somebody had it at first.
 	Acquired func(name string, wait time.Duration, contended bool)
 	// Released: a lock was given back that had been held for so long.
 	Released func(name string, held time.Duration)
-	// Renewed: a renewal succeeded, or failed with err. The lease ends after remaining
-	// unless it is renewed.
-	Renewed func(name string, remaining time.Duration, err error)
 	// Lost: a lease ended that had not been released; cause matches ErrLost.
 	Lost func(name string, cause error)
-	// Push: from now on messages wake the waiters (live), or the waiters have to poll.
-	Push func(live bool)
-	// Orphan: Redis did not say whether it granted a lock. The lock may be held for
-	// nobody for a moment: it is being given back in the background.
-	Orphan func(name string)
 }
 
 func (o Options) withDefaults() (Options, error) {

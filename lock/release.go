@@ -18,7 +18,7 @@ const grace = 100 * time.Millisecond
 // the background if that takes too long.
 func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) error {
 	if g.o.Hooks.Released != nil && g.told.Load() {
-		defer func() { g.o.Hooks.Released(g.name, time.Since(g.taken)) }()
+		defer tell(l.log, g, func() { g.o.Hooks.Released(g.name, time.Since(g.taken)) })
 	}
 	if l.passOn(g) {
 		return nil

@@ -119,16 +119,7 @@ func TestACancelledDoKeepsTheLockForOneLeaseMore(t *testing.T) {
 func TestThreeFailedRenewalsAreSurvived(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
-	var failed, good atomic.Int32
-	l := open(t, p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), lock.Options{Lease: 6 * time.Second, Hooks: lock.Hooks{
-		Renewed: func(_ string, _ time.Duration, err error) {
-			if err != nil {
-				failed.Add(1)
-			} else {
-				good.Add(1)
-			}
-		},
-	}})
+	l := open(t, p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), lock.Options{Lease: 6 * time.Second})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
@@ -137,9 +128,9 @@ func TestThreeFailedRenewalsAreSurvived(t *testing.T) {
 	_ = lease.Check(t.Context()) // loads the script
 	p.CutReplies(6, "EVALSHA "+lock.RenewScript.Hash())
 	l.RenewAll() // it need not wait until the lease is old
-	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return good.Load() > 0 })
-	if failed.Load() < 3 {
-		t.Errorf("%d renewals failed", failed.Load())
+	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return l.Stats().Renewals > 0 })
+	if n := l.Stats().RenewalErrors; n < 3 {
+		t.Errorf("%d renewals failed", n)
 	}
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
@@ -182,17 +173,10 @@ func TestNothingIsRenewedAfterUnlock(t *testing.T) {
 // One goroutine and few round trips, however many leases.
 func TestManyLeasesAreRenewedTogether(t *testing.T) {
 	s := redistest.Start(t)
-	var lost, renewed atomic.Int32
 	var writes atomic.Int64
 	counting := func(o *redis.Options) { o.Dialer = countingDialer(&writes) }
-	l := open(t, s.Client(t, counting), lock.Options{Hooks: lock.Hooks{
-		Lost: func(string, error) { lost.Add(1) },
-		Renewed: func(_ string, _ time.Duration, err error) {
-			if err == nil {
-				renewed.Add(1)
-			}
-		},
-	}})
+	l := open(t, s.Client(t, counting), lock.Options{})
+	renewed := func() int { return int(l.Stats().Renewals) }
 	n := redistest.Pick(2000, 10_000)
 	leases := make([]*lock.Lease, n)
 	for i := range leases {
@@ -202,19 +186,19 @@ func TestManyLeasesAreRenewedTogether(t *testing.T) {
 		}
 	}
 	begin := leases[0].Taken()
-	before, scripts, sent := renewed.Load(), s.Calls("evalsha"), writes.Load()
-	redistest.Eventually(t, time.Minute, "all are renewed", func() bool { return int(renewed.Load()) >= n })
-	done, calls, trips := renewed.Load()-before, s.Calls("evalsha")-scripts, writes.Load()-sent
+	before, scripts, sent := renewed(), s.Calls("evalsha"), writes.Load()
+	redistest.Eventually(t, time.Minute, "all are renewed", func() bool { return renewed() >= n })
+	done, calls, trips := renewed()-before, s.Calls("evalsha")-scripts, writes.Load()-sent
 	took := time.Since(begin)
-	t.Logf("%d leases: in %v %d renewals by %d calls in %d writes, %d lost", n, took, renewed.Load(), calls, trips, lost.Load())
-	if most := (int64(took/(10*time.Second/3)) + 1) * int64(n) * 6 / 5; int64(renewed.Load()) > most {
-		t.Errorf("%d renewals in %v, more than %d", renewed.Load(), took, most)
+	t.Logf("%d leases: in %v %d renewals by %d calls in %d writes, %d lost", n, took, renewed(), calls, trips, l.Stats().Losses)
+	if most := (int64(took/(10*time.Second/3)) + 1) * int64(n) * 6 / 5; int64(renewed()) > most {
+		t.Errorf("%d renewals in %v, more than %d", renewed(), took, most)
 	}
 	if trips > int64(done)/4 {
 		t.Errorf("%d writes for %d renewals", trips, done)
 	}
-	if lost.Load() != 0 {
-		t.Errorf("%d lost", lost.Load())
+	if l.Stats().Losses != 0 {
+		t.Errorf("%d lost", l.Stats().Losses)
 	}
 	for _, lease := range leases {
 		if err := lease.Unlock(t.Context()); err != nil {

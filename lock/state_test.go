@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,12 +102,7 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 	rdb := s.Client(t)
 	ctx := t.Context()
 	record := keys.Lock("", keys.Mutex, "a")[0]
-	var renewed atomic.Int32
-	l := open(t, s.Client(t), lock.Options{Lease: time.Minute, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
-		if err == nil {
-			renewed.Add(1)
-		}
-	}}})
+	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	var last int64
 	for name, test := range map[string]struct {
 		do   func()
@@ -135,10 +129,10 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 		}
 		last = lease.Fence()
 		test.do()
-		before := renewed.Load()
+		before := l.Stats().Renewals
 		l.RenewAll()
 		if test.want == nil {
-			redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() > before })
+			redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return l.Stats().Renewals > before })
 			if err := errors.Join(lease.Err(), lease.Check(ctx), lease.Unlock(ctx)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -219,12 +213,7 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	var renewed atomic.Int32
-	l := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
-		if err == nil {
-			renewed.Add(1)
-		}
-	}}})
+	l := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second})
 	other := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	held, err := l.Lock(ctx, "a")
@@ -248,8 +237,8 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	if after := dump(t, rdb); after != before {
 		t.Errorf("%s became %s", before, after)
 	}
-	so := renewed.Load()
-	redistest.Eventually(t, 30*time.Second, "what is held is renewed", func() bool { return renewed.Load() > so })
+	so := l.Stats().Renewals
+	redistest.Eventually(t, 30*time.Second, "what is held is renewed", func() bool { return l.Stats().Renewals > so })
 	if err := held.Check(ctx); err != nil {
 		t.Error(err)
 	}

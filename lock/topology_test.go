@@ -60,17 +60,13 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 	if ran, err := ls[0].Once(ctx, "a", time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
 		t.Error(ran, err)
 	}
-	var renewed atomic.Int32
-	many := ls[0].With(lock.Options{Lease: 3 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
-		if err == nil {
-			renewed.Add(1)
-		}
-	}}}) // renewed in one pipeline for each node
+	renewed := ls[0].Stats().Renewals
+	many := ls[0].With(lock.Options{Lease: 3 * time.Second}) // renewed in one pipeline for each node
 	var leases []*lock.Lease
 	for i := range 20 {
 		leases = append(leases, must(t)(many.Lock(ctx, fmt.Sprint("many", i))))
 	}
-	redistest.Eventually(t, 20*time.Second, "they are renewed", func() bool { return int(renewed.Load()) >= 2*len(leases) })
+	redistest.Eventually(t, 20*time.Second, "they are renewed", func() bool { return int(ls[0].Stats().Renewals-renewed) >= 2*len(leases) })
 	unlock(t, leases...)
 	_, err := ls[0].With(lock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Millisecond}).Lock(ctx, "r") // there are none
 	if !errors.Is(err, lock.ErrNotReplicated) {
@@ -89,14 +85,7 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 		ctl.Set(ctx, "x", "y", 0)
 		return ctl.Wait(ctx, 1, 50*time.Millisecond).Val() == 1
 	})
-	var renewed atomic.Int32
-	l := open(t, s.Client(t), lock.Options{Replicas: 1, ReplicaTimeout: time.Second, Lease: 4 * time.Second, Hooks: lock.Hooks{
-		Renewed: func(_ string, _ time.Duration, err error) {
-			if err == nil {
-				renewed.Add(1)
-			}
-		},
-	}})
+	l := open(t, s.Client(t), lock.Options{Replicas: 1, ReplicaTimeout: time.Second, Lease: 4 * time.Second})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 	unlock(t, must(t)(l.Lock(ctx, "a")))
 	waits := s.Calls("wait")
@@ -107,7 +96,7 @@ func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
 	if got := replica.Client(t).HGet(ctx, keys.Lock("", keys.Mutex, "a")[0], "f").Val(); got != fmt.Sprint(lease.Fence()) {
 		t.Errorf("the replica has the fence %s", got)
 	}
-	redistest.Eventually(t, 20*time.Second, "it is renewed, and that confirmed", func() bool { return renewed.Load() > 0 })
+	redistest.Eventually(t, 20*time.Second, "it is renewed, and that confirmed", func() bool { return l.Stats().Renewals > 0 })
 	if err := lease.Err(); err != nil {
 		t.Error(err)
 	}

@@ -170,7 +170,8 @@ func (w *watchdog) loseLocked(g *grant, cause error) {
 		w.logLoss(g, cause)
 	}
 	if g.o.Hooks.Lost != nil {
-		go g.o.Hooks.Lost(g.name, g.err) // outside the mutex
+		lost := g.err
+		go tell(w.log, g, func() { g.o.Hooks.Lost(g.name, lost) }) // outside the mutex
 	}
 }
 
@@ -287,7 +288,7 @@ func (w *watchdog) length(g *grant) time.Duration {
 	return max(min(g.o.Lease, time.Until(g.last)), minLease)
 }
 
-// learn takes in how a renewal went, and tells the hook.
+// learn takes in how a renewal went.
 func (w *watchdog) learn(r renewal, got renewed) {
 	g := r.grant
 	remaining, still, err := w.settle(r, got)
@@ -300,9 +301,6 @@ func (w *watchdog) learn(r renewal, got renewed) {
 	case !errors.Is(err, ErrLost):
 		w.counts.renewalErrors.Add(1)
 		w.logFailure(g, err, remaining)
-	}
-	if g.o.Hooks.Renewed != nil {
-		g.o.Hooks.Renewed(g.name, max(remaining, 0), err)
 	}
 }
 

@@ -71,16 +71,11 @@ func underWay(lease *lock.Lease) bool {
 // how many it has lost.
 func leases(p *redistest.Parent, args []string) error {
 	n, _ := strconv.Atoi(args[1])
-	var lost, renewed atomic.Int64
+	var lost atomic.Int64
 	rdb, l, err := child(args[0], lock.Options{Hooks: lock.Hooks{
 		Lost: func(_ string, err error) {
 			if !errors.Is(err, lock.ErrClosed) {
 				lost.Add(1)
-			}
-		},
-		Renewed: func(_ string, _ time.Duration, err error) {
-			if err == nil {
-				renewed.Add(1)
 			}
 		},
 	}})
@@ -108,9 +103,9 @@ func leases(p *redistest.Parent, args []string) error {
 			}
 		})
 	}
-	before := renewed.Load()
+	before := l.Stats().Renewals
 	p.Pause("held")
-	p.Say("lost %d renewed %d failed %d", lost.Load(), renewed.Load()-before, failed.Load())
+	p.Say("lost %d renewed %d failed %d", lost.Load(), l.Stats().Renewals-before, failed.Load())
 	stop.Store(true)
 	all.Wait()
 	return nil

@@ -198,7 +198,7 @@ func (l *Lease) lose(why error) {
 	l.cancel(why)
 	go func() { _ = l.quorum.giveBack(context.WithoutCancel(l.ctx), append(counting, others...)) }()
 	if l.quorum.o.Hooks.Lost != nil {
-		go l.quorum.o.Hooks.Lost(l.name, why)
+		go l.quorum.tell(func() { l.quorum.o.Hooks.Lost(l.name, why) })
 	}
 }
 
@@ -257,7 +257,7 @@ func (l *Lease) Unlock(ctx context.Context) error {
 	}
 	released := l.quorum.giveBack(ctx, counting)
 	if l.quorum.o.Hooks.Released != nil {
-		l.quorum.o.Hooks.Released(l.name, time.Since(l.taken))
+		l.quorum.tell(func() { l.quorum.o.Hooks.Released(l.name, time.Since(l.taken)) })
 	}
 	if err != nil {
 		return err

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -17,7 +20,8 @@ import (
 type Quorum struct {
 	nodes   []*lock.Locker
 	o       lock.Options
-	parts   lock.Options  // o as each node has it
+	parts   lock.Options // o as each node has it
+	log     *logonce.Log
 	timeout time.Duration // of a server, for one call
 	closed  chan struct{}
 
@@ -28,9 +32,9 @@ type Quorum struct {
 
 // New makes a Quorum of at least three servers that do not replicate each other. The
 // clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
-// and "redlock". Options.Replicas, Fsync and StrictFIFO must be zero. Of Options.Hooks, Acquired,
-// Released and Lost are called for the Quorum's locks, and the others of each server's. New
-// does not wait for Redis. The error matches lock.ErrConfig.
+// and "redlock". Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks
+// are called for the Quorum's locks. New does not wait for Redis. The error matches
+// lock.ErrConfig.
 func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	if len(nodes) < 3 {
 		return nil, fmt.Errorf("redlock: %w: nodes must be at least 3, got %d", lock.ErrConfig, len(nodes))
@@ -41,12 +45,15 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	if o.Lease == 0 {
 		o.Lease = 10 * time.Second
 	}
-	q := &Quorum{o: o, timeout: min(max(o.Lease/10, 20*time.Millisecond), 500*time.Millisecond), closed: make(chan struct{})}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	q := &Quorum{o: o, log: logonce.New(o.Logger, "lock: "), timeout: min(max(o.Lease/10, 20*time.Millisecond), 500*time.Millisecond), closed: make(chan struct{})}
 	if o.Prefix != "" {
 		o.Prefix += ":"
 	}
 	o.Prefix += "redlock"
-	o.Hooks.Acquired, o.Hooks.Released, o.Hooks.Lost = nil, nil, nil
+	o.Hooks = lock.Hooks{}
 	q.parts = o
 	for i, rdb := range nodes {
 		node, err := lock.New(rdb, o)
@@ -106,7 +113,7 @@ func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contende
 	})
 	if granted(votes) >= q.majority() && l.begin(q.raise(ctx, l, votes)) {
 		if q.o.Hooks.Acquired != nil {
-			q.o.Hooks.Acquired(name, time.Since(begin), contended)
+			q.tell(func() { q.o.Hooks.Acquired(name, time.Since(begin), contended) })
 		}
 		return l, nil
 	}
@@ -131,6 +138,15 @@ func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease])
 		votes[on[n]].err = v.err
 	}
 	return top
+}
+
+// tell calls a hook.
+func (q *Quorum) tell(hook func()) {
+	contain.Call(func() error { hook(); return nil }, func(err error) {
+		if err != nil {
+			q.log.Warn("a hook panicked", "error", err)
+		}
+	})
 }
 
 // giveBack unlocks parts. It returns nil if a majority of all servers was held until then.

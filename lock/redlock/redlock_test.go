@@ -111,12 +111,7 @@ func contend(t *testing.T, qs []*redlock.Quorum, more func() bool, strike func(i
 
 func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
-	var renewed atomic.Int32
-	q := nodes.quorum(t, lock.Options{Lease: 2 * time.Second, Hooks: lock.Hooks{Renewed: func(_ string, _ time.Duration, err error) {
-		if err == nil {
-			renewed.Add(1)
-		}
-	}}})
+	q := nodes.quorum(t, lock.Options{Lease: 2 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
 	defer cancel()
 	lease := take(t, q)
@@ -127,8 +122,8 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 		t.Error(err)
 	}
 	nodes[0].Kill()
-	before := renewed.Load()
-	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return renewed.Load() >= before+2 })
+	before := q.Renewals()
+	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return q.Renewals() >= before+2 })
 	redistest.Eventually(t, 20*time.Second, "the two others say that it stands", func() bool { return lease.Check(ctx) == nil })
 	if err := lease.Err(); err != nil {
 		t.Error(err)
@@ -329,6 +324,24 @@ func TestALockWhoseFenceNobodyConfirmsIsUnavailable(t *testing.T) {
 	}
 }
 
+// What a hook panics with is logged, and does not take the process down.
+func TestAHookOfAQuorumThatPanicsIsContained(t *testing.T) {
+	all := startServers(t, 3)
+	var log redistest.Log
+	var called atomic.Int32
+	fail := func() { called.Add(1); panic("the hook") }
+	q := all.quorum(t, lock.Options{Logger: log.Logger(), Hooks: lock.Hooks{
+		Acquired: func(string, time.Duration, bool) { fail() },
+		Released: func(string, time.Duration) { fail() },
+		Lost:     func(string, error) { fail() },
+	}})
+	unlock(t, take(t, q))
+	lease := take(t, q)
+	_ = q.Close()
+	redistest.Eventually(t, 30*time.Second, "each was called", func() bool { return lease.Err() != nil && called.Load() == 4 })
+	log.Await(t, "a hook panicked")
+}
+
 // What every server refuses alike is not "unavailable".
 func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
 	all := startServers(t, 3)
@@ -359,14 +372,7 @@ func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
 func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 	all := startServers(t, 3)
 	links, nodes := all.behindProxies(t)
-	var renewed atomic.Int32
-	q := open(t, nodes, lock.Options{Lease: 5 * time.Second, Hooks: lock.Hooks{
-		Renewed: func(_ string, _ time.Duration, err error) {
-			if err == nil {
-				renewed.Add(1)
-			}
-		},
-	}})
+	q := open(t, nodes, lock.Options{Lease: 5 * time.Second})
 	// A server that did not answer in time, on a busy machine, has an older end, or none; two
 	// of three are the majority that the lease stands on.
 	majority := func() int64 {
@@ -384,8 +390,8 @@ func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 	}
 	lease := take(t, q)
 	endsBefore(t, "taken", lease, majority)
-	renewed.Store(0)
-	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return renewed.Load() >= 2 })
+	before := q.Renewals()
+	redistest.Eventually(t, 20*time.Second, "it is renewed", func() bool { return q.Renewals() >= before+2 })
 	endsBefore(t, "renewed", lease, majority)
 	unlock(t, lease)
 }
@@ -407,19 +413,12 @@ func TestAQuorumDoesNotWarnOfMessagesThatItDoesNotNeed(t *testing.T) {
 	nodes := startServers(t, 3)
 	links, clients := nodes.behindProxies(t)
 	var log redistest.Log
-	var heard, missed atomic.Int32
-	q := open(t, clients, lock.Options{Logger: log.Logger(), Hooks: lock.Hooks{Push: func(hears bool) {
-		if hears {
-			heard.Add(1)
-		} else {
-			missed.Add(1)
-		}
-	}}})
-	redistest.Eventually(t, 30*time.Second, "messages arrive", func() bool { return heard.Load() >= 3 })
+	q := open(t, clients, lock.Options{Logger: log.Logger()})
+	redistest.Eventually(t, 30*time.Second, "messages arrive", func() bool { return q.Live() == 3 })
 	for _, link := range links {
 		link.Blackhole(true)
 	}
-	redistest.Eventually(t, 30*time.Second, "messages do not arrive", func() bool { return missed.Load() >= 3 })
+	redistest.Eventually(t, 30*time.Second, "messages do not arrive", func() bool { return q.Live() == 0 })
 	_ = q.Close()
 	if n := log.Count("no messages from Redis"); n != 0 {
 		t.Errorf("%d lines:\n%s", n, &log)
