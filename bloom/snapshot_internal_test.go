@@ -237,6 +237,51 @@ func TestTheLogKeepsWhatSomebodyMayNeed(t *testing.T) {
 	}
 }
 
+// The clock of the server was a day ahead, and entries have that time until the day is over. The
+// log is shortened all the same, with a snapshot and without.
+func TestALogFromTheFutureIsShortened(t *testing.T) {
+	t.Parallel()
+	f, s := unstarted(t, redistest.Start(t))
+	rdb, log := s.rdb, s.store.names.Log()
+	if err := f.Add(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	future := func(entries int) {
+		t.Helper()
+		last := entryID{ms: uint64(time.Now().Add(24 * time.Hour).UnixMilli())}
+		rdb.Del(t.Context(), log)
+		for ; entries > 0; entries -= 20_000 {
+			add := "for i = 1, 20000 do redis.call('XADD', KEYS[1], ARGV[1] .. '-' .. (ARGV[2] + i), 'h', '0123456789abcdef') end"
+			if err := rdb.Eval(t.Context(), add, []string{log}, last.ms, last.number).Err(); !errors.Is(err, redis.Nil) {
+				t.Fatal(err)
+			}
+			last.number += 20_000
+		}
+		rdb.HSet(t.Context(), s.store.names.Record(), "last", last.String())
+		s.mu.Lock()
+		s.at = last
+		s.mu.Unlock()
+	}
+	future(140_000)
+	rec, _ := s.state(t)
+	if _, err := s.store.add(t.Context(), rec, make([]hash, 1), 1e9); err != nil {
+		t.Fatal(err)
+	}
+	if n := rdb.XLen(t.Context(), log).Val(); n != 1<<17 {
+		t.Errorf("without a snapshot %d entries are left", n)
+	}
+	if err := f.Rebuild(t.Context(), yielding(some(0, 10))); err != nil {
+		t.Fatal(err)
+	}
+	future(20_000)
+	if err := s.compactWith(t, rec, s.store.names.Compact()); err != nil {
+		t.Fatal(err)
+	}
+	if n := rdb.XLen(t.Context(), log).Val(); n != 1 {
+		t.Errorf("after a compaction %d entries are left", n)
+	}
+}
+
 // Nobody compacts: the filter abstains in time, and the log grows no more.
 func TestALogThatNobodyCompactsIsGivenUp(t *testing.T) {
 	t.Parallel()

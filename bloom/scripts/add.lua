@@ -23,7 +23,9 @@ for i = 1, #ARGV[2], 16 do
 end
 last = last .. whole(n)
 redis.call('HSET', KEYS[1], 'last', last)
-if record[3] == '' then
+if record[3] == '' and ms - clock > tonumber(ARGV[3]) then -- the clock was put back: no entry would ever be old
+  redis.call('XTRIM', KEYS[2], 'MAXLEN', 131072)
+elseif record[3] == '' then
   shorten(KEYS[2], clock - ARGV[3])
 elseif n - at > tonumber(ARGV[4]) then
   redis.call('HSET', KEYS[1], 'shape', '')

@@ -11,7 +11,7 @@
 --       {"stale", pieces}  the old snapshot is not the one in use
 --       {"gap"}  the log does not have that entry: it has lost what the snapshot needs
 -- Run twice, it finds the new snapshot in use and gives ok.
-local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape')
+local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape', 'last')
 if record[1] ~= ARGV[1] then
   return {'lost'}
 end
@@ -39,6 +39,11 @@ for _, key in ipairs({KEYS[1], KEYS[2], KEYS[4]}) do
   redis.call('PEXPIRE', key, ARGV[8])
 end
 local _, ms = number(ARGV[5])
-shorten(KEYS[2], math.min(ms - 1, clock - ARGV[9]))
+local _, newest = number(record[4])
+if newest and newest - clock > tonumber(ARGV[9]) then -- the clock was put back: no entry would ever be old
+  redis.call('XTRIM', KEYS[2], 'MINID', ARGV[5])
+else
+  shorten(KEYS[2], math.min(ms - 1, clock - ARGV[9]))
+end
 redis.call('PUBLISH', ARGV[10], ARGV[11])
 return {'ok'}
