@@ -63,6 +63,27 @@ func TestAnAddAcrossTwoRebuildsIsInTheSecond(t *testing.T) {
 	}
 }
 
+// Between Ensure's look at the table and its note of what it held a whole Rebuild begins and ends,
+// whose scan has not found the row. Without a second look the id is in neither table.
+func TestAnEnsureAcrossARebuildIsInItsResult(t *testing.T) {
+	f, err := New(Options{Capacity: 1000, Complete: true, Counting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Add(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	f.impl.(*local).recent.drop() // it was added long ago
+	at(t, "held", func() {
+		if err := f.Rebuild(t.Context(), yielding(nil)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.Ensure(t.Context(), "x"); err != nil || !f.MayContain(t.Context(), "x") {
+		t.Errorf("x is denied, %v", err)
+	}
+}
+
 // A load that is about to install the old snapshot comes after the end of a Rebuild of the same
 // process: that one's result answers on.
 func TestALoadDoesNotReplaceTheResultOfARebuild(t *testing.T) {

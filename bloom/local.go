@@ -151,8 +151,9 @@ func (l *local) ensure(_ context.Context, ids []string) error {
 			}
 			return false
 		})
+		failpoint.At("held")
 		l.recent.push(held)
-		if l.next.Load() != nil { // a Rebuild has begun, perhaps before the push
+		if l.next.Load() != nil || l.current.Load() != t { // a Rebuild has begun, perhaps before the push
 			hashes = append(hashes, held...)
 		}
 	}

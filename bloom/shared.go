@@ -63,7 +63,6 @@ type shared struct {
 	changed    chan struct{}   // closed when another copy begins to answer
 	lost       bool            // Redis has lost something: what was added lately is to be added again
 	owed       []string        // ids that the updater has to add
-	warned     string          // the shape that was reported as full
 	rebuilding int             // Rebuilds that run in this process
 }
 
@@ -229,21 +228,6 @@ func (s *shared) onRecord(ctx context.Context, fn func(*record) error) error {
 		s.forget(rec)
 	}
 	return errLost
-}
-
-// warnFull reports once for each Rebuild that its result holds more ids than Capacity. The
-// number of ids is an estimate, in small filters off by a percent or two. Without
-// some slack half of the filters with exactly Capacity ids would be reported.
-func (s *shared) warnFull() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.answering.Load()
-	if c == nil || s.warned == c.shape || c.table.ids() <= c.table.capacity+c.table.capacity/20+10 {
-		return
-	}
-	s.warned = c.shape
-	s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
-		"capacity", c.table.capacity, "ids", c.table.ids(), "false_positive_rate", c.table.rate())
 }
 
 // needsRebuild reports whether nothing but a Rebuild brings this process a copy, as far as

@@ -265,12 +265,12 @@ func (r *sharedRebuild) save(ctx context.Context) (shape string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := r.readLog(ctx); err != nil { // what came meanwhile is in the log, but not yet in the table
-		return snap.shape, nil // it is in use all the same, and is loaded like any other
+	if r.readLog(ctx) == nil { // what came meanwhile is in the log, but not yet in the table
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_ = r.filter.install(r.record, r.next, snap.shape, r.begun, func(*localCopy) bool { return true })
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return snap.shape, r.filter.install(r.record, r.next, snap.shape, r.begun, func(*localCopy) bool { return true })
+	return snap.shape, nil // it is in use all the same, and is loaded like any other
 }
 
 // awaitCopy waits until this process answers from the result of a Rebuild. It does not wait

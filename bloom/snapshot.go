@@ -228,6 +228,13 @@ func (s *shared) feed(t *table) {
 	s.fed = append(s.fed, t)
 }
 
+// feeds reports whether a table of that shape is fed.
+func (s *shared) feeds(shape string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.fed, func(t *table) bool { return t.shape.encode() == shape })
+}
+
 // lately returns what this process has added lately, and what it owes: Redis may have lost that or
 // lack it, so a table that is fed needs it too.
 func (s *shared) lately(rec *record) []hash {

@@ -299,6 +299,70 @@ func TestALogThatNobodyCompactsIsGivenUp(t *testing.T) {
 	}
 }
 
+// This process has forgotten the record during its Rebuild, since a read found a gap. The result
+// is in use all the same.
+func TestARebuildWhoseProcessForgetsTheRecordSucceeds(t *testing.T) {
+	t.Parallel()
+	f, s := opened(t, redistest.Start(t))
+	err := f.Rebuild(t.Context(), func(yield func(string, error) bool) {
+		s.forget(s.knownRecord())
+		yielding(some(0, 100))(yield)
+	})
+	if err != nil || f.Stats().Abstaining || denied(f, some(0, 100)) > 0 {
+		t.Errorf("%v, %+v", err, f.Stats())
+	}
+}
+
+// A snapshot could not be loaded again and again. The next one is loaded at once.
+func TestANewSnapshotIsLoadedAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	other, _ := opened(t, srv)
+	_, s := unstarted(t, srv)
+	u := newUpdater(s)
+	begins := func() bool {
+		t.Helper()
+		if err := u.step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return u.job != nil
+	}
+	begins()
+	u.retryAt = time.Now().Add(time.Hour)
+	if begins() {
+		t.Error("it does not wait")
+	}
+	if err := other.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
+		t.Fatal(err)
+	}
+	if !begins() {
+		t.Error("it does not load the new snapshot")
+	}
+	s.running.Wait()
+}
+
+// The updater sees the result of its process's own Rebuild before that lets its table answer.
+// To load another copy would take the memory of a third table.
+func TestTheResultOfAnOwnRebuildIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	other, _ := opened(t, srv)
+	if err := other.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
+		t.Fatal(err)
+	}
+	_, s := unstarted(t, srv)
+	u, table := newUpdater(s), newTable(other.impl.(*shared).answering.Load().table.shape, key{}, 1, false)
+	s.feed(table)
+	if err := u.step(t.Context()); err != nil || u.job != nil {
+		t.Errorf("%v, a load has begun: %v", err, u.job != nil)
+	}
+	s.starve(table)
+	if err := u.step(t.Context()); err != nil || u.job == nil {
+		t.Errorf("%v, a load has begun: %v", err, u.job != nil)
+	}
+	s.running.Wait()
+}
+
 // A Rebuild decides how large the filter is, in all processes. Here the large one is opened
 // while the small one is too full to answer.
 func TestAFilterIsResizedByARebuild(t *testing.T) {

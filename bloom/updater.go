@@ -34,8 +34,10 @@ type updater struct {
 	job     chan error    // of the load or the compaction that runs; nil: none does
 	retryAt time.Time     // when the next may begin
 	backoff time.Duration // until then
+	pieces  string        // of the snapshot to which they belong
 	touched time.Time     // when the keys in Redis were last prolonged
 	trouble string        // the problem that was last logged; "": none
+	warned  string        // the shape that was reported as full
 }
 
 const (
@@ -99,6 +101,9 @@ func (u *updater) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if snap.pieces != u.pieces { // what failed with another one
+		u.pieces, u.retryAt, u.backoff = snap.pieces, time.Time{}, firstBackoff
+	}
 	if u.job == nil && !time.Now().Before(u.retryAt) {
 		u.begin(ctx, rec, snap, at)
 	}
@@ -144,6 +149,9 @@ func (u *updater) begin(ctx context.Context, rec *record, snap snapshot, at entr
 	switch {
 	case snap.shape == "":
 	case c == nil || c.shape != snap.shape:
+		if s.feeds(snap.shape) {
+			return // a Rebuild of this process is about to let its table answer
+		}
 		u.start(func() error { return s.load(ctx, rec, snap) })
 	case snap.damaged || snap.since() > c.table.compactAfter():
 		u.start(func() error { return s.compact(ctx, rec, c, at) })
@@ -177,7 +185,7 @@ func (u *updater) report(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.warnFull()
+	u.warnFull()
 	const lost = "needs a Rebuild"
 	s.mu.Lock()
 	copied, empty := s.answering.Load() != nil, s.needsRebuild()
@@ -204,4 +212,18 @@ func (u *updater) report(ctx context.Context, err error) {
 	default:
 		s.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", s.quoted, "error", what)
 	}
+}
+
+// warnFull reports once for each Rebuild that its result holds more ids than Capacity. The
+// number of ids is an estimate, in small filters off by a percent or two. Without
+// some slack half of the filters with exactly Capacity ids would be reported.
+func (u *updater) warnFull() {
+	s := u.filter
+	c := s.answering.Load()
+	if c == nil || u.warned == c.shape || c.table.ids() <= c.table.capacity+c.table.capacity/20+10 {
+		return
+	}
+	u.warned = c.shape
+	s.o.Logger.Warn("bloom: filter holds more ids than its Capacity", "filter", s.quoted,
+		"capacity", c.table.capacity, "ids", c.table.ids(), "false_positive_rate", c.table.rate())
 }
