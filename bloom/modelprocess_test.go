@@ -27,6 +27,7 @@ type mProc struct {
 	tail          mID         // position of the reader
 	own           []mID       // own entries that the reader has not met yet
 	recent        map[int]int // id: when it was added
+	owed          []int       // ids that looked held, and that Redis has not confirmed
 	readAt, retry int
 }
 
@@ -102,7 +103,7 @@ func (p *mProc) answers() bool {
 func (p *mProc) add(t *mThread) {
 	m := p.m
 	t.wait("Add", func() bool {
-		return p.header != 0 && m.ids < mIDs && (!m.calm && m.rnd.IntN(5) == 0 || m.now > m.lastAdd+mRetention+mLag)
+		return p.header != 0 && m.ids < mIDs && (!m.calm && m.rnd.IntN(5) == 0 || m.now > m.lastAdd+mKeep+mLag)
 	})
 	id := m.ids
 	m.ids++
@@ -111,10 +112,12 @@ func (p *mProc) add(t *mThread) {
 	if m.on("an id is remembered before it is sent") {
 		p.recent[id] = m.now
 	}
+	looksHeld := m.rnd.IntN(4) == 0 // so it is an Ensure
 	for sent := false; !sent; {
-		header := p.header
+		header, begin := p.header, m.now
 		t.step(fmt.Sprint("Add: send ", id))
 		if !p.reached() {
+			p.owe(id, looksHeld)
 			return
 		}
 		at, ok := m.add(header, id)
@@ -122,7 +125,11 @@ func (p *mProc) add(t *mThread) {
 			p.lost()
 			return
 		}
-		t.step(fmt.Sprint("Add: reply for ", id))
+		if t.step(fmt.Sprint("Add: reply for ", id)); m.now > begin+mCall {
+			p.owe(id, looksHeld)
+			return
+		}
+		m.rows[id].until = m.now + mTx
 		if sent = at[0].ahead(p.tail); sent {
 			p.own = append(p.own, at[0])
 		}
@@ -139,6 +146,24 @@ func (p *mProc) add(t *mThread) {
 		p.cand.set(id)
 	}
 	m.rows[id].acked = m.now
+}
+
+// owe is the end of an Ensure that Redis has not confirmed.
+func (p *mProc) owe(id int, looksHeld bool) {
+	m := p.m
+	if !looksHeld || p.copy == nil {
+		return // an error, and the row does not commit
+	}
+	row := &m.rows[id]
+	row.acked, row.until = m.now, m.now+mTx
+	if row.added == 0 && row.lost == 0 {
+		row.lost = m.now
+	}
+	p.copy.set(id)
+	p.cand.set(id)
+	if m.on("what looks held is owed") {
+		p.owed = append(p.owed, id)
+	}
 }
 
 func (t *mTable) set(id int) {
@@ -177,6 +202,29 @@ func (p *mProc) join(t *mThread) {
 	p.readAt = -mLag
 }
 
+// payOff adds what is owed.
+func (p *mProc) payOff(t *mThread) {
+	m := p.m
+	for len(p.owed) > 0 && p.header != 0 {
+		header, owed := p.header, slices.Clone(p.owed)
+		t.step("pay off: send")
+		if !p.reached() {
+			return
+		}
+		at, ok := m.add(header, owed...)
+		t.step("pay off: reply")
+		if !ok || header != p.header {
+			p.lost()
+			return
+		}
+		if !at[0].ahead(p.tail) {
+			continue
+		}
+		p.own = append(p.own, at...)
+		p.owed = p.owed[len(owed):]
+	}
+}
+
 // next checks that a chunk goes on from at, and returns the new position.
 func (p *mProc) next(at mID, v mRecord, chunk []mID) (to mID, bits uint64, gap bool) {
 	m := p.m
@@ -206,6 +254,7 @@ func (p *mProc) follow(t *mThread) {
 	t.wait("read: begin", func() bool {
 		return p.header == 0 || m.now >= p.readAt+mLag/4
 	})
+	p.payOff(t)
 	p.readAt = m.now
 	for begin, now := p.time(), m.now; p.header != 0; {
 		from := p.tail
@@ -277,9 +326,7 @@ func (p *mProc) load(t *mThread) {
 		t.step("load: read a piece")
 		s := m.redis.snapshots[v.pieces]
 		if !p.reached() || !s.has[i] {
-			if r := &m.redis; p.reached() && r.header == v.header && r.pieces == v.pieces {
-				r.damaged = true
-			}
+			p.unloadable(v)
 			return
 		}
 		if s.shape == c.shape { // bits of another shape mean other ids
@@ -289,9 +336,20 @@ func (p *mProc) load(t *mThread) {
 	if v.header != p.header {
 		return
 	}
-	if p.catchUp(t, "load", c) {
-		t.step("load: install")
-		p.install(c)
+	if !p.catchUp(t, "load", c) {
+		if !m.redis.holds(v.at) {
+			p.unloadable(v)
+		}
+		return
+	}
+	t.step("load: install")
+	p.install(c)
+}
+
+// unloadable notes that the snapshot of a record is damaged, if it is in use.
+func (p *mProc) unloadable(v mRecord) {
+	if r := &p.m.redis; p.reached() && r.header == v.header && r.pieces == v.pieces {
+		r.damaged = true
 	}
 }
 
@@ -318,6 +376,11 @@ func (p *mProc) nominate(c *mTable) {
 	p.cand = c
 	for id, at := range p.recent {
 		if p.m.now < at+mRetention && p.m.on("a candidate gets the recent ids") {
+			c.set(id)
+		}
+	}
+	for _, id := range p.owed {
+		if p.m.on("a candidate gets what is owed") {
 			c.set(id)
 		}
 	}
@@ -447,12 +510,15 @@ func (m *model) begin() (at mID, wait int) {
 	if len(r.log) == 0 {
 		return mID{}, 0
 	}
-	first := r.log[0]
+	first, back := r.log[0], mBack
+	if !m.on("a Rebuild's log begins another call before that") {
+		back = mTx
+	}
 	if !m.on("a Rebuild's log begins MaxTransaction before its scan") {
 		return r.last, 0
 	}
 	for _, e := range slices.Backward(r.log) {
-		if e.ms < m.clock()-mTx {
+		if e.ms < m.clock()-back {
 			return e, 0
 		}
 	}
@@ -460,11 +526,11 @@ func (m *model) begin() (at mID, wait int) {
 	case first.id < 0 && !m.on("a Rebuild of a new record waits"):
 		return first, 0
 	case first.id < 0:
-		return first, first.ms + min(mTx, mSettle)
+		return first, first.ms + min(back, mSettle)
 	case !m.on("a Rebuild of a trimmed log waits"):
 		return first, 0
 	}
-	return first, first.ms + mTx
+	return first, first.ms + back
 }
 
 // renew prolongs the lease of a Rebuild and reads the log into its table.

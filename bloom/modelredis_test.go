@@ -47,6 +47,7 @@ type mRow struct {
 	start           int // of its Add
 	added           int // newest time its id came into the log
 	acked           int // 0: Add has not returned nil
+	until           int // it commits by then, or not at all
 	committed, gone bool
 	lost            int  // since when Redis has lost its entry; 0: it has not
 	flushed         bool // with everything else
@@ -93,10 +94,10 @@ func (m *model) append(id int) mID {
 // before them: a reader that has seen all there was must find its entry.
 func (m *model) trim(at mID) {
 	r, cut := &m.redis, 0
-	for cut < len(r.log) && at.after(r.log[cut]) && (r.log[cut].ms < m.clock()-mRetention || !m.on("a switch leaves the last retention")) {
+	for cut < len(r.log) && at.after(r.log[cut]) && (r.log[cut].ms < m.clock()-mKeep || !m.on("a switch leaves the last retention")) {
 		cut++
 	}
-	if cut > 0 && m.on("a trim leaves the newest entry before the retention") && at.after(r.log[cut-1]) && (cut == len(r.log) || r.log[cut].ms >= m.clock()-mRetention) {
+	if cut > 0 && m.on("a trim leaves the newest entry before the retention") && at.after(r.log[cut-1]) && (cut == len(r.log) || r.log[cut].ms >= m.clock()-mKeep) {
 		cut--
 	}
 	r.log = r.log[cut:]
@@ -134,7 +135,7 @@ func (m *model) add(header int, ids ...int) (at []mID, ok bool) {
 		if m.on("Add trims a log without a snapshot") {
 			m.trim(r.last)
 		}
-		if len(r.log) > 1 && r.log[1].ms < m.clock()-mRetention {
+		if len(r.log) > 1 && r.log[1].ms < m.clock()-mKeep {
 			m.fail("the log holds entries older than the retention, and there is no snapshot")
 		}
 	case r.last.n-r.at.n > mLimit && m.on("Add gives up a log that nobody compacts"):
