@@ -14,7 +14,7 @@ import (
 // maxBytes is how large the table of a filter may be; a Rebuild holds two tables.
 const maxBytes = 4 << 30
 
-// Options of a Filter. Only Capacity is required.
+// Options of a Filter. Capacity is required, and Open needs a Name.
 type Options struct {
 	// Name tells filters apart that share a Redis. Open needs one that is not blank and
 	// holds no control characters; New ignores it.
@@ -53,7 +53,7 @@ type Options struct {
 	// MaxLag is how far a shared filter may be behind Redis and still say no: it may
 	// deny an id for that long after another process has added it. Each process reads the
 	// log four times in MaxLag. Give all processes the same. 0: 1 s; at least 20 ms. New
-	// ignores it.
+	// ignores it, but refuses a negative one.
 	MaxLag time.Duration
 
 	// MaxTransaction is how long after Add a row may take to commit, and how long after
