@@ -26,31 +26,23 @@ func (s *shared) add(ctx context.Context, ids []string) error {
 }
 
 func (s *shared) addChunk(ctx context.Context, ids []string) error {
-	err := errLate
-	for range attempts {
-		if !errors.Is(err, errLate) {
-			break
+	return s.onRecord(ctx, func(rec *record) error {
+		hashes := rec.key.appendSums(make([]hash, 0, len(ids)), ids)
+		last, err := s.store.add(ctx, rec, hashes, s.giveUpAfter())
+		if err != nil {
+			return err
 		}
-		err = s.onRecord(ctx, func(rec *record) error {
-			hashes := rec.key.appendSums(make([]hash, 0, len(ids)), ids)
-			last, err := s.store.add(ctx, rec, hashes, s.giveUpAfter())
-			if err != nil {
-				return err
-			}
-			return s.added(rec, hashes, last)
-		})
-	}
-	return err
+		return s.added(rec, hashes, last)
+	})
 }
 
-// errLate is the end of an add whose reply came so late that nobody knows any more whether the log
-// has shown it. The add is repeated.
+// errLate is the end of an add whose reply came when the updater had read past it. The add is
+// repeated.
 var errLate = errors.New("a reply was late")
 
 // added puts hashes into the tables of this process, after Redis has put them into the log,
 // the last of them at the entry last. It notes the entries: the updater will have to find
-// them when it reads that far. If it has read that far already, it must have found them. If
-// not, Redis has lost them since, or something else before them:
+// them when it reads that far. If it has read that far already, nobody has compared what it found:
 //
 //  1. Add(x) gets entry 8, and the reply is on the way.
 //  2. Redis fails over and loses entry 8. Another process adds y: another entry 8.
@@ -59,19 +51,15 @@ var errLate = errors.New("a reply was late")
 func (s *shared) added(rec *record, hashes []hash, last entryID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.record != rec {
+	first := last.number + 1 - uint64(len(hashes))
+	switch {
+	case s.record != rec:
 		return errLost
+	case first <= s.at.number:
+		return errLate
 	}
 	for i, h := range hashes {
-		number := last.number + 1 - uint64(len(hashes)) + uint64(i)
-		switch {
-		case number > s.at.number:
-			s.own[number] = h
-		case s.at.number-number >= uint64(len(s.passed)):
-			return errLate
-		case s.passed[number%uint64(len(s.passed))] != h:
-			return errLost
-		}
+		s.own[first+uint64(i)] = h
 		for _, t := range s.fed {
 			t.add(h)
 		}
@@ -94,7 +82,6 @@ func (s *shared) read(rec *record, part logPart) error {
 			return errGap
 		}
 		delete(s.own, number)
-		s.passed[number%uint64(len(s.passed))] = h
 		for _, t := range s.fed {
 			t.add(h)
 		}

@@ -57,7 +57,6 @@ type shared struct {
 	at         entryID         // the newest entry of the log that this process has read
 	own        map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
 	newest     uint64          // the greatest number of an entry that was in own
-	passed     [4096]hash      // what was read last, by the number of the entry
 	snapshot   snapshot        // in use, as of at
 	fed        []*table        // what adds go into: the table that answers and those being made
 	changed    chan struct{}   // closed when another copy begins to answer
@@ -199,7 +198,6 @@ func (s *shared) forget(rec *record) {
 		return
 	}
 	s.record, s.at, s.own, s.newest, s.snapshot = nil, entryID{}, map[uint64]hash{}, 0, snapshot{}
-	clear(s.passed[:])
 	s.lost = true
 	s.abstain()
 }
@@ -215,19 +213,22 @@ func (s *shared) abstain() {
 const attempts = 8
 
 // onRecord calls fn with the record of the filter in Redis. If Redis has lost that filter,
-// fn has done nothing and is called again with the next record.
-func (s *shared) onRecord(ctx context.Context, fn func(*record) error) error {
+// fn has done nothing and is called again with the next record. It is also called again if a
+// reply was late.
+func (s *shared) onRecord(ctx context.Context, fn func(*record) error) (err error) {
 	for range attempts {
-		rec, err := s.currentRecord(ctx)
-		if err != nil {
+		var rec *record
+		if rec, err = s.currentRecord(ctx); err != nil {
 			return err
 		}
-		if err = fn(rec); !errors.Is(err, errLost) {
+		switch err = fn(rec); {
+		case errors.Is(err, errLost):
+			s.forget(rec)
+		case !errors.Is(err, errLate):
 			return err
 		}
-		s.forget(rec)
 	}
-	return errLost
+	return err
 }
 
 // needsRebuild reports whether nothing but a Rebuild brings this process a copy, as far as
