@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/breaker"
@@ -110,6 +111,39 @@ func TestALoadThatAsksForItsOwnKeyInABatchIsTold(t *testing.T) {
 		defer cancel()
 		if _, err := c.GetMany(ctx, []int64{1}); !errors.Is(err, cache.ErrReentrant) {
 			r.Errorf("want ErrReentrant, got %v", err)
+		}
+	})
+}
+
+// A read by rules has a flight of its own beside that of the Gets. Where there is no lease to tell
+// them apart, as without Redis, both may come to one call: a loader gets each key once.
+func TestALoadManyGetsNoKeyTwice(t *testing.T) {
+	inCells(t, []cell{{redis: "none"}, {redis: "none", local: true}}, func(r *rig) {
+		source, gate := newBatches(r, 1, 10), make(chan struct{})
+		source.slowly(func(_ context.Context, keys []int64) error {
+			if keys[0] > 1 {
+				<-gate
+			}
+			return nil
+		})
+		c := open(r, source.source())
+		var wg sync.WaitGroup
+		for key := range int64(4) { // all calls that may run
+			wg.Go(func() { c.gives(r, 2+key, "v1") })
+			synctest.Wait()
+		}
+		wg.Go(func() { c.gives(r, 1, "v1") })
+		wg.Go(func() { c.reads(r, anew, 1, "v1", false) })
+		synctest.Wait()
+		close(gate)
+		wg.Wait()
+		for _, keys := range source.calls {
+			if slices.Sort(keys); len(slices.Compact(slices.Clone(keys))) < len(keys) {
+				r.Errorf("a call for %v", keys)
+			}
+		}
+		if _, calls := source.loads(); calls != 5 {
+			r.Errorf("%d calls, want one for both reads of a key", calls)
 		}
 	})
 }

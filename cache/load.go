@@ -108,9 +108,13 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*j
 
 // loadMany loads the keys of jobs in one call.
 func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	keys := make([]K, len(jobs))
-	for i, j := range jobs {
-		keys[i] = j.key
+	keys, ids := make([]K, 0, len(jobs)), make([]string, 0, len(jobs))
+	at := make(map[string]int, len(jobs)) // two flights of an id may come together where no lease keeps them apart
+	for _, j := range jobs {
+		if _, twice := at[j.id]; !twice {
+			at[j.id] = len(keys)
+			keys, ids = append(keys, j.key), append(ids, j.id)
+		}
 	}
 	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
 	all := c.askSource(ctx, place, jobs, func(ctx context.Context) error {
@@ -126,17 +130,17 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 		for i, key := range keys {
 			if value, ok := values[key]; ok && !isNil(&value) {
 				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
-				c.compareFilter(ctx, jobs[i].id)
+				c.compareFilter(ctx, ids[i])
 			} else {
-				entries[i] = c.newNull(jobs[i].id, epoch, began)
+				entries[i] = c.newNull(ids[i], epoch, began)
 			}
 		}
 		brought.Store(&entries)
 		return nil
 	})
-	for i, j := range jobs {
+	for _, j := range jobs {
 		if j.loaded = all; all.err == nil {
-			j.loaded.entry = (*brought.Load())[i]
+			j.loaded.entry = (*brought.Load())[at[j.id]]
 		}
 	}
 }
