@@ -3,6 +3,8 @@ package tier
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 // A queue finds the items that stand in ristretto's queue, so that a Get right after a
@@ -85,8 +87,9 @@ func (q *queue) leave(it item) (next item) {
 		return p.newest
 	}
 	delete(s.places, hash)
+	q.settled.Add(1) // first: who finds nothing waiting looks at it
+	failpoint.At("settled")
 	q.waiting.Add(-1)
-	q.settled.Add(1)
 	return nil
 }
 
