@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+
+	"github.com/levee-go/levee/internal/failpoint"
 )
 
 // buckets is into how many parts the rolling window is cut.
@@ -66,17 +68,17 @@ func (c *circuit) refuses() bool {
 	return until != 0 && int64(time.Since(c.start)) < until
 }
 
-// admit lets a call run, whose verdict must then be given to settle.
-func (c *circuit) admit() (settle func(verdict error), ok bool) {
+// admit lets a call run, whose verdict must then be given to settle. It tries if it was let in
+// half-open: then the circuit was not closed before, and has been neither closed nor opened since.
+func (c *circuit) admit() (settle func(verdict error), tries, ok bool) {
 	if c == nil {
-		return func(error) {}, true
+		return func(error) {}, false, true
 	}
+	until := c.openUntil.Load()
 	settle, err := c.machine.Allow()
-	return settle, err == nil
+	failpoint.At("admitted")
+	return settle, until != 0 && c.openUntil.Load() == until, err == nil
 }
-
-// tries reports, of a circuit that has just let a call in, whether that was to try: it is half-open.
-func (c *circuit) tries() bool { return c != nil && c.openUntil.Load() != 0 }
 
 func (c *circuit) state() State {
 	if c == nil {

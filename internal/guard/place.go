@@ -174,8 +174,8 @@ func (p *Place) admit() (settle func(verdict error), ok bool) {
 			return func(error) {}, true
 		}
 	}
-	settle, ok = p.b.circuit.admit()
-	p.tries.Store(ok && p.b.circuit.tries())
+	settle, tries, ok := p.b.circuit.admit()
+	p.tries.Store(ok && tries)
 	return settle, ok
 }
 
