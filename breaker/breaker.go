@@ -57,7 +57,8 @@
 // place but run in that of the function, beside it. So functions that need each other do not
 // wait for each other in vain, and MaxConcurrent is exceeded by the calls that functions
 // make side by side. A function of one Breaker that calls another is a caller like any
-// other there.
+// other there. If functions of two Breakers hold all places of each and call the other,
+// nothing goes on until QueueTimeout or Timeout ends some of them: let calls go one way.
 //
 // What is promised:
 //

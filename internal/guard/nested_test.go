@@ -198,6 +198,33 @@ func TestACallOfAnotherBreakerWaitsItsTurn(t *testing.T) {
 	})
 }
 
+// The loaders of products read categories, and those of categories read products, each with a
+// Breaker of its own. Catches calls that wait for ever.
+func TestCallsOfTwoBreakersThatWaitForEachOtherEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		products, categories := newBreaker(t, guard.Options{MaxConcurrent: 1}), newBreaker(t, guard.Options{MaxConcurrent: 1})
+		began := time.Now()
+		var calls sync.WaitGroup
+		for one, other := range map[*guard.Breaker]*guard.Breaker{products: categories, categories: products} {
+			calls.Go(func() {
+				_ = one.Do(context.Background(), func(ctx context.Context) error {
+					time.Sleep(time.Millisecond) // both have their places
+					return other.Do(ctx, succeed)
+				})
+			})
+		}
+		calls.Wait()
+		took := time.Since(began)
+		synctest.Wait()
+		if took > 5*time.Second || !products.HasPlace() || !categories.HasPlace() {
+			t.Errorf("they took %v, want Timeout at most; places are free: %v, %v", took, products.HasPlace(), categories.HasPlace())
+		}
+		if err := errors.Join(products.Do(t.Context(), succeed), categories.Do(t.Context(), succeed)); err != nil {
+			t.Errorf("the next calls: %v", err)
+		}
+	})
+}
+
 // The function of the call that tries needs calls of its own Breaker, and they calls of theirs.
 // Catches a nested call that is refused as one beside the call that tries: such functions never
 // closed a Breaker. A nested call's own failure is its function's to judge.

@@ -42,6 +42,9 @@ const (
 //
 // So Acquire with the context of a function that runs returns a nested Place at once: the
 // call runs in the place of that function, beside it.
+//
+// That holds within one Breaker. If functions of one hold all its places and wait for those of
+// another, and the other way round, nothing goes on until QueueTimeout or Timeout ends some.
 type Place struct {
 	b      *Breaker
 	class  Class
