@@ -105,7 +105,7 @@ func (q *queue) take(p *Place) {
 }
 
 // adapt has the limits be those of now. Who waits is ahead of who comes when they have risen.
-// The caller holds q.mu.
+// A trial gives places back also if no call comes or ends then. The caller holds q.mu.
 func (q *queue) adapt(now time.Time) {
 	if q.trial == nil {
 		return
@@ -115,8 +115,15 @@ func (q *queue) adapt(now time.Time) {
 	if most := q.most[Background]; most < math.MaxInt {
 		q.limits[Background] = max(1, most*q.usual()/q.most[Normal])
 	}
-	if q.limits[Normal] > last {
+	switch limit := q.limits[Normal]; {
+	case limit > last:
 		q.dispatch()
+	case limit < last && limit < q.usual():
+		time.AfterFunc(q.trial.restores().Sub(now), func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.adapt(time.Now())
+		})
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // a half times what a function takes:
 //
 //	-3 … -1   functions that begin are those with all places
-//	 0 …  3   half of the places
+//	 0 …  3   half of the places, if all were taken before
 //	 1 …  2   functions that begin are those with half of them
 //	 5        verdict: the mean of the logarithms of the one less that of the other. A
 //	          function counts for 3 units at most, also one that still runs
@@ -62,6 +62,7 @@ const (
 	longCycle = 16   // of units of over longUnit: less of a trial, but one before the day is over
 	tolerated = 0.05 // logarithm of a slowness that is none
 	drift     = 0.01 // variance that a verdict has lost when the next one comes
+	enough    = 2    // functions that began with all places taken: with fewer there is no trial
 	certainty = 0.25 // standard deviations that the limit leaves to doubt
 )
 
@@ -78,11 +79,14 @@ func newTrial(o Options) *trial {
 // places is how many functions may run now.
 func (t *trial) places(now time.Time) int {
 	t.proceed(now)
-	if t.since(now) >= 0 && t.since(now) < 3 {
+	if since := t.since(now); since >= 0 && since < 3 && t.groups[0].begun >= enough {
 		return t.half()
 	}
 	return int(t.limit)
 }
+
+// restores is when the present trial gives the places back.
+func (t *trial) restores() time.Time { return t.at.Add(3 * t.unit) }
 
 func (t *trial) half() int { return int(max(t.least, math.Floor(t.limit/2))) }
 
@@ -175,7 +179,7 @@ func (t *trial) judge() {
 	switch {
 	case t.half() == int(t.limit): // nothing could be taken away
 		t.slower, t.doubt = 0, 0.25
-	case full.begun < 2 || half.begun == half.cut: // cut off alike are not as fast
+	case full.begun < enough || half.begun == half.cut: // cut off alike are not as fast
 		return
 	default:
 		t.weigh(full, half)

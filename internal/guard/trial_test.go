@@ -249,6 +249,72 @@ func TestABreakerAdaptsItsLimit(t *testing.T) {
 	})
 }
 
+// A trial of places that are not all taken has no verdict. Catches one that takes half of them away all the same: of
+// 40 callers with 64 places, 8 were refused three times in 32.
+func TestPlacesThatAreNotAllTakenAreNotHalved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{MinConcurrent: 2, MaxConcurrent: 64, QueueTimeout: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.queue.trial.limit = 64
+		began := time.Now()
+		var callers sync.WaitGroup
+		for range 40 {
+			callers.Go(func() {
+				for time.Since(began) < time.Minute {
+					if err := b.Do(context.Background(), func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil }); err != nil {
+						t.Errorf("got %v after %v", err, time.Since(began))
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		if n := b.queue.trial.number; n < 5 {
+			t.Errorf("there were %d trials, want one in 8 s", n)
+		}
+	})
+}
+
+// Four functions hang, and a trial takes four of eight places away. Catches a call that waits for the end of some
+// function although the trial has given the places back: nobody else comes, and none ends.
+func TestACallThatWaitsGetsThePlaceThatATrialGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(Options{MinConcurrent: 2, MaxConcurrent: 8, Timeout: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hang := make(chan struct{})
+		state := func() (taken, limit int) {
+			b.queue.mu.Lock()
+			defer b.queue.mu.Unlock()
+			return b.queue.taken[Normal], b.queue.limits[Normal]
+		}
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() { _ = b.Do(context.Background(), func(context.Context) error { <-hang; return nil }) })
+			callers.Go(func() { // all places are taken, until the trial begins
+				for {
+					_ = b.Do(context.Background(), func(context.Context) error { time.Sleep(10 * time.Millisecond); return nil })
+					if _, limit := state(); limit < 8 {
+						return
+					}
+				}
+			})
+		}
+		for taken, limit := state(); taken != 4 || limit != 4; taken, limit = state() {
+			time.Sleep(time.Millisecond)
+		}
+		began := time.Now()
+		if err := b.Do(context.Background(), func(context.Context) error { return nil }); err != nil || time.Since(began) > 100*time.Millisecond {
+			t.Errorf("got %v after %v, want a place within 3 units of 31 ms", err, time.Since(began))
+		}
+		close(hang)
+		callers.Wait()
+	})
+}
+
 // Errors may be quick and cancelled calls are as long as their callers like. Catches trials that are timed by them.
 func TestWhatFailsIsNotWeighed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
