@@ -197,20 +197,26 @@ func (c Confirm) confirmed(reply *redis.Cmd) (int, error) {
 // pipeline by the command that waits for want. It returns how many replicas have
 // confirmed, -1 if the node itself has not. err is that of finding the node or of the
 // waiting; the replies have their own. It does not ride with others, and is for an op of Do.
+//
+// In a cluster it goes by the client of the node, since a WAIT has no key: the hooks of the
+// cluster client do not see it, and nobody follows a redirection. When a slot has moved, a
+// call or two fail until the cluster client has learnt of it; while it moves, calls fail.
 func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call, want Confirm) (replies []Reply, confirmed int, err error) {
-	node := c.Client()
-	if c.lanes.cluster != nil {
-		if node, err = c.lanes.cluster.MasterForKey(ctx, calls[0].Keys[0]); err != nil {
-			return nil, 0, err
-		}
-	}
+	until := time.Now().Add(want.Within)
 	for _, attempt := range attempts {
+		node := c.Client()
+		if c.lanes.cluster != nil {
+			if node, err = c.lanes.cluster.MasterForKey(ctx, calls[0].Keys[0]); err != nil {
+				return nil, 0, err
+			}
+		}
 		p := node.Pipeline()
 		cmds := make([]*redis.Cmd, len(calls))
 		for i, call := range calls {
 			cmds[i] = attempt(script, ctx, call)
 			_ = p.Process(ctx, cmds[i])
 		}
+		want.Within = time.Until(until) // the second attempt has what the first one left
 		wait := p.Do(ctx, want.wait()...)
 		_, _ = p.Exec(ctx) // the replies have the errors
 		replies = replies[:0]
@@ -220,6 +226,9 @@ func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call, wa
 		if !slices.ContainsFunc(cmds, unrun) {
 			confirmed, err = want.confirmed(wait)
 			return replies, confirmed, err
+		}
+		if redis.HasErrorPrefix(FirstError(replies), "MOVED") {
+			c.lanes.lookAgain()
 		}
 	}
 	return replies, 0, nil

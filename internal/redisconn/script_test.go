@@ -102,6 +102,43 @@ func TestEvalOnACluster(t *testing.T) {
 			wantEchoes(t, rdb, calls, replies)
 		}
 	})
+	// Catches one that asks the former owner until the cluster client looks by itself, a minute later:
+	// a lock that is renewed like this was lost in a cluster where everything works.
+	t.Run("EvalAndWait finds a slot that has moved", func(t *testing.T) {
+		call := redisconn.Call{Keys: []string{"moves"}, Args: []any{"x"}}
+		run := func() bool {
+			replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, []redisconn.Call{call}, redisconn.Confirm{Replicas: 1, Within: 10 * time.Second})
+			return err == nil && redisconn.FirstError(replies) == nil && confirmed == 1
+		}
+		if !run() {
+			t.Fatal("it does not run before the slot moves")
+		}
+		owner := c.Owner("moves")
+		for _, node := range c.Masters() {
+			if node != owner {
+				c.Move("moves", node)
+				break
+			}
+		}
+		redistest.Eventually(t, 10*time.Second, "it runs at the new owner", run)
+	})
+}
+
+// WAIT counts what its connection has written, and so waits beside a script that the server did not know too.
+// Catches a second attempt that waits as long as the first one.
+func TestEvalAndWaitWaitsOnceForAScriptThatIsNotKnown(t *testing.T) {
+	master, _ := replicated(t)
+	rdb := master.Client(t)
+	want := redisconn.Confirm{Replicas: 2, Within: time.Second} // there is one
+	began := time.Now()
+	do(t, master, "SCRIPT", "FLUSH")
+	replies, confirmed, err := conn(rdb).EvalAndWait(t.Context(), echo, echoes(1, own), want)
+	took := time.Since(began)
+	began = time.Now()
+	_, _, _ = conn(rdb).EvalAndWait(t.Context(), echo, echoes(1, own), want)
+	if known := time.Since(began); took > known+want.Within/2 || confirmed != 1 || errors.Join(err, redisconn.FirstError(replies)) != nil {
+		t.Errorf("it took %v and %v where the script is known; %d confirmed, %v", took, known, confirmed, err)
+	}
 }
 
 func TestEachCallHasItsOwnError(t *testing.T) {
