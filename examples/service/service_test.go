@@ -135,9 +135,16 @@ func TestTheFilesOfComposeFitTogether(t *testing.T) {
 			Ports   []string
 			Build   struct{ Context, Dockerfile string }
 			Command string
+			Restart string
+			Health  struct{ Test []string } `yaml:"healthcheck"`
 		}
 	}
 	read(t, "compose.yaml", &compose)
+	// While the image initializes itself, a server listens on a socket alone; and two instances may
+	// make the table at once, of which PostgreSQL lets one fail.
+	if check := strings.Join(compose.Services["postgres"].Health.Test, " "); !strings.Contains(check, "-h 127.0.0.1") || compose.Services["two"].Restart != "on-failure" {
+		t.Errorf("the instances begin after %q, and restart %q", check, compose.Services["two"].Restart)
+	}
 	for name, policy := range map[string]string{"redis": "volatile-lru", "redis-filter": "noeviction"} {
 		if !strings.Contains(compose.Services[name].Command, "--maxmemory-policy "+policy) {
 			t.Errorf("%s does not say %s: %s", name, policy, compose.Services[name].Command)
