@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,9 +131,14 @@ func TestACohortEndsForOtherProcesses(t *testing.T) {
 
 // Options with which a lease is one caller's alone keep it from being passed on.
 func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
-	s := redistest.Start(t)
+	s := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	redistest.Start(t, "--replicaof", strings.Replace(s.Addr(), ":", " ", 1))
+	redistest.Eventually(t, 30*time.Second, "the replica follows", func() bool {
+		return strings.Contains(s.Client(t).Info(t.Context(), "replication").Val(), "state=online")
+	})
 	two := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	for name, o := range map[string]lock.Options{
+		"Replicas":   {Lease: time.Minute, Replicas: 1, ReplicaTimeout: 3 * time.Second},
 		"StrictFIFO": {Lease: time.Minute, StrictFIFO: true},
 		"NoRenewal":  {Lease: time.Minute, NoRenewal: true},
 		"MaxHold":    {Lease: time.Minute, MaxHold: time.Hour},
@@ -141,7 +147,7 @@ func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
 		for _, side := range []struct {
 			name           string
 			holder, waiter *lock.Locker
-		}{{"the holder's", plain.With(o), plain}, {"the waiter's", plain, plain.With(o)}} {
+		}{{"the holder's", plain.With(o), plain}, {"the waiter's", plain, plain.With(o)}, {"both's", plain.With(o), plain.With(o)}} {
 			gate := must(t)(side.holder.Lock(t.Context(), "a"))
 			w := &line{t: t}
 			w.stand("two", two, 1)
@@ -162,6 +168,135 @@ func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
 				t.Errorf("%s %s: %v", side.name, name, order)
 			}
 		}
+	}
+}
+
+// Work of Once and a writer's lock go back to Redis each time: the next may be readers, or
+// those for whom the work is done.
+func TestOtherKindsAreNotPassedOn(t *testing.T) {
+	failed := errors.New("so that the next one does the work")
+	for name, kind := range map[string]struct {
+		kind keys.LockKind
+		run  func(l *lock.Locker, fn func()) error
+	}{
+		"once": {keys.Once, func(l *lock.Locker, fn func()) error {
+			_, err := l.Once(context.Background(), "a", time.Minute, func(context.Context) error { fn(); return failed })
+			if errors.Is(err, failed) {
+				return nil
+			}
+			return err
+		}},
+		"write": {keys.ReadWrite, func(l *lock.Locker, fn func()) error {
+			lease, err := l.RW("a").Lock(context.Background())
+			if err != nil {
+				return err
+			}
+			fn()
+			return lease.Unlock(context.Background())
+		}},
+	} {
+		s := redistest.Start(t)
+		one, two := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", func() bool { return one.Hears() && two.Hears() })
+		var all sync.WaitGroup
+		start := func(l *lock.Locker, fn func()) {
+			all.Go(func() {
+				if err := kind.run(l, fn); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+		held, goOn, turns := make(chan struct{}), make(chan struct{}), make(chan string, 2)
+		start(one, func() { close(held); <-goOn; one.Age(0) })
+		<-held
+		start(two, func() { turns <- "two" })
+		waiting(t, one, kind.kind, "a", 1)
+		start(one, func() { turns <- "one" })
+		waiting(t, one, kind.kind, "a", 2)
+		close(goOn)
+		all.Wait()
+		if first := <-turns; first != "two" {
+			t.Errorf("%s: it was passed on", name)
+		}
+	}
+}
+
+// A lease that was passed on is like any other: it can be looked at, entered again and handed
+// over, and nobody else of its process has it meanwhile.
+func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
+	s, ctx := redistest.Start(t), t.Context()
+	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
+	gate := must(t)(l.Lock(ctx, "a"))
+	got := make(chan *lock.Lease)
+	for i := range 2 {
+		go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
+		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 && l.Parked("a") })
+	}
+	gate.Age(0)
+	unlock(t, gate)
+	second := <-got
+	if err := second.Check(ctx); err != nil || second.Fence() != gate.Fence()+1 {
+		t.Fatalf("fence %d after %d, %v", second.Fence(), gate.Fence(), err)
+	}
+	inner := must(t)(second.Reenter())
+	unlock(t, second)
+	if err := inner.Check(ctx); err != nil || l.InRooms() != 1 {
+		t.Fatalf("another handle: %v, %d wait", err, l.InRooms())
+	}
+	l.Age(0)
+	unlock(t, inner)
+	third := <-got
+	if third.Fence() != gate.Fence()+2 {
+		t.Fatalf("fence %d after %d", third.Fence(), inner.Fence())
+	}
+	token, err := third.Detach(ctx, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached := must(t)(other.Attach(ctx, token))
+	if attached.Fence() != third.Fence() {
+		t.Errorf("attached with fence %d, detached with %d", attached.Fence(), third.Fence())
+	}
+	unlock(t, attached)
+	next := must(t)(l.Lock(ctx, "a"))
+	if next.Fence() < gate.Fence()+16 {
+		t.Errorf("fence %d after a grant with %d", next.Fence(), gate.Fence())
+	}
+	unlock(t, next)
+}
+
+// The lease of a cohort ends in Redis, and another has the lock before the cohort's holder
+// hears of it. Its fence is lower than the other's, also the last that it could have passed on,
+// and what it does harms nobody.
+func TestAHolderOfACohortThatWasTakenOverHarmsNobody(t *testing.T) {
+	s, ctx := redistest.Start(t), t.Context()
+	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
+	for name, ask := range map[string]func(*lock.Lease) error{
+		"Check":  func(held *lock.Lease) error { return held.Check(ctx) },
+		"Detach": func(held *lock.Lease) error { _, err := held.Detach(ctx, time.Minute); return err },
+	} {
+		gate := must(t)(l.Lock(ctx, "a"))
+		got := make(chan *lock.Lease)
+		go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
+		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.Parked("a") })
+		gate.Age(0)
+		unlock(t, gate)
+		held := <-got
+		s.Client(t).HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", 1)
+		next := must(t)(other.Lock(ctx, "a"))
+		if held.Fence() != gate.Fence()+1 || next.Fence() < gate.Fence()+16 {
+			t.Errorf("%s: fences %d, %d, %d", name, gate.Fence(), held.Fence(), next.Fence())
+		}
+		if err := ask(held); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = held.Unlock(ctx)
+		if err := next.Check(ctx); err != nil {
+			t.Errorf("%s: the next holder: %v", name, err)
+		}
+		unlock(t, next)
 	}
 }
 

@@ -108,6 +108,16 @@ func (s *Lease) Shift(shift func(time.Time) time.Time) {
 	g.deadline, g.next = shift(g.deadline), shift(g.next)
 }
 
+// Age makes it so long since Redis has granted all that is held.
+func (l *Locker) Age(d time.Duration) {
+	w := l.shared.watchdog
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, g := range w.grants {
+		g.granted = time.Now().Add(-d)
+	}
+}
+
 // Age makes it so long since Redis has granted the lock.
 func (s *Lease) Age(d time.Duration) {
 	s.watchdog.mu.Lock()

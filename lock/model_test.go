@@ -17,6 +17,7 @@ const processes = 3
 type flaws struct {
 	noOwnerCheck, noRepeat, noHandOff, noLiveness, noClaim bool
 	oneFence, passedWithoutEnd, lostIsPassedOn             bool // of a cohort
+	rangeReused                                            bool // after a takeover
 	noRaise                                                bool // by ForceUnlock
 }
 
@@ -118,6 +119,7 @@ func (m *model) acquire(p int, me string, wait bool, turn int, more bool) (what 
 	if m.released == me {
 		return "gone", 0, 0
 	}
+	lapsed := m.owner != "" && m.ended
 	m.suspect()
 	free := false
 	if wait && m.owner == "g:"+entry {
@@ -132,7 +134,7 @@ func (m *model) acquire(p int, me string, wait bool, turn int, more bool) (what 
 	if free {
 		m.queue = slices.DeleteFunc(m.queue, func(e string) bool { return wait && e == entry })
 		m.fence += spare + 1
-		if m.oneFence {
+		if m.oneFence || m.rangeReused && lapsed {
 			m.fence -= spare
 		}
 		m.owner, m.ended = me, false

@@ -133,6 +133,37 @@ func TestAPausedHolderIsStoppedByItsFence(t *testing.T) {
 	}
 }
 
+// A process that is killed may have passed the lock on any number of times. Another's fence is
+// larger all the same: a worker ends with an error if what it writes under its lease is refused.
+func TestAKilledCohortLeavesALowerFence(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const lease = 500 * time.Millisecond
+	fence := func() int64 { n, _ := rdb.HGet(t.Context(), "register", "fence").Int64(); return n }
+	start := func() *redistest.ChildProcess {
+		c := redistest.Child(t, "worker", s.Addr(), lease.String(), "")
+		c.Expect("ready")
+		return c
+	}
+	for range redistest.Pick(3, 50) {
+		dies := start()
+		for last, passed := fence(), false; !passed; { // it has the lock, and has passed it on
+			redistest.Eventually(t, 30*time.Second, "it writes", func() bool { return fence() > last })
+			now := fence()
+			last, passed = now, now == last+1
+		}
+		lives := start()
+		dies.Kill()
+		last := fence()
+		redistest.Eventually(t, 30*time.Second, "the other writes", func() bool { return fence() > last+1 })
+		rdb.Set(t.Context(), "stop", 1, 0)
+		if err := lives.Wait(); err != nil {
+			t.Error(err)
+		}
+		rdb.Del(t.Context(), "stop")
+	}
+}
+
 func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
 	for _, how := range []string{"naive", "lock"} {
 		s := redistest.Start(t)

@@ -241,6 +241,7 @@ func TestTheSearchFindsEachFlaw(t *testing.T) {
 		"the dead are granted":     {noLiveness: true},
 		"who does not claim lives": {noClaim: true},
 		"a grant owns one fence":   {oneFence: true},
+		"a dead range is reused":   {rangeReused: true},
 		"passed on without end":    {passedWithoutEnd: true},
 		"a lost lease passed on":   {lostIsPassedOn: true},
 		"a forced fence as it was": {noRaise: true},
