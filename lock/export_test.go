@@ -73,7 +73,7 @@ func (l *Locker) InQueue() bool {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	for _, room := range l.shared.rooms {
-		if room.queued {
+		if room.ticket > 0 {
 			return true
 		}
 	}
@@ -136,7 +136,7 @@ func (l *Locker) Parked(name string) bool {
 	rooms := 0
 	for key, room := range l.shared.rooms {
 		if key.record == t.record() {
-			if rooms++; room.bids || !room.queued {
+			if rooms++; room.bids || room.ticket == 0 {
 				return false
 			}
 		}

@@ -49,11 +49,11 @@ func (y *way) force(ctx context.Context, holder string) string {
 	operator := y.stores[0]
 	what, fence, err := operator.force(ctx, &y.t, 0)
 	if err != nil || what != answerHeld || fence > y.last || fence+spare < y.last {
-		return fmt.Sprintf("asked for the fence, it says %d %d, %v", what, fence, err)
+		return fmt.Sprintf("asked for the fence, it says %s %d, %v", what, fence, err)
 	}
 	for range 2 {
 		if what, _, err := operator.force(ctx, &y.t, fence); err != nil || what != answerForced {
-			return fmt.Sprintf("it says %d, %v", what, err)
+			return fmt.Sprintf("it says %s, %v", what, err)
 		}
 	}
 	for p := range y.grants {

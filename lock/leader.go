@@ -22,8 +22,8 @@ const (
 func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options) (g *grant, contended bool, err error) {
 	var failing time.Time // since when Redis has not answered
 	for {
-		queued, ticket, due := l.standing(room)
-		if queued {
+		ticket, due := l.standing(room)
+		if ticket > 0 {
 			contended = true
 			// A message that came since the last bid is still in room.wake: then this
 			// returns at once.
@@ -50,7 +50,7 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			if failing.IsZero() {
 				failing = time.Now()
 			}
-			if !queued || final(err) || time.Since(failing) > o.Lease {
+			if ticket == 0 || final(err) || time.Since(failing) > o.Lease {
 				l.fail(room, w, err)
 				return nil, contended, err
 			}
@@ -66,7 +66,7 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 		case answerBusy:
 			failing = time.Time{}
 			l.mu.Lock()
-			room.stands(r.busy.ticket)
+			room.ticket = r.busy.ticket
 			if w.handed == nil {
 				w.handed = make(chan handed, 1)
 			}
@@ -169,7 +169,7 @@ func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (b
 // trip: it need not wait for that.
 func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
 	l.mu.Lock()
-	room.stands(got.ticket)
+	room.ticket = got.ticket
 	if room.asked = got.ticket > 0; room.asked { // the entry was put back
 		l.askAgain(room, time.Second)
 	}

@@ -3,35 +3,33 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // An answer is the first word of a script's reply. The scripts say what each means.
-type answer int
+type answer string
 
 const (
-	answerNone answer = iota
-	answerGranted
-	answerBusy
-	answerDone
-	answerGone
-	answerOK
-	answerAgain
-	answerPast
-	answerExpired
-	answerTaken
-	answerLost
-	answerReleased
-	answerFree
-	answerHeld
-	answerForced
+	answerGranted  answer = "granted"
+	answerBusy     answer = "busy"
+	answerDone     answer = "done"
+	answerGone     answer = "gone"
+	answerOK       answer = "ok"
+	answerAgain    answer = "again"
+	answerPast     answer = "past"
+	answerExpired  answer = "expired"
+	answerTaken    answer = "taken"
+	answerLost     answer = "lost"
+	answerReleased answer = "released"
+	answerFree     answer = "free"
+	answerHeld     answer = "held"
+	answerForced   answer = "forced"
 )
 
-var answers = map[string]answer{
-	"granted": answerGranted, "busy": answerBusy, "done": answerDone, "gone": answerGone,
-	"ok": answerOK, "again": answerAgain, "past": answerPast,
-	"expired": answerExpired, "taken": answerTaken, "lost": answerLost, "released": answerReleased,
-	"free": answerFree, "held": answerHeld, "forced": answerForced,
+var answers = []answer{
+	answerGranted, answerBusy, answerDone, answerGone, answerOK, answerAgain, answerPast,
+	answerExpired, answerTaken, answerLost, answerReleased, answerFree, answerHeld, answerForced,
 }
 
 // cause is why an owner does not have its lock, nil after answerOK.
@@ -128,11 +126,10 @@ func (r *reply) words() (answer, []any, error) {
 		word, _ = list[0].(string)
 		list = list[1:]
 	}
-	what := answers[word]
-	if what == answerNone {
-		return answerNone, nil, r.unexpected()
+	if !slices.Contains(answers, answer(word)) {
+		return "", nil, r.unexpected()
 	}
-	return what, list, nil
+	return answer(word), list, nil
 }
 
 func (r *reply) unexpected() error { return fmt.Errorf("unexpected answer %.100q", r.value) }

@@ -133,7 +133,7 @@ func (y *way) acquire(ctx context.Context, s step) string {
 		want = answerGranted
 	}
 	if r.answer != want && (r.answer != answerGone || y.w.m.released != c.owner) {
-		return fmt.Sprintf("it says %d, the model %d", r.answer, want)
+		return fmt.Sprintf("it says %s, the model %s", r.answer, want)
 	}
 	switch {
 	case r.answer == answerGranted:
@@ -161,7 +161,7 @@ func (y *way) release(ctx context.Context, before *world, p int) string {
 			}
 		}
 		if got, err := y.stores[p].release(ctx, g, 0); err != nil || got != want {
-			return fmt.Sprintf("a release says %d, %v, the model %s", got, err, said)
+			return fmt.Sprintf("a release says %s, %v, the model %s", got, err, said)
 		}
 	}
 	return ""
@@ -185,7 +185,7 @@ func (y *way) renew(ctx context.Context, p int) string {
 	}
 	r := y.stores[p].renew(ctx, []renewal{{g, lifetime}})[0]
 	if r.err != nil || r.answer != want {
-		return fmt.Sprintf("a renewal says %d, %v, the model %d", r.answer, r.err, want)
+		return fmt.Sprintf("a renewal says %s, %v, the model %s", r.answer, r.err, want)
 	}
 	return ""
 }

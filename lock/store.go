@@ -164,7 +164,7 @@ func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, en
 	args := []any{t.mode.arg(), t.permits, keys.LockChannels, owner, fence, ends, flag(refuse), keep.Milliseconds()}
 	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: t.call(args...)}, nil)
 	if err != nil {
-		return answerNone, err
+		return "", err
 	}
 	what, _, err := r.words()
 	return parsed(what, err)
@@ -247,7 +247,7 @@ func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int6
 	call := redisconn.Call{Keys: t.keys, Args: []any{t.mode.arg(), t.permits, keys.LockChannels, fence}}
 	r, err := s.eval(ctx, scriptRun{script: forceScript, call: call}, nil)
 	if err != nil {
-		return answerNone, 0, err
+		return "", 0, err
 	}
 	what, rest, err := r.words()
 	if err == nil && what == answerHeld {

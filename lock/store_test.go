@@ -72,7 +72,7 @@ func TestABidForSeveralIsAllOrNothing(t *testing.T) {
 			writes := s.Calls("hset") + s.Calls("pexpire")
 			r, err := st.acquireAll(ctx, targets, all)
 			if err != nil || r.answer != c.want {
-				t.Fatalf("%v, %v, want %d", r, err, c.want)
+				t.Fatalf("%v, %v, want %s", r, err, c.want)
 			}
 			if wrote := s.Calls("hset") + s.Calls("pexpire") - writes; wrote > 0 != (c.want == answerGranted && !c.first) {
 				t.Errorf("%d writes", wrote)
@@ -113,7 +113,7 @@ func TestTheFenceOfSeveralIsAboveThatOfEach(t *testing.T) {
 		}
 		owner := fmt.Sprint("p:", i+1)
 		if what, err := st.giveBack(ctx, &targets[i], owner, r.granted.fence, r.granted.ends, false, 0); what != answerOK || err != nil {
-			t.Errorf("%s: %d, %v", targets[i].name, what, err)
+			t.Errorf("%s: %s, %v", targets[i].name, what, err)
 		}
 		next, err := st.acquire(ctx, &targets[i], bid{owners: []string{"p:9" + owner}, lease: time.Minute})
 		if err != nil || next.granted.fence <= r.granted.fence {

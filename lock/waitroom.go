@@ -58,8 +58,7 @@ type waitRoom struct {
 	line   list.List // of *waiter; the first is the leader
 	bids   bool      // a bid of the leader is on its way
 	asked  bool      // the entry may stand in the queue
-	queued bool      // it does, as far as we know
-	ticket int64     // by which it stands there, or stood there last
+	ticket int64     // by which it stands there, as far as we know; 0: it does not
 	due    time.Time // when the leader is to bid again if there is no message
 	polls  int       // bids in a row after which no message could come
 }
@@ -205,14 +204,10 @@ func (l *locker) fail(room *waitRoom, leader *waiter, err error) {
 	l.appointLeader(room)
 }
 
-// standing says whether the room's entry stands in the queue, its ticket, and when the next
+// standing gives the ticket by which the room's entry stands in the queue, and when the next
 // bid is due.
-func (l *locker) standing(room *waitRoom) (queued bool, ticket int64, due time.Time) {
+func (l *locker) standing(room *waitRoom) (ticket int64, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return room.queued, room.ticket, room.due
+	return room.ticket, room.due
 }
-
-// stands notes a ticket by which the room's entry stands in the queue; 0: it does
-// not. The caller holds locker.mu.
-func (r *waitRoom) stands(ticket int64) { r.ticket, r.queued = ticket, ticket > 0 }

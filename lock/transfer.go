@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Hand-over
+// Transfer
 //
-// A lock is handed over by a change of its owner's name in Redis:
+// A lock is transferred by a change of its owner's name in Redis:
 //
 //	Detach   owner a ──▶ b, a new name, which stands in the token
 //	Attach   owner b ──▶ c, a name made of b and of this process
