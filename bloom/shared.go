@@ -214,18 +214,19 @@ const attempts = 8
 
 // onRecord calls fn with the record of the filter in Redis. If Redis has lost that filter,
 // fn has done nothing and is called again with the next record. It is also called again if a
-// reply was late.
+// reply was late. If all are, Redis has lost the end of the log: new entries get numbers that the
+// updater has read.
 func (s *shared) onRecord(ctx context.Context, fn func(*record) error) (err error) {
-	for range attempts {
+	for i := range attempts {
 		var rec *record
 		if rec, err = s.currentRecord(ctx); err != nil {
 			return err
 		}
 		switch err = fn(rec); {
-		case errors.Is(err, errLost):
-			s.forget(rec)
-		case !errors.Is(err, errLate):
+		case err == nil, !errors.Is(err, errLost) && !errors.Is(err, errLate):
 			return err
+		case errors.Is(err, errLost) || i == attempts/2:
+			s.forget(rec)
 		}
 	}
 	return err
