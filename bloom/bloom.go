@@ -139,7 +139,6 @@ type filter interface {
 	mayContainMany(ids []string) []bool
 	add(ctx context.Context, ids []string) error
 	ensure(ctx context.Context, ids []string) error
-	rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 	rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error)
 	stats() Stats
 	close()
@@ -255,7 +254,8 @@ func (f *Filter) Rebuild(ctx context.Context, ids iter.Seq2[string, error]) erro
 	if f == nil {
 		return nil
 	}
-	return f.impl.rebuild(ctx, ids)
+	_, err := f.impl.rebuildIfOlder(ctx, 0, ids)
+	return err
 }
 
 // RebuildIfOlder is Rebuild if the last one that succeeded, of a shared filter in any

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"sync/atomic"
 	"time"
 )
 
@@ -13,12 +12,11 @@ import (
 // make a switch safe, since a process that was stopped may believe in a lease that has
 // expired. The scripts of each step check the lease in Redis: see save.
 type lease struct {
-	store    *store
-	record   *record
-	name     string
-	token    string
-	held     bool        // the last acquire has got it
-	finished atomic.Bool // it is needed no more
+	store  *store
+	record *record
+	name   string
+	token  string
+	held   bool // the last acquire has got it
 }
 
 const (
@@ -34,16 +32,9 @@ func (s *shared) newLease(rec *record, name string) *lease {
 }
 
 // acquire takes or renews the lease, and returns the shape of the snapshot in use. If a Rebuild
-// has put that in use less than age ago it is fresh, and the lease stays where it is. A
-// command that was left behind may reach Redis after release, and take the lease for nobody;
-// then acquire releases it again.
+// has put that in use less than age ago it is fresh, and the lease stays where it is.
 func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh bool, shape string, err error) {
-	late := func() {
-		if l.finished.Load() {
-			l.giveBack()
-		}
-	}
-	reply, err := evalOn(ctx, l.store.conn, late, leaseScript, []string{l.store.names.Record(), l.name},
+	reply, err := l.store.eval(ctx, leaseScript, []string{l.store.names.Record(), l.name},
 		l.record.header, l.token, leaseLife.Milliseconds(), age.Milliseconds()).List()
 	if err != nil {
 		return false, false, "", err
@@ -56,15 +47,11 @@ func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh boo
 	return l.held, kind == "fresh", texts[0], nil
 }
 
-// release ends the lease. After a switch it has ended already, unless it was renewed since.
+// release ends the lease. After a switch it has ended already, unless it was renewed since. If the
+// release fails, or a renewal that was left behind comes after it, others wait until the lease
+// expires.
 func (l *lease) release() {
-	l.finished.Store(true)
 	if l.held {
-		l.giveBack()
+		_ = l.store.eval(context.Background(), releaseScript, []string{l.name}, l.token)
 	}
-}
-
-// giveBack deletes the lease. If that fails, others wait until it expires.
-func (l *lease) giveBack() {
-	_ = l.store.eval(context.Background(), releaseScript, []string{l.name}, l.token)
 }

@@ -110,7 +110,7 @@ type logPart struct {
 
 // tail reads a part of the log after the entry after.
 func (s *store) tail(ctx context.Context, rec *record, after entryID) (logPart, error) {
-	reply, err := evalOn(ctx, s.logConn, nil, tailScript,
+	reply, err := evalOn(ctx, s.logConn, tailScript,
 		[]string{s.names.Record(), s.names.Log()}, rec.header, after.String(), tailChunk, after.hash).List()
 	if err != nil {
 		return logPart{}, err

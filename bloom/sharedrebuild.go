@@ -38,14 +38,8 @@ const (
 	copyTimeout = 5 * time.Second // how long Rebuild waits at its end for this process's copy
 )
 
-// rebuild makes and runs a sharedRebuild, or waits for one in another process.
-func (s *shared) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
-	_, err := s.rebuildIfOlder(ctx, 0, ids)
-	return err
-}
-
-// rebuildIfOlder is rebuild unless a Rebuild has ended less than age ago. It reports
-// whether this call has read ids to their end.
+// rebuildIfOlder makes and runs a sharedRebuild, or waits for one in another process, unless one has
+// ended less than age ago. It reports whether this call has read ids to their end.
 func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
 	ctx, cancel := untilClosed(ctx, s.life)
 	defer cancel()

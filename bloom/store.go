@@ -94,20 +94,14 @@ func newStore(rdb redis.UniversalClient, o Options, self string) *store {
 
 // eval runs a script and returns its reply, which may be an error.
 func (s *store) eval(ctx context.Context, script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
-	return evalOn(ctx, s.conn, nil, script, keys, args...)
+	return evalOn(ctx, s.conn, script, keys, args...)
 }
 
-// evalOn runs a script on conn. If the caller leaves before the script's end, late is called
-// at that.
-func evalOn(ctx context.Context, conn *redisconn.Conn, late func(), script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
+func evalOn(ctx context.Context, conn *redisconn.Conn, script *redisconn.Script, keys []string, args ...any) redisconn.Reply {
 	reply, err := redisconn.Do(ctx, conn, conn.Timeout(), func(ctx context.Context) (redisconn.Reply, error) {
 		reply := script.Run(ctx, conn.Client(), redisconn.Call{Keys: keys, Args: args})
 		return reply, reply.Err()
-	}, func(redisconn.Reply, error) {
-		if late != nil {
-			late()
-		}
-	})
+	}, nil)
 	if err != nil {
 		return redisconn.NoReply(err)
 	}
