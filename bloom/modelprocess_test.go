@@ -156,9 +156,7 @@ func (p *mProc) owe(id int, looksHeld bool) {
 	}
 	row := &m.rows[id]
 	row.acked, row.until = m.now, m.now+mTx
-	if row.added == 0 && row.lost == 0 {
-		row.lost = m.now
-	}
+	row.lost, row.flushed = m.now, false // even if the log got it, that may be too long ago for a Rebuild
 	p.copy.set(id)
 	p.cand.set(id)
 	if m.on("what looks held is owed") {
