@@ -205,6 +205,9 @@ func (f *Filter) Ensure(ctx context.Context, ids ...string) error {
 	return f.impl.ensure(ctx, cloned(ids))
 }
 
+// Counts returns [Options.Counting].
+func (f *Filter) Counts() bool { return f != nil && f.counting }
+
 // Remove takes ids out of a counting filter, each as often as it is given. A filter
 // that does not count returns ErrNotCounting. After Close Remove returns ErrClosed.
 // Remove only ids that were added, no more often than they were added, and within

@@ -72,16 +72,15 @@ func (c *Cache[K, V]) ensure(ctx context.Context, ids []string) error {
 	return c.learned(ids, filter.Ensure(ctx, ids...))
 }
 
-// remover is what a Filter has that may forget keys, as bloom.Filter does.
-type remover interface {
-	Remove(ctx context.Context, ids ...string) error
+// countingFilter is what a Filter has that may count how often a key was added, as bloom.Filter does.
+type countingFilter interface {
+	Counts() bool
 }
 
 // count has the filter know ids of keys that are new, or may be: a filter that counts would
 // pass over the new ones among those that look held.
 func (c *Cache[K, V]) count(ctx context.Context, ids []string) error {
-	filter, ok := c.o.Filter.(remover)
-	if ok && filter.Remove(ctx) == nil { // only a filter that counts removes any, be it none
+	if filter, ok := c.o.Filter.(countingFilter); ok && filter.Counts() {
 		return c.announce(ctx, ids)
 	}
 	return c.ensure(ctx, ids)

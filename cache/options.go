@@ -18,11 +18,21 @@ import (
 
 // A Filter knows which keys cannot exist. MayContain gets a key as [Source.Key]
 // gives it. Its "no" is a promise: the loader is not called. It is called concurrently,
-// in the path of every read beyond the local tier. If it has a method
-// MayContainMany(ctx, ids []string) []bool, as bloom.Filter does, GetMany calls that for a
-// page. If it has a method Add(ctx, ids ...string) error, Set, Write, Also and Announce call it
-// before a key comes to exist. If it has an Ensure of that form too, Set and Write call
-// that one, since they do not know whether their keys are new.
+// in the path of every read beyond the local tier. It may have more methods, all of which
+// bloom.Filter has:
+//
+//   - MayContainMany(ctx, ids []string) []bool: GetMany calls it for a page.
+//   - Add(ctx, ids ...string) error: Set, Write, Also and Announce call it before a key comes to
+//     exist.
+//   - Ensure, of that form too: Set, Write and Also call it in place of Add, since they do not
+//     know whether their keys are new.
+//   - Counts() bool: if it is true, Also calls Add all the same.
+//   - Rebuild(ctx, ids iter.Seq2[string, error]) error: RebuildFilter calls it.
+//   - RebuildIfOlder(ctx, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error):
+//     KeepFilter calls it.
+//
+// From Set and Announce, Add and Ensure get a context that does not end, so they have to return
+// by themselves.
 type Filter interface {
 	// MayContain is false if id surely does not exist.
 	MayContain(ctx context.Context, id string) bool
