@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -164,7 +165,17 @@ func chaos(t *testing.T, old int) {
 		}
 	}
 	rebuild()
-	count := faults(t, s, mine, theirs, rebuild)
+	fresh := func() { // a process that starts, and loads what is damaged
+		here.mu.Lock()
+		ids := slices.Clone(here.ids)
+		here.mu.Unlock()
+		c := &checker{f: open(t, s.Client(t), chaosOptions(capacity)), old: old, ids: ids}
+		defer c.f.Close()
+		ctx, cancel := context.WithTimeout(ctx, 600*time.Millisecond)
+		defer cancel()
+		c.run(ctx, func(id string) { t.Errorf("%s is denied by a process that has just started", id) })
+	}
+	count := faults(t, s, mine, theirs, rebuild, fresh)
 	cancel()
 	running.Wait()
 	time.Sleep(o.MaxLag) // for the last of what AfterFunc sends
@@ -177,7 +188,7 @@ func chaos(t *testing.T, old int) {
 }
 
 // faults does one after the other, in random order.
-func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProxy, rebuild func()) (n int) {
+func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProxy, rebuild, fresh func()) (n int) {
 	ctx := context.Background()
 	rdb := s.Client(t)
 	pick := func() *redistest.FaultProxy { return []*redistest.FaultProxy{mine, theirs}[rand.IntN(2)] }
@@ -199,12 +210,11 @@ func faults(t *testing.T, s *redistest.Server, mine, theirs *redistest.FaultProx
 					rdb.HSet(ctx, key, "0", piece)
 				}
 			}
-			rdb.ClientKillByFilter(ctx, "SKIPME", "yes")
-			time.Sleep(600 * time.Millisecond)
+			fresh()
 			rebuild()
 		},
 		func() { rdb.Del(ctx, rdb.Keys(ctx, "*:log").Val()...) },
-		func() { rdb.Del(ctx, rdb.Keys(ctx, "*:s:*").Val()...); time.Sleep(600 * time.Millisecond); rebuild() },
+		func() { rdb.Del(ctx, rdb.Keys(ctx, "*:s:*").Val()...); fresh(); rebuild() },
 		func() { s.Kill(); time.Sleep(300 * time.Millisecond); s.Restart(); rebuild() },
 		func() { s.Stop(); time.Sleep(800 * time.Millisecond); s.Cont() },
 	}
