@@ -43,7 +43,7 @@ import (
 // have to wait for it; see [longKeys].
 
 const (
-	maxLone  = 8   // operations on their callers' goroutines
+	maxLone  = 4   // operations on their callers' goroutines
 	maxTrips = 2   // under way: one more than the server works on, to fill the wait for the network
 	maxOps   = 256 // in a trip
 	maxLeft  = 64  // trips that were left behind and have not come back
