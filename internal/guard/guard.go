@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // The errors of package breaker.
@@ -172,7 +173,7 @@ func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, 
 	case ctx.Err() != nil:
 		// The caller left. An error that follows from this says nothing about the
 		// source: drivers have their own error for a query cut short.
-		return excluded, ended(ctx)
+		return excluded, wait.Ended(ctx)
 	default:
 		return failure, err
 	}
@@ -182,12 +183,3 @@ func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, 
 type gone struct{ error }
 
 func (g *gone) Unwrap() error { return g.error }
-
-// ended is the error of a context that has ended, with its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}

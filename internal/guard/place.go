@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // A Class says within which limits a function runs. All count within MaxConcurrent.
@@ -154,7 +155,7 @@ func (p *Place) Run(ctx context.Context, fn func(ctx context.Context) error) err
 	if ctx.Err() != nil {
 		p.Release()
 		b.tally.left.Add(1)
-		return ended(ctx)
+		return wait.Ended(ctx)
 	}
 	if !p.state.CompareAndSwap(acquired, running) {
 		return ErrLimited

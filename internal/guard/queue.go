@@ -6,6 +6,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // A queue has the places of a Breaker, and the calls that wait for one, first in, first
@@ -259,7 +261,7 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 }
 
 // left is the error of a caller who does not wait for a place any more.
-func left(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrLimited, &gone{ended(ctx)}) }
+func left(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrLimited, &gone{wait.Ended(ctx)}) }
 
 // giveUp ends the waiting of w with err, unless it has just ended otherwise.
 func (q *queue) giveUp(w *waiter, err error) error {

@@ -46,21 +46,21 @@ type Conn struct {
 	longest atomic.Pointer[any] // see boxed
 }
 
-// place is what the users of one shared Conn have in common: a client, and the time
+// connKey is what the users of one shared Conn have in common: a client, and the time
 // that operations may take.
-type place struct {
+type connKey struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
 }
 
-var conns registry[place, *Conn]
+var conns registry[connKey, *Conn]
 
 // Open returns the Conn of a client for operations of at most timeout, which notes
 // outages. All who open it with that timeout share it: their operations ride together,
 // and one outage is found for all. The log and the limit of Do are those of the first.
 // Each Open needs a Close.
 func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log) *Conn {
-	at := place{rdb, timeout}
+	at := connKey{rdb, timeout}
 	return conns.open(at, rdb, func() *Conn {
 		c := newConn(rdb, timeout, limit, log, true)
 		c.release = func() {

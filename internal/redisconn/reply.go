@@ -44,18 +44,6 @@ func (r Reply) Text() (string, error) { return as[string](r) }
 // List returns an array.
 func (r Reply) List() ([]any, error) { return as[[]any](r) }
 
-// Ints returns an array of numbers.
-func (r Reply) Ints() ([]int64, error) {
-	list, err := r.List()
-	numbers := make([]int64, len(list))
-	for i, value := range list {
-		if numbers[i], err = (Reply{value: value}).Int(); err != nil {
-			return nil, err
-		}
-	}
-	return numbers, err
-}
-
 func as[T any](r Reply) (value T, err error) {
 	value, ok := r.value.(T)
 	if r.err == nil && !ok {
