@@ -31,12 +31,12 @@ type queue struct {
 }
 
 type queueShard struct {
-	mu     sync.Mutex
-	places map[uint64]place // by hash
+	mu      sync.Mutex
+	records map[uint64]record // by hash
 }
 
-// A place is what is known of a hash.
-type place struct {
+// A record is what is known of a hash.
+type record struct {
 	given  item // to ristretto
 	newest item // given, or what ristretto gets next
 }
@@ -53,12 +53,12 @@ func (q *queue) enter(hash uint64, it item) (first bool, skipped item) {
 	s := q.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, there := s.places[hash]
+	p, there := s.records[hash]
 	if !there {
-		if s.places == nil {
-			s.places = make(map[uint64]place)
+		if s.records == nil {
+			s.records = make(map[uint64]record)
 		}
-		s.places[hash] = place{it, it}
+		s.records[hash] = record{it, it}
 		q.waiting.Add(1)
 		return true, nil
 	}
@@ -67,7 +67,7 @@ func (q *queue) enter(hash uint64, it item) (first bool, skipped item) {
 	} else {
 		skipped = p.newest
 	}
-	s.places[hash] = place{p.given, it}
+	s.records[hash] = record{p.given, it}
 	return false, skipped
 }
 
@@ -78,15 +78,15 @@ func (q *queue) leave(it item) (next item) {
 	s := q.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, there := s.places[hash]
+	p, there := s.records[hash]
 	switch {
 	case !there || p.given != it:
 		return nil // it has left before
 	case p.newest != it:
-		s.places[hash] = place{p.newest, p.newest}
+		s.records[hash] = record{p.newest, p.newest}
 		return p.newest
 	}
-	delete(s.places, hash)
+	delete(s.records, hash)
 	q.settled.Add(1) // first: who finds nothing waiting looks at it
 	failpoint.At("settled")
 	q.waiting.Add(-1)
@@ -101,17 +101,17 @@ func (q *queue) find(hash uint64) item {
 	s := q.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.places[hash].newest
+	return s.records[hash].newest
 }
 
 // clear lets go of the items that ristretto has not been given.
 func (q *queue) clear() {
 	for i := range q.shards {
-		for _, p := range q.shards[i].places {
+		for _, p := range q.shards[i].records {
 			if p.newest != p.given {
 				p.newest.letGo()
 			}
 		}
-		q.shards[i].places = nil
+		q.shards[i].records = nil
 	}
 }
