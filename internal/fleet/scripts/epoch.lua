@@ -60,9 +60,11 @@ if f == 0 then -- the hash is complete from here on, with the clear that has mad
   f, l = (how == 'clear' or how == 'tags') and now - 1 or now, now
 end
 if text(c) ~= there[1] or text(f) ~= there[2] or text(l) ~= there[3] or #changed > 0 then
+  -- First what needs no memory: once a script has written, a server without memory lets it finish.
+  redis.pcall('PEXPIRE', KEYS[1], ARGV[5])
   local set = redis.pcall('HSET', KEYS[1], 'c', text(c), 'f', text(f), 'l', text(l))
   local failed = type(set) == 'table'
-  if failed and how ~= 'look' then -- a server without memory lets a look through: nobody relies on what it did not store
+  if failed and how ~= 'look' then -- a server that takes no writes lets a look through: nobody relies on what it did not store
     return set
   elseif not failed then
     for i = 1, #changed, 2 do
