@@ -60,6 +60,22 @@ func (c *Cache[K, V]) newJob(ctx context.Context, key K, f *flight.Flight[found[
 	return &job[K, V]{key: key, id: f.ID, ctx: ctx, flight: f}
 }
 
+func idsOf[K comparable, V any](jobs []*job[K, V]) []string {
+	ids := make([]string, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.id
+	}
+	return ids
+}
+
+func leasesOf[K comparable, V any](jobs []*job[K, V]) []fleet.Lease {
+	leases := make([]fleet.Lease, len(jobs))
+	for i, j := range jobs {
+		leases[i] = j.lease
+	}
+	return leases
+}
+
 // decide comes before each operation that may decide the result.
 func (c *Cache[K, V]) decide(j *job[K, V]) (number int) {
 	number = j.flight.Decide()

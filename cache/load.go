@@ -150,10 +150,7 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 // Hooks.Load has given the load, nil if it has not begun: the breaker has opened since it gave
 // the place.
 func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
-	class, asked, ids := jobs[0].class, time.Now(), make([]string, len(jobs))
-	for i, j := range jobs {
-		ids[i] = j.id
-	}
+	class, asked, ids := jobs[0].class, time.Now(), idsOf(jobs)
 	var began atomic.Pointer[begun]
 	var rest atomic.Int64 // that the source has asked for
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {

@@ -17,12 +17,10 @@ func (c *Cache[K, V]) leased(jobs []*job[K, V]) *fleet.Renewal {
 		return nil
 	}
 	failpoint.At("granted")
-	leases := make([]fleet.Lease, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.lease
+	for _, j := range jobs {
 		j.began = j.flight.Decide()
 	}
-	return c.fleet.KeepRenewing(jobs[0].ctx, leases)
+	return c.fleet.KeepRenewing(jobs[0].ctx, leasesOf(jobs))
 }
 
 // publishLoaded publishes what jobs have loaded under their leases. An invalidation that
@@ -55,14 +53,9 @@ func (c *Cache[K, V]) publishLoaded(jobs []*job[K, V]) (again []*job[K, V]) {
 
 // abort gives the leases of jobs back.
 func (c *Cache[K, V]) abort(jobs []*job[K, V]) {
-	if len(jobs) == 0 {
-		return
+	if len(jobs) > 0 {
+		c.fleet.Abort(jobs[0].ctx, leasesOf(jobs)...)
 	}
-	leases := make([]fleet.Lease, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.lease
-	}
-	c.fleet.Abort(jobs[0].ctx, leases...)
 }
 
 // publication returns what to publish for a job. If its value cannot be stored, that

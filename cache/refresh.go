@@ -60,7 +60,9 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 		return wait.Ended(ctx)
 	}
 	for _, j := range jobs {
-		addTo(&failed, j.key)(j.loaded.err)
+		if err := j.loaded.err; err != nil {
+			failed.add(j.key, named(err))
+		}
 	}
 	if len(failed.Causes) > 0 {
 		return &failed
@@ -95,11 +97,7 @@ func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V])
 	if jobs = c.claimed(jobs); len(jobs) == 0 {
 		return nil
 	}
-	leases := make([]fleet.Lease, len(jobs))
-	for i, j := range jobs {
-		leases[i] = j.lease
-	}
-	renewal := c.fleet.KeepRenewing(jobs[0].ctx, leases)
+	renewal := c.leased(jobs)
 	defer renewal.Stop() // after a panic
 	c.load(ctx, place, jobs)
 	renewal.Stop()
@@ -108,12 +106,8 @@ func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V])
 
 // claimed returns the jobs whose leases it has taken, and ends the others.
 func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
-	ids := make([]string, len(jobs))
-	for i, j := range jobs {
-		ids[i] = j.id
-	}
 	var held []*job[K, V]
-	for i, grant := range c.fleet.Claim(jobs[0].ctx, ids...) {
+	for i, grant := range c.fleet.Claim(jobs[0].ctx, idsOf(jobs)...) {
 		switch j := jobs[i]; grant.Verdict {
 		case fleet.Granted:
 			j.lease = grant.Lease
@@ -132,19 +126,21 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 // what stands there, and returns the jobs that somebody has overtaken.
 func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
 	ctx := jobs[0].ctx
-	var replacing, unstorable []*job[K, V]
+	var replacing, unstorable, failed []*job[K, V]
 	var values []fleet.Publication
 	for _, j := range jobs {
-		if j.loaded.err != nil {
-			c.fleet.Abort(ctx, j.lease)
-			c.finish(j, found[V]{}, j.loaded.err)
-			continue
-		}
-		if value, _ := c.publication(j); j.storable {
+		switch value, _ := c.publication(j); {
+		case j.loaded.err != nil:
+			failed = append(failed, j)
+		case j.storable:
 			replacing, values = append(replacing, j), append(values, value)
-		} else {
+		default:
 			unstorable = append(unstorable, j)
 		}
+	}
+	c.abort(failed)
+	for _, j := range failed {
+		c.finishLoaded(j)
 	}
 	c.invalidateInstead(unstorable)
 	if len(replacing) == 0 {
@@ -180,13 +176,14 @@ func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) 
 // invalidateInstead ends jobs by dropping what stands there: their new values cannot be
 // put in its place.
 func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
-	for _, j := range jobs {
-		err := c.invalidate(flight.Detached(j.ctx), []string{j.id})
-		if err != nil { // of Refresh, which changes nothing, one error says it all
-			err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
-		}
-		c.finish(j, found[V]{}, err)
+	if len(jobs) == 0 {
+		return
 	}
+	err := c.invalidate(flight.Detached(jobs[0].ctx), idsOf(jobs))
+	if err != nil { // of Refresh, which changes nothing, one error says it all
+		err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
+	}
+	c.finishEach(jobs, err)
 }
 
 // refresh loads values in the background while those that have been read still answer: under

@@ -202,6 +202,33 @@ func TestARefreshOfManyIsOneLoad(t *testing.T) {
 	})
 }
 
+// Keys whose loads fail, and those that a writer holds, go together too. Catches a round trip for
+// each of them.
+func TestARefreshOfManyThatDoesNotGoWellTakesFewRoundTrips(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+			source, sent := newBatches(r, 1, 100), &traffic{}
+			c := openOn(r, r.watched(sent), source.source())
+			c.givesMany(r, upTo(1, 100), "v1")
+			refresh := func(context.Context) error {
+				sent.since()
+				err := c.Refresh(r.ctx, upTo(1, 100)...)
+				commands, pipelines := sent.since()
+				if held != (err == nil) || commands+pipelines > 4 {
+					r.Errorf("held %v: %v; %d commands and %d pipelines", held, err, commands, pipelines)
+				}
+				return nil
+			}
+			if held {
+				r.do(c.Write(r.ctx, upTo(1, 100), refresh))
+				return
+			}
+			source.slowly(func(context.Context, []int64) error { return errBroken })
+			r.do(refresh(r.ctx))
+		})
+	}
+}
+
 func TestRefreshReturnsWithItsContextAndItsLoadGoesOn(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
