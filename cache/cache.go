@@ -27,6 +27,10 @@ import (
 //
 // Its context ends after the load timeout, and on Close, and not when a caller leaves.
 //
+// An error that matches [ErrNotFound], also that of another cache which the loader has read, says
+// that the key does not exist. It does not if it also matches [ErrOverloaded], [ErrLoadTimeout] or
+// the error of a context, as errors that were joined may.
+//
 // # The result depends on the key alone
 //
 // The context carries the values of the caller that happened to start the load. The

@@ -1,10 +1,12 @@
 package cache
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/levee-go/levee/breaker"
@@ -106,17 +108,19 @@ func notInvalidated(err error) error {
 // masked says what err has stopped. What it returns matches all that err matches but
 // ErrNotInvalidated, which would be that of another call.
 func masked(what string, err error) error {
-	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err}
+	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err, ErrNotInvalidated}
 }
 
+// A maskedError matches what err matches, but for one.
 type maskedError struct {
 	text string
 	err  error
+	not  error
 }
 
 func (m *maskedError) Error() string { return m.text }
 func (m *maskedError) Is(target error) bool {
-	return target != ErrNotInvalidated && errors.Is(m.err, target)
+	return target != m.not && errors.Is(m.err, target)
 }
 func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 
@@ -147,16 +151,20 @@ func (e *BatchError) Unwrap() []error {
 	return causes
 }
 
-// isNotFound reports whether a loader's error says that the source has no such key.
+// isNotFound reports whether a loader's error says that the source has no such key. One that also
+// says that the source was not asked, or did not answer in time, does not: a loader may join the
+// errors of what it has asked for.
 func (c *Cache[K, V]) isNotFound(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, ErrNotFound), errors.Is(err, sql.ErrNoRows):
-		return true
+	case errors.Is(err, ErrNotFound), errors.Is(err, sql.ErrNoRows), c.o.IsNotFound != nil && c.o.IsNotFound(err):
+		return !slices.ContainsFunc(failures, func(failure error) bool { return errors.Is(err, failure) })
 	}
-	return c.o.IsNotFound != nil && c.o.IsNotFound(err)
+	return false
 }
+
+var failures = []error{ErrOverloaded, ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, context.Canceled, context.DeadlineExceeded}
 
 // isNil reports whether a value is a nil pointer, which a loader returns that has found
 // nothing: a caller who has looked at the error alone would panic. Only a V that is a

@@ -3,9 +3,11 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -359,4 +361,40 @@ func TestALoadLongerThanItsLeaseIsNotRepeated(t *testing.T) {
 			r.Errorf("%d loads", n)
 		}
 	})
+}
+
+// A page that is made of other cached values may join the errors of its parts: one part does not
+// exist, and another could not be loaded. That says nothing about the page. Without the second
+// look at the error it was cached as absent, for all processes.
+func TestAFailureBesideAnAbsenceIsAFailure(t *testing.T) {
+	for _, failure := range []error{
+		cache.ErrOverloaded, cache.ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, context.DeadlineExceeded, context.Canceled,
+	} {
+		inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+			r.known(1)
+			var broken atomic.Bool
+			broken.Store(true)
+			load := func(context.Context, int64) (string, error) {
+				if broken.Load() {
+					return "", fmt.Errorf("page: %w", errors.Join(failure, cache.ErrNotFound))
+				}
+				return "v1", nil
+			}
+			many := func(ctx context.Context, keys []int64) (map[int64]string, error) {
+				value, err := load(ctx, keys[0])
+				return map[int64]string{keys[0]: value}, err
+			}
+			for name, source := range map[string]cache.Source[int64, string]{"one": {Load: load}, "many": {LoadMany: many}} {
+				broken.Store(true)
+				c := open(r, source, unheld, func(o *cache.Options) { o.Name = name })
+				for range 3 { // Redis takes a null at its second miss
+					if _, err := c.Get(r.ctx, 1); !errors.Is(err, failure) || errors.Is(err, cache.ErrNotFound) {
+						r.Errorf("%s: Get: %v", name, err)
+					}
+				}
+				broken.Store(false)
+				c.gives(r, 1, "v1")
+			}
+		})
+	}
 }
