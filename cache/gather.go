@@ -40,7 +40,7 @@ func (g *gatherer[K, V]) add(jobs []*job[K, V]) {
 	g.mu.Unlock()
 	if leads {
 		runtime.Gosched() // jobs that are about to come are taken along
-		g.run()
+		go g.run()        // not here: these jobs may be in another batch by now, and would end with this one
 	}
 }
 

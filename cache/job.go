@@ -115,7 +115,7 @@ func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
 		later[0].want = j.want
 		c.detach(later) // j may have ended on its caller's goroutine, with the caller's context
-		go c.run(later)
+		go c.run(later[0].ctx, later)
 	}
 }
 

@@ -72,12 +72,23 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 			missing = append(missing, j)
 		}
 	}
-	if len(looking) > 0 {
-		c.contained(looking, func() {
-			more, without := c.look(ctx, looking)
-			missing, unread = append(missing, more...), append(unread, without...)
-		})
+	c.goOn(ctx, missing, unread)
+	if len(looking) > 0 { // last: a hook in there may end this goroutine
+		c.run(ctx, looking)
 	}
+}
+
+// run has jobs look into Redis for as long as ctx lasts, and those without an answer go on.
+func (c *Cache[K, V]) run(ctx context.Context, jobs []*job[K, V]) {
+	c.contained(jobs, func() {
+		missing, unread := c.look(ctx, jobs)
+		c.goOn(ctx, missing, unread)
+	})
+}
+
+// goOn takes jobs to their ends, on other goroutines: those that are missing in Redis, and those
+// that a read with ctx has got no answer for.
+func (c *Cache[K, V]) goOn(ctx context.Context, missing, unread []*job[K, V]) {
 	c.detach(missing)
 	c.detach(unread)
 	if len(missing) > 0 {
@@ -86,21 +97,10 @@ func (c *Cache[K, V]) start(ctx context.Context, jobs ...*job[K, V]) {
 	switch {
 	case len(unread) == 0:
 	case ctx.Err() != nil: // the caller has left, which says nothing about Redis
-		go c.run(unread)
+		go c.run(unread[0].ctx, unread)
 	default:
 		go c.inParts(unread, c.unread.add)
 	}
-}
-
-// run takes jobs from the beginning to their ends.
-func (c *Cache[K, V]) run(jobs []*job[K, V]) {
-	c.contained(jobs, func() {
-		missing, unread := c.look(jobs[0].ctx, jobs)
-		if len(unread) > 0 {
-			go c.inParts(unread, c.unread.add)
-		}
-		c.inParts(missing, c.misses.add)
-	})
 }
 
 // rebuild takes jobs that are missing in Redis to their ends, around and around.
@@ -181,7 +181,7 @@ func (c *Cache[K, V]) lease(jobs []*job[K, V]) (granted, held, again []*job[K, V
 		}
 		switch verdict := grant.Verdict; {
 		case verdict == fleet.Found:
-			if !c.accept(j, grant.Value, now) {
+			if !c.accept(j, grant.Value, time.Now()) {
 				j.seen = grant.Value.Data
 				again = append(again, j)
 			}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,60 @@ func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
 		defer cancel()
 		if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
 			t.Errorf("Get(1) after it: %q, %v", got, err)
+		}
+		_ = c.Close()
+	})
+}
+
+// The same of a Warm.
+func TestAGoexitInAWarmLeavesNoFlightBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := func(context.Context, int64) (string, error) { return "v1", nil }
+		c := must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+			if key == 2 {
+				runtime.Goexit()
+			}
+			return strconv.FormatInt(key, 10)
+		}}, cache.Options{Name: "test"}))
+		var warm sync.WaitGroup
+		warm.Go(func() { _ = c.Warm(t.Context(), slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1}) })
+		warm.Wait()
+		_ = c.Close()
+	})
+}
+
+// A long value is read in its flight, which a page opens beside those of keys that it has to load.
+// Catches that nobody runs these where the hook of that read ends its goroutine.
+func TestAGoexitInTheReadOfALongValueLeavesNoFlightBehind(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		source, long := newRows(r, 1, 2), strings.Repeat("x", 64<<10)
+		source.put(1, long)
+		var reads atomic.Int64 // until one that does not return
+		c := must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
+			o.Hooks.Read = func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
+				if reads.Add(-1) == 0 {
+					runtime.Goexit()
+				}
+				return ctx, nil
+			}
+		}})))
+		for range 2 { // then it comes from Redis, and is known to be long
+			if got, err := c.Get(r.ctx, 1); err != nil || got != long {
+				r.Fatalf("Get(1): %d bytes, %v", len(got), err)
+			}
+		}
+		reads.Store(2)
+		var page sync.WaitGroup
+		page.Go(func() { _, _ = c.GetMany(r.ctx, []int64{1, 2}) })
+		page.Wait()
+		synctest.Wait()
+		if n := source.loads(2); n != 1 {
+			r.Errorf("%d loads of the key that was missing", n)
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
+		defer cancel()
+		if got, err := c.Get(ctx, 2); err != nil || got != "v1" {
+			r.Errorf("Get(2) after it: %q, %v", got, err)
 		}
 		_ = c.Close()
 	})

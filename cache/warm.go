@@ -151,12 +151,12 @@ func (w *warming[K, V]) slot() bool {
 
 // look returns jobs for the keys that are not in Redis.
 func (w *warming[K, V]) look(keys []K) []*job[K, V] {
-	jobs := make([]*job[K, V], 0, len(keys))
+	wanted, ids := make([]K, 0, len(keys)), make([]string, 0, len(keys))
 	for _, key := range keys {
-		contain.Call(func() error { // Source.Key and the filter are the user's
-			j, err := w.newJob(key)
+		contain.Call(func() error { // Source.Key and the filter are the user's: no flight is open yet
+			id, err := w.wants(key)
 			if err == nil {
-				jobs = append(jobs, j)
+				wanted, ids = append(wanted, key), append(ids, id)
 			}
 			return err
 		}, func(err error) {
@@ -164,6 +164,17 @@ func (w *warming[K, V]) look(keys []K) []*job[K, V] {
 				w.count(key, err, true)
 			}
 		})
+	}
+	jobs := make([]*job[K, V], 0, len(wanted))
+	for i, key := range wanted {
+		f, err := w.c.flights.Apart(w.ctx, ids[i])
+		if err != nil {
+			w.count(key, err, true)
+			continue
+		}
+		j := w.c.newJob(w.loads, key, f)
+		j.class, j.warms = background, true
+		jobs = append(jobs, j)
 	}
 	if len(jobs) > 0 { // what Redis does not answer for goes on to the lease step, which puts it off
 		w.c.contained(jobs, func() { w.c.look(jobs[0].ctx, jobs) })
@@ -173,28 +184,22 @@ func (w *warming[K, V]) look(keys []K) []*job[K, V] {
 	})
 }
 
-// newJob makes the job of a key, or returns errElsewhere for one that needs none.
-func (w *warming[K, V]) newJob(key K) (*job[K, V], error) {
+// wants returns the id of a key, or errElsewhere for one that needs no job.
+func (w *warming[K, V]) wants(key K) (id string, err error) {
 	c := w.c
-	id, err := c.id(key)
+	id, err = c.id(key)
 	if err = cmp.Or(err, w.ctx.Err()); err != nil {
-		return nil, err
+		return "", err
 	}
 	if !c.fleet.Shared() {
 		if e := c.keptEntry(key); e != nil && c.stateOf(e, time.Now()) < stale {
-			return nil, errElsewhere
+			return "", errElsewhere
 		}
 	}
-	if c.o.Filter != nil && !c.o.Filter.MayContain(w.ctx, id) {
-		return nil, errElsewhere
+	if !c.exists(w.ctx, id) {
+		return "", errElsewhere
 	}
-	f, err := c.flights.Apart(w.ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	j := c.newJob(w.loads, key, f)
-	j.class, j.warms = background, true
-	return j, nil
+	return id, nil
 }
 
 // run loads the keys of jobs, and those again that are put off. It keeps its slot
