@@ -62,21 +62,26 @@ func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(
 // together.
 func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(K, found[V]), failed *BatchError) {
 	lookups, now := make([]lookup[K, V], 0, len(keys)), time.Now()
-	for _, key := range keys {
-		contain.Call(func() error { // Source.Key, Clone and the filter are the user's
-			kind := tier.Miss
-			if w == nil {
-				var e *entry[V]
-				if e, kind = c.local.Get(key); kind == tier.Value && (c.tagsCleared.Load() == 0 || !c.overtaken(e)) {
-					give(key, found[V]{entry: e, tier: TierLocal, stale: e.past(now)})
-					return nil
-				}
+	each(len(keys), func(i int) { // Clone and Source.Key are the user's
+		key, kind := keys[i], tier.Miss
+		if w == nil {
+			var e *entry[V]
+			if e, kind = c.local.Get(key); kind == tier.Value && (c.tagsCleared.Load() == 0 || !c.overtaken(e)) {
+				give(key, found[V]{entry: e, tier: TierLocal, stale: e.past(now)})
+				return
 			}
-			lookups = append(lookups, c.identify(key, kind, w))
-			return nil
-		}, addTo(failed, key))
-	}
+		}
+		lookups = append(lookups, lookup[K, V]{key: key, want: w, past: kind == tier.Past})
+		c.identify(&lookups[len(lookups)-1], kind)
+	}, func(i int, err error) {
+		if last := len(lookups) - 1; last >= 0 && lookups[last].key == keys[i] {
+			lookups[last].failed(err)
+			return
+		}
+		failed.add(keys[i], named(err))
+	})
 	c.lookupAll(ctx, lookups)
+	c.counts.asked.Add(uint64(len(lookups)))
 	c.readAll(ctx, lookups)
 	c.refresh(ctx, renewed(lookups)...)
 	for began := time.Now(); len(lookups) > 0; {
@@ -106,24 +111,22 @@ func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], b
 			unread = append(unread, l)
 		}
 	}
-	for i := range lookups {
+	each(len(lookups), func(i int) { // Clone is the user's
 		l := &lookups[i]
 		if len(unread) > 0 && unread[0] == l {
 			unread = unread[1:]
 		}
 		if !c.await(ctx, l, unread, began) {
 			again = append(again, *l)
-			continue
+			return
 		}
-		answer, err := c.conclude(ctx, l, unread)
-		if err != nil {
-			if !errors.Is(err, ErrNotFound) {
-				failed.add(l.key, err)
-			}
-			continue
+		switch answer, err := c.conclude(ctx, l, unread); {
+		case err == nil:
+			give(l.key, answer)
+		case !errors.Is(err, ErrNotFound):
+			failed.add(l.key, err)
 		}
-		contain.Call(func() error { give(l.key, answer); return nil }, addTo(failed, l.key))
-	}
+	}, func(i int, err error) { failed.add(lookups[i].key, named(err)) })
 	return again
 }
 
@@ -145,13 +148,10 @@ func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
 			lookups[i].broken(err)
 		}
 	})
-	for i := range lookups {
+	each(len(lookups), func(i int) {
 		l := &lookups[i]
-		contain.Call(func() error {
-			c.lookup(ctx, l, l.over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
-			return nil
-		}, l.broken)
-	}
+		c.lookup(ctx, l, l.over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
+	}, func(i int, err error) { lookups[i].broken(err) })
 }
 
 // readAll joins the flights that run, and reads the other keys of lookups together.
@@ -188,13 +188,20 @@ func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (open
 	return opened
 }
 
-// addTo returns a function that adds the error of key to e, if it is one. It is no method:
-// that would put each key into an interface, error or not.
-func addTo[K comparable](e *BatchError, key K) func(error) {
-	return func(err error) {
-		if err != nil {
-			e.add(key, named(err))
-		}
+// each calls do with the numbers below n. do may call functions of the user's: if one panics,
+// failed gets the error, and the next number has its turn.
+func each(n int, do func(i int), failed func(i int, err error)) {
+	for i := 0; i < n; i++ {
+		contain.Call(func() error {
+			for ; i < n; i++ {
+				do(i)
+			}
+			return nil
+		}, func(err error) {
+			if err != nil {
+				failed(i, err)
+			}
+		})
 	}
 }
 
@@ -205,12 +212,19 @@ func (e *BatchError) add(key any, err error) {
 	e.Causes[key] = err
 }
 
+// unique returns keys without those that are there already.
 func unique[K comparable](keys []K) []K {
 	seen := make(map[K]struct{}, len(keys))
-	first := make([]K, 0, len(keys))
 	for _, key := range keys {
-		if _, ok := seen[key]; !ok {
-			seen[key] = struct{}{}
+		seen[key] = struct{}{}
+	}
+	if len(seen) == len(keys) {
+		return keys
+	}
+	first := make([]K, 0, len(seen))
+	for _, key := range keys {
+		if _, ok := seen[key]; ok {
+			delete(seen, key)
 			first = append(first, key)
 		}
 	}

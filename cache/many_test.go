@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +151,34 @@ func TestAPanicInGetManyIsACause(t *testing.T) {
 		if len(got) != 1 || got[1] != "v1" || !errors.As(err, &panicked) || panicked.Value != "bug in Clone" {
 			r.Errorf("GetMany: %v, %v", got, err)
 		}
+	})
+}
+
+// Nor does a key whose text cannot be made keep the others from their values, or count as a Get
+// that never ends.
+func TestAPanicOfSourceKeyIsACause(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}, {redis: "none"}}, func(r *rig) {
+		source := newRows(r, 1, 2, 3)
+		src := source.source()
+		src.Key = func(key int64) string {
+			if key == 2 {
+				panic("bug in Key")
+			}
+			return strconv.FormatInt(key, 10)
+		}
+		c := open(r, src)
+		for range 2 {
+			got, err := c.GetMany(r.ctx, []int64{1, 2, 3})
+			var panicked *cache.PanicError
+			if len(got) != 2 || got[1] != "v1" || got[3] != "v1" || !errors.As(err, &panicked) || panicked.Value != "bug in Key" {
+				r.Errorf("GetMany: %v, %v", got, err)
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = c.Cache.Get(r.ctx, 2) // which is none that the cache can count
+			r.Error("the panic of Key has not come to the caller of Get")
+		}()
 	})
 }
 

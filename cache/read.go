@@ -82,8 +82,11 @@ type found[V any] struct {
 // the flight, which the caller who opened it starts, [Cache.await] waits for its end, and
 // [Cache.conclude] counts.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
-	l := c.identify(key, kind, w)
-	c.lookup(ctx, &l, l.over || c.exists(ctx, l.id))
+	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
+	c.identify(&l, kind)
+	exists := l.over || c.exists(ctx, l.id)
+	c.counts.asked.Add(1) // a Get that a function of the user's has ended with a panic is none
+	c.lookup(ctx, &l, exists)
 	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
 		l.hasRead = true
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
@@ -143,7 +146,7 @@ func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil ||
 // broken ends a lookup whose read of Redis has panicked: the user's client may have hooks.
 func (l *lookup[K, V]) broken(err error) {
 	if err != nil && !l.over {
-		*l = l.failed(err)
+		l.failed(err)
 	}
 }
 
@@ -205,24 +208,23 @@ func (l *lookup[K, V]) fallBackTo(old found[V]) {
 
 // identify begins the lookup of a key of which the local tier has no value that may be served: it
 // may have a null.
-func (c *Cache[K, V]) identify(key K, kind tier.Kind, w *want) lookup[K, V] {
-	c.counts.asked.Add(1)
-	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
-	if w != nil {
-		if answer, ok := c.again(key, w); ok {
-			return l.answered(answer)
+func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
+	if l.want != nil {
+		if answer, ok := c.again(l.key, l.want); ok {
+			l.answered(answer)
+			return
 		}
 	}
-	if kind == tier.Null {
-		return l.answered(found[V]{entry: c.absent, tier: TierLocal})
+	switch {
+	case kind == tier.Null:
+		l.answered(found[V]{entry: c.absent, tier: TierLocal})
+	case c.closed(): // the filter would go on to answer
+		l.failed(ErrClosed)
+	default:
+		if l.id, l.err = c.id(l.key); l.err != nil {
+			l.over = true
+		}
 	}
-	if c.closed() { // the filter would go on to answer
-		return l.failed(ErrClosed)
-	}
-	if l.id, l.err = c.id(key); l.err != nil {
-		return l.failed(l.err)
-	}
-	return l
 }
 
 // lookup goes on with what may answer in this process: the filter, if it says that the key
@@ -235,14 +237,14 @@ func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) 
 		if l.past { // else no second look: a flood of absent keys ends here
 			c.compareKept(ctx, l.key, l.id)
 		}
-		*l = l.answered(found[V]{entry: c.absent, tier: TierFilter})
+		l.answered(found[V]{entry: c.absent, tier: TierFilter})
 		return
 	}
 	if c.fleet.Down(l.id) {
-		*l = c.duringOutage(ctx, *l)
+		c.duringOutage(l)
 	}
 	if !l.over && ctx.Err() != nil {
-		*l = l.failed(wait.Ended(ctx))
+		l.failed(wait.Ended(ctx))
 	}
 }
 
@@ -254,7 +256,7 @@ func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
 	}
 	caller, running, err := c.flights.JoinRunning(ctx, l.id)
 	if err != nil {
-		*l = l.failed(err)
+		l.failed(err)
 		return
 	}
 	l.caller, l.joined = caller, running
@@ -276,21 +278,15 @@ func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *jo
 	})
 	if err != nil {
 		l.held = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
-		*l = l.failed(err)
+		l.failed(err)
 		return
 	}
 	l.caller, l.joined, l.opened = caller, true, opened
 }
 
-func (l lookup[K, V]) answered(answer found[V]) lookup[K, V] {
-	l.over, l.answer = true, answer
-	return l
-}
+func (l *lookup[K, V]) answered(answer found[V]) { l.over, l.answer = true, answer }
 
-func (l lookup[K, V]) failed(err error) lookup[K, V] {
-	l.over, l.err = true, err
-	return l
-}
+func (l *lookup[K, V]) failed(err error) { l.over, l.err = true, err }
 
 // await waits for the flight of a lookup, if it has joined one. It reports false if what that
 // brought is no answer for its caller, who has to join again.

@@ -134,18 +134,18 @@ func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
 // notCached ends a lookup that must not load, and whose caller has read Redis in vain.
 func (c *Cache[K, V]) notCached(ctx context.Context, l *lookup[K, V]) {
 	if ctx.Err() != nil {
-		*l = l.failed(wait.Ended(ctx))
+		l.failed(wait.Ended(ctx))
 		return
 	}
 	if l.unread {
 		if old, ok := c.fallbackOf(l); ok {
-			*l = l.answered(old)
+			l.answered(old)
 			return
 		}
 		if old, ok := c.kept(l); ok {
-			*l = l.answered(old)
+			l.answered(old)
 			return
 		}
 	}
-	*l = l.failed(ErrNotCached)
+	l.failed(ErrNotCached)
 }

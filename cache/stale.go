@@ -127,11 +127,11 @@ func (w windows) left(e life, now time.Time) time.Duration {
 //
 // In a cache without Redis nobody else changes the value. It is served until
 // StaleWhileRevalidate ends, and refreshed in the background past its TTL.
-func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K, V] {
+func (c *Cache[K, V]) duringOutage(l *lookup[K, V]) {
 	e := c.keptEntry(l.key)
 	now := time.Now()
 	if e == nil {
-		return l
+		return
 	}
 	state := c.stateOf(e, now)
 	soon := state <= stale && (c.windows.stale > 0 || !c.countsAsStale(e))
@@ -140,14 +140,13 @@ func (c *Cache[K, V]) duringOutage(ctx context.Context, l lookup[K, V]) lookup[K
 	switch {
 	case serves && !c.fleet.Shared():
 		l.renews = e.past(now) && !l.want.noLoad()
-		return l.answered(old)
+		l.answered(old)
 	case serves && !e.past(now) && e.age(now) < maxStaleLife:
-		return l.answered(old)
+		l.answered(old)
 	case soon, c.fleet.Shared() && c.mayReplaceAnError(e, now):
 		l.fallBackTo(old)
 		l.impatient = c.fleet.Shared() && l.want == nil
 	}
-	return l
 }
 
 // staleOnError returns an old value for a caller whose read ended in err: its load failed
