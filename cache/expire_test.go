@@ -177,6 +177,30 @@ func TestAnExpireThatIsNotConfirmedBecomesAnInvalidation(t *testing.T) {
 	})
 }
 
+// An Invalidate that Redis has not confirmed is still to be done after an Expire of the key that it has:
+// the Expire leaves the value, as a fallback, which the Invalidate has ended.
+func TestAnExpireDoesNotConfirmAnInvalidation(t *testing.T) {
+	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
+		source := newRows(r, 1)
+		c := open(r, source.source())
+		c.gives(r, 1, "v1")
+		source.slowly(func(context.Context, int64) error { return errBroken })
+		m.SetError("LOADING")
+		if err := c.Invalidate(r.ctx, 1); !errors.Is(err, cache.ErrNotInvalidated) {
+			r.Errorf("got %v", err)
+		}
+		m.SetError("")
+		r.do(c.Expire(r.ctx, 1))
+		if got, err := c.Get(r.ctx, 1); !errors.Is(err, errBroken) {
+			r.Errorf("it gives %q, %v", got, err)
+		}
+		r.eventually("it is confirmed", func() bool { return c.Stats().Rebuild.Unconfirmed == 0 })
+		if got, err := c.Get(r.ctx, 1); !errors.Is(err, errBroken) {
+			r.Errorf("and then %q, %v", got, err)
+		}
+	})
+}
+
 // What an Expire left behind is served by nobody whose load succeeds. Catches an audit that compares it
 // with the source, and accuses the writer who has expired it of having forgotten that.
 func TestAnAuditPassesOverExpiredValues(t *testing.T) {

@@ -309,7 +309,9 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	for chunk := range slices.Chunk(targets, maxTargets) {
 		began := s.pending.now()
 		errs := s.drop(ctx, chunk, h)
-		s.pending.settle(chunk, began, errs)
+		if h.soft == 0 { // else an Invalidate that is pending is not done: its value is still there, marked
+			s.pending.settle(chunk, began, errs)
+		}
 		if !begins {
 			s.pending.add(chunk, errs)
 		}
