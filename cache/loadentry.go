@@ -76,7 +76,7 @@ type Entry[V any] struct {
 	// ErrNotModified nil means those that Prev has.
 	Tags []string
 
-	tags []uint32 // those of Prev, if it keeps them
+	unmodified *life // of Prev, if it gets another one
 }
 
 // prevOf returns the value that the load of j replaces: what begin.lua has compared, and
@@ -121,9 +121,7 @@ func (c *Cache[K, V]) withEntry(j *job[K, V]) func(ctx context.Context, key K, e
 			say.Version = prev.version()
 		}
 		say.Hard = say.Hard || prev.hard
-		if say.Tags == nil {
-			say.tags = slices.Clone(prev.tags())
-		}
+		say.unmodified = &prev.life
 		return prev.value, say, nil
 	}
 }
@@ -144,7 +142,14 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	if e.null {
 		return e
 	}
-	more := extra{append(say.tags, append(digests(say.Tags), e.tags()...)...), say.Version}
+	tags := digests(say.Tags)
+	if say.unmodified != nil {
+		e.epoch = say.unmodified.epoch // nobody has loaded it anew: a clear of which this process learns later still ends it
+		if say.Tags == nil {
+			tags = say.unmodified.tags()
+		}
+	}
+	more := extra{slices.Concat(tags, e.tags()), say.Version}
 	slices.Sort(more.tags)
 	more.tags = slices.Compact(more.tags)
 	if len(more.version) > maxVersion {

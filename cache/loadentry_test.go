@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -56,7 +58,7 @@ func (p *pages) load(_ context.Context, _ int64, e *cache.Entry[string]) (string
 }
 
 func (p *pages) source() cache.Source[int64, string] {
-	return cache.Source[int64, string]{LoadEntry: p.load}
+	return cache.Source[int64, string]{LoadEntry: p.load, Tags: func(int64, string) []string { return []string{"page"} }}
 }
 
 // change sets the page, and what loads do once they have read it.
@@ -129,6 +131,8 @@ func TestThereIsNoPrevOfWhatHasEnded(t *testing.T) {
 		"Invalidate":           {end: func(r *rig, c, _ *probe[int64, string]) { r.do(c.Invalidate(r.ctx, 1)) }},
 		"Invalidate elsewhere": {end: func(r *rig, _, other *probe[int64, string]) { r.do(other.Invalidate(r.ctx, 1)) }},
 		"Clear":                {end: func(r *rig, c, _ *probe[int64, string]) { r.do(c.Clear(r.ctx)) }},
+		"ClearTags":            {end: func(r *rig, c, _ *probe[int64, string]) { r.do(c.ClearTags(r.ctx, "page")) }},
+		"ClearTags elsewhere":  {end: func(r *rig, _, other *probe[int64, string]) { r.do(other.ClearTags(r.ctx, "page")); synctest.Wait() }},
 		"Clear elsewhere":      {end: func(r *rig, _, other *probe[int64, string]) { r.do(other.Clear(r.ctx)); synctest.Wait() }},
 		"Expire": {end: func(r *rig, _, _ *probe[int64, string]) {
 			for _, name := range r.rdb.Keys(r.ctx, valueKey("*")).Val() { // the mark in the header
@@ -233,6 +237,7 @@ func TestNotModifiedBringsNothingBack(t *testing.T) {
 	for name, end := range map[string]func(*rig, *probe[int64, string]) error{
 		"Invalidate": func(r *rig, c *probe[int64, string]) error { return c.Invalidate(r.ctx, 1) },
 		"Clear":      func(r *rig, c *probe[int64, string]) error { return c.Clear(r.ctx) },
+		"ClearTags":  func(r *rig, c *probe[int64, string]) error { return c.ClearTags(r.ctx, "page") },
 	} {
 		for _, old := range []struct {
 			name string
@@ -257,6 +262,36 @@ func TestNotModifiedBringsNothingBack(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A process clears another tag, and so knows a clear that is later than that of the page's tag, of which it
+// has not read yet. It asks whether the page is unmodified, and the source says so. Catches an unmodified page
+// that counts as loaded after both clears: no process would load it until its TTL ends.
+func TestNotModifiedRevivesNothingThatAnotherProcessHasCleared(t *testing.T) {
+	inCells(t, entryCells, func(r *rig) {
+		p := &pages{number: 1}
+		var meanwhile atomic.Pointer[func()]
+		rdb := r.client()
+		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+			if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
+				if do := meanwhile.Swap(nil); do != nil {
+					(*do)()
+				}
+			}
+		}))
+		c, other := openOn(r, rdb, p.source(), fallbackAfterASecond), open(r, p.source(), fallbackAfterASecond)
+		c.gives(r, 1, "page 1")
+		time.Sleep(3 * time.Second)
+		before := func() {
+			r.do(c.ClearTags(r.ctx, "of another"))
+			c.gives(r, 1, "page 1")
+		}
+		meanwhile.Store(&before)
+		r.do(other.ClearTags(r.ctx, "page"))
+		time.Sleep(10 * time.Millisecond)
+		other.gives(r, 1, "page 1")
+		p.were(r, seen{}, seen{prev: "page 1", version: "page 1"}, seen{})
+	})
 }
 
 // Without a Prev there is nothing that could be unmodified. Catches one that becomes an empty
