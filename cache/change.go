@@ -37,7 +37,7 @@ func (c *Cache[K, V]) SetMany(ctx context.Context, values map[K]V) error {
 
 func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) error {
 	ids, err := c.check(keys...)
-	if err != nil {
+	if err != nil || len(ids) == 0 {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -159,7 +159,7 @@ func (c *Cache[K, V]) expire(ctx context.Context, ids []string) error {
 // not commit. After ErrNotInvalidated it may: the filter knows the keys.
 func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
-	if err != nil {
+	if err != nil || len(ids) == 0 {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)

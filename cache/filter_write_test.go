@@ -107,3 +107,17 @@ func TestUpdatesDoNotCountARowAgain(t *testing.T) {
 		r.Errorf("created again: %v, denied", err)
 	}
 }
+
+// A filter that is closed learns of nothing. What names no key needs nothing of it. Catches a log line
+// about the first key of none, which panics.
+func TestWhatNamesNoKeyNeedsNoFilter(t *testing.T) {
+	for _, bestEffort := range []bool{false, true} {
+		inBubble(t, cell{redis: "mini", filter: true}, func(r *rig, _ *redistest.MiniServer) {
+			c := open(r, newRows(r).source(), func(o *cache.Options) { o.FilterBestEffort = bestEffort })
+			r.do(r.exists.Close())
+			r.do(cache.Write(r.ctx, func(ctx context.Context) error { return cache.Also(ctx, c.Tagged("b")) }, c.Tagged("a")))
+			r.do(c.SetMany(r.ctx, nil))
+			r.do(c.Announce(r.ctx))
+		})
+	}
+}

@@ -296,6 +296,9 @@ func ready(ctx context.Context, changes []Changes, learn func(changing, context.
 		return err
 	}
 	for _, c := range changes {
+		if len(c.ids) == 0 { // tags: no filter knows them
+			continue
+		}
 		if err := learn(c.cache, ctx, c.ids); err != nil {
 			return err
 		}
