@@ -110,6 +110,7 @@ type learned struct {
 // clears is what Redis knows.
 type clears struct {
 	clear, floor, latest uint64
+	complete             uint64    // the latest when the counters were read
 	counters             []counter // those that were asked for, or all
 }
 
@@ -351,8 +352,8 @@ func (e *epoch) look() (enough bool) {
 	defer e.mu.Unlock()
 	if err == nil {
 		e.began = began
-		if !part && present.latest > e.complete {
-			e.complete, e.size = present.latest, len(present.counters)
+		if !part && present.complete > e.complete {
+			e.complete, e.size = present.complete, len(present.counters)
 		}
 		if told == e.clears {
 			e.until = began.Add(epochFresh)
@@ -404,6 +405,7 @@ func (s *store) readEpoch(complete uint64, wanted []uint16) (clears, error) {
 	if err != nil {
 		return present, err
 	}
+	present.complete = present.latest
 	lost := s.epoch.lost(present, present.latest > complete)
 	if present.floor > 0 && present.clear >= s.epoch.known.Load() && present.latest >= s.epoch.latest.Load() && len(lost) == 0 {
 		return present, nil
@@ -449,6 +451,7 @@ func (e *epoch) lost(present clears, whole bool) (more []any) {
 // process is complete; 0: it may have missed clears.
 func (s *store) keepEpoch(present clears, floor uint64, lost []any) (clears, error) {
 	kept, err := s.evalEpoch(s.closing, "keep", floor, s.message(cleared, ""), lost...)
+	kept.complete = present.complete // what others have cleared since then is in kept.latest alone
 	kept.counters = append(kept.counters, present.counters...)
 	return kept, err
 }

@@ -262,3 +262,34 @@ func TestClearsOfLongAgoAreNotRemembered(t *testing.T) {
 		}
 	})
 }
+
+// Another process clears a tag between a process's look and what that puts back, and its message is lost. The
+// next look finds the clear. Catches one that takes all clears for known that the server knew when it was put
+// right: no later look would read them.
+func TestAClearBesideWhatIsPutBackIsReadLater(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		const tag = 7
+		var cleared atomic.Uint64
+		rdb := r.client()
+		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+			if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "keep" && cleared.CompareAndSwap(0, uint64(time.Now().UnixMicro())) {
+				r.must(r.rdb.HSet(r.ctx, epochKey, "l", cleared.Load(), tag, cleared.Load()).Err())
+			}
+		}))
+		g := r.listening(rdb, fleet.Messages{})
+		r.eventually("messages arrive", g.Live)
+		before := r.rdb.HGetAll(r.ctx, epochKey).Val()
+		r.must(g.ClearTags(r.ctx, 1))
+		loaded := g.LoadEpoch()
+		r.must(r.rdb.Del(r.ctx, epochKey).Err()) // a failover loses the clear
+		r.must(r.rdb.HSet(r.ctx, epochKey, before).Err())
+		time.Sleep(31 * time.Second)
+		if cleared.Load() <= loaded {
+			r.Fatal("it has put nothing back")
+		}
+		time.Sleep(31 * time.Second)
+		if !g.Cleared(loaded, []uint32{tag}) {
+			r.Error("it does not know of the other clear")
+		}
+	})
+}
