@@ -240,7 +240,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 		asked = inspect
 	}
 	if a.Who, err = h.o.Allow(r, a.Cache, asked); err == nil && a.Who == "" {
-		err = errors.New("Allow returned no name")
+		err = errors.New("no name from Options.Allow")
 	}
 	if err != nil {
 		return http.StatusForbidden, err
