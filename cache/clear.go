@@ -14,6 +14,9 @@ import "context"
 // (An Invalidate is quicker in that: what it drops is gone from Redis for everybody when
 // it returns.) For Options.ReplicaLag nothing that is loaded is kept.
 //
+// Should Redis lose what was cleared, by Clear and ClearTags, processes that know it put it back.
+// If none is running, nothing counts that was loaded before the loss.
+//
 // An error matches ErrClosed, and then nothing was done, or ErrNotInvalidated. What is not
 // confirmed is tried again in the background until it is; until then this process leaves
 // Redis alone, unless what keeps Redis from it is somebody else's key under the name of the
@@ -38,9 +41,7 @@ func (c *Cache[K, V]) Clear(ctx context.Context) error {
 // other tag in 65,536 too, which are loaded anew.
 //
 // A cache needs no list of its tags. Redis holds a counter for each tag that was cleared,
-// some 60 bytes, and each process half a megabyte from the first ClearTags on. Should Redis
-// lose the counters while no process that knows them can put them back, no value with tags that was
-// loaded before counts.
+// some 60 bytes, and each process half a megabyte from the first ClearTags on.
 func (c *Cache[K, V]) ClearTags(ctx context.Context, tags ...string) error {
 	if _, err := c.check(); err != nil {
 		return err
