@@ -14,8 +14,8 @@ import "context"
 // (An Invalidate is quicker in that: what it drops is gone from Redis for everybody when
 // it returns.) For Options.ReplicaLag nothing that is loaded is kept.
 //
-// Should Redis lose what was cleared, by Clear and ClearTags, processes that know it put it back.
-// If none is running, nothing counts that was loaded before the loss.
+// Should Redis lose what was cleared while no process that knows it is running, processes that
+// start afterwards read values without tags from before the Clear, until their TTL.
 //
 // An error matches ErrClosed, and then nothing was done, or ErrNotInvalidated. What is not
 // confirmed is tried again in the background until it is; until then this process leaves
@@ -41,7 +41,9 @@ func (c *Cache[K, V]) Clear(ctx context.Context) error {
 // other tag in 65,536 too, which are loaded anew.
 //
 // A cache needs no list of its tags. Redis holds a counter for each tag that was cleared,
-// some 60 bytes, and each process half a megabyte from the first ClearTags on.
+// some 60 bytes, and each process half a megabyte from the first ClearTags on. Should Redis
+// lose the counters while no process that knows them can put them back, no value with tags that was
+// loaded before counts.
 func (c *Cache[K, V]) ClearTags(ctx context.Context, tags ...string) error {
 	if _, err := c.check(); err != nil {
 		return err

@@ -44,11 +44,10 @@ import (
 //
 // Redis may lose the key, by eviction or in a failover. Every process reads it now and then,
 // however many messages name what has changed meanwhile, and puts back what it knows. A key
-// that nobody can put back whole has a floor, the time from which on it is complete: a value with
-// an earlier epoch does not count, since a Clear or a clear of its tags may have been lost. So the
-// cache is cold once, which is rare: some process that knows the clears is running as a rule.
-// Epochs are times, so that one that begins after such a loss is still higher than those that
-// values carry.
+// that nobody can put back whole has a floor, the time from which on it is complete: what has
+// tags and an earlier epoch does not count, since one of them may have been cleared. Epochs are
+// times, so that one that begins after such a
+// loss is still higher than those that values carry.
 
 const (
 	pollEpoch  = 500 * time.Millisecond // between two reads of the clears while messages do not arrive
@@ -78,7 +77,7 @@ type epoch struct {
 	work    sync.WaitGroup
 
 	known  atomic.Uint64 // the last Clear
-	floor  atomic.Uint64 // what has an earlier epoch does not count: clears may have been lost
+	floor  atomic.Uint64 // what has tags and an earlier epoch does not count
 	latest atomic.Uint64 // clear of anything
 	tagged atomic.Uint64 // the latest clear of tags, 0 if there was none
 	tags   atomic.Pointer[[tagCounters]atomic.Uint64]
@@ -149,7 +148,7 @@ func (e *epoch) forgetRecent() {
 
 // ends reports whether a clear that is known ends what has this epoch and tags.
 func (e *epoch) ends(epoch uint64, tags []uint32) bool {
-	if epoch < max(e.known.Load(), e.floor.Load()) {
+	if epoch < e.known.Load() || len(tags) > 0 && epoch < e.floor.Load() {
 		return true
 	}
 	if epoch >= e.tagged.Load() {
