@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -122,8 +123,11 @@ func TestProcessesTakeTurns(t *testing.T) {
 		t.Fatalf("only %d acquisitions", total)
 	}
 	t.Logf("%d acquisitions, by process %v", total, grants)
+	// A process passes the lock on 16 times in a turn. The first to have had one has another before
+	// the others if it is the first in the queue as well, and the last turn is cut short.
+	mean := float64(total) / float64(clients)
 	for i, n := range grants {
-		if mean := float64(total) / float64(clients); float64(n) < 0.95*mean || float64(n) > 1.05*mean {
+		if math.Abs(float64(n)-mean) > max(0.05*mean, 2*16) {
 			t.Errorf("process %d got %d of %d", i, n, total)
 		}
 	}
