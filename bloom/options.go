@@ -163,7 +163,7 @@ func (o Options) retention() time.Duration { return max(o.back(), time.Minute) }
 // until it has read the log for the first time. It may be without an answer until its lease ends.
 func (o Options) logRetention() time.Duration { return later(o.retention(), leaseLife) }
 
-// later is d and more, or for ever.
+// later is the sum of d and more, or the longest Duration if that is less.
 func later(d, more time.Duration) time.Duration {
 	if d > math.MaxInt64-more {
 		return math.MaxInt64

@@ -223,7 +223,7 @@ func (s *shared) onRecord(ctx context.Context, fn func(*record) error) (err erro
 			return err
 		}
 		switch err = fn(rec); {
-		case err == nil, !errors.Is(err, errLost) && !errors.Is(err, errLate):
+		case !errors.Is(err, errLost) && !errors.Is(err, errLate):
 			return err
 		case errors.Is(err, errLost) || i == attempts/2:
 			s.forget(rec)

@@ -33,9 +33,9 @@ var (
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
 	// ErrNotInvalidated reports that the change is made, and that Redis did not confirm its
-	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire,
-	// Set, Clear, ClearTags or Announce has done what it could. The invalidation is tried again until Redis
-	// confirms it; then other processes no longer see the old value, and this process does
+	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire, Set,
+	// Clear, ClearTags or Announce has done what it could. The invalidation is tried again until
+	// Redis confirms it; then other processes no longer see the old value, and this process does
 	// not see it meanwhile. It is dropped by Close, and when 10,000 others are pending. It
 	// comes from the call that returns it alone: the error of a transaction that failed
 	// does not match it.
@@ -151,9 +151,8 @@ func (e *BatchError) Unwrap() []error {
 	return causes
 }
 
-// isNotFound reports whether a loader's error says that the source has no such key. One that also
-// says that the source was not asked, or did not answer in time, does not: a loader may join the
-// errors of what it has asked for.
+// isNotFound reports whether a loader's error says that the source has no such key. An error that
+// also matches one of failures does not: a loader may join the errors of several reads.
 func (c *Cache[K, V]) isNotFound(err error) bool {
 	switch {
 	case err == nil:
@@ -164,6 +163,7 @@ func (c *Cache[K, V]) isNotFound(err error) bool {
 	return false
 }
 
+// failures say that the source was not read, or not to the end.
 var failures = []error{ErrOverloaded, ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, context.Canceled, context.DeadlineExceeded}
 
 // isNil reports whether a value is a nil pointer, which a loader returns that has found

@@ -18,10 +18,10 @@ type Reads struct {
 	// served, marked stale. A load that begins after the read is always new enough, so 1 ns
 	// means: call the loader. 0: of any age; negative: as 1 ns.
 	MaxAge time.Duration
-	// NoLoad never loads: it returns what this process, the filter or Redis knows, otherwise [ErrNotCached], at
-	// once. Such a read waits for nobody's
-	// load, and begins none, also no refresh. While Redis is out of reach, a value that this
-	// process has kept is served, marked stale.
+	// NoLoad never loads: it returns what this process, the filter or Redis knows, otherwise
+	// [ErrNotCached], at once. Such a read waits for nobody's load, and begins none, also no
+	// refresh. While Redis is out of reach, a value that this process has kept is served, marked
+	// stale.
 	NoLoad bool
 	// SkipLocal reads Redis, whatever the local tier holds: a read that begins after an
 	// Invalidate, Write or Set of any process has returned nil sees what that has changed. It

@@ -16,18 +16,23 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
+// exitsAt2 is a cache without Redis whose Source.Key ends the goroutine that makes the id of key 2.
+func exitsAt2() *cache.Cache[int64, string] {
+	load := func(context.Context, int64) (string, error) { return "v1", nil }
+	return must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+		if key == 2 {
+			runtime.Goexit()
+		}
+		return strconv.FormatInt(key, 10)
+	}}, cache.Options{Name: "test"}))
+}
+
 // A function of the user's may end its goroutine, as a test's FailNow does. A batch must
 // not have opened flights before it that nobody runs then: other callers would wait for
 // them without an end, and Close too.
 func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		load := func(context.Context, int64) (string, error) { return "v1", nil }
-		c := must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
-			if key == 2 {
-				runtime.Goexit()
-			}
-			return strconv.FormatInt(key, 10)
-		}}, cache.Options{Name: "test"}))
+		c := exitsAt2()
 		var batch sync.WaitGroup
 		batch.Go(func() { _, _ = c.GetMany(t.Context(), []int64{1, 2}) })
 		batch.Wait()
@@ -43,13 +48,7 @@ func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
 // The same of a Warm.
 func TestAGoexitInAWarmLeavesNoFlightBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		load := func(context.Context, int64) (string, error) { return "v1", nil }
-		c := must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
-			if key == 2 {
-				runtime.Goexit()
-			}
-			return strconv.FormatInt(key, 10)
-		}}, cache.Options{Name: "test"}))
+		c := exitsAt2()
 		var warm sync.WaitGroup
 		warm.Go(func() { _ = c.Warm(t.Context(), slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1}) })
 		warm.Wait()

@@ -65,10 +65,10 @@ var public = []string{
 	"cache/pgfeed", "cache/mysqlfeed", "mutexrebuild", "localcache", "breaker", "bloom", "lock", "lock/redlock",
 }
 
-// So is what go doc shows of the packages.
-func TestDocCommentsAreInPlainEnglish(t *testing.T) {
-	looked := 0
-	for _, dir := range public {
+// sources calls do for each Go file of dirs that is no test.
+func sources(t *testing.T, dirs []string, do func(name string, files *token.FileSet, file *ast.File)) {
+	t.Helper()
+	for _, dir := range dirs {
 		names, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -82,13 +82,21 @@ func TestDocCommentsAreInPlainEnglish(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ast.FileExports(file) // leaves what go doc shows
-			for _, comment := range shown(file) {
-				looked++
-				plain(t, name, files.Position(comment.Pos()).Line, strings.ReplaceAll(comment.Text(), "\n#", "\n"))
-			}
+			do(name, files, file)
 		}
 	}
+}
+
+// So is what go doc shows of the packages.
+func TestDocCommentsAreInPlainEnglish(t *testing.T) {
+	looked := 0
+	sources(t, public, func(name string, files *token.FileSet, file *ast.File) {
+		ast.FileExports(file) // leaves what go doc shows
+		for _, comment := range shown(file) {
+			looked++
+			plain(t, name, files.Position(comment.Pos()).Line, strings.ReplaceAll(comment.Text(), "\n#", "\n"))
+		}
+	})
 	if looked < 500 {
 		t.Errorf("%d comments", looked)
 	}
@@ -109,39 +117,26 @@ func shown(file *ast.File) (all []*ast.CommentGroup) {
 func TestErrorsAndLogLinesAreInPlainEnglish(t *testing.T) {
 	makes := map[string]bool{"errors.New": true, "fmt.Errorf": true, "Debug": true, "Info": true, "Warn": true, "Error": true}
 	looked := 0
-	for _, dir := range append([]string{"internal/fleet", "internal/flight", "internal/guard", "internal/redisconn", "internal/tier", "cache/internal/follow"}, public...) {
-		names, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
-			files := token.NewFileSet()
-			file, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok || len(call.Args) == 0 {
-					return true
-				}
-				of, ok := call.Fun.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				pkg, _ := of.X.(*ast.Ident)
-				text, literal := call.Args[0].(*ast.BasicLit)
-				if literal && (makes[of.Sel.Name] || pkg != nil && makes[pkg.Name+"."+of.Sel.Name]) {
-					looked++
-					plain(t, name, files.Position(text.Pos()).Line, text.Value)
-				}
+	inside := []string{"internal/fleet", "internal/flight", "internal/guard", "internal/redisconn", "internal/tier", "cache/internal/follow"}
+	sources(t, append(inside, public...), func(name string, files *token.FileSet, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
 				return true
-			})
-		}
-	}
+			}
+			of, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			pkg, _ := of.X.(*ast.Ident)
+			text, literal := call.Args[0].(*ast.BasicLit)
+			if literal && (makes[of.Sel.Name] || pkg != nil && makes[pkg.Name+"."+of.Sel.Name]) {
+				looked++
+				plain(t, name, files.Position(text.Pos()).Line, text.Value)
+			}
+			return true
+		})
+	})
 	if looked < 200 {
 		t.Errorf("%d texts", looked)
 	}
