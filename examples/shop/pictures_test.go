@@ -61,18 +61,22 @@ func TestScreenshots(t *testing.T) {
 		ending := map[string]string{"dark": "-dark"}[scheme]
 		show(scheme)
 		var shots []image.Image
-		lanes := b.around(".lane") // all of one size, though a line of text may come and go
+		size := b.around(".lane").Size()
+		lanes := func() image.Rectangle { // a line of text above them may come and go
+			at := b.around(".lane").Min
+			return image.Rectangle{Min: at, Max: at.Add(size)}
+		}
 		record := func(length time.Duration) {
 			for end := time.Now().Add(length); time.Now().Before(end); {
 				next := time.Now().Add(frameTime)
-				shots = append(shots, b.shot(lanes))
+				shots = append(shots, b.shot(lanes()))
 				time.Sleep(time.Until(next))
 			}
 		}
 		record(2 * time.Second)
 		b.press("stop-redis")
 		record(6 * time.Second)
-		write("redis-stopped"+ending+".png", still(t, b.shot(lanes)))
+		write("redis-stopped"+ending+".png", still(t, b.shot(lanes())))
 		b.press("stop-redis")
 		record(3 * time.Second)
 		write("redis-stopped"+ending+".gif", moving(t, shots))
