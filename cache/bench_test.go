@@ -18,9 +18,13 @@ import (
 )
 
 // inMemory opens a cache without Redis that has all keys in its local tier.
-func inMemory[K comparable, V any](t testing.TB, keys []K, value V) *cache.Cache[K, V] {
+func inMemory[K comparable, V any](t testing.TB, keys []K, value V, tags ...string) *cache.Cache[K, V] {
 	t.Helper()
-	c := must(cache.New(nil, func(context.Context, K) (V, error) { return copied(value), nil }, cache.Options{
+	source := cache.Source[K, V]{Load: func(context.Context, K) (V, error) { return copied(value), nil }}
+	if len(tags) > 0 {
+		source.Tags = func(K, V) []string { return tags }
+	}
+	c := must(cache.NewSource(nil, source, cache.Options{
 		Name: "bench", TTL: time.Hour, Local: localcache.Options{TTL: time.Hour, MaxBytes: 256 << 20},
 	}))
 	t.Cleanup(func() { _ = c.Close() })
@@ -106,6 +110,28 @@ func BenchmarkLocalHit(b *testing.B) {
 		b.Run(reads.name+"/string/bytes", func(b *testing.B) {
 			localHit(b, reads.of.strs, slices, func(v []byte) bool { return len(v) == 6 })
 		})
+	}
+}
+
+// BenchmarkLocalHitOfTags alternates between values without tags, which it calls bare, and values with
+// two, before and after a clear of another tag.
+func BenchmarkLocalHitOfTags(b *testing.B) {
+	for name, of := range map[string]reads{"hot": benchReads(1), "zipf": benchReads(100_000)} {
+		for _, clears := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/cleared=%t", name, clears), func(b *testing.B) {
+				o, value, ctx := of.ints, product{ID: 7, Name: "lamp"}, b.Context()
+				hit := func(c *cache.Cache[int64, product]) func(at int) bool {
+					return func(at int) bool { v, err := c.Get(ctx, o.reads[at]); return err == nil && v.ID == 7 }
+				}
+				plain, tagged := inMemory(b, o.keys, value), inMemory(b, o.keys, value, "a", "b")
+				if clears {
+					if err := tagged.ClearTags(ctx, "c"); err != nil {
+						b.Fatal(err)
+					}
+				}
+				inTurns(b, len(o.reads), hit(plain), hit(tagged))
+			})
+		}
 	}
 }
 
