@@ -2,6 +2,7 @@ package linear
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -75,9 +76,12 @@ func (h *laggingHistory) add(o op) {
 	h.ops = append(h.ops, o)
 }
 
+// A laggingWrite commits a version of a key and ends what is cached of it.
+type laggingWrite func(ctx context.Context, c *cache.Cache[int, int64], db *replica, key int) (version int64, err error)
+
 // recordLagging records reads and writes for a while, in which a write counts as ended when
 // what is allowed after it has passed. If troubled, the processes lose Redis now and then.
-func recordLagging(t *testing.T, length time.Duration, troubled bool) (h *laggingHistory) {
+func recordLagging(t *testing.T, length time.Duration, troubled bool, write laggingWrite) (h *laggingHistory) {
 	const processes, keys, readers = 3, 4, 2
 	h = &laggingHistory{}
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +92,8 @@ func recordLagging(t *testing.T, length time.Duration, troubled bool) (h *laggin
 		var running sync.WaitGroup
 		for process := range processes {
 			rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 }, ways[process].over)
-			c, err := cache.New(rdb, db.load, cache.Options{
+			source := cache.Source[int, int64]{Load: db.load, Tags: func(key int, _ int64) []string { return []string{id(key)} }}
+			c, err := cache.NewSource(rdb, source, cache.Options{
 				Name: "lag", TTL: 10 * time.Minute, ReplicaLag: replicaLag, EarlyRefresh: -1, Logger: quiet,
 			})
 			if err != nil {
@@ -113,7 +118,7 @@ func recordLagging(t *testing.T, length time.Duration, troubled bool) (h *laggin
 				for time.Since(began) < length {
 					time.Sleep(rand.N(20 * time.Second))
 					key, call := rand.IntN(keys), time.Since(began)
-					version, err := writeLagging(t.Context(), c, db, key)
+					version, err := write(t.Context(), c, db, key)
 					if err != nil {
 						continue // nothing is promised
 					}
@@ -168,6 +173,12 @@ func writeLagging(ctx context.Context, c *cache.Cache[int, int64], db *replica, 
 	return version, err
 }
 
+// clearLagging clears the tag of a key, and then that of another one: processes often learn of both at once.
+func clearLagging(ctx context.Context, c *cache.Cache[int, int64], db *replica, key int) (version int64, err error) {
+	version = db.commit(key)
+	return version, errors.Join(c.ClearTags(ctx, id(key)), c.ClearTags(ctx, id(key+1)))
+}
+
 // With Options.ReplicaLag the row of a lagging replica never enters the cache: what was
 // read from one answers for a second, and not for the life of an entry, here or elsewhere.
 //
@@ -176,7 +187,20 @@ func writeLagging(ctx context.Context, c *cache.Cache[int, int64], db *replica, 
 func TestARowOfALaggingReplicaDoesNotStay(t *testing.T) {
 	for round := range redistest.Pick(1, 100) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			h := recordLagging(t, 10*time.Minute, false)
+			h := recordLagging(t, 10*time.Minute, false, writeLagging)
+			if bad := stale(h.ops); len(bad) > 0 {
+				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
+			}
+		})
+	}
+}
+
+// The same for writers who clear tags. Catches an epoch of loads that is just below the latest clear, when a
+// process has learned of two in one read: one read in six gives a row that must have ended.
+func TestARowOfALaggingReplicaDoesNotStayAfterAClearOfItsTag(t *testing.T) {
+	for round := range redistest.Pick(1, 100) {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			h := recordLagging(t, 10*time.Minute, false, clearLagging)
 			if bad := stale(h.ops); len(bad) > 0 {
 				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
 			}
@@ -192,7 +216,7 @@ func TestARowOfALaggingReplicaDoesNotStay(t *testing.T) {
 func TestADegradedLoadOfALaggingReplicaDoesNotStay(t *testing.T) {
 	for round := range redistest.Pick(1, 100) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			h := recordLagging(t, 10*time.Minute, true)
+			h := recordLagging(t, 10*time.Minute, true, writeLagging)
 			if bad := stale(h.ops); len(bad) > 0 {
 				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
 			}
