@@ -100,8 +100,8 @@ type Cache[K comparable, V any] struct {
 	format  format[V]
 	windows windows
 
-	local       *tier.Cache[K, entry[V]]
-	tagsCleared *atomic.Uint64 // the latest clear of tags, see Group.TagsCleared: it is read by each hit
+	local     *tier.Cache[K, entry[V]]
+	tagClears *atomic.Uint64 // see Group.TagClears: each hit reads it
 
 	flights *flight.Group[found[V]]
 	fleet   *fleet.Group   // leases, values and messages in Redis
@@ -181,7 +181,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		c.releaseName()
 		return nil, named(err)
 	}
-	c.tagsCleared = c.fleet.TagsCleared()
+	c.tagClears = c.fleet.TagClears()
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.fed.Name, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, rdb, o.Logger, c.closing
 	c.fed.Clear, c.fed.Invalidate = c.Clear, c.invalidate

@@ -16,6 +16,7 @@ type entry[V any] struct {
 // A life is what is known of an entry beside its value.
 type life struct {
 	epoch   uint64 // of the cache when the load began; in front, where a hit may look at it
+	looked  uint64 // atomic, of the local tier's copy: how many clears of tags were known when none of them had ended it
 	created int64  // when it was read from the source, Unix milliseconds
 	expires int64  // when its TTL ends, Unix milliseconds
 	cost    uint32 // what the load took, in milliseconds

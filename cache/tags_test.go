@@ -561,6 +561,32 @@ func TestAValueWithTooManyTagsStaysInItsProcess(t *testing.T) {
 	})
 }
 
+// A process may learn of its own ClearTags before it learns of an earlier one of another process. A value
+// that it has compared with its tags in between ends with the earlier one all the same. Catches a mark that is
+// the time of the latest clear: no later look would find the value's tags cleared.
+func TestAnEarlierClearOfATagThatIsLearnedLateEndsItsValues(t *testing.T) {
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	p := redistest.Proxy(t, server.Addr())
+	source := newRows(r, 1)
+	c, other := openOn(r, p.Client(t), source.tagged()), open(r, source.tagged())
+	c.gives(r, 1, "v1")
+	held, release := p.HoldReply("EVALSHA") // of the look that follows the message
+	source.put(1, "v2")
+	if err := other.ClearTags(r.ctx, tenant(0)); err != nil {
+		r.Fatal(err)
+	}
+	<-held
+	if err := c.ClearTags(r.ctx, "mine"); err != nil {
+		r.Fatal(err)
+	}
+	for range 2 {
+		c.gives(r, 1, "v1")
+	}
+	release()
+	r.eventually("it learns of the other's clear", func() bool { got, err := c.Get(r.ctx, 1); return err == nil && got == "v2" })
+}
+
 // A hit in the local tier allocates nothing, before and after clears of tags.
 func TestALocalHitBesideClearsOfTagsAllocatesNothing(t *testing.T) {
 	if raceDetector {

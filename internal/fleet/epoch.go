@@ -76,12 +76,13 @@ type epoch struct {
 	closing context.Context
 	work    sync.WaitGroup
 
-	known  atomic.Uint64 // the last Clear
-	floor  atomic.Uint64 // what has tags and an earlier epoch does not count
-	latest atomic.Uint64 // clear of anything
-	tagged atomic.Uint64 // the latest clear of tags, 0 if there was none
-	tags   atomic.Pointer[[tagCounters]atomic.Uint64]
-	heard  atomic.Bool // messages arrive, and all clears were read since they do
+	known     atomic.Uint64 // the last Clear
+	floor     atomic.Uint64 // what has tags and an earlier epoch does not count
+	latest    atomic.Uint64 // clear of anything
+	tagged    atomic.Uint64 // the latest clear of tags, 0 if there was none
+	tagClears atomic.Uint64 // how often tagged, floor or a counter has risen
+	tags      atomic.Pointer[[tagCounters]atomic.Uint64]
+	heard     atomic.Bool // messages arrive, and all clears were read since they do
 
 	mu         sync.Mutex // guards what follows
 	recent     []learned  // of the last lag, oldest first
@@ -164,13 +165,17 @@ func (e *epoch) learn(c clears) { e.note(func() clears { return c }) }
 // note takes note of clears. It calls what with e.mu held.
 func (e *epoch) note(what func() clears) {
 	e.mu.Lock()
-	c, was := what(), e.floor.Load()
+	c, was, tags := what(), e.floor.Load(), false
 	for _, counter := range c.counters {
-		e.learnCounter(counter)
+		tags = e.learnCounter(counter) || tags
 	}
 	if raise(&e.floor, c.floor) && was > 0 { // what is in the local tier may have to be looked at
 		e.allCounters()
 		raise(&e.tagged, c.floor)
+		tags = true
+	}
+	if tags {
+		e.tagClears.Add(1) // after the counters: whoever sees it finds them
 	}
 	risen := c.clear > e.known.Load()
 	if latest := e.latest.Load(); e.lag > 0 && c.latest > max(latest, c.floor) { // one in which nothing was cleared begins with its floor
@@ -199,11 +204,13 @@ func (e *epoch) clearHere(numbers ...uint16) {
 	})
 }
 
-func (e *epoch) learnCounter(c counter) {
-	if c.clear > 0 {
-		raise(&e.allCounters()[c.number], c.clear)
-		raise(&e.tagged, c.clear)
+// learnCounter reports whether the counter is news. The caller holds e.mu.
+func (e *epoch) learnCounter(c counter) bool {
+	if c.clear == 0 || !raise(&e.allCounters()[c.number], c.clear) {
+		return false
 	}
+	raise(&e.tagged, c.clear)
+	return true
 }
 
 // allCounters makes the counters if there are none. The caller holds e.mu.

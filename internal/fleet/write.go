@@ -123,9 +123,9 @@ func (g *Group) Cleared(epoch uint64, tags []uint32) bool { return g.epoch.ends(
 // Keyspace.ReplicaLag after one that is so of [Group.LoadEpoch].
 func (g *Group) ClearedSince(epoch uint64) bool { return epoch < g.epoch.latest.Load() }
 
-// TagsCleared is the time of the latest clear of tags that this process knows, 0 if there
-// was none: a value with that epoch or a later one has not been ended by any.
-func (g *Group) TagsCleared() *atomic.Uint64 { return &g.epoch.tagged }
+// TagClears counts how often this process has learned of clears of tags: while it stays, Cleared
+// says the same of a value unless there is a Clear.
+func (g *Group) TagClears() *atomic.Uint64 { return &g.epoch.tagClears }
 
 // LoadEpoch returns the epoch that a value carries whose load begins now. For
 // Keyspace.ReplicaLag after a clear that is one that does not count.
