@@ -228,7 +228,7 @@ func (c *Cache[K, V]) endRebuild(j *job[K, V], answer found[V], err error) {
 		err = nil
 	}
 	j.ctx = j.observed.outer
-	j.observed.rebuilt(Outcome{Err: err, Load: answer.load})
+	j.observed.rebuilt(Outcome{Err: err, Load: answer.load.context()})
 }
 
 // beginLeaseWait tells of a job that waits for another process. It may be called again.

@@ -22,11 +22,25 @@ const (
 type loaded[V any] struct {
 	entry   *entry[V]
 	err     error
-	refused bool            // err is the breaker's, which gave no place
-	by      context.Context // of the load, for Hooks
-	began   time.Time       // the load; no later than it did
-	failed  bool            // err is that of the load
-	rest    time.Duration   // that the source has asked for with err, 0 if it has not
+	refused bool          // err is the breaker's, which gave no place
+	by      *load         // nil: none has begun
+	failed  bool          // err is that of the load
+	rest    time.Duration // that the source has asked for with err, 0 if it has not
+}
+
+// A load is a call of the source that has begun.
+type load struct {
+	began time.Time
+	ctx   context.Context // that Hooks.Load has given it; nil without that hook
+	done  func(Outcome)   // ends Hooks.Load
+}
+
+// context is for hooks of those who wait for the load.
+func (l *load) context() context.Context {
+	if l == nil {
+		return nil
+	}
+	return l.ctx
 }
 
 // loadContext is that of a load and of what it waits for before it begins: it ends on Close,
@@ -146,12 +160,11 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 }
 
 // askSource has fn load in place what jobs want. fn may still be running when askSource
-// returns an error. It returns a loaded without an entry, whose by is the context that
-// Hooks.Load has given the load, nil if it has not begun: the breaker has opened since it gave
-// the place.
+// returns an error. It returns a loaded without an entry, whose by is nil if the load has not
+// begun: the breaker has opened since it gave the place.
 func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
-	class, asked, ids := jobs[0].class, time.Now(), idsOf(jobs)
-	var began atomic.Pointer[begun]
+	class, ids := jobs[0].class, idsOf(jobs)
+	var began atomic.Pointer[load]
 	var rest atomic.Int64 // that the source has asked for
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
 		if !c.loading.begin() {
@@ -159,7 +172,11 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 		}
 		defer c.loading.end()
 		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
-		began.Store(&begun{time.Now(), ctx, done})
+		l := &load{began: time.Now(), done: done}
+		if c.o.Hooks.Load != nil {
+			l.ctx = ctx
+		}
+		began.Store(l)
 		c.counts.loads.Add(1)
 		if class == degraded {
 			c.counts.degraded.Add(uint64(len(ids)))
@@ -175,11 +192,12 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 		return err
 	})
 	err = c.why(ctx, err)
-	load := began.Load()
-	if load == nil {
-		return loaded[V]{err: err, began: asked}
+	by := began.Load()
+	if by == nil {
+		return loaded[V]{err: err}
 	}
-	return loaded[V]{err: err, began: asked, by: c.ended(load, err), failed: err != nil, rest: time.Duration(rest.Load())}
+	c.ended(by, err)
+	return loaded[V]{err: err, by: by, failed: err != nil, rest: time.Duration(rest.Load())}
 }
 
 // retryAfter is for how long a source wants to be left alone that has failed with err. 0: it has
@@ -192,24 +210,13 @@ func retryAfter(err error) time.Duration {
 	return says.RetryAfter()
 }
 
-// A begun is a load that has begun.
-type begun struct {
-	at   time.Time
-	by   context.Context // that of the load
-	done func(Outcome)
-}
-
 // ended notes the end of a load, which may still be running.
-func (c *Cache[K, V]) ended(load *begun, err error) (by context.Context) {
+func (c *Cache[K, V]) ended(l *load, err error) {
 	if err != nil {
 		c.counts.loadErrors.Add(1)
 	}
-	c.times.load.add(&latencies, time.Since(load.at))
-	load.done(Outcome{Err: err})
-	if c.o.Hooks.Load == nil {
-		return nil
-	}
-	return load.by
+	c.times.load.add(&latencies, time.Since(l.began))
+	l.done(Outcome{Err: err})
 }
 
 // newEntry makes an entry of a value that the source holds now. The load began in epoch.

@@ -119,7 +119,7 @@ func (c *Cache[K, V]) endUnpublished(j *job[K, V]) {
 
 // finishLoaded ends a job with what its load brought.
 func (c *Cache[K, V]) finishLoaded(j *job[K, V]) {
-	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource, load: j.loaded.by, began: j.loaded.began}, j.loaded.err)
+	c.finish(j, found[V]{entry: j.loaded.entry, tier: TierSource, load: j.loaded.by}, j.loaded.err)
 }
 
 // finishRefused ends jobs that the breaker gave no place.

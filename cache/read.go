@@ -70,10 +70,9 @@ func (c *Cache[K, V]) cloned(value *V) V {
 type found[V any] struct {
 	entry    *entry[V]
 	tier     Tier
-	stale    bool            // past its TTL, or perhaps invalidated by another process without our knowledge
-	fallback bool            // answers because the load failed or takes too long
-	load     context.Context // of the load that brought it, also if it failed; only for Hooks
-	began    time.Time       // when that load began; zero: another process's, or before the flight
+	stale    bool  // past its TTL, or perhaps invalidated by another process without our knowledge
+	fallback bool  // answers because the load failed or takes too long
+	load     *load // that brought it, also if it failed; nil: another process's, or one before the flight
 }
 
 // read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
@@ -359,6 +358,6 @@ func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []*lookup
 	_, done := c.begin(ctx, c.o.Hooks.FlightWait, Op{Key: l.id, Keys: 1})
 	answer, first, err = l.caller.Wait(ctx, patience)
 	c.times.flightWait.add(&latencies, time.Since(since))
-	done(Outcome{Err: err, Load: answer.load})
+	done(Outcome{Err: err, Load: answer.load.context()})
 	return answer, first, err
 }

@@ -104,7 +104,7 @@ func (f *found[V]) isNewFor(w *want) bool {
 		return true
 	}
 	oldest := w.called.Add(-w.MaxAge)
-	return !f.began.Before(oldest) || f.entry.created != 0 && !f.entry.began().Before(oldest)
+	return f.load != nil && !f.load.began.Before(oldest) || f.entry.created != 0 && !f.entry.began().Before(oldest)
 }
 
 // asFallback marks an old value that is served in place of an error, or reports that w takes none.

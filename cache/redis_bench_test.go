@@ -128,7 +128,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// BenchmarkPage is GetMany of 100 keys that are in Redis, beside a bare pipeline of 100
+// BenchmarkPage is GetMany of 10, 100 and 1,000 keys that are in Redis, beside a bare pipeline of as many
 // GETRANGEs of the same bytes, by turns.
 //
 //	go test -run '^$' -bench Page -count 5 ./cache
@@ -141,35 +141,35 @@ func BenchmarkPage(b *testing.B) {
 		Name: "page", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
-	keys := make([]int64, 100)
-	names := make([]string, len(keys))
-	for i := range keys {
-		keys[i] = int64(i)
-		names[i] = valueKeyOf("page", i)
-	}
-	_ = must(c.GetMany(ctx, keys))
-	bare := func(int) bool {
-		p := rdb.Pipeline()
-		replies := make([]*redis.StringCmd, len(names))
-		for i, name := range names {
-			replies[i] = p.GetRange(ctx, name, 0, 1<<20)
+	for _, size := range []int{10, 100, 1000} {
+		keys, names := make([]int64, size), make([]string, size)
+		for i := range keys {
+			keys[i], names[i] = int64(i), valueKeyOf("page", i)
 		}
-		_, err := p.Exec(ctx)
-		return err == nil && len(replies[99].Val()) > 200
-	}
-	ours := func(int) bool {
-		got, err := c.GetMany(ctx, keys)
-		return err == nil && len(got) == 100
-	}
-	b.Run("beside", func(b *testing.B) { alternate(b, 8, bare, ours) })
-	b.Run("levee", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if !ours(0) {
-				b.Fatal("a wrong answer")
+		_ = must(c.GetMany(ctx, keys))
+		bare := func(int) bool {
+			p := rdb.Pipeline()
+			replies := make([]*redis.StringCmd, size)
+			for i, name := range names {
+				replies[i] = p.GetRange(ctx, name, 0, 1<<20)
 			}
+			_, err := p.Exec(ctx)
+			return err == nil && len(replies[size-1].Val()) > 200
 		}
-	})
+		ours := func(int) bool {
+			got, err := c.GetMany(ctx, keys)
+			return err == nil && len(got) == size
+		}
+		b.Run(fmt.Sprintf("beside/%d", size), func(b *testing.B) { alternate(b, 8, bare, ours) })
+		b.Run(fmt.Sprintf("levee/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if !ours(0) {
+					b.Fatal("a wrong answer")
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkRedisHits is a hit in Redis of many callers at a time.
