@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/cache/internal/audited"
 	"github.com/levee-go/levee/cache/internal/follow"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
@@ -117,9 +117,9 @@ type Cache[K comparable, V any] struct {
 	doubting      atomic.Bool                   // an id is looked at that the filter denies, see compareFilter
 	closing       context.Context
 	close         context.CancelFunc
-	loading       tasks                             // loads, also those that are left behind
-	fed           follow.Cache                      // what Follow needs and has done
-	sample        atomic.Pointer[audited.Sample[K]] // of an audit that runs
+	loading       tasks                            // loads, also those that are left behind
+	fed           follow.Cache                     // what Follow needs and has done
+	sample        atomic.Pointer[inside.Sample[K]] // of an audit that runs
 	log           *logonce.Log
 	counts        counters
 	times         times
@@ -206,8 +206,8 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 	}
 }
 
-// Close ends the cache: callers who wait get ErrClosed, as do all later calls but Inspect,
-// Stats and TopKeys.
+// Close ends the cache: callers who wait get ErrClosed, as do all later calls but Stats
+// and those of package cachedebug.
 // It ends the contexts of the loads and waits for those that heed them, and for the
 // others until the load timeout. What Redis has not confirmed is tried once more, for
 // about a second. The client, Options.Breaker and Options.Filter stay as they are.

@@ -43,7 +43,7 @@ var (
 	// ErrNotCached reports, to a read with [Reads].NoLoad, that neither this process nor Redis has
 	// the value. Whether the source has it is not known.
 	ErrNotCached = errors.New("cache: not cached")
-	// ErrUnavailable reports, from Check, Inspect, Warm and Refresh, that Redis could not be
+	// ErrUnavailable reports, from Check, cachedebug.Inspect, Warm and Refresh, that Redis could not be
 	// reached, or did not confirm what they did. The source is as it was.
 	ErrUnavailable = errors.New("cache: redis unavailable")
 	// ErrReentrant reports that a loader asked the cache for the key it loads. It

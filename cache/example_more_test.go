@@ -151,29 +151,6 @@ func ExampleHooks() {
 	// Output: slow: product 42 <nil>
 }
 
-// Where does a key stand? Inspect changes nothing and loads nothing.
-func ExampleCache_Inspect() {
-	ctx := context.Background()
-	rdb, end := connect()
-	defer end()
-	store := &shop{rows: map[int64]string{42: "lamp"}}
-	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer products.Close()
-	_, _ = products.Get(ctx, 42)
-
-	found, err := products.Inspect(ctx, "42")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(found.RedisKey, found.Redis.State, found.Leased)
-	// Output:
-	//   the database is asked for 42
-	// levee:c1:{product:42} fresh false
-}
-
 // The share of reads that asked the database, for a metric of one's own.
 func ExampleCache_Stats() {
 	ctx := context.Background()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -208,14 +209,14 @@ func TestAnAuditPassesOverExpiredValues(t *testing.T) {
 		source := newRows(r, 1)
 		c := open(r, source.source())
 		c.gives(r, 1, "v1")
-		if look, err := c.Audited().Look(r.ctx, 1); err != nil || !look.There {
+		if look, err := c.Inside().Audit.(inside.Audit[int64, string]).Look(r.ctx, 1); err != nil || !look.There {
 			r.Errorf("%+v, %v", look, err)
 		}
 		source.put(1, "v2")
 		if err := c.Expire(r.ctx, 1); err != nil {
 			r.Fatal(err)
 		}
-		if look, err := c.Audited().Look(r.ctx, 1); err != nil || look.There {
+		if look, err := c.Inside().Audit.(inside.Audit[int64, string]).Look(r.ctx, 1); err != nil || look.There {
 			r.Errorf("of an expired value: %+v, %v", look, err)
 		}
 	})

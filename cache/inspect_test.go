@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cachedebug"
 )
 
 // A key is looked up by its text, whatever type it has.
@@ -23,7 +24,7 @@ func TestInspectTurnsTextBackIntoAKey(t *testing.T) {
 		Load: func(context.Context, [2]int) (string, error) { return "v", nil },
 		Key:  func([2]int) string { return "pair" },
 	})
-	if found, err := pairs.Inspect(r.ctx, "pair"); err != nil || found.ID != "pair" || !found.LocalUnknown {
+	if found, err := cachedebug.Inspect(r.ctx, pairs, "pair"); err != nil || found.ID != "pair" || !found.LocalUnknown {
 		t.Errorf("of a key whose text cannot be turned back: %+v, %v", found, err)
 	}
 }
@@ -37,7 +38,7 @@ func inspects[K comparable](r *rig, key K, texts map[string]string) {
 		r.Fatal(err)
 	}
 	for text, id := range texts {
-		found, err := c.Inspect(r.ctx, text)
+		found, err := cachedebug.Inspect(r.ctx, c, text)
 		switch {
 		case id == "" && !errors.Is(err, cache.ErrInvalidKey):
 			r.Errorf("%q: %+v, %v", text, found, err)
@@ -58,7 +59,7 @@ func TestInspectFollowsTheLifeOfAValue(t *testing.T) {
 			r.Fatal(err)
 		}
 		for _, want := range []string{"fresh", "stale", "fallback"} {
-			found, err := c.Inspect(r.ctx, "1")
+			found, err := cachedebug.Inspect(r.ctx, c, "1")
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -80,7 +81,7 @@ func TestInspectFollowsTheLifeOfAValue(t *testing.T) {
 		if err := c.Clear(r.ctx); err != nil {
 			r.Fatal(err)
 		}
-		found, err := c.Inspect(r.ctx, "1")
+		found, err := cachedebug.Inspect(r.ctx, c, "1")
 		if err != nil || found.Redis != nil && found.Redis.State != "dead" || found.Local != nil && found.Local.State != "dead" {
 			r.Errorf("after Clear: %+v, %+v, %v", found.Local, found.Redis, err)
 		}
@@ -94,7 +95,7 @@ func TestTopKeysOfACacheAreIDs(t *testing.T) {
 	for range 10_000 {
 		_, _ = c.Get(r.ctx, 42)
 	}
-	if top := c.TopKeys(5); len(top) != 1 || top[0].ID != "42" || top[0].Share != 1 {
+	if top := cachedebug.TopKeys(c, 5); len(top) != 1 || top[0].ID != "42" || top[0].Share != 1 {
 		t.Errorf("got %+v", top)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
-	"github.com/levee-go/levee/cache/internal/audited"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -119,7 +119,7 @@ type counters struct {
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
 	notInvalidated                                                                         counter
-	audit                                                                                  audited.Counts
+	audit                                                                                  inside.Counts
 }
 
 // count counts an answer. first says that the caller is the first of those who share

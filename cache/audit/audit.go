@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/cache/internal/audited"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
@@ -54,7 +54,7 @@ type StaleValue[K comparable, V any] struct {
 // there after Options.Settle, and the source differs again: a change that was committed before
 // the first look has to be invalidated by then. So a writer who takes longer than that is accused as well.
 func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Options[K, V]) error {
-	of := c.Audited()
+	of := c.Inside().Audit.(inside.Audit[K, V])
 	if o.Rate == 0 {
 		o.Rate = 10
 	}
@@ -90,7 +90,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 
 // An audit is a Run.
 type audit[K comparable, V any] struct {
-	of       audited.Cache[K, V]
+	of       inside.Audit[K, V]
 	o        Options[K, V]
 	pick     func() (K, bool)
 	suspects []suspect[K] // in the order of their times
@@ -99,7 +99,7 @@ type audit[K comparable, V any] struct {
 // A suspect is a value that differed from the source.
 type suspect[K comparable] struct {
 	key K
-	was any       // audited.Look.Stored
+	was any       // inside.Look.Stored
 	at  time.Time // to look again
 }
 
@@ -153,7 +153,7 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 }
 
 // compare reads what is served for key and then the source.
-func (a *audit[K, V]) compare(ctx context.Context, key K) (look audited.Look[V], equal bool, err error) {
+func (a *audit[K, V]) compare(ctx context.Context, key K) (look inside.Look[V], equal bool, err error) {
 	look, err = a.of.Look(ctx, key)
 	switch {
 	case err != nil || !look.There || look.Gone:

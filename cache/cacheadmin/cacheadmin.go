@@ -51,22 +51,20 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/cache/internal/administered"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/cache/internal/look"
 )
 
-// A Cache is what a *cache.Cache is, of whatever types.
+// A Cache is a *cache.Cache, of whatever types.
 type Cache interface {
 	// Name is Options.Name of the cache.
 	Name() string
-	// Inspect looks at the key of an id, without loading it.
-	Inspect(ctx context.Context, id string) (cache.Inspection, error)
 	// Clear ends what is known of all keys.
 	Clear(ctx context.Context) error
 	// ClearTags ends what is known of the keys whose values have one of tags.
 	ClearTags(ctx context.Context, tags ...string) error
-	// Administered is what the cache does for keys that are named by their text.
-	Administered() administered.Cache
+	// Inside is what the cache does for keys that are named by their text.
+	Inside() inside.Cache
 }
 
 // Options say who may act on what. Caches and Allow are required.
@@ -130,7 +128,7 @@ var verbs = map[string]verb{
 	page: {},
 	inspect: {takes: key, do: func(ctx context.Context, c Cache, keys []string, a *answer) error {
 		for _, key := range keys {
-			seen, err := c.Inspect(ctx, key)
+			seen, err := c.Inside().Inspect(ctx, key)
 			if err != nil {
 				return err
 			}
@@ -139,13 +137,13 @@ var verbs = map[string]verb{
 		return nil
 	}},
 	"invalidate": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
-		return c.Administered().Invalidate(ctx, keys)
+		return c.Inside().Invalidate(ctx, keys)
 	}},
 	"expire": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
-		return c.Administered().Expire(ctx, keys)
+		return c.Inside().Expire(ctx, keys)
 	}},
 	"refresh": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
-		return c.Administered().Refresh(ctx, keys)
+		return c.Inside().Refresh(ctx, keys)
 	}},
 	"clear": {writes: true, do: func(ctx context.Context, c Cache, _ []string, _ *answer) error {
 		return c.Clear(ctx)
@@ -274,7 +272,7 @@ func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	}
 	h.o.Logger.Warn("a call of cacheadmin failed", append(args, "error", err)...)
 	switch {
-	case errors.Is(err, cache.ErrInvalidKey), errors.Is(err, administered.ErrNoKey):
+	case errors.Is(err, cache.ErrInvalidKey), errors.Is(err, inside.ErrNoKey):
 		a.fail(http.StatusBadRequest, err)
 	case errors.Is(err, cache.ErrNotInvalidated), errors.Is(err, cache.ErrUnavailable), errors.Is(err, cache.ErrClosed):
 		a.fail(http.StatusServiceUnavailable, err)

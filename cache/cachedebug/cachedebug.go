@@ -25,7 +25,6 @@
 package cachedebug
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"sync"
@@ -33,18 +32,17 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
 )
 
-// A Cache is what a *cache.Cache is, of whatever types.
+// A Cache is a *cache.Cache, of whatever types.
 type Cache interface {
 	// Name is Options.Name of the cache.
 	Name() string
 	// Stats is a snapshot of its counters.
 	Stats() cache.Stats
-	// TopKeys are up to n of the keys that are read most.
-	TopKeys(n int) []cache.HotKey
-	// Inspect looks at the key of an id, without loading it.
-	Inspect(ctx context.Context, id string) (cache.Inspection, error)
+	// Inside is what this package needs of the cache besides.
+	Inside() inside.Cache
 }
 
 // Options say what a page shows. Each field may be left out.

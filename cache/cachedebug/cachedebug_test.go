@@ -97,7 +97,7 @@ type view struct {
 			Gets    uint64
 			Share   float64
 		}
-		TopKeys []cache.HotKey
+		TopKeys []cachedebug.HotKey
 		Stats   struct{ Gets, Loads, Local uint64 }
 	}
 	Filters []struct {

@@ -9,6 +9,9 @@ import (
 	"net/http/httptest"
 	"strings"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/localcache"
@@ -40,4 +43,30 @@ func Example() {
 	page, _ := io.ReadAll(response.Body)
 	fmt.Println(strings.Contains(string(page), "1 Gets, 1 loads"), strings.Contains(string(page), "fresh"))
 	// Output: true true
+}
+
+// Where does a key stand? Inspect changes nothing and loads nothing.
+func ExampleInspect() {
+	ctx := context.Background()
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
+	products, err := cache.New(rdb, load, cache.Options{Name: "product"})
+	if err != nil {
+		panic(err)
+	}
+	defer products.Close()
+	_, _ = products.Get(ctx, 42)
+
+	found, err := cachedebug.Inspect(ctx, products, "42")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(found.RedisKey, found.Redis.State, found.Leased)
+	// Output: levee:c1:{product:42} fresh false
 }

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-
-	"github.com/levee-go/levee/cache"
 )
 
 var (
@@ -23,7 +21,7 @@ var (
 	pageCSS string
 
 	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-		"bar": bar, "least": func(k cache.HotKey) float64 { return k.Share - k.Error }, "percent": percent, "quoted": quoted, "visible": visible, "counts": counts, "style": func() template.CSS { return template.CSS(pageCSS) },
+		"bar": bar, "least": func(k HotKey) float64 { return k.Share - k.Error }, "percent": percent, "quoted": quoted, "visible": visible, "counts": counts, "style": func() template.CSS { return template.CSS(pageCSS) },
 	}).Parse(pageHTML))
 
 	// policy lets a browser use the page's own style and nothing else: no script, no other

@@ -24,11 +24,11 @@ type report struct {
 }
 
 type cacheReport struct {
-	Name    string         `json:"name"`
-	Health  []mark         `json:"health"`
-	Shares  []share        `json:"shares"` // of the Gets that ended
-	TopKeys []cache.HotKey `json:"topKeys,omitempty"`
-	Stats   cache.Stats    `json:"stats"`
+	Name    string      `json:"name"`
+	Health  []mark      `json:"health"`
+	Shares  []share     `json:"shares"` // of the Gets that ended
+	TopKeys []HotKey    `json:"topKeys,omitempty"`
+	Stats   cache.Stats `json:"stats"`
 }
 
 type filterReport struct {
@@ -65,7 +65,7 @@ func (h *Handler) report() report {
 
 func (h *Handler) reportOf(c Cache) cacheReport {
 	s := c.Stats()
-	return cacheReport{Name: c.Name(), Health: healthOf(s), Shares: sharesOf(s), TopKeys: c.TopKeys(h.o.TopKeys), Stats: s}
+	return cacheReport{Name: c.Name(), Health: healthOf(s), Shares: sharesOf(s), TopKeys: TopKeys(c, h.o.TopKeys), Stats: s}
 }
 
 // sharesOf says how the Gets ended, in the order of the read path.
@@ -144,7 +144,7 @@ func (h *Handler) lookup(ctx context.Context, name, key string) *lookup {
 	defer h.lookups.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	i, err := c.Inspect(ctx, key)
+	i, err := Inspect(ctx, c, key)
 	if err != nil {
 		l.Error = err.Error()
 	}

@@ -82,8 +82,8 @@ func (g *region) keeps(id int64) {
 	g.t.Helper()
 	redistest.Eventually(g.t, 20*time.Second, fmt.Sprintf("row %d is in Redis", id), func() bool {
 		g.get(id)
-		seen, err := g.Inspect(context.Background(), fmt.Sprint(id))
-		return err == nil && seen.Redis != nil && seen.Redis.State == "fresh"
+		_, err := g.With(cache.Reads{NoLoad: true, SkipLocal: true, NoStale: true}).Get(context.Background(), id)
+		return err == nil
 	})
 }
 

@@ -181,11 +181,3 @@ func (s *protected) health() health {
 	stats := s.present.Load().caches[0].Stats()
 	return health{stats.Rebuild.Outage, stats.Breaker.State.String()}
 }
-
-// Name, Stats, TopKeys and Inspect are those of the present cache, for cachedebug.
-func (s *protected) Name() string                 { return s.products().Name() }
-func (s *protected) Stats() cache.Stats           { return s.products().Stats() }
-func (s *protected) TopKeys(n int) []cache.HotKey { return s.products().TopKeys(n) }
-func (s *protected) Inspect(ctx context.Context, id string) (cache.Inspection, error) {
-	return s.products().Inspect(ctx, id)
-}

@@ -132,7 +132,9 @@ func (p part) open(ctx context.Context, db *sql.DB) (_ http.Handler, end func() 
 		s.shop, states, change = own, own.health, own.arrange
 		end = func() error { return errors.Join(own.close(), rdb.Close()) }
 		// This listens on the loopback address alone: the page of the caches must not be public.
-		mux.Handle("/debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{own}, Log: log}))
+		mux.HandleFunc("/debug/levee", func(w http.ResponseWriter, r *http.Request) { // the switches change the cache
+			cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{own.products()}, Log: log}).ServeHTTP(w, r)
+		})
 	}
 	s.routes(mux)
 	mux.HandleFunc("GET /figures", func(w http.ResponseWriter, _ *http.Request) {

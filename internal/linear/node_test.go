@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cachedebug"
 	names "github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -272,7 +273,7 @@ func (h *cluster) besideTheDead(dead int) {
 func (h *cluster) invalidateSpare(c *cache.Cache[int, int64]) (pending []int, out int, err error) {
 	err = c.Invalidate(h.Context(), clusterKeys, clusterKeys+1, clusterKeys+2)
 	for node := range 3 {
-		found, _ := c.Inspect(h.Context(), h.ids[clusterKeys+node])
+		found, _ := cachedebug.Inspect(h.Context(), c, h.ids[clusterKeys+node])
 		if found.Unconfirmed {
 			pending = append(pending, node)
 		}

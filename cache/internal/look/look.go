@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
 )
 
-// Found is a cache.Inspection with times as text, and without values unless they are
+// Found is an inside.Inspection with times as text, and without values unless they are
 // shown.
 type Found struct {
 	ID           string    `json:"id"`
@@ -42,7 +42,7 @@ type Standing struct {
 }
 
 // Of returns what is to be shown of i.
-func Of(i cache.Inspection) *Found {
+func Of(i inside.Inspection) *Found {
 	f := &Found{
 		ID: i.ID, Filter: i.Filter, Local: standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: standing(i.Redis),
 		RedisKey: i.RedisKey, Loading: i.Loading, Leased: i.Leased, Awaited: i.Awaited,
@@ -60,7 +60,7 @@ func Of(i cache.Inspection) *Found {
 	return f
 }
 
-func standing(s *cache.Standing) *Standing {
+func standing(s *inside.Standing) *Standing {
 	if s == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func standing(s *cache.Standing) *Standing {
 }
 
 // Show adds the value of a standing that is to be shown as s. There may be none.
-func (s *Standing) Show(of *cache.Standing) {
+func (s *Standing) Show(of *inside.Standing) {
 	if of != nil && of.Value != nil {
 		s.Value = valueText(of.Value)
 	}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"time"
 
-	"github.com/levee-go/levee/cache/internal/audited"
+	"github.com/levee-go/levee/cache/internal/inside"
 )
 
-// Audited is for package audit, which finds writers that forget to invalidate.
-func (c *Cache[K, V]) Audited() audited.Cache[K, V] {
-	return audited.Cache[K, V]{
+// audited is for package audit, which finds writers that forget to invalidate.
+func (c *Cache[K, V]) audited() inside.Audit[K, V] {
+	return inside.Audit[K, V]{
 		ReplicaLag: c.o.ReplicaLag, Closing: c.closing, Log: c.log, Counts: &c.counts.audit,
 		Stale: func(age time.Duration) { c.counts.audit.Stale.Add(1); c.times.audit.add(&ages, age) },
 		Sample: func() (pick func() (K, bool), stop func()) {
-			s := &audited.Sample[K]{}
+			s := &inside.Sample[K]{}
 			if !c.sample.CompareAndSwap(nil, s) {
 				return nil, nil
 			}
@@ -26,7 +26,7 @@ func (c *Cache[K, V]) Audited() audited.Cache[K, V] {
 }
 
 // lookApart reads what is served for key and then the source, for nobody but its caller.
-func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look audited.Look[V], err error) {
+func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V], err error) {
 	if look.ID, err = c.id(key); err != nil {
 		return look, err
 	}

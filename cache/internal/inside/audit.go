@@ -1,5 +1,4 @@
-// Package audited is what package audit needs of a cache, and nobody else.
-package audited
+package inside
 
 import (
 	"context"
@@ -11,8 +10,8 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// A Cache is one that can be audited.
-type Cache[K comparable, V any] struct {
+// An Audit is a cache that can be audited.
+type Audit[K comparable, V any] struct {
 	ReplicaLag time.Duration
 	Closing    context.Context // ends with the cache
 	Log        *logonce.Log

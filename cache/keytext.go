@@ -4,14 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/levee-go/levee/cache/internal/administered"
+	"github.com/levee-go/levee/cache/internal/inside"
 )
-
-// Administered is for package cacheadmin, by which operators act on keys that they name by
-// their text.
-func (c *Cache[K, V]) Administered() administered.Cache {
-	return administered.Cache{Invalidate: c.byTexts(c.invalidate), Expire: c.byTexts(c.expire), Refresh: c.refreshTexts}
-}
 
 // byTexts is do for keys that are named by their texts.
 func (c *Cache[K, V]) byTexts(do func(ctx context.Context, ids []string) error) func(ctx context.Context, texts []string) error {
@@ -39,7 +33,7 @@ func (c *Cache[K, V]) refreshTexts(ctx context.Context, texts []string) error {
 			return err
 		}
 		if !known {
-			return administered.ErrNoKey
+			return inside.ErrNoKey
 		}
 		keys[i] = key
 	}

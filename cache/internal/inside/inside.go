@@ -1,0 +1,72 @@
+// Package inside is what the packages that show, administer and audit a cache need of it,
+// and nobody else.
+package inside
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A Cache is one of whatever types, whose keys are named by their texts.
+type Cache struct {
+	Inspect func(ctx context.Context, id string) (Inspection, error) // see cachedebug.Inspect
+	TopKeys func(n int) []HotKey                                     // see cachedebug.TopKeys
+
+	// These return what those of the cache return that have their names, and the first
+	// cache.ErrInvalidKey before anything is done.
+	Invalidate func(ctx context.Context, ids []string) error
+	Expire     func(ctx context.Context, ids []string) error
+	Refresh    func(ctx context.Context, ids []string) error
+
+	Audit any // an Audit of the cache's types
+}
+
+// ErrNoKey reports that the text of a key cannot be turned back into the key, which only
+// loading it needs.
+var ErrNoKey = errors.New("this cache cannot turn the text of a key back into the key, which a load needs: invalidate it")
+
+// A HotKey is a key that is read often.
+type HotKey struct {
+	ID string // the key as text
+	// Share is the part of all Gets, lately, that were for the key. It may be too high by
+	// Error.
+	Share, Error float64
+}
+
+// An Inspection is the state of a key, see cachedebug.Inspect.
+type Inspection struct {
+	ID string // the key as text
+
+	Filter       string    // "may exist", "absent", or "" without a filter
+	Local        *Standing // in the local tier of this process; nil: nothing
+	LocalUnknown bool      // the key's text cannot be turned back into the key, so the local tier was not read
+	Redis        *Standing // in Redis; nil: nothing, or Redis was not read
+	Loading      bool      // readers of this process wait for the key
+	HeldError    error     // of a load that failed a moment ago, and that answers for it
+
+	RedisKey    string          // name of the value in Redis; "" without Redis
+	Leased      bool            // somebody loads the value
+	LeaseLeft   time.Duration   // for how long others wait for that, unless the lease is renewed
+	Awaited     bool            // another process waits for it
+	Holds       []time.Duration // of writers: for how long each keeps the key closed at the most, the longest first
+	Foreign     bool            // there is a key of another Redis type
+	Outage      bool            // levee does not call Redis at present
+	Unconfirmed bool            // an invalidation of this process waits for Redis to confirm it
+}
+
+// A Standing is what one tier holds of a key.
+type Standing struct {
+	// State is "fresh", "stale" (past its TTL, served while it is refreshed), "fallback" (served
+	// only if its load fails, see cache.Options.StaleIfError) or "dead" (not served any more).
+	// What was invalidated or cleared is dead, and so is what cannot be read. What the local
+	// tier has held for its whole time, though its TTL is not past, is "kept": it is served
+	// if Redis and the source fail.
+	State string
+	Null  bool          // the key is known not to exist
+	Age   time.Duration // since the value was read from the source
+	TTL   time.Duration // what remains of it; 0 when it is past
+	Left  time.Duration // until the tier drops it, or no longer answers with it
+	Bytes int           // in Redis: of the value with its header; local: what the budget counts
+	Value any           // nil for a null and for what cannot be read. Nobody may change it.
+}
