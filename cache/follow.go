@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/follow"
@@ -102,25 +101,4 @@ func primaryKey(row feed.Row, columns []string) (string, error) {
 		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
 	}
 	return row.Text(columns[0])
-}
-
-// FollowStats counts what [Follow] has done for a cache in this process. Of a fleet one
-// process reads a feed, so add up or take the highest over all processes.
-type FollowStats struct {
-	// Wanted says that [Follow] was called for the cache, and that neither its context nor
-	// the cache has ended since. It stays so when Follow has given up.
-	Wanted bool
-
-	Following bool   // this process reads a feed for the cache
-	Batches   uint64 // of a feed that were dealt with, whether or not they concerned the cache
-	Changes   uint64 // of rows that concerned the cache
-	Failures  uint64 // of the feed, of Redis or of a route, that were tried again
-	Lost      uint64 // positions that the feed had lost, after which the cache was cleared
-	// Lag is how long ago the changes were committed that are being dealt with, or were
-	// last if the database holds more, as far as the clocks of host and database agree. 0
-	// when all is dealt with.
-	Lag time.Duration
-	// Behind is how many bytes of its log the database holds that are not dealt with,
-	// or rows of an outbox, when the feed told last. 0 if it does not tell.
-	Behind int64
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/breaker"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -91,7 +92,7 @@ type Stats struct {
 	Live bool
 
 	FilterRebuild FilterRebuild      // the last one that this process has run
-	Follow        FollowStats        // of feeds of changes, see [Follow]
+	Follow        feed.Stats         // of feeds of changes, see [Follow]
 	Audit         AuditStats         // of package audit
 	LocalTier     localcache.Stats   // of the tier in this process
 	Rebuild       mutexrebuild.Stats // of leases, waiting, outages and invalidations
@@ -164,7 +165,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		LeaseWait: t.leaseWait.histogram(&latencies), RedisRead: t.read.histogram(&latencies), StaleAge: t.stale.histogram(&ages),
 		WriteTime:     t.write.histogram(&latencies),
 		FilterRebuild: c.lastFilterRebuild(),
-		Live:          c.fleet.Live(), Follow: FollowStats(c.fed.Stats()),
+		Live:          c.fleet.Live(), Follow: c.fed.Stats(),
 		Audit: AuditStats{
 			Compared: n.audit.Compared.Load(), Raced: n.audit.Raced.Load(), Stale: n.audit.Stale.Load(),
 			Healed: n.audit.Healed.Load(), Failed: n.audit.Failed.Load(), StaleAge: t.audit.histogram(&ages),

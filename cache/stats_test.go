@@ -12,6 +12,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/lock"
 	"github.com/levee-go/levee/mutexrebuild"
@@ -29,7 +30,7 @@ func TestEachCounterIsExplained(t *testing.T) {
 		sections[name] = body
 	}
 	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\|.*\\|.*\\|.*\\|$")
-	for _, stats := range []any{cache.Stats{}, cache.FollowStats{}, cache.AuditStats{}, cache.FilterRebuild{}, localcache.Stats{}, mutexrebuild.Stats{}, breaker.Stats{}, bloom.Stats{}, lock.Stats{}} {
+	for _, stats := range []any{cache.Stats{}, feed.Stats{}, cache.AuditStats{}, cache.FilterRebuild{}, localcache.Stats{}, mutexrebuild.Stats{}, breaker.Stats{}, bloom.Stats{}, lock.Stats{}} {
 		of := reflect.TypeOf(stats)
 		explained := map[string]bool{}
 		for _, match := range row.FindAllStringSubmatch(sections[of.String()], -1) {

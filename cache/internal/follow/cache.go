@@ -32,14 +32,6 @@ type Cache struct {
 	gaveUp   context.Context // of the last call that has returned without being told to; nil: none has
 }
 
-// Stats are cache.FollowStats.
-type Stats struct {
-	Wanted, Following                bool
-	Batches, Changes, Failures, Lost uint64
-	Lag                              time.Duration
-	Behind                           int64
-}
-
 // want notes a call of Run, until end.
 func (c *Cache) want(ctx context.Context) (end func()) {
 	c.mu.Lock()
@@ -71,10 +63,10 @@ func (c *Cache) begin(r *reading) (end func()) {
 }
 
 // Stats says what Run has done for the cache.
-func (c *Cache) Stats() Stats {
+func (c *Cache) Stats() feed.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Stats{
+	s := feed.Stats{
 		Wanted: c.wanted(), Following: len(c.readings) > 0,
 		Batches: c.batches.Load(), Changes: c.changes.Load(), Failures: c.failures.Load(), Lost: c.lost.Load(),
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -154,7 +155,7 @@ func partsOf(c Cache, s *cache.Stats) (parts Part) {
 	for part, has := range map[Part]bool{
 		Redis:  !s.Rebuild.InProcess,
 		Filter: c.Filter() != nil,
-		Feed:   s.Follow != cache.FollowStats{},
+		Feed:   s.Follow != feed.Stats{},
 		Audit:  s.Audit.Compared+s.Audit.Failed > 0,
 		Local:  s.LocalTier.Filled+s.LocalTier.Refused+s.LocalTier.Flushes > 0,
 	} {
