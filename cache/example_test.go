@@ -283,16 +283,16 @@ func ExampleCache_Warm() {
 		for id := int64(1); id <= 1000 && yield(id); id++ {
 		}
 	}
-	var last cache.WarmProgress
+	var done int
 	err = names.Warm(ctx, bestsellers, cache.WarmOptions{
 		Rate:     50_000, // keys a second; the default is 1,000
-		Progress: func(p cache.WarmProgress) { last = p },
+		Progress: func(now, _ int) { done = now },
 	})
-	fmt.Println(last.Loaded, "loaded,", err)
+	fmt.Println(done, "done,", err)
 	p, err := names.Fetch(ctx, 42)
 	fmt.Println(p.Value, "from", p.Tier, err)
 	// Output:
-	// 1000 loaded, <nil>
+	// 1000 done, <nil>
 	// product 42 from redis <nil>
 }
 

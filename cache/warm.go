@@ -24,18 +24,10 @@ type WarmOptions struct {
 	// Concurrency is how many calls of the source run at a time: of LoadMany, which takes
 	// up to 256 keys, or else of Load. 0: 8. The breaker's MaxBackground bounds it too.
 	Concurrency int
-	// Progress is called after every part of the keys and at the end, on the goroutine
-	// that called Warm. Nil: it is not.
-	Progress func(WarmProgress)
-}
-
-// A WarmProgress says how far a Warm is. The keys that are counted by nothing but Keys
-// are under way.
-type WarmProgress struct {
-	Keys    int // taken up so far
-	Loaded  int // loaded and published, unless they are not for Redis: a value over MaxValue, a null that is missed for the first time
-	Skipped int // there already, being loaded or written by somebody, or denied by the filter
-	Failed  int // without an answer
+	// Progress is called after every part of the keys and at the end, on the goroutine that
+	// called Warm, with how many keys are done so far, loaded or skipped, and how many have
+	// failed, which are not among them. Nil: it is not.
+	Progress func(done, failed int)
 }
 
 // These bound a Warm whose source is overloaded or whose Redis does not answer: a call is
@@ -70,7 +62,7 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 		o.Concurrency = 8
 	}
 	if o.Progress == nil {
-		o.Progress = func(WarmProgress) {}
+		o.Progress = func(int, int) {}
 	}
 	size := maxBatch
 	if o.Rate > 0 {
@@ -103,22 +95,25 @@ type warming[K comparable, V any] struct {
 	began time.Time
 	slots chan struct{} // a place for each call of the source that runs or is put off
 
-	mu       sync.Mutex // guards what follows
-	progress WarmProgress
-	failed   BatchError
+	mu     sync.Mutex // guards what follows
+	counts counted
+	causes BatchError
 }
+
+// counted are keys. Those that were taken and are counted by nothing else are under way.
+type counted struct{ taken, loaded, skipped, failed int }
 
 // take takes up a part of the keys when it is time for them. It returns when the last of
 // its loads has begun.
 func (w *warming[K, V]) take(keys []K) {
 	if w.o.Rate > 0 {
-		wait.Sleep(w.ctx, time.Until(w.began.Add(time.Duration(float64(w.now().Keys)/float64(w.o.Rate)*float64(time.Second)))))
+		wait.Sleep(w.ctx, time.Until(w.began.Add(time.Duration(float64(w.now().taken)/float64(w.o.Rate)*float64(time.Second)))))
 	}
 	if w.ctx.Err() != nil {
 		return
 	}
 	w.mu.Lock()
-	w.progress.Keys += len(keys)
+	w.counts.taken += len(keys)
 	w.mu.Unlock()
 	size := maxBatch
 	if w.c.source.LoadMany == nil {
@@ -136,7 +131,7 @@ func (w *warming[K, V]) take(keys []K) {
 			w.c.finish(j, found[V]{}, w.ctx.Err())
 		}
 	}
-	w.o.Progress(w.now())
+	w.tell()
 }
 
 // slot waits for a slot. It reports false if the Warm has to end.
@@ -206,7 +201,7 @@ func (w *warming[K, V]) wants(key K) (id string, err error) {
 // meanwhile, so that a Warm of a busy source asks seldom.
 func (w *warming[K, V]) run(jobs []*job[K, V]) {
 	for putOffs, loaded := 0, 0; len(jobs) > 0; putOffs++ {
-		if now := w.now().Loaded; now > loaded {
+		if now := w.now().loaded; now > loaded {
 			putOffs, loaded = 0, now
 		}
 		var call sync.WaitGroup
@@ -232,26 +227,31 @@ func (w *warming[K, V]) count(key K, err error, last bool) (putOff bool) {
 	defer w.mu.Unlock()
 	switch {
 	case err == nil:
-		w.progress.Loaded++
+		w.counts.loaded++
 	case errors.Is(err, errElsewhere):
-		w.progress.Skipped++
+		w.counts.skipped++
 	case w.ctx.Err() != nil, w.c.closed():
 	case !last && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis)):
 		return true
 	default:
-		if w.progress.Failed++; len(w.failed.Causes) < maxCauses {
-			w.failed.add(key, named(err))
+		if w.counts.failed++; len(w.causes.Causes) < maxCauses {
+			w.causes.add(key, named(err))
 		} else {
-			w.failed.Others++
+			w.causes.Others++
 		}
 	}
 	return false
 }
 
-func (w *warming[K, V]) now() WarmProgress {
+func (w *warming[K, V]) now() counted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.progress
+	return w.counts
+}
+
+func (w *warming[K, V]) tell() {
+	now := w.now()
+	w.o.Progress(now.loaded+now.skipped, now.failed)
 }
 
 // end waits for the loads and returns the error of the Warm.
@@ -259,7 +259,7 @@ func (w *warming[K, V]) end() error {
 	for range cap(w.slots) {
 		w.slot()
 	}
-	w.o.Progress(w.now())
+	w.tell()
 	var ended error
 	if w.c.closed() {
 		ended = ErrClosed
@@ -268,8 +268,8 @@ func (w *warming[K, V]) end() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.failed.Causes) > 0 { // what goes on when ctx has ended is not counted, so it does not change them
-		return errors.Join(ended, &w.failed)
+	if len(w.causes.Causes) > 0 { // what goes on when ctx has ended is not counted, so it does not change them
+		return errors.Join(ended, &w.causes)
 	}
 	return ended
 }

@@ -111,7 +111,7 @@ func _(rdb redis.UniversalClient, store interface {
 }
 
 // docs/scale.md, cold start.
-func _(ctx context.Context, products *cache.Cache[int64, Product], bestsellers iter.Seq[int64], report func(cache.WarmProgress)) error {
+func _(ctx context.Context, products *cache.Cache[int64, Product], bestsellers iter.Seq[int64], report func(done, failed int)) error {
 	err := products.Warm(ctx, bestsellers, cache.WarmOptions{Rate: 2000, Progress: report}) // an iter.Seq of keys
 	return err
 }
