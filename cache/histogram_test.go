@@ -22,13 +22,13 @@ func TestAHistogramCountsEachDurationOnce(t *testing.T) {
 		}
 		n.add(b, 0)
 		h := n.histogram(b)
-		for i, bucket := range h.Buckets {
-			if bucket.Bound != b[i] || bucket.Count != 2 {
-				t.Errorf("bucket %d is %+v, want 2 up to %v", i, bucket, b[i])
+		for i, bound := range h.Bounds {
+			if bound != b[i] || h.Counts[i] != 2 {
+				t.Errorf("%d up to %v, want 2 up to %v", h.Counts[i], bound, b[i])
 			}
 		}
-		if h.Over != 1 || h.Count() != 2*buckets+1 || h.Sum != sum {
-			t.Errorf("%d over, %d in all, sum %v, want %v", h.Over, h.Count(), h.Sum, sum)
+		if len(h.Bounds) != buckets || h.Counts[buckets] != 1 || h.Count() != 2*buckets+1 || h.Sum != sum {
+			t.Errorf("%d bounds, %d over, %d in all, sum %v, want %v", len(h.Bounds), h.Counts[buckets], h.Count(), h.Sum, sum)
 		}
 	}
 }

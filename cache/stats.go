@@ -176,24 +176,19 @@ func (c *Cache[K, V]) Stats() Stats {
 
 // A Histogram counts durations by their size.
 type Histogram struct {
-	// Buckets are in the order of their bounds, which are the same for all Stats of one
-	// release. A Histogram of nothing may have none.
-	Buckets []Bucket
-	Over    uint64        // longer than the last bound
-	Sum     time.Duration // of all
-}
-
-// A Bucket counts the durations up to its bound, and over the bound before.
-type Bucket struct {
-	Bound time.Duration // the longest that it counts
-	Count uint64        // of this bucket alone, not of those below
+	// Bounds rise. They are the same for all Stats of one release, and nobody may change
+	// them. A Histogram of nothing may have none.
+	Bounds []time.Duration
+	// Counts are of the durations up to each bound and over the one before, and at last of
+	// those over all bounds.
+	Counts []uint64
+	Sum    time.Duration // of all
 }
 
 // Count is how many durations there are.
-func (h Histogram) Count() uint64 {
-	n := h.Over
-	for _, b := range h.Buckets {
-		n += b.Count
+func (h Histogram) Count() (n uint64) {
+	for _, count := range h.Counts {
+		n += count
 	}
 	return n
 }
@@ -236,7 +231,7 @@ type times struct {
 
 // A tally is a Histogram that is being counted.
 type tally struct {
-	counts [buckets + 1]atomic.Uint64 // the last is Over
+	counts [buckets + 1]atomic.Uint64 // the last is of those over all bounds
 	sum    atomic.Int64
 }
 
@@ -250,10 +245,9 @@ func (t *tally) add(b *bounds, d time.Duration) {
 }
 
 func (t *tally) histogram(b *bounds) Histogram {
-	h := Histogram{Buckets: make([]Bucket, buckets)}
-	for i, bound := range b {
-		h.Buckets[i] = Bucket{bound, t.counts[i].Load()}
+	h := Histogram{Bounds: b[:], Counts: make([]uint64, len(t.counts)), Sum: time.Duration(t.sum.Load())}
+	for i := range t.counts {
+		h.Counts[i] = t.counts[i].Load()
 	}
-	h.Over, h.Sum = t.counts[buckets].Load(), time.Duration(t.sum.Load())
 	return h
 }

@@ -273,7 +273,7 @@ func (e everything) Stats() cache.Stats {
 	s := e.Cache.Stats()
 	s.Follow.Wanted, s.Audit.Compared = true, 1
 	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.WriteTime, &s.StaleAge, &s.Audit.StaleAge} {
-		h.Over++
+		h.Counts[0]++
 	}
 	return s
 }

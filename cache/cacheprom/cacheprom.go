@@ -180,10 +180,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 // constHistogram gives Prometheus a histogram as it wants it: each bucket holds those
 // before it too.
 func constHistogram(desc *prometheus.Desc, h cache.Histogram, name string) prometheus.Metric {
-	buckets, sum := make(map[float64]uint64, len(h.Buckets)), uint64(0)
-	for _, b := range h.Buckets {
-		sum += b.Count
-		buckets[b.Bound.Seconds()] = sum
+	buckets, sum := make(map[float64]uint64, len(h.Bounds)), uint64(0)
+	for i, bound := range h.Bounds {
+		sum += h.Counts[i]
+		buckets[bound.Seconds()] = sum
 	}
-	return prometheus.MustNewConstHistogram(desc, sum+h.Over, h.Sum.Seconds(), buckets, name)
+	return prometheus.MustNewConstHistogram(desc, h.Count(), h.Sum.Seconds(), buckets, name)
 }

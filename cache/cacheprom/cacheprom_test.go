@@ -168,11 +168,10 @@ func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 
 // Prometheus' histograms are cumulative, ours are not.
 func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
-	h := cache.Histogram{Buckets: make([]cache.Bucket, 3)}
-	for i := range h.Buckets {
-		h.Buckets[i] = cache.Bucket{Bound: time.Duration(i+1) * time.Millisecond, Count: 2}
+	h := cache.Histogram{
+		Bounds: []time.Duration{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond},
+		Counts: []uint64{2, 2, 2, 1}, Sum: 3 * time.Second,
 	}
-	h.Over, h.Sum = 1, 3*time.Second
 	registry := prometheus.NewPedanticRegistry()
 	check(t, cacheprom.Register(registry, &statistics{name: "x", stats: cache.Stats{LoadTime: h}}))
 	for _, family := range must(registry.Gather()) {

@@ -59,9 +59,9 @@ func fill(v reflect.Value) {
 		return
 	}
 	if h, ok := v.Addr().Interface().(*cache.Histogram); ok {
-		h.Buckets = make([]cache.Bucket, 17) // as a cache has
-		for i := range h.Buckets {
-			h.Buckets[i] = cache.Bucket{Bound: time.Duration(i) * time.Second, Count: 1}
+		h.Bounds, h.Counts = make([]time.Duration, 17), make([]uint64, 18) // as a cache has
+		for i := range h.Bounds {
+			h.Bounds[i], h.Counts[i] = time.Duration(i)*time.Second, 1
 		}
 	}
 	switch v.Kind() {

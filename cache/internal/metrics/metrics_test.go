@@ -59,7 +59,7 @@ func eachField[S cache.Stats | breaker.Stats | bloom.Stats | lock.Stats](t *test
 		case reflect.Float64:
 			field.SetFloat(1)
 		default:
-			field.Set(reflect.ValueOf(cache.Histogram{Over: 1}))
+			field.Set(reflect.ValueOf(cache.Histogram{Counts: []uint64{1}}))
 		}
 		var changed []string
 		for metric, value := range values(families, &s) {

@@ -9,7 +9,7 @@ import (
 // A Point is what a family says of the things of one name.
 type Point struct {
 	Values    []float64       // one for each outcome, or one; nil of a histogram
-	Histogram cache.Histogram // with another one's buckets in it, if several have one name
+	Histogram cache.Histogram // with another one's counts in it, if several have one name
 }
 
 // point reads a family.
@@ -64,14 +64,13 @@ func (p Point) plus(other Point) Point {
 		p.Values[i] += v
 	}
 	h := &p.Histogram
-	if h.Buckets = slices.Clone(h.Buckets); h.Buckets == nil {
-		h.Buckets = slices.Clone(other.Histogram.Buckets)
-		other.Histogram.Buckets = nil
+	if h.Counts == nil {
+		h.Bounds, h.Counts = other.Histogram.Bounds, make([]uint64, len(other.Histogram.Counts))
 	}
-	for i, b := range other.Histogram.Buckets {
-		h.Buckets[i].Count += b.Count
+	h.Counts = slices.Clone(h.Counts)
+	for i, count := range other.Histogram.Counts {
+		h.Counts[i] += count
 	}
-	h.Over += other.Histogram.Over
 	h.Sum += other.Histogram.Sum
 	return p
 }
@@ -83,11 +82,10 @@ func (p Point) minus(other Point) Point {
 		p.Values[i] = max(0, p.Values[i]-v)
 	}
 	h := &p.Histogram
-	h.Buckets = slices.Clone(h.Buckets)
-	for i, b := range other.Histogram.Buckets {
-		h.Buckets[i].Count -= min(h.Buckets[i].Count, b.Count)
+	h.Counts = slices.Clone(h.Counts)
+	for i, count := range other.Histogram.Counts {
+		h.Counts[i] -= min(h.Counts[i], count)
 	}
-	h.Over -= min(h.Over, other.Histogram.Over)
 	h.Sum -= min(h.Sum, other.Histogram.Sum)
 	return p
 }
