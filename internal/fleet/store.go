@@ -2,11 +2,8 @@ package fleet
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,30 +12,6 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
-)
-
-var (
-	//go:embed scripts/common.lua
-	commonLua string
-	//go:embed scripts/begin.lua
-	beginLua string
-	//go:embed scripts/renew.lua
-	renewLua string
-	//go:embed scripts/commit.lua
-	commitLua string
-	//go:embed scripts/abort.lua
-	abortLua string
-	//go:embed scripts/invalidate.lua
-	invalidateLua string
-	//go:embed scripts/epoch.lua
-	epochLua string
-
-	beginScript      = redisconn.NewScript(commonLua, beginLua)
-	renewScript      = redisconn.NewScript(renewLua)
-	commitScript     = redisconn.NewScript(commonLua, commitLua)
-	abortScript      = redisconn.NewScript(abortLua)
-	invalidateScript = redisconn.NewScript(commonLua, invalidateLua)
-	epochScript      = redisconn.NewScript(commonLua, epochLua)
 )
 
 // maxWaiting is how many operations of one group may be without an answer. It is far
@@ -242,32 +215,6 @@ func (s *store) take(ctx context.Context, how string, asks []Ask) (grants []Gran
 	return grants, errs
 }
 
-// giveUpUnknown gives up the leases of grants that have errors. During an outage nothing was
-// sent.
-func (s *store) giveUpUnknown(ctx context.Context, grants []Grant, errs []error) {
-	for i, err := range errs {
-		if errors.Is(err, redisconn.ErrOutage) {
-			errs[i] = nil
-		}
-	}
-	s.giveUpFailed(ctx, errs, func(i int) Lease { return grants[i].Lease })
-}
-
-// giveUpFailed gives up the leases that have errors: they may stand.
-func (s *store) giveUpFailed(ctx context.Context, errs []error, lease func(i int) Lease) {
-	var lost []Lease
-	var failure error
-	for i, err := range errs {
-		s.logSurvived(ctx, err)
-		if err != nil {
-			lost, failure = append(lost, lease(i)), err
-		}
-	}
-	if len(lost) > 0 {
-		s.giveUp(ctx, lost, failure)
-	}
-}
-
 // headBytes is how much of a value begin.lua looks at to know it again.
 const headBytes = 64
 
@@ -382,44 +329,3 @@ const (
 
 // inRedis is the life of a value in Redis, in milliseconds.
 func inRedis(ttl time.Duration) int64 { return min(ttl, maxLife).Milliseconds() }
-
-// giveUp aborts leases that may or may not have been granted, without holding up the
-// caller: others would wait for their end. It does nothing if the server could not
-// be dialled. During an outage it waits for Redis to answer, for at most one lease: after
-// that the lease has ended by itself. For the same reason an abort that fails is not tried
-// again. A lease that stands by mistake makes others wait for three seconds at most, and
-// during an outage nobody asks for leases.
-func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
-	var network *net.OpError
-	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redisconn.ErrBusy) {
-		return
-	}
-	s.aborts.begin(func() {
-		if s.conn.WaitUp(s.closing, s.key(leases[0].ID), s.lease) {
-			s.abort(context.WithoutCancel(ctx), leases)
-		}
-	})
-}
-
-// aborts are the goroutines of giveUp. close waits for them, and none begins after that:
-// what they would have given back ends by itself.
-type aborts struct {
-	mu      sync.Mutex // guards closed, and that running grows only before it
-	closed  bool
-	running sync.WaitGroup
-}
-
-func (a *aborts) begin(abort func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
-		a.running.Go(abort)
-	}
-}
-
-func (a *aborts) close() {
-	a.mu.Lock()
-	a.closed = true
-	a.mu.Unlock()
-	a.running.Wait()
-}

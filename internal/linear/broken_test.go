@@ -208,7 +208,7 @@ func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			File: "cache/stale.go", Old: "	case e.expired:\n		return fallback\n", New: "",
 		},
 		"who clears does not take note": {
-			File: "internal/fleet/epoch.go", Old: "	if present.latest > 0 {\n		s.epoch.learn(present)", New: "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)",
+			File: "internal/fleet/clears.go", Old: "	if present.latest > 0 {\n		s.epoch.learn(present)", New: "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsOfTagsAreLinearizable$", edit) })

@@ -1,0 +1,167 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/levee-go/levee/internal/redisconn"
+)
+
+// readEpoch reads what has been cleared, all counters if there were clears after complete, and
+// puts back what this process knows if Redis has lost it.
+func (s *store) readEpoch(complete uint64, wanted []uint16) (clears, error) {
+	more := make([]any, len(wanted))
+	for i, n := range wanted {
+		more[i] = int(n)
+	}
+	present, err := s.evalEpoch(s.closing, "look", complete, "", more...)
+	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
+		return clears{}, nil
+	}
+	if err != nil {
+		return present, err
+	}
+	present.complete = present.latest
+	lost := s.epoch.lost(present, present.latest > complete)
+	if present.floor > 0 && present.clear >= s.epoch.known.Load() && present.latest >= s.epoch.latest.Load() && len(lost) == 0 {
+		return present, nil
+	}
+	floor := uint64(0)
+	if s.epoch.heard.Load() && len(wanted) == 0 { // else there may be clears that this process does not know
+		floor = s.epoch.floor.Load()
+	}
+	return s.keepEpoch(present, floor, lost)
+}
+
+// lost are the counters, each with its time, that this process knows and Redis, which has present,
+// does not. If those of present are not all that Redis has, they are the ones that are later than
+// whatever it has.
+//
+//	the old server          a process             the new server
+//	clears a, at 5          knows of it
+//	fails                                         has the clears up to 4
+//	                                              clears b, at 6, for another process
+//	                        reads: the latest is later than 5, and yet a is lost
+func (e *epoch) lost(present clears, whole bool) (more []any) {
+	all := e.tags.Load()
+	whole = whole || present.floor == 0
+	if all == nil || !whole && present.latest >= e.latest.Load() { // no counter is later than that: 65,536 looks less for each message
+		return nil
+	}
+	there, least := map[uint16]uint64{}, present.latest
+	if whole {
+		least = 0
+		for _, c := range present.counters {
+			there[c.number] = c.clear
+		}
+	}
+	for n := range all {
+		if at := all[n].Load(); at > least && at > there[uint16(n)] {
+			more = append(more, n, at)
+		}
+	}
+	return more
+}
+
+// keepEpoch puts back what Redis, which has present, has lost. From floor on the knowledge of this
+// process is complete; 0: it may have missed clears.
+func (s *store) keepEpoch(present clears, floor uint64, lost []any) (clears, error) {
+	kept, err := s.evalEpoch(s.closing, "keep", floor, s.message(cleared, ""), lost...)
+	kept.complete = present.complete // what others have cleared since then is in kept.latest alone
+	kept.counters = append(kept.counters, present.counters...)
+	return kept, err
+}
+
+// evalEpoch runs epoch.lua. Reading needs no replica's word.
+func (s *store) evalEpoch(ctx context.Context, how string, complete uint64, message string, more ...any) (present clears, err error) {
+	call := redisconn.Call{
+		Keys: []string{s.names.Clears()},
+		Args: append([]any{how, s.epoch.latest.Load(), s.epoch.known.Load(), complete, maxLife.Milliseconds(), s.channel, message}, more...),
+	}
+	var replies []redisconn.Reply
+	errs := []error{nil}
+	if how == "look" {
+		replies = s.conn.Eval(ctx, epochScript, []redisconn.Call{call}, nil)
+	} else if replies, errs = s.evalConfirmed(ctx, epochScript, call); !done(errs[0]) {
+		return clears{}, errs[0]
+	}
+	reply, err := replies[0].List()
+	s.logSurvived(ctx, err)
+	if err == nil {
+		present, err = s.parseEpoch(reply)
+	}
+	return present, errors.Join(errs[0], err)
+}
+
+// parseEpoch reads a reply of epoch.lua.
+func (s *store) parseEpoch(reply []any) (present clears, err error) {
+	if len(reply) == 0 {
+		s.foreign.Add(1)
+		s.log.Error("the key of a cache's clears is of another type; it is not touched, and Clear and ClearTags do not work", "key", s.names.Clears())
+		return clears{}, fmt.Errorf("%w at %q", errForeign, s.names.Clears())
+	}
+	fields := make([]uint64, len(reply))
+	for i := range reply {
+		text, _ := reply[i].(string)
+		if fields[i], err = strconv.ParseUint(text, 10, 53); err != nil && (i < 3 || i%2 == 0) {
+			return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+		}
+	}
+	if len(fields) < 3 || len(fields)%2 == 0 {
+		return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+	}
+	present = clears{clear: fields[0], floor: fields[1], latest: fields[2]}
+	for i := 3; i < len(fields); i += 2 {
+		name, _ := reply[i].(string)
+		if n, err := strconv.ParseUint(name, 10, 16); err == nil { // else one of c, f and l
+			present.counters = append(present.counters, counter{uint16(n), fields[i+1]})
+		}
+	}
+	return present, nil
+}
+
+// clear ends everything, or what has one of the tags of numbers. What is not confirmed is
+// tried again in the background, and until then this process leaves Redis alone.
+func (s *store) clear(ctx context.Context, what string, targets ...target) error {
+	began := s.pending.now()
+	err := s.clearOnce(ctx, targets)
+	errs := slices.Repeat([]error{err}, len(targets))
+	s.pending.settle(targets, began, errs)
+	s.pending.add(targets, errs)
+	return s.unavailable(ctx, what, nil, err)
+}
+
+// clearOnce clears everything, which is one target, or the tags of several.
+func (s *store) clearOnce(ctx context.Context, targets []target) error {
+	how, more, numbers := "clear", []any(nil), ""
+	if targets[0].id != "" {
+		how = "tags"
+		names := make([]string, len(targets))
+		for i, t := range targets {
+			names[i], more = t.id, append(more, t.id)
+		}
+		numbers = strings.Join(names, ",")
+	}
+	present, err := s.evalEpoch(ctx, how, 0, s.message(cleared, numbers), more...)
+	if present.latest > 0 {
+		s.epoch.learn(present)
+	}
+	return err
+}
+
+// retry tries invalidations and clears again that Redis has not confirmed.
+func (s *store) retry(ctx context.Context, targets []target) []error {
+	if i := slices.IndexFunc(targets, func(t target) bool { return t.clear }); i >= 0 {
+		errs := []error{s.clearOnce(ctx, targets[i:i+1])}
+		errs = append(s.retry(ctx, targets[:i]), errs...)
+		return append(errs, s.retry(ctx, targets[i+1:])...)
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	return s.drop(ctx, targets, s.withReplicaLag(holds{}))
+}

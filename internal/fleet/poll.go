@@ -1,0 +1,190 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+const (
+	pollEpoch  = 500 * time.Millisecond // between two reads of the clears while messages do not arrive
+	epochFresh = time.Second            // for how long what was read then counts
+	touchEpoch = 30 * time.Second       // between two reads while they do, and as long again for each touchSize counters
+	touchSize  = 1000                   // so that a large hash takes Redis little more time than a small one
+)
+
+// errEpoch reports that a value was read and may be from before a Clear.
+var errEpoch = errors.New("levee: what was cleared of the cache cannot be read")
+
+// sure waits until the clears are known well enough to judge what was just read from
+// Redis, or reports that they cannot be known.
+func (e *epoch) sure(ctx context.Context) error {
+	if e.heard.Load() || e.read == nil {
+		return nil
+	}
+	asked := time.Now()
+	for range 2 { // the read that is under way, and the one after it
+		ok, done := e.readSince(asked)
+		if ok {
+			return nil
+		}
+		wait.Wake(e.kick)
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return wait.Ended(ctx)
+		case <-e.closing.Done():
+			return errClosed
+		}
+	}
+	if ok, _ := e.readSince(asked); ok {
+		return nil
+	}
+	return errEpoch
+}
+
+// readSince reports whether the clears are known well enough, or were read since. If not,
+// the channel is closed at the end of the next read.
+func (e *epoch) readSince(since time.Time) (bool, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard.Load() || time.Now().Before(e.until) || !e.began.Before(since), e.done
+}
+
+// risen handles a message that tells of a Clear.
+func (e *epoch) risen() {
+	e.change(func() {
+		e.clears++
+		e.until = time.Time{}
+	})
+}
+
+// tagsCleared handles a message that tells of a clear of tags. Unlike after a Clear, values
+// go on to be served meanwhile, as they were until the message came.
+func (e *epoch) tagsCleared(numbers []uint16) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range numbers {
+		e.changed[n] = true
+	}
+	e.start()
+	wait.Wake(e.kick)
+}
+
+// missed handles a gap in the messages, with which a subscription begins.
+func (e *epoch) missed() { e.change(func() { e.subscribed = true }) }
+
+// setLive handles a change of the link's liveness.
+func (e *epoch) setLive(live bool) {
+	e.change(func() {
+		e.live = live
+		e.subscribed = e.subscribed && live // a link that is not live any more opens another connection
+	})
+}
+
+// failed handles the end of a connection: the next one has to subscribe again.
+func (e *epoch) failed() { e.change(func() { e.subscribed = false }) }
+
+// change notes something about the messages, after which the clears have to be read.
+func (e *epoch) change(note func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	note()
+	e.gaps++
+	e.heard.Store(false)
+	e.start()
+	if e.subscribed && e.live {
+		wait.Wake(e.kick)
+	}
+}
+
+// begin has the clears read for the first time.
+func (e *epoch) begin() { e.change(func() {}) }
+
+// start starts the reading goroutine. The caller holds e.mu.
+func (e *epoch) start() {
+	if e.running || e.closing.Err() != nil {
+		return
+	}
+	if e.touch != nil {
+		e.touch.Stop() // look makes the next one, or each Clear would leave one more behind
+	}
+	e.running = true
+	e.work.Go(e.follow)
+}
+
+// follow reads the clears again and again, until messages tell of their changes.
+func (e *epoch) follow() {
+	for !e.look() {
+		timer := time.NewTimer(pollEpoch)
+		select {
+		case <-e.kick:
+		case <-timer.C:
+		case <-e.closing.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// look reads the clears and reports whether that is enough for now.
+func (e *epoch) look() (enough bool) {
+	e.mu.Lock()
+	gaps, told, complete, began := e.gaps, e.clears, e.complete, time.Now()
+	wanted := slices.Collect(maps.Keys(e.changed))
+	clear(e.changed)
+	part := e.heard.Load() && len(wanted) > 0 && began.Before(e.due)
+	if part { // messages name all that has changed
+		complete = math.MaxInt64
+	}
+	e.mu.Unlock()
+	present, err := e.read(complete, wanted)
+	if err == nil {
+		e.learn(present)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil {
+		e.began = began
+		if !part && present.complete > e.complete {
+			e.complete, e.size = present.complete, len(present.counters)
+		}
+		if told == e.clears {
+			e.until = began.Add(epochFresh)
+		}
+		e.heard.Store(gaps == e.gaps && e.subscribed && e.live)
+	} else if len(wanted) > 0 {
+		e.heard.Store(false)
+		for _, n := range wanted {
+			e.changed[n] = true
+		}
+	}
+	if !part {
+		e.due = began.Add(touchEpoch * time.Duration(1+e.size/touchSize))
+	}
+	close(e.done)
+	e.done = make(chan struct{})
+	e.running = (!e.heard.Load() || len(e.changed) > 0) && e.closing.Err() == nil
+	if !e.running && e.closing.Err() == nil {
+		e.touch = time.AfterFunc(time.Until(e.due), func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.start()
+		})
+	}
+	return !e.running
+}
+
+// close waits for the reading goroutine, after closing has ended.
+func (e *epoch) close() {
+	e.mu.Lock()
+	if e.touch != nil {
+		e.touch.Stop()
+	}
+	e.mu.Unlock()
+	e.work.Wait()
+}
