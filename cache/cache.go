@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/cache/internal/follow"
 	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/internal/doorkeeper"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
@@ -110,7 +111,7 @@ type Cache[K comparable, V any] struct {
 	misses, unread, refreshes gatherer[K, V] // jobs on their way to calls of LoadMany
 
 	absent        *entry[V] // of a key that does not exist, where its times are unknown
-	doorkeeper    *doorkeeper
+	doorkeeper    *doorkeeper.Doorkeeper
 	releaseName   func()
 	refreshing    atomic.Int64                  // refreshes that run
 	filterRebuild atomic.Pointer[FilterRebuild] // the last
@@ -155,7 +156,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	c := &Cache[K, V]{
 		o: o, source: src, windows: o.windows(), breaker: o.guard(),
 		absent:     &entry[V]{life: life{null: true}},
-		doorkeeper: newDoorkeeper(2 * o.NullTTL), // a null in the local tier lives that long too
+		doorkeeper: doorkeeper.New(2 * o.NullTTL), // a null in the local tier lives that long too
 		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}

@@ -1,12 +1,12 @@
 package cache
 
 import (
-	"encoding"
-	"errors"
+	"context"
 	"fmt"
 	"reflect"
-	"strconv"
-	"unsafe"
+
+	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/cache/internal/keytext"
 )
 
 // keyFunc returns the function that turns keys into ids, the text of a key that
@@ -15,7 +15,7 @@ func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string,
 	text := func(key K) (string, error) { return custom(key), nil }
 	if custom == nil {
 		var err error
-		if text, err = textOf[K](); err != nil {
+		if text, err = keytext.Of[K](); err != nil {
 			return nil, fmt.Errorf("cache: Source.Key is needed for keys of type %s: %w", reflect.TypeFor[K](), err)
 		}
 	}
@@ -31,69 +31,53 @@ func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string,
 	}, nil
 }
 
-// textOf returns the text form that K has by itself. The error says why it has none.
-func textOf[K comparable]() (func(K) (string, error), error) {
-	of := reflect.TypeFor[K]()
-	switch {
-	case of.Implements(textMarshaler):
-		return marshaled[K], checkMarshaler(of, "")
-	case of.Kind() == reflect.String:
-		return func(key K) (string, error) {
-			if s, ok := any(key).(string); ok {
-				return s, nil
+// byTexts is do for keys that are named by their texts.
+func (c *Cache[K, V]) byTexts(do func(ctx context.Context, ids []string) error) func(ctx context.Context, texts []string) error {
+	return func(ctx context.Context, texts []string) error {
+		if c.closed() {
+			return ErrClosed
+		}
+		ids := make([]string, len(texts))
+		for i, text := range texts {
+			_, id, _, err := c.keyOf(text)
+			if err != nil {
+				return err
 			}
-			return reflect.ValueOf(key).String(), nil
-		}, nil
-	// Integers are what most keys are: with an allocation less than as a part.
-	case of.Kind() >= reflect.Int && of.Kind() <= reflect.Int64:
-		return func(key K) (string, error) { return strconv.FormatInt(reflect.ValueOf(key).Int(), 10), nil }, nil
-	case of.Kind() >= reflect.Uint && of.Kind() <= reflect.Uintptr:
-		return func(key K) (string, error) { return strconv.FormatUint(reflect.ValueOf(key).Uint(), 10), nil }, nil
+			ids[i] = id
+		}
+		return do(context.WithoutCancel(ctx), ids)
 	}
-	parts, err := partsOf(of)
-	if err != nil {
-		return nil, err
-	}
-	return func(key K) (string, error) { return parts.text(unsafe.Pointer(&key)) }, nil
 }
 
-// marshaled is the text of a key that implements encoding.TextMarshaler.
-func marshaled[K comparable](key K) (string, error) {
-	marshaler, ok := any(key).(encoding.TextMarshaler)
-	// ok is false if K is an interface and this one is nil. Few MarshalText bear
-	// a nil pointer.
-	if v := reflect.ValueOf(key); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
-		return "", errors.New("nil")
+func (c *Cache[K, V]) refreshTexts(ctx context.Context, texts []string) error {
+	keys := make([]K, len(texts))
+	for i, text := range texts {
+		key, _, known, err := c.keyOf(text)
+		if err != nil {
+			return err
+		}
+		if !known {
+			return inside.ErrNoKey
+		}
+		keys[i] = key
 	}
-	text, err := marshaler.MarshalText()
-	return string(text), err
+	return c.Refresh(ctx, keys...)
 }
 
-// parserOf returns the function that turns text back into a key, nil if K has none: the
-// other way round than textOf.
-func parserOf[K comparable]() func(id string) (K, error) {
-	of := reflect.TypeFor[K]()
-	switch {
-	case of.Implements(textMarshaler):
-		if !reflect.PointerTo(of).Implements(textUnmarshaler) {
-			return nil
+// keyOf returns the id of the key whose text somebody has written, and the key itself where
+// it is known: with a Source.Key, and for keys with a MarshalText and no UnmarshalText, it
+// is not.
+func (c *Cache[K, V]) keyOf(text string) (key K, id string, known bool, err error) {
+	id = text
+	if parse := keytext.Parser[K](); c.source.Key == nil && parse != nil {
+		if key, err = parse(text); err != nil {
+			return key, "", false, fmt.Errorf("%w: %.64q: %w", ErrInvalidKey, text, err)
 		}
-		return func(id string) (key K, err error) {
-			err = any(&key).(encoding.TextUnmarshaler).UnmarshalText([]byte(id))
-			return key, err
-		}
-	case of.Kind() == reflect.String:
-		return func(id string) (key K, _ error) {
-			reflect.ValueOf(&key).Elem().SetString(id)
-			return key, nil
-		}
+		id, err = c.id(key) // "007" is the key 7
+		return key, id, err == nil, err
 	}
-	parts, err := partsOf(of)
-	if err != nil || !parts.comeBack() {
-		return nil
+	if len(id) > c.o.MaxKey {
+		return key, "", false, fmt.Errorf("%w: %d bytes, more than MaxKey %d", ErrInvalidKey, len(id), c.o.MaxKey)
 	}
-	return func(id string) (key K, err error) {
-		err = parts.set(unsafe.Pointer(&key), id)
-		return key, err
-	}
+	return key, id, false, nil
 }

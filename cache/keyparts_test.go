@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/levee-go/levee/cache/internal/keytext"
 )
 
 // A tenantKey is a key as services have them.
@@ -84,7 +86,7 @@ func TestTheTextOfAKeyTellsKeysApart(t *testing.T) {
 		return k
 	})
 	id := must(keyFunc[nestedKey](nil, 512))
-	parse := parserOf[nestedKey]()
+	parse := keytext.Parser[nestedKey]()
 	rapid.Check(t, func(t *rapid.T) {
 		k, other := keys.Draw(t, "key"), keys.Draw(t, "other")
 		if rapid.Bool().Draw(t, "differ by one") {
@@ -129,7 +131,7 @@ func FuzzTextOfAKey(f *testing.F) {
 		n    int64
 		sold bool
 	}
-	id, parse := must(keyFunc[key](nil, 1<<20)), parserOf[key]()
+	id, parse := must(keyFunc[key](nil, 1<<20)), keytext.Parser[key]()
 	f.Fuzz(func(t *testing.T, a, b string, n int64, otherA, otherB string, otherN int64, text string) {
 		k, other := key{a, [1]sku{sku(b)}, n, n > 0}, key{otherA, [1]sku{sku(otherB)}, otherN, otherN > 0}
 		own := must(id(k))
@@ -148,7 +150,7 @@ func FuzzTextOfAKey(f *testing.F) {
 }
 
 func TestATextThatIsNoKeyIsAnError(t *testing.T) {
-	parse := parserOf[tenantKey]()
+	parse := keytext.Parser[tenantKey]()
 	for text, want := range map[string]tenantKey{"acme/42": {"acme", 42}, "/007": {"", 7}, `a\/\b/1`: {"a/b", 1}} {
 		if k, err := parse(text); k != want || err != nil {
 			t.Errorf("%q: %+v, %v", text, k, err)
@@ -159,10 +161,10 @@ func TestATextThatIsNoKeyIsAnError(t *testing.T) {
 			t.Errorf("%q is read as %+v", text, k)
 		}
 	}
-	if _, err := parserOf[[2]byte]()("01"); err == nil {
+	if _, err := keytext.Parser[[2]byte]()("01"); err == nil {
 		t.Error("two digits are read as two bytes")
 	}
-	if parserOf[[1]unspeakable]() != nil {
+	if keytext.Parser[[1]unspeakable]() != nil {
 		t.Error("a part that cannot be unmarshaled comes back")
 	}
 }

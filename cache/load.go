@@ -241,7 +241,7 @@ func (c *Cache[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V
 	if c.o.Filter != nil {
 		c.counts.filterFalse.Add(1)
 	}
-	e := &entry[V]{life: life{null: true, epoch: epoch, private: !c.doorkeeper.admits(id, began)}}
+	e := &entry[V]{life: life{null: true, epoch: epoch, private: !c.doorkeeper.Admits(id, began)}}
 	e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), time.Since(began))
 	return e
 }

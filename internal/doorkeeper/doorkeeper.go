@@ -1,4 +1,5 @@
-package cache
+// Package doorkeeper tells the first miss of an id from those that follow it.
+package doorkeeper
 
 import (
 	"hash/maphash"
@@ -6,7 +7,7 @@ import (
 	"time"
 )
 
-// A doorkeeper lets the null of an id into Redis only when the id is missed for
+// A Doorkeeper lets the null of an id into Redis only when the id is missed for
 // the second time in a while. Scrapers ask for each absent key once; without it,
 // every one of those would stand in Redis for its NullTTL.
 //
@@ -15,7 +16,7 @@ import (
 // window has passed or the young one is a quarter full. So an id is remembered for
 // one window at least, unless more come than there is room for; then some are
 // let in at once, which costs a null in Redis and nothing else.
-type doorkeeper struct {
+type Doorkeeper struct {
 	seed   maphash.Seed
 	window time.Duration
 
@@ -27,12 +28,13 @@ type doorkeeper struct {
 
 const doorBits = 1 << 21 // of a half: 256 KiB, and room for 300,000 ids
 
-func newDoorkeeper(window time.Duration) *doorkeeper {
-	return &doorkeeper{seed: maphash.MakeSeed(), window: window}
+// New makes a Doorkeeper. It takes its memory, half a megabyte, with the first miss.
+func New(window time.Duration) *Doorkeeper {
+	return &Doorkeeper{seed: maphash.MakeSeed(), window: window}
 }
 
-// admits notes a miss of id and reports whether it is not the first.
-func (d *doorkeeper) admits(id string, now time.Time) bool {
+// Admits notes a miss of id and reports whether it is not the first.
+func (d *Doorkeeper) Admits(id string, now time.Time) bool {
 	hash := maphash.String(d.seed, id)
 	a, b := hash%doorBits, hash>>32%doorBits
 	d.mu.Lock()
@@ -47,7 +49,7 @@ func (d *doorkeeper) admits(id string, now time.Time) bool {
 }
 
 // turn forgets the old half. Both are forgotten after a long silence.
-func (d *doorkeeper) turn(now time.Time) {
+func (d *Doorkeeper) turn(now time.Time) {
 	if now.After(d.until.Add(d.window)) {
 		d.young = nil
 	}
@@ -56,7 +58,7 @@ func (d *doorkeeper) turn(now time.Time) {
 	d.until = now.Add(d.window)
 }
 
-func (d *doorkeeper) note(bit uint64) {
+func (d *Doorkeeper) note(bit uint64) {
 	if !has(d.young, bit) {
 		d.young[bit/64] |= 1 << (bit % 64)
 		d.set++

@@ -1,4 +1,4 @@
-package cache
+package doorkeeper
 
 import (
 	"strconv"
@@ -7,21 +7,21 @@ import (
 )
 
 func TestTheDoorkeeperAdmitsTheSecondMissWithinAWindow(t *testing.T) {
-	d := newDoorkeeper(time.Minute)
+	d := New(time.Minute)
 	now := time.Now()
-	if d.admits("a", now) {
+	if d.Admits("a", now) {
 		t.Error("the first miss is admitted")
 	}
-	if !d.admits("a", now.Add(59*time.Second)) {
+	if !d.Admits("a", now.Add(59*time.Second)) {
 		t.Error("the second within a window is not")
 	}
-	d.admits("b", now)
-	d.admits("c", now.Add(61*time.Second)) // b is in the old half now
-	if !d.admits("b", now.Add(119*time.Second)) {
+	d.Admits("b", now)
+	d.Admits("c", now.Add(61*time.Second)) // b is in the old half now
+	if !d.Admits("b", now.Add(119*time.Second)) {
 		t.Error("the old half is not looked at")
 	}
-	d.admits("d", now)
-	if d.admits("d", now.Add(time.Hour)) {
+	d.Admits("d", now)
+	if d.Admits("d", now.Add(time.Hour)) {
 		t.Error("a miss of an hour ago counts")
 	}
 }
@@ -29,12 +29,12 @@ func TestTheDoorkeeperAdmitsTheSecondMissWithinAWindow(t *testing.T) {
 // However many ids come, few are taken for known: the halves have to turn when
 // they are full, and not only when it is time.
 func TestTheDoorkeeperStaysUsefulInAFlood(t *testing.T) {
-	d := newDoorkeeper(time.Minute)
+	d := New(time.Minute)
 	now := time.Now()
 	admitted := 0
 	const flood = 1_000_000
 	for i := range flood {
-		if d.admits(strconv.Itoa(i), now) {
+		if d.Admits(strconv.Itoa(i), now) {
 			admitted++
 		}
 	}
