@@ -118,11 +118,9 @@ var (
 	ErrNotCounting = errors.New("bloom: only a counting filter can remove")
 	// ErrClosed reports the use of a filter after Close.
 	ErrClosed = errors.New("bloom: filter is closed")
-	// ErrGoexit reports that the ids of a Rebuild ended in a runtime.Goexit.
-	ErrGoexit = contain.ErrGoexit
 )
 
-// PanicError reports that the ids of a Rebuild ended in a panic, and where.
+// PanicError reports that the ids of a Rebuild ended in a panic or a runtime.Goexit, and where.
 type PanicError = contain.PanicError
 
 // A Filter is a set of ids that may answer yes for an id that is not in it. It may
@@ -231,8 +229,8 @@ func (f *Filter) Remove(_ context.Context, ids ...string) error {
 
 // Rebuild fills a second table from ids, which must yield all ids that exist, and then
 // switches to that table at once. Until then the filter answers as before, and a Rebuild
-// that fails changes nothing. It fails if ids yields an error, panics (*PanicError) or
-// calls Goexit (ErrGoexit), if ctx ends, and on Close (ErrClosed).
+// that fails changes nothing. It fails if ids yields an error, panics or
+// calls Goexit (*PanicError), if ctx ends, and on Close (ErrClosed).
 //
 // One Rebuild runs at a time. A second call waits for the first. It returns nil when the
 // first has succeeded, without reading its own ids, and runs itself when the first

@@ -237,7 +237,7 @@ func TestASharedRebuildThatFailsChangesNothing(t *testing.T) {
 	}{
 		{t.Context(), func(yield func(string, error) bool) { _ = yield("x", nil) && yield("", broken) }, func(err error) bool { return errors.Is(err, broken) }},
 		{t.Context(), func(func(string, error) bool) { panic("oh") }, func(err error) bool { return errors.As(err, &panicked) }},
-		{t.Context(), func(func(string, error) bool) { runtime.Goexit() }, func(err error) bool { return errors.Is(err, bloom.ErrGoexit) }},
+		{t.Context(), func(func(string, error) bool) { runtime.Goexit() }, func(err error) bool { return errors.As(err, &panicked) }},
 		{ended, func(yield func(string, error) bool) { cancel(); yield("x", nil) }, func(err error) bool { return errors.Is(err, context.Canceled) }},
 	} {
 		begun := time.Now()

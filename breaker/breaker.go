@@ -98,11 +98,9 @@ var (
 	ErrLimited = guard.ErrLimited
 	// ErrTimeout reports that the function did not return within Timeout.
 	ErrTimeout = guard.ErrTimeout
-	// ErrGoexit reports that the function called runtime.Goexit.
-	ErrGoexit = contain.ErrGoexit
 )
 
-// PanicError reports that the function panicked, and where.
+// PanicError reports that the function panicked or called runtime.Goexit, and where.
 type PanicError = contain.PanicError
 
 // State is what a Breaker does with calls. Its String is "closed", "half-open" or "open".
@@ -134,7 +132,7 @@ func New(o Options) (*Breaker, error) {
 // goroutine of its own. Its context has the values of ctx and ends with ctx; if there is
 // a Timeout, it also ends after that and when Do returns.
 //
-// Do returns when fn does, with *PanicError or ErrGoexit if fn ended so. If fn's
+// Do returns when fn does, with *PanicError if fn panicked or called runtime.Goexit. If fn's
 // context ends first, Do returns at once, with ErrTimeout or with the error of
 // ctx, joined with its cause if it has one. These also replace an error that fn
 // returns after its context has ended, unless it was ctx that ended and IsFailure

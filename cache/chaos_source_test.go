@@ -37,7 +37,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 			for i := range each {
 				_, err := c.Get(r.ctx, int64(1000+caller*each+i))
 				var panicked *cache.PanicError
-				if !errors.As(err, &panicked) && !errors.Is(err, cache.ErrGoexit) {
+				if !errors.As(err, &panicked) {
 					r.Errorf("Get: %v", err)
 				}
 			}

@@ -52,12 +52,11 @@ var (
 	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
 	// error then matches breaker.ErrTimeout too), or than Options.Rebuild.LoadTimeout.
 	ErrLoadTimeout = errors.New("cache: load timed out")
-	// ErrGoexit reports that the loader called runtime.Goexit.
-	ErrGoexit = errors.New("cache: the loader called runtime.Goexit")
 )
 
-// A PanicError is what the callers of a loader that panicked get. Value is what was passed to
-// panic, and errors.As and errors.Is find it if it was an error. Stack is where, as debug.Stack
+// A PanicError is what the callers of a loader that panicked, or called runtime.Goexit, get.
+// Value is what was passed to panic, and errors.As and errors.Is find it if it was an error;
+// of a Goexit it is a text that says so. Stack is where, as debug.Stack
 // prints it; the text holds it, because the goroutine that reads the error has another one. The
 // PanicErrors of all packages of the library are one type.
 type PanicError = contain.PanicError
@@ -72,8 +71,6 @@ func named(err error) error {
 		return ErrClosed
 	case errors.Is(err, flight.ErrReentrant):
 		return ErrReentrant
-	case errors.Is(err, contain.ErrGoexit):
-		return ErrGoexit
 	case errors.As(err, &panicked):
 		return panicked
 	case errors.Is(err, breaker.ErrOpen), errors.Is(err, breaker.ErrLimited):

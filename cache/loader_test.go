@@ -70,7 +70,8 @@ func TestALoadersGoexitIsAnError(t *testing.T) {
 		source.slowly(func(context.Context, int64) error { runtime.Goexit(); return nil })
 		c := open(r, source.source(), unheld)
 		for range 3 {
-			if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrGoexit) {
+			var panicked *cache.PanicError
+			if _, err := c.Get(r.ctx, 1); !errors.As(err, &panicked) || !strings.Contains(err.Error(), "runtime.Goexit") {
 				r.Errorf("Get: %v", err)
 			}
 		}

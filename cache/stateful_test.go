@@ -347,7 +347,7 @@ func (s *drama) named(err error) {
 	switch {
 	case s.ends && errors.Is(err, cache.ErrClosed):
 	case errors.Is(err, errBroken), errors.Is(err, cache.ErrOverloaded), errors.Is(err, cache.ErrLoadTimeout), errors.Is(err, breaker.ErrTimeout),
-		errors.Is(err, cache.ErrGoexit), errors.As(err, &p), errors.Is(err, context.DeadlineExceeded):
+		errors.As(err, &p), errors.Is(err, context.DeadlineExceeded):
 	default:
 		s.Errorf("an error without a name: %v", err)
 	}

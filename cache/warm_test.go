@@ -296,9 +296,15 @@ func TestAWarmCountsTheKeysOfFunctionsThatDoNotReturn(t *testing.T) {
 		rows.put(3, "Goexit")
 		var done, failed int
 		err := c.Warm(r.ctx, slices.Values(upTo(1, 4)), cache.WarmOptions{Progress: func(d, f int) { done, failed = d, f }})
-		var panicked *cache.PanicError
-		if !errors.As(err, &panicked) || !errors.Is(err, cache.ErrGoexit) {
-			r.Errorf("Warm: %v", err)
+		var causes *cache.BatchError
+		if !errors.As(err, &causes) {
+			r.Fatalf("Warm: %v", err)
+		}
+		for key, value := range map[int64]string{2: "no id", 3: "runtime.Goexit was called"} {
+			var panicked *cache.PanicError
+			if !errors.As(causes.Causes[key], &panicked) || panicked.Value != value {
+				r.Errorf("%d: %v", key, causes.Causes[key])
+			}
 		}
 		if done != 2 || failed != 2 {
 			r.Errorf("of four keys %d are done and %d have failed", done, failed)

@@ -78,11 +78,9 @@ var (
 	// ErrUnavailable reports that Redis did not confirm a change. Whether it took
 	// effect is unknown.
 	ErrUnavailable = fleet.ErrUnavailable
-	// ErrGoexit reports that a load called runtime.Goexit.
-	ErrGoexit = contain.ErrGoexit
 )
 
-// PanicError is what a load that panicked returns to the callers that waited for it.
+// PanicError is what a load that panicked, or called runtime.Goexit, returns to the callers that waited for it.
 type PanicError = contain.PanicError
 
 // A Group rebuilds the values of one keyspace. It may be used concurrently. Make

@@ -26,7 +26,7 @@ type Load func(ctx context.Context) (data []byte, ttl time.Duration, err error)
 // them. A value that is empty, longer than Keyspace.MaxBytes, or has a ttl under a
 // millisecond, is returned and not published.
 //
-// The errors are those of load, a *PanicError or ErrGoexit if it did not return,
+// The errors are those of load, a *PanicError if it did not return,
 // ErrLoadTimeout, ErrReentrant, ErrClosed, and that of ctx; never one of Redis: with
 // Redis out of reach, Rebuild loads. An error of load goes to all who wait, and to
 // callers that come within Options.ErrorHold.

@@ -3,19 +3,15 @@
 package contain
 
 import (
-	"errors"
 	"fmt"
 	"runtime/debug"
 )
 
-// ErrGoexit reports that the function called runtime.Goexit instead of
-// returning, as testing.T.FailNow does.
-var ErrGoexit = errors.New("levee: function called runtime.Goexit")
-
-// PanicError reports that the function panicked. It is the PanicError of every package of
+// PanicError reports that the function panicked, or called runtime.Goexit, as testing.T.FailNow
+// does. It is the PanicError of every package of
 // the library. Its text holds the stack of the panic, because the goroutine that reads the error has another one.
 type PanicError struct {
-	Value any    // what was passed to panic
+	Value any    // what was passed to panic, or text that tells of the Goexit
 	Stack []byte // where, as debug.Stack prints it
 }
 
@@ -31,7 +27,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 // Go runs fn in a goroutine of its own and sends its error on the returned
-// channel, exactly once: the error fn returned, a *PanicError, or ErrGoexit.
+// channel, exactly once: the error fn returned, or a *PanicError.
 // The channel is buffered, so nobody has to listen.
 func Go(fn func() error) <-chan error {
 	done := make(chan error, 1)
@@ -40,17 +36,21 @@ func Go(fn func() error) <-chan error {
 }
 
 // Call runs fn on the calling goroutine and then passes its error to then: the
-// error fn returned, a *PanicError, or ErrGoexit. After a Goexit then is the last
-// thing the goroutine does.
+// error fn returned, or a *PanicError. After a Goexit then is the last thing the
+// goroutine does.
 func Call(fn func() error, then func(error)) {
-	err := ErrGoexit // stands if fn neither returns nor panics
-	// Two deferred calls, because recover cannot see a Goexit: the inner one
-	// turns a panic into an error, the outer one runs in every case.
-	defer func() { then(err) }()
+	var err error
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover() // nil of a Goexit too
+		if !returned && v == nil {
+			v = "runtime.Goexit was called"
+		}
+		if v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
+		then(err)
 	}()
 	err = fn()
+	returned = true
 }

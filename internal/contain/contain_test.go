@@ -23,7 +23,6 @@ func TestGoReportsHowTheFunctionEnded(t *testing.T) {
 		{"return nil", func() error { return nil }, nil},
 		{"return an error", func() error { return io.EOF }, io.EOF},
 		{"panic with an error", func() error { panic(io.EOF) }, io.EOF},
-		{"Goexit", func() error { runtime.Goexit(); return nil }, contain.ErrGoexit},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if err := <-contain.Go(test.fn); !errors.Is(err, test.want) {
@@ -43,6 +42,18 @@ func TestPanicErrorCarriesTheStackOfThePanic(t *testing.T) {
 		t.Errorf("the stack does not name the function that panicked:\n%v", err)
 	}
 }
+
+// The stack shows where Goexit was called, and the text that it was no panic.
+func TestAGoexitIsAPanicErrorThatSaysSo(t *testing.T) {
+	err := <-contain.Go(func() error { return leave() })
+	var panicked *contain.PanicError
+	if !errors.As(err, &panicked) || !strings.Contains(err.Error(), "runtime.Goexit was called") || !strings.Contains(err.Error(), "contain_test.leave") {
+		t.Errorf("got %v", err)
+	}
+}
+
+//go:noinline
+func leave() error { runtime.Goexit(); return nil }
 
 //go:noinline
 func explode() error { panic("boom") }

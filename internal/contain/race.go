@@ -5,14 +5,13 @@ import "context"
 // A Result is what a function came to.
 type Result[T any] struct {
 	Value T
-	Err   error // a *PanicError or ErrGoexit if the function did not return
+	Err   error // a *PanicError if the function did not return
 }
 
 // Race runs fn in a goroutine of its own and waits until fn is over or ctx ends.
 //
 // If fn is over first, Race returns its result and a nil late. Its error is a
-// *PanicError or ErrGoexit, and its value zero, if it did not return. If both are
-// over by the time Race looks, fn counts as first.
+// *PanicError, and its value zero, if it did not return. If both are over by the time Race looks, fn counts as first.
 //
 // If ctx ends first, Race returns the zero T, the cause of ctx, and the channel
 // late, on which fn's result is sent once fn is over. So a result is either

@@ -22,7 +22,6 @@ func TestRaceReturnsTheResultOfAFunctionThatIsFirst(t *testing.T) {
 		{"return", func() (int, error) { return 7, nil }, 7, nil},
 		{"return an error", func() (int, error) { return 7, io.EOF }, 7, io.EOF},
 		{"panic with an error", func() (int, error) { panic(io.EOF) }, 0, io.EOF},
-		{"Goexit", func() (int, error) { runtime.Goexit(); return 7, nil }, 0, contain.ErrGoexit},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			value, late, err := contain.Race(t.Context(), test.fn)
@@ -30,6 +29,14 @@ func TestRaceReturnsTheResultOfAFunctionThatIsFirst(t *testing.T) {
 				t.Errorf("got %d, %v, late %v; want %d, %v and nil", value, err, late, test.value, test.err)
 			}
 		})
+	}
+}
+
+func TestRaceReturnsThatAFunctionCalledGoexit(t *testing.T) {
+	value, late, err := contain.Race(t.Context(), func() (int, error) { runtime.Goexit(); return 7, nil })
+	var panicked *contain.PanicError
+	if value != 0 || !errors.As(err, &panicked) || late != nil {
+		t.Errorf("got %d, %v, late %v", value, err, late)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,9 +96,9 @@ func TestPanicAndGoexitComeBackAsErrorsAndCountAsFailures(t *testing.T) {
 	if !errors.As(err, &panicked) || !errors.Is(err, io.EOF) || len(panicked.Stack) == 0 {
 		t.Errorf("got %v, want a PanicError with a stack", err)
 	}
-	err = b.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
-	if !errors.Is(err, contain.ErrGoexit) {
-		t.Errorf("got %v, want ErrGoexit", err)
+	panicked, err = nil, b.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
+	if !errors.As(err, &panicked) || !strings.Contains(err.Error(), "runtime.Goexit") {
+		t.Errorf("got %v, want a PanicError of runtime.Goexit", err)
 	}
 	if s := b.Stats(); s.Failures != 2 || s.Running != 0 {
 		t.Errorf("got %+v, want two failures and nothing running", s)

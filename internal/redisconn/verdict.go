@@ -61,7 +61,7 @@ func answeredWithError(err error, read bool) bool {
 // isOurs reports whether err is that of code of this process, such as the user's hooks.
 func isOurs(err error) bool {
 	var panicked *contain.PanicError
-	return errors.As(err, &panicked) || errors.Is(err, contain.ErrGoexit)
+	return errors.As(err, &panicked)
 }
 
 // Answered reports whether err came from the server.
