@@ -6,7 +6,6 @@ import "time"
 type Stats struct {
 	Capacity uint64 // ids it is sized for; of a shared filter, by the process that rebuilt it
 	Bytes    uint64 // of its table; a Rebuild takes as many again
-	Hashes   int    // positions of an id
 
 	Adds     uint64 // ids given to Add
 	Removes  uint64 // ids given to Remove
@@ -36,6 +35,6 @@ func (c *counts) stats(o Options) Stats {
 }
 
 func (s *Stats) describe(t *table) {
-	s.Capacity, s.Bytes, s.Hashes = t.capacity, t.bytes(), t.hashes
+	s.Capacity, s.Bytes = t.capacity, t.bytes()
 	s.Fill, s.FalsePositiveRate, s.Ids = t.fill(), t.rate(), t.ids()
 }

@@ -66,9 +66,9 @@ type Options struct {
 	// a goroutine of its own: it delays no call and may use the Breaker. The
 	// change to HalfOpen comes with the first call or look after the cooldown.
 	// If it is 64 changes behind, later changes are joined to the last of them. Its
-	// panics are contained and counted. Nil: nobody is told.
+	// panics are contained and logged. Nil: nobody is told.
 	OnStateChange func(from, to State)
 	// Logger gets a warning when the breaker opens, with the last failure, and one when
-	// it closes again, each at most once a minute. Nil: slog.Default().
+	// it closes again or OnStateChange panics, each at most once a minute. Nil: slog.Default().
 	Logger *slog.Logger
 }

@@ -29,6 +29,4 @@ type Stats struct {
 
 	Waited   uint64        // calls that had to wait for their place, and got one
 	WaitTime time.Duration // of all of these
-
-	LostCallbacks uint64 // calls of OnStateChange that panicked or called Goexit
 }

@@ -12,15 +12,14 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A Tier says where an answer came from.
+// A Tier says where an answer came from. The zero Tier, "none", is that of an error.
 type Tier uint8
 
 const (
-	TierNone   Tier = iota // there is no answer
-	TierLocal              // the local tier
-	TierFilter             // the filter: the key does not exist
-	TierRedis              // Redis
-	TierSource             // the loader
+	TierLocal  Tier = iota + 1 // the local tier
+	TierFilter                 // the filter: the key does not exist
+	TierRedis                  // Redis
+	TierSource                 // the loader
 )
 
 // String returns the tier's name in lower case.

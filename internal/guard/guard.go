@@ -70,13 +70,13 @@ func New(o Options) (*Breaker, error) {
 		o:        o,
 		timedOut: fmt.Errorf("%w after %v", ErrTimeout, o.Timeout),
 		queue:    newQueue(o, capped),
-		hook:     hook{fn: o.OnStateChange},
 		log:      logonce.New(o.Logger, "levee: "),
 	}
 	if o.Name != "" {
 		b.timedOut = fmt.Errorf("%w after %v: %s", ErrTimeout, o.Timeout, o.Name)
 		b.log = b.log.To(o.Logger.With("breaker", o.Name))
 	}
+	b.hook = hook{fn: o.OnStateChange, failed: func(err error) { b.log.Warn("a hook panicked", "error", err) }}
 	if o.FailureRatio > 0 {
 		b.circuit = newCircuit(o, b.changed)
 	}

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/levee-go/levee/internal/contain"
 )
@@ -14,7 +13,7 @@ const maxChanges = 64
 // time and in order. It has a goroutine only while there is something to tell.
 type hook struct {
 	fn     func(from, to State) // nil: nobody is told
-	failed atomic.Uint64        // calls that panicked or called Goexit
+	failed func(error)          // is told of calls that panicked or called Goexit
 
 	mu      sync.Mutex // guards pending
 	pending []change   // the first is being told
@@ -42,8 +41,8 @@ func (h *hook) push(from, to State) {
 
 func (h *hook) tell(c change) {
 	for more := true; more; c, more = h.next() {
-		if <-contain.Go(func() error { h.fn(c.from, c.to); return nil }) != nil {
-			h.failed.Add(1)
+		if err := <-contain.Go(func() error { h.fn(c.from, c.to); return nil }); err != nil {
+			h.failed(err)
 		}
 	}
 }

@@ -24,7 +24,6 @@ type Stats struct {
 	Left           uint64
 	Waited         uint64
 	WaitTime       time.Duration
-	LostCallbacks  uint64
 }
 
 // Stats takes a snapshot. It does not wait.
@@ -43,7 +42,6 @@ func (b *Breaker) Stats() Stats {
 		RefusedOpen:    b.tally.open.Load(),
 		RefusedLimited: b.tally.limited.Load(),
 		Left:           b.tally.left.Load(),
-		LostCallbacks:  b.hook.failed.Load(),
 	}
 	b.queue.stats(&s)
 	return s
