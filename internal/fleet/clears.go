@@ -108,11 +108,11 @@ func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	for i := range reply {
 		text, _ := reply[i].(string)
 		if fields[i], err = strconv.ParseUint(text, 10, 53); err != nil && (i < 3 || i%2 == 0) {
-			return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+			return clears{}, unexpected(reply)
 		}
 	}
 	if len(fields) < 3 || len(fields)%2 == 0 {
-		return clears{}, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+		return clears{}, unexpected(reply)
 	}
 	present = clears{clear: fields[0], floor: fields[1], latest: fields[2]}
 	for i := 3; i < len(fields); i += 2 {

@@ -3,11 +3,7 @@ package fleet
 import (
 	"context"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redisconn"
 )
@@ -49,58 +45,32 @@ func (p *processLeases) leased(id string) bool {
 	return len(p.tokens[id]) > 0
 }
 
-// inspect uses no command that the scripts do not use, so that a user of Redis who may
+// inspect runs a script of commands that the others use too, so that a user of Redis who may
 // run those may run it.
 func (s *store) inspect(ctx context.Context, id string) (Inspection, error) {
 	found := Inspection{Key: s.key(id), Outage: s.down(id), Unconfirmed: s.pending.blocks(id)}
-	if found.Outage {
-		return found, s.unavailable(ctx, "inspect", []string{id}, redisconn.ErrOutage)
+	call := redisconn.Call{Keys: s.keys(id), Args: []any{s.space.MaxBytes}}
+	reply, err := s.conn.EvalOne(ctx, inspectScript, call, nil).List()
+	if err == nil && len(reply) < 4 {
+		err = unexpected(reply)
 	}
-	var value *redis.StringCmd
-	var left, leaseLeft *redis.DurationCmd
-	var lease *redis.MapStringStringCmd
-	var now *redis.TimeCmd
-	_, err := redisconn.Do(ctx, s.conn, s.space.RedisTimeout, func(ctx context.Context) (any, error) {
-		cmds, _ := s.conn.Client().Pipelined(ctx, func(p redis.Pipeliner) error { // each has its own error
-			value = p.GetRange(ctx, found.Key, 0, int64(s.space.MaxBytes))
-			left = p.PTTL(ctx, found.Key)
-			lease = p.HGetAll(ctx, s.names.Lease(id))
-			leaseLeft = p.PTTL(ctx, s.names.Lease(id))
-			now = p.Time(ctx)
-			return nil
-		})
-		for _, cmd := range cmds {
-			if err := cmd.Err(); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-				return nil, err
-			}
-		}
-		return nil, nil
-	}, nil)
 	if err != nil {
 		return found, s.unavailable(ctx, "inspect", []string{id}, err)
 	}
-	found.Foreign = value.Err() != nil || lease.Err() != nil
-	if data, err := value.Bytes(); err == nil {
-		found.Value = s.value(data, nil)
+	ms := func(i int) time.Duration {
+		n, _ := reply[i].(int64)
+		return time.Duration(n) * time.Millisecond
 	}
-	found.Left = max(0, left.Val())
-	found.ofLease(lease.Val(), max(0, leaseLeft.Val()), now.Val())
+	data, isValue := reply[0].(string)
+	found.Value = s.value([]byte(data), nil)
+	found.Foreign = !isValue || reply[2] == nil
+	found.Left = max(0, ms(1))
+	found.Leased, found.LeaseLeft = ms(2) > 0, max(0, ms(2))
+	found.Awaited = ms(3) > 0
+	for i := range reply[4:] {
+		found.Holds = append(found.Holds, ms(4+i))
+	}
+	slices.Sort(found.Holds)
+	slices.Reverse(found.Holds)
 	return found, nil
-}
-
-// ofLease reads the fields of a lease, see begin.lua and invalidate.lua.
-func (i *Inspection) ofLease(fields map[string]string, left time.Duration, now time.Time) {
-	for field, text := range fields {
-		ends, err := strconv.ParseInt(text, 10, 64)
-		if hold := time.UnixMilli(ends).Sub(now); strings.HasPrefix(field, "h:") && err == nil && hold > 0 {
-			i.Holds = append(i.Holds, hold)
-		}
-	}
-	slices.Sort(i.Holds)
-	slices.Reverse(i.Holds)
-	_, i.Leased = fields["t"]
-	if i.Leased {
-		i.LeaseLeft = left
-	}
-	_, i.Awaited = fields["w"]
 }

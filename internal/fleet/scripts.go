@@ -2,6 +2,7 @@ package fleet
 
 import (
 	_ "embed"
+	"fmt"
 
 	"github.com/levee-go/levee/internal/redisconn"
 )
@@ -21,6 +22,8 @@ var (
 	invalidateLua string
 	//go:embed scripts/epoch.lua
 	epochLua string
+	//go:embed scripts/inspect.lua
+	inspectLua string
 
 	beginScript      = redisconn.NewScript(commonLua, beginLua)
 	renewScript      = redisconn.NewScript(renewLua)
@@ -28,4 +31,10 @@ var (
 	abortScript      = redisconn.NewScript(abortLua)
 	invalidateScript = redisconn.NewScript(commonLua, invalidateLua)
 	epochScript      = redisconn.NewScript(commonLua, epochLua)
+	inspectScript    = redisconn.NewScript(commonLua, inspectLua)
 )
+
+// unexpected is the error of a reply that no script gives.
+func unexpected(reply []any) error {
+	return fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+}

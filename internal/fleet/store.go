@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -249,7 +248,7 @@ func parseGrant(r redisconn.Reply) (grant Grant, foreign int64, err error) {
 			return Grant{Verdict: Found, Value: Value{Data: []byte(data), TooLong: what == "long"}}, 0, nil
 		}
 	}
-	return Grant{}, 0, fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
+	return Grant{}, 0, unexpected(reply)
 }
 
 func (s *store) renew(ctx context.Context, leases []Lease) {

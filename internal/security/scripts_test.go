@@ -15,6 +15,9 @@ import (
 // withScripts are the packages that send scripts to Redis.
 var withScripts = []string{"cache/internal/follow", "internal/fleet", "lock", "bloom"}
 
+// aboveRedisconn are the packages that talk to Redis through redisconn, or not at all.
+var aboveRedisconn = []string{"cache", "cache/internal/follow", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/fleet", "internal/tier", "internal/guard", "internal/flight", "internal/keys"}
+
 // scriptsOf gives the texts of a package's scripts by file.
 func scriptsOf(t *testing.T, pkg string) map[string]string {
 	t.Helper()
@@ -37,7 +40,7 @@ func scriptsOf(t *testing.T, pkg string) map[string]string {
 // outside: a script put together with a key in it would run what the key says. Each
 // script is made once, from embedded files alone; keys and values are its arguments.
 func TestScriptsAreMadeOfEmbeddedFilesAlone(t *testing.T) {
-	for _, dir := range []string{"cache", "cache/internal/follow", "mutexrebuild", "lock", "bloom", "localcache", "breaker", "internal/fleet", "internal/tier", "internal/guard", "internal/redisconn", "internal/flight", "internal/keys"} {
+	for _, dir := range append(aboveRedisconn, "internal/redisconn") {
 		made := checkScripts(t, filepath.Join(root, dir), func(where, what string) { t.Errorf("%s: %s", where, what) })
 		if has := len(made) > 0; has != contains(withScripts, dir) {
 			t.Errorf("%s makes the scripts %q; is it among those to be looked at?", dir, made)
@@ -45,7 +48,38 @@ func TestScriptsAreMadeOfEmbeddedFilesAlone(t *testing.T) {
 	}
 }
 
-// The look above finds what it is there to find.
+// Commands and replies of go-redis are for redisconn alone, which bounds their time and knows
+// of outages. The other packages hand the user's client on.
+func TestCommandsOfGoRedisStayInRedisconn(t *testing.T) {
+	for _, dir := range aboveRedisconn {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no files in %s: %v", dir, err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(tree, func(n ast.Node) bool {
+				name, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				from, _ := name.X.(*ast.Ident)
+				if from != nil && from.Name == "redis" && !contains([]string{"UniversalClient", "Client", "ErrClosed"}, name.Sel.Name) {
+					t.Errorf("%s uses redis.%s", file, name.Sel.Name)
+				}
+				return true
+			})
+		}
+	}
+}
+
+// The look at scripts finds what it is there to find.
 func TestTheLookAtScriptsFindsThoseThatArePutTogether(t *testing.T) {
 	for name, body := range map[string]string{
 		"a key in the text": `func f(key string) *redisconn.Script { return redisconn.NewScript("return redis.call('GET', '" + key + "')") }`,

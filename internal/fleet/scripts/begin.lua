@@ -36,21 +36,13 @@ local left, lease = redis.call('PTTL', KEYS[2]), ours(redis.pcall('HGETALL', KEY
 if lease and lease.err then
   return lease
 end
-local token, first = nil, nil
+local at, token, _, first = 0, nil, nil, nil
 if lease and left >= 0 then -- else there is none, or one without an end: not what we have left there
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  for i = 1, #lease, 2 do
-    local field, ends = lease[i], tonumber(lease[i + 1]) or 0
-    if field == 't' then
-      token = lease[i + 1]
-    elseif field:sub(1, 2) == 'h:' and ends > now then
-      first = math.min(first or ends - now, ends - now)
-    end
-  end
+  at = now()
+  token, _, first = read(lease, at)
 end
 if first and ARGV[3] ~= 'drop' then
-  return {'held', first}
+  return {'held', first - at}
 end
 if not ask then
   foreign = drop({ARGV[3] == 'keep'}) -- first, so that a server without memory lets the rest through

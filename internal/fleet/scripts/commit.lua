@@ -30,15 +30,11 @@ else
   set = redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 end
 local awaited = redis.call('HDEL', KEYS[2], 't', 'w') == 2
-local holds, last = redis.call('HGETALL', KEYS[2]), 0
+local holds = redis.call('HGETALL', KEYS[2])
 if #holds > 0 then -- of writers beside the one that has taken the lease
-  local time = redis.call('TIME')
-  for i = 1, #holds, 2 do
-    if holds[i]:sub(1, 2) == 'h:' then
-      last = math.max(last, tonumber(holds[i + 1]) or 0)
-    end
-  end
-  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - time[1] * 1000 - math.floor(time[2] / 1000)))
+  local at = now()
+  local _, _, _, last = read(holds, at)
+  redis.call('PEXPIRE', KEYS[2], last - at)
 end
 if news or awaited then
   redis.call('PUBLISH', ARGV[4], ARGV[5])

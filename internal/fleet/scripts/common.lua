@@ -9,6 +9,27 @@ local function ours(reply)
   return reply
 end
 
+-- now is the server's time in ms.
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- read gives the token of a lease whose fields are given, and of the holds that end after a
+-- time, but for the one that is lifted: their ends by field, the first of them and the last.
+local function read(lease, after, lifted)
+  local token, holds, first, last = nil, {}, nil, after
+  for i = 1, #lease, 2 do
+    local field, ends = lease[i], tonumber(lease[i + 1])
+    if field == 't' then
+      token = lease[i + 1]
+    elseif field:sub(1, 2) == 'h:' and field ~= lifted and ends and ends > after then
+      holds[field], first, last = ends, math.min(first or ends, ends), math.max(last, ends)
+    end
+  end
+  return token, holds, first, last
+end
+
 -- drop deletes those of the values among KEYS that are ours, and gives how many are
 -- not. KEYS[2] is the lease, and kept says by their numbers which values to leave alone.
 local function drop(kept)

@@ -9,7 +9,6 @@
 --       0 to drop it
 -- Gives how many of the keys are of another type. Nothing can be published beside
 --       one, so what else is there to do is done.
-local now, last, holds = 0, 0, {}
 local lease = ours(redis.pcall('HGETALL', KEYS[2]))
 local leased = lease ~= nil
 if leased and lease.err then
@@ -17,17 +16,8 @@ if leased and lease.err then
 elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- without an end: not what we have left there
   lease = {}
 end
-if #lease > 0 or ARGV[1] ~= '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-for i = 1, #lease, 2 do
-  local field, ends = lease[i], tonumber(lease[i + 1])
-  if field:sub(1, 2) == 'h:' and field ~= 'h:' .. ARGV[3] and ends and ends > now then
-    holds[field] = ends
-    last = math.max(last, ends)
-  end
-end
+local at = (#lease > 0 or ARGV[1] ~= '') and now() or 0
+local _, holds, _, last = read(lease, at, 'h:' .. ARGV[3])
 -- The deletions come first: they need no memory, and once a script has written,
 -- a server that is out of memory lets it finish.
 local life = tonumber(ARGV[6])
@@ -38,15 +28,15 @@ else
   foreign = foreign + 1
 end
 if leased and ARGV[1] ~= '' then
-  local ends = now + tonumber(ARGV[2])
+  local ends = at + tonumber(ARGV[2])
   holds['h:' .. ARGV[1]] = ends
   last = math.max(last, ends)
 end
 for field, ends in pairs(holds) do
   redis.call('HSET', KEYS[2], field, string.format('%.0f', ends))
 end
-if last > now then
-  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', last - now))
+if last > at then
+  redis.call('PEXPIRE', KEYS[2], last - at)
 end
 redis.call('PUBLISH', ARGV[4], ARGV[5])
 return foreign

@@ -1,0 +1,22 @@
+-- Tells what is known of an id, and changes nothing.
+-- KEYS  1 value, 2 lease
+-- ARGV  1 the length in bytes up to which the value is wanted
+-- Gives {value, ms, lease, awaited, hold, ...}: the value, for how long it stays and the lease
+--       lasts in ms (-1: there is none), 1 if somebody waits for it, and for how long each
+--       hold lasts. A value or lease of another type is nil.
+local value, lease = ours(redis.pcall('GETRANGE', KEYS[1], 0, ARGV[1])), ours(redis.pcall('HGETALL', KEYS[2]))
+if type(value) == 'table' then
+  return value
+elseif lease and lease.err then
+  return lease
+end
+local at, left, awaited = now(), false, 0
+local token, holds = read(lease or {}, at)
+if lease then
+  left, awaited = token and redis.call('PTTL', KEYS[2]) or -1, redis.call('HEXISTS', KEYS[2], 'w')
+end
+local reply = {value or false, redis.call('PTTL', KEYS[1]), left, awaited}
+for _, ends in pairs(holds) do
+  reply[#reply + 1] = ends - at
+end
+return reply
