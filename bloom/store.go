@@ -102,10 +102,7 @@ func evalOn(ctx context.Context, conn *redisconn.Conn, script *redisconn.Script,
 		reply := script.Run(ctx, conn.Client(), redisconn.Call{Keys: keys, Args: args})
 		return reply, reply.Err()
 	}, nil)
-	if err != nil {
-		return redisconn.NoReply(err)
-	}
-	return reply
+	return redisconn.ReplyOr(reply, err)
 }
 
 // A record is one filter in Redis. If Redis loses the filter, the next filter of that

@@ -37,7 +37,7 @@ func (g *Group) Check(ctx context.Context) error {
 	if broken != nil {
 		return g.redis.unavailable(ctx, "check", nil, broken)
 	}
-	if err := errors.Join(found.Weak, g.redis.tryReplicas(ctx, g.rdb)); err != nil {
+	if err := errors.Join(found.Weak, g.redis.tryReplicas(ctx)); err != nil {
 		return fmt.Errorf("mutexrebuild: check of %q: %v", g.space.Name, err)
 	}
 	return nil
@@ -49,6 +49,12 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	id := "levee-check-" + newToken()
 	both, lease, ms := s.keys(id), s.keys(id)[1:], s.lease.Milliseconds()
 	first, second, third, hold := newToken(), newToken(), newToken(), newToken()
+	try := func(run func(context.Context, redis.UniversalClient, redisconn.Call) redisconn.Reply, keys []string, args ...any) redisconn.Reply {
+		reply, err := redisconn.Step(ctx, func(ctx context.Context) (redisconn.Reply, error) {
+			return run(ctx, rdb, redisconn.Call{Keys: keys, Args: args}), nil
+		})
+		return redisconn.ReplyOr(reply, err)
+	}
 	wake, gone := s.message(wakeUp, id), s.message(invalidated, id)
 	for _, step := range []struct {
 		name   string
@@ -70,9 +76,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[wait"},
 		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
 	} {
-		reply, err := redisconn.Step(ctx, func(ctx context.Context) (any, error) {
-			return step.script.Run(ctx, rdb, redisconn.Call{Keys: step.keys, Args: step.args}).Result()
-		})
+		reply, err := try(step.script.Run, step.keys, step.args...).Result()
 		if err != nil {
 			return fmt.Errorf("script %s: %w", step.name, err)
 		}
@@ -80,9 +84,8 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
 		}
 	}
-	reply, err := redisconn.Step(ctx, func(ctx context.Context) ([]any, error) { // on the key itself, which it leaves as it is
-		return epochScript.Run(ctx, rdb, redisconn.Call{Keys: []string{s.names.Clears()}, Args: []any{"look", 0, 0, 0, maxLife.Milliseconds(), "", ""}}).List()
-	})
+	// On the key itself, which it leaves as it is.
+	reply, err := try(epochScript.Run, []string{s.names.Clears()}, "look", 0, 0, 0, maxLife.Milliseconds(), "", "").List()
 	if err == nil {
 		_, err = s.parseEpoch(reply)
 	}
@@ -94,32 +97,24 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		return fmt.Errorf("GETRANGE: %w", err)
 	}
 	// A server that knows the scripts is not asked to EVAL them until it has lost them.
-	_, err = redisconn.Step(ctx, func(ctx context.Context) (any, error) {
-		return abortScript.RunWhole(ctx, rdb, redisconn.Call{Keys: lease, Args: []any{first, s.channel, wake}}).Result()
-	})
-	if err != nil {
+	if err := try(abortScript.RunWhole, lease, first, s.channel, wake).Err(); err != nil {
 		return fmt.Errorf("EVAL: %w", err)
 	}
 	return nil
 }
 
 // tryReplicas has the replicas that Options.WaitReplicas asks for confirm an
-// invalidation.
-func (s *store) tryReplicas(ctx context.Context, rdb redis.UniversalClient) error {
+// invalidation, in the time that each has.
+func (s *store) tryReplicas(ctx context.Context) error {
 	if s.waitFor == 0 {
 		return nil
 	}
 	id := "levee-check-" + newToken()
-	call := redisconn.Call{Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id), 0}}
-	confirmed, err := redisconn.Step(ctx, func(ctx context.Context) (int, error) {
-		_, confirmed, err := s.conn.EvalAndWait(ctx, invalidateScript, []redisconn.Call{call}, redisconn.Confirm{Replicas: s.waitFor, Within: time.Second})
-		return confirmed, err
+	_, errs := s.evalConfirmed(ctx, invalidateScript, redisconn.Call{
+		Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id), 0},
 	})
-	if err == nil && confirmed < s.waitFor {
-		err = redisconn.TooFew(confirmed, s.waitFor)
-	}
-	if err != nil {
-		return fmt.Errorf("WaitReplicas: %w", err)
+	if errs[0] != nil {
+		return fmt.Errorf("WaitReplicas: %w", errs[0])
 	}
 	return nil
 }

@@ -18,13 +18,10 @@ func replyOf(cmd *redis.Cmd) Reply {
 	return Reply{value, err}
 }
 
-// NoReply is the reply that did not come, for the reason err.
-func NoReply(err error) Reply { return Reply{err: err} }
-
 // ReplyOr returns r, or the reply that did not come if err says why.
 func ReplyOr(r Reply, err error) Reply {
 	if err != nil {
-		return NoReply(err)
+		return Reply{err: err}
 	}
 	return r
 }

@@ -114,7 +114,7 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 		left = nil
 		for n, i := range asked {
 			if errs[n] != nil { // its command must not be looked at any more
-				replies[i] = NoReply(errs[n])
+				replies[i] = Reply{err: errs[n]}
 				continue
 			}
 			replies[i] = replyOf(cmds[n])
@@ -142,7 +142,7 @@ func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late f
 		cmd := attempt(script, ctx, call)
 		o.cmd = cmd
 		if err := l.doOne(ctx, o, cmd, late); err != nil {
-			return NoReply(err)
+			return Reply{err: err}
 		}
 		reply = replyOf(cmd)
 		if !unrun(cmd) {
