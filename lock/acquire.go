@@ -9,80 +9,91 @@ import (
 
 // lock takes a lock that one owner has, or several share.
 func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*Lease, error) {
-	if wait && heldBy(ctx, t.record()) {
+	if wait && t.mode != permit && heldBy(ctx, t.record()) {
 		return nil, ErrDeadlock
 	}
-	g, err := l.take(ctx, t, o, wait)
+	grants, err := l.take(ctx, t, o, wait)
 	if err != nil {
 		return nil, err
 	}
-	return l.lease(ctx, g), nil
+	return l.lease(ctx, grants), nil
 }
 
 // take takes a lock and has it renewed.
-func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) (*grant, error) {
-	return l.count(ctx, o, wait, func() (*grant, bool, error) {
+func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) ([]*grant, error) {
+	return l.count(ctx, o, wait, func() ([]*grant, bool, error) {
 		if wait {
-			return l.takeInTurn(ctx, t, o)
+			g, contended, err := l.takeInTurn(ctx, t, o)
+			return []*grant{g}, contended, err
 		}
-		return l.takeNow(ctx, t, o)
+		g, err := l.takeNow(ctx, t, o)
+		return []*grant{g}, false, err
 	})
 }
 
-// count runs take, which takes one lock, as one call: for Stats, for the hooks, and for those
-// who close the Locker or give up meanwhile. wait tells whether it may wait.
-func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (g *grant, contended bool, err error)) (g *grant, err error) {
+// count runs take as one call: for Stats, for the hooks, and for those who close the Locker or
+// give up meanwhile. wait tells whether it may wait. A take that returns neither grants nor an
+// error does not count.
+func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (grants []*grant, contended bool, err error)) (grants []*grant, err error) {
 	begin, contended := time.Now(), false
-	defer func() { l.counts.ended(ctx, contended, time.Since(begin), err) }()
 	l.calls.Add(1) // before the look at closed: Close sees the call, or the call sees Close
 	defer l.calls.Add(-1)
-	if l.isClosed() {
-		return nil, ErrClosed
-	}
-	if ctx.Err() != nil {
-		return nil, notAcquired(ctx)
-	}
 	if wait {
 		l.counts.waiting.Add(1)
 		defer l.counts.waiting.Add(-1)
 	}
-	g, contended, err = take()
-	if err == nil || errors.Is(err, ErrNotReplicated) {
-		l.adviseOnce(o)
+	switch {
+	case l.isClosed():
+		err = ErrClosed
+	case ctx.Err() != nil:
+		err = notAcquired(ctx)
+	default:
+		grants, contended, err = take()
 	}
 	if err != nil {
+		grants = nil
+	}
+	if grants != nil || errors.Is(err, ErrNotReplicated) {
+		l.adviseOnce(o)
+	}
+	switch {
+	case grants == nil:
+	case l.isClosed(): // they came too late for Close to find them
+		_ = l.releaseAll(ctx, grants, 0)
+		err = ErrClosed
+	case ctx.Err() != nil: // while they were granted: the caller does not want them any more
+		l.releaseLater(grants...)
+		err = notAcquired(ctx)
+	}
+	took := time.Since(begin)
+	if err != nil {
+		l.counts.ended(ctx, contended, took, err)
 		return nil, err
 	}
-	if l.isClosed() { // it came too late for Close to find it
-		_ = l.release(ctx, g, 0)
-		return nil, ErrClosed
+	for _, g := range grants {
+		l.counts.ended(ctx, contended, took, nil)
+		g.told.Store(true)
+		l.tellAcquired(g, took, contended)
 	}
-	if ctx.Err() != nil { // while it was granted: the caller does not want it any more
-		l.releaseLater(g)
-		return nil, notAcquired(ctx)
-	}
-	g.told.Store(true)
-	l.tellAcquired(g, time.Since(begin), contended)
-	return g, nil
+	return grants, nil
 }
 
-// takeNow takes a lock if it can be had at once. contended is always false.
-func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (g *grant, contended bool, err error) {
+// takeNow takes a lock if it can be had at once.
+func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (*grant, error) {
 	b := o.bid()
 	b.owners = []string{l.newOwner()}
 	r, err := l.ask(ctx, t, o, b)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, false, notAcquired(ctx)
+		return nil, notAcquired(ctx)
 	case err != nil:
-		return nil, false, err
+		return nil, err
 	case r.answer == answerGranted:
-		g, err = l.accept(ctx, t, o, b.owners[0], r.granted)
-		return g, false, err
+		return l.accept(ctx, t, o, b.owners[0], r.granted)
 	case r.answer == answerDone:
-		return nil, false, errDone
+		return nil, errDone
 	}
-	return nil, false, &HeldError{Name: t.name, Remaining: r.busy.remaining, Waiting: r.busy.waiting}
+	return nil, &HeldError{Name: t.name, Remaining: r.busy.remaining, Waiting: r.busy.waiting}
 }
 
 // bid is what the options say about a bid.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/levee-go/levee/internal/keys"
 )
@@ -40,10 +38,10 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	}
 	grants, err := l.shared.takeAll(ctx, targets, o)
 	if err != nil {
-		l.shared.releaseAll(ctx, grants)
+		_ = l.shared.releaseAll(ctx, grants, 0)
 		return nil, err
 	}
-	return l.shared.lease(ctx, grants...), nil
+	return l.shared.lease(ctx, grants), nil
 }
 
 // maxTogether is how many locks one script takes: a server serves nobody else meanwhile.
@@ -53,17 +51,17 @@ const maxTogether = 128
 // has taken until then.
 func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
 	if l.mayShareScript(targets) {
-		grants, err = l.takeTogether(ctx, targets, o)
+		grants, err = l.count(ctx, o, true, func() ([]*grant, bool, error) { return l.takeTogether(ctx, targets, o) })
 		if grants != nil || err != nil {
 			return grants, err
 		}
 	}
 	for i := range targets {
-		g, err := l.take(ctx, &targets[i], o, true)
+		taken, err := l.take(ctx, &targets[i], o, true)
 		if err != nil {
 			return grants, err
 		}
-		grants = append(grants, g)
+		grants = append(grants, taken...)
 		if err := l.watchdog.firstLoss(grants); err != nil {
 			return grants, err
 		}
@@ -86,48 +84,10 @@ func (l *locker) mayShareScript(targets []target) bool {
 	return keys.LocksShareSlot(records)
 }
 
-// takeTogether takes locks in one script. It returns neither grants nor an error if they
-// have to be waited for, one after the other.
-func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
-	l.calls.Add(1)
-	defer l.calls.Add(-1)
-	if l.isClosed() || ctx.Err() != nil {
-		return nil, nil // the first of them says so
-	}
-	begin := time.Now()
-	l.counts.waiting.Add(1)
-	defer l.counts.waiting.Add(-1)
-	grants, err = l.acquireAll(ctx, targets, o)
-	if grants != nil || errors.Is(err, ErrNotReplicated) {
-		l.adviseOnce(o)
-	}
-	switch {
-	case err == nil && grants == nil:
-		return nil, nil
-	case err == nil && l.isClosed(): // it came too late for Close to find them
-		l.releaseAll(ctx, grants)
-		err = ErrClosed
-	case err == nil && ctx.Err() != nil: // the caller does not want them any more
-		for _, g := range grants {
-			l.releaseLater(g)
-		}
-		err = notAcquired(ctx)
-	}
-	if err != nil {
-		l.counts.ended(ctx, false, 0, err)
-		return nil, err
-	}
-	for _, g := range grants {
-		l.counts.ended(ctx, false, 0, nil)
-		g.told.Store(true)
-		l.tellAcquired(g, time.Since(begin), false)
-	}
-	return grants, nil
-}
-
-// acquireAll makes the bid of takeTogether, which is never made again. If its outcome is
-// not known, it sees to it that its owners hold none of the locks.
-func (l *locker) acquireAll(ctx context.Context, targets []target, o *Options) ([]*grant, error) {
+// takeTogether takes locks in one script, which it never runs again: if its outcome is not known,
+// it sees to it that its owners hold none of the locks. It returns neither grants nor an error if
+// they have to be waited for, one after the other. contended is always false.
+func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options) (grants []*grant, contended bool, err error) {
 	b := o.bid()
 	for range targets {
 		b.owners = append(b.owners, l.newOwner())
@@ -135,9 +95,9 @@ func (l *locker) acquireAll(ctx context.Context, targets []target, o *Options) (
 	r, err := l.redis.acquireAll(ctx, targets, b)
 	switch {
 	case errors.Is(err, ErrConflict):
-		return nil, err
+		return nil, false, err
 	case errors.Is(err, errSlots) || err == nil && r.answer == answerBusy:
-		return nil, nil
+		return nil, false, nil
 	case err != nil || r.answer != answerGranted: // "gone": one was granted, and lost at once
 		for i := range targets {
 			l.refuse(&targets[i], o.Lease, b.owners[i:i+1])
@@ -145,31 +105,20 @@ func (l *locker) acquireAll(ctx context.Context, targets []target, o *Options) (
 		if ctx.Err() != nil {
 			err = notAcquired(ctx)
 		}
-		return nil, err
+		return nil, false, err
 	}
-	return l.acceptAll(ctx, targets, o, b.owners, r.granted)
-}
-
-// acceptAll makes the grants of what was granted together, or gives all back.
-func (l *locker) acceptAll(ctx context.Context, targets []target, o *Options, owners []string, got granted) ([]*grant, error) {
-	grants, errs := make([]*grant, len(targets)), make([]error, len(targets))
-	var all sync.WaitGroup
 	for i := range targets {
-		accept := func() { grants[i], errs[i] = l.accept(ctx, &targets[i], o, owners[i], got) }
-		if got.confirmed < o.Replicas || time.Since(got.sent) > o.Lease/2 { // each may be given back, which takes a round trip
-			all.Go(accept)
-		} else {
-			accept()
-		}
-	}
-	all.Wait()
-	for _, err := range errs {
+		g, err := l.accept(ctx, &targets[i], o, b.owners[i], r.granted)
 		if err != nil {
-			l.releaseAll(ctx, slices.DeleteFunc(grants, func(g *grant) bool { return g == nil }))
-			return nil, err
+			for i++; i < len(targets); i++ {
+				grants = append(grants, newGrant(&targets[i], o, b.owners[i], r.granted))
+			}
+			_ = l.releaseAll(ctx, grants, 0)
+			return nil, false, err
 		}
+		grants = append(grants, g)
 	}
-	return grants, nil
+	return grants, false, nil
 }
 
 // raiseFences raises the fence of each lock to the highest of them, so that a later
@@ -179,20 +128,12 @@ func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 	for _, g := range grants {
 		highest = max(highest, g.fence)
 	}
-	errs := make([]error, len(grants))
-	var all sync.WaitGroup
-	for i, g := range grants {
-		if g.fence < highest {
-			all.Go(func() { errs[i] = l.raiseFence(ctx, g, highest) })
+	return atOnce(grants, func(g *grant) error {
+		if g.fence == highest {
+			return nil
 		}
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return l.raiseFence(ctx, g, highest)
+	})
 }
 
 func (l *locker) raiseFence(ctx context.Context, g *grant, fence int64) error {

@@ -54,7 +54,7 @@ func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant
 			queues = append(queues, stripeQueue{stripe: stripe})
 			continue
 		}
-		g, _, err := s.l.shared.takeNow(ctx, &t, o)
+		g, err := s.l.shared.takeNow(ctx, &t, o)
 		var held *HeldError
 		switch {
 		case err == nil:

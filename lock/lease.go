@@ -3,8 +3,6 @@ package lock
 import (
 	"container/heap"
 	"context"
-	"errors"
-	"sync"
 	"time"
 )
 
@@ -23,7 +21,6 @@ type Lease struct {
 type acquisition struct {
 	watchdog *watchdog
 	first    Lease // handle
-	one      [1]*grant
 	grants   []*grant
 	fence    int64
 	values   leaseValues
@@ -57,9 +54,9 @@ func (v *leaseValues) Value(key any) any {
 }
 
 // lease makes the first handle of grants that the watchdog has already.
-func (l *locker) lease(ctx context.Context, grants ...*grant) *Lease {
-	a := &acquisition{watchdog: l.watchdog, handles: 1}
-	a.first, a.grants = Lease{locker: l, watchdog: l.watchdog, acq: a}, append(a.one[:0], grants...)
+func (l *locker) lease(ctx context.Context, grants []*grant) *Lease {
+	a := &acquisition{watchdog: l.watchdog, grants: grants, handles: 1}
+	a.first = Lease{locker: l, watchdog: l.watchdog, acq: a}
 	outer, _ := ctx.Value(leaseKey{}).(*leaseValues)
 	a.values = leaseValues{ctx, a, outer}
 	a.ctx, a.cancel = context.WithCancelCause(&a.values)
@@ -205,7 +202,7 @@ func (s *Lease) unlock(ctx context.Context, keep time.Duration) error {
 		return err
 	}
 	s.acq.cancel(nil)
-	if released := s.release(ctx, keep); err == nil {
+	if released := s.locker.releaseAll(ctx, s.acq.grants, keep); err == nil {
 		err = released
 	}
 	return err
@@ -238,20 +235,6 @@ func (s *Lease) endOnlyHandle() error {
 	s.returned = true
 	s.acq.handles--
 	return nil
-}
-
-// release gives the grants back, all at once.
-func (s *Lease) release(ctx context.Context, keep time.Duration) error {
-	if len(s.acq.grants) == 1 {
-		return s.locker.release(ctx, s.acq.grants[0], keep)
-	}
-	results := make([]error, len(s.acq.grants))
-	var all sync.WaitGroup
-	for i, g := range s.acq.grants {
-		all.Go(func() { results[i] = s.locker.release(ctx, g, keep) })
-	}
-	all.Wait()
-	return errors.Join(results...)
 }
 
 // windDown ends the renewals after one lease more.

@@ -47,19 +47,30 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 	return lossError(what.cause())
 }
 
-// releaseAll gives back grants that nobody will use.
-func (l *locker) releaseAll(ctx context.Context, grants []*grant) {
-	var all sync.WaitGroup
-	for _, g := range grants {
-		all.Go(func() { _ = l.release(ctx, g, 0) })
-	}
-	all.Wait()
+// releaseAll gives back grants, all at once.
+func (l *locker) releaseAll(ctx context.Context, grants []*grant, keep time.Duration) error {
+	return atOnce(grants, func(g *grant) error { return l.release(ctx, g, keep) })
 }
 
-// releaseLater gives back, in the background, a grant that its caller does not want
-// any more.
-func (l *locker) releaseLater(g *grant) {
-	l.background(func(ctx context.Context) error { return l.release(ctx, g, 0) })
+// releaseLater gives back, in the background, grants that their caller does not want any more.
+func (l *locker) releaseLater(grants ...*grant) {
+	for _, g := range grants {
+		l.background(func(ctx context.Context) error { return l.release(ctx, g, 0) })
+	}
+}
+
+// atOnce runs do for all of grants at the same time, and joins their errors.
+func atOnce(grants []*grant, do func(*grant) error) error {
+	if len(grants) == 1 {
+		return do(grants[0])
+	}
+	errs := make([]error, len(grants))
+	var all sync.WaitGroup
+	for i, g := range grants {
+		all.Go(func() { errs[i] = do(g) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // refuse denies owners, in the background, a lock that they may have been granted.

@@ -34,11 +34,7 @@ func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.l.shared.take(ctx, &t, o, wait)
-	if err != nil {
-		return nil, err
-	}
-	return s.l.shared.lease(ctx, g), nil
+	return s.l.shared.lock(ctx, &t, o, wait)
 }
 
 func (s *Semaphore) target() (target, *Options, error) {

@@ -49,14 +49,15 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 		return nil, -1, err
 	}
 	stripe := -1
-	g, err := s.l.shared.count(ctx, o, true, func() (g *grant, contended bool, err error) {
-		g, stripe, contended, err = s.takeAny(ctx, o, skip)
-		return g, contended, err
+	grants, err := s.l.shared.count(ctx, o, true, func() ([]*grant, bool, error) {
+		g, taken, contended, err := s.takeAny(ctx, o, skip)
+		stripe = taken
+		return []*grant{g}, contended, err
 	})
 	if err != nil {
 		return nil, -1, err
 	}
-	return s.l.shared.lease(ctx, g), stripe, nil
+	return s.l.shared.lease(ctx, grants), stripe, nil
 }
 
 func (s *Striped) check() (*Options, error) {

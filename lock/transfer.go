@@ -43,7 +43,7 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	for i, g := range s.acq.grants {
 		detached, err := s.locker.detach(ctx, g, ceilMillis(ttl))
 		if err != nil {
-			s.locker.releaseAll(ctx, append(grants, detached)) // g has the one name or the other
+			_ = s.locker.releaseAll(ctx, append(grants, detached), 0) // g has the one name or the other
 			return "", err
 		}
 		detached.told.Store(true)
@@ -95,7 +95,7 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 		g, err := l.shared.attach(ctx, parts[i].grant(o), o)
 		if err != nil {
 			if errors.Is(err, ErrNotHeld) { // then the token is of no more use
-				l.shared.releaseAll(ctx, grants)
+				_ = l.shared.releaseAll(ctx, grants, 0)
 			}
 			return nil, err
 		}
@@ -106,10 +106,10 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 		l.shared.watchdog.add(g)
 	}
 	if l.shared.isClosed() { // they came too late for Close to find them
-		l.shared.releaseAll(ctx, grants)
+		_ = l.shared.releaseAll(ctx, grants, 0)
 		return nil, ErrClosed
 	}
-	return l.shared.lease(ctx, grants...), nil
+	return l.shared.lease(ctx, grants), nil
 }
 
 // attach takes over the lock of a detached grant.
