@@ -112,8 +112,7 @@ func (r *reply) renewal() (renewReply, error) {
 	}
 	renewed := renewReply{answer: what, confirmed: r.confirmed, sent: r.sent}
 	if what == answerOK {
-		var fence int64 // which the owner knows
-		err = numbers(rest, &renewed.ends, &fence)
+		err = numbers(rest, &renewed.ends)
 	}
 	return renewed, err
 }

@@ -39,7 +39,7 @@ elseif fence ~= tonumber(ARGV[4]) then
   return {'held', fence}
 end
 
-redis.call('PEXPIRE', record, life(math.max(length, done - now, 0))) -- first, since it needs no memory
+redis.call('PEXPIRE', record, lifetime(math.max(length, done - now, 0), fence)) -- first, since it needs no memory
 fence = math.max(fence + FENCES, micros)
 redis.call('HSET', record, 'f', fence, 'b', fence, 'fu', ARGV[4])
 if owner ~= '' then

@@ -12,7 +12,7 @@ local mode = string.sub(entry, 1, 1)
 check(mode)
 local was = redis.call('ZREM', queue, entry)
 if owner == 'g:' .. entry then
-  redis.call('PEXPIRE', record, life(0))
+  redis.call('PEXPIRE', record, lifetime(0, fence))
   redis.call('HSET', record, 'o', '')
   owner, was = '', 1
 elseif redis.call('ZREM', shares, 'g:' .. entry) == 1 then

@@ -106,7 +106,7 @@ end
 -- Gives every key its time to live. Those who wait give theirs to the queue and to
 -- alive, and do so again every few seconds.
 local function retain(mode, waits)
-  local ttl = life(math.max(length, done - now, 0))
+  local ttl = lifetime(math.max(length, done - now, 0), fence)
   redis.call('PEXPIRE', record, ttl)
   if not alone(mode) then
     redis.call('PEXPIRE', shares, ttl)

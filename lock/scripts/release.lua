@@ -46,7 +46,7 @@ else
 end
 if not expires then
   if ARGV[7] == '1' then
-    redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
+    redis.call('PEXPIRE', record, lifetime(math.max(length, done - now, 0), fence))
     redis.call('HSET', record, 'lr', me)
     return 'past'
   end
@@ -62,7 +62,7 @@ if not expires then
   return 'taken'
 end
 
-redis.call('PEXPIRE', record, life(math.max(length, done - now, 0)))
+redis.call('PEXPIRE', record, lifetime(math.max(length, done - now, 0), fence))
 if exclusive(mode) then
   redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
   owner, length = '', 0

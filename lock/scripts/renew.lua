@@ -4,11 +4,9 @@
 -- ARGV  1 mode, 2 owner, 3 its fence, 4 lease from now (ms; 0: leave its end),
 --       5 fence to raise the lock's to (0: leave it), 6 owner to hand it to ("": none);
 --       with 4 and 5 both 0 it changes nothing
--- Gives {"ok", end of lease, fence}, or {"expired"}, {"taken"}, {"lost"},
+-- Gives {"ok", end of lease}, or {"expired"}, {"taken"}, {"lost"},
 --       {"released"}: why it is not the owner's
 -- Asked again after it has handed the lock over, it gives the same answer.
-local function text(n) return string.format('%.0f', n) end
-
 local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'lr', 'fu')
 local length, fence = tonumber(found[3] or 0), tonumber(found[4] or 0)
 if not found[4] then
@@ -42,7 +40,7 @@ if ends <= now then
   return {'expired'}
 end
 if ARGV[4] == '0' and ARGV[5] == '0' then
-  return {'ok', ends, fence}
+  return {'ok', ends}
 end
 
 local lease = tonumber(ARGV[4])
@@ -52,7 +50,7 @@ end
 ends = now + lease
 fence = math.max(fence, tonumber(ARGV[5]))
 length = shared and math.max(length, lease) or lease
-local ttl = text(lifetime(length, fence))
+local ttl = lifetime(length, fence)
 redis.call('PEXPIRE', record, ttl) -- first, since it needs no memory
 if shared then
   if heir ~= '' then
@@ -60,9 +58,9 @@ if shared then
     me = heir
   end
   redis.call('PEXPIRE', shares, ttl)
-  redis.call('ZADD', shares, text(ends), me)
-  redis.call('HSET', record, 'l', text(length), 'f', text(fence))
+  redis.call('ZADD', shares, ends, me)
+  redis.call('HSET', record, 'l', length, 'f', fence)
 else
-  redis.call('HSET', record, 'o', heir ~= '' and heir or me, 'x', text(ends), 'l', text(length), 'f', text(fence))
+  redis.call('HSET', record, 'o', heir ~= '' and heir or me, 'x', ends, 'l', length, 'f', fence)
 end
-return {'ok', ends, fence}
+return {'ok', ends}

@@ -14,11 +14,6 @@ elseif not known and redis.call('EXISTS', record, queue) > 0 then
   queued = '1' -- the record was evicted, and the queue was not
 end
 
--- Tells how long the record is to live, from how long its state is needed.
-local function life(needed)
-  return lifetime(needed, fence)
-end
-
 -- A step back of the server's clock must not make a lease longer than it was.
 local stepped = owner ~= '' and ends - now > length
 if stepped then
