@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/levee-go/levee/internal/fence"
 	"github.com/levee-go/levee/internal/keys"
 )
 
@@ -21,22 +22,18 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	if len(names) == 0 {
 		return nil, badConfig("no names")
 	}
-	o, err := l.options()
-	if err != nil {
-		return nil, err
-	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	targets := make([]target, len(names))
 	for i, name := range names {
-		if err := checkName(name); err != nil {
+		var err error
+		if targets[i], err = l.target(keys.Mutex, name, exclusive); err != nil {
 			return nil, err
 		}
-		targets[i] = newTarget(o.Prefix, keys.Mutex, name, exclusive)
 		if heldBy(ctx, targets[i].record()) {
 			return nil, ErrDeadlock
 		}
 	}
-	grants, err := l.shared.takeAll(ctx, targets, o)
+	grants, err := l.shared.takeAll(ctx, targets, l.o)
 	if err != nil {
 		_ = l.shared.releaseAll(ctx, grants, 0)
 		return nil, err
@@ -136,9 +133,9 @@ func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 	})
 }
 
-func (l *locker) raiseFence(ctx context.Context, g *grant, fence int64) error {
+func (l *locker) raiseFence(ctx context.Context, g *grant, least int64) error {
 	l.watchdog.keepForOne(g) // its own fences are too low for others
-	r, err := l.redis.raiseFence(ctx, g, fence)
+	r, err := l.redis.raiseFence(ctx, g, least)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return notAcquired(ctx)
@@ -148,4 +145,11 @@ func (l *locker) raiseFence(ctx context.Context, g *grant, fence int64) error {
 		return lossError(r.answer.cause())
 	}
 	return nil
+}
+
+func init() {
+	fence.Raise = func(ctx context.Context, lease any, least int64) error {
+		s := lease.(*Lease)
+		return s.locker.raiseFence(ctx, s.acq.grants[0], least)
+	}
 }

@@ -24,7 +24,7 @@ func (s *Striped) takeAny(ctx context.Context, o *Options, skip []int) (g *grant
 	queues = queues[:min(len(queues), maxQueues)]
 	targets := make([]target, len(queues))
 	for i, q := range queues {
-		targets[i] = s.target(o, q.stripe)
+		targets[i] = s.target(q.stripe)
 	}
 	g, i, contended, err := s.l.shared.takeFirst(ctx, targets, o)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant
 		if slices.Contains(skip, stripe) {
 			continue
 		}
-		t := s.target(o, stripe)
+		t := s.target(stripe)
 		if heldBy(ctx, t.record()) {
 			own = true // to wait for it would be to wait for oneself
 			continue

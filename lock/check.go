@@ -20,15 +20,14 @@ import (
 // few replicas answer. ErrConfig says that the server evicts locks. Check takes some
 // milliseconds; if Redis does not answer, some seconds, or until ctx ends.
 func (l *Locker) Check(ctx context.Context) error {
-	o, err := l.options()
-	if err != nil {
-		return err
+	if l.err != nil {
+		return l.err
 	}
 	found := redisconn.Check(ctx, l.shared.redis.prompt.Client(), redisconn.Scripts)
 	if found.Broken != nil {
 		return unavailable(found.Broken)
 	}
-	quiet := *o
+	quiet := *l.o
 	quiet.Hooks = Hooks{}
 	if err := l.With(quiet).tryScripts(ctx); err != nil {
 		return err
@@ -51,6 +50,6 @@ func (l *Locker) tryScripts(ctx context.Context) error {
 		failed = nil
 	}
 	_, unseen := l.Inspect(ctx, name)
-	t := newTarget(l.o.Prefix, keys.Mutex, name, exclusive)
+	t, _ := l.target(keys.Mutex, name, exclusive)
 	return errors.Join(failed, unseen, lease.Check(ctx), l.shared.redis.leave(ctx, &t, name), lease.Unlock(ctx))
 }

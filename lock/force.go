@@ -39,7 +39,7 @@ func (w *RW) ForceUnlock(ctx context.Context) (bool, error) {
 
 // ForceUnlock is [Locker.ForceUnlock] for this semaphore. It takes all permits.
 func (s *Semaphore) ForceUnlock(ctx context.Context) (bool, error) {
-	t, _, err := s.target()
+	t, err := s.target()
 	if err != nil {
 		return false, err
 	}

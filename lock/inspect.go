@@ -45,7 +45,7 @@ func (w *RW) Inspect(ctx context.Context) (Info, error) {
 // Inspect is [Locker.Inspect] for this semaphore. Holders counts all permits that are
 // taken, also by callers with another n.
 func (s *Semaphore) Inspect(ctx context.Context) (Info, error) {
-	t, _, err := s.target()
+	t, err := s.target()
 	if err != nil {
 		return Info{}, err
 	}
@@ -68,22 +68,4 @@ func (l *Locker) inspect(ctx context.Context, kind keys.LockKind, name string, m
 		return Info{}, err
 	}
 	return l.shared.redis.inspect(ctx, &t)
-}
-
-// target is a lock as operators look at it.
-func (l *Locker) target(kind keys.LockKind, name string, m mode) (target, error) {
-	if err := checkName(name); err != nil {
-		return target{}, err
-	}
-	o, err := l.options()
-	return newTarget(o.Prefix, kind, name, m), err
-}
-
-// numbered is target for a stripe.
-func (s *Striped) numbered(stripe int) (target, error) {
-	o, err := s.check()
-	if err == nil && (stripe < 0 || stripe >= s.n) {
-		err = badConfig("a stripe must be from 0 to %d, got %d", s.n-1, stripe)
-	}
-	return s.target(o, stripe), err
 }

@@ -41,9 +41,6 @@ func (l *Locker) With(o Options) *Locker {
 	return &Locker{l.shared, &o, err}
 }
 
-// options returns the settings of a call.
-func (l *Locker) options() (*Options, error) { return l.o, l.err }
-
 // Lock takes the lock name, after the callers already waiting. It waits as long as ctx
 // lives, and no longer, whatever Redis does. The end of ctx does not end the lease,
 // whose own context has the values of ctx.
@@ -122,13 +119,17 @@ func (l *Locker) Close() error {
 
 // lock takes a lock of any kind.
 func (l *Locker) lock(ctx context.Context, kind keys.LockKind, name string, m mode, wait bool) (*Lease, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	o, err := l.options()
+	t, err := l.target(kind, name, m)
 	if err != nil {
 		return nil, err
 	}
-	t := newTarget(o.Prefix, kind, name, m)
-	return l.shared.lock(ctx, &t, o, wait)
+	return l.shared.lock(ctx, &t, l.o, wait)
+}
+
+// target is the lock name, which is acceptable, and so are the options, if err is nil.
+func (l *Locker) target(kind keys.LockKind, name string, m mode) (target, error) {
+	if err := checkName(name); err != nil {
+		return target{}, err
+	}
+	return newTarget(l.o.Prefix, kind, name, m), l.err
 }

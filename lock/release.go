@@ -49,6 +49,9 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 
 // releaseAll gives back grants, all at once.
 func (l *locker) releaseAll(ctx context.Context, grants []*grant, keep time.Duration) error {
+	if len(grants) == 1 {
+		return l.release(ctx, grants[0], keep)
+	}
 	return atOnce(grants, func(g *grant) error { return l.release(ctx, g, keep) })
 }
 
@@ -61,9 +64,6 @@ func (l *locker) releaseLater(grants ...*grant) {
 
 // atOnce runs do for all of grants at the same time, and joins their errors.
 func atOnce(grants []*grant, do func(*grant) error) error {
-	if len(grants) == 1 {
-		return do(grants[0])
-	}
 	errs := make([]error, len(grants))
 	var all sync.WaitGroup
 	for i, g := range grants {

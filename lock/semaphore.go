@@ -30,22 +30,18 @@ func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take
 func (s *Semaphore) TryAcquire(ctx context.Context) (*Lease, error) { return s.take(ctx, false) }
 
 func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {
-	t, o, err := s.target()
+	t, err := s.target()
 	if err != nil {
 		return nil, err
 	}
-	return s.l.shared.lock(ctx, &t, o, wait)
+	return s.l.shared.lock(ctx, &t, s.l.o, wait)
 }
 
-func (s *Semaphore) target() (target, *Options, error) {
+func (s *Semaphore) target() (target, error) {
 	if s.n < 1 || s.n > maxPermits {
-		return target{}, nil, badConfig("a semaphore must have 1 to %d permits, got %d", maxPermits, s.n)
+		return target{}, badConfig("a semaphore must have 1 to %d permits, got %d", maxPermits, s.n)
 	}
-	if err := checkName(s.name); err != nil {
-		return target{}, nil, err
-	}
-	o, err := s.l.options()
-	t := newTarget(o.Prefix, keys.Semaphore, s.name, permit)
+	t, err := s.l.target(keys.Semaphore, s.name, permit)
 	t.permits = s.n
-	return t, o, err
+	return t, err
 }

@@ -58,7 +58,7 @@ func newStore(rdb redis.UniversalClient, process string) *store {
 // acquire takes a lock for the owners of a bid, or says why not.
 func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error) {
 	args := make([]any, 0, 9+len(b.owners))
-	args = append(args, t.mode.arg(), t.permits, keys.LockChannels, s.process, b.entry, b.ticket, flag(b.more),
+	args = append(args, modes[t.mode], t.permits, keys.LockChannels, s.process, b.entry, b.ticket, b.more,
 		b.lease.Milliseconds(), b.label)
 	for _, owner := range b.owners {
 		args = append(args, owner)
@@ -161,7 +161,7 @@ func (s *store) refuse(ctx context.Context, t *target, owner string) error {
 }
 
 func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, ends int64, refuse bool, keep time.Duration) (answer, error) {
-	args := []any{t.mode.arg(), t.permits, keys.LockChannels, owner, fence, ends, flag(refuse), keep.Milliseconds()}
+	args := []any{modes[t.mode], t.permits, keys.LockChannels, owner, fence, ends, refuse, keep.Milliseconds()}
 	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: t.call(args...)}, nil)
 	if err != nil {
 		return "", err
@@ -221,7 +221,7 @@ func (s *store) transfer(ctx context.Context, g *grant, heir string, lease time.
 // renewArgs are the arguments of renew.lua. lease 0: leave the end as it is; raise 0:
 // leave the fence; heir "": leave the owner.
 func renewArgs(g *grant, lease time.Duration, raise int64, heir string) []any {
-	return []any{g.mode.arg(), g.owner, g.fence, lease.Milliseconds(), raise, heir}
+	return []any{modes[g.mode], g.owner, g.fence, lease.Milliseconds(), raise, heir}
 }
 
 func (s *store) change(ctx context.Context, g *grant, confirm redisconn.Confirm, args []any) (renewReply, error) {
@@ -234,7 +234,7 @@ func (s *store) change(ctx context.Context, g *grant, confirm redisconn.Confirm,
 }
 
 func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
-	r, err := s.eval(ctx, scriptRun{script: inspectScript, call: t.call(t.mode.arg())}, nil)
+	r, err := s.eval(ctx, scriptRun{script: inspectScript, call: t.call(modes[t.mode])}, nil)
 	if err != nil {
 		return Info{}, err
 	}
@@ -244,7 +244,7 @@ func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
 // force takes a lock from those who have it if fence is its last one. With answerHeld
 // comes the fence that is.
 func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int64, error) {
-	call := redisconn.Call{Keys: t.keys, Args: []any{t.mode.arg(), t.permits, keys.LockChannels, fence}}
+	call := t.call(modes[t.mode], t.permits, keys.LockChannels, fence)
 	r, err := s.eval(ctx, scriptRun{script: forceScript, call: call}, nil)
 	if err != nil {
 		return "", 0, err
@@ -255,14 +255,6 @@ func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int6
 	}
 	what, err = parsed(what, err)
 	return what, fence, err
-}
-
-// flag is a condition as an argument.
-func flag(on bool) any {
-	if on {
-		return "1"
-	}
-	return "0"
 }
 
 // A scriptRun is one run of a script, and what has to confirm it.

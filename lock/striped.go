@@ -26,12 +26,11 @@ func (l *Locker) Striped(name string, n int) *Striped { return &Striped{l, name,
 // LockKey takes the lock of the stripe that key belongs to, as [Locker.Lock] does.
 // Two keys may share a stripe, so a caller that holds one key must not wait for another.
 func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
-	o, err := s.check()
-	if err != nil {
+	if err := s.check(); err != nil {
 		return nil, err
 	}
-	t := s.target(o, s.stripe(key))
-	return s.l.shared.lock(ctx, &t, o, true)
+	t := s.target(s.stripe(key))
+	return s.l.shared.lock(ctx, &t, s.l.o, true)
 }
 
 // LockAny takes the lock of whichever stripe is free first, and returns its number. It
@@ -44,13 +43,12 @@ func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 // In a cluster it goes on without the stripes of a node that fails, as long as there are
 // others. The errors are those of Lock.
 func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error) {
-	o, err := s.check()
-	if err != nil {
+	if err := s.check(); err != nil {
 		return nil, -1, err
 	}
 	stripe := -1
-	grants, err := s.l.shared.count(ctx, o, true, func() ([]*grant, bool, error) {
-		g, taken, contended, err := s.takeAny(ctx, o, skip)
+	grants, err := s.l.shared.count(ctx, s.l.o, true, func() ([]*grant, bool, error) {
+		g, taken, contended, err := s.takeAny(ctx, s.l.o, skip)
 		stripe = taken
 		return []*grant{g}, contended, err
 	})
@@ -60,18 +58,29 @@ func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error)
 	return s.l.shared.lease(ctx, grants), stripe, nil
 }
 
-func (s *Striped) check() (*Options, error) {
+func (s *Striped) check() error {
 	if s.n < 1 || s.n > maxStripes {
-		return nil, badConfig("there must be 1 to %d stripes, got %d", maxStripes, s.n)
+		return badConfig("there must be 1 to %d stripes, got %d", maxStripes, s.n)
 	}
 	if err := checkName(s.name); err != nil {
-		return nil, err
+		return err
 	}
-	return s.l.options()
+	return s.l.err
 }
 
-func (s *Striped) target(o *Options, stripe int) target {
-	return newTarget(o.Prefix, keys.Stripe, keys.StripeName(s.name, stripe), exclusive)
+// numbered is the stripe of this number, for operators.
+func (s *Striped) numbered(stripe int) (target, error) {
+	if err := s.check(); err != nil {
+		return target{}, err
+	}
+	if stripe < 0 || stripe >= s.n {
+		return target{}, badConfig("a stripe must be from 0 to %d, got %d", s.n-1, stripe)
+	}
+	return s.target(stripe), nil
+}
+
+func (s *Striped) target(stripe int) target {
+	return newTarget(s.l.o.Prefix, keys.Stripe, keys.StripeName(s.name, stripe), exclusive)
 }
 
 // stripe must be the same in every process and every version.

@@ -18,20 +18,8 @@ const (
 	permit    mode = "p"
 )
 
-// arg is the mode as an argument: a constant, which costs no allocation.
-func (m mode) arg() any {
-	switch m {
-	case exclusive:
-		return "m"
-	case once:
-		return "o"
-	case write:
-		return "w"
-	case read:
-		return "r"
-	}
-	return "p"
-}
+// modes are the modes as arguments, boxed once.
+var modes = map[mode]any{exclusive: "m", once: "o", write: "w", read: "r", permit: "p"}
 
 // A target is a lock and the way to take it.
 type target struct {

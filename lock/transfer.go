@@ -79,9 +79,8 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := l.options()
-	if err != nil {
-		return nil, err
+	if l.err != nil {
+		return nil, l.err
 	}
 	if l.shared.isClosed() {
 		return nil, ErrClosed
@@ -92,7 +91,7 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	defer l.shared.endAttach(t)
 	var grants []*grant
 	for i := range parts {
-		g, err := l.shared.attach(ctx, parts[i].grant(o), o)
+		g, err := l.shared.attach(ctx, parts[i].grant(l.o))
 		if err != nil {
 			if errors.Is(err, ErrNotHeld) { // then the token is of no more use
 				_ = l.shared.releaseAll(ctx, grants, 0)
@@ -113,12 +112,13 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 }
 
 // attach takes over the lock of a detached grant.
-func (l *locker) attach(ctx context.Context, detached *grant, o *Options) (*grant, error) {
+func (l *locker) attach(ctx context.Context, detached *grant) (*grant, error) {
 	sum := sha256.Sum256([]byte(detached.owner))
 	heir := l.process + ":t" + hex.EncodeToString(sum[:12])
 	if l.watchdog.has(heir) {
 		return nil, ErrNotHeld
 	}
+	o := detached.o
 	r, err := l.redis.transfer(ctx, detached, heir, o.Lease)
 	switch {
 	case err != nil:
