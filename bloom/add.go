@@ -167,7 +167,7 @@ func (s *shared) payOff(ctx context.Context) error {
 // follow the snapshot, it gives that up.
 func (s *store) add(ctx context.Context, rec *record, hashes []hash, most uint64) (last entryID, err error) {
 	reply, err := s.eval(ctx, addScript, []string{s.names.Record(), s.names.Log()}, rec.header, encodeHashes(hashes),
-		s.o.logRetention().Milliseconds(), most, s.names.Channel(), s.self).List()
+		s.o.logRetention().Milliseconds(), most, s.names.Channel(), s.self, minLog).List()
 	if err != nil {
 		return entryID{}, err
 	}

@@ -188,14 +188,14 @@ func (s *shared) compact(ctx context.Context, rec *record, c *localCopy, at entr
 	return err
 }
 
-// compactAfter is how many entries may follow a snapshot: about 5 MB of them, or as much
-// memory as the snapshot takes. So no more is written to Redis for snapshots than for adds.
-func (s shape) compactAfter() uint64 {
-	return max(1<<17, s.positions()/8/entryBytes)
-}
+const (
+	minLog     = 1 << 17 // entries that the log may have in any case, about 5 MB
+	entryBytes = 40      // is about what one takes in Redis
+)
 
-// entryBytes is about what an entry of the log takes in Redis.
-const entryBytes = 40
+// compactAfter is how many entries may follow a snapshot: minLog, or as much memory as the
+// snapshot takes. So no more is written to Redis for snapshots than for adds.
+func (s shape) compactAfter() uint64 { return max(minLog, s.positions()/8/entryBytes) }
 
 // insist calls fn, a step of something long, up to three times until it succeeds. What Redis
 // has said, it says again.

@@ -170,12 +170,8 @@ func (s *store) write(ctx context.Context, l *lease, pieces string, i int, bytes
 // makeCurrent puts the snapshot next in use and returns the pieces of old, or does nothing
 // and returns those that are in use in their place.
 func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next snapshot, old string, rebuilt bool) (inUse string, err error) {
-	ofRebuild := 0
-	if rebuilt {
-		ofRebuild = 1
-	}
 	reply, err := s.eval(ctx, switchScript, []string{s.names.Record(), s.names.Log(), l.name, s.names.Pieces(next.pieces), s.names.Pieces(old)},
-		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, ofRebuild, life.Milliseconds(),
+		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, rebuilt, life.Milliseconds(),
 		s.o.logRetention().Milliseconds(), s.names.Channel(), s.self, next.at.hash).List()
 	if err != nil {
 		return "", err

@@ -2,7 +2,7 @@
 -- KEYS  1 record, 2 log
 -- ARGV  1 header, 2 hashes of the ids (16 bytes each), 3 how long the log of a filter
 --       without a snapshot keeps an entry in ms, 4 how many entries may follow a snapshot,
---       5 channel, 6 message
+--       5 channel, 6 message, 7 how many entries the log keeps where none is old enough to go
 -- Gives {"ok", newest entry}, or {"lost"} if the record is gone or another one is there.
 -- Run twice, it logs the ids twice, which does no harm. If so many entries follow the
 -- snapshot that nobody seems to write a new one, it gives the snapshot up: every process
@@ -24,7 +24,7 @@ end
 last = last .. whole(n)
 redis.call('HSET', KEYS[1], 'last', last)
 if record[3] == '' and ms - clock > tonumber(ARGV[3]) then -- the clock was put back: no entry would ever be old
-  redis.call('XTRIM', KEYS[2], 'MAXLEN', 131072)
+  redis.call('XTRIM', KEYS[2], 'MAXLEN', ARGV[7])
 elseif record[3] == '' then
   shorten(KEYS[2], clock - ARGV[3])
 elseif n - at > tonumber(ARGV[4]) then
