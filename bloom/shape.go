@@ -32,17 +32,9 @@ const (
 // ones pass. The positions of an id are as many as in the filter of bits-and-blooms. At 1 %
 // it takes 4 % more memory than that, since some blocks hold more ids than others.
 func newShape(capacity uint64, rate float64, seed uint64) shape {
-	bits, hashes := bloom.EstimateParameters(uint(min(capacity, 1<<40)), rate)
-	few := float64(bits) / float64(min(capacity, 1<<40)) / blockBits * float64(capacity) // blocks; so many are never enough
-	low, high := few, 8*few
-	for range 40 {
-		if middle := (low + high) / 2; passing(float64(capacity)/middle, int(hashes)) > rate {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-	return shape{capacity, uint64(math.Ceil(min(high, math.MaxInt64))), int(hashes), seed}
+	_, hashes := bloom.EstimateParameters(uint(min(capacity, 1<<40)), rate)
+	blocks := math.Ceil(float64(capacity) / loadFor(rate, int(hashes)))
+	return shape{capacity, uint64(min(blocks, math.MaxInt64)), int(hashes), seed}
 }
 
 // newSeed makes the seed of a shape.
@@ -75,6 +67,19 @@ func passing(load float64, hashes int) float64 {
 	return min(share, 1)
 }
 
+// loadFor is the highest load at which at most rate of the absent ids pass.
+func loadFor(rate float64, hashes int) float64 {
+	low, high := 0.0, blockBits*20.0
+	for range 50 {
+		if middle := (low + high) / 2; passing(middle, hashes) > rate {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return low
+}
+
 // fill is the share of the positions that are set where a block holds load ids on average, and
 // load is its inverse.
 func fill(load float64, hashes int) float64 { return -math.Expm1(-load * setByOne(hashes)) }
@@ -88,15 +93,7 @@ func (s shape) limit(most float64) uint64 {
 	if most < 0 || most >= 1 {
 		return s.positions()
 	}
-	low, high := 0.0, blockBits*20.0
-	for range 50 {
-		if middle := (low + high) / 2; passing(middle, s.hashes) > most {
-			high = middle
-		} else {
-			low = middle
-		}
-	}
-	return uint64(fill(low, s.hashes) * float64(s.positions()))
+	return uint64(fill(loadFor(most, s.hashes), s.hashes) * float64(s.positions()))
 }
 
 // The bytes of a shape, integers little-endian:
