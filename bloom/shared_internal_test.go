@@ -345,7 +345,7 @@ func FuzzReplies(f *testing.F) {
 				t.Errorf("%q is understood as %+v", full[:n], got)
 			}
 		}
-		for _, reply := range [][]any{{entry, number, kind}, {number, entry, kind}, {entry}, {nil, number, kind}, {[]any{}, nil, nil}} {
+		for _, reply := range [][]any{{entry, number, kind, hashes}, {number, entry, kind, hashes}, {entry}, {nil, number, kind, hashes}, {[]any{}, nil, nil, nil}} {
 			if at, age, _, err := parseLogStart(reply); err == nil && (at.String() != entry || age < 0 && number < 1<<40) {
 				t.Errorf("%q is understood as %v, %v", reply, at, age)
 			}

@@ -183,16 +183,18 @@ func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err 
 }
 
 func parseLogStart(reply []any) (at entryID, age time.Duration, field string, err error) {
-	if len(reply) != 3 {
+	if len(reply) != 4 {
 		return entryID{}, 0, "", errGap
 	}
 	text, ok1 := reply[0].(string)
 	ms, ok2 := reply[1].(int64)
 	field, ok3 := reply[2].(string)
-	if !ok1 || !ok2 || !ok3 || ms < 0 {
+	holds, ok4 := reply[3].(string)
+	if !ok1 || !ok2 || !ok3 || !ok4 || ms < 0 {
 		return entryID{}, 0, "", errReply(reply)
 	}
 	at, err = decodeEntryID(text)
+	at.hash = holds
 	return at, time.Duration(ms) * time.Millisecond, field, err
 }
 

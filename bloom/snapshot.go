@@ -152,7 +152,7 @@ func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 	if err != nil {
 		return s.unloadable(ctx, rec, snap, err)
 	}
-	if inUse.shape != snap.shape {
+	if inUse.pieces != snap.pieces { // or a failover has lost snap, and its entry of the log may be another one
 		return errOvertaken
 	}
 	failpoint.At("install")

@@ -549,6 +549,67 @@ func TestAnotherEntryOfTheSameIDIsNoticed(t *testing.T) {
 	})
 }
 
+// A process reads the record of a snapshot, and then a failover loses that snapshot and the entries
+// before it. Others add, and the last of theirs gets the ID of the entry up to which it goes. A load
+// that goes by the ID denies the one before.
+func TestASnapshotThatAFailoverLostIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	f, s := unstarted(t, redistest.Start(t))
+	if err := f.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
+		t.Fatal(err)
+	}
+	rec, _ := s.state(t)
+	var lost snapshot
+	lose(t, s, func() {
+		if err := f.Add(t.Context(), "a", "b"); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.update(t.Context(), rec); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.compactWith(t, rec, s.store.names.Compact()); err != nil {
+			t.Fatal(err)
+		}
+		_, lost = s.state(t)
+	})
+	p, hashes := s.rdb.TxPipeline(), encodeHashes(rec.key.appendSums(nil, []string{"y", "z"}))
+	for i, id := range []entryID{{ms: lost.at.ms, number: lost.at.number - 1}, lost.at} {
+		p.XAdd(t.Context(), &redis.XAddArgs{Stream: s.store.names.Log(), ID: id.String(), Values: []any{"h", hashes[i*hashLen : (i+1)*hashLen]}})
+	}
+	p.HSet(t.Context(), s.store.names.Record(), "last", lost.at.String())
+	if _, err := p.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.load(t.Context(), rec, lost); !errors.Is(err, errOvertaken) || denied(f, []string{"y", "z"}) == 0 {
+		t.Errorf("%v; of y and z %d are denied", err, denied(f, []string{"y", "z"}))
+	}
+}
+
+// The newest entry of a log is known by what it holds, to those too who have not read it.
+func TestWhatTheNewestEntryHoldsIsKnown(t *testing.T) {
+	t.Parallel()
+	_, st, rec, begun := testStore(t)
+	if begun.hash != "" {
+		t.Errorf("the first entry holds %q", begun.hash)
+	}
+	added := []hash{{1, 2}}
+	if _, err := st.add(t.Context(), rec, added, 1e9); err != nil {
+		t.Fatal(err)
+	}
+	if _, last, err := st.ensure(t.Context(), false); err != nil || last.hash != string(encodeHashes(added)) {
+		t.Errorf("the newest entry holds %q, %v", last.hash, err)
+	}
+	r := &sharedRebuild{filter: &shared{store: st, o: Options{Capacity: 10, FalsePositiveRate: 0.1, MaxTransaction: time.Hour}}, record: rec}
+	r.filter.ownShape = newShape(10, 0.1, 0)
+	if _, err := r.begin(t.Context()); err != nil || r.at.String() != begun.String() || r.at.hash != "" {
+		t.Errorf("a Rebuild begins at %+v, %v", r.at, err)
+	}
+	r.filter.o.MaxTransaction = -1
+	if _, err := r.begin(t.Context()); err != nil || r.at.hash != string(encodeHashes(added)) {
+		t.Errorf("a Rebuild begins at %+v, %v", r.at, err)
+	}
+}
+
 // A MaxTransaction of longer than the clock has run is one for ever.
 func TestARowMayTakeForEverToCommit(t *testing.T) {
 	t.Parallel()

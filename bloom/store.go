@@ -131,7 +131,7 @@ func (s *store) ensure(ctx context.Context, complete bool) (*record, entryID, er
 		if err != nil {
 			return nil, entryID{}, err
 		}
-		stored, texts, err := parseReply(reply, 1, 1)
+		stored, texts, err := parseReply(reply, 2, 2)
 		if err != nil {
 			return nil, entryID{}, err
 		}
@@ -139,6 +139,7 @@ func (s *store) ensure(ctx context.Context, complete bool) (*record, entryID, er
 		if err != nil {
 			return nil, entryID{}, err
 		}
+		last.hash = texts[1]
 		h, err := decodeHeader(stored)
 		if errors.Is(err, errHeader) && corrupt != stored {
 			corrupt = stored
