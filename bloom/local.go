@@ -63,9 +63,9 @@ type local struct {
 	next    atomic.Pointer[table]     // the one that a Rebuild fills; nil: none
 	settled atomic.Pointer[time.Time] // before this time Removes do nothing; set before current
 
-	mu      sync.Mutex // guards the fields below, and the switch against Close
-	flight  *flight    // the Rebuild that runs; nil: none
-	rebuilt time.Time  // when the last Rebuild succeeded; zero: none has
+	turn    chan struct{} // full while a Rebuild runs, which alone uses rebuilt
+	rebuilt time.Time     // when the last Rebuild succeeded; zero: none has
+	mu      sync.Mutex    // guards the switch against Close
 }
 
 // counts are the calls that a filter has seen.
@@ -86,7 +86,7 @@ func New(o Options) (*Filter, error) {
 }
 
 func newLocal(o Options, k key) *local {
-	l := &local{o: o, key: k, recent: recent[hash]{span: o.MaxTransaction, room: maxBatch, clock: time.Now}}
+	l := &local{o: o, key: k, turn: make(chan struct{}, 1), recent: recent[hash]{span: o.MaxTransaction, room: maxBatch, clock: time.Now}}
 	l.life, l.end = context.WithCancelCause(context.Background())
 	l.settled.Store(&time.Time{})
 	l.current.Store(l.newTable())
@@ -189,7 +189,7 @@ func (l *local) stats() Stats {
 	s := l.counts.stats(l.o)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Rebuilding = l.flight != nil
+	s.Rebuilding = len(l.turn) > 0
 	t := l.current.Load()
 	if t == nil {
 		return s
@@ -202,67 +202,25 @@ func (l *local) stats() Stats {
 	return s
 }
 
-// A flight is one Rebuild. Calls that join it wait for its end.
-type flight struct {
-	done chan struct{} // closed at the end
-	err  error         // of the Rebuild; written before done is closed, read after
-}
-
-// rebuildIfOlder is rebuild unless one has ended less than age ago.
+// rebuildIfOlder runs a Rebuild after the one that runs, unless that succeeds, or one has ended
+// less than age ago.
 func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
-	l.mu.Lock()
-	fresh := !l.rebuilt.IsZero() && time.Since(l.rebuilt) < age
-	l.mu.Unlock()
-	if fresh {
-		return false, nil
-	}
-	err = l.rebuild(ctx, func(yield func(string, error) bool) {
-		ran = true
-		ids(yield)
-	})
-	return ran && err == nil, err
-}
-
-func (l *local) rebuild(ctx context.Context, ids iter.Seq2[string, error]) error {
 	ctx, cancel := untilClosed(ctx, l.life)
 	defer cancel()
-	for {
-		f, joined := l.join()
-		if !joined {
-			f.err = <-contain.Go(func() error { return l.run(ctx, ids) })
-			l.finish(f)
-			return f.err
-		}
-		select {
-		case <-f.done:
-			if f.err == nil {
-				return nil
-			}
-		case <-ctx.Done():
-			return ended(ctx)
-		}
+	before := l.counts.rebuilds.Load()
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
 	}
-}
-
-// join returns the flight that runs, or a new one that the caller has to run and
-// finish.
-func (l *local) join() (f *flight, joined bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.flight != nil {
-		return l.flight, true
+	switch {
+	case ctx.Err() != nil:
+		return false, ended(ctx)
+	case l.counts.rebuilds.Load() > before, !l.rebuilt.IsZero() && time.Since(l.rebuilt) < age:
+		return false, nil
 	}
-	l.flight = &flight{done: make(chan struct{})}
-	return l.flight, false
-}
-
-// finish ends a flight. A next table that did not become current goes with it.
-func (l *local) finish(f *flight) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.next.Store(nil)
-	l.flight = nil
-	close(f.done)
+	err = <-contain.Go(func() error { return l.run(ctx, ids) })
+	return err == nil, err
 }
 
 // run makes the next table, into which Adds go from then on, takes over what was added within
@@ -273,6 +231,7 @@ func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 		return ErrClosed
 	}
 	l.next.Store(next)
+	defer l.next.Store(nil)
 	kept, wait := l.recent.take()
 	for _, h := range kept {
 		if current.contains(h) { // else it was removed since, or its Add will find next
