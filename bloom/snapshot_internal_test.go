@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -361,6 +362,40 @@ func TestTheResultOfAnOwnRebuildIsNotLoaded(t *testing.T) {
 		t.Errorf("%v, a load has begun: %v", err, u.job != nil)
 	}
 	s.running.Wait()
+}
+
+// afterTail runs once, when the reply to a read of the log has come and nobody has looked at it.
+type afterTail struct {
+	redistest.EachCommand
+	ran atomic.Bool
+	fn  func()
+}
+
+func (h *afterTail) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); err == nil && len(args) > 1 && args[1] == tailScript.Hash() && !h.ran.Swap(true) {
+			h.fn()
+		}
+		return err
+	}
+}
+
+// The updater has read that there is no snapshot. Before it looks at the reply, a Rebuild of its
+// process puts one in use and lets its table answer, which knows more than that reply.
+func TestAnOlderReadDoesNotEndTheResultOfARebuild(t *testing.T) {
+	t.Parallel()
+	f, s := unstarted(t, redistest.Start(t))
+	s.o.MaxTransaction = -1
+	rec, _ := s.state(t)
+	s.rdb.AddHook(&afterTail{EachCommand: func(redis.Cmder) {}, fn: func() {
+		if err := f.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
+			t.Error(err)
+		}
+	}})
+	if _, _, err := s.update(t.Context(), rec); err != nil || f.Stats().Abstaining {
+		t.Errorf("%v, %+v", err, f.Stats())
+	}
 }
 
 // A Rebuild decides how large the filter is, in all processes. Here the large one is opened

@@ -134,9 +134,10 @@ func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, er
 	switch {
 	case s.record != rec:
 		return snap, at, errLost
+	case c == nil || c != s.answering.Load(): // another one answers since, and has not got all of the read
 	case snap.shape == "":
 		s.abstain()
-	case c != nil && c == s.answering.Load(): // else it was replaced, and has not got all of the read
+	default:
 		c.until.Store(begun + int64(s.o.MaxLag))
 	}
 	return snap, at, nil
