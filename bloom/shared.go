@@ -51,18 +51,19 @@ type shared struct {
 	counts counts
 	loads  atomic.Uint64
 
+	rebuilding atomic.Int64 // Rebuilds that run in this process
+
 	// mu guards the fields below. Nobody holds it during a call to Redis.
-	mu         sync.Mutex
-	record     *record         // nil: not known
-	at         entryID         // the newest entry of the log that this process has read
-	own        map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
-	newest     uint64          // the greatest number of an entry that was in own
-	snapshot   snapshot        // in use, as of at
-	fed        []*table        // what adds go into: the table that answers and those being made
-	changed    chan struct{}   // closed when another copy begins to answer
-	lost       bool            // Redis has lost something: what was added lately is to be added again
-	owed       []string        // ids that the updater has to add
-	rebuilding int             // Rebuilds that run in this process
+	mu       sync.Mutex
+	record   *record         // nil: not known
+	at       entryID         // the newest entry of the log that this process has read
+	own      map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
+	newest   uint64          // the greatest number of an entry that was in own
+	snapshot snapshot        // in use, as of at
+	fed      []*table        // what adds go into: the table that answers and those being made
+	changed  chan struct{}   // closed when another copy begins to answer
+	lost     bool            // Redis has lost something: what was added lately is to be added again
+	owed     []string        // ids that the updater has to add
 }
 
 // Open makes a Filter that is one filter in all processes that Open the same Name in
@@ -245,7 +246,7 @@ func (s *shared) stats() Stats {
 	stats.Loads = s.loads.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats.Rebuilding = s.rebuilding > 0
+	stats.Rebuilding = s.rebuilding.Load() > 0
 	c := s.answering.Load()
 	if c == nil {
 		stats.NeedsRebuild = s.needsRebuild()

@@ -43,8 +43,8 @@ const (
 func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
 	ctx, cancel := untilClosed(ctx, s.life)
 	defer cancel()
-	s.countRebuilding(+1)
-	defer s.countRebuilding(-1)
+	s.rebuilding.Add(1)
+	defer s.rebuilding.Add(-1)
 	shape, ran, err := s.rebuildOrWait(ctx, age, ids)
 	if err == nil {
 		s.awaitCopy(ctx, shape)
@@ -57,12 +57,6 @@ func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter
 		return false, scan.cause
 	}
 	return false, unavailable(ctx, "Rebuild", err)
-}
-
-func (s *shared) countRebuilding(by int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rebuilding += by
 }
 
 // rebuildOrWait returns the shape of the result, and whether it is this call's.
