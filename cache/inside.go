@@ -4,23 +4,17 @@ import (
 	"context"
 	"time"
 
-	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache/internal/inside"
 )
 
 // Name returns [Options.Name].
 func (c *Cache[K, V]) Name() string { return c.o.Name }
 
-// Breaker returns [Options.Breaker], or the breaker that the cache has made for itself,
-// whose name is that of the cache.
-func (c *Cache[K, V]) Breaker() *breaker.Breaker { return c.o.Breaker }
-
-// Filter returns [Options.Filter], nil if there is none.
-func (c *Cache[K, V]) Filter() Filter { return c.o.Filter }
-
-// Inside is for the packages of this module that show, administer and audit caches.
+// Inside is for the packages of this module that show, export, administer and
+// audit caches.
 func (c *Cache[K, V]) Inside() inside.Cache {
 	return inside.Cache{
+		Breaker: c.o.Breaker, Filter: c.o.Filter,
 		Inspect: c.inspect, TopKeys: c.topKeys,
 		Invalidate: c.byTexts(c.invalidate), Expire: c.byTexts(c.expire), Refresh: c.refreshTexts,
 		Audit: c.audited(),

@@ -33,6 +33,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/cache/internal/metrics"
 	"github.com/levee-go/levee/lock"
 )
@@ -44,8 +45,7 @@ const scope = "github.com/levee-go/levee/cache/cacheotel"
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
-	Breaker() *breaker.Breaker
-	Filter() cache.Filter
+	Inside() inside.Cache
 }
 
 // Register has the statistics of caches collected, with their breakers and filters: those of

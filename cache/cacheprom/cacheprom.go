@@ -25,6 +25,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/cache/internal/metrics"
 	"github.com/levee-go/levee/lock"
 )
@@ -44,8 +45,7 @@ var Alerts string
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
-	Breaker() *breaker.Breaker
-	Filter() cache.Filter
+	Inside() inside.Cache
 }
 
 // Register has caches scraped, with their breakers and filters. The metrics of a cache begin

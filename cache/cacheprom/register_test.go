@@ -19,6 +19,7 @@ import (
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 )
@@ -31,10 +32,9 @@ type statistics struct {
 	filter cache.Filter
 }
 
-func (s *statistics) Name() string              { return s.name }
-func (s *statistics) Stats() cache.Stats        { return s.stats }
-func (s *statistics) Breaker() *breaker.Breaker { return s.own }
-func (s *statistics) Filter() cache.Filter      { return s.filter }
+func (s *statistics) Name() string         { return s.name }
+func (s *statistics) Stats() cache.Stats   { return s.stats }
+func (s *statistics) Inside() inside.Cache { return inside.Cache{Breaker: s.own, Filter: s.filter} }
 
 // everything is a scrape with all metrics in it.
 func everything(t *testing.T) map[string]*dto.MetricFamily {

@@ -1,4 +1,4 @@
-// Package inside is what the packages that show, administer and audit a cache need of it,
+// Package inside is what the packages that show, export, administer and audit a cache need of it,
 // and nobody else.
 package inside
 
@@ -6,10 +6,15 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/levee-go/levee/breaker"
 )
 
 // A Cache is one of whatever types, whose keys are named by their texts.
 type Cache struct {
+	Breaker *breaker.Breaker // Options.Breaker, or the cache's own, whose name is that of the cache
+	Filter  any              // Options.Filter; nil: none
+
 	Inspect func(ctx context.Context, id string) (Inspection, error) // see cachedebug.Inspect
 	TopKeys func(n int) []HotKey                                     // see cachedebug.TopKeys
 

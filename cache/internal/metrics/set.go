@@ -9,6 +9,7 @@ import (
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -16,8 +17,7 @@ import (
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
-	Breaker() *breaker.Breaker
-	Filter() cache.Filter
+	Inside() inside.Cache
 }
 
 // A Set is what an exporter shows: caches with their breakers and filters, each once, and
@@ -154,7 +154,7 @@ func (s *Set) read() readings {
 func partsOf(c Cache, s *cache.Stats) (parts Part) {
 	for part, has := range map[Part]bool{
 		Redis:  !s.Rebuild.InProcess,
-		Filter: c.Filter() != nil,
+		Filter: c.Inside().Filter != nil,
 		Feed:   s.Follow != feed.Stats{},
 		Audit:  s.Audit.Compared+s.Audit.Failed > 0,
 		Local:  s.LocalTier.Filled+s.LocalTier.Refused+s.LocalTier.Flushes > 0,
@@ -174,7 +174,7 @@ func (s *Set) namedBreakers() map[*breaker.Breaker]string {
 		all[b] = b.Name()
 	}
 	for _, m := range s.members {
-		if b := m.Breaker(); b != nil {
+		if b := m.Inside().Breaker; b != nil {
 			name(all, b, b.Name(), m)
 		}
 	}
@@ -188,7 +188,7 @@ func (s *Set) namedFilters() map[*bloom.Filter]string {
 		all[f] = f.Name()
 	}
 	for _, m := range s.members {
-		if f, _ := m.Filter().(*bloom.Filter); f != nil {
+		if f, _ := m.Inside().Filter.(*bloom.Filter); f != nil {
 			name(all, f, f.Name(), m)
 		}
 	}
