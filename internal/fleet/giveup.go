@@ -47,7 +47,7 @@ func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
 		return
 	}
 	s.aborts.begin(func() {
-		if s.conn.WaitUp(s.closing, s.key(leases[0].ID), s.lease) {
+		if s.outageOf(leases[0].ID).WaitUp(s.closing, s.lease) {
 			s.abort(context.WithoutCancel(ctx), leases)
 		}
 	})

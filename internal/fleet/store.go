@@ -74,11 +74,15 @@ func (s *store) barred(id string) error {
 }
 
 // down reports whether Redis, or in a cluster the node that has id, is not asked.
-func (s *store) down(id string) bool {
+func (s *store) down(id string) bool { return s.outageOf(id).Down() }
+
+// outageOf returns the Outage of the node that has id. Each hit asks, so the key is made only
+// for a cluster.
+func (s *store) outageOf(id string) *redisconn.Outage {
 	if o := s.conn.Outage(); o != nil {
-		return o.Down()
+		return o
 	}
-	return s.conn.Down(s.key(id))
+	return s.conn.OutageOf(s.key(id))
 }
 
 // nodeOf returns the Outage of the node that has a target.
@@ -86,7 +90,7 @@ func (s *store) nodeOf(t target) *redisconn.Outage {
 	if t.clear {
 		return s.conn.OutageOf(s.names.Clears())
 	}
-	return s.conn.OutageOf(s.key(t.id))
+	return s.outageOf(t.id)
 }
 
 func (s *store) key(id string) string { return s.names.Value(s.space.Schema, id) }

@@ -122,15 +122,6 @@ func (c *Conn) Clustered() bool { return c.lanes.cluster != nil }
 // Timeout returns how long an operation may take.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// Down reports whether key is not asked for at present.
-func (c *Conn) Down(key string) bool { return c.lanes.of(key).outage.Down() }
-
-// WaitUp waits until key may be asked for again, for at most patience or until ctx ends,
-// and reports whether it may.
-func (c *Conn) WaitUp(ctx context.Context, key string, patience time.Duration) bool {
-	return c.lanes.of(key).outage.WaitUp(ctx, patience)
-}
-
 // Outage returns the Outage of a Redis of one node, nil for a cluster.
 func (c *Conn) Outage() *Outage {
 	if c.lanes.cluster != nil {

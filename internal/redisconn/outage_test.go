@@ -349,7 +349,7 @@ func TestAConnOfNewKnowsNoOutage(t *testing.T) {
 		for range 10 {
 			_ = read(t.Context(), c, "k")
 		}
-		if n, now := c.Outages(); n != 0 || now || c.Down("k") || !c.WaitUp(t.Context(), "k", 0) {
+		if n, now := c.Outages(); n != 0 || now || c.OutageOf("k").Down() || !c.OutageOf("k").WaitUp(t.Context(), 0) {
 			t.Error("a Conn without an Outage has one")
 		}
 		heal()
@@ -409,8 +409,8 @@ func TestAServerThatRefusesConnectionsIsKnownToBeDownAtOnce(t *testing.T) {
 			all.Go(func() { _ = read(t.Context(), c, "k") })
 		}
 		all.Wait()
-		if took := time.Since(began); !c.Down("k") || took > 2*opTimeout {
-			t.Errorf("down is %v after %v", c.Down("k"), took)
+		if took := time.Since(began); !c.OutageOf("k").Down() || took > 2*opTimeout {
+			t.Errorf("down is %v after %v", c.OutageOf("k").Down(), took)
 		}
 		_ = rdb.Close()
 		time.Sleep(time.Minute) // what go-redis dials behind its callers' backs

@@ -96,12 +96,12 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 		})}
 	}
 	replies := make([]Reply, len(calls))
-	left := make([]int, len(calls)) // the calls to make, and then those to make again
-	for i := range left {
-		left[i] = i
+	due := make([]int, len(calls)) // the calls to make, and then those to make again
+	for i := range due {
+		due[i] = i
 	}
 	for _, attempt := range attempts {
-		asked, cmds, ops := left, make([]*redis.Cmd, len(left)), make([]op, len(left)) // late may be called after left has changed
+		asked, cmds, ops := due, make([]*redis.Cmd, len(due)), make([]op, len(due)) // late may be called after due has changed
 		for n, i := range asked {
 			cmds[n] = attempt(script, ctx, calls[i])
 			ops[n] = op{key: calls[i].Keys[0], cmd: cmds[n], ride: late != nil}
@@ -111,7 +111,7 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 				late(asked[n], replyOf(cmds[n]))
 			}
 		})
-		left = nil
+		due = nil
 		for n, i := range asked {
 			if errs[n] != nil { // its command must not be looked at any more
 				replies[i] = Reply{err: errs[n]}
@@ -119,10 +119,10 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 			}
 			replies[i] = replyOf(cmds[n])
 			if unrun(cmds[n]) {
-				left = append(left, i)
+				due = append(due, i)
 			}
 		}
-		if len(left) == 0 {
+		if len(due) == 0 {
 			break
 		}
 	}
