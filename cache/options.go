@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,37 +167,24 @@ func (o Options) withDefaults() (Options, error) {
 	case math.IsNaN(o.EarlyRefresh) || math.IsInf(o.EarlyRefresh, 1):
 		return o, fmt.Errorf("cache: EarlyRefresh must be a number, got %v", o.EarlyRefresh)
 	}
-	if o.Jitter == 0 {
-		o.Jitter = 0.1
-	}
-	o.Jitter = max(o.Jitter, 0)
-	if o.StaleWhileRevalidate == 0 {
-		o.StaleWhileRevalidate = 30 * time.Second
-	}
-	if o.StaleIfError == 0 {
-		o.StaleIfError = time.Hour
-	}
-	if o.EarlyRefresh == 0 {
-		o.EarlyRefresh = 1
-	}
+	o.Jitter = max(cmp.Or(o.Jitter, 0.1), 0)
+	o.StaleWhileRevalidate = cmp.Or(o.StaleWhileRevalidate, 30*time.Second)
+	o.StaleIfError = cmp.Or(o.StaleIfError, time.Hour)
+	o.EarlyRefresh = cmp.Or(o.EarlyRefresh, 1)
 	err := errors.Join(
-		orDefault("TTL", &o.TTL, 10*time.Minute, time.Millisecond),
-		orDefault("NullTTL", &o.NullTTL, 30*time.Second, time.Millisecond),
-		orDefault("RedisTimeout", &o.RedisTimeout, 250*time.Millisecond, time.Millisecond),
-		orDefault("ReplicaLag", &o.ReplicaLag, 0, time.Millisecond),
-		orDefault("SoftTimeout", &o.SoftTimeout, 0, time.Millisecond),
-		orDefault("MaxKey", &o.MaxKey, 512, 1),
-		orDefault("MaxValue", &o.MaxValue, 1<<20, 1),
+		fleet.OrDefault("TTL", &o.TTL, 10*time.Minute, time.Millisecond),
+		fleet.OrDefault("NullTTL", &o.NullTTL, 30*time.Second, time.Millisecond),
+		fleet.OrDefault("RedisTimeout", &o.RedisTimeout, 250*time.Millisecond, time.Millisecond),
+		fleet.OrDefault("ReplicaLag", &o.ReplicaLag, 0, time.Millisecond),
+		fleet.OrDefault("SoftTimeout", &o.SoftTimeout, 0, time.Millisecond),
+		fleet.OrDefault("MaxKey", &o.MaxKey, 512, 1),
+		fleet.OrDefault("MaxValue", &o.MaxValue, 1<<20, 1),
 	)
 	if err != nil {
-		return o, err
+		return o, fmt.Errorf("cache: %w", err)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Refreshes == 0 {
-		o.Refreshes = 16
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Refreshes = cmp.Or(o.Refreshes, 16)
 	return o.withBreaker()
 }
 
@@ -253,15 +241,3 @@ func (o Options) loadTimeout() time.Duration {
 
 // guard is Breaker with the calls that only the cache makes.
 func (o Options) guard() *guard.Breaker { return (*guard.Breaker)(o.Breaker) }
-
-// orDefault sets a field that is 0 to its default, and reports one below least.
-func orDefault[T int | time.Duration](name string, field *T, zero, least T) error {
-	if *field == 0 {
-		*field = zero
-		return nil
-	}
-	if *field < least {
-		return fmt.Errorf("cache: %s must be at least %v, got %v", name, least, *field)
-	}
-	return nil
-}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,18 +36,16 @@ func (o Options) WithDefaults() (Options, error) {
 	if o.WaitReplicas < 0 {
 		return o, fmt.Errorf("WaitReplicas must not be negative, got %d", o.WaitReplicas)
 	}
-	if o.ErrorHold == 0 {
-		o.ErrorHold = 250 * time.Millisecond
-	}
+	o.ErrorHold = cmp.Or(o.ErrorHold, 250*time.Millisecond)
 	err := errors.Join(
-		orDefault("Lease", &o.Lease, 3*time.Second, 100*time.Millisecond),
-		orDefault("LoadTimeout", &o.LoadTimeout, 5*time.Second, 1),
-		orDefault("Hold", &o.Hold, 30*time.Second, time.Millisecond), // Redis counts milliseconds, and a hold of none would be a key without an end
+		OrDefault("Lease", &o.Lease, 3*time.Second, 100*time.Millisecond),
+		OrDefault("LoadTimeout", &o.LoadTimeout, 5*time.Second, 1),
+		OrDefault("Hold", &o.Hold, 30*time.Second, time.Millisecond), // Redis counts milliseconds, and a hold of none would be a key without an end
 	)
 	if err != nil {
 		return o, err
 	}
-	return o, orDefault("WaitBudget", &o.WaitBudget, o.LoadTimeout, 1)
+	return o, OrDefault("WaitBudget", &o.WaitBudget, o.LoadTimeout, 1)
 }
 
 func (s Keyspace) withDefaults() (Keyspace, error) {
@@ -58,20 +57,17 @@ func (s Keyspace) withDefaults() (Keyspace, error) {
 		return s, fmt.Errorf("%s must be from 0 to 2147483647, got %d", "Schema", s.Schema)
 	case s.MaxBytes < 0:
 		return s, fmt.Errorf("MaxBytes must not be negative, got %d", s.MaxBytes)
-	case s.MaxBytes == 0:
-		s.MaxBytes = 1 << 20
 	}
-	if s.Logger == nil {
-		s.Logger = slog.Default()
-	}
+	s.MaxBytes = cmp.Or(s.MaxBytes, 1<<20)
+	s.Logger = cmp.Or(s.Logger, slog.Default())
 	return s, errors.Join(
-		orDefault("RedisTimeout", &s.RedisTimeout, 250*time.Millisecond, 1),
-		orDefault("ReplicaLag", &s.ReplicaLag, 0, time.Millisecond),
+		OrDefault("RedisTimeout", &s.RedisTimeout, 250*time.Millisecond, 1),
+		OrDefault("ReplicaLag", &s.ReplicaLag, 0, time.Millisecond),
 	)
 }
 
-// orDefault sets a field that is 0 to its default, and reports one below least.
-func orDefault(name string, field *time.Duration, zero, least time.Duration) error {
+// OrDefault sets a field that is 0 to its default, and reports one below least.
+func OrDefault[T int | time.Duration](name string, field *T, zero, least T) error {
 	switch {
 	case *field == 0:
 		*field = zero

@@ -2,13 +2,13 @@ package guard
 
 import (
 	"errors"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/levee-go/levee/internal/failpoint"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // buckets is into how many parts the rolling window is cut.
@@ -42,7 +42,10 @@ type circuit struct {
 }
 
 func newCircuit(o Options, changed func(from, to State)) *circuit {
-	c := &circuit{cooldown: jitter(o.Cooldown), changed: changed, start: time.Now()}
+	// Drawn once, because gobreaker's open time is fixed: instances of a fleet that open together
+	// then try the source at different times, further apart after each failure.
+	cooldown := max(1, wait.Jitter(o.Cooldown, 0.2)) // gobreaker takes 0 for a minute
+	c := &circuit{cooldown: cooldown, changed: changed, start: time.Now()}
 	c.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
 		Interval:     o.Window,
@@ -97,11 +100,4 @@ func (c *circuit) onChange(_ string, from, to gobreaker.State) {
 		c.openUntil.Store(0)
 	}
 	c.changed(State(from), State(to))
-}
-
-// jitter is d give or take 20 %. It is drawn once for each circuit, because
-// gobreaker's open time is fixed: instances of a fleet that open together then
-// try the source at different times, further apart after each failure.
-func jitter(d time.Duration) time.Duration {
-	return max(1, time.Duration(float64(d)*(0.8+0.4*rand.Float64()))) // gobreaker takes 0 for a minute
 }

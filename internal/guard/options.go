@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -39,27 +40,25 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Cooldown < 0 || o.Cooldown > math.MaxInt64/4 {
 		return o, fmt.Errorf("breaker: Cooldown must not be negative or over 73 years, got %v", o.Cooldown)
 	}
-	setDefault(&o.FailureRatio, 0.5)
-	setDefault(&o.MinRequests, 20)
-	setDefault(&o.Cooldown, 5*time.Second)
-	setDefault(&o.MaxConcurrent, 64)
+	o.FailureRatio = cmp.Or(o.FailureRatio, 0.5)
+	o.MinRequests = cmp.Or(o.MinRequests, 20)
+	o.Cooldown = cmp.Or(o.Cooldown, 5*time.Second)
+	o.MaxConcurrent = cmp.Or(o.MaxConcurrent, 64)
 	if o.MinConcurrent < 0 || o.MinConcurrent > 0 && o.MinConcurrent > o.MaxConcurrent {
 		return o, fmt.Errorf("breaker: MinConcurrent must not be negative or over MaxConcurrent, got %d and %d", o.MinConcurrent, o.MaxConcurrent)
 	}
-	setDefault(&o.MaxDegraded, 16)
-	setDefault(&o.MaxBackground, max(1, half(o.MaxConcurrent)))
-	setDefault(&o.MaxQueue, 10_000)
-	setDefault(&o.Timeout, 5*time.Second)
+	o.MaxDegraded = cmp.Or(o.MaxDegraded, 16)
+	o.MaxBackground = cmp.Or(o.MaxBackground, max(1, half(o.MaxConcurrent)))
+	o.MaxQueue = cmp.Or(o.MaxQueue, 10_000)
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	if o.Timeout > math.MaxInt64/4 || o.QueueTimeout > math.MaxInt64/4 {
 		return o, fmt.Errorf("breaker: Timeout and QueueTimeout must be under 73 years; negative turns them off, got %v and %v", o.Timeout, o.QueueTimeout)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.QueueTimeout == 0 && o.Timeout < 0 {
 		o.QueueTimeout = math.MaxInt64 / 4
 	}
-	setDefault(&o.QueueTimeout, o.Timeout)
+	o.QueueTimeout = cmp.Or(o.QueueTimeout, o.Timeout)
 	return o.withWindow()
 }
 
@@ -69,13 +68,6 @@ func half(limit int) int {
 		return 16
 	}
 	return limit / 2
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // withWindow sets or checks Window. gobreaker counts a call in the tenth of the

@@ -1,6 +1,9 @@
 package tier
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 // A Budget is memory that several caches share: name it in the Options of each. What is
 // wanted more, of whichever cache, stays. It also saves the tables and goroutines that
@@ -26,8 +29,8 @@ func (b *Budget) join() (values, nulls *store) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.caches++; b.caches == 1 {
-		b.values = newStore(orDefault(b.MaxBytes, defaultBytes))
-		if n := orDefault(b.MaxNullBytes, defaultNullBytes); n > 0 {
+		b.values = newStore(cmp.Or(b.MaxBytes, defaultBytes))
+		if n := cmp.Or(b.MaxNullBytes, defaultNullBytes); n > 0 {
 			b.nulls = newStore(n)
 		}
 	}

@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -35,8 +36,8 @@ const (
 
 // withDefaults fills in the defaults and reports the first field that is wrong.
 func (o Options) withDefaults() (Options, error) {
-	o.TTL = orDefault(o.TTL, 30*time.Second)
-	o.DistrustTTL = orDefault(o.DistrustTTL, time.Second)
+	o.TTL = cmp.Or(o.TTL, 30*time.Second)
+	o.DistrustTTL = cmp.Or(o.DistrustTTL, time.Second)
 	switch {
 	case o.Budget != nil && (o.MaxBytes > 0 || o.MaxNullBytes > 0):
 		return o, errors.New("localcache: with a Budget, MaxBytes and MaxNullBytes must be 0 or negative")
@@ -63,11 +64,4 @@ func checkBytes(field string, n int64) error {
 		return fmt.Errorf("localcache: %s must be %v to %v, got %v", field, minBytes, maxBytes, n)
 	}
 	return nil
-}
-
-func orDefault[T int64 | time.Duration](field, zero T) T {
-	if field == 0 {
-		return zero
-	}
-	return field
 }
