@@ -39,6 +39,10 @@ type Filter interface {
 	MayContain(ctx context.Context, id string) bool
 }
 
+// Off switches a part off whose field of [Options] says that a negative value does:
+// StaleIfError: cache.Off.
+const Off = -1
+
 // Options adjusts a cache. The zero value of every field but Name works. A
 // negative value is an error where the field does not say what it means. A duration that
 // is not 0 has to be at least 1 ms.
