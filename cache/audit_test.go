@@ -50,7 +50,8 @@ func auditing(r *rig, c *probe[int64, string], o audit.Options[int64, string]) (
 }
 
 // A writer forgets one invalidation in a hundred. All of these are found, no other is
-// accused, and what is found is healed.
+// accused, and what is found is healed. The values have tags. Catches one that is told from its successor by what
+// is made anew whenever it is decoded.
 func TestAuditFindsAWriterThatForgets(t *testing.T) {
 	inCells(t, []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		const keys = 200
@@ -58,10 +59,10 @@ func TestAuditFindsAWriterThatForgets(t *testing.T) {
 		for key := range int64(keys) {
 			source.put(key, "v1")
 		}
-		c := open(r, source.source())
+		c := open(r, source.tagged())
 		writer := c
 		if r.rdb != nil {
-			writer = open(r, source.source())
+			writer = open(r, source.tagged())
 		}
 		accused, _ := auditing(r, c, audit.Options[int64, string]{Rate: 1000, Settle: 500 * time.Millisecond, Heal: true})
 		// It is told of reads only while it runs, and what the local tier has by then is not read again.

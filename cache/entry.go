@@ -9,14 +9,14 @@ import (
 
 // An entry is a value, or the knowledge that there is none, and its times.
 type entry[V any] struct {
-	value V
+	value  V
+	looked uint64 // atomic, in the local tier: how many clears of tags were known when none of them had ended it
 	life
 }
 
 // A life is what is known of an entry beside its value.
 type life struct {
 	epoch   uint64 // of the cache when the load began; in front, where a hit may look at it
-	looked  uint64 // atomic, of the local tier's copy: how many clears of tags were known when none of them had ended it
 	created int64  // when it was read from the source, Unix milliseconds
 	expires int64  // when its TTL ends, Unix milliseconds
 	cost    uint32 // what the load took, in milliseconds
@@ -118,6 +118,9 @@ func (e *life) began() time.Time { return time.UnixMilli(e.created - int64(e.cos
 func (e *life) left(now time.Time) time.Duration {
 	return min(max(time.UnixMilli(e.expires).Sub(now), 0), e.ttl())
 }
+
+// identity tells a value from a later one of its key, wherever it was read.
+func (e *life) identity() any { return [3]int64{e.created, e.expires, int64(e.epoch)} }
 
 // age is how long ago the value was read from the source, as far as the clocks
 // of the hosts agree.

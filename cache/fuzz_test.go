@@ -93,11 +93,11 @@ func FuzzRoundTrip(f *testing.F) {
 				times.more.tags = nil
 			}
 		}
-		roundTrip(t, must(newFormat[string](o, nil)), id, other, entry[string]{text, times})
-		roundTrip(t, must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{[]byte(text), times})
+		roundTrip(t, must(newFormat[string](o, nil)), id, other, entry[string]{value: text, life: times})
+		roundTrip(t, must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{value: []byte(text), life: times})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, must(newFormat[*goldenProduct](o, nil)), id, other, entry[*goldenProduct]{p, times})
+		roundTrip(t, must(newFormat[*goldenProduct](o, nil)), id, other, entry[*goldenProduct]{value: p, life: times})
 	})
 }
 

@@ -128,7 +128,7 @@ func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V]
 	if err != nil {
 		return look, named(err)
 	}
-	look.There, look.Cached, look.Stored, look.Age = true, c.own(served), served.life, served.age(time.Now())
+	look.There, look.Cached, look.Stored, look.Age = true, c.own(served), served.identity(), served.age(time.Now())
 	if look.Gone = source.null; !look.Gone {
 		look.Source = c.own(source)
 	}

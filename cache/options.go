@@ -168,6 +168,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("cache: Schema must be from 0 to 2147483647, got %d", o.Schema)
 	case !(o.Jitter < 1): // also NaN
 		return o, fmt.Errorf("cache: Jitter must be below 1, got %v", o.Jitter)
+	case o.StaleWhileRevalidate > 0 && o.StaleWhileRevalidate < time.Millisecond, o.StaleIfError > 0 && o.StaleIfError < time.Millisecond:
+		return o, fmt.Errorf("cache: StaleWhileRevalidate and StaleIfError must be at least 1ms or negative, got %v and %v", o.StaleWhileRevalidate, o.StaleIfError)
 	case math.IsNaN(o.EarlyRefresh) || math.IsInf(o.EarlyRefresh, 1):
 		return o, fmt.Errorf("cache: EarlyRefresh must be a number, got %v", o.EarlyRefresh)
 	}

@@ -38,6 +38,8 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"TTL", func(o *cache.Options) { o.TTL = -time.Hour }},
 		{"TTL", func(o *cache.Options) { o.TTL = time.Microsecond }},
 		{"NullTTL", func(o *cache.Options) { o.NullTTL = negative }},
+		{"StaleWhileRevalidate", func(o *cache.Options) { o.StaleWhileRevalidate = time.Microsecond }},
+		{"StaleIfError", func(o *cache.Options) { o.StaleIfError = time.Microsecond }},
 		{"EarlyRefresh", func(o *cache.Options) { o.EarlyRefresh = math.NaN() }},
 		{"EarlyRefresh", func(o *cache.Options) { o.EarlyRefresh = math.Inf(1) }},
 		{"RedisTimeout", func(o *cache.Options) { o.RedisTimeout = negative }},

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -242,7 +241,7 @@ func (c *Cache[K, V]) waitForLease(j *job[K, V]) {
 }
 
 // loadDegraded loads without a lease and publishes nothing: Redis does not answer, or
-// another process has had the lease for too long.
+// another process has had the lease for too long. It does not happen without Redis.
 func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) {
 	for _, j := range jobs {
 		c.endLeaseWait(j)
@@ -269,11 +268,7 @@ func (c *Cache[K, V]) loadDegraded(jobs []*job[K, V]) {
 			// A writer, or a replica that lags, may stand behind the silence. And during an
 			// outage nothing tells of an invalidation.
 			_, size, _, _ := c.format.encode(j.id, j.loaded.entry)
-			longest := time.Duration(math.MaxInt64)
-			if c.fleet.Shared() {
-				longest = maxUnconfirmed
-			}
-			j.filled = c.keep(j.mark, j.key, j.id, j.loaded.entry, size, longest, time.Now())
+			j.filled = c.keep(j.mark, j.key, j.id, j.loaded.entry, size, maxUnconfirmed, time.Now())
 		}
 		c.finishLoaded(j)
 	}

@@ -225,7 +225,7 @@ func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		Test: "^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
 		Edits: []mutant.Edit{
 			{File: "internal/fleet/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
-			{File: "cache/rebuild.go", Old: "longest = maxUnconfirmed", New: "longest = math.MaxInt64"},
+			{File: "cache/rebuild.go", Old: "size, maxUnconfirmed, time", New: "size, time.Hour, time"},
 		},
 	})
 	for _, fault := range []string{"operations read what was before a write", "operations read a row that must have ended"} {
