@@ -35,7 +35,7 @@ type job[K comparable, V any] struct {
 	looks  bool   // the caller who opened the flight has not read Redis
 	unread bool   // Redis gave no answer to the caller who opened the flight
 	seen   []byte // what stands in Redis and is no answer
-	want   *want  // of the caller who opened the flight
+	want   *want  // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
 	stands bool   // the lease was granted while seen stood there
 
 	// primary is true if a replica may not have what a writer has written, or is about to.

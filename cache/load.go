@@ -22,7 +22,7 @@ const (
 type loaded[V any] struct {
 	entry   *entry[V]
 	err     error
-	refused bool          // err is the breaker's, which gave no place
+	refused bool          // err is breaker.ErrLimited: there was no place
 	by      *load         // nil: none has begun
 	failed  bool          // err is that of the load
 	rest    time.Duration // that the source has asked for with err, 0 if it has not

@@ -31,7 +31,8 @@ var (
 	// given back.
 	ErrNotReplicated = errors.New("lock: not replicated")
 	// ErrDeadlock: the caller's context is that of a lease on the same lock: the caller
-	// would wait for itself.
+	// would wait for itself. Locks are told apart by Prefix and name here, not by their Redis:
+	// Lockers of two servers whose locks are taken within each other need a Prefix each.
 	ErrDeadlock = errors.New("lock: already held by the caller")
 	// ErrConflict: a key of the lock holds a value of another kind. It was not changed.
 	ErrConflict = errors.New("lock: key is used for something else")

@@ -256,7 +256,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 	case v.takes != tag && len(a.Tags) > 0:
 		return http.StatusBadRequest, fmt.Errorf("%s takes no tag", a.Do)
 	case len(a.Keys) > maxKeys, len(a.Tags) > maxKeys:
-		return http.StatusBadRequest, fmt.Errorf("%d, more than %d", len(r.Form[v.takes]), maxKeys)
+		return http.StatusBadRequest, fmt.Errorf("%d of %s, and at most %d are taken", len(r.Form[v.takes]), v.takes, maxKeys)
 	}
 	return 0, nil
 }

@@ -414,7 +414,7 @@ func TestKeysAreNamedByTheirText(t *testing.T) {
 		{"cache=product&do=inspect", http.StatusBadRequest, "takes a key"},
 		{"cache=product&do=drop&key=7", http.StatusBadRequest, `no "drop"`},
 		{"", http.StatusBadRequest, "nothing to do"},
-		{"cache=product&do=inspect" + strings.Repeat("&key=7", 101), http.StatusBadRequest, "101, more than 100"},
+		{"cache=product&do=inspect" + strings.Repeat("&key=7", 101), http.StatusBadRequest, "101 of key, and at most 100 are taken"},
 		{"cache=product&key=" + strings.Repeat("7", 1<<20), http.StatusBadRequest, "too large"},
 	} {
 		if a := post(t, h, of.form); a.status != of.status || !strings.Contains(a.Error, of.error) || (of.error == "") != (a.Error == "") {

@@ -84,7 +84,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
 		}
 	}
-	// On the key itself, which it leaves as it is.
+	// On the key itself, of which it changes nothing; it makes one that is missing.
 	reply, err := try(epochScript.Run, []string{s.names.Clears()}, "look", 0, 0, 0, maxLife.Milliseconds(), "", "").List()
 	if err == nil {
 		_, err = s.parseEpoch(reply)

@@ -57,7 +57,7 @@ type Group struct {
 	space   Keyspace
 	leases  leases
 	epoch   *epoch
-	redis   *store // the same, nil without Redis
+	redis   *store // leases, if they are in Redis; nil without
 	rdb     redis.UniversalClient
 	msgs    *subscription
 	log     *logonce.Log

@@ -111,8 +111,8 @@ func (s *side[R]) forget(g *Group[R], id string, h *failures) {
 	}
 }
 
-// succeeded ends the row of failures of f's id. What answers not all goes on to. The caller
-// holds Group.mu.
+// succeeded ends the row of failures of f's id. Held errors go on to be returned until their
+// time is up. The caller holds Group.mu.
 func (f *Flight[R]) succeeded() {
 	if h := f.side.held[f.ID]; h != nil {
 		h.inARow = 0

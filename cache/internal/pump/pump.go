@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/cache/feed"
 )
 
@@ -154,7 +155,7 @@ func (p *Pump[M]) put(after feed.Position) {
 			p.ready.position, p.ready.committed = after, p.open.committed
 			p.open.changes = nil
 			p.mu.Unlock()
-			signal(p.more)
+			wait.Wake(p.more)
 			return
 		}
 		p.mu.Unlock()
@@ -177,15 +178,8 @@ func (p *Pump[M]) Idle(at feed.Position, urgent bool) (told bool) {
 		return false
 	}
 	p.idle = time.Now()
-	signal(p.more)
+	wait.Wake(p.more)
 	return true
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // pass hands batches to Next when others see their transactions.
@@ -210,7 +204,7 @@ func (p *Pump[M]) pass() error {
 		b := p.ready
 		p.ready = batch[M]{}
 		p.mu.Unlock()
-		signal(p.space)
+		wait.Wake(p.space)
 		if len(b.changes) == 0 && b.position == (feed.Position{}) {
 			continue
 		}
