@@ -164,9 +164,9 @@ func Evicting(memory map[string]string, use Use) error {
 // listens at. err may not say: go-redis dials so often that the time may be up before it
 // gives out why it cannot.
 func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
-	addr := address(rdb)
-	if Answered := errors.As(err, new(redis.Error)); Answered || addr == "" || ctx.Err() != nil {
-		return err
+	addr, _, _ := strings.Cut(address(rdb), ",")
+	if _, _, none := net.SplitHostPort(addr); none != nil || Answered(err) || ctx.Err() != nil {
+		return err // none: a socket of Unix, or "FailoverClient"
 	}
 	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -178,18 +178,14 @@ func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	return err
 }
 
-// address returns where rdb connects to; "" if that is not known.
+// address returns where rdb connects to, as far as its options say.
 func address(rdb redis.UniversalClient) (addr string) {
 	_ = look(rdb, func(client redis.UniversalClient) error {
 		switch client := client.(type) {
 		case *redis.Client:
-			if o := client.Options(); o.Network == "tcp" {
-				addr = o.Addr
-			}
+			addr = client.Options().Addr
 		case *redis.ClusterClient:
-			if o := client.Options(); len(o.Addrs) > 0 {
-				addr = o.Addrs[0]
-			}
+			addr = strings.Join(client.Options().Addrs, ",")
 		}
 		return nil
 	})

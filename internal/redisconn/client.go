@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -68,17 +67,6 @@ func (c *client) get() redis.UniversalClient {
 		c.detour.keepInnermost(c.plain)
 	}
 	return c.user
-}
-
-// address returns where the client's Redis is, as far as its options say.
-func (c *client) address() string {
-	switch rdb := c.user.(type) {
-	case *redis.Client:
-		return rdb.Options().Addr
-	case *redis.ClusterClient:
-		return strings.Join(rdb.Options().Addrs, ",")
-	}
-	return ""
 }
 
 // attempts returns how often an operation is sent whose connection turns out to be closed.

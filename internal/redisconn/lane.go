@@ -93,18 +93,6 @@ func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	return t.wait(ctx, late)
 }
 
-// doOne is do for a script. A lone operation is over when it returns.
-func (l *lane) doOne(ctx context.Context, o op, cmd *redis.Cmd, late func(Reply)) error {
-	ops := []op{o}
-	if now, ok := l.enter(ctx, ops); ok {
-		return l.alone(ctx, now, ops)
-	}
-	if late == nil {
-		return l.do(ctx, ops, nil)
-	}
-	return l.do(ctx, ops, func() { late(replyOf(cmd)) })
-}
-
 // enter takes a place for ops on their caller's goroutine, if there is one and the caller
 // could wait for as long as a lone operation may take.
 func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {

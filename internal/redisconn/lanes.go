@@ -30,7 +30,7 @@ func (ls *lanes) init(c *Conn, notesOutages bool) {
 	if c, ok := c.client.user.(interface{ ReloadState(context.Context) }); ok {
 		ls.reload = c.ReloadState
 	}
-	ls.one = ls.open(c.client.address())
+	ls.one = ls.open(address(c.client.user))
 	ls.byNode = map[string]*lane{}
 }
 

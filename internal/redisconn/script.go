@@ -89,11 +89,11 @@ func (s *Script) RunWhole(ctx context.Context, rdb redis.UniversalClient, call C
 // its reply, unless it is nil.
 func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func(i int, reply Reply)) []Reply {
 	if len(calls) == 1 {
-		return []Reply{c.eval(ctx, script, op{key: calls[0].Keys[0], ride: late != nil}, calls[0], func(reply Reply) {
-			if late != nil {
-				late(0, reply)
-			}
-		})}
+		var lateOne func(Reply)
+		if late != nil {
+			lateOne = func(reply Reply) { late(0, reply) }
+		}
+		return []Reply{c.eval(ctx, script, op{key: calls[0].Keys[0], ride: late != nil}, calls[0], lateOne)}
 	}
 	replies := make([]Reply, len(calls))
 	due := make([]int, len(calls)) // the calls to make, and then those to make again
@@ -135,17 +135,19 @@ func (c *Conn) EvalOne(ctx context.Context, script *Script, call Call, late func
 	return c.eval(ctx, script, op{key: call.Keys[0]}, call, late)
 }
 
-func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late func(Reply)) Reply {
+func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late func(Reply)) (reply Reply) {
 	l := c.lanes.of(o.key)
-	var reply Reply
 	for _, attempt := range attempts {
 		cmd := attempt(script, ctx, call)
 		o.cmd = cmd
-		if err := l.doOne(ctx, o, cmd, late); err != nil {
+		var over func()
+		if late != nil {
+			over = func() { late(replyOf(cmd)) }
+		}
+		if err := l.do(ctx, []op{o}, over); err != nil {
 			return Reply{err: err}
 		}
-		reply = replyOf(cmd)
-		if !unrun(cmd) {
+		if reply = replyOf(cmd); !unrun(cmd) {
 			break
 		}
 	}

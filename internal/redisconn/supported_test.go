@@ -184,3 +184,15 @@ func TestSettingsThatHurtAreLoggedOncePerClient(t *testing.T) {
 		}
 	}
 }
+
+// Catches a Check that dials "FailoverClient", the address of a client of Sentinel in its options,
+// and reports a missing port.
+func TestCheckNamesSentinelsThatAreGone(t *testing.T) {
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}, MaxRetries: -1, DialerRetries: 1,
+	})
+	defer rdb.Close()
+	if err := redisconn.Check(t.Context(), rdb, redisconn.Reads).Broken; err == nil || !strings.Contains(err.Error(), "sentinels") {
+		t.Errorf("got %v", err)
+	}
+}
