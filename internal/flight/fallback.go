@@ -55,15 +55,15 @@ func (p Patience[R]) alarms(ctx context.Context) (a alarms) {
 		return a
 	}
 	if p.SoftTimeout > 0 {
-		left := p.SoftTimeout
+		remains := p.SoftTimeout
 		if !p.Since.IsZero() {
-			left = max(left-time.Since(p.Since), 0)
+			remains = max(remains-time.Since(p.Since), 0)
 		}
-		a.soft = time.NewTimer(left)
+		a.soft = time.NewTimer(remains)
 	}
 	if deadline, ok := ctx.Deadline(); ok && p.Lead > 0 {
-		left := time.Until(deadline)
-		a.lead = time.NewTimer(left - min(p.Lead, left/2))
+		remains := time.Until(deadline)
+		a.lead = time.NewTimer(remains - min(p.Lead, remains/2))
 	}
 	return a
 }

@@ -204,13 +204,13 @@ func (q *queue) expected(class Class) time.Duration {
 // before the deadline of ctx, and QueueTimeout if that was given or there is no deadline.
 func (q *queue) has(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
-	switch left := time.Until(deadline) - q.mean; {
+	switch remains := time.Until(deadline) - q.mean; {
 	case !ok:
 		return q.longest
 	case q.capped:
-		return min(left, q.longest)
+		return min(remains, q.longest)
 	default:
-		return left
+		return remains
 	}
 }
 
