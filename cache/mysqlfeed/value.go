@@ -44,7 +44,8 @@ func (c column) check() error {
 	return nil
 }
 
-// labels reads the names of an enum's values out of its type, "enum('a','it''s')".
+// labels reads the names of an enum's values out of its type, such as enum('a','b'); a quote in a
+// name is doubled.
 func labels(columnType string) (labels []string) {
 	_, rest, _ := strings.Cut(columnType, "(")
 	for strings.HasPrefix(rest, "'") {

@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 const (
