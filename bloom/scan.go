@@ -62,12 +62,8 @@ func pause(ctx context.Context, d time.Duration) error {
 // ended is the error of a Rebuild whose context has ended: the context's own and its
 // cause, or ErrClosed.
 func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	switch {
-	case errors.Is(cause, ErrClosed):
+	if errors.Is(context.Cause(ctx), ErrClosed) {
 		return ErrClosed
-	case errors.Is(cause, err):
-		return fmt.Errorf("bloom: Rebuild: %w", cause)
 	}
-	return fmt.Errorf("bloom: Rebuild: %w: %w", err, cause)
+	return fmt.Errorf("bloom: Rebuild: %w", wait.Ended(ctx))
 }

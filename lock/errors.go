@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // What the errors of this package match, by errors.Is. An error may match
@@ -73,15 +75,8 @@ func lossError(cause error) error { return fmt.Errorf("%w: %w", ErrLost, cause) 
 func unavailable(cause error) error { return fmt.Errorf("%w: %v", ErrUnavailable, cause) }
 
 // notAcquired makes the error of a caller whose context has ended.
-func notAcquired(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotAcquired, ended(ctx)) }
-
-// ended is why ctx has ended. It matches the context's error and its cause.
-func ended(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", err, cause)
+func notAcquired(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ErrNotAcquired, wait.Ended(ctx))
 }
 
 func badConfig(format string, args ...any) error {

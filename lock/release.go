@@ -36,7 +36,7 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 			return err
 		})
 		if patient.Err() != nil {
-			return fmt.Errorf("%w: %w", ErrUnavailable, ended(patient))
+			return fmt.Errorf("%w: %w", ErrUnavailable, wait.Ended(patient))
 		}
 		return err
 	}

@@ -4,6 +4,7 @@ package wait
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -36,8 +37,9 @@ func Wake(ch chan<- struct{}) {
 // Ended returns the error of a context that has ended, and its cause if it has one
 // of its own.
 func Ended(ctx context.Context) error {
-	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
-		return errors.Join(ctx.Err(), cause)
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
 	}
-	return ctx.Err()
+	return fmt.Errorf("%w: %w", err, cause)
 }

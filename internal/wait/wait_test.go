@@ -3,6 +3,7 @@ package wait_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,12 @@ func TestEndedNamesTheCause(t *testing.T) {
 	cancel()
 	if err := wait.Ended(plain); err != context.Canceled {
 		t.Errorf("got %v, want the bare %v", err, context.Canceled)
+	}
+	wrapped, cancelWrapped := context.WithCancelCause(t.Context())
+	own := fmt.Errorf("%w by the user", context.Canceled)
+	cancelWrapped(own)
+	if err := wait.Ended(wrapped); err != own {
+		t.Errorf("got %v, want %v", err, own)
 	}
 	caused, cancelCause := context.WithCancelCause(t.Context())
 	cancelCause(cause)

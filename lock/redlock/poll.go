@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -118,9 +119,5 @@ func isHeld(err error) bool {
 
 // notAcquired is the error of a caller whose ctx has ended.
 func notAcquired(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if errors.Is(cause, err) {
-		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, cause)
-	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, err, cause)
+	return fmt.Errorf("%w: %w", lock.ErrNotAcquired, wait.Ended(ctx))
 }
