@@ -11,6 +11,9 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
+// shared are cells of several processes.
+var shared = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}, {redis: "real", local: true}}
+
 // batches is a source with LoadMany alone that remembers its calls.
 type batches struct {
 	mu     sync.Mutex // guards what follows

@@ -373,6 +373,13 @@ func (r *rig) withoutRedis(i int) cache.Tier {
 // kept reports whether the rig's caches keep anything.
 func (r *rig) kept() bool { return r.near() != cache.TierSource }
 
+func (r *rig) do(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -80,6 +81,30 @@ func TestACrowdWithoutRedisLoadsEachKeyOnce(t *testing.T) {
 	})
 }
 
+// The value is in the local tier before its flight ends. Were it the other way round,
+// a caller who comes between the two would load again.
+func TestWithoutRedisAKeyIsLoadedOnceForAllWhoAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cell{redis: "none", local: true}, nil)
+		source := newRows(r)
+		source.slowly(func(context.Context, int64) error { time.Sleep(5 * time.Millisecond); return nil })
+		for key := range int64(200) {
+			source.put(key, "v1")
+		}
+		c := open(r, source.source())
+		for key := range int64(200) {
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() { c.gives(r, key, "v1") })
+			}
+			callers.Wait()
+			if n := source.loads(key); n != 1 {
+				r.Errorf("key %d was loaded %d times", key, n)
+			}
+		}
+	})
+}
+
 // Catches a local tier whose own limit of a life, 30 s, ends the TTL: 28 loads.
 func TestWithoutRedisATTLIsTheTTL(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true, breaker: true}}, func(r *rig) {
@@ -120,6 +145,26 @@ func TestWithoutRedisATTLOf100msIsOne(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without Redis a TTL under a second is one: refreshes begin when it ends, not after a
+// second.
+func TestWithoutRedisAShortTTLIsOne(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		c := open(r, newRows(r, 1).source(), ttl(100*time.Millisecond))
+		oldest := time.Duration(0)
+		for range 1000 {
+			got, err := c.Fetch(r.ctx, 1)
+			if err != nil {
+				r.Fatal(err)
+			}
+			oldest = max(oldest, got.Age)
+			time.Sleep(2 * time.Millisecond)
+		}
+		if oldest > 110*time.Millisecond {
+			r.Errorf("the oldest answer was %v old", oldest)
+		}
+	})
 }
 
 // A service may have fifty caches, most of them small. Catches tables and goroutines of the

@@ -1,0 +1,76 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+)
+
+// An error is that of all keys of its call, whatever the map holds: what is missing
+// there may exist. The error that says "not found" says it of all.
+func TestAnErrorOfLoadManyIsThatOfItsKeys(t *testing.T) {
+	broken := errors.New("disk full")
+	for name, test := range map[string]struct {
+		load func() error
+		is   func(error) bool
+	}{
+		"an error":  {func() error { return broken }, func(err error) bool { return errors.Is(err, broken) }},
+		"a panic":   {func() error { panic("bug") }, func(err error) bool { var p *cache.PanicError; return errors.As(err, &p) && p.Value == "bug" }},
+		"not found": {func() error { return fmt.Errorf("no rows: %w", cache.ErrNotFound) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, fewCells, func(r *rig) {
+				r.known(1, 2, 3)
+				c := open(r, cache.Source[int64, string]{LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
+					return map[int64]string{keys[0]: "v1"}, test.load()
+				}})
+				got, err := c.GetMany(r.ctx, []int64{1, 2, 3})
+				if len(got) != 0 {
+					r.Errorf("want no values, got %v", got)
+				}
+				if test.is == nil {
+					if err != nil {
+						r.Errorf("want no error, got %v", err)
+					}
+					return
+				}
+				var batch *cache.BatchError
+				if !errors.As(err, &batch) || len(batch.Causes) != 3 {
+					r.Fatalf("want 3 causes, got %v", err)
+				}
+				for key, cause := range batch.Causes {
+					if !test.is(cause) {
+						r.Errorf("want %s for %v, got %v", name, key, cause)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A key whose load hangs takes no other key's value away. With LoadMany it takes those
+// of its own call.
+func TestAHungKeyLeavesTheOthersTheirValuesAtTheDeadline(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		source := newRows(r, upTo(1, 300)...)
+		source.slowly(func(ctx context.Context, key int64) error {
+			if key == 7 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		c := open(r, source.source())
+		ctx, cancel := context.WithTimeout(r.ctx, 2*time.Second)
+		defer cancel()
+		got, err := c.GetMany(ctx, upTo(1, 300))
+		var batch *cache.BatchError
+		if len(got) != 299 || !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(7)], context.DeadlineExceeded) {
+			r.Errorf("want 299 values and the deadline of 7, got %d, %.200v", len(got), err)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package cache_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// The end of a Write over a row and a page that is made of it, where Redis is slow to open the
+// row. Catches a page that is opened first, and made of the old row that a local tier keeps beside
+// the writer: it was published, and stayed for its TTL.
+func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		name := func(name string) func(*cache.Options) {
+			return func(o *cache.Options) { o.Name, o.RedisTimeout = name, 10*time.Second }
+		}
+		source, rdb := newRows(r, 7), r.client()
+		var away distant
+		rdb.AddHook(away.hook())
+		changed, rows := openOn(r, rdb, source.source(), name("row")), open(r, source.source(), name("row"))
+		pages := open(r, cache.Source[int64, string]{Load: rows.Get}, name("page"))
+		r.known(7)
+		var reading sync.WaitGroup
+		err := cache.Write(r.ctx, func(context.Context) error {
+			rows.gives(r, 7, "v1")
+			source.put(7, "v2")
+			away.Store(true)
+			for range 5 {
+				reading.Go(func() {
+					for range 20 {
+						time.Sleep(time.Millisecond)
+						if _, err := pages.Get(r.ctx, 7); err != nil {
+							r.Error(err)
+						}
+					}
+				})
+			}
+			return nil
+		}, changed.Changes(7), pages.Changes(7))
+		if err != nil {
+			r.Error(err)
+		}
+		pages.gives(r, 7, "v2")
+		reading.Wait()
+		away.Store(false)
+		time.Sleep(time.Second) // a heartbeat on its way comes back before the bubble ends
+		pages.gives(r, 7, "v2")
+	})
+}
+
+// The loader of a page reads rows of another cache. A transaction changes the row, and both are
+// cleared or invalidated when it has ended. The end for the rows takes longer than that for the page,
+// which a reader asks for meanwhile: what that makes of the old row must not stay.
+//
+// Catches a page that is opened or cleared while the old row still answers.
+func TestAWriteOfTagsEndsWhatIsMadeOfTheOldValuesMeanwhile(t *testing.T) {
+	for name, of := range map[string]struct{ page, row bool }{ // whether it is named by its tag
+		"the tag of the rows":  {row: true},
+		"the tag of the pages": {page: true},
+		"both by tags":         {page: true, row: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+				source := newRows(r, 1)
+				var slow atomic.Bool
+				process := func(hook redis.Hook) (pages, rows *probe[int64, string]) {
+					rdb := r.client()
+					if hook != nil {
+						rdb.AddHook(hook)
+					}
+					rows = openOn(r, rdb, source.tagged(), func(o *cache.Options) { o.Name = "rows" })
+					src := source.tagged()
+					src.Load = func(ctx context.Context, key int64) (string, error) { return rows.Get(ctx, key) }
+					return openOn(r, r.client(), src, func(o *cache.Options) { o.Name = "pages" }), rows
+				}
+				pages, _ := process(nil)
+				ends := func(cmd redis.Cmder) {
+					if args := cmd.Args(); slow.Load() && strings.HasPrefix(cmd.Name(), "eval") && strings.Contains(fmt.Sprint(args[3]), "{rows") {
+						time.Sleep(50 * time.Millisecond)
+						_, _ = pages.Get(r.ctx, 1)
+					}
+				}
+				writtenPages, writtenRows := process(redistest.EachCommand(ends))
+				pages.gives(r, 1, "v1")
+				changes := []cache.Changes{writtenPages.Changes(1), writtenRows.Changes(1)}
+				if of.page {
+					changes[0] = writtenPages.Tagged(tenant(0))
+				}
+				if of.row {
+					changes[1] = writtenRows.Tagged(tenant(0))
+				}
+				err := cache.Write(r.ctx, func(context.Context) error {
+					source.put(1, "v2")
+					slow.Store(true)
+					return nil
+				}, changes...)
+				slow.Store(false)
+				if err != nil {
+					r.Fatal(err)
+				}
+				time.Sleep(2 * time.Second)
+				pages.gives(r, 1, "v2")
+				open(r, cache.Source[int64, string]{Load: source.load}, func(o *cache.Options) { o.Name = "pages" }).gives(r, 1, "v2")
+			})
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package cache_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A message names the counters that were cleared, and whoever hears it reads those. Catches
+// one who reads all that were ever cleared: each clear would cost each process as much as there are tags.
+func TestAClearOfATagIsReadByItself(t *testing.T) {
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	source := newRows(r, 1)
+	c, other := open(r, source.tagged()), open(r, source.tagged())
+	r.eventually("messages arrive", func() bool { return c.Stats().Live && other.Stats().Live })
+	var tags []string
+	for n := range int64(5000) {
+		tags = append(tags, tenant(n))
+	}
+	if err := c.ClearTags(r.ctx, tags...); err != nil {
+		r.Fatal(err)
+	}
+	other.gives(r, 1, "v1")
+	before := server.Stat("total_net_output_bytes")
+	for round := range 20 {
+		value := fmt.Sprint("v", round)
+		source.put(1, value)
+		if err := c.ClearTags(r.ctx, tenant(0)); err != nil {
+			r.Fatal(err)
+		}
+		r.eventually("the other follows", func() bool { got, err := other.Get(r.ctx, 1); return err == nil && got == value })
+	}
+	if sent := server.Stat("total_net_output_bytes") - before; sent > 200_000 {
+		r.Errorf("%d bytes sent for 20 clears of a tag of 5,000; all of them are some 100,000", sent)
+	}
+}
+
+// A process that starts later has heard no message, and knows nothing of the value that an
+// older one left behind. Catches one that takes a tag which it does not know for one that was
+// never cleared.
+func TestAProcessThatStartsLaterKnowsWhichTagsWereCleared(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "real", local: true}}, func(r *rig) {
+		source := newRows(r, 1, 11)
+		first := open(r, source.tagged())
+		first.gives(r, 1, "v1")
+		first.gives(r, 11, "v1")
+		source.put(1, "v2")
+		source.put(11, "v2")
+		if err := first.ClearTags(r.ctx, tenant(0)); err != nil {
+			r.Fatal(err)
+		}
+		later := open(r, source.tagged())
+		later.gives(r, 1, "v2")
+		later.gives(r, 11, "v1")
+	})
+}
+
+// A process that no messages reach reads what was cleared, all that it has missed, as soon as
+// they come again. Catches one that reads only what later messages name.
+func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	r.deaf = true
+	p := redistest.Proxy(t, server.Addr())
+	source := newRows(r)
+	for n := range int64(100) {
+		source.put(10*n, "v1")
+	}
+	asleep, c := openOn(r, p.Client(t), source.tagged()), open(r, source.tagged())
+	for n := range int64(100) {
+		asleep.gives(r, 10*n, "v1")
+	}
+	r.eventually("messages arrive", func() bool { return asleep.Stats().Live })
+	p.DropMessages(true)
+	for n := range int64(100) {
+		source.put(10*n, "v2")
+		if err := c.ClearTags(r.ctx, tenant(n)); err != nil {
+			r.Fatal(err)
+		}
+	}
+	if err := asleep.ClearTags(r.ctx, "mine"); err != nil { // which it knows, and which is later than what it has missed
+		r.Fatal(err)
+	}
+	r.eventually("it notices", func() bool { return !asleep.Stats().Live })
+	p.DropMessages(false)
+	r.eventually("messages arrive again", func() bool { return asleep.Stats().Live })
+	for n := range int64(100) {
+		asleep.gives(r, 10*n, "v2")
+	}
+}
+
+// A process may learn of its own ClearTags before it learns of an earlier one of another process. A value
+// that it has compared with its tags in between ends with the earlier one all the same. Catches a mark that is
+// the time of the latest clear: no later look would find the value's tags cleared.
+func TestAnEarlierClearOfATagThatIsLearnedLateEndsItsValues(t *testing.T) {
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real", local: true})
+	p := redistest.Proxy(t, server.Addr())
+	source := newRows(r, 1)
+	c, other := openOn(r, p.Client(t), source.tagged()), open(r, source.tagged())
+	c.gives(r, 1, "v1")
+	held, release := p.HoldReply("EVALSHA") // of the look that follows the message
+	source.put(1, "v2")
+	if err := other.ClearTags(r.ctx, tenant(0)); err != nil {
+		r.Fatal(err)
+	}
+	<-held
+	if err := c.ClearTags(r.ctx, "mine"); err != nil {
+		r.Fatal(err)
+	}
+	for range 2 {
+		c.gives(r, 1, "v1")
+	}
+	release()
+	r.eventually("it learns of the other's clear", func() bool { got, err := c.Get(r.ctx, 1); return err == nil && got == "v2" })
+}

@@ -1,0 +1,125 @@
+package cache_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// The source is read from replicas that lag: what is loaded before they have caught up with
+// one of several clears is kept nowhere, also if a later clear is of another tag. Values of other
+// tags are kept. Catches an epoch just below the latest clear alone.
+func TestAClearOfATagWaitsForTheReplicasOfTheSource(t *testing.T) {
+	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+		const lag = 2 * time.Second
+		source := newRows(r, 1, 11, 21)
+		c := open(r, source.tagged(), func(o *cache.Options) { o.ReplicaLag = lag })
+		time.Sleep(lag)
+		c.gives(r, 1, "v1")
+		for _, n := range []int64{0, 1} {
+			if err := c.ClearTags(r.ctx, tenant(n)); err != nil {
+				r.Fatal(err)
+			}
+			time.Sleep(lag / 4)
+		}
+		c.gives(r, 1, "v1") // from a replica that lags
+		c.gives(r, 21, "v1")
+		source.put(1, "v2")
+		c.gives(r, 1, "v2")
+		c.comesFrom(r, 21, cache.TierLocal)
+		time.Sleep(lag)
+		c.gives(r, 1, "v2")
+		c.comesFrom(r, 1, cache.TierLocal)
+	})
+}
+
+// A process learns of two clears at once, since the later one comes before it has read the earlier one.
+// A row of the earlier tag that a lagging replica gives it is kept nowhere. Catches an epoch just below the
+// later clear, which is later than the earlier one: the row stays for its whole life, everywhere.
+func TestClearsLearnedTogetherWaitForTheReplicasOfTheSource(t *testing.T) {
+	type process = *probe[int64, string]
+	ofTag := func(n int64) func(r *rig, p process) {
+		return func(r *rig, p process) { r.do(p.ClearTags(r.ctx, tenant(n))) }
+	}
+	all := func(r *rig, p process) { r.do(p.Clear(r.ctx)) }
+	for name, test := range map[string]struct {
+		first, then func(r *rig, p process)
+		own         bool // the later clear is that of the process that learns of them
+		lost        bool // and the record of them, before the first
+	}{
+		"two tags":         {first: ofTag(0), then: ofTag(1)},
+		"its own tag":      {first: ofTag(0), then: ofTag(1), own: true},
+		"all, then a tag":  {first: all, then: ofTag(1)},
+		"in a new record":  {first: ofTag(0), then: func(*rig, process) {}, lost: true},
+		"two of a new one": {first: ofTag(0), then: ofTag(1), lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+				const lag = 2 * time.Second
+				source := newRows(r, 1)
+				var meanwhile atomic.Pointer[func()]
+				rdb := r.client()
+				rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+					if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
+						if do := meanwhile.Swap(nil); do != nil {
+							(*do)()
+						}
+					}
+				}))
+				lagging := func(o *cache.Options) { o.ReplicaLag = lag }
+				c, other := openOn(r, rdb, source.tagged(), lagging), open(r, source.tagged(), lagging)
+				time.Sleep(2 * lag)
+				c.gives(r, 1, "v1")
+				who := other
+				if test.own {
+					who = c
+				}
+				do := func() { test.then(r, who) }
+				meanwhile.Store(&do)
+				if test.lost {
+					r.do(r.rdb.Del(r.ctx, clearsKey()).Err())
+				}
+				test.first(r, other)
+				time.Sleep(lag / 4)
+				if meanwhile.Load() != nil {
+					r.Fatal("the process has not read what was cleared")
+				}
+				c.gives(r, 1, "v1") // from a replica that lags
+				source.put(1, "v2")
+				c.gives(r, 1, "v2")
+				time.Sleep(lag)
+				c.gives(r, 1, "v2")
+				other.gives(r, 1, "v2")
+			})
+		})
+	}
+}
+
+// A process clears a tag before it has read anything, and makes the record with that. Catches one that
+// takes such a record for one in which nothing was cleared.
+func TestAClearThatMakesTheRecordWaitsForTheReplicasOfTheSource(t *testing.T) {
+	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+		const lag = 2 * time.Second
+		r.deaf = true
+		source, cleared, rdb := newRows(r, 1), make(chan struct{}), r.client()
+		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+			if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
+				<-cleared
+			}
+		}))
+		c := openOn(r, rdb, source.tagged(), func(o *cache.Options) { o.ReplicaLag = lag })
+		r.do(c.ClearTags(r.ctx, tenant(0)))
+		close(cleared)
+		c.gives(r, 1, "v1") // from a replica that lags
+		source.put(1, "v2")
+		c.gives(r, 1, "v2")
+		time.Sleep(lag)
+		c.gives(r, 1, "v2")
+	})
+}
