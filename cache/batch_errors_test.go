@@ -10,8 +10,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// An error is that of all keys of its call, whatever the map holds: what is missing
-// there may exist. The error that says "not found" says it of all.
+// An error of LoadMany is the error of all keys of its call, whatever the map holds: a key that is
+// missing there may exist. ErrNotFound says of all of them that they do not exist.
 func TestAnErrorOfLoadManyIsThatOfItsKeys(t *testing.T) {
 	broken := errors.New("disk full")
 	for name, test := range map[string]struct {
@@ -52,8 +52,8 @@ func TestAnErrorOfLoadManyIsThatOfItsKeys(t *testing.T) {
 	}
 }
 
-// A key whose load hangs takes no other key's value away. With LoadMany it takes those
-// of its own call.
+// One key's load hangs, and all other keys have their values at the deadline. With LoadMany the other
+// keys of the same call have none.
 func TestAHungKeyLeavesTheOthersTheirValuesAtTheDeadline(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source := newRows(r, upTo(1, 300)...)

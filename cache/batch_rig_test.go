@@ -11,7 +11,7 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// shared are cells of several processes.
+// shared are cells in which several processes share a Redis.
 var shared = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}, {redis: "real", local: true}}
 
 // batches is a source with LoadMany alone that remembers its calls.

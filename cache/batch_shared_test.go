@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A key has one flight in a process, whoever asks.
+// A key has one flight in a process, for batches and single reads together.
 func TestBatchesAndSingleGetsShareFlights(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source, gate := newBatches(r, 1, 6), make(chan struct{})
@@ -31,7 +31,7 @@ func TestBatchesAndSingleGetsShareFlights(t *testing.T) {
 	})
 }
 
-// Each key is loaded by the process that has its lease; the others wait for it.
+// The process that holds the lease of a key loads it; the others wait for this load.
 func TestTwoProcessesLoadTheKeysOfABatchOnce(t *testing.T) {
 	inCells(t, shared, func(r *rig) {
 		source := newBatches(r, 1, 100)

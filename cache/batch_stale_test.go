@@ -13,7 +13,7 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Values past their TTL answer at once, and are refreshed in shared calls.
+// Values past their TTL are served at once, and refreshed in shared calls.
 func TestStaleValuesOfABatchAreRefreshed(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source := newBatches(r, 1, 10)
@@ -34,9 +34,9 @@ func TestStaleValuesOfABatchAreRefreshed(t *testing.T) {
 	})
 }
 
-// A page of values that are past their TTL is one query, also where the source can load single keys:
-// by Load it would be a hundred, sixteen at a time, of which the others wait for later readers. What
-// shares a call counts once among Options.Refreshes.
+// A page of values past their TTL is refreshed by one query, even if the source can load single keys:
+// Load would make a hundred of it, sixteen at a time, and later readers would wait for the rest. Keys
+// that share a call count once among Options.Refreshes.
 func TestAStalePageIsRefreshedByOneCall(t *testing.T) {
 	cells := append([]cell{{redis: "none", local: true}}, overRedis...)
 	inCells(t, cells, func(r *rig) {
@@ -87,7 +87,7 @@ func TestAStalePageIsRefreshedByOneCall(t *testing.T) {
 	})
 }
 
-// Near the end of its TTL a value that is read is refreshed before it ends.
+// A value that is read near the end of its TTL is refreshed before this end.
 func TestValuesOfABatchAreRefreshedEarly(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newBatches(r, 1, 10)
@@ -128,7 +128,7 @@ func TestABatchOfOldValuesTakesOneSoftTimeout(t *testing.T) {
 	})
 }
 
-// So has each key of a batch that waits for loads which others have begun.
+// A batch waits for loads of other callers, and gets a fallback for each of its keys.
 func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
 		const keys = 20
@@ -155,9 +155,9 @@ func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
 	})
 }
 
-// The same where the batch has opened the flight of its first key, which it has read. It waits
-// for that one until its deadline, and then is too late to read for the others: it reads
-// while it waits. Catches that 19 of 20 keys have no value.
+// A batch has opened the flight of its first key, which it has read, and waits for this flight until its
+// deadline. It reads the fallbacks of its other keys while it waits; at the deadline it would be too
+// late. Catches a batch in which 19 of 20 keys have no value.
 func TestABatchReadsFallbacksWhileItWaitsForAKeyThatItHasRead(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
 		const keys = 20

@@ -16,8 +16,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A hundred cold keys cost a call of the source, and three round trips to Redis: the
-// reads, the leases, the publications.
+// A hundred cold keys cost one call of the source and three round trips to Redis: the reads, the
+// leases, and the publications.
 func TestABatchOfColdKeysIsOneLoadAndFewRoundTrips(t *testing.T) {
 	inCells(t, shared, func(r *rig) {
 		source, sent := newBatches(r, 1, 200), &traffic{}
@@ -53,8 +53,7 @@ func TestABatchFromRedisIsOneRoundTrip(t *testing.T) {
 	})
 }
 
-// Every key of a batch goes to its own node: one pipeline to each, for reads, leases and
-// publications.
+// On a cluster each node gets one pipeline for its keys: for reads, for leases and for publications.
 func TestOnAClusterABatchIsPipelinedToEachNode(t *testing.T) {
 	leavesNothing(t)
 	nodes := redistest.Cluster(t)
@@ -92,8 +91,8 @@ func TestOnAClusterABatchIsPipelinedToEachNode(t *testing.T) {
 	}
 }
 
-// Of a hundred thousand keys 1,024 are under way at a time, in calls and pipelines of
-// 256, and nothing of them stays.
+// A batch of a hundred thousand keys has 1,024 of them under way at a time, in calls and pipelines of
+// 256, and nothing of it stays behind.
 func TestABatchOfAHundredThousandKeys(t *testing.T) {
 	const all = 100_000
 	server := start(t)
@@ -153,8 +152,7 @@ func TestABatchOfNothingAndOfOneKeyManyTimes(t *testing.T) {
 	})
 }
 
-// A key that is absent from the map does not exist, and Redis keeps that from its
-// second miss on.
+// A key that is absent from the map does not exist. Redis stores a null for it from its second miss on.
 func TestAbsentKeysOfABatchAreNulls(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source := newBatches(r, 1, 3)
@@ -180,8 +178,7 @@ func TestAbsentKeysOfABatchAreNulls(t *testing.T) {
 	})
 }
 
-// What LoadMany returns for keys that it was not asked for is dropped: nobody has a
-// lease for them.
+// LoadMany returns more keys than it was given. The extra values are dropped: nobody has a lease for them.
 func TestKeysThatNobodyAskedForAreDropped(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		r.known(1, 2, 3)
@@ -201,7 +198,7 @@ func TestKeysThatNobodyAskedForAreDropped(t *testing.T) {
 	})
 }
 
-// Readers of keys that a writer holds load them in one call, and publish nothing.
+// Readers load the keys that a writer holds in one call, and publish nothing.
 func TestABatchDuringAWriteIsNotPublished(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source := newBatches(r, 1, 10)

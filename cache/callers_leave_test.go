@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// The load goes on without them, once, and is there for the next one.
+// Callers leave a load. It goes on without them, once, and serves the next caller.
 func TestCallersWhoLeaveTakeNobodyWithThem(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -46,7 +46,8 @@ func TestCallersWhoLeaveTakeNobodyWithThem(t *testing.T) {
 	})
 }
 
-// If loads ended with their callers, nobody would ever get an answer here.
+// A load takes longer than each of its callers waits. If it ended with its caller, no caller would
+// ever get a value here.
 func TestALoadSlowerThanItsCallersIsFinishedAllTheSame(t *testing.T) {
 	inCells(t, everyCell(), func(r *rig) {
 		if !r.kept() {
@@ -77,8 +78,8 @@ func TestALoadSlowerThanItsCallersIsFinishedAllTheSame(t *testing.T) {
 	})
 }
 
-// A load goes on without the caller who began it, and its value is kept. If it were
-// thrown away, callers with little time would never get one.
+// A load goes on after its caller has left, and its value is stored. If the value were dropped, callers
+// with little time would never get one.
 func TestWhatALoadBringsIsKeptThoughItsCallerLeft(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true}, {redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source := newRows(r, 1)
@@ -99,8 +100,8 @@ func TestWhatALoadBringsIsKeptThoughItsCallerLeft(t *testing.T) {
 	})
 }
 
-// The same while Redis is gone, when nothing is published: the value goes to those who wait
-// for the load, whoever began it, and stays in the process.
+// While Redis is gone nothing is published, and a load goes on after its caller has left all the same:
+// all waiting callers get its value, and the process keeps it.
 func TestWhileRedisIsGoneALoadIsKeptThoughItsCallerLeft(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		r.Cleanup(func() { time.Sleep(time.Minute) }) // go-redis goes on to dial for a while

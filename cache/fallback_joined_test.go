@@ -12,9 +12,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Each caller has a fallback of its own. When the one who opened the flight kept it for the
-// others, those who joined between the flight's decision and that had none, and nobody read
-// again for them: nine of these ten ended with their contexts' errors.
+// Each waiting caller gets a fallback of its own. When the caller that opened the flight kept it for the
+// others, those that joined after the flight's decision had none, and nobody read again for them:
+// nine of these ten got the errors of their contexts.
 func TestThereIsAFallbackForEverybodyWhoWaits(t *testing.T) {
 	const callers = 10
 	for name, test := range map[string]struct {
@@ -78,8 +78,8 @@ func TestThereIsAFallbackForEverybodyWhoWaits(t *testing.T) {
 	}
 }
 
-// A caller from after an invalidation must not get the fallback that was read before
-// it, though both joined the same flight.
+// An early and a late caller join the same flight, and an invalidation comes in between. The late one
+// must not get the fallback that was read before the invalidation.
 func TestAFallbackIsOnlyForCallersFromBeforeItWasRead(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source, elsewhere, gate := newRows(r, 1), newRows(r), newLatch()
@@ -106,9 +106,9 @@ func TestAFallbackIsOnlyForCallersFromBeforeItWasRead(t *testing.T) {
 	})
 }
 
-// A caller who joins a load knows of every invalidation that returned before. An old
-// value that was read before the caller joined may be one that such an invalidation
-// ended. Without reading it again for late callers, this one would get v1.
+// A caller that joins a load knows of every invalidation that returned before. A fallback that was read
+// earlier may have been ended by such an invalidation, so it is read again for late callers. Without
+// that, this one would get v1.
 func TestAFallbackIsReadAgainForLateCallers(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -141,9 +141,8 @@ func TestAFallbackIsReadAgainForLateCallers(t *testing.T) {
 	})
 }
 
-// Callers who join while the source hangs have read nothing. If they did not read before
-// their deadlines they would get nothing, however long the load takes; and with what the
-// first one has read they would miss a write.
+// Callers join a load that hangs. Each reads the fallback before its own deadline: without that read
+// it would get nothing, and with the first caller's value it would miss a write.
 func TestThoseWhoJoinLaterTakeTheFallbackAsItIsThen(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()

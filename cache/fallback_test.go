@@ -12,8 +12,7 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// oldAndSlow opens a cache that has v1 past its TTL, over a source that has v2 and takes
-// so long to say so.
+// oldAndSlow opens a cache that has v1 past its TTL, over a source that takes this long to return v2.
 func oldAndSlow(r *rig, load time.Duration, adjust ...func(*cache.Options)) (*rows, *probe[int64, string]) {
 	source := newRows(r, 1)
 	c := open(r, source.source(), append(adjust, onlyFallback)...)
@@ -24,8 +23,8 @@ func oldAndSlow(r *rig, load time.Duration, adjust ...func(*cache.Options)) (*ro
 	return source, c
 }
 
-// The TTL is kept while the source works: a slow one is waited for. With a SoftTimeout
-// of 200 ms by default all three got v1 after that time, though nothing had failed.
+// Past the TTL, callers wait for a slow source that works. When SoftTimeout was 200 ms by default, all
+// three got v1 after that time, though nothing had failed.
 func TestASlowSourceIsWaitedForPastTheTTL(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		source, c := oldAndSlow(r, 300*time.Millisecond)
@@ -46,8 +45,8 @@ func TestASlowSourceIsWaitedForPastTheTTL(t *testing.T) {
 	})
 }
 
-// Without SoftTimeout a caller with a long deadline waits for a slow database
-// although there is an old value to answer with.
+// A caller gets the old value after SoftTimeout. Without SoftTimeout a caller with a long deadline
+// waits for a slow database, although there is an old value.
 func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		source, c := oldAndSlow(r, 3*time.Second, func(o *cache.Options) { o.SoftTimeout = 200 * time.Millisecond })
@@ -73,9 +72,9 @@ func TestAnOldValueAnswersAfterSoftTimeout(t *testing.T) {
 	})
 }
 
-// The load goes on behind an old value, also if it has to wait for its turn. When the caller
-// who took the old value counted as gone, the queue dropped the load, and so each time: a busy
-// source never gave such a key a new value.
+// A load goes on after its caller has taken the old value, even if the load still waits for a place. When
+// such a caller counted as gone, the queue dropped the load each time: a busy source never gave the
+// key a new value.
 func TestALoadThatWaitsForItsTurnGoesOnAfterSoftTimeout(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		source, c := oldAndSlow(r, time.Second, func(o *cache.Options) {
@@ -127,8 +126,8 @@ func TestAFallbackAnswersWhenTheLoadFails(t *testing.T) {
 	})
 }
 
-// A fallback answers the caller it was meant for. If it were kept in the local tier,
-// it would hide the new value from patient callers for a second.
+// A fallback is served to its own caller only. In the local tier it would hide the new value from
+// patient callers for a second.
 func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		_, c := oldAndSlow(r, 150*time.Millisecond)
@@ -144,8 +143,8 @@ func TestAFallbackHidesNothingFromTheNextCaller(t *testing.T) {
 	})
 }
 
-// No tier answers beyond TTL and StaleIfError together. A local tier that keeps every
-// old value for a second answers at the age of 1.2 s here.
+// No tier serves a value beyond TTL and StaleIfError together. A local tier that keeps every old value
+// for a second would serve this one at the age of 1.2 s.
 func TestNothingAnswersBeyondStaleIfError(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source := newRows(r, 1)

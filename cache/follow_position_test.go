@@ -13,9 +13,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Nobody may read what was there before a change that the feed has confirmed: the database
-// forgets the change then. Defect: the position is confirmed, or kept, before the
-// invalidation; or an invalidation that Redis has not confirmed counts.
+// The database forgets a change as soon as the feed has confirmed it, so no reader may get the
+// value from before the change after that. Defect: the position is confirmed, or stored, before
+// the invalidation; or an invalidation counts that Redis has not confirmed.
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -51,7 +51,7 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	db.confirms(r, 4)
 }
 
-// A transaction of any size comes in parts that are confirmed together. Defect: a part is
+// A transaction of any size comes in parts, which are confirmed together. Defect: a part is
 // confirmed, and the follower dies before the rest.
 func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	const size = 20_000
@@ -87,8 +87,8 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	}
 }
 
-// Changes that come while nobody follows wait in the database, and the next follower, in
-// whatever process, begins where the last one has stopped: it clears nothing.
+// Changes wait in the database while nobody follows. The next follower, in any process, begins
+// where the last one stopped, and clears nothing.
 func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -111,8 +111,8 @@ func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	}
 }
 
-// Defect: the cache is not cleared, or it is cleared before the stream is open: a value
-// that is loaded in between, and changed before the stream begins, stays.
+// Defect: the cache is not cleared, or it is cleared before the stream is open. In the second case
+// a value stays that was loaded in between and changed before the stream begins.
 func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 	for _, how := range []string{"Open", "Next", "Next alone", "nothing in Redis"} {
 		t.Run(how, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 	}
 }
 
-// A Redis that has lost everything has lost the position too.
+// A Redis that has lost all its data has lost the position too, so the cache is cleared.
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -177,8 +177,8 @@ func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	r.eventually("the new value", func() bool { v, err := c.Get(r.ctx, 1); return err == nil && v == "v2" })
 }
 
-// A release with a route more takes a feed over from one without it. What the new route's
-// cache holds may be older than the position.
+// A new release has one route more, and takes over the feed from a release without it. The values
+// in the new route's cache may be older than the position, so this cache is cleared, and no other.
 func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

@@ -14,8 +14,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Bad routes: the error names table and cause, the position stays, and once the route
-// works the change is dealt with.
+// A route fails: the error names the table and the cause, and the position stays. The change is
+// handled as soon as the route works.
 func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys func(feed.Row) ([]int64, error)
@@ -77,8 +77,8 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 	}
 }
 
-// A row that moves from one key to another changes what both have. Defect: only the new
-// row is looked at.
+// A row moves from one key to another, which changes the values of both. Defect: only the new row
+// is looked at.
 func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -109,7 +109,7 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	bySlug.comesFrom(r, "other", cache.TierRedis)
 }
 
-// Changes of other tables are none of a route's business; TRUNCATE is that of all keys.
+// A route ignores changes of other tables. A TRUNCATE of its own table clears its cache.
 func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

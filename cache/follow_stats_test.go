@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// Lag grows while changes are not dealt with, and ends with them.
+// The lag grows while changes wait, and ends when they are handled.
 func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -36,9 +36,9 @@ func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	r.eventually("the lag ends", func() bool { s := c.Stats().Follow; return s.Lag == 0 && s.Behind == 0 })
 }
 
-// A feed that has never worked, and one whose Follow has given up with an error that nobody has
-// read, is one that somebody counts on. Defect: an alert asks for feeds that have worked
-// before in this process, and is silent after a restart.
+// Stats.Follow.Wanted is true for a feed that has never worked, and after a Follow that gave up with
+// an error that nobody has read. Defect: an alert looks only at feeds that have worked before in
+// this process, and is silent after a restart.
 func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

@@ -13,7 +13,8 @@ import (
 
 var feedCells = []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}
 
-// A writer changes the row alone, and knows no cache.
+// Another program changes the rows and knows no cache. Follow drops the values of these rows,
+// and leaves other values alone.
 func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
 	inCells(t, feedCells, func(r *rig) {
 		source, db := newRows(r, 1, 2, 3), newLedger()
@@ -37,7 +38,7 @@ func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
 	})
 }
 
-// Of several processes one reads. When it stops, another takes over by itself.
+// One of several processes reads the feed. When it stops, another one takes over by itself.
 func TestOneProcessOfAFleetFollows(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -77,7 +78,7 @@ func TestOneProcessOfAFleetFollows(t *testing.T) {
 	}
 }
 
-// A feed that fails is opened anew.
+// Follow opens a feed again after each failure.
 func TestFollowSurvivesItsFeed(t *testing.T) {
 	inCells(t, []cell{{redis: "real"}, {redis: "none"}}, func(r *rig) {
 		source, db := newRows(r, 1), newLedger()

@@ -10,15 +10,14 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// hardForAnHour gives values that are hard, to a cache that serves others for an hour past their
-// minute.
+// hardForAnHour is for a cache of hard values: it serves others for an hour past their TTL of a minute.
 func hardForAnHour(o *cache.Options) {
 	o.TTL, o.StaleWhileRevalidate, o.StaleIfError = time.Minute, 30*time.Minute, time.Hour
 }
 
-// A hard value is not served past its TTL: not while it is refreshed, not when its load fails
-// or takes long, not at a deadline, not from what the process has kept, and not during an
-// outage. Each of these serves other values.
+// A hard value is not served past its TTL: not during a refresh, not when its load fails or takes
+// long, not at a deadline, not from the local tier, and not during an outage. Other values are
+// served in each of these cases.
 func TestAHardValueIsNeverServedPastItsTTL(t *testing.T) {
 	for name, test := range map[string]struct {
 		during func(*cache.Entry[string])
@@ -69,7 +68,7 @@ func TestAHardValueIsNeverServedPastItsTTL(t *testing.T) {
 	}
 }
 
-// Without Redis the local tier is all there is, and serves others past their TTL.
+// Without Redis the local tier serves other values past their TTL, and no hard ones.
 func TestAHardValueIsNeverServedPastItsTTLWithoutRedis(t *testing.T) {
 	for _, isHard := range []bool{true, false} {
 		t.Run(fmt.Sprint(isHard), func(t *testing.T) {
@@ -87,7 +86,7 @@ func TestAHardValueIsNeverServedPastItsTTLWithoutRedis(t *testing.T) {
 	}
 }
 
-// Catches a hard value that ErrNotModified makes one that is served past its TTL.
+// A hard value stays hard after an ErrNotModified. Catches one that is then served past its TTL.
 func TestAHardValueStaysHardThoughItHasNotChanged(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1, during: func(e *cache.Entry[string]) {

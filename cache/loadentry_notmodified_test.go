@@ -14,9 +14,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A source that says that a page has not changed sends none, and the page has another life. The
-// version comes with it each time. Catches a Prev or a version that is not stored again with
-// the page, and a life that is not prolonged.
+// The source says that a page has not changed and sends none. The page gets a new TTL, and the
+// version comes with it each time. Catches a page or a version that is not stored again, and a
+// TTL that is not extended.
 func TestAValueThatHasNotChangedGetsAnotherLife(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1}
@@ -46,8 +46,8 @@ func TestAValueThatHasNotChangedGetsAnotherLife(t *testing.T) {
 	})
 }
 
-// Beside ErrNotModified an empty version means that of Prev. Catches a loader that empties it always,
-// and has no version at the next load.
+// An empty Version beside ErrNotModified stands for the version of Prev. Catches a loader that always
+// empties it, and gets no version at the next load.
 func TestAVersionThatIsEmptiedBesideNotModifiedStays(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		var given []string
@@ -69,8 +69,7 @@ func TestAVersionThatIsEmptiedBesideNotModifiedStays(t *testing.T) {
 	})
 }
 
-// Tags that a loader gives with a value count beside those of Source.Tags, and stay with the value
-// where the loader says that it has not changed.
+// The tags in Entry.Tags count beside those of Source.Tags, and stay with a value that has not changed.
 func TestTagsThatALoaderGivesStayWithAnUnmodifiedValue(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
 		var bodies, unmodified atomic.Int64
@@ -106,9 +105,9 @@ func TestTagsThatALoaderGivesStayWithAnUnmodifiedValue(t *testing.T) {
 	})
 }
 
-// Between Prev and ErrNotModified another process invalidates: the source had not seen the
-// change yet. The old value does not come back, and the load runs again, without a Prev.
-// Catches an ErrNotModified that is published without the lease's token.
+// Another process invalidates between Prev and ErrNotModified, and the source had not seen the change
+// yet. The old value does not come back, and the load runs again, without a Prev. Catches an
+// ErrNotModified that is published without the token of the lease.
 func TestAnInvalidationBetweenPrevAndNotModifiedLoadsAgainWithoutPrev(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1}
@@ -128,7 +127,8 @@ func TestAnInvalidationBetweenPrevAndNotModifiedLoadsAgainWithoutPrev(t *testing
 	})
 }
 
-// The same for a refresh in the background, and for a Clear, which takes no lease away.
+// ErrNotModified does not bring back a value that was ended during the load: neither in a refresh in
+// the background, nor after a Clear, which takes no lease away.
 func TestNotModifiedBringsNothingBack(t *testing.T) {
 	for name, end := range map[string]func(*rig, *probe[int64, string]) error{
 		"Invalidate": func(r *rig, c *probe[int64, string]) error { return c.Invalidate(r.ctx, 1) },
@@ -160,9 +160,9 @@ func TestNotModifiedBringsNothingBack(t *testing.T) {
 	}
 }
 
-// A process clears another tag, and so knows a clear that is later than that of the page's tag, of which it
-// has not read yet. It asks whether the page is unmodified, and the source says so. Catches an unmodified page
-// that counts as loaded after both clears: no process would load it until its TTL ends.
+// A process clears another tag, so it knows a later clear than that of the page's tag, which it has
+// not read yet. Its load gets the page as Prev, and the source says that it has not changed. Catches
+// an unmodified page that counts as loaded after both clears: no process would load it until its TTL ends.
 func TestNotModifiedRevivesNothingThatAnotherProcessHasCleared(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1}
@@ -190,8 +190,7 @@ func TestNotModifiedRevivesNothingThatAnotherProcessHasCleared(t *testing.T) {
 	})
 }
 
-// Without a Prev there is nothing that could be unmodified. Catches one that becomes an empty
-// value, or a null.
+// A load without a Prev returns ErrNotModified, and this is an error. Catches an empty value, or a null.
 func TestNotModifiedWithoutPrevIsAnError(t *testing.T) {
 	inCells(t, append(entryCells, cell{redis: "none", local: true}), func(r *rig) {
 		c := open(r, cache.Source[int64, string]{LoadEntry: func(_ context.Context, _ int64, e *cache.Entry[string]) (string, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A load gets no Prev that anybody has ended or that nobody can vouch for. Catches a Prev that
-// is taken from what the caller has read, or from the local tier.
+// A load gets no Prev that was invalidated, or that may have been. Catches a Prev that is taken from
+// the caller's read, or from the local tier.
 func TestThereIsNoPrevOfWhatHasEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(r *rig, c, other *probe[int64, string])
@@ -51,9 +51,9 @@ func TestThereIsNoPrevOfWhatHasEnded(t *testing.T) {
 	}
 }
 
-// The value ends after the caller has read it and before the lease is granted. Catches a Prev
-// that is what the caller has read: the source would call it unchanged, and what somebody
-// has ended would be back.
+// The value ends after the caller has read it and before Redis grants the lease. Catches a Prev that
+// is the value of this read: the source would call it unchanged, and bring back a value that
+// somebody has ended.
 func TestThereIsNoPrevOfWhatEndsBeforeTheGrant(t *testing.T) {
 	for name, end := range map[string]func(*rig, *probe[int64, string]) error{
 		"Invalidate": func(r *rig, other *probe[int64, string]) error { return other.Invalidate(r.ctx, 1) },
@@ -79,7 +79,8 @@ func TestThereIsNoPrevOfWhatEndsBeforeTheGrant(t *testing.T) {
 	}
 }
 
-// Who calls Refresh says that the value has changed, and beside a Write it may.
+// A caller of Refresh says that the value has changed, and a Write may change it. Both load without
+// a Prev.
 func TestThereIsNoPrevForARefreshAndBesideAWrite(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1}
@@ -95,8 +96,8 @@ func TestThereIsNoPrevForARefreshAndBesideAWrite(t *testing.T) {
 	})
 }
 
-// Replicas may lag behind a clear of tags, of whatever values: a loader that reads the primary gets no
-// Prev to compare with, also of a value that has none of the tags.
+// Replicas may lag behind a clear of any tag. A loader that reads the primary for this reason gets no
+// Prev, even for a value without this tag.
 func TestThereIsNoPrevBesideAClearOfOtherTagsThatReplicasMayLack(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {
 		p := &pages{number: 1}
@@ -110,7 +111,7 @@ func TestThereIsNoPrevBesideAClearOfOtherTagsThatReplicasMayLack(t *testing.T) {
 	})
 }
 
-// Nobody shares a Prev that there is a Clone for: a loader that changes it, or keeps it, changes
+// With a Clone, no other caller shares the Prev: a loader that changes it, or keeps it, changes
 // nobody's value.
 func TestAPrevIsNobodyElses(t *testing.T) {
 	inCells(t, entryCells, func(r *rig) {

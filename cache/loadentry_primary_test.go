@@ -9,8 +9,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A loader is told to read the primary while a write is under way, and for as long as replicas
-// may lag behind an invalidation or a Clear, whoever has made it; not before, and not after.
+// Entry.Primary is true during a Write, and while replicas may lag behind an invalidation or a Clear
+// of any process; not before, and not after.
 func TestALoaderIsToldWhenAReplicaMayNotDo(t *testing.T) {
 	const lag = 5 * time.Second
 	for name, end := range map[string]func(r *rig, c *probe[int64, string]) error{
@@ -47,8 +47,8 @@ func TestALoaderIsToldWhenAReplicaMayNotDo(t *testing.T) {
 	})
 }
 
-// During an outage of Redis nobody knows of writers. A source that does not lag is not asked at
-// its primary all the same: all processes would be there at once.
+// During an outage of Redis a process knows of no writers, so its loads read the primary where replicas
+// lag. Without ReplicaLag they do not: all processes would load from the primary at once.
 func TestDuringAnOutageThePrimaryIsReadWhereReplicasLag(t *testing.T) {
 	for _, lag := range []time.Duration{0, time.Second} {
 		t.Run(lag.String(), func(t *testing.T) {

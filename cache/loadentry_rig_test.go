@@ -81,7 +81,7 @@ var entryCells = []cell{{redis: "mini"}, {redis: "mini", local: true}}
 // unjittered is for tests that look at the moment at which a TTL ends.
 func unjittered(o *cache.Options) { o.Jitter, o.EarlyRefresh = -1, -1 }
 
-// replicaLag is for sources that lag.
+// replicaLag sets how far the replicas of the source may lag.
 func replicaLag(lag time.Duration) func(*cache.Options) {
 	return func(o *cache.Options) { o.ReplicaLag = lag }
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Catches a batch that leaves a source without Load and LoadMany alone, and one in which
-// LoadEntry takes the place of LoadMany.
+// GetMany loads by LoadEntry where there is no LoadMany. Catches a source with LoadEntry alone that loads
+// no batch, and a LoadEntry that takes the place of LoadMany.
 func TestLoadEntryAloneLoadsBatches(t *testing.T) {
 	inCells(t, append(entryCells, cell{redis: "none", local: true}), func(r *rig) {
 		keys := make([]int64, 100)
@@ -40,8 +40,8 @@ func TestLoadEntryAloneLoadsBatches(t *testing.T) {
 	})
 }
 
-// What the loader leaves in Version is stored, also beside a change; one that is too long is
-// not. Catches a version that is cut: it would pass for another.
+// A Version of up to 64 bytes is stored, also for a value that has changed. A longer one is not. Catches
+// a version that is cut: it would pass for another.
 func TestAVersionOfUpToSixtyFourBytesIsStored(t *testing.T) {
 	for length, kept := range map[int]bool{0: false, 1: true, 64: true, 65: false, 1000: false} {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// What a loader says of this value goes before what the Source and the Options say of all, is
-// shortened as other TTLs are, and holds for a null as well.
+// Entry.TTL goes before the TTL of the Source and of the Options. It is shortened as other TTLs are,
+// and holds for nulls as well.
 func TestALoaderSaysTheTTLOfThisValueOrNull(t *testing.T) {
 	for _, test := range []struct {
 		name         string
@@ -53,10 +53,10 @@ func TestALoaderSaysTheTTLOfThisValueOrNull(t *testing.T) {
 	}
 }
 
-// A negative TTL: the value answers those who wait for it, and Redis has nothing of the key, nor
-// what was there before. A flood of callers does not become a flood of loads. Catches a value
-// that is stored all the same, an old one that goes on to answer, a lease that keeps others
-// waiting, and callers who load one after another.
+// A negative Entry.TTL: the waiting callers get the value, and Redis keeps nothing of the key, not even
+// the value from before. A flood of callers is no flood of loads. Catches a value that is stored all
+// the same, an old one that is still served, a lease that keeps others waiting, and callers that
+// load one after another.
 func TestAValueThatIsNotToBeStoredAnswersAFlood(t *testing.T) {
 	for _, number := range []int{1, 0} {
 		for _, c := range append([]cell{{redis: "none"}, {redis: "none", local: true}}, entryCells...) {
@@ -111,8 +111,8 @@ func floodUnstored(r *rig, number int) {
 	}
 }
 
-// What is not to be stored answers for ErrorHold and no longer, whatever the stale windows say: it is
-// neither stale then nor kept for errors. Without ErrorHold it answers those alone who wait for it.
+// A value with a negative Entry.TTL is served for ErrorHold and no longer, whatever the stale windows
+// are: it is neither stale then nor kept for errors. Without ErrorHold only the waiting callers get it.
 func TestWhatIsNotToBeStoredHasNoStaleWindows(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		for _, hold := range []time.Duration{200 * time.Millisecond, -1} {

@@ -40,8 +40,8 @@ func TestAValueOlderThanMaxAgeIsLoadedAnewForEverybody(t *testing.T) {
 	})
 }
 
-// Readers of two processes who want a value of now, all at once: one load, as none was under way.
-// With claims instead, each reader would void the load of the one before.
+// Many readers of two processes read with MaxAge at once, and no load is under way: one load serves
+// them all. If each of them claimed the lease, each would void the load of the one before.
 func TestAStampedeOfTheAsStrictIsOneLoad(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
@@ -90,7 +90,7 @@ func TestAStampedeOfTheAsStrictIsOneLoad(t *testing.T) {
 	}
 }
 
-// A load that is under way began too early for who comes now: one more load, for all of them.
+// A load under way began too early for the strict readers that come now. One more load serves them all.
 func TestALoadUnderWayIsNoAnswerToWhoComesAfterItsBeginning(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		source := newRows(r, 1)
@@ -125,8 +125,8 @@ func TestALoadUnderWayIsNoAnswerToWhoComesAfterItsBeginning(t *testing.T) {
 	})
 }
 
-// Pages that join the loads of another page, too late, go on together: with one load a key, one
-// after another, they would take as many loads as they have keys.
+// Several pages join the loads of another page too late, and load again together. If they loaded one
+// key after another, they would take as many loads as they have keys.
 func TestPagesThatComeTooLateForALoadGoOnTogether(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
 		source := newBatches(r, 1, 100)
@@ -166,7 +166,8 @@ func TestPagesThatComeTooLateForALoadGoOnTogether(t *testing.T) {
 	})
 }
 
-// If the load fails, the value that is too old is served, marked; with NoStale the error is.
+// The load fails, so a read with MaxAge returns the value that is too old, marked as stale. With
+// NoStale it returns the error.
 func TestIfTheLoadFailsAnOlderValueIsServedMarked(t *testing.T) {
 	inCells(t, strictCells, func(r *rig) {
 		for name, change := range map[string]func(*cache.Options){"": func(*cache.Options) {}, "-hard": hard} {
@@ -192,8 +193,8 @@ func TestIfTheLoadFailsAnOlderValueIsServedMarked(t *testing.T) {
 	})
 }
 
-// A null is too old for who wants to know it of now, and the load fails. Catches a null that is
-// served in place of the error: it is no older value.
+// A null is too old for a read with MaxAge, and the load fails. Catches a null that is returned in
+// place of the error: it is no older value.
 func TestANullIsNotServedForALoadThatFails(t *testing.T) {
 	inCells(t, strictCells, func(r *rig) {
 		source := newRows(r)

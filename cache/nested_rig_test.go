@@ -86,7 +86,7 @@ func openShop(r *rig, limit int, loads string) *nestedShop {
 	return s
 }
 
-// gather has callers read keys of c at once, and fails the test if one gets an error.
+// gather reads keys of c at once, and fails the test if a read returns an error.
 func (s *nestedShop) gather(calls *sync.WaitGroup, c *probe[int64, string], keys ...int64) {
 	for _, key := range keys {
 		calls.Go(func() {
@@ -97,9 +97,8 @@ func (s *nestedShop) gather(calls *sync.WaitGroup, c *probe[int64, string], keys
 	}
 }
 
-// check fails the test if too many queries ran at a time, or any load was too slow to
-// have run without waiting in vain. A category in its place may have five products loaded
-// beside each other, and no others.
+// check fails the test if too many queries ran at a time, or if a load took so long that it must have
+// waited in vain. A category in its place may load five products at a time, and no more.
 func (s *nestedShop) check(took, most time.Duration) {
 	s.Helper()
 	b := s.products.Stats().Breaker
@@ -136,7 +135,7 @@ type distant struct {
 	reads atomic.Int64
 }
 
-// hook has each command take its way.
+// hook delays each command by its way.
 func (d *distant) hook() redis.Hook {
 	return redistest.EachCommand(func(cmd redis.Cmder) {
 		switch {

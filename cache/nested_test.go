@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// If the products of a category did not run in its place, it would wait for loads that wait
-// for its place: 61 of 64 failed.
+// The products of a category are loaded in its place. Otherwise it would wait for loads that wait for
+// its place: 61 of 64 failed.
 func TestLoadsThatReadAnotherCacheDoNotFailEachOther(t *testing.T) {
 	everyShop(t, nested, func(s *nestedShop) {
 		var calls sync.WaitGroup
@@ -24,8 +24,8 @@ func TestLoadsThatReadAnotherCacheDoNotFailEachOther(t *testing.T) {
 	})
 }
 
-// The flights of the products were opened by others, and wait for places behind loads
-// that then want the same products. Catches a load that joins them.
+// Other callers opened the flights of the products, which wait for places behind loads that then want
+// the same products. Catches a load that joins these flights.
 func TestALoadLendsItsPlaceToAFlightThatOthersOpened(t *testing.T) {
 	everyShop(t, nested, func(s *nestedShop) {
 		var calls sync.WaitGroup
@@ -49,8 +49,8 @@ func TestALoadLendsItsPlaceToAFlightThatOthersOpened(t *testing.T) {
 	})
 }
 
-// Two processes want each other's products. Catches leases that are taken before there is a
-// place: each would wait for a load of the other that waits for its place.
+// Two processes want each other's products. Catches leases that are taken before a place is free: each
+// process would wait for a load of the other one that waits for its place.
 func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		a, b := openShop(r, 1, "Load"), openShop(r, 1, "Load")
@@ -73,8 +73,8 @@ func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 	})
 }
 
-// A load that refreshes a key of another cache waits for a load. If that did not run in its
-// place, both would wait until they time out.
+// A load refreshes a key of another cache, and so waits for a second load, which runs in its place.
+// Otherwise both would wait until they time out.
 func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
 	inCells(t, nested, func(r *rig) {
 		b := must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1, FailureRatio: -1}))
@@ -137,9 +137,9 @@ func TestALoadDoesNotWaitForWhoWaitsForItsPlace(t *testing.T) {
 	})
 }
 
-// Every load of a category reads a product that nobody has cached. Catches a product's load
-// that a half-open breaker refuses because the category's is the one that tries: such loads
-// alone never closed it.
+// Every load of a category reads a product that is not cached. Catches a half-open breaker that refuses
+// the load of the product because the load of the category is its trial: such loads alone never
+// closed it.
 func TestALoadThatReadsAColdKeyClosesTheBreaker(t *testing.T) {
 	inCells(t, nested, func(r *rig) {
 		b := must(breaker.New(breaker.Options{MinRequests: 1}))

@@ -15,9 +15,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// The end of a Write over a row and a page that is made of it, where Redis is slow to open the
-// row. Catches a page that is opened first, and made of the old row that a local tier keeps beside
-// the writer: it was published, and stayed for its TTL.
+// A Write of a row and of the page that is made of it ends, and Redis is slow to open the row. Catches
+// a page that is opened first, and made of the old row, which a local tier keeps beside the writer:
+// this page was published, and stayed for its TTL.
 func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
 		name := func(name string) func(*cache.Options) {
@@ -57,11 +57,11 @@ func TestAPageIsNotMadeOfTheRowFromBeforeAWriteOfBoth(t *testing.T) {
 	})
 }
 
-// The loader of a page reads rows of another cache. A transaction changes the row, and both are
-// cleared or invalidated when it has ended. The end for the rows takes longer than that for the page,
-// which a reader asks for meanwhile: what that makes of the old row must not stay.
+// The loader of a page reads rows of another cache. A transaction changes a row, and its end clears or
+// invalidates both. The end for the rows takes longer than that for the pages, and a reader gets a
+// page meanwhile: a page of the old row must not stay.
 //
-// Catches a page that is opened or cleared while the old row still answers.
+// Catches a page that is opened or cleared while the old row is still served.
 func TestAWriteOfTagsEndsWhatIsMadeOfTheOldValuesMeanwhile(t *testing.T) {
 	for name, of := range map[string]struct{ page, row bool }{ // whether it is named by its tag
 		"the tag of the rows":  {row: true},

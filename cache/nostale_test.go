@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A value past its TTL is waited for, by this reader alone; others get it at once, and one load
-// serves them all.
+// A reader with NoStale waits for the load of a value past its TTL. Other readers get the old value
+// at once, and one load serves them all.
 func TestWithNoStaleNothingPastItsTTLIsServed(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		for name, past := range map[string]func(*cache.Options){"stale": staleAfterASecond, "fallback": fallbackAfterASecond} {
@@ -52,8 +52,8 @@ func TestWithNoStaleNothingPastItsTTLIsServed(t *testing.T) {
 	})
 }
 
-// What was chosen within its TTL is not marked because the TTL ends before the caller has it: here the Clone of
-// the first value takes that long.
+// A value was chosen within its TTL, which ends before the caller has it: here Clone takes 2 s for the
+// first value of a page. The result is not marked as stale.
 func TestAnAnswerIsMarkedByWhenItWasChosen(t *testing.T) {
 	inBubble(t, cell{redis: "none", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		src := newRows(r, 1, 2).source()

@@ -12,9 +12,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// During an outage of Redis other processes change values without our knowledge. A value that
-// this process has kept is served for a second. After that the database, which is healthy,
-// is asked for it: with the load left to the background the first of these was a minute old.
+// Other processes change values during an outage, and this process does not hear of it. It serves a
+// kept value for a second, and then loads from the database, which is healthy. When the load was left
+// to the background, the first of these values was a minute old.
 func TestDuringAnOutageTheDatabaseComesBeforeWhatIsKept(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true, breaker: true}, func(r *rig, m *redistest.MiniServer) {
 		r.Cleanup(func() { time.Sleep(time.Minute) }) // go-redis goes on to dial for a while
@@ -62,9 +62,9 @@ func TestDuringAnOutageTheDatabaseComesBeforeWhatIsKept(t *testing.T) {
 	})
 }
 
-// While its replicas lag, a loader reads the old row. A degraded load asks nobody whether it
-// may be kept, and without a bound the process that has written v2 served v1 for the whole life
-// of a local entry.
+// A loader reads the old row while its replicas lag. A degraded load cannot check whether its value may
+// be kept. Without a bound, the process that has written v2 served v1 for the whole TTL of a local
+// entry.
 func TestWhatADegradedLoadReadFromALaggingReplicaIsGoneInASecond(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		const lag = 5 * time.Second
@@ -88,8 +88,8 @@ func TestWhatADegradedLoadReadFromALaggingReplicaIsGoneInASecond(t *testing.T) {
 	})
 }
 
-// duringABusyOutage gives a cache in an outage that has kept the value of key 1. Its only place for a
-// degraded load is taken for 0.9 s more, by the load of key 6, which wg waits for.
+// duringABusyOutage opens a cache in an outage that has kept the value of key 1. The load of key 6 holds
+// its only degraded place for 0.9 s more; wg waits for this load.
 func duringABusyOutage(r *rig, m *redistest.MiniServer) (c *probe[int64, string], source *rows, wg *sync.WaitGroup) {
 	r.Cleanup(func() { time.Sleep(time.Minute) })
 	w := &way{}
@@ -109,8 +109,8 @@ func duringABusyOutage(r *rig, m *redistest.MiniServer) (c *probe[int64, string]
 	return c, source, wg
 }
 
-// Where no degraded place is free a kept value does not wait for one, and a key of which
-// nothing is kept does.
+// No degraded place is free. A read of a kept value does not wait for one; a read of a key without a
+// kept value does.
 func TestDuringAnOutageAKeptValueDoesNotWaitForAPlace(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		c, source, wg := duringABusyOutage(r, m)
@@ -130,8 +130,8 @@ func TestDuringAnOutageAKeptValueDoesNotWaitForAPlace(t *testing.T) {
 	})
 }
 
-// During an outage callers for whom the process has kept a value do not wait for a place among the
-// degraded loads. A reader who does not take it does. Catches one who gets ErrOverloaded at once.
+// A reader that refuses the kept value waits for a degraded place. Catches one that gets ErrOverloaded
+// at once.
 func TestDuringAnOutageWhoTakesNoKeptValueWaitsForAPlace(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		c, source, wg := duringABusyOutage(r, m)

@@ -17,7 +17,7 @@ import (
 
 const defaultTimeout = 250 * time.Millisecond // see Options.RedisTimeout
 
-// An outage is a way for Redis to be of no use.
+// An outage is a way in which Redis fails.
 type outage struct {
 	name       string
 	begin, end func(s *redistest.Server, p *redistest.FaultProxy)
@@ -35,7 +35,7 @@ var outages = []outage{
 
 func heal(_ *redistest.Server, p *redistest.FaultProxy) { p.Heal() }
 
-// clients are the user's settings that an outage has to be survived with.
+// clients are settings of the user's client. An outage must be survived with each of them.
 var clients = map[string]func(*redis.Options){
 	"client as it comes": func(*redis.Options) {},
 	"client as advised": func(o *redis.Options) {
@@ -58,8 +58,8 @@ func duringOutages(t *testing.T, test func(r *rig, server *redistest.Server, pro
 	}
 }
 
-// While the source answers, so does Get: at the cost of a RedisTimeout or two, and
-// within the breaker's smaller limit, because every process may be loading.
+// Get works as long as the source does: it takes one or two RedisTimeouts longer, and keeps to the
+// breaker's smaller limit, because every process may be loading.
 func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1, 2, 3)
@@ -105,7 +105,7 @@ func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 	})
 }
 
-// go-redis alone holds a caller for five seconds here.
+// Get returns at the caller's deadline. go-redis alone holds a caller for five seconds here.
 func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1, 2, 3)
@@ -149,7 +149,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 	})
 }
 
-// Whoever changes something has to know that Redis did not confirm it.
+// A writer gets ErrNotInvalidated if Redis does not confirm its change.
 func TestWritersLearnOfAnOutage(t *testing.T) {
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1)
@@ -185,8 +185,8 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 	})
 }
 
-// When Redis is gone every process loads for itself, and the database gets all of
-// them at once: so each restrains itself to the smaller limit.
+// Every process loads for itself while Redis is gone, and the database gets all these loads at once.
+// So each process keeps to the smaller limit.
 func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

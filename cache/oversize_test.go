@@ -13,7 +13,7 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A codec that cannot encode one value spoils neither the batch nor the answer.
+// A value that is too long to store is returned, and the others of the batch are stored.
 func TestAValueOfABatchThatCannotBeStoredIsReturned(t *testing.T) {
 	inCells(t, shared, func(r *rig) {
 		source := newBatches(r, 1, 3)
@@ -31,8 +31,7 @@ func TestAValueOfABatchThatCannotBeStoredIsReturned(t *testing.T) {
 	})
 }
 
-// A value that cannot be stored has overtaken the old one all the same, which must not
-// go on to answer.
+// A value that cannot be stored is newer than the stored one all the same, so the old one is dropped.
 func TestWhatCannotBeStoredEndsWhatStandsThere(t *testing.T) {
 	long := strings.Repeat("l", 1000)
 	for name, windows := range map[string]func(*cache.Options){"stale": staleAfterASecond, "fallback": fallbackAfterASecond} {
@@ -53,8 +52,8 @@ func TestWhatCannotBeStoredEndsWhatStandsThere(t *testing.T) {
 	}
 }
 
-// A refresh and a second look at a fallback must not take the beginning of a value that
-// is too long for a value.
+// A stored value is too long. A refresh, and a second look at a fallback, must not take its first bytes
+// for a value.
 func TestWhatIsTooLongIsNoValueBesideALoad(t *testing.T) {
 	long := strings.Repeat("l", 1000)
 	for name, meet := range map[string]func(r *rig, m *redistest.MiniServer){

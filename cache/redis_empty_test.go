@@ -7,7 +7,7 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// The scripts are gone with the data, and so is everything we knew of others.
+// Redis loses its scripts with the data, and all that it knew of other processes.
 func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})

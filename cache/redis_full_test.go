@@ -14,9 +14,9 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Invalidations free memory and clears need next to none, so they must not be refused for the lack
-// of it; fills may be, and are not tried again and again. Catches a clear that begins with HSET: it
-// stays pending, and until there is room its process takes nothing from Redis.
+// Invalidations free memory, and clears need next to none, so a full Redis must accept them. It may
+// refuse fills, which are not tried again and again. Catches a clear that begins with HSET: it stays
+// pending, and its process takes nothing from Redis until there is room.
 func TestAFullRedisStillInvalidates(t *testing.T) {
 	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})

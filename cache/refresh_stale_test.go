@@ -11,7 +11,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// A refresh that a caller waits for, or one by each process, fails this.
+// Two processes serve a stale value during one refresh. Catches a refresh that a caller waits for,
+// and one by each process.
 func TestWhatIsStaleIsRefreshedOnceWhileItAnswers(t *testing.T) {
 	inCells(t, overRedis, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -43,8 +44,7 @@ func TestWhatIsStaleIsRefreshedOnceWhileItAnswers(t *testing.T) {
 	})
 }
 
-// Without the lease, the refresh would bring back the value from before the
-// invalidation.
+// Without the lease, the refresh would bring back the value from before the invalidation.
 func TestAnInvalidationBeatsARefreshUnderWay(t *testing.T) {
 	inCells(t, overRedis, func(r *rig) {
 		source, gate := newRows(r, 1), newLatch()
@@ -69,7 +69,7 @@ func TestAnInvalidationBeatsARefreshUnderWay(t *testing.T) {
 	})
 }
 
-// Without the hold, every reader would begin another refresh from a source that fails.
+// A source fails. Without ErrorHold, every reader would begin another refresh.
 func TestAFailedRefreshRestsForAMoment(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newRows(r, 1)
@@ -91,7 +91,7 @@ func TestAFailedRefreshRestsForAMoment(t *testing.T) {
 	})
 }
 
-// Without the bound, many values that end together would be a stampede of refreshes.
+// Many values end together. Without Options.Refreshes, this would be a stampede of refreshes.
 func TestRefreshesAreBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		refreshes int
@@ -125,8 +125,8 @@ func TestRefreshesAreBounded(t *testing.T) {
 	}
 }
 
-// A refresh of one key that begins inside the load of another is no part of that load:
-// nobody waits for it, so it may ask for that other key.
+// The load of one key starts a refresh of another, which is no part of this load: nobody waits for it,
+// so it may read the first key.
 func TestARefreshStartedByALoadMayAskForItsKey(t *testing.T) {
 	inCells(t, overRedis, func(r *rig) {
 		var c *probe[int64, string]
@@ -152,9 +152,9 @@ func TestARefreshStartedByALoadMayAskForItsKey(t *testing.T) {
 	})
 }
 
-// A hook that calls Goexit at the end of a refresh (FailNow of a test, say) ends the goroutine that
-// refreshes a page. Catches a place among Options.Refreshes that is never given back, so that after
-// sixteen of these nothing is refreshed any more, and keys of the page whose jobs never end.
+// A hook calls Goexit at the end of a refresh (FailNow of a test, for example), and so ends the goroutine
+// that refreshes a page. Catches a place among Options.Refreshes that is never given back (nothing
+// would be refreshed after sixteen of these), and keys of the page whose jobs never end.
 func TestAGoexitAtTheEndOfARefreshGivesItsPlaceBack(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newBatches(r, 1, 3)

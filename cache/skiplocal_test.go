@@ -17,8 +17,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A read with SkipLocal takes nothing from the process, and fills it: so does what it finds, and
-// what it loads. It begins the refreshes that a Get would (ZiggyCreatures/FusionCache#604).
+// A read with SkipLocal takes nothing from the local tier, and fills it with the value that it finds
+// or loads. It begins the refreshes that a Get would begin (ZiggyCreatures/FusionCache#604).
 func TestWithSkipLocalRedisIsAsked(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		source := newRows(r, 1, 2)
@@ -51,8 +51,8 @@ func TestWithSkipLocalRedisIsAsked(t *testing.T) {
 	})
 }
 
-// While Redis is out of reach SkipLocal asks the source, and what the process has kept is not
-// served, also not for an error.
+// While Redis is out of reach, a read with SkipLocal loads. It does not get the value that the process
+// has kept, even if the load fails.
 func TestDuringAnOutageSkipLocalLoads(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		r.Cleanup(func() { time.Sleep(time.Minute) })
@@ -83,8 +83,8 @@ func TestDuringAnOutageSkipLocalLoads(t *testing.T) {
 	})
 }
 
-// deafAndWriter opens a cache that no message reaches, and another one. hook is one of the client of
-// the deaf one, nil: none.
+// deafAndWriter opens a cache that no message reaches, and a second one that writes. The client of the
+// first one has this hook; nil: none.
 func deafAndWriter(r *rig, server *redistest.Server, source *rows, hook redis.Hook, change func(*cache.Options)) (deaf, writer *probe[int64, string]) {
 	r.deaf = true
 	proxy := redistest.Proxy(r, server.Addr())
@@ -101,8 +101,8 @@ func deafAndWriter(r *rig, server *redistest.Server, source *rows, hook redis.Ho
 	return deaf, writer
 }
 
-// What another process has written is there for who asks Redis, though no message tells of it and
-// the local tier still serves the old value.
+// Another process has written, and its message is lost, so the local tier still serves the old value.
+// A read with SkipLocal gets the new one.
 func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -127,11 +127,12 @@ func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 	}
 }
 
-// A read that wants no old value waits for another process' load, and one that asks Redis joins its
-// flight. Meanwhile the local tier is filled, by a Get, with a value that is then invalidated
-// elsewhere: it is new enough for the first, and nothing for the second, who came after the invalidation.
+// One reader has a MaxAge, and waits for the load of another process; a second one, with SkipLocal, joins
+// its flight. Meanwhile a Get fills the local tier with a value, and another process invalidates it.
+// This value is new enough for the first reader. The second one came after the invalidation, and must
+// not get it.
 //
-// Catches a flight whose local look is by the rules of the reader who opened it, and answers all.
+// Catches a flight that looks into the local tier by the rules of its first reader, and answers all.
 func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -168,9 +169,9 @@ func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// A strict caller joins a flight whose value is published, and was invalidated elsewhere before the
-// caller came. The local tier of the process, which has not heard of it, must not decide that the
-// caller may have the value.
+// A flight has published its value, and another process has invalidated that since. Then a strict
+// caller joins the flight. The local tier has not heard of the invalidation, and must not decide
+// that the caller may have the value.
 func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -197,8 +198,8 @@ func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// afterCommit is a hook that calls do when the server has answered the first commit of a client: the
-// first script of a value and its lease that does not ask for that.
+// afterCommit is a hook that calls do after the first commit of a client: the server has answered a
+// script of a value and its lease that does not ask for the lease.
 func afterCommit(do func()) redis.Hook { return &answered{do: sync.OnceFunc(do)} }
 
 type answered struct{ do func() }

@@ -16,13 +16,13 @@ func fallbackAfterASecond(o *cache.Options) {
 	o.TTL, o.StaleWhileRevalidate, o.StaleIfError, o.Jitter = time.Second, -1, time.Hour, -1
 }
 
-// onlyFallback gives values a second, and then lets them answer for errors only.
+// onlyFallback gives values a TTL of a second, after which they are served for errors only.
 func onlyFallback(o *cache.Options) {
 	o.TTL, o.Jitter, o.EarlyRefresh = time.Second, -1, -1
 	o.StaleWhileRevalidate, o.StaleIfError = -1, time.Hour
 }
 
-// pastTTL sleeps until values of a second's TTL are past it.
+// pastTTL sleeps until values with a TTL of a second are past it.
 func pastTTL() { time.Sleep(1100 * time.Millisecond) }
 
 var overRedis = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real"}}

@@ -12,10 +12,10 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// anew are the rules of a read that asks the source.
+// anew are the rules of a read that accepts no value from before it.
 var anew = cache.Reads{MaxAge: time.Nanosecond}
 
-// reads fails the test unless key has this value by the rules.
+// reads fails the test unless a read of key by the rules gives this value.
 func (p *probe[K, V]) reads(r *rig, rules cache.Reads, key K, want any, stale bool) {
 	r.Helper()
 	got, err := p.With(rules).Fetch(r.ctx, key)
@@ -26,8 +26,8 @@ func (p *probe[K, V]) reads(r *rig, rules cache.Reads, key K, want any, stale bo
 
 var strictCells = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "real", local: true}, {redis: "none", local: true}}
 
-// The error that a read by rules has left answers nobody else: not a Get that has to load, and not
-// a refresh. And a Get's error does not answer a read by rules.
+// ErrorHold keeps the error of a read with rules for such reads alone: a Get loads, and a refresh
+// does. The held error of a Get does not fail a read with rules either.
 func TestNoErrorCrossesFromStrictReadsToOthers(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
 		source := newRows(r, 1, 2)
@@ -62,8 +62,8 @@ func TestNoErrorCrossesFromStrictReadsToOthers(t *testing.T) {
 	})
 }
 
-// A Get that has to load opens a flight of its own beside one of a strict reader, and is answered
-// by another process's value if that is enough for it.
+// A Get that has to load opens its own flight beside that of a strict reader. It takes the value of
+// another process if that is new enough for it.
 func TestAGetWaitsForNoStrictFlight(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
 		source, gate := newRows(r, 1), newLatch()
@@ -87,7 +87,7 @@ func TestAGetWaitsForNoStrictFlight(t *testing.T) {
 	})
 }
 
-// A load that asks for its own key by rules would wait for itself.
+// A loader reads its own key with rules. It gets ErrReentrant: the load would wait for itself.
 func TestAStrictReadOfALoadsOwnKeyIsReentrant(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "none"}}, func(r *rig) {
 		var c *probe[int64, string]

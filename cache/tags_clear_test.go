@@ -12,11 +12,11 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A ClearTags ends the values of a tag, at once in its own process and in others when the
-// message has come, and no others; what is loaded afterwards is kept again.
+// ClearTags ends the values of a tag and no others: at once in its own process, and in others with
+// its message. Values that are loaded afterwards are kept.
 //
-// Catches a local hit or a value from Redis that is not asked for its tags, an epoch that is
-// the last Clear's alone (nothing with the tag would count any more), and a ClearTags that ends everything.
+// Catches a hit in the local tier or in Redis whose tags are not compared, an epoch of the last
+// Clear alone (no value with the tag would count any more), and a ClearTags that ends everything.
 func TestAClearOfATagEndsItsValuesAndNoOthers(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		keys := []int64{1, 2, 11, 12}
@@ -67,8 +67,8 @@ func TestAClearOfATagEndsItsValuesAndNoOthers(t *testing.T) {
 	})
 }
 
-// A value whose time in the local tier is over is kept for want of a better one. A ClearTags ends it as
-// well. Catches one that answers in place of an error.
+// The local tier keeps a value past its time for failed loads, and ClearTags ends this one too. Catches
+// one that is served in place of an error.
 func TestAClearOfATagEndsWhatIsKeptForErrors(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		source := newRows(r, 1, 11)
@@ -90,9 +90,8 @@ func TestAClearOfATagEndsWhatIsKeptForErrors(t *testing.T) {
 	})
 }
 
-// Clear and ClearTags count with one number, so one beside the other ends what it has to.
-// Catches two numbers: the epoch of what was loaded after a ClearTags would be later than a Clear that
-// it has not seen.
+// Clear and ClearTags share one number, so each ends what it has to beside the other. Catches two
+// numbers: a value loaded after a ClearTags would have a later epoch than a Clear that it has not seen.
 func TestAClearBesideClearsOfTags(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real"}, {redis: "none", local: true}}, func(r *rig) {
 		source := newRows(r, 1, 11)
@@ -120,8 +119,8 @@ func TestAClearBesideClearsOfTags(t *testing.T) {
 	})
 }
 
-// A transaction that changes the rows of a tenant clears its tag when it has ended, also if
-// it failed or was found inside, and as part of another one with that.
+// A transaction changes the rows of a tenant, and clears its tag at its end: also if it failed, if the
+// tag was found inside, or if it is part of another one.
 func TestAWriteClearsTags(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real", local: true}, {redis: "none", local: true}}, func(r *rig) {
 		source := newRows(r, 1, 11)
@@ -167,8 +166,8 @@ func TestAWriteClearsTags(t *testing.T) {
 	})
 }
 
-// A ClearTags that Redis does not confirm is an error, and holds for this process all the
-// same; it is confirmed later, for everybody.
+// Redis does not confirm a ClearTags: the call returns an error, and the clear holds in its own process
+// all the same. A later try confirms it for all processes.
 func TestAClearOfATagThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
 		source := newRows(r, 1, 11)
@@ -197,7 +196,7 @@ func TestAClearOfATagThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 	})
 }
 
-// However many values there are, a ClearTags is one command.
+// ClearTags is one command for any number of values.
 func TestAClearOfATagIsOneCommand(t *testing.T) {
 	keys, tenants := redistest.Pick(20_000, 1_000_000), redistest.Pick(200, 10_000)
 	server := start(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A message names the counters that were cleared, and whoever hears it reads those. Catches
-// one who reads all that were ever cleared: each clear would cost each process as much as there are tags.
+// A message names the cleared tags, and each process reads the counters of these. Catches a process that
+// reads all counters: each clear would cost each process as much as there are tags.
 func TestAClearOfATagIsReadByItself(t *testing.T) {
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -37,9 +37,8 @@ func TestAClearOfATagIsReadByItself(t *testing.T) {
 	}
 }
 
-// A process that starts later has heard no message, and knows nothing of the value that an
-// older one left behind. Catches one that takes a tag which it does not know for one that was
-// never cleared.
+// A process that starts later has heard no message of a clear, and Redis still has a value from before
+// it. Catches a process that takes an unknown tag for one that was never cleared.
 func TestAProcessThatStartsLaterKnowsWhichTagsWereCleared(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "real", local: true}}, func(r *rig) {
 		source := newRows(r, 1, 11)
@@ -57,8 +56,8 @@ func TestAProcessThatStartsLaterKnowsWhichTagsWereCleared(t *testing.T) {
 	})
 }
 
-// A process that no messages reach reads what was cleared, all that it has missed, as soon as
-// they come again. Catches one that reads only what later messages name.
+// A process gets no messages for a while, and reads all the clears that it has missed as soon as they
+// arrive again. Catches a process that reads only those that later messages name.
 func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -91,9 +90,9 @@ func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
 	}
 }
 
-// A process may learn of its own ClearTags before it learns of an earlier one of another process. A value
-// that it has compared with its tags in between ends with the earlier one all the same. Catches a mark that is
-// the time of the latest clear: no later look would find the value's tags cleared.
+// A process may learn of its own ClearTags before an earlier one of another process, and compare a value
+// with its tags in between. The earlier clear ends this value all the same. Catches a mark that is the
+// time of the latest clear: no later look would find that the value's tags were cleared.
 func TestAnEarlierClearOfATagThatIsLearnedLateEndsItsValues(t *testing.T) {
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})

@@ -9,15 +9,15 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Redis has thrown out what was cleared, values it has kept. A process that knows it puts it back,
-// with the time from which on its knowledge is complete.
+// Redis has evicted the record of the clears and kept the values. A process that knows the clears puts
+// the record back, with the time from which on it knows all of them.
 func TestClearedTagsThatRedisHasLostArePutBack(t *testing.T) {
 	putsAClearBack(t, func(r *rig, _ map[string]string, _ *rows) { r.rdb.Del(r.ctx, clearsKey()) })
 }
 
-// A server that takes over lacks the clear of a tag that was the last of its predecessor's, and before
-// the process that knows it looks, another process, which began after that, clears another tag: then the
-// latest clear that Redis knows is a later one. Catches a process that takes it for a sign that nothing is lost.
+// A new primary lacks the last clear of its predecessor. Another process, which started since, clears
+// another tag before the process that knows the lost clear looks: the latest clear in Redis is a
+// later one then. Catches a process that takes this as a sign that nothing is lost.
 func TestAClearThatAFailoverHasLostIsPutBackThoughOthersFollowed(t *testing.T) {
 	putsAClearBack(t, func(r *rig, before map[string]string, source *rows) {
 		r.rdb.Del(r.ctx, clearsKey())
@@ -29,8 +29,8 @@ func TestAClearThatAFailoverHasLostIsPutBackThoughOthersFollowed(t *testing.T) {
 	})
 }
 
-// putsAClearBack fails unless a process puts the clear of a tag back that Redis loses. before is what
-// Redis has from before it.
+// putsAClearBack fails unless a process puts back the clear of a tag that Redis loses. before is the
+// record of Redis from before the clear.
 func putsAClearBack(t *testing.T, lose func(r *rig, before map[string]string, source *rows)) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		source := newRows(r, 1, 11)
@@ -53,9 +53,8 @@ func putsAClearBack(t *testing.T, lose func(r *rig, before map[string]string, so
 	})
 }
 
-// Nobody is left who knows what was cleared. No value with tags from before counts then: one of
-// them may be of a tag that was. One without tags does. Catches a process that makes an empty
-// record and trusts that.
+// No process knows the clears any more. A tagged value from before counts no longer, since its tag may
+// have been cleared; one without tags does. Catches a process that makes an empty record and trusts it.
 func TestWithoutTheClearedTagsNoTaggedValueIsTrusted(t *testing.T) {
 	for name, lose := range map[string]func(r *rig){
 		"the key is gone":      func(r *rig) { r.rdb.Del(r.ctx, clearsKey()) },
@@ -94,8 +93,8 @@ func TestWithoutTheClearedTagsNoTaggedValueIsTrusted(t *testing.T) {
 	}
 }
 
-// Who may have missed clears cannot put back the whole of what Redis has lost: what it does put back says that
-// nothing from before is known. Catches a process that vouches for more than it has heard of.
+// A process that may have missed clears cannot put back the whole record that Redis has lost: it writes
+// that nothing from before is known. Catches a process that vouches for more than it has heard of.
 func TestWhoIsDeafDoesNotVouchForTheClearedTags(t *testing.T) {
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -123,9 +122,9 @@ func TestWhoIsDeafDoesNotVouchForTheClearedTags(t *testing.T) {
 	later.gives(r, 1, "v2")
 }
 
-// A message tells that a tag was cleared, and Redis has lost the clears before this process has read
-// when. The process that has cleared it is gone. Nobody can say then that all clears are known. Catches
-// a process that puts back what it knows, and vouches for it.
+// A process hears that a tag was cleared, and Redis loses the record before the process has read when.
+// The process that cleared the tag is gone, so nobody can say that all clears are known. Catches a
+// process that puts back the clears that it knows, and vouches for them.
 func TestWhoCannotReadAClearThatItHasHeardOfDoesNotVouchForTheOthers(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		source := newRows(r, 1)

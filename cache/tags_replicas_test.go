@@ -12,9 +12,9 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// The source is read from replicas that lag: what is loaded before they have caught up with
-// one of several clears is kept nowhere, also if a later clear is of another tag. Values of other
-// tags are kept. Catches an epoch just below the latest clear alone.
+// The replicas of the source lag behind one of several clears. A value of its tag that is loaded
+// meanwhile is kept nowhere, even after a later clear of another tag; values of other tags are
+// kept. Catches an epoch just below the latest clear alone.
 func TestAClearOfATagWaitsForTheReplicasOfTheSource(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		const lag = 2 * time.Second
@@ -40,8 +40,8 @@ func TestAClearOfATagWaitsForTheReplicasOfTheSource(t *testing.T) {
 }
 
 // A process learns of two clears at once, since the later one comes before it has read the earlier one.
-// A row of the earlier tag that a lagging replica gives it is kept nowhere. Catches an epoch just below the
-// later clear, which is later than the earlier one: the row stays for its whole life, everywhere.
+// It keeps no row of the earlier tag from a lagging replica. Catches an epoch just below the later
+// clear, which is later than the earlier one: every process would keep the row for its whole TTL.
 func TestClearsLearnedTogetherWaitForTheReplicasOfTheSource(t *testing.T) {
 	type process = *probe[int64, string]
 	ofTag := func(n int64) func(r *rig, p process) {
@@ -101,8 +101,8 @@ func TestClearsLearnedTogetherWaitForTheReplicasOfTheSource(t *testing.T) {
 	}
 }
 
-// A process clears a tag before it has read anything, and makes the record with that. Catches one that
-// takes such a record for one in which nothing was cleared.
+// A process clears a tag before it has read the record, and so creates it. Catches a process that takes
+// such a record for one without clears.
 func TestAClearThatMakesTheRecordWaitsForTheReplicasOfTheSource(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		const lag = 2 * time.Second

@@ -18,8 +18,8 @@ func (s *rows) tagged() cache.Source[int64, string] {
 
 func tenant(n int64) string { return fmt.Sprint("tenant:", n) }
 
-// A value with more tags than there is room for could not be cleared by all of them, if it were
-// stored. It stays in its process, which knows them all.
+// A stored value with more tags than there is room for could not be cleared by all of them. It stays in
+// its process, which knows all its tags.
 func TestAValueWithTooManyTagsStaysInItsProcess(t *testing.T) {
 	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
 		source := newRows(r, 1)

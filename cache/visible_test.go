@@ -81,8 +81,8 @@ func TestACrowdWithoutRedisLoadsEachKeyOnce(t *testing.T) {
 	})
 }
 
-// The value is in the local tier before its flight ends. Were it the other way round,
-// a caller who comes between the two would load again.
+// The local tier has the value before its flight ends. Otherwise a caller that comes in between would
+// load again.
 func TestWithoutRedisAKeyIsLoadedOnceForAllWhoAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, cell{redis: "none", local: true}, nil)
@@ -147,8 +147,7 @@ func TestWithoutRedisATTLOf100msIsOne(t *testing.T) {
 	}
 }
 
-// Without Redis a TTL under a second is one: refreshes begin when it ends, not after a
-// second.
+// Without Redis a TTL under a second holds: a refresh begins at its end, not after a second.
 func TestWithoutRedisAShortTTLIsOne(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
 		c := open(r, newRows(r, 1).source(), ttl(100*time.Millisecond))
