@@ -16,12 +16,10 @@ import (
 // and holds for nulls as well.
 func TestALoaderSaysTheTTLOfThisValueOrNull(t *testing.T) {
 	for _, test := range []struct {
-		name         string
-		number       int
-		ttl          time.Duration
-		least, most  time.Duration
-		notModified  bool
-		withoutStale bool
+		name        string
+		number      int
+		ttl         time.Duration
+		least, most time.Duration
 	}{
 		{name: "value", number: 1, ttl: time.Hour, least: 54 * time.Minute, most: time.Hour},
 		{name: "short value", number: 1, ttl: 10 * time.Second, least: 9 * time.Second, most: 10 * time.Second},
