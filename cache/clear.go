@@ -1,9 +1,6 @@
 package cache
 
-import (
-	"context"
-	"sync/atomic"
-)
+import "context"
 
 // Clear ends what is known of all keys, values and nulls, in all processes: after a bad
 // import, say, or when a feed of changes has lost its place. It writes one key of Redis,
@@ -76,22 +73,21 @@ func (c *Cache[K, V]) cleared(e *entry[V]) bool {
 }
 
 // overtaken reports whether a ClearTags has ended a value that the local tier has: it drops
-// what an Invalidate or a Clear ends by itself. It is small, so that the compiler inlines it in
-// the path of each hit.
+// what an Invalidate or a Clear ends by itself. Before the first ClearTags a hit does not call it:
+// a look at a number costs nothing that can be measured, a call 1 ns of 16.
+//
+// A value is compared with its tags once for each ClearTags. The mark for that is the number of
+// clears, and not the time of the latest: this process may learn of its own clear before it
+// learns of an earlier one of another process.
 func (c *Cache[K, V]) overtaken(e *entry[V]) bool {
 	clears := c.tagClears.Load()
-	return clears > 0 && atomic.LoadUint64(&e.looked) != clears && !c.stands(e, clears)
-}
-
-// stands compares a value of the local tier with its tags. One that stands is not compared again
-// until the next ClearTags. The mark for that is the number of clears, and not the time of the
-// latest: this process may learn of its own clear before it learns of an earlier one of another
-// process.
-func (c *Cache[K, V]) stands(e *entry[V], clears uint64) bool {
-	if c.cleared(e) {
-		c.counts.overtaken.Add(1)
+	if e.more == nil || e.more.looked.Load() == clears {
 		return false
 	}
-	atomic.StoreUint64(&e.looked, clears)
-	return true
+	if c.cleared(e) {
+		c.counts.overtaken.Add(1)
+		return true
+	}
+	e.more.looked.Store(clears)
+	return false
 }

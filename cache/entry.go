@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
 // An entry is a value, or the knowledge that there is none, and its times.
 type entry[V any] struct {
-	value  V
-	looked uint64 // atomic, in the local tier: how many clears of tags were known when none of them had ended it
+	value V
 	life
 }
 
@@ -29,8 +29,9 @@ type life struct {
 
 // An extra is what few values have.
 type extra struct {
-	tags    []uint32 // their digests
-	version string   // in the source
+	looked  atomic.Uint64 // how many clears of tags were known when none of them had ended the value
+	tags    []uint32      // their digests
+	version string        // in the source
 }
 
 // tag notes the tags of a value.

@@ -100,8 +100,8 @@ var goldens = []golden{
 	goldenOf("schema-largest", "a", false, Options{Schema: 1<<31 - 1}),
 	goldenSince(3, "tags", "a", life{more: &extra{tags: []uint32{0, 1<<32 - 1, 7}}}, Options{}),
 	goldenSince(3, "version", "a", life{more: &extra{version: "\"é-1\""}}, Options{}),
-	goldenSince(3, "tags-version-hard", goldenProduct{ID: 7}, life{hard: true, more: &extra{[]uint32{1}, strings.Repeat("v", maxVersion)}}, Options{}),
-	goldenSince(3, "sealed", "a", life{more: &extra{[]uint32{1}, "v"}}, Options{Seal: testSealer{}}),
+	goldenSince(3, "tags-version-hard", goldenProduct{ID: 7}, life{hard: true, more: &extra{tags: []uint32{1}, version: strings.Repeat("v", maxVersion)}}, Options{}),
+	goldenSince(3, "sealed", "a", life{more: &extra{tags: []uint32{1}, version: "v"}}, Options{Seal: testSealer{}}),
 	goldenSince(3, "sealed-null", goldenProduct{}, life{null: true}, Options{Seal: testSealer{}, Schema: 3}),
 }
 

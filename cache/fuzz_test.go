@@ -88,7 +88,7 @@ func FuzzRoundTrip(f *testing.F) {
 		cost = min(max(cost, 0), 1<<32-1) // milliseconds
 		times := life{null: null, created: created, expires: expires, cost: uint32(cost), epoch: uint64(number), hard: number%2 == 0}
 		if len(other) > 0 && !null {
-			times.more = &extra{slices.Repeat([]uint32{uint32(number)}, len(other)%(maxTags+1)), other[:min(len(other), maxVersion)]}
+			times.more = &extra{tags: slices.Repeat([]uint32{uint32(number)}, len(other)%(maxTags+1)), version: other[:min(len(other), maxVersion)]}
 			if len(times.more.tags) == 0 {
 				times.more.tags = nil
 			}

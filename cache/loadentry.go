@@ -149,7 +149,7 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 			tags = say.unmodified.tags()
 		}
 	}
-	more := extra{slices.Concat(tags, e.tags()), say.Version}
+	more := &extra{tags: slices.Concat(tags, e.tags()), version: say.Version}
 	slices.Sort(more.tags)
 	more.tags = slices.Compact(more.tags)
 	if len(more.version) > maxVersion {
@@ -157,7 +157,7 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 		more.version = ""
 	}
 	if len(more.tags) > 0 || more.version != "" {
-		e.more = &more
+		e.more = more
 	}
 	return e
 }

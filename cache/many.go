@@ -66,7 +66,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(
 		key, kind := keys[i], tier.Miss
 		if w == nil {
 			var e *entry[V]
-			if e, kind = c.local.Get(key); kind == tier.Value && !c.overtaken(e) {
+			if e, kind = c.local.Get(key); kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
 				give(key, found[V]{entry: e, tier: TierLocal, stale: e.past(now)})
 				return
 			}

@@ -27,7 +27,7 @@ import (
 // 4 s if the key goes on to fail, or for as long as the error's RetryAfter says.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	e, kind := c.local.Get(key)
-	if kind == tier.Value && !c.overtaken(e) {
+	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
 		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
 	}
 	answer, err := c.read(ctx, key, kind, nil)
@@ -37,7 +37,7 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 // Fetch is [Cache.Get], and tells where the value came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	e, kind := c.local.Get(key)
-	if kind == tier.Value && !c.overtaken(e) {
+	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
 		now := time.Now()
 		return c.result(found[V]{entry: e, tier: TierLocal, stale: e.past(now)}, now), nil
 	}

@@ -55,7 +55,7 @@ func sealed[V any](t *testing.T, f format[V], id string, e entry[V]) []byte {
 func TestSealedBytesThatWereTamperedWithAreAMiss(t *testing.T) {
 	o := Options{Name: "product", MaxValue: 1000, Seal: testSealer{}}
 	f := must(newFormat[string](o, nil))
-	life1 := life{created: goldenCreated, expires: goldenCreated + goldenTTL, cost: 5, epoch: goldenEpoch, more: &extra{[]uint32{7}, "v1"}}
+	life1 := life{created: goldenCreated, expires: goldenCreated + goldenTTL, cost: 5, epoch: goldenEpoch, more: &extra{tags: []uint32{7}, version: "v1"}}
 	lamp := sealed(t, f, "1", entry[string]{value: "lamp", life: life1})
 	chair := sealed(t, f, "2", entry[string]{value: "chair", life: life1})
 	null := sealed(t, f, "1", entry[string]{life: life{null: true, created: goldenCreated, expires: goldenCreated + goldenTTL}})
