@@ -11,7 +11,7 @@ import (
 var footprint = workload{
 	name:  "footprint",
 	title: "A. What an entry takes in the process",
-	about: "1,000,000 structs that all fit. Bytes of the heap for each, with the value and without the key that the caller has; " +
+	about: "1,000,000 structs that all fit, with -short 100,000. Bytes of the heap for each, with the value and without the key that the caller has; " +
 		"and what a collection of that heap takes, of five: processor time, and the longest time that it stopped the process.",
 	contenders: []string{"levee", "ristretto", "ristretto TTL", "otter", "sturdyc", "go-redis/cache"},
 	reference:  "ristretto",
