@@ -109,19 +109,19 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 
 // A lookup is one caller's read of one key.
 type lookup[K comparable, V any] struct {
-	key    K
-	id     string
-	want   *want
-	over   bool // answer or err is the end; else the caller reads, or waits
-	renews bool // answer is early or past its TTL, and is refreshed
-	answer found[V]
-	err    error
-	held   bool // err is the held error of a load
-	shared bool // answer or err is also that of the caller who opened the flight
-	caller flight.Caller[found[V]]
-	joined bool // a flight
-	opened bool // the flight, by this caller, who has to start its job
-	past   bool // the local tier has a value of the key from before
+	key       K
+	id        string
+	want      *want
+	over      bool // answer or err is the end; else the caller reads, or waits
+	renews    bool // answer is early or past its TTL, and is refreshed
+	answer    found[V]
+	err       error
+	heldError bool // err is that of a load, and held
+	shared    bool // answer or err is also that of the caller who opened the flight
+	caller    flight.Caller[found[V]]
+	joined    bool // a flight
+	opened    bool // the flight, by this caller, who has to start its job
+	past      bool // the local tier has a value of the key from before
 
 	// impatient is true during an outage if the process has kept a value: the caller takes a
 	// place among the degraded loads if one is free, and does not wait for one.
@@ -276,7 +276,7 @@ func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *jo
 		return j.flight
 	})
 	if err != nil {
-		l.held = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
+		l.heldError = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
 		l.failed(err)
 		return
 	}
@@ -319,8 +319,8 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 		c.counts.notCached.Add(1)
 		return found[V]{}, err
 	default:
-		if c.counts.errors.Add(1); l.held {
-			c.counts.held.Add(1)
+		if c.counts.errors.Add(1); l.heldError {
+			c.counts.heldErrors.Add(1)
 		}
 		return found[V]{}, named(err)
 	}

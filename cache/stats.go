@@ -115,7 +115,7 @@ type counters struct {
 	asked                                                                                  counter
 	overtaken                                                                              counter // hits of the local tier that a ClearTags had ended
 	local, null, filter, redis, loaded, joined, stale, notCached, errors                   counter
-	fallbacks, held                                                                        counter
+	fallbacks, heldErrors                                                                  counter
 	loads, loadErrors, degraded, besideWriter                                              counter
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
 	notInvalidated                                                                         counter
@@ -155,7 +155,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Local: local.Hits - n.overtaken.Load() + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
 		Filter: n.filter.Load(), Loaded: n.loaded.Load(),
 		Joined: n.joined.Load(), Stale: n.stale.Load(), NotCached: n.notCached.Load(), Errors: n.errors.Load(),
-		Fallbacks: n.fallbacks.Load(), HeldErrors: n.held.Load(),
+		Fallbacks: n.fallbacks.Load(), HeldErrors: n.heldErrors.Load(),
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
 		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(), FilterWrong: n.filterWrong.Load(),

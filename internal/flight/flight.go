@@ -108,9 +108,9 @@ type Group[R any] struct {
 
 // A side has the flights that a kind of callers share, by id, and the errors that are held for them.
 type side[R any] struct {
-	flights map[string]*Flight[R]
-	nested  map[string]*Flight[R] // those of nested callers
-	held    map[string]*failures
+	flights  map[string]*Flight[R]
+	nested   map[string]*Flight[R] // those of nested callers
+	failures map[string]*failures
 }
 
 func newSide[R any]() side[R] {

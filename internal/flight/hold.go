@@ -43,7 +43,7 @@ type failures struct {
 // answer is the error that is held now for a caller of id, who may have a fallback. nil: none is.
 // The caller holds Group.mu.
 func (s *side[R]) answer(id string, fallback bool) error {
-	h := s.held[id]
+	h := s.failures[id]
 	switch {
 	case h == nil:
 	case h.all.answers():
@@ -73,10 +73,10 @@ func (f *Flight[R]) holdError(err error, refused bool) {
 	if g.closed || f.apart || g.errorHold < 0 {
 		return
 	}
-	h := s.held[id]
+	h := s.failures[id]
 	if h == nil {
 		h = &failures{}
-		s.held[id] = h
+		s.failures[id] = h
 	}
 	if f.failed {
 		h.inARow++
@@ -93,7 +93,7 @@ func (f *Flight[R]) holdError(err error, refused bool) {
 		return
 	}
 	*held = heldError{err, until}
-	if h.inARow > 0 && len(s.held) <= maxHeld {
+	if h.inARow > 0 && len(s.failures) <= maxHeld {
 		until = until.Add(maxBackOff)
 	}
 	if until.After(h.forget) {
@@ -106,15 +106,15 @@ func (f *Flight[R]) holdError(err error, refused bool) {
 func (s *side[R]) forget(g *Group[R], id string, h *failures) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.held[id] == h && !time.Now().Before(h.forget) {
-		delete(s.held, id)
+	if s.failures[id] == h && !time.Now().Before(h.forget) {
+		delete(s.failures, id)
 	}
 }
 
 // succeeded ends the row of failures of f's id. Held errors go on to be returned until their
 // time is up. The caller holds Group.mu.
 func (f *Flight[R]) succeeded() {
-	if h := f.side.held[f.ID]; h != nil {
+	if h := f.side.failures[f.ID]; h != nil {
 		h.inARow = 0
 	}
 }
@@ -124,11 +124,11 @@ func (f *Flight[R]) succeeded() {
 // holds Group.mu.
 func (f *Flight[R]) holdTime(failures int) time.Duration {
 	hold := f.group.errorHold
-	if f.failed && hold < maxBackOff && len(f.side.held) <= maxHeld {
+	if f.failed && hold < maxBackOff && len(f.side.failures) <= maxHeld {
 		hold = min(hold<<min(failures-1, 30), maxBackOff)
 	}
 	hold = wait.Jitter(hold, 0.2)
-	if asked := min(f.retryAfter, MaxRetryAfter); asked > 0 && len(f.side.held) <= maxHeld {
+	if asked := min(f.retryAfter, MaxRetryAfter); asked > 0 && len(f.side.failures) <= maxHeld {
 		hold = max(hold, asked+rand.N(asked/5+1))
 	}
 	return hold
@@ -138,8 +138,8 @@ func (f *Flight[R]) holdTime(failures int) time.Duration {
 func (g *Group[R]) ForgetAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	clear(g.plain.held)
-	clear(g.strict.held)
+	clear(g.plain.failures)
+	clear(g.strict.failures)
 }
 
 // Forget drops the held error of id. A writer of this process calls it: after the
@@ -147,6 +147,6 @@ func (g *Group[R]) ForgetAll() {
 func (g *Group[R]) Forget(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.plain.held, id)
-	delete(g.strict.held, id)
+	delete(g.plain.failures, id)
+	delete(g.strict.failures, id)
 }

@@ -97,7 +97,7 @@ func (g *Group[R]) begin(id string, s *side[R], f *Flight[R]) *Flight[R] {
 func (g *Group[R]) Alone(id string) *Flight[R] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.plain.held[id]; g.closed || g.alone[id] || h != nil && h.refreshes.answers() || g.plain.answer(id, true) != nil {
+	if h := g.plain.failures[id]; g.closed || g.alone[id] || h != nil && h.refreshes.answers() || g.plain.answer(id, true) != nil {
 		return nil
 	}
 	g.alone[id] = true
