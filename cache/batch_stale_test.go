@@ -130,35 +130,19 @@ func TestABatchOfOldValuesTakesOneSoftTimeout(t *testing.T) {
 
 // A batch waits for loads of other callers, and gets a fallback for each of its keys.
 func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
-	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
-		const keys = 20
-		source, gate := newBatches(r, 1, keys), newLatch()
-		defer close(gate.open)
-		c := open(r, source.source(), onlyFallback)
-		c.givesMany(r, upTo(1, keys), "v1")
-		time.Sleep(2 * time.Second)
-		source.slowly(func(ctx context.Context, _ []int64) error { return gate.wait(ctx, 0) })
-		var wg sync.WaitGroup
-		wg.Go(func() { c.givesMany(r, upTo(1, keys), "v1") }) // its load ends after 5 s, with an error
-		gate.arrived(r)
-		reads := c.Stats().RedisRead.Count()
-		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
-		defer cancel()
-		got, err := c.GetMany(ctx, upTo(1, keys))
-		if err != nil || len(got) != keys {
-			r.Errorf("%d values, %v", len(got), err)
-		}
-		if n := c.Stats().RedisRead.Count() - reads; n != 1 {
-			r.Errorf("%d reads of Redis for one batch", n)
-		}
-		wg.Wait()
-	})
+	aBatchWaitsForAnother(t, 1, 1)
 }
 
 // A batch has opened the flight of its first key, which it has read, and waits for this flight until its
 // deadline. It reads the fallbacks of its other keys while it waits; at the deadline it would be too
 // late. Catches a batch in which 19 of 20 keys have no value.
 func TestABatchReadsFallbacksWhileItWaitsForAKeyThatItHasRead(t *testing.T) {
+	aBatchWaitsForAnother(t, 2, 2) // a read for the first key, and one for the others
+}
+
+// aBatchWaitsForAnother has a batch of 20 keys wait, until its deadline, for a batch of those from first on. It
+// gets its old values by so many reads of Redis.
+func aBatchWaitsForAnother(t *testing.T, first int64, reads uint64) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
 		const keys = 20
 		source, gate := newBatches(r, 1, keys), newLatch()
@@ -168,17 +152,17 @@ func TestABatchReadsFallbacksWhileItWaitsForAKeyThatItHasRead(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		source.slowly(func(ctx context.Context, _ []int64) error { return gate.wait(ctx, 0) })
 		var wg sync.WaitGroup
-		wg.Go(func() { c.givesMany(r, upTo(2, keys), "v1") }) // its load ends after 5 s, with an error
+		wg.Go(func() { c.givesMany(r, upTo(first, keys), "v1") }) // its load ends after 5 s, with an error
 		gate.arrived(r)
-		reads := c.Stats().RedisRead.Count()
+		before := c.Stats().RedisRead.Count()
 		ctx, cancel := context.WithTimeout(r.ctx, time.Second)
 		defer cancel()
 		got, err := c.GetMany(ctx, upTo(1, keys))
 		if err != nil || len(got) != keys {
 			r.Errorf("%d values, %v", len(got), err)
 		}
-		if n := c.Stats().RedisRead.Count() - reads; n != 2 {
-			r.Errorf("%d reads of Redis: want one for the first key, and one for the others", n)
+		if n := c.Stats().RedisRead.Count() - before; n != reads {
+			r.Errorf("%d reads of Redis, want %d", n, reads)
 		}
 		wg.Wait()
 	})

@@ -190,15 +190,7 @@ func TestAClearOfManyIsOneCommand(t *testing.T) {
 		return found, nil
 	}}
 	c := open(r, source, func(o *cache.Options) { o.RedisTimeout = 10 * time.Second })
-	all := make([]int, keys)
-	for i := range all {
-		all[i] = i
-	}
-	for part := range slices.Chunk(all, 10_000) {
-		if _, err := c.GetMany(r.ctx, part); err != nil {
-			r.Fatal(err)
-		}
-	}
+	readAllOf(r, c, keys)
 	r.eventually("messages arrive", func() bool { return c.Stats().Live })
 	before, stored := server.Stat("total_commands_processed"), r.rdb.DBSize(r.ctx).Val()
 	began := time.Now()
@@ -215,11 +207,7 @@ func TestAClearOfManyIsOneCommand(t *testing.T) {
 		r.Errorf("%d keys before, %d after", stored, left)
 	}
 	loads := c.Stats().Loads
-	for part := range slices.Chunk(all, 10_000) {
-		if got, err := c.GetMany(r.ctx, part); err != nil || len(got) != len(part) {
-			r.Fatalf("%d values, %v", len(got), err)
-		}
-	}
+	readAllOf(r, c, keys)
 	if s := c.Stats(); s.Redis != 0 || s.Cleared < uint64(keys) || s.Loads == loads {
 		r.Errorf("%+v", s)
 	}
@@ -276,4 +264,18 @@ func TestAClearWaitsForTheReplicasOfTheSource(t *testing.T) {
 		c.gives(r, 1, "v2")
 		c.comesFrom(r, 1, cache.TierLocal)
 	})
+}
+
+// readAllOf reads the keys below n, which all have values, in batches.
+func readAllOf(r *rig, c *probe[int, string], n int) {
+	r.Helper()
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	for part := range slices.Chunk(all, 10_000) {
+		if got, err := c.GetMany(r.ctx, part); err != nil || len(got) != len(part) {
+			r.Fatalf("%d values, %v", len(got), err)
+		}
+	}
 }

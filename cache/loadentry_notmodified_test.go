@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -168,13 +166,11 @@ func TestNotModifiedRevivesNothingThatAnotherProcessHasCleared(t *testing.T) {
 		p := &pages{number: 1}
 		var meanwhile atomic.Pointer[func()]
 		rdb := r.client()
-		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
-			if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
-				if do := meanwhile.Swap(nil); do != nil {
-					(*do)()
-				}
+		onLook(rdb, func() {
+			if do := meanwhile.Swap(nil); do != nil {
+				(*do)()
 			}
-		}))
+		})
 		c, other := openOn(r, rdb, p.source(), fallbackAfterASecond), open(r, p.source(), fallbackAfterASecond)
 		c.gives(r, 1, "page 1")
 		time.Sleep(3 * time.Second)

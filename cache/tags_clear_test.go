@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -213,15 +212,7 @@ func TestAClearOfATagIsOneCommand(t *testing.T) {
 		Tags: func(key int, _ string) []string { return []string{tag(key)} },
 	}
 	c := open(r, source, func(o *cache.Options) { o.RedisTimeout = 10 * time.Second })
-	all := make([]int, keys)
-	for i := range all {
-		all[i] = i
-	}
-	for part := range slices.Chunk(all, 10_000) {
-		if _, err := c.GetMany(r.ctx, part); err != nil {
-			r.Fatal(err)
-		}
-	}
+	readAllOf(r, c, keys)
 	r.eventually("messages arrive", func() bool { return c.Stats().Live })
 	if err := c.ClearTags(r.ctx, "warm"); err != nil { // the server has the script
 		r.Fatal(err)

@@ -65,13 +65,11 @@ func TestClearsLearnedTogetherWaitForTheReplicasOfTheSource(t *testing.T) {
 				source := newRows(r, 1)
 				var meanwhile atomic.Pointer[func()]
 				rdb := r.client()
-				rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
-					if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
-						if do := meanwhile.Swap(nil); do != nil {
-							(*do)()
-						}
+				onLook(rdb, func() {
+					if do := meanwhile.Swap(nil); do != nil {
+						(*do)()
 					}
-				}))
+				})
 				lagging := func(o *cache.Options) { o.ReplicaLag = lag }
 				c, other := openOn(r, rdb, source.tagged(), lagging), open(r, source.tagged(), lagging)
 				time.Sleep(2 * lag)
@@ -108,11 +106,9 @@ func TestAClearThatMakesTheRecordWaitsForTheReplicasOfTheSource(t *testing.T) {
 		const lag = 2 * time.Second
 		r.deaf = true
 		source, cleared, rdb := newRows(r, 1), make(chan struct{}), r.client()
-		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
-			if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
-				<-cleared
-			}
-		}))
+		onLook(rdb, func() {
+			<-cleared
+		})
 		c := openOn(r, rdb, source.tagged(), func(o *cache.Options) { o.ReplicaLag = lag })
 		r.do(c.ClearTags(r.ctx, tenant(0)))
 		close(cleared)
@@ -122,4 +118,13 @@ func TestAClearThatMakesTheRecordWaitsForTheReplicasOfTheSource(t *testing.T) {
 		time.Sleep(lag)
 		c.gives(r, 1, "v2")
 	})
+}
+
+// onLook calls do before each reading of what was cleared.
+func onLook(rdb redis.UniversalClient, do func()) {
+	rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+		if args := cmd.Args(); strings.HasPrefix(cmd.Name(), "eval") && len(args) > 4 && args[4] == "look" {
+			do()
+		}
+	}))
 }
