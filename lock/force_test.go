@@ -175,6 +175,7 @@ func TestAForcedHolderThatHearsNoMessageLearnsOfItWhenItAsks(t *testing.T) {
 	p.DropMessages(true)
 	l := open(t, p.Client(t), lock.Options{Lease: time.Hour})
 	operator := open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	for name, ask := range map[string]func(held *lock.Lease) error{
 		"a renewal": func(held *lock.Lease) error {
 			l.RenewAll()
@@ -210,6 +211,7 @@ func TestTheUnlockOfAForcedHolderSaysThatTheLockWasLost(t *testing.T) {
 	p := redistest.Proxy(t, s.Addr())
 	p.DropMessages(true)
 	l, operator := open(t, p.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
+	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	for name, call := range map[string]struct {
 		take  func() (*lock.Lease, error)
 		force func() (bool, error)

@@ -111,13 +111,13 @@ func (l *locker) hear(payload string) {
 // gap is told that messages may have been missed: grants, and perhaps more. A
 // server that has restarted or failed over may not know our leases.
 func (l *locker) gap() {
+	l.watchdog.renewAll()
 	l.mu.Lock()
 	l.subscribed = true
 	for _, room := range l.rooms {
 		room.call()
 	}
 	l.mu.Unlock()
-	l.watchdog.renewAll()
 	l.noteHearing()
 }
 
