@@ -172,10 +172,10 @@ func TestAForcedHolderThatHearsNoMessageLearnsOfItWhenItAsks(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
 	p := redistest.Proxy(t, s.Addr())
-	p.DropMessages(true)
 	l := open(t, p.Client(t), lock.Options{Lease: time.Hour})
 	operator := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
+	p.DropMessages(true)
 	for name, ask := range map[string]func(held *lock.Lease) error{
 		"a renewal": func(held *lock.Lease) error {
 			l.RenewAll()
@@ -209,9 +209,9 @@ func TestTheUnlockOfAForcedHolderSaysThatTheLockWasLost(t *testing.T) {
 	s := redistest.Start(t)
 	ctx := t.Context()
 	p := redistest.Proxy(t, s.Addr())
-	p.DropMessages(true)
 	l, operator := open(t, p.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
+	p.DropMessages(true)
 	for name, call := range map[string]struct {
 		take  func() (*lock.Lease, error)
 		force func() (bool, error)
