@@ -2,7 +2,9 @@ package redisconn_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -133,4 +135,41 @@ func TestAPanickingHookDoesNotEndTheLink(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, "connections fail", func() bool { return failed.Load() > 2 })
 	hook.on.Store(false)
 	redistest.Eventually(t, 10*time.Second, "the link is live", l.Live)
+}
+
+// A first is a hook that lets only the pipeline through that has a key.
+type first struct{ key string }
+
+func (h first) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h first) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h first) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if args := cmd.Args(); len(args) > 1 && args[1] == h.key {
+				return next(ctx, cmds)
+			}
+		}
+		return errRefused
+	}
+}
+
+var errRefused = errors.New("refused")
+
+// Of more keys than one trip takes, each has the error of its own trip. Catches a part
+// whose errors are given to the keys of another.
+func TestEachKeyOfManyTripsHasTheErrorOfItsOwn(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := redisconn.New(rdb, 10*time.Second, 10)
+	keys := make([]string, 600)
+	for i := range keys {
+		keys[i] = strconv.Itoa(i)
+	}
+	rdb.AddHook(first{keys[300]})
+	_, errs := c.ReadMany(t.Context(), keys, 1)
+	for i, err := range errs {
+		if second := i >= 256 && i < 512; second && err != nil || !second && !errors.Is(err, errRefused) {
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -127,15 +128,19 @@ func (c *Conn) doMany(ctx context.Context, ops []op, late func(int)) (errs []err
 type part struct {
 	lane *lane
 	ops  []op
-	at   []int // the places of ops among all; nil: these are all
+	at   []int // the places of ops among all; nil: they follow each other
+	from int   // the place of the first, if at is nil
 	trip *trip
 	err  error
 }
 
 // parts splits operations by lane.
 func (ls *lanes) parts(ops []op) (parts []*part) {
-	if ls.cluster == nil && len(ops) > 0 && len(ops) <= maxOps {
-		return []*part{{lane: ls.one, ops: ops}}
+	if ls.cluster == nil {
+		for some := range slices.Chunk(ops, maxOps) {
+			parts = append(parts, &part{lane: ls.one, ops: some, from: maxOps * len(parts)})
+		}
+		return parts
 	}
 	open := map[*lane]*part{}
 	for i, op := range ops {
@@ -160,9 +165,10 @@ func (p *part) each(f func(int)) func() {
 	return func() {
 		for n := range p.ops {
 			if p.at != nil {
-				n = p.at[n]
+				f(p.at[n])
+			} else {
+				f(p.from + n)
 			}
-			f(n)
 		}
 	}
 }
