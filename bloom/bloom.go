@@ -255,7 +255,7 @@ func (f *Filter) Rebuild(ctx context.Context, ids iter.Seq2[string, error]) erro
 	if f == nil {
 		return nil
 	}
-	_, err := f.impl.rebuildIfOlder(ctx, 0, ids)
+	_, err := f.impl.rebuildIfOlder(ctx, 0, entire(ctx, ids))
 	return err
 }
 
@@ -269,7 +269,7 @@ func (f *Filter) RebuildIfOlder(ctx context.Context, age time.Duration, ids iter
 	if f == nil {
 		return false, nil
 	}
-	return f.impl.rebuildIfOlder(ctx, age, ids)
+	return f.impl.rebuildIfOlder(ctx, age, entire(ctx, ids))
 }
 
 // Stats takes a snapshot. It waits at most for a switch between two generations.

@@ -8,11 +8,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestRebuildForgetsWhatIsGone(t *testing.T) {
@@ -225,5 +227,46 @@ func TestAPanicOfProgressFailsTheRebuildOnly(t *testing.T) {
 	var panicked *bloom.PanicError
 	if err := f.Rebuild(t.Context(), numbered(0, 10)); !errors.As(err, &panicked) {
 		t.Errorf("got %v, want a PanicError", err)
+	}
+}
+
+// An endedFirst is a context in the moment in which it has ended, and those derived from it
+// have not.
+type endedFirst struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *endedFirst) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (*endedFirst) Done() <-chan struct{} { return nil }
+
+// Ids that end early with the caller's context are not all that exist. Catches a Rebuild that
+// looks only at a context of its own, which ends a moment later: the filter denied every id
+// that the scan had not come to.
+func TestIdsThatEndWithTheCallersContextAreNotAll(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	for name, f := range map[string]*bloom.Filter{
+		"local":  newFilter(t, bloom.Options{Capacity: 1000, MaxTransaction: -1}),
+		"shared": open(t, rdb),
+	} {
+		if err := f.Rebuild(t.Context(), numbered(0, 100)); err != nil {
+			t.Fatal(err)
+		}
+		ctx := &endedFirst{Context: t.Context()}
+		err := f.Rebuild(ctx, func(yield func(string, error) bool) {
+			for id, err := range numbered(0, 50) {
+				yield(id, err)
+			}
+			ctx.ended.Store(true)
+		})
+		if !errors.Is(err, context.Canceled) || missing(f, 0, 100) > 0 {
+			t.Errorf("%s: %v, %d denied", name, err, missing(f, 0, 100))
+		}
 	}
 }

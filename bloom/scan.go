@@ -38,6 +38,23 @@ func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint6
 	return nil
 }
 
+// entire yields ids and then, if ctx has ended meanwhile, its error: ids that end early because
+// of ctx need not say so. scan cannot see that by itself. Its context is derived from ctx, and
+// for a moment after ctx has ended it has not: the ids that were read until then would pass for
+// all that exist, and the filter would deny the others.
+func entire(ctx context.Context, ids iter.Seq2[string, error]) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		more := true
+		ids(func(id string, err error) bool {
+			more = yield(id, err)
+			return more
+		})
+		if more && ctx.Err() != nil {
+			yield("", wait.Ended(ctx))
+		}
+	}
+}
+
 // untilClosed returns a context that ends with ctx, and with life for ErrClosed.
 func untilClosed(ctx, life context.Context) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
