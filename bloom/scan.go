@@ -31,7 +31,7 @@ func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint6
 			progress(read)
 		}
 	}
-	if ctx.Err() != nil { // also if ids ended early because of it, without an error
+	if ctx.Err() != nil { // also if ids ended early without an error, as the lease was lost or the filter closed; see entire
 		return ended(ctx)
 	}
 	progress(read)

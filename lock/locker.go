@@ -109,7 +109,8 @@ func (l *locker) hear(payload string) {
 }
 
 // gap is told that messages may have been missed: grants, and perhaps more. A
-// server that has restarted or failed over may not know our leases.
+// server that has restarted or failed over may not know our leases. They are made due first:
+// a Locker that hears has nothing left to check.
 func (l *locker) gap() {
 	l.watchdog.renewAll()
 	l.mu.Lock()
