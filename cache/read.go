@@ -81,6 +81,7 @@ type found[V any] struct {
 // the flight, which the caller who opened it starts, [Cache.await] waits for its end, and
 // [Cache.conclude] counts.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
+	contain.GrowStack()
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
 	c.identify(&l, kind)
 	exists := l.over || c.exists(ctx, l.id)
@@ -90,6 +91,15 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 		l.hasRead = true
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
 	}
+	if l.over && l.err == nil && !l.renews {
+		return c.deliver(l.answer, l.key, true)
+	}
+	return c.readOn(ctx, l)
+}
+
+// readOn goes on with a read that others have to do with. It has a copy of the lookup: so
+// that of the reads that end before, nearly all, stays on the stack.
+func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], error) {
 	if l.renews {
 		c.refresh(ctx, &l)
 	}
@@ -315,15 +325,19 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 	}
 	switch {
 	case err == nil:
+		return c.deliver(answer, l.key, first)
 	case l.want.noLoad() && errors.Is(err, ErrNotCached):
 		c.counts.notCached.Add(1)
 		return found[V]{}, err
-	default:
-		if c.counts.errors.Add(1); l.heldError {
-			c.counts.heldErrors.Add(1)
-		}
-		return found[V]{}, named(err)
 	}
+	if c.counts.errors.Add(1); l.heldError {
+		c.counts.heldErrors.Add(1)
+	}
+	return found[V]{}, named(err)
+}
+
+// deliver counts an answer, first for the first caller who has it.
+func (c *Cache[K, V]) deliver(answer found[V], key K, first bool) (found[V], error) {
 	if answer.stale {
 		c.times.stale.add(&ages, answer.entry.age(time.Now()))
 	}
@@ -332,7 +346,7 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 		return answer, ErrNotFound
 	}
 	if s := c.sample.Load(); s != nil {
-		s.Note(l.key)
+		s.Note(key)
 	}
 	return answer, nil
 }
