@@ -47,9 +47,9 @@ type boundContext struct {
 	bare     *redis.Client // see byBare
 }
 
-// bind returns a context that ends timeout after now.
-func (c *Conn) bind(ctx context.Context, now time.Time) *boundContext {
-	return &boundContext{ctx, now.Add(c.timeout), c.alarm.at(now), c.client.bare}
+// bind returns a context with the values of ctx, which a bounds from now on.
+func (c *Conn) bind(ctx context.Context, now time.Time, a *alarm) *boundContext {
+	return &boundContext{ctx, now.Add(a.timeout), a.at(now), c.client.bare}
 }
 
 func (c *boundContext) Deadline() (time.Time, bool) { return c.deadline, true }

@@ -30,14 +30,15 @@ var (
 // A Conn is one Redis, and the time that an operation may take. It may be used
 // concurrently. Make it with Open or New.
 type Conn struct {
-	client  client
-	timeout time.Duration
-	limit   int64 // of running
-	alarm   alarm
-	lanes   lanes
-	long    longKeys
-	log     *logonce.Log
-	release func()
+	client   client
+	timeout  time.Duration
+	limit    int64 // of running
+	alarm    alarm // of operations on their callers' goroutines
+	forTrips alarm // which their callers may leave
+	lanes    lanes
+	long     longKeys
+	log      *logonce.Log
+	release  func()
 
 	mu    sync.Mutex     // guards users
 	users map[string]int // by name, see UsedBy
@@ -80,7 +81,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
 
 func newConn(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log, notesOutages bool) *Conn {
 	c := &Conn{client: newClient(rdb, timeout), timeout: timeout, limit: int64(limit), log: log, release: func() {}}
-	c.alarm.timeout = timeout
+	c.alarm.timeout, c.forTrips.timeout = timeout, c.client.longest()
 	c.lanes.init(c, notesOutages)
 	return c
 }

@@ -76,6 +76,7 @@ type lane struct {
 	underWay  int        // trips that have a place, without those left behind
 	starting  int        // of these, goroutines that have not taken a trip yet
 	left      int        // trips left behind
+	usual     int        // operations of the last trip: room for as many in the next
 	gathering []*trip    // that are not sent yet; the last takes more operations
 }
 
@@ -122,7 +123,7 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
 		}
 		l.leave(first)
 	}()
-	bound := l.conn.bind(ctx, now)
+	bound := l.conn.bind(ctx, now, &l.conn.alarm)
 	if len(ops) == 1 {
 		l.conn.process(bound, ops[0].cmd)
 		first = ops[0].cmd.Err()
@@ -165,7 +166,8 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 		t = l.gathering[n-1]
 		t.values = context.Background() // it has callers with different ones
 	} else {
-		t = &trip{lane: l, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
+		t = &trip{lane: l, values: ctx, began: time.Now(), done: make(chan struct{})}
+		t.cmds = make([]redis.Cmder, 0, max(l.usual, len(ops)))
 		l.gathering = append(l.gathering, t)
 	}
 	t.add(ops)
@@ -211,6 +213,7 @@ func (l *lane) next() *trip {
 	}
 	t := l.gathering[0]
 	l.gathering = l.gathering[1:]
+	l.usual = len(t.cmds)
 	t.sent, t.began = true, time.Now()
 	t.timer = time.AfterFunc(l.conn.timeout, t.expire)
 	return t
@@ -265,9 +268,7 @@ func (t *trip) add(ops []op) {
 
 // execLong is exec with more time than the callers have.
 func (t *trip) execLong() error {
-	ctx, cancel := context.WithTimeout(t.lane.conn.client.by(t.values), t.lane.conn.client.longest())
-	defer cancel()
-	return t.exec(ctx)
+	return t.exec(t.lane.conn.bind(t.values, t.began, &t.lane.conn.forTrips))
 }
 
 // exec sends the commands. An error is that of all of them; otherwise they have their
