@@ -44,7 +44,7 @@ import (
 
 const (
 	maxLone  = 4   // operations on their callers' goroutines
-	maxTrips = 2   // under way: one more than the server works on, to fill the wait for the network
+	maxTrips = 4   // under way: the server works on one, the others are on their way to it or back
 	maxOps   = 256 // in a trip
 	maxLeft  = 64  // trips that were left behind and have not come back
 

@@ -62,7 +62,7 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// Four lone ones and two trips are under way; all others gather. Without lanes each of
+// Four lone ones and four trips are under way; all others gather. Without lanes each of
 // the thousand is a round trip and a connection.
 func TestAThousandReadsRideInAFewTrips(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
@@ -80,13 +80,13 @@ func TestAThousandReadsRideInAFewTrips(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if n := g.now.Load(); n != 6 {
-			t.Errorf("%d under way, want 6", n)
+		if n := g.now.Load(); n != 8 {
+			t.Errorf("%d under way, want 8", n)
 		}
 		close(g.open)
 		all.Wait()
-		if n, most := g.trips.Load(), g.most.Load(); n > 16 || most > 6 {
-			t.Errorf("%d round trips, at most %d at a time; want 16 and 6 at most", n, most)
+		if n, most := g.trips.Load(), g.most.Load(); n > 16 || most > 8 {
+			t.Errorf("%d round trips, at most %d at a time; want 16 and 8 at most", n, most)
 		}
 	})
 }
