@@ -77,9 +77,8 @@ type found[V any] struct {
 
 // read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
 // process knows. A caller joins the flight of its key if one runs, and else reads Redis
-// for itself: a value that is served ends there. Otherwise [Cache.join] joins or opens
-// the flight, which the caller who opened it starts, [Cache.await] waits for its end, and
-// [Cache.conclude] counts.
+// for itself: a value that is served ends there, and [Cache.deliver] counts it. The rest is
+// [Cache.readOn].
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
 	contain.GrowStack()
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
@@ -97,8 +96,10 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 	return c.readOn(ctx, l)
 }
 
-// readOn goes on with a read that others have to do with. It has a copy of the lookup: so
-// that of the reads that end before, nearly all, stays on the stack.
+// readOn is the rest of a read that has to wait, to refresh or to fail: [Cache.join] joins or opens the
+// flight, which the caller who opened it starts, [Cache.await] waits for its end, and
+// [Cache.conclude] says what it has come to. It has a copy of the lookup, on the heap: that of a
+// read which ends before, as nearly all do, stays on the stack.
 func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], error) {
 	if l.renews {
 		c.refresh(ctx, &l)
@@ -314,8 +315,8 @@ func (c *Cache[K, V]) await(ctx context.Context, l *lookup[K, V], batch []*looku
 	return true
 }
 
-// conclude ends a read, and counts. Every answer and every error
-// beyond a value in the local tier goes through here, and a null becomes ErrNotFound.
+// conclude ends a read that had to go on, or a key of a batch, and counts. Every error goes through
+// here.
 func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) (found[V], error) {
 	answer, first, err := l.answer, !l.shared, l.err
 	if err != nil && !errors.Is(err, ErrInvalidKey) && !l.want.noLoad() {
@@ -336,7 +337,8 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 	return found[V]{}, named(err)
 }
 
-// deliver counts an answer, first for the first caller who has it.
+// deliver counts an answer, and a null becomes ErrNotFound; first says that no other caller has it
+// yet. Every answer beyond a value in the local tier goes through here.
 func (c *Cache[K, V]) deliver(answer found[V], key K, first bool) (found[V], error) {
 	if answer.stale {
 		c.times.stale.add(&ages, answer.entry.age(time.Now()))
