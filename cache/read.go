@@ -80,7 +80,6 @@ type found[V any] struct {
 // for itself: a value that is served ends there, and [Cache.deliver] counts it. The rest is
 // [Cache.readOn].
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
-	contain.GrowStack()
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
 	c.identify(&l, kind)
 	exists := l.over || c.exists(ctx, l.id)
@@ -88,6 +87,7 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 	c.lookup(ctx, &l, exists)
 	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
 		l.hasRead = true
+		contain.GrowStack()
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
 	}
 	if l.over && l.err == nil && !l.renews {

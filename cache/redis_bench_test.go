@@ -66,9 +66,9 @@ func redisHit(b *testing.B, name string, bare, ours func(int) bool) {
 	}
 }
 
-// A hit takes no more allocations than the command alone, and its key and entry beside it in
-// bytes. What a caller's read is noted in stays on the stack: it took 176 bytes of the heap once, and
-// a flight before that as much again.
+// A hit takes no more allocations than the command alone, and at most 200 bytes more. What a caller
+// notes of its read stays on the stack: it took 176 bytes of the heap once, and a flight before that as
+// much again.
 func TestARedisHitAllocatesLittle(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")

@@ -41,7 +41,6 @@ func Go(fn func() error) <-chan error {
 func Call(fn func() error, then func(error)) {
 	var err error
 	returned := false
-	GrowStack()
 	defer func() {
 		v := recover() // nil of a Goexit too
 		if !returned && v == nil {

@@ -11,8 +11,8 @@ import (
 // An alarm bounds operations without a timer for each: all that begin within an eighth
 // of the timeout share one.
 //
-// A deadline is all that go-redis needs while it reads or writes. It waits for a context
-// to be done only where it waits for a connection. There an eighth more does no harm.
+// A deadline is all that go-redis needs while it reads or writes by our copy of a client; see
+// [client]. It waits for a context to be done only where it waits for a connection.
 type alarm struct {
 	timeout time.Duration
 	next    atomic.Pointer[bell]
@@ -47,9 +47,16 @@ type boundContext struct {
 	bare     *redis.Client // see byBare
 }
 
-// bind returns a context with the values of ctx, which a bounds from now on.
-func (c *Conn) bind(ctx context.Context, now time.Time, a *alarm) *boundContext {
-	return &boundContext{ctx, now.Add(a.timeout), a.at(now), c.client.bare}
+// bind returns a context with the values of ctx that ends timeout after now.
+func (c *Conn) bind(ctx context.Context, now time.Time) *boundContext {
+	return &boundContext{ctx, now.Add(c.timeout), c.alarm.at(now), c.client.bare}
+}
+
+// bindTrip is bind for a trip, whose time is ours to choose: until its bell rings. With a deadline
+// before that, a trip that waits for a connection could get one too late, and break it.
+func (c *Conn) bindTrip(ctx context.Context, now time.Time) *boundContext {
+	b := c.forTrips.at(now)
+	return &boundContext{ctx, b.rings, b, c.client.bare}
 }
 
 func (c *boundContext) Deadline() (time.Time, bool) { return c.deadline, true }

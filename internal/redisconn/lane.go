@@ -123,7 +123,7 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
 		}
 		l.leave(first)
 	}()
-	bound := l.conn.bind(ctx, now, &l.conn.alarm)
+	bound := l.conn.bind(ctx, now)
 	if len(ops) == 1 {
 		l.conn.process(bound, ops[0].cmd)
 		first = ops[0].cmd.Err()
@@ -166,7 +166,7 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 		t = l.gathering[n-1]
 		t.values = context.Background() // it has callers with different ones
 	} else {
-		t = &trip{lane: l, values: ctx, began: time.Now(), done: make(chan struct{})}
+		t = &trip{lane: l, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
 		t.cmds = make([]redis.Cmder, 0, max(l.usual, len(ops)))
 		l.gathering = append(l.gathering, t)
 	}
@@ -186,6 +186,7 @@ func (l *lane) start() {
 
 // send sends the trip that has gathered for longest.
 func (l *lane) send() {
+	contain.GrowStack()
 	runtime.Gosched() // callers who are about to ask come along
 	t := l.next()
 	if t == nil {
@@ -268,7 +269,7 @@ func (t *trip) add(ops []op) {
 
 // execLong is exec with more time than the callers have.
 func (t *trip) execLong() error {
-	return t.exec(t.lane.conn.bind(t.values, t.began, &t.lane.conn.forTrips))
+	return t.exec(t.lane.conn.bindTrip(t.values, t.began))
 }
 
 // exec sends the commands. An error is that of all of them; otherwise they have their
