@@ -111,7 +111,8 @@ func contend(t *testing.T, qs []*redlock.Quorum, more func() bool, strike func(i
 
 func TestAQuorumNeedsAMajority(t *testing.T) {
 	nodes := startServers(t, 3)
-	q := nodes.quorum(t, lock.Options{Lease: 6 * time.Second})   // on a busy machine two seconds pass without a renewal
+	// On a busy machine two seconds pass without a renewal that reaches both servers left.
+	q := nodes.quorum(t, lock.Options{Lease: 6 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
 	defer cancel()
 	lease := take(t, q)
