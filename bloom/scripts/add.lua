@@ -30,5 +30,5 @@ elseif record[3] == '' then
 elseif n - at > tonumber(ARGV[4]) then
   redis.call('HSET', KEYS[1], 'shape', '')
 end
-redis.call('PUBLISH', ARGV[5], ARGV[6])
+redis.pcall('PUBLISH', ARGV[5], ARGV[6])
 return {'ok', last}

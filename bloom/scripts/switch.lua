@@ -45,5 +45,5 @@ if newest and newest - clock > tonumber(ARGV[9]) then -- the clock was put back:
 else
   shorten(KEYS[2], math.min(ms - 1, clock - ARGV[9]))
 end
-redis.call('PUBLISH', ARGV[10], ARGV[11])
+redis.pcall('PUBLISH', ARGV[10], ARGV[11])
 return {'ok'}

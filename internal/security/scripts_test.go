@@ -116,6 +116,19 @@ func TestScriptsRunNothingThatTheyAreGiven(t *testing.T) {
 	}
 }
 
+// A message tells of a change that is made already. Where the server refuses it, the script
+// goes on: otherwise its caller is told that the change has failed.
+func TestNoScriptStopsAtARefusedMessage(t *testing.T) {
+	stops := regexp.MustCompile(`redis\.call\('S?PUBLISH'`)
+	for _, pkg := range withScripts {
+		for file, text := range scriptsOf(t, pkg) {
+			if stops.MatchString(text) {
+				t.Errorf("%s publishes by redis.call", file)
+			}
+		}
+	}
+}
+
 // checkScripts looks at a package's calls that send or make scripts, and returns the
 // names of the scripts' texts.
 func checkScripts(t *testing.T, dir string, report func(where, what string)) (made []string) {

@@ -54,7 +54,7 @@ for _, holder in ipairs(holders) do
   local to = string.match(holder, '^[^:]*')
   if not told[to] then
     told[to] = true
-    redis.call('PUBLISH', channel .. to, record .. ' ' .. to)
+    redis.pcall('PUBLISH', channel .. to, record .. ' ' .. to)
   end
 end
 expire(mode)

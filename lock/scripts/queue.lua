@@ -99,7 +99,7 @@ local function advance()
       length = math.max(length, CLAIM)
       redis.call('HSET', record, 'l', length)
     end
-    redis.call('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
+    redis.pcall('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
   end
 end
 

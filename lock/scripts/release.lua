@@ -75,7 +75,7 @@ if answer == 'ok' and ARGV[8] ~= '0' then -- wake everybody who waits: the work 
   done = now + tonumber(ARGV[8])
   redis.call('HSET', record, 'd', done)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-    redis.call('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
+    redis.pcall('PUBLISH', channel .. process(entry), record .. ' ' .. entry)
   end
   redis.call('DEL', queue)
 end

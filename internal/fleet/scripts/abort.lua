@@ -9,6 +9,6 @@ end
 local awaited = redis.call('HEXISTS', KEYS[1], 'w')
 redis.call('DEL', KEYS[1])
 if awaited == 1 then
-  redis.call('PUBLISH', ARGV[2], ARGV[3])
+  redis.pcall('PUBLISH', ARGV[2], ARGV[3])
 end
 return 1

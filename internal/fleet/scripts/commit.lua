@@ -14,7 +14,7 @@
 local news = ARGV[5]:sub(1, 1) == 'i'
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
   if news then
-    redis.call('PUBLISH', ARGV[4], ARGV[5])
+    redis.pcall('PUBLISH', ARGV[4], ARGV[5])
   end
   if redis.pcall('GETRANGE', KEYS[1], 0, #ARGV[2]) == ARGV[2] then
     return 1
@@ -37,7 +37,7 @@ if #holds > 0 then -- of writers beside the one that has taken the lease
   redis.call('PEXPIRE', KEYS[2], last - at)
 end
 if news or awaited then
-  redis.call('PUBLISH', ARGV[4], ARGV[5])
+  redis.pcall('PUBLISH', ARGV[4], ARGV[5])
 end
 if set.err then
   return news and 3 or set

@@ -74,7 +74,7 @@ if text(c) ~= there[1] or text(f) ~= there[2] or text(l) ~= there[3] or #changed
   end
 end
 if how ~= 'look' then
-  redis.call('PUBLISH', ARGV[6], ARGV[7])
+  redis.pcall('PUBLISH', ARGV[6], ARGV[7])
 end
 local reply = {text(c), text(f), text(l)}
 local counters = changed

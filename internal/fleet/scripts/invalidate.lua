@@ -38,5 +38,5 @@ end
 if last > at then
   redis.call('PEXPIRE', KEYS[2], last - at)
 end
-redis.call('PUBLISH', ARGV[4], ARGV[5])
+redis.pcall('PUBLISH', ARGV[4], ARGV[5])
 return foreign
