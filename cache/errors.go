@@ -36,8 +36,8 @@ var (
 	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire, Set,
 	// Clear, ClearTags or Announce has done what it could. The invalidation is tried again until
 	// Redis confirms it; then other processes no longer see the old value, and this process does
-	// not see it meanwhile. It is dropped by Close, and when 10,000 others are pending. It
-	// comes from the call that returns it alone: the error of a transaction that failed
+	// not see it meanwhile. Close gives it up after about a second. When more than 10,000 keys
+	// wait, a Clear takes their place. It comes from the call that returns it alone: the error of a transaction that failed
 	// does not match it.
 	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
 	// ErrNotCached reports, to a read with [Reads].NoLoad, that neither this process nor Redis has

@@ -36,8 +36,8 @@
 //
 // An invalidation that Redis did not confirm is an error, and is tried again until
 // Redis confirms it. Meanwhile this process neither reads the id from Redis nor
-// publishes it there. It keeps 10,000 of them; where there are more, it leaves
-// Redis alone for every id until those are confirmed.
+// publishes it there. None is forgotten: an id takes some 200 bytes until then, however often
+// it is invalidated.
 //
 // A group that was made without a client keeps its leases in the process and stores nothing:
 // callers who come at one moment share a load, and the next one loads again.
@@ -46,9 +46,8 @@
 //
 // An invalidation that Redis acknowledged and then lost in a failover leaves the
 // old value until its TTL, unless Options.WaitReplicas is set. So does one that
-// Redis did not confirm and that was dropped, because the process ended, or there
-// was no room for it; and until it is confirmed, other processes may find the old
-// value. A writer that never invalidates is never noticed. And a lease does not
+// Redis did not confirm before the process ended; and until it is confirmed, other
+// processes may find the old value. A writer that never invalidates is never noticed. And a lease does not
 // exclude two loads: another begins when an invalidation takes the lease away, when its
 // holder is paused for longer than Options.Lease, and when a caller has waited for
 // Options.WaitBudget.
@@ -123,7 +122,8 @@ func (g *Group) Set(ctx context.Context, id string, data []byte, ttl time.Durati
 // invalidate in the background until Redis does, and until then no caller in
 // this process gets what was there before. If only replicas are missing
 // (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
-// value back for the second or so until the next attempt.
+// value back until the next attempt: when the replicas are there, or a second or so after Redis
+// has failed to answer.
 func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 	defer g.forget(ids...)
 	return g.fleet.Invalidate(ctx, ids...)

@@ -14,8 +14,8 @@ type Stats struct {
 	Outages   uint64 // how often Redis, or a node of a cluster, was no longer called until it answered again
 	Outage    bool   // it is not called now, but for one probe at a time
 
-	Unconfirmed int    // invalidations that wait for Redis to confirm them
+	Unconfirmed int    // ids whose invalidations wait for Redis, or for its replicas, to confirm them
 	Queued      uint64 // invalidations that Redis did not confirm at once
 	Retried     uint64 // of which it confirmed later, unasked
-	Dropped     uint64 // invalidations given up, for lack of room or by Close
+	Dropped     uint64 // invalidations that Close gave up, and that Redis may not have done
 }

@@ -103,14 +103,14 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	return nil
 }
 
-// tryReplicas has the replicas that Options.WaitReplicas asks for confirm an
-// invalidation, in the time that each has.
+// tryReplicas has the replicas that Options.WaitReplicas asks for confirm the invalidation of an id
+// that nobody has, in the time that each has.
 func (s *store) tryReplicas(ctx context.Context) error {
 	if s.waitFor == 0 {
 		return nil
 	}
 	id := "levee-check-" + newToken()
-	_, errs := s.evalConfirmed(ctx, invalidateScript, redisconn.Call{
+	_, errs := s.evalConfirmed(ctx, invalidateScript, s.waitFor, redisconn.Call{
 		Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id), 0},
 	})
 	if errs[0] != nil {

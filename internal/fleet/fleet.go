@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 
@@ -44,6 +45,7 @@ type Messages struct {
 	Missed func()
 	// Cleared is called when the epoch has risen: after a Clear of this group, before it
 	// returns, and when another process has cleared. It may be called on any goroutine.
+	// Without it the owner does not ask [Group.Cleared] of values, so that a Clear ends none.
 	Cleared func()
 	// Live is called when messages arrive reliably from now on, and when they cease
 	// to. Before its first call they do not.
@@ -106,7 +108,11 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Gro
 	}
 	redisconn.Advise(rdb, g.log)
 	g.rdb = rdb
-	g.redis = newStore(g.closing, rdb, space, o, g.epoch, g.log)
+	limit := maxPending
+	if m.Cleared == nil { // a Clear in their place would end nothing
+		limit = math.MaxInt
+	}
+	g.redis = newStore(g.closing, rdb, space, o, g.epoch, limit, g.log)
 	g.leases = g.redis
 	g.msgs = subscribe(rdb, g.redis, m, g.log)
 	g.closeRedis = sync.OnceFunc(func() {

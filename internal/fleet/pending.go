@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
-	"github.com/levee-go/levee/internal/wait"
 )
 
 // Pending invalidations
@@ -24,24 +24,30 @@ import (
 //   - its id is blocked: nobody in this process reads the id from Redis or publishes
 //     it there. They load for themselves.
 //
-// An invalidation that Redis has done, but too few replicas have confirmed, is pending
-// too, and does not block its id. Nor does a Clear block anything that Redis cannot do
-// because somebody else's key stands where the epoch belongs: that may be so for ever.
+// An id has one place, however many writers invalidate it, with the holds that are to be
+// lifted with it. An attempt that succeeds confirms only what was asked for before it began,
+// because it may have come before the write of another. For that, every request gets the next
+// number of a clock.
 //
-// An id that two writers invalidate is pending once. An attempt that succeeds
-// confirms only what was asked for before it began, because it may have come before
-// the write of the second. For that, every request gets the next number of a clock.
+// Nothing is dropped. When more than maxPending wait, all of them become one: a Clear. It ends
+// every value whose load began before it, also one that is still to be published under a lease
+// that nobody has ended, and one that answers as a fallback alone. Until Redis confirms it every id
+// is blocked, also where somebody else's key stands in the way of the epoch. Holds are not lifted
+// by it; they end after Options.Hold.
+//
+// An invalidation that Redis has done, but too few replicas have confirmed, blocks nothing. It
+// waits until the replicas are there, and is done once more then: a failover may have undone it.
+// If an attempt fails meanwhile, that may be the failover, and it is done again at once.
+//
+// Nor does a Clear that was asked for block anything which Redis cannot do because
+// somebody else's key stands where the epoch belongs: that may be so for ever.
 //
 // Each node of a cluster has a goroutine of its own that tries what is pending there: a
 // node that does not answer keeps nothing of the others pending.
-//
-// At most maxPending invalidations are. Later ones are dropped, and since nobody
-// remembers their ids, the whole group leaves Redis alone until none is pending
-// (overflowed). After that, the old values of the dropped ones may answer for the
-// rest of their TTL.
 
 const (
 	maxPending = 10_000
+	maxLifts   = 100                   // of one id; further holds end by themselves
 	firstRetry = 50 * time.Millisecond // between the first two attempts
 	maxRetry   = time.Second           // between any two
 	farewell   = time.Second           // for the last attempts, when the group is closed
@@ -51,49 +57,76 @@ const (
 // know of an invalidation.
 var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
 
-// A target is an invalidation of an id, and the hold to lift with it, "" for none. Or it
-// is a clear, which blocks every id: of everything or, if there is an id, of the tags whose
-// counter has this number.
+// A target is an invalidation of an id, and the holds to lift with it, separated by blanks.
+// Or it is a clear, which blocks every id: of everything or, if there is an id, of the tags
+// whose counter has this number.
 type target struct {
 	id, lift string
 	clear    bool
 }
 
-// A request says when an invalidation was last asked for, and whether it blocks its
-// id: not if it is done, see done.
-type request struct {
-	at     uint64
-	blocks bool
-	node   *redisconn.Outage // of the node that has the target, see regroup
+// everything is the target of a Clear.
+var everything = target{clear: true}
+
+// place is what a target has its place under.
+func (t target) place() target { return target{id: t.id, clear: t.clear} }
+
+// A place is what is pending of one id, or of one clear.
+type place struct {
+	phase phase
+	at    uint64            // when it was last asked for
+	asked int               // how often, since it has this place
+	lifts []string          // holds to lift
+	all   bool              // a Clear that stands for invalidations
+	node  *redisconn.Outage // of the node that has the target, see regroup
+}
+
+// A phase is how far an invalidation has come.
+type phase uint8
+
+const (
+	blocking phase = iota // Redis may not have done it
+	open                  // it blocks nothing, and there is something left to do
+	done                  // Redis has done it, and too few replicas have confirmed that
+)
+
+// A pendingRedis is what pending needs of Redis.
+type pendingRedis interface {
+	// retry invalidates, in one round trip or a few, and returns nil for each that is
+	// confirmed. Without replicas it does not wait for them, and returns ErrTooFewReplicas if
+	// any are wanted.
+	retry(ctx context.Context, targets []target, replicas bool) []error
+	// nodeOf returns the Outage of the node that has a target.
+	nodeOf(target) *redisconn.Outage
+	// tryReplicas returns ErrTooFewReplicas if too few confirm what has no effect.
+	tryReplicas(context.Context) error
 }
 
 // pending holds the invalidations of a group that Redis has not confirmed. For each node
 // a goroutine runs while there are any.
 type pending struct {
-	drop    func(context.Context, []target) []error // invalidates, in one round trip; nil for each that is confirmed
-	node    func(target) *redisconn.Outage          // the Outage of the node that has a target
+	redis   pendingRedis
 	log     *logonce.Log
 	closing context.Context // ends with the group
 	work    sync.WaitGroup
 
-	blocking                 atomic.Bool   // blocks is true for some id
+	blocking                 atomic.Bool   // some id is blocked
 	queued, retried, dropped atomic.Uint64 // see Stats
 
-	mu         sync.Mutex // guards what follows
-	limit      int
-	clock      uint64
-	requests   map[target]request
-	blocked    map[string]int             // by id: how many requests block it
-	clears     int                        // how many block every id
-	overflowed bool                       // a request that blocks was dropped for lack of room
-	running    map[*redisconn.Outage]bool // the goroutines
-	closed     bool
+	mu      sync.Mutex // guards what follows
+	limit   int
+	clock   uint64
+	places  map[target]*place
+	blocked int                        // how many places are blocking
+	clears  int                        // of these, how many block every id
+	running map[*redisconn.Outage]bool // the goroutines
+	closed  bool
 }
 
-func newPending(closing context.Context, log *logonce.Log, drop func(context.Context, []target) []error, node func(target) *redisconn.Outage) *pending {
+func newPending(closing context.Context, log *logonce.Log, limit int, redis pendingRedis) *pending {
 	return &pending{
-		drop: drop, node: node, log: log, closing: closing, limit: maxPending,
-		requests: map[target]request{}, blocked: map[string]int{}, running: map[*redisconn.Outage]bool{},
+		redis: redis, log: log, closing: closing, limit: limit,
+		places: map[target]*place{}, running: map[*redisconn.Outage]bool{},
 	}
 }
 
@@ -104,7 +137,8 @@ func (p *pending) blocks(id string) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.overflowed || p.clears > 0 || p.blocked[id] > 0
+	is := p.places[target{id: id}]
+	return p.clears > 0 || is != nil && is.phase == blocking
 }
 
 // now returns a moment for settle.
@@ -122,34 +156,81 @@ func (p *pending) add(targets []target, errs []error) {
 		p.log.Warn("an invalidation is not confirmed and is tried again", logonce.Name("id", targets[i].id), "error", errs[i])
 	}
 	for i, t := range targets {
-		if errs[i] == nil {
-			continue
-		}
-		blocks := !done(errs[i])
-		was, known := p.requests[t]
-		if !known && blocks && len(p.requests) >= p.limit {
-			p.dropOneForReplicas()
-		}
-		if p.closed || !known && len(p.requests) >= p.limit {
+		switch {
+		case errs[i] == nil:
+		case !p.closed:
+			p.ask(t, errs[i])
+		case !answered(errs[i]):
 			p.dropped.Add(1)
-			if !p.closed {
-				p.log.Error("an invalidation is not confirmed, and there is no room to try it again", logonce.Name("id", t.id))
-			}
-			p.overflowed = p.overflowed || blocks
-			continue
 		}
-		p.queued.Add(1)
-		p.clock++
-		p.put(t, request{p.clock, blocks || was.blocks, p.node(t)})
-		p.start(p.requests[t].node)
 	}
-	p.updateBlocking()
 }
 
-// done reports whether Redis has done what it can of an invalidation that ended with err:
-// if there is an error, only replicas are missing, or a key that is not ours must go first.
-func done(err error) bool {
-	return err == nil || errors.Is(err, redisconn.ErrTooFewReplicas) || errors.Is(err, errForeign)
+// ask makes t pending, which has ended with err. The caller holds p.mu.
+func (p *pending) ask(t target, err error) {
+	p.queued.Add(1)
+	p.clock++
+	is := p.places[t.place()]
+	if is == nil && len(p.places) >= p.limit {
+		p.merge()
+		is = p.places[t.place()]
+	}
+	if is == nil {
+		is = &place{phase: done}
+		p.places[t.place()] = is
+	}
+	is.at, is.asked, is.node = p.clock, is.asked+1, p.redis.nodeOf(t)
+	switch {
+	case !answered(err):
+		p.move(t, is, blocking)
+		if t.lift != "" && len(is.lifts) < maxLifts {
+			is.lifts = append(is.lifts, t.lift)
+		}
+	case errors.Is(err, errForeign) && is.phase == done:
+		is.phase = open
+	}
+	p.start(is.node)
+}
+
+// answered reports whether Redis has done what it can of an invalidation that ended with err: if
+// there is an error, only replicas are missing, or a key that is not ours must go first.
+func answered(err error) bool { return err == nil || tooFew(err) || errors.Is(err, errForeign) }
+
+func tooFew(err error) bool { return errors.Is(err, redisconn.ErrTooFewReplicas) }
+
+// merge has one Clear stand for all that is pending. If Redis has done all of it, that waits for
+// the replicas too. The caller holds p.mu.
+func (p *pending) merge() {
+	all := &place{phase: done, at: p.clock, all: true, node: p.redis.nodeOf(everything)}
+	for _, is := range p.places {
+		all.phase = min(all.phase, is.phase)
+		all.asked += is.asked
+	}
+	clear(p.places)
+	p.places[everything] = all
+	p.blocked, p.clears = 0, 0
+	if all.phase == blocking {
+		p.blocked, p.clears = 1, 1
+	}
+	p.blocking.Store(p.blocked > 0)
+	p.start(all.node)
+	p.log.Warn("too many invalidations wait for redis: the cache is cleared in their place", "invalidations", all.asked)
+}
+
+// move puts a place into a phase. The caller holds p.mu.
+func (p *pending) move(t target, is *place, to phase) {
+	change := 0
+	if is.phase == blocking {
+		change--
+	}
+	if is.phase = to; to == blocking {
+		change++
+	}
+	p.blocked += change
+	if t.clear {
+		p.clears += change
+	}
+	p.blocking.Store(p.blocked > 0)
 }
 
 // start has a goroutine try what is pending at node. The caller holds p.mu.
@@ -160,180 +241,66 @@ func (p *pending) start(node *redisconn.Outage) {
 	}
 }
 
-// settle takes out the requests that an attempt, begun at began, has confirmed. Those that
-// are done with an error stay, and do not block.
-func (p *pending) settle(targets []target, began uint64, errs []error) {
+// settle takes note of an attempt, begun at began, and returns how many requests it has confirmed.
+func (p *pending) settle(targets []target, began uint64, errs []error) (confirmed int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.places) == 0 {
+		return 0
+	}
 	for i, t := range targets {
-		if !done(errs[i]) {
+		if !answered(errs[i]) {
 			continue
 		}
-		for _, t := range []target{t, {id: t.id, clear: t.clear}} { // lifting a hold is an invalidation as well
-			was, known := p.requests[t]
-			switch {
-			case !known || was.at > began:
-			case errs[i] != nil:
-				p.put(t, request{at: was.at, node: was.node})
-			default:
-				p.remove(t)
+		confirmed += p.confirm(t.place(), t.lift, began, errs[i])
+		if t == everything && !errors.Is(errs[i], errForeign) {
+			for other := range p.places {
+				confirmed += p.confirm(other, "", began, errs[i])
 			}
 		}
 	}
-	p.updateBlocking()
+	return confirmed
 }
 
-// dropOneForReplicas makes room by a request that only waits for replicas: to forget one
-// that blocks its id would cut the whole group off from Redis. The caller holds p.mu.
-func (p *pending) dropOneForReplicas() {
-	for t, r := range p.requests {
-		if !r.blocks {
-			p.remove(t)
-			p.dropped.Add(1)
-			return
-		}
+// confirm notes that Redis has done what was asked for at began, but for err, and has lifted
+// holds. The caller holds p.mu.
+func (p *pending) confirm(t target, lifted string, began uint64, err error) (confirmed int) {
+	is := p.places[t]
+	if is == nil || is.at > began {
+		return 0
 	}
-}
-
-// put and remove keep blocked in step with requests. The caller holds p.mu.
-func (p *pending) put(t target, r request) {
-	p.remove(t)
-	p.requests[t] = r
+	if lifted != "" {
+		is.lifts = slices.DeleteFunc(is.lifts, func(hold string) bool { return strings.Contains(lifted, hold) })
+	}
 	switch {
-	case r.blocks && t.clear:
-		p.clears++
-	case r.blocks:
-		p.blocked[t.id]++
+	case errors.Is(err, errForeign) && is.all:
+	case errors.Is(err, errForeign), len(is.lifts) > 0:
+		p.move(t, is, open)
+	case err != nil:
+		p.move(t, is, done)
+	default:
+		p.move(t, is, done)
+		delete(p.places, t)
+		return is.asked
 	}
-}
-
-func (p *pending) remove(t target) {
-	switch blocks := p.requests[t].blocks; {
-	case blocks && t.clear:
-		p.clears--
-	case blocks:
-		if p.blocked[t.id]--; p.blocked[t.id] == 0 {
-			delete(p.blocked, t.id)
-		}
-	}
-	delete(p.requests, t)
-}
-
-// updateBlocking brings overflowed and blocking up to date. The caller holds p.mu.
-func (p *pending) updateBlocking() {
-	p.overflowed = p.overflowed && len(p.requests) > 0
-	p.blocking.Store(p.overflowed || p.clears > 0 || len(p.blocked) > 0)
-}
-
-// run tries until nothing is pending at node. After a failure it goes on with a single
-// invalidation, and doubles their number with each success.
-func (p *pending) run(node *redisconn.Outage) {
-	size, pause := 1, firstRetry
-	var end time.Time // when to give up; zero: the group is in use
-	for {
-		if end.IsZero() && !p.wait(node, pause) {
-			end = time.Now().Add(farewell)
-		}
-		for {
-			targets, began := p.next(node, size)
-			if len(targets) == 0 {
-				return
-			}
-			if !p.try(targets, began) {
-				p.regroup(node, targets[0])
-				break
-			}
-			size, pause = min(2*size, maxTargets), firstRetry
-			if !end.IsZero() && time.Now().After(end) {
-				break
-			}
-		}
-		if !end.IsZero() {
-			p.giveUp(node)
-			return
-		}
-		size, pause = 1, min(2*pause, maxRetry)
-	}
-}
-
-// try makes an attempt, and reports whether all of it is confirmed.
-func (p *pending) try(targets []target, began uint64) bool {
-	errs := p.drop(context.Background(), targets)
-	p.settle(targets, began, errs)
-	failed := 0
-	for _, err := range errs {
-		if err != nil {
-			failed++
-		}
-	}
-	p.retried.Add(uint64(len(targets) - failed))
-	return failed == 0
-}
-
-// regroup gives what is pending at node to the nodes that have it by now, if one of those
-// targets is elsewhere: slots may have moved, or the nodes of the cluster were not known yet.
-func (p *pending) regroup(node *redisconn.Outage, one target) {
-	if p.node(one) == node {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return
-	}
-	for t, r := range p.requests {
-		if r.node == node {
-			r.node = p.node(t)
-			p.requests[t] = r
-			p.start(r.node)
-		}
-	}
-}
-
-// wait waits until it is time for another attempt at node: when the pause is over or,
-// during an outage, when that ends. It reports false if the group is being closed.
-func (p *pending) wait(node *redisconn.Outage, pause time.Duration) bool {
-	if node.Down() {
-		select {
-		case <-node.Up():
-		case <-p.closing.Done():
-		}
-	} else {
-		wait.Sleep(p.closing, wait.Jitter(pause, 0.25))
-	}
-	return p.closing.Err() == nil
-}
-
-// next returns the moment and up to size targets of node, those that block readers first.
-// If there are none, the goroutine ends.
-func (p *pending) next(node *redisconn.Outage, size int) (targets []target, now uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, blocks := range []bool{true, false} {
-		for t, r := range p.requests {
-			if r.node == node && r.blocks == blocks && len(targets) < size {
-				targets = append(targets, t)
-			}
-		}
-	}
-	if len(targets) == 0 {
-		delete(p.running, node)
-	}
-	return targets, p.clock
+	return 0
 }
 
 // giveUp drops what is pending at node.
 func (p *pending) giveUp(node *redisconn.Outage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for t, r := range p.requests {
-		if r.node == node {
-			p.remove(t)
-			p.dropped.Add(1)
+	for t, is := range p.places {
+		if is.node != node {
+			continue
 		}
+		if is.phase == blocking {
+			p.dropped.Add(uint64(is.asked))
+		}
+		p.move(t, is, done)
+		delete(p.places, t)
 	}
 	delete(p.running, node)
-	p.updateBlocking()
 }
 
 // close waits until everything is confirmed or given up, after closing has ended.
@@ -347,5 +314,5 @@ func (p *pending) close() {
 func (p *pending) length() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.requests)
+	return len(p.places)
 }

@@ -20,9 +20,11 @@ import (
 type pendingRig struct {
 	*testing.T
 	*pending
-	drop  atomic.Pointer[func([]target) []error]
-	nodes map[string]*redisconn.Outage // by the first letter of an id; without one, the node is nil
-	close context.CancelFunc
+	answer atomic.Pointer[func([]target) []error]
+	tries  []string                     // the attempts: of each the ids with their holds
+	waits  int                          // how often replicas were waited for
+	nodes  map[string]*redisconn.Outage // by the first letter of an id; without one, the node is nil
+	close  context.CancelFunc
 }
 
 func withPending(t *testing.T, test func(r *pendingRig)) {
@@ -30,10 +32,7 @@ func withPending(t *testing.T, test func(r *pendingRig)) {
 		r := &pendingRig{T: t, nodes: map[string]*redisconn.Outage{}}
 		var ctx context.Context
 		ctx, r.close = context.WithCancel(t.Context())
-		log := logonce.New(slog.New(slog.DiscardHandler), "")
-		r.pending = newPending(ctx, log,
-			func(_ context.Context, targets []target) []error { return (*r.drop.Load())(targets) },
-			func(t target) *redisconn.Outage { return r.nodes[t.id[:1]] })
+		r.pending = newPending(ctx, logonce.New(slog.New(slog.DiscardHandler), ""), maxPending, r)
 		r.redis(func([]target) error { return nil })
 		test(r)
 		r.close()
@@ -46,7 +45,19 @@ func (r *pendingRig) redis(drop func([]target) error) {
 	r.cluster(func(targets []target) []error { return allOf(targets, drop(targets)) })
 }
 
-func (r *pendingRig) cluster(drop func([]target) []error) { r.drop.Store(&drop) }
+func (r *pendingRig) cluster(drop func([]target) []error) { r.answer.Store(&drop) }
+
+func (r *pendingRig) retry(_ context.Context, targets []target, _ bool) []error {
+	r.tries = append(r.tries, fmt.Sprint(targets))
+	return (*r.answer.Load())(targets)
+}
+
+func (r *pendingRig) nodeOf(t target) *redisconn.Outage { return r.nodes[(t.id + "*")[:1]] }
+
+func (r *pendingRig) tryReplicas(context.Context) error {
+	r.waits++
+	return (*r.answer.Load())([]target{{id: "none"}})[0]
+}
 
 func (r *pendingRig) add(targets []target, err error) { r.pending.add(targets, allOf(targets, err)) }
 
@@ -103,13 +114,35 @@ func TestWhatIsAskedForTwiceIsPendingOnce(t *testing.T) {
 		for range 100 {
 			r.add([]target{{id: "x"}, {id: "y"}, {id: "x", lift: "a"}}, errDown)
 		}
-		if r.length() != 3 {
-			r.Errorf("%d wait, want 3", r.length())
+		if r.length() != 2 {
+			r.Errorf("%d wait, want 2", r.length())
 		}
-		// To lift the hold was an invalidation as well; the other id is none of it.
 		r.settle([]target{{id: "x", lift: "a"}}, r.now(), nil)
 		if r.blocks("x") || !r.blocks("y") || r.length() != 1 {
 			r.Errorf("%d wait", r.length())
+		}
+	})
+}
+
+// A Write ends with a hold of its own to lift. If each were a request of its own, the Writes of one
+// row would take the room of all others.
+func TestTheWritesOfOneRowHaveOnePlace(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.redis(func([]target) error { return errDown })
+		for i := range 11_000 {
+			r.add([]target{{id: "x", lift: fmt.Sprint("hold", i)}}, errDown)
+		}
+		r.add([]target{{id: "y"}}, errDown)
+		if r.length() != 2 || r.blocks("z") {
+			r.Errorf("%d places, want 2; an id that nobody wrote is blocked: %v", r.length(), r.blocks("z"))
+		}
+		if holds := len(r.places[target{id: "x"}].lifts); holds > maxLifts {
+			r.Errorf("the place of x has grown to %d holds", holds)
+		}
+		r.redis(func([]target) error { return nil })
+		time.Sleep(2 * time.Second)
+		if r.length() != 0 || r.blocks("x") || r.retried.Load() != 11_001 {
+			r.Errorf("%d places, %d were confirmed", r.length(), r.retried.Load())
 		}
 	})
 }
@@ -120,15 +153,26 @@ func TestAnInvalidationDoesNotStandForALift(t *testing.T) {
 	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		r.add([]target{{id: "x", lift: "a"}}, errDown)
+		r.add([]target{{id: "x", lift: "b"}}, errDown)
 		r.settle([]target{{id: "x"}}, r.now(), nil)
-		if r.length() != 1 || !r.blocks("x") {
-			r.Error("the hold is forgotten")
+		if r.length() != 1 || r.blocks("x") {
+			r.Errorf("%d places, and x is blocked: %v, though a later invalidation is confirmed", r.length(), r.blocks("x"))
+		}
+		r.settle([]target{{id: "x", lift: "a"}}, r.now(), nil)
+		if r.length() != 1 {
+			r.Error("the other hold is forgotten")
+		}
+		r.redis(func([]target) error { return nil })
+		r.tries = nil
+		time.Sleep(2 * time.Second)
+		if fmt.Sprint(r.tries) != "[[{x b false}]]" || r.length() != 0 {
+			r.Errorf("tried %q, want the hold that is left", r.tries)
 		}
 	})
 }
 
-// The ids that found no room are not known any more, so each id may be one of them.
-func TestTooManyPendingKeepTheWholeGroupFromRedis(t *testing.T) {
+// No id is forgotten: a Clear ends the values of all of them.
+func TestTooManyPendingBecomeOneClear(t *testing.T) {
 	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		r.limit = 1000
@@ -136,14 +180,62 @@ func TestTooManyPendingKeepTheWholeGroupFromRedis(t *testing.T) {
 		if r.blocks("other") {
 			r.Error("with room for all, others are blocked")
 		}
-		r.add(targets(500, 1500), errDown) // half of them wait already
-		if r.length() != 1000 || r.dropped.Load() != 500 || !r.blocks("1400") || !r.blocks("other") {
-			r.Errorf("%d wait, %d were dropped, others are blocked: %v", r.length(), r.dropped.Load(), r.blocks("other"))
+		r.add(targets(500, 1000), errDown) // they wait already
+		r.add(targets(1000, 1500), errDown)
+		if r.length() != 501 || r.dropped.Load() != 0 || !r.blocks("0") || !r.blocks("1400") || !r.blocks("other") {
+			r.Errorf("%d places, want a Clear and 500; %d were dropped, all are blocked: %v", r.length(), r.dropped.Load(), r.blocks("other"))
+		}
+		r.redis(func([]target) error { return nil })
+		r.tries = nil
+		time.Sleep(2 * time.Second)
+		if fmt.Sprint(r.tries) != "[[{  true}]]" {
+			r.Errorf("tried %q, want a Clear and nothing else", r.tries)
+		}
+		if r.blocks("0") || r.blocks("other") || r.length() != 0 || r.retried.Load() != 2000 {
+			r.Errorf("%d places, %d were confirmed", r.length(), r.retried.Load())
+		}
+	})
+}
+
+// What is asked for while the Clear is under way may have been written after it.
+func TestTheClearDoesNotStandForWhatCameAfterIt(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.redis(func([]target) error { return errDown })
+		r.limit = 10
+		r.add(targets(0, 11), errDown)
+		r.redis(func(targets []target) error {
+			if targets[0].clear {
+				r.add([]target{{id: "x"}}, errDown)
+			}
+			return nil
+		})
+		r.tries = nil
+		time.Sleep(2 * time.Second)
+		if fmt.Sprint(r.tries) != "[[{  true}] [{x  false}]]" || r.length() != 0 {
+			r.Errorf("tried %q", r.tries)
+		}
+	})
+}
+
+// Somebody else's key where the epoch belongs keeps Redis from a Clear. One that was asked for
+// blocks nothing then. One that stands for invalidations goes on to: their values are still there.
+func TestAClearInPlaceOfInvalidationsBlocksWhateverStandsInItsWay(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.redis(func(targets []target) error { return errForeign })
+		r.limit = 10
+		r.add([]target{everything}, errForeign)
+		if r.blocks("x") {
+			r.Error("a Clear that was asked for blocks")
+		}
+		r.add(targets(0, 10), errDown)
+		time.Sleep(time.Hour)
+		if !r.blocks("0") || !r.blocks("x") {
+			r.Error("old values are served")
 		}
 		r.redis(func([]target) error { return nil })
 		time.Sleep(2 * time.Second)
-		if r.blocks("0") || r.blocks("other") || r.length() != 0 || r.retried.Load() != 1000 {
-			r.Errorf("%d wait, %d were confirmed", r.length(), r.retried.Load())
+		if r.blocks("0") || r.length() != 0 {
+			r.Errorf("the key has gone, and %d are pending", r.length())
 		}
 	})
 }
@@ -186,12 +278,12 @@ func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
 }
 
 // A value that the master has dropped is gone for its readers. Only a failover could
-// bring it back.
-func TestMissingReplicasDoNotKeepReadersFromRedis(t *testing.T) {
+// bring it back. And it is not dropped again and again while there are no replicas.
+func TestMissingReplicasKeepNobodyFromRedis(t *testing.T) {
 	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
-		tooFew := redisconn.TooFew(0, 1)
-		r.add([]target{{id: "x"}}, tooFew)
+		short := redisconn.TooFew(0, 1)
+		r.add([]target{{id: "x"}}, short)
 		r.add([]target{{id: "y"}}, errDown)
 		if r.blocks("x") || !r.blocks("y") || r.length() != 2 {
 			r.Errorf("blocks x: %v, y: %v", r.blocks("x"), r.blocks("y"))
@@ -200,15 +292,83 @@ func TestMissingReplicasDoNotKeepReadersFromRedis(t *testing.T) {
 		if !r.blocks("x") {
 			r.Error("the second time the master may not have done it either")
 		}
-		r.redis(func([]target) error { return tooFew })
+		r.redis(func([]target) error { return short })
+		r.tries = nil
 		time.Sleep(10 * time.Second)
 		if r.blocks("x") || r.blocks("y") || r.length() != 2 {
 			r.Errorf("the master has done it: blocks x: %v, y: %v, %d wait", r.blocks("x"), r.blocks("y"), r.length())
+		}
+		if len(r.tries) != 2 || r.waits < 5 || r.waits > 20 {
+			r.Errorf("tried %q, and looked for replicas %d times in ten seconds", r.tries, r.waits)
 		}
 		r.redis(func([]target) error { return nil })
 		time.Sleep(2 * time.Second)
 		if r.length() != 0 {
 			r.Errorf("%d wait", r.length())
+		}
+	})
+}
+
+// 491 of 500 ids were blocked ten seconds after Redis was back: an attempt that lacked nothing but
+// replicas counted as a failure, after which the next one is of a single id and a second later.
+func TestMissingReplicasDelayNobody(t *testing.T) {
+	for _, n := range []int{500, 5000} {
+		withPending(t, func(r *pendingRig) {
+			r.redis(func([]target) error { return errDown })
+			r.add(targets(0, n), errDown)
+			time.Sleep(10 * time.Second)
+			r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
+			time.Sleep(2 * time.Second)
+			if r.blocked != 0 {
+				r.Errorf("%d of %d ids are blocked two seconds after Redis is back", r.blocked, n)
+			}
+			r.add([]target{{id: "x"}}, errDown)
+			time.Sleep(2 * time.Second)
+			if r.blocks("x") || r.length() != n+1 {
+				r.Errorf("x is blocked: %v, and %d wait for replicas, want %d", r.blocks("x"), r.length(), n+1)
+			}
+		})
+	}
+}
+
+// The replica that has become the master may know nothing of what the last one had done.
+func TestAFailureHasWhatWaitsForReplicasBeDoneAgain(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
+		r.add(targets(0, 1), redisconn.ErrTooFewReplicas)
+		time.Sleep(10 * time.Second)
+		r.redis(func([]target) error { return errDown })
+		time.Sleep(10 * time.Second)
+		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas }) // of the new master
+		r.tries = nil
+		time.Sleep(10 * time.Second)
+		if fmt.Sprint(r.tries) != "[[{0  false}]]" || r.blocks("0") {
+			r.Errorf("tried %q, want it once", r.tries)
+		}
+	})
+}
+
+// What waits for replicas may have no room either. It becomes a Clear, which waits for them too: to
+// clear the cache again and again while they are away would cost more than what it is for.
+func TestManyThatWaitForReplicasBecomeAClearThatWaitsToo(t *testing.T) {
+	withPending(t, func(r *pendingRig) {
+		r.limit = 10
+		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
+		for i := range 100 {
+			r.add(targets(i, i+1), redisconn.ErrTooFewReplicas)
+			time.Sleep(time.Second)
+		}
+		if len(r.tries) > 0 || r.blocks("0") || r.length() > 10 || r.dropped.Load() != 0 {
+			r.Errorf("tried %q, %d places, all are blocked: %v", r.tries, r.length(), r.blocks("0"))
+		}
+		r.add([]target{{id: "x"}}, errDown)
+		if !r.blocks("x") || r.blocks("y") {
+			r.Errorf("x is blocked: %v, and y, which nobody asked for: %v", r.blocks("x"), r.blocks("y"))
+		}
+		r.redis(func([]target) error { return nil })
+		time.Sleep(2 * time.Second)
+		if fmt.Sprint(r.tries) != "[[{x  false}] [{  true}]]" || r.length() != 0 {
+			r.Errorf("tried %q, %d are pending", r.tries, r.length())
 		}
 	})
 }
@@ -244,21 +404,6 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Invalidations that only wait for replicas may fill the room. To drop one that blocks
-// its id for them would cut the whole group off from Redis, for as long as the replicas
-// are away.
-func TestABlockingInvalidationFindsRoomAmongThoseThatWaitForReplicas(t *testing.T) {
-	withPending(t, func(r *pendingRig) {
-		r.limit = 10
-		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
-		r.add(targets(0, 10), redisconn.ErrTooFewReplicas)
-		r.add([]target{{id: "x"}}, errDown)
-		if !r.blocks("x") || r.blocks("y") || r.length() != 10 {
-			r.Errorf("x is blocked: %v, y, which nobody asked for: %v, %d pending", r.blocks("x"), r.blocks("y"), r.length())
-		}
-	})
 }
 
 // A cluster whose node a is dead.

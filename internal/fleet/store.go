@@ -40,14 +40,14 @@ type store struct {
 	foreign  atomic.Uint64 // see Stats
 }
 
-func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, e *epoch, log *logonce.Log) *store {
+func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, e *epoch, limit int, log *logonce.Log) *store {
 	conn := redisconn.Open(rdb, space.RedisTimeout, maxWaiting, logonce.New(space.Logger, logPrefix))
 	names := keys.OfCache(space.Name)
 	s := &store{
 		conn: conn, unnamed: conn.UsedBy(space.Name), space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
 		epoch: e, closing: closing, channel: names.Messages(), self: newToken(), log: log,
 	}
-	s.pending = newPending(closing, log, s.retry, s.nodeOf)
+	s.pending = newPending(closing, log, limit, s)
 	e.read = s.readEpoch
 	return s
 }

@@ -64,7 +64,8 @@ func (g *Group) Storable(data []byte, ttl time.Duration) bool {
 // invalidate in the background until Redis does, and until then nobody who asks in
 // this process gets what was there before. If only replicas are missing
 // (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
-// value back for the second or so until the next attempt.
+// value back until the next attempt: when the replicas are there, or a second or so after Redis
+// has failed to answer.
 func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 	return g.leases.invalidate(ctx, ids, holds{})
 }
@@ -220,7 +221,7 @@ func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes 
 	for i, v := range values {
 		calls[i] = s.publication(v, invalidated)
 	}
-	replies, errs := s.evalConfirmed(ctx, commitScript, calls...)
+	replies, errs := s.evalConfirmed(ctx, commitScript, s.waitFor, calls...)
 	outcomes = make([]int64, len(values))
 	for i := range values {
 		if errs[i] == nil {
@@ -255,13 +256,13 @@ func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
 	return outcomes
 }
 
-// evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks
-// for that. It returns an error for each call that is not confirmed; the others have their
-// replies, also those that lack nothing but replicas.
-func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
+// evalConfirmed runs a script, and has as many replicas confirm it. It returns an error for
+// each call that is not confirmed; the others have their replies, also those that lack
+// nothing but replicas.
+func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, waitFor int, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
 	var all error
-	if s.waitFor > 0 {
-		replies, all = s.evalAndWait(ctx, script, calls)
+	if waitFor > 0 {
+		replies, all = s.evalAndWait(ctx, script, waitFor, calls)
 	} else {
 		replies = s.conn.Eval(ctx, script, calls, nil)
 	}
@@ -275,14 +276,14 @@ func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, cal
 }
 
 // evalAndWait runs a script, and has replicas confirm it. Their answer has a time of its own.
-func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) ([]redisconn.Reply, error) {
+func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, waitFor int, calls []redisconn.Call) ([]redisconn.Reply, error) {
 	if s.conn.Outage().Down() {
 		return nil, redisconn.ErrOutage
 	}
 	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]redisconn.Reply, error) {
-		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, redisconn.Confirm{Replicas: s.waitFor, Within: s.space.RedisTimeout})
-		if err == nil && confirmed < s.waitFor {
-			err = redisconn.TooFew(confirmed, s.waitFor)
+		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, redisconn.Confirm{Replicas: waitFor, Within: s.space.RedisTimeout})
+		if err == nil && confirmed < waitFor {
+			err = redisconn.TooFew(confirmed, waitFor)
 		}
 		return replies, err
 	}, nil)
@@ -308,7 +309,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	// Each chunk is tried, though one fails: other nodes of a cluster may answer.
 	for chunk := range slices.Chunk(targets, maxTargets) {
 		began := s.pending.now()
-		errs := s.drop(ctx, chunk, h)
+		errs := s.drop(ctx, chunk, h, s.waitFor)
 		if h.soft == 0 { // else an Invalidate that is pending is not done: its value is still there, marked
 			s.pending.settle(chunk, began, errs)
 		}
@@ -324,9 +325,9 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	return s.unavailable(ctx, "invalidate", ids, failed)
 }
 
-// drop invalidates targets in one round trip per node, lifts their holds, and places that
-// of h. It returns an error for each that is not confirmed.
-func (s *store) drop(ctx context.Context, targets []target, h holds) []error {
+// drop invalidates targets in one round trip per node, lifts their holds, places that
+// of h, and has as many replicas confirm it. It returns an error for each that is not confirmed.
+func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int) []error {
 	calls := make([]redisconn.Call, len(targets))
 	for i, t := range targets {
 		calls[i] = redisconn.Call{
@@ -334,7 +335,7 @@ func (s *store) drop(ctx context.Context, targets []target, h holds) []error {
 			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id), inRedis(h.soft)},
 		}
 	}
-	replies, errs := s.evalConfirmed(ctx, invalidateScript, calls...)
+	replies, errs := s.evalConfirmed(ctx, invalidateScript, waitFor, calls...)
 	for i, reply := range replies {
 		foreign, _ := reply.Int() // an error is in errs too
 		s.foundForeign(targets[i].id, foreign)

@@ -16,14 +16,17 @@ local function now()
 end
 
 -- read gives the token of a lease whose fields are given, and of the holds that end after a
--- time, but for the one that is lifted: their ends by field, the first of them and the last.
+-- time, but for those that are lifted, whose tokens are separated by blanks: their ends by field, the
+-- first of them and the last.
 local function read(lease, after, lifted)
+  lifted = ' ' .. (lifted or '') .. ' '
   local token, holds, first, last = nil, {}, nil, after
   for i = 1, #lease, 2 do
     local field, ends = lease[i], tonumber(lease[i + 1])
     if field == 't' then
       token = lease[i + 1]
-    elseif field:sub(1, 2) == 'h:' and field ~= lifted and ends and ends > after then
+    elseif field:sub(1, 2) == 'h:' and ends and ends > after
+    and not lifted:find(' ' .. field:sub(3) .. ' ', 1, true) then
       holds[field], first, last = ends, math.min(first or ends, ends), math.max(last, ends)
     end
   end

@@ -4,8 +4,8 @@
 -- as long as the source's replicas may lag. Holds of several writers stand side
 -- by side; each lifts its own.
 -- KEYS  1 value, 2 lease, 3... values of other schemas
--- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 hold to lift ("" for
---       none), 4 channel, 5 invalidation message, 6 for how long what is marked may stay, in ms;
+-- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 holds to lift, separated by
+--       blanks, 4 channel, 5 invalidation message, 6 for how long what is marked may stay, in ms;
 --       0 to drop it
 -- Gives how many of the keys are of another type. Nothing can be published beside
 --       one, so what else is there to do is done.
@@ -17,7 +17,7 @@ elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- without an end: n
   lease = {}
 end
 local at = (#lease > 0 or ARGV[1] ~= '') and now() or 0
-local _, holds, _, last = read(lease, at, 'h:' .. ARGV[3])
+local _, holds, _, last = read(lease, at, ARGV[3])
 -- The deletions come first: they need no memory, and once a script has written,
 -- a server that is out of memory lets it finish.
 local life = tonumber(ARGV[6])
