@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 
@@ -57,14 +58,11 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 
 // checkFilters checks that the log has the databases of the tables.
 func (f *Feed) checkFilters(ctx context.Context, db *conn, s serverInfo) error {
-	status, err := db.rows(ctx, "SHOW MASTER STATUS")
-	if err != nil && s.flavor == mysql.MySQLFlavor && ctx.Err() == nil { // since MySQL 8.4
-		status, err = db.rows(ctx, "SHOW BINARY LOG STATUS")
-	}
+	status, err := f.logStatus(ctx, db, s)
 	if err != nil || len(status) == 0 {
 		return err
 	}
-	only, never := split(status[0][2]), split(status[0][3])
+	only, never := split(status[2]), split(status[3])
 	for _, t := range f.o.Tables {
 		schema, _, _ := strings.Cut(t.Name, ".")
 		if len(only) > 0 && !slices.Contains(only, schema) || slices.Contains(never, schema) {
@@ -72,6 +70,18 @@ func (f *Feed) checkFilters(ctx context.Context, db *conn, s serverInfo) error {
 		}
 	}
 	return nil
+}
+
+// logStatus asks where the log ends, and which databases it has. It is empty without a log.
+func (f *Feed) logStatus(ctx context.Context, db *conn, s serverInfo) ([]string, error) {
+	status, err := db.rows(ctx, "SHOW MASTER STATUS")
+	if err != nil && s.flavor == mysql.MySQLFlavor && ctx.Err() == nil { // since MySQL 8.4
+		status, err = db.rows(ctx, "SHOW BINARY LOG STATUS")
+	}
+	if err != nil || len(status) == 0 {
+		return nil, err
+	}
+	return status[0], nil
 }
 
 func split(list string) []string {
@@ -89,70 +99,87 @@ type table struct {
 	key          []string // the primary key, if a row tells all of it
 	columns      []column // all of them, in their order
 	cascades     bool     // a foreign key may change its rows without a word in the log
-	stale        bool     // it was altered since
+	unfit        error    // why rows cannot be told; nil: they can
+	blind        bool     // it is unfit, and the log does not have all of its changes
+
+	sum        string    // the digest
+	end, since place     // where the log ended when columns were read, and after which place rows have them
+	looked     time.Time // when they were read
+	mapped     uint64    // the server's id of the table when known was found
+	known      []column  // of rows with this id
 }
 
-// checkTables reads the tables. Its error names what is wrong with each.
-func (f *Feed) checkTables(ctx context.Context, db *conn, s serverInfo) (tables, error) {
-	found, wrong := tables{}, []error(nil)
-	for _, o := range f.o.Tables {
-		t, err := f.readTable(ctx, db, s, o)
-		if err != nil {
-			wrong = append(wrong, err)
-			continue
-		}
-		found = append(found, t)
-	}
-	return found, errors.Join(wrong...)
-}
-
+// readTable locks a table until the end of the connection's transaction and reads it. Its
+// error is of the connection; what is wrong with the table makes it unfit.
 func (f *Feed) readTable(ctx context.Context, db *conn, s serverInfo, o Table) (*table, error) {
-	schema, bare, _ := strings.Cut(o.Name, ".")
 	t := &table{name: o.Name, wanted: slices.Clone(o.Columns)}
-	what := "mysqlfeed: table " + o.Name + ": "
-	kind, err := db.rows(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", schema, bare)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(kind) == 0:
-		return nil, fmt.Errorf("%sdoes not exist, or user %s may not see it: GRANT SELECT ON %s TO the user", what, f.o.User, o.Name)
-	case kind[0][2] == "VIEW":
-		return nil, errors.New(what + "is a view: name the tables that it reads")
-	}
-	t.schema, t.bare = kind[0][0], kind[0][1]
-	if err := t.readColumns(ctx, db); err != nil {
+	t.schema, t.bare, _ = strings.Cut(o.Name, ".")
+	err := t.read(ctx, db, s)
+	if err != nil && (ctx.Err() != nil || db.broken) {
 		return nil, err
 	}
-	if err := t.readCascades(ctx, db); err != nil {
-		return nil, err
-	}
-	if err := t.check(s); err != nil {
-		return nil, fmt.Errorf("%s%v", what, err)
+	if err != nil {
+		t.unfit = fmt.Errorf("mysqlfeed: table %s: %w", o.Name, err)
 	}
 	return t, nil
 }
 
+func (t *table) read(ctx context.Context, db *conn, s serverInfo) error {
+	kind, err := db.rows(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.schema, t.bare)
+	switch {
+	case err != nil:
+		return err
+	case len(kind) == 0:
+		return fmt.Errorf("does not exist, or user %s may not see it: GRANT SELECT ON %s TO the user", db.f.o.User, t.name)
+	case kind[0][2] == "VIEW":
+		return errors.New("is a view: name the tables that it reads")
+	}
+	t.schema, t.bare = kind[0][0], kind[0][1]
+	if _, err := db.query(ctx, "SELECT 1 FROM "+quoted(t.schema)+"."+quoted(t.bare)+" LIMIT 0"); err != nil {
+		return err
+	}
+	if err := t.readColumns(ctx, db); err != nil {
+		return err
+	}
+	if err := t.readCascades(ctx, db); err != nil {
+		return err
+	}
+	return t.check(s)
+}
+
+func quoted(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
 func (t *table) readColumns(ctx context.Context, db *conn) error {
-	rows, err := db.rows(ctx, `SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_SET_NAME, ''), COALESCE(CHARACTER_OCTET_LENGTH, 0), EXTRA
-		FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? ORDER BY ORDINAL_POSITION`, t.schema, t.bare)
+	rows, err := db.rows(ctx, `SELECT c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE, COALESCE(c.CHARACTER_SET_NAME, ''), COALESCE(c.CHARACTER_OCTET_LENGTH, 0), c.EXTRA,
+			c.IS_NULLABLE, COALESCE(c.COLLATION_NAME, ''), COALESCE(o.ID, 0), COALESCE(c.NUMERIC_PRECISION, 0), COALESCE(c.NUMERIC_SCALE, 0)
+		FROM information_schema.COLUMNS c LEFT JOIN information_schema.COLLATIONS o ON o.COLLATION_NAME = c.COLLATION_NAME
+		WHERE c.TABLE_SCHEMA = ? AND c.TABLE_NAME = ? ORDER BY c.ORDINAL_POSITION`, t.schema, t.bare)
 	if err != nil {
 		return err
 	}
 	for _, row := range rows {
-		c := column{name: row[0], kind: strings.ToLower(row[1]), charset: row[3], virtual: strings.Contains(row[5], "VIRTUAL")}
-		c.length, _ = strconv.Atoi(row[4])
+		c := column{
+			name: row[0], kind: strings.ToLower(row[1]), text: row[2], charset: row[3], length: int(number(row[4])), virtual: strings.Contains(row[5], "VIRTUAL"),
+			nullable: row[6] == "YES", collation: row[7], collationID: number(row[8]), precision: int(number(row[9])), scale: int(number(row[10])),
+		}
 		c.unsigned = strings.Contains(strings.ToLower(row[2]), "unsigned")
 		if c.kind == "enum" {
 			c.labels = labels(row[2])
 		}
 		t.columns = append(t.columns, c)
 	}
+	t.sum = t.digest()
 	rows, err = db.rows(ctx, `SELECT COLUMN_NAME FROM information_schema.STATISTICS
 		WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ? AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX`, t.schema, t.bare)
 	for _, row := range rows {
 		t.key = append(t.key, row[0])
 	}
 	return err
+}
+
+func number(text string) uint64 {
+	n, _ := strconv.ParseUint(text, 10, 64)
+	return n
 }
 
 // readCascades looks for foreign keys by which a change of another table changes rows here.
@@ -195,6 +222,7 @@ func (t *table) check(s serverInfo) error {
 			"and set it in the server's configuration", s.image, t.wanted)
 	}
 	if t.cascades && s.flavor == mysql.MySQLFlavor {
+		t.blind = true
 		return errors.New("has a foreign key ON DELETE or ON UPDATE CASCADE or SET NULL; what that changes is not in the log of MySQL: " +
 			"let the application change the rows itself, and the key be RESTRICT")
 	}
@@ -218,6 +246,15 @@ func (t tables) find(schema, bare string) *table {
 		}
 	}
 	return nil
+}
+
+func (t tables) where(ok func(*table) bool) (found tables) {
+	for _, t := range t {
+		if ok(t) {
+			found = append(found, t)
+		}
+	}
+	return found
 }
 
 // present is where a stream begins that begins now. What is in the log and not seen by

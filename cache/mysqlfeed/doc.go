@@ -31,14 +31,24 @@
 // was restored from a backup, or is a replica that was promoted before it had everything.
 //
 // A statement that changes a table in a way which the log does not tell row by row comes as
-// [feed.Truncated], for which the table's caches are cleared: ALTER, DROP, RENAME and TRUNCATE
-// TABLE, and rows of a session that has set binlog_row_image. XA COMMIT, and a statement of a
-// session that has set binlog_format to STATEMENT, is a change of all tables, since views,
-// triggers and functions hide which. In MariaDB the rows that an ON DELETE CASCADE may have changed
+// [feed.Truncated], for which the table's caches are cleared: one that names the table and is
+// not known to be harmless, such as ALTER, DROP, RENAME and TRUNCATE TABLE; and rows of a session
+// that has set binlog_row_image. XA COMMIT, and a statement of a session that has set
+// binlog_format to STATEMENT, is a change of all tables, since views, triggers and functions
+// hide which. In MariaDB the rows that an ON DELETE CASCADE may have changed
 // come so too; MySQL does not tell them, so Open refuses such a table.
+//
+// So does a row that is not proven to be of the table's present columns, since the log does not
+// name them: one between an ALTER TABLE and the moment at which the feed has read the columns
+// anew. With binlog_row_metadata = FULL the log names them, and such rows are told one by one.
+//
+// A table that is not there, or has no column that is named in Columns, or that the user may not
+// see, does not stop the others: the log says so at each minute, and each change of it comes as
+// Truncated until it is mended. Only a first Open is refused, if none of the tables is fit.
 //
 // # What it cannot tell
 //
-// Changes of sessions with sql_log_bin = 0. Transactions whose global id has a tag, as MySQL has
+// Changes of sessions with sql_log_bin = 0; an ALTER TABLE of one is known by the types of the
+// rows that follow, if at all. Transactions whose global id has a tag, as MySQL has
 // them since 8.3, end the stream with an error.
 package mysqlfeed

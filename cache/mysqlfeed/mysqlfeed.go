@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -132,23 +133,31 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 	if err != nil {
 		return nil, err
 	}
-	tables, err := f.checkTables(ctx, db, server)
-	if err != nil {
-		return nil, err
-	}
 	fresh := begin.flavor == ""
-	switch {
-	case fresh:
-		if begin, err = f.present(ctx, db, server); err != nil {
-			return nil, err
+	tables, err := f.look(ctx, server, f.o.Tables, func() (err error) {
+		if fresh { // what comes after this position has the columns that the tables have now
+			begin, err = f.present(ctx, db, server)
 		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case fresh && (len(tables.where(func(t *table) bool { return t.unfit == nil })) == 0 || len(tables.where(func(t *table) bool { return t.blind })) > 0):
+		return nil, tables.unfit()
 	case begin.flavor != server.flavor:
 		return nil, fmt.Errorf("mysqlfeed: the position is of %s, and the server is %s: %w", begin.flavor, server.flavor, feed.ErrPositionLost)
-	case server.flavor == mysql.MySQLFlavor:
+	case server.flavor == mysql.MySQLFlavor && !fresh:
 		if err := f.inThePast(ctx, db, begin); err != nil {
 			return nil, err
 		}
 	}
+	for _, t := range tables {
+		if fresh || t.unfit == nil && slices.Contains(strings.Split(begin.digests, ","), t.sum) {
+			t.since = 0
+		}
+	}
+	f.complain(tables)
 	return newStream(ctx, f, db, server, tables, begin, fresh)
 }
 
@@ -168,15 +177,19 @@ func (f *Feed) syncer(flavor string, followed func(schema, table string) bool) *
 			if err != nil || !followed(string(e.Table.Schema), string(e.Table.Table)) {
 				return err
 			}
-			return e.DecodeData(pos, data)
+			if e.DecodeData(pos, data) != nil { // a type that the package cannot read: the table as a whole counts as changed
+				e.Rows = nil
+			}
+			return nil
 		},
 	})
 }
 
 // A conn is a connection for queries, of one goroutine at a time.
 type conn struct {
-	f *Feed
-	c *client.Conn
+	f      *Feed
+	c      *client.Conn
+	broken bool // it has failed, and not the server's answer
 }
 
 func (f *Feed) connect(ctx context.Context) (*conn, error) {
@@ -200,6 +213,8 @@ func (c *conn) query(ctx context.Context, sql string, args ...any) (*mysql.Resul
 	_ = c.c.SetDeadline(time.Now().Add(silence))
 	result, err := c.c.Execute(sql, args...)
 	if err != nil {
+		var server *mysql.MyError
+		c.broken = !errors.As(err, &server)
 		return nil, c.f.failure(ctx, sql, err)
 	}
 	return result, nil

@@ -3,6 +3,7 @@ package mysqlfeed
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +18,10 @@ import (
 // A position is which transactions have been told, by their global ids (GTIDs). It holds on
 // any server of a replication set. place is where that is in the log of this one.
 type position struct {
-	flavor string // mysql.MySQLFlavor, mysql.MariaDBFlavor, or "" for the zero position
-	gtids  gtids
-	place  place
+	flavor  string // mysql.MySQLFlavor, mysql.MariaDBFlavor, or "" for the zero position
+	gtids   gtids
+	place   place
+	digests string // of the tables whose columns were known there, see layout.go
 }
 
 // A place is where an event ends in a server's log: the number of its file, and the byte.
@@ -34,8 +36,14 @@ func placeOf(file string, pos uint64) (place, error) {
 }
 
 func (p position) public() feed.Position {
-	return feed.Position{Text: p.flavor + " " + p.gtids.String(), Order: uint64(p.place)}
+	text := p.flavor + " " + p.gtids.String()
+	if p.digests != "" {
+		text += " " + p.digests
+	}
+	return feed.Position{Text: text, Order: uint64(p.place)}
 }
+
+var digests = regexp.MustCompile(`^[0-9a-f]{16}(,[0-9a-f]{16})*$`)
 
 func parsePosition(from feed.Position) (p position, err error) {
 	if from == (feed.Position{}) {
@@ -44,9 +52,10 @@ func parsePosition(from feed.Position) (p position, err error) {
 	flavor, text, ok := strings.Cut(from.Text, " ")
 	if ok && (flavor == mysql.MariaDBFlavor || flavor == mysql.MySQLFlavor) {
 		p = position{flavor: flavor, place: place(from.Order)}
+		text, p.digests, _ = strings.Cut(text, " ")
 		p.gtids, err = parseGTIDs(flavor, text)
 	}
-	if err != nil || p.flavor == "" || p.public().Text != from.Text {
+	if err != nil || p.flavor == "" || p.public().Text != from.Text || p.digests != "" && !digests.MatchString(p.digests) {
 		return position{}, fmt.Errorf("mysqlfeed: %q is no position of MySQL or MariaDB: %w", from.Text, feed.ErrPositionLost)
 	}
 	return p, nil

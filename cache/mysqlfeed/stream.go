@@ -14,6 +14,7 @@ import (
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/pump"
+	"github.com/levee-go/levee/cache/mysqlfeed/internal/statement"
 )
 
 // silence is how long the server may say nothing before the stream ends. It says something
@@ -79,7 +80,7 @@ func newStream(ctx context.Context, f *Feed, db *conn, server serverInfo, tables
 	}
 	s.Pump = pump.New(f.o.MaxBatch, pump.Gate[mark]{UntilVisible: s.untilVisible, Watch: s.watch, Behind: s.behind})
 	if fresh { // so that its follower has a position at once
-		s.Idle(begin.public(), true)
+		s.Idle(s.position(), true)
 	}
 	s.Run(s.read)
 	return s, nil
@@ -137,13 +138,15 @@ func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
 			}
 		}
 	case *replication.TableMapEvent:
-		return s.tableMap(e)
+		s.tableMap(e)
 	case *replication.RowsEvent:
-		s.rows(h.EventType, e)
+		return s.rows(h.EventType, e)
 	case *replication.XIDEvent:
 		s.commit()
 	case *replication.QueryEvent:
-		s.statement(string(e.Schema), string(e.Query))
+		if err := s.statement(string(e.Schema), string(e.Query)); err != nil {
+			return err
+		}
 	case *replication.ExecuteLoadQueryEvent: // LOAD DATA of a session that has set binlog_format to STATEMENT
 		s.touch(s.tables)
 	default:
@@ -155,7 +158,7 @@ func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
 		}
 	}
 	if !s.inside && s.held {
-		s.held = !s.Idle(s.at.public(), false)
+		s.held = !s.Idle(s.position(), false)
 	}
 	return nil
 }
@@ -182,44 +185,29 @@ func (s *stream) move(h *replication.EventHeader) {
 	}
 }
 
-// tableMap is of a table that a statement has open for writing. The columns of one that
-// was altered are read again.
-func (s *stream) tableMap(e *replication.TableMapEvent) error {
+// tableMap is of a table that a statement has open for writing.
+func (s *stream) tableMap(e *replication.TableMapEvent) {
 	t := s.tables.find(string(e.Schema), string(e.Table))
-	if t == nil {
-		return nil
-	}
-	if t.stale {
-		db, err := s.f.connect(s.Ctx)
-		if err != nil {
-			return err
-		}
-		defer db.close()
-		for _, o := range s.f.o.Tables {
-			if o.Name != t.name {
-				continue
-			}
-			anew, err := s.f.readTable(s.Ctx, db, s.server, o)
-			if err != nil {
-				return err
-			}
-			*t = *anew
-		}
-	}
-	if t.cascades && !slices.Contains(s.mapped, t) {
+	if t != nil && t.cascades && !slices.Contains(s.mapped, t) {
 		s.mapped = append(s.mapped, t)
 	}
-	return nil
 }
 
 // rows tells the rows of an event. Where it cannot tell which they are, the whole table has changed.
-func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) {
+func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) error {
 	t := s.tables.find(string(e.Table.Schema), string(e.Table.Table))
 	if t == nil {
-		return
+		return nil
 	}
 	s.mapped = slices.DeleteFunc(s.mapped, func(m *table) bool { return m == t })
-	columns := t.layout(int(e.ColumnCount))
+	columns := t.layout(e.Table, s.at.place)
+	if columns == nil || len(e.Rows) == 0 {
+		s.truncate(t)
+		if s.at.place > t.end && time.Since(t.looked) > again { // altered without a word in the log, or mended
+			return s.lookAgain(tables{t})
+		}
+		return nil
+	}
 	step := 1
 	change := feed.Change{Table: t.name, Key: t.key}
 	switch kind {
@@ -231,8 +219,8 @@ func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) {
 		change.Kind, step = feed.Updated, 2
 	}
 	for i := 0; i+step <= len(e.Rows); i += step {
-		c, ok := change, columns != nil
-		if ok && c.Kind != feed.Inserted {
+		c, ok := change, true
+		if c.Kind != feed.Inserted {
 			c.Old, ok = row(columns, e.Rows[i], e.SkippedColumns[i], nil)
 		}
 		if ok && c.Kind != feed.Deleted {
@@ -240,26 +228,35 @@ func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) {
 			c.New, ok = row(columns, e.Rows[last], e.SkippedColumns[last], c.Old)
 		}
 		if !ok {
-			s.f.log.Warn("a row does not fit what the table is now, or is not whole in the log: the whole table counts as changed", "table", t.name)
-			s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
-			return
+			s.truncate(t)
+			return nil
 		}
 		s.Add(c)
 	}
+	return nil
 }
 
-// layout returns the columns that an event has, or nil if the table has others now.
-func (t *table) layout(count int) []column {
-	if t.stale {
-		return nil
+// truncate tells that all rows of a table may have changed, since one is not to be read.
+func (s *stream) truncate(t *table) {
+	s.f.log.Warn("a row does not fit what the table is now, or is not whole in the log: the whole table counts as changed", "table", t.name)
+	s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
+}
+
+// lookAgain reads the columns of tables that may have been altered.
+func (s *stream) lookAgain(altered tables) error {
+	var options []Table
+	for _, t := range altered {
+		i := slices.IndexFunc(s.f.o.Tables, func(o Table) bool { return o.Name == t.name })
+		options = append(options, s.f.o.Tables[i])
 	}
-	if len(t.columns) == count {
-		return t.columns
+	now, err := s.f.look(s.Ctx, s.server, options, nil)
+	if err != nil {
+		return err
 	}
-	stored := slices.DeleteFunc(slices.Clone(t.columns), func(c column) bool { return c.virtual })
-	if len(stored) == count {
-		return stored
+	for i, t := range altered {
+		*t = *now[i]
 	}
+	s.f.complain(now)
 	return nil
 }
 
@@ -282,27 +279,53 @@ func row(columns []column, values []any, skipped []int, old feed.Row) (feed.Row,
 	return row, true
 }
 
-func (s *stream) statement(schema, query string) {
-	words := words(query)
-	second := ""
-	if len(words) > 1 {
-		second = strings.ToUpper(words[1])
-	}
-	switch {
-	case len(words) == 0, strings.EqualFold(words[0], "BEGIN"), strings.EqualFold(words[0], "XA") && (second == "START" || second == "END"):
+func (s *stream) statement(schema, query string) error {
+	words := append(statement.Words(query, true), "", "")
+	switch verb, second := words[0], words[1]; {
+	case verb == "", verb == "BEGIN", verb == "XA" && (second == "START" || second == "END"):
 		s.block = true
-		return
-	case len(words) == 1 && (strings.EqualFold(words[0], "COMMIT") || strings.EqualFold(words[0], "ROLLBACK")), strings.EqualFold(words[0], "XA"):
+		return nil
+	case second == "" && (verb == "COMMIT" || verb == "ROLLBACK"), verb == "XA":
 		s.block = false // also of tables without transactions
 	}
-	s.touch(s.tables.touched(schema, words))
+	names := make([]statement.Table, len(s.tables))
+	for i, t := range s.tables {
+		names[i] = statement.Table{Schema: t.schema, Name: t.bare}
+	}
+	found, altered := statement.Touched(schema, query, names)
+	var touched tables
+	for _, i := range found {
+		touched = append(touched, s.tables[i])
+	}
+	if altered {
+		if err := s.alter(touched); err != nil {
+			return err
+		}
+	}
+	s.touch(touched)
+	return nil
+}
+
+// alter notes that a statement may have altered tables. When their columns were read before
+// it, they are read again.
+func (s *stream) alter(altered tables) error {
+	var later tables
+	for _, t := range altered {
+		t.since, t.known = max(t.since, t.end), nil
+		if t.end < s.at.place {
+			later = append(later, t)
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	return s.lookAgain(later)
 }
 
 // touch tells that a statement may have changed all rows of tables.
 func (s *stream) touch(touched tables) {
 	for _, t := range touched {
 		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
-		t.stale = true
 	}
 	if !s.block {
 		s.commit()
@@ -316,7 +339,13 @@ func (s *stream) commit() {
 		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
 	}
 	s.mapped, s.inside = nil, false
-	s.held = !s.Commit(s.at.public())
+	s.held = !s.Commit(s.position())
+}
+
+// position is after what was told.
+func (s *stream) position() feed.Position {
+	s.at.digests = s.tables.digests(s.at.place)
+	return s.at.public()
 }
 
 // untilVisible waits until others see transactions, of which the last one counts.

@@ -13,14 +13,20 @@ import (
 
 // A column is what information_schema says of one.
 type column struct {
-	name     string
-	kind     string // DATA_TYPE
-	charset  string
-	length   int // in bytes, of text and binary
-	unsigned bool
-	virtual  bool
-	wanted   bool     // rows tell it
-	labels   []string // of an enum
+	name        string
+	kind        string // DATA_TYPE
+	text        string // COLUMN_TYPE
+	charset     string
+	collation   string
+	collationID uint64 // 0 if the server does not tell it
+	length      int    // in bytes, of text and binary
+	precision   int    // of a decimal
+	scale       int
+	nullable    bool
+	unsigned    bool
+	virtual     bool
+	wanted      bool     // rows tell it
+	labels      []string // of an enum
 }
 
 var (

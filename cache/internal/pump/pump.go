@@ -12,6 +12,7 @@ package pump
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type Pump[M any] struct {
 	open   batch[M] // the reader's: the transaction that is being told
 	mark   M        // of it
 	parts  bool     // a part of it has been passed on
+	whole  []string // tables of it that have been told to be Truncated
 	idle   time.Time
 	mu     sync.Mutex
 	ready  batch[M] // guarded by mu: what the gate has not taken yet
@@ -114,7 +116,7 @@ func (p *Pump[M]) Err() error { return context.Cause(p.Ctx) }
 // Begin says that the changes to come are of a transaction. committed is zero if that is not
 // known yet.
 func (p *Pump[M]) Begin(mark M, committed time.Time) {
-	p.mark, p.parts = mark, false
+	p.mark, p.parts, p.whole = mark, false, nil
 	p.open = batch[M]{committed: committed}
 }
 
@@ -122,8 +124,14 @@ func (p *Pump[M]) Begin(mark M, committed time.Time) {
 func (p *Pump[M]) Mark(mark M) { p.mark = mark }
 
 // Add takes a change into the open transaction, and passes a part of that on if it grows
-// long.
+// long. That a table is Truncated is told once: a batch is told when the whole transaction is seen.
 func (p *Pump[M]) Add(c feed.Change) {
+	if c.Kind == feed.Truncated {
+		if slices.Contains(p.whole, c.Table) {
+			return
+		}
+		p.whole = append(p.whole, c.Table)
+	}
 	p.open.changes = append(p.open.changes, c)
 	if len(p.open.changes) >= p.max {
 		p.put(feed.Position{})
