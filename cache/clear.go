@@ -52,7 +52,11 @@ func (c *Cache[K, V]) ClearTags(ctx context.Context, tags ...string) error {
 }
 
 func (c *Cache[K, V]) clearTags(ctx context.Context, tags []uint32) error {
-	err := c.change(ctx, "clear", nil, func(ctx context.Context) error { return c.fleet.ClearTags(ctx, tags...) })
+	return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ClearTags(ctx, tags...) })
+}
+
+func (c *Cache[K, V]) changeTags(ctx context.Context, do func(context.Context) error) error {
+	err := c.change(ctx, "clear", nil, do)
 	if err != nil { // when it happened is not known
 		c.local.Flush()
 	}
@@ -60,16 +64,26 @@ func (c *Cache[K, V]) clearTags(ctx context.Context, tags []uint32) error {
 }
 
 // Tagged says that a transaction changes values that have one of tags: [Write] clears the
-// tags when the transaction has ended, [Cache.ClearTags] tells how far that goes. Nothing is
+// tags when the transaction has succeeded, [Cache.ClearTags] tells how far that goes. When it has failed
+// they expire: the old values are served, marked stale, if a load fails, and for no longer than
+// StaleIfError past their TTL. Nothing is
 // held meanwhile: values loaded during the transaction end with the clear. A process that dies between
 // the commit and the clear leaves the old values until their TTL.
 func (c *Cache[K, V]) Tagged(tags ...string) Changes {
 	return Changes{cache: c, tags: digests(tags)}
 }
 
-// cleared reports whether a Clear or a ClearTags has overtaken the load of e.
+// endTags clears tags after a transaction that has succeeded, and expires them after one that failed.
+func (c *Cache[K, V]) endTags(ctx context.Context, tags []uint32, succeeded bool) error {
+	if succeeded || c.windows.fallback == 0 {
+		return c.clearTags(ctx, tags)
+	}
+	return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })
+}
+
+// cleared reports whether a Clear or a ClearTags, or the expiry of a tag, has overtaken the load of e.
 func (c *Cache[K, V]) cleared(e *entry[V]) bool {
-	return c.fleet.Cleared(e.epoch, e.tags())
+	return c.fleet.Cleared(e.epoch, e.tags()) || c.fleet.Expired(e.epoch, e.tags())
 }
 
 // overtaken reports whether a ClearTags has ended a value that the local tier has: it drops

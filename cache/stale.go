@@ -104,10 +104,11 @@ func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[
 		c.log.Warn("redis holds a value of another type than this process stores: raise Schema by one whenever the type of the values changes", logonce.Name("key", id))
 		return found[V]{}, dead
 	}
-	if c.cleared(e) {
+	if c.fleet.Cleared(e.epoch, e.tags()) {
 		c.counts.cleared.Add(1)
 		return found[V]{}, dead
 	}
+	e.expired = e.expired || c.fleet.Expired(e.epoch, e.tags())
 	state := c.stateOf(e, now)
 	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Write runs tx, which changes keys in the source, so that no reader keeps what
-// was there before: it tells the filter, closes the keys to publication, runs tx,
+// was there before: it tells the filter, expires the keys and closes them to publication, runs tx,
 // and invalidates. Readers meanwhile load and do not publish; their process keeps what they
 // load for a second, so the old value may be served until Write returns. Should the process
 // die in tx, the keys open again after Options.Rebuild.Hold.
@@ -19,9 +19,10 @@ import (
 // The keys need not be known before: tx may name those that it finds, such as an id that
 // an INSERT makes, with [Also] and the context that it gets.
 //
-// If tx fails, Write returns its error and nothing else. It invalidates all the same,
-// because a transaction that reports failure may have committed; so too when tx panics
-// and when ctx ends meanwhile. If tx succeeds and Redis does not confirm the
+// If tx fails or panics, Write returns its error and nothing else, and the keys stay expired, as after
+// [Cache.Expire]: a transaction that reports failure may have committed, so the next reader loads,
+// and the old value is served, marked stale, only if that fails. So what a database that is down
+// refuses to write, it does not take from readers. It does so too when ctx ends meanwhile. If tx succeeds and Redis does not confirm the
 // invalidation, the error matches [ErrNotInvalidated]: the change is committed, and other
 // processes may not see it yet. The invalidation is tried again until Redis confirms it.
 // No other error of Write matches ErrNotInvalidated, also if tx returns that of another
@@ -62,9 +63,9 @@ type changing interface {
 	closed() bool
 	ensure(ctx context.Context, ids []string) error
 	count(ctx context.Context, ids []string) error
-	hold(ctx context.Context, ids []string) (end func(context.Context) error)
-	drop(ctx context.Context, ids []string, tags []uint32)
-	clearTags(ctx context.Context, tags []uint32) error
+	hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error)
+	drop(ctx context.Context, ids []string, tags []uint32, succeeded bool)
+	endTags(ctx context.Context, tags []uint32, succeeded bool) error
 	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
 	logger() *logonce.Log
 }
@@ -173,7 +174,7 @@ type writing struct {
 // A held is what has been closed to publication, and how to open it.
 type held struct {
 	Changes
-	open func(context.Context) error
+	open func(ctx context.Context, succeeded bool) error
 }
 
 // first is the first of the ids, "" of tags.
@@ -220,12 +221,12 @@ func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) er
 func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 	for _, c := range changes {
 		if len(c.ids)+len(c.tags) > 0 {
-			all = append(all, held{c, func(context.Context) error { return nil }})
+			all = append(all, held{c, func(context.Context, bool) error { return nil }})
 		}
 	}
 	return all, eachOf(all, func(h *held) error {
 		if len(h.tags) > 0 { // who loads beside the writer has an epoch from before the clear
-			h.open = func(ctx context.Context) error { return h.cache.clearTags(ctx, h.tags) }
+			h.open = func(ctx context.Context, succeeded bool) error { return h.cache.endTags(ctx, h.tags, succeeded) }
 			return nil
 		}
 		h.open = h.cache.hold(ctx, h.ids)
@@ -250,10 +251,10 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //	opens the row
 func openAll(ctx context.Context, all []held, succeeded bool) error {
 	if len(all) > 1 {
-		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids, h.tags); return nil })
+		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids, h.tags, succeeded); return nil })
 	}
 	return eachOf(all, func(h *held) error {
-		err := h.open(ctx)
+		err := h.open(ctx, succeeded)
 		if err != nil && !succeeded {
 			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.first()), "error", err)
 		}
@@ -325,28 +326,35 @@ func eachOf(all []held, do func(*held) error) error {
 func (c *Cache[K, V]) closed() bool         { return c.closing.Err() != nil }
 func (c *Cache[K, V]) logger() *logonce.Log { return c.log }
 
-// hold closes ids to publication until end, which invalidates them.
-func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(context.Context) error) {
-	var lift func(context.Context) error
+// hold expires ids and closes them to publication until end. That invalidates them after a transaction
+// that has succeeded. After one that failed they stay expired: the old value is a fallback.
+func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error) {
+	var lift func(context.Context, bool) error
 	err := c.change(ctx, "hold", ids, func(ctx context.Context) (err error) {
-		lift, err = c.fleet.Hold(ctx, ids...)
+		lift, err = c.fleet.Hold(ctx, c.windows.fallback, ids...)
 		return err
 	})
 	if err != nil {
 		c.log.Warn("a write goes on without a hold on its keys", "error", err)
 	}
 	c.forgetLocal(ids)
-	return func(ctx context.Context) error { return c.forget(ctx, ids, lift) }
+	return func(ctx context.Context, succeeded bool) error {
+		return c.forget(ctx, ids, func(ctx context.Context) error { return lift(ctx, succeeded) })
+	}
 }
 
 // drop takes from readers what they have loaded beside a writer. What Redis does not confirm
 // the end of the hold says.
-func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32) {
+func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) {
 	if len(ids) > 0 {
-		_ = c.fleet.Invalidate(ctx, ids...)
+		if succeeded {
+			_ = c.fleet.Invalidate(ctx, ids...)
+		} else {
+			_ = c.fleet.Expire(ctx, c.windows.fallback, ids...)
+		}
 		c.forgetLocal(ids)
 	}
 	if len(tags) > 0 {
-		_ = c.fleet.ClearTags(ctx, tags...)
+		_ = c.endTags(ctx, tags, succeeded)
 	}
 }

@@ -137,10 +137,10 @@ func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 // Invalidate is.
 func (g *Group) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
 	defer g.forget(ids...)
-	lift, err := g.fleet.Hold(ctx, ids...)
+	lift, err := g.fleet.Hold(ctx, 0, ids...)
 	return func(ctx context.Context) error {
 		defer g.forget(ids...)
-		return lift(ctx)
+		return lift(ctx, true)
 	}, err
 }
 

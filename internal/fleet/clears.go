@@ -13,7 +13,7 @@ import (
 
 // readEpoch reads what has been cleared, all counters if there were clears after complete, and
 // puts back what this process knows if Redis has lost it.
-func (s *store) readEpoch(complete uint64, wanted []uint16) (clears, error) {
+func (s *store) readEpoch(complete uint64, wanted []uint32) (clears, error) {
 	more := make([]any, len(wanted))
 	for i, n := range wanted {
 		more[i] = int(n)
@@ -47,21 +47,27 @@ func (s *store) readEpoch(complete uint64, wanted []uint16) (clears, error) {
 //	                                              clears b, at 6, for another process
 //	                        reads: the latest is later than 5, and yet a is lost
 func (e *epoch) lost(present clears, whole bool) (more []any) {
-	all := e.tags.Load()
 	whole = whole || present.floor == 0
-	if all == nil || !whole && present.latest >= e.latest.Load() { // no counter is later than that: 65,536 looks less for each message
+	if !whole && present.latest >= e.latest.Load() { // no counter is later than that: 131,072 looks less for each message
 		return nil
 	}
-	there, least := map[uint16]uint64{}, present.latest
+	there, least := map[uint32]uint64{}, present.latest
 	if whole {
 		least = 0
 		for _, c := range present.counters {
 			there[c.number] = c.clear
 		}
 	}
-	for n := range all {
-		if at := all[n].Load(); at > least && at > there[uint16(n)] {
-			more = append(more, n, at)
+	for kind := range e.tags {
+		all := e.tags[kind].Load()
+		if all == nil {
+			continue
+		}
+		for i := range all {
+			n := uint32(kind*tagCounters + i)
+			if at := all[i].Load(); at > least && at > there[n] {
+				more = append(more, n, at)
+			}
 		}
 	}
 	return more
@@ -116,8 +122,8 @@ func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	present = clears{clear: fields[0], floor: fields[1], latest: fields[2]}
 	for i := 3; i < len(fields); i += 2 {
 		name, _ := reply[i].(string)
-		if n, err := strconv.ParseUint(name, 10, 16); err == nil { // else one of c, f and l
-			present.counters = append(present.counters, counter{uint16(n), fields[i+1]})
+		if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < allCounters { // else one of c, f and l
+			present.counters = append(present.counters, counter{uint32(n), fields[i+1]})
 		}
 	}
 	return present, nil

@@ -10,9 +10,11 @@ import (
 
 // Clearing
 //
-// A Clear ends everything, a ClearTags what has one of some tags. The tags of a group share
-// 65,536 counters, each of which holds the time of its last clear; so what a clear of tags
-// costs does not grow with their number, and it ends by chance one tag in 65,536 too many.
+// A Clear ends everything, a ClearTags what has one of some tags, and an ExpireTags has that go on
+// as a fallback alone. The tags of a group share 65,536 counters for the clears and as many for the
+// expiries, each of which holds the time of its last one; so what a clear of tags
+// costs does not grow with their number, and it ends by chance one tag in 65,536 too many. An expiry is
+// a clear of its own counters: all that follows holds for it too.
 // Times are those of the server's clock, in microseconds, and each clear of a group is later
 // than all before it.
 //
@@ -46,27 +48,35 @@ import (
 // value from before it.
 const maxLife = 366 * 24 * time.Hour
 
-// tagCounters is how many counters the tags of a group share.
+// tagCounters is how many counters the tags of a group share for clears. The numbers of those for
+// expiries follow.
 const tagCounters = 1 << 16
 
-// counterOf is the number of the counter of a tag, whose digest is given.
-func counterOf(tag uint32) uint16 { return uint16(tag) }
+// The two kinds of counters, by the number of their first.
+const (
+	clearing    = 0
+	expiring    = tagCounters
+	allCounters = 2 * tagCounters
+)
+
+// counterOf is the number of a tag's counter, of a kind. The digest of the tag is given.
+func counterOf(tag, kind uint32) uint32 { return kind + tag%tagCounters }
 
 // An epoch is what a process knows of the clears of a group.
 type epoch struct {
-	read    func(complete uint64, wanted []uint16) (clears, error) // from Redis; nil without Redis
+	read    func(complete uint64, wanted []uint32) (clears, error) // from Redis; nil without Redis
 	cleared func()                                                 // called when a Clear is learned of
 	lag     time.Duration                                          // Keyspace.ReplicaLag
 	closing context.Context
 	work    sync.WaitGroup
 
-	known     atomic.Uint64 // the last Clear
-	floor     atomic.Uint64 // what has tags and an earlier epoch does not count
-	latest    atomic.Uint64 // clear of anything
-	tagged    atomic.Uint64 // the latest clear of tags, 0 if there was none
-	tagClears atomic.Uint64 // how often tagged, floor or a counter has risen
-	tags      atomic.Pointer[[tagCounters]atomic.Uint64]
-	heard     atomic.Bool // messages arrive, and all clears were read since they do
+	known     atomic.Uint64                                 // the last Clear
+	floor     atomic.Uint64                                 // what has tags and an earlier epoch does not count
+	latest    atomic.Uint64                                 // clear of anything
+	tagged    atomic.Uint64                                 // the latest clear of tags, 0 if there was none
+	tagClears atomic.Uint64                                 // how often tagged, floor or a counter has risen
+	tags      [2]atomic.Pointer[[tagCounters]atomic.Uint64] // by kind; nil: none of that kind has risen
+	heard     atomic.Bool                                   // messages arrive, and all clears were read since they do
 
 	mu         sync.Mutex // guards what follows
 	recent     []learned  // of the last lag, oldest first
@@ -75,7 +85,7 @@ type epoch struct {
 	gaps       int             // how often messages may have been missed
 	clears     int             // how often a message has told of a Clear
 	complete   uint64          // every clear up to this one is known
-	changed    map[uint16]bool // counters of which a message has told, and which have not been read since
+	changed    map[uint32]bool // counters of which a message has told, and which have not been read since
 	began      time.Time       // when the last read that was answered began
 	until      time.Time       // what is known counts until then, if it is not heard
 	done       chan struct{}   // closed when the clears have been read, or could not be
@@ -101,12 +111,12 @@ type clears struct {
 
 // A counter is the last clear of the tags that share it.
 type counter struct {
-	number uint16
+	number uint32
 	clear  uint64
 }
 
 func newEpoch(closing context.Context, lag time.Duration, cleared func()) *epoch {
-	return &epoch{closing: closing, lag: lag, cleared: cleared, changed: map[uint16]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
+	return &epoch{closing: closing, lag: lag, cleared: cleared, changed: map[uint32]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
 }
 
 // ofLoad is the epoch of a load that begins now. While replicas of the source may lag behind
@@ -133,14 +143,20 @@ func (e *epoch) forgetRecent() {
 
 // ends reports whether a clear that is known ends what has this epoch and tags.
 func (e *epoch) ends(epoch uint64, tags []uint32) bool {
-	if epoch < e.known.Load() || len(tags) > 0 && epoch < e.floor.Load() {
-		return true
+	return epoch < e.known.Load() || len(tags) > 0 && epoch < e.floor.Load() || e.risenSince(epoch, tags, clearing)
+}
+
+// risenSince reports whether the counter of one of tags, of a kind, is later than epoch.
+func (e *epoch) risenSince(epoch uint64, tags []uint32, kind uint32) bool {
+	return epoch < e.tagged.Load() && slices.ContainsFunc(tags, func(tag uint32) bool { return epoch < e.counter(counterOf(tag, kind)) })
+}
+
+// counter is what a counter stands at.
+func (e *epoch) counter(number uint32) uint64 {
+	if all := e.tags[number/tagCounters].Load(); all != nil {
+		return all[number%tagCounters].Load()
 	}
-	if epoch >= e.tagged.Load() {
-		return false
-	}
-	all := e.tags.Load()
-	return slices.ContainsFunc(tags, func(tag uint32) bool { return epoch < all[counterOf(tag)].Load() })
+	return 0
 }
 
 // learn takes note of clears that Redis knows or knew.
@@ -154,7 +170,6 @@ func (e *epoch) note(what func() clears) {
 		tags = e.learnCounter(counter) || tags
 	}
 	if raise(&e.floor, c.floor) && was > 0 { // what is in the local tier may have to be looked at
-		e.allCounters()
 		raise(&e.tagged, c.floor)
 		tags = true
 	}
@@ -175,7 +190,7 @@ func (e *epoch) note(what func() clears) {
 }
 
 // clearHere clears without Redis: everything or, if there are any, the counters of numbers.
-func (e *epoch) clearHere(numbers ...uint16) {
+func (e *epoch) clearHere(numbers ...uint32) {
 	e.note(func() clears {
 		now := clears{latest: e.latest.Load() + 1}
 		if len(numbers) == 0 {
@@ -190,19 +205,18 @@ func (e *epoch) clearHere(numbers ...uint16) {
 
 // learnCounter reports whether the counter is news. The caller holds e.mu.
 func (e *epoch) learnCounter(c counter) bool {
-	if c.clear == 0 || !raise(&e.allCounters()[c.number], c.clear) {
+	if c.clear == 0 {
+		return false
+	}
+	all := &e.tags[c.number/tagCounters]
+	if all.Load() == nil {
+		all.Store(new([tagCounters]atomic.Uint64))
+	}
+	if !raise(&all.Load()[c.number%tagCounters], c.clear) {
 		return false
 	}
 	raise(&e.tagged, c.clear)
 	return true
-}
-
-// allCounters makes the counters if there are none. The caller holds e.mu.
-func (e *epoch) allCounters() *[tagCounters]atomic.Uint64 {
-	if e.tags.Load() == nil {
-		e.tags.Store(new([tagCounters]atomic.Uint64))
-	}
-	return e.tags.Load()
 }
 
 // raise stores n if it is more, and reports whether it is. The caller holds e.mu.

@@ -80,14 +80,16 @@ func (s *subscription) receive(message string) {
 
 // cleared handles a message of a clear, with the numbers of the counters that are cleared.
 func (s *subscription) cleared(names string) {
-	var numbers []uint16
+	var numbers []uint32
 	for name := range strings.SplitSeq(names, ",") {
-		n, err := strconv.ParseUint(name, 10, 16)
+		n, err := strconv.ParseUint(name, 10, 32)
 		if err != nil { // there is none: it is a Clear
 			s.epoch.risen()
 			return
 		}
-		numbers = append(numbers, uint16(n))
+		if n < allCounters {
+			numbers = append(numbers, uint32(n))
+		}
 	}
 	s.epoch.tagsCleared(numbers)
 }

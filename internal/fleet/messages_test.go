@@ -57,8 +57,8 @@ func TestTheOwnerHearsOfOthersWrites(t *testing.T) {
 		r.must(namesake.Invalidate(r.ctx, "of another name"))
 		r.must(other.Invalidate(r.ctx, "a", "b"))
 		r.must(set(r.ctx, other, "c", "v"))
-		end, err := other.Hold(r.ctx, "d")
-		r.must(errors.Join(err, end(r.ctx)))
+		end, err := other.Hold(r.ctx, 0, "d")
+		r.must(errors.Join(err, end(r.ctx, true)))
 		r.publishes(other, "e", "v") // publishing is no news
 		r.must(other.Invalidate(r.ctx, "the end"))
 		r.eventually("the last message", func() bool { return slices.Contains(all(), "the end") })

@@ -66,7 +66,7 @@ func (e *epoch) risen() {
 
 // tagsCleared handles a message that tells of a clear of tags. Unlike after a Clear, values
 // go on to be served meanwhile, as they were until the message came.
-func (e *epoch) tagsCleared(numbers []uint16) {
+func (e *epoch) tagsCleared(numbers []uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, n := range numbers {

@@ -97,9 +97,20 @@ func (g *Group) Clear(ctx context.Context) error {
 // ClearTags is Clear of what has one of tags, which are given by their digests. It
 // writes one key, whatever it ends. By chance it ends what has one other tag in 65,536.
 func (g *Group) ClearTags(ctx context.Context, tags ...uint32) error {
-	numbers := make([]uint16, len(tags))
+	return g.raiseTags(ctx, clearing, tags)
+}
+
+// ExpireTags is ClearTags after which a value that has one of tags still may answer if its load
+// fails: ask [Group.Expired].
+func (g *Group) ExpireTags(ctx context.Context, tags ...uint32) error {
+	return g.raiseTags(ctx, expiring, tags)
+}
+
+// raiseTags raises the counters of tags, of a kind.
+func (g *Group) raiseTags(ctx context.Context, kind uint32, tags []uint32) error {
+	numbers := make([]uint32, len(tags))
 	for i, tag := range tags {
-		numbers[i] = counterOf(tag)
+		numbers[i] = counterOf(tag, kind)
 	}
 	slices.Sort(numbers)
 	switch numbers = slices.Compact(numbers); {
@@ -120,27 +131,39 @@ func (g *Group) ClearTags(ctx context.Context, tags ...uint32) error {
 // and these tags.
 func (g *Group) Cleared(epoch uint64, tags []uint32) bool { return g.epoch.ends(epoch, tags) }
 
+// Expired reports whether an ExpireTags that this process knows has expired a value that has this epoch
+// and these tags.
+func (g *Group) Expired(epoch uint64, tags []uint32) bool {
+	return g.epoch.risenSince(epoch, tags, expiring)
+}
+
 // ClearedSince reports whether a clear of anything is known that is later than epoch: for
 // Keyspace.ReplicaLag after one that is so of [Group.LoadEpoch].
 func (g *Group) ClearedSince(epoch uint64) bool { return epoch < g.epoch.latest.Load() }
 
-// TagClears counts how often this process has learned of clears of tags: while it stays, Cleared
-// says the same of a value unless there is a Clear.
+// TagClears counts how often this process has learned of clears and expiries of tags: while it stays,
+// Cleared and Expired say the same of a value unless there is a Clear.
 func (g *Group) TagClears() *atomic.Uint64 { return &g.epoch.tagClears }
 
 // LoadEpoch returns the epoch that a value carries whose load begins now. For
 // Keyspace.ReplicaLag after a clear that is one that does not count.
 func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
-// Hold drops the values of ids and keeps anybody from publishing new ones until
-// the returned function is called, which invalidates them again. A process that
-// dies in between leaves a hold that ends after Options.Hold. If Redis does not
-// confirm the end, the error is ErrUnavailable and the end is tried again as that of
-// Invalidate is.
-func (g *Group) Hold(ctx context.Context, ids ...string) (end func(context.Context) error, err error) {
+// Hold expires the values of ids as Expire does, with the same life, or drops them if that is 0, and
+// keeps anybody from publishing new ones until end is called. End opens the ids: it drops
+// their values if they are to be invalidated, and else expires them again. A process that dies in
+// between leaves a hold that ends after Options.Hold. If Redis does not confirm the end, the error is
+// ErrUnavailable, and the ids are invalidated in the background.
+func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (end func(ctx context.Context, invalidate bool) error, err error) {
 	token := newToken()
-	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold})
-	return func(ctx context.Context) error { return g.leases.invalidate(ctx, ids, holds{lift: token}) }, err
+	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold, soft: life})
+	return func(ctx context.Context, invalidate bool) error {
+		h := holds{lift: token, soft: life}
+		if invalidate {
+			h.soft = 0
+		}
+		return g.leases.invalidate(ctx, ids, h)
+	}, err
 }
 
 // holds says what an invalidation does about writers.
@@ -332,7 +355,7 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int
 	for i, t := range targets {
 		calls[i] = redisconn.Call{
 			Keys: s.allKeys(t.id),
-			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id), inRedis(h.soft)},
+			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id), inRedis(h.soft), s.maxLate().Milliseconds()},
 		}
 	}
 	replies, errs := s.evalConfirmed(ctx, invalidateScript, waitFor, calls...)
@@ -342,6 +365,10 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int
 	}
 	return errs
 }
+
+// maxLate is how long after its lift a hold may arrive: a trip lasts RedisTimeout, and twice that if it waits
+// for a connection. While the life of a lease is longer, the note of a lift lasts no longer than a lease does.
+func (s *store) maxLate() time.Duration { return max(s.lease, 2*s.space.RedisTimeout) }
 
 // unavailable makes the error of a change that Redis did not confirm. It keeps go-redis'
 // errors inside the package; the text stays.

@@ -90,7 +90,7 @@ func workers(a task, kind string, patience time.Duration, dial func() *redis.Cli
 		}
 	}
 	subjects, callers, own := subjects, callers, 0
-	if kind == "clears" || kind == "tags" {
+	if kind == "clears" || kind == "tags" || kind == "failing" {
 		subjects, callers, own = 1, subjects*callers, a.process
 	}
 	for n := range subjects {

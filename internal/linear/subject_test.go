@@ -52,6 +52,8 @@ func newSubject(kind string, process, n int, rdb redis.UniversalClient, db *boar
 		return newAround(rdb, db, patience)
 	case "maxage":
 		return newUnheard(rdb, db, patience)
+	case "failing":
+		return newFailing(rdb, db, patience)
 	case "nested":
 		return newNested(n, rdb, db, patience)
 	case "group":

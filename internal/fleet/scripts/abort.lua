@@ -6,9 +6,7 @@
 if redis.pcall('HGET', KEYS[1], 't') ~= ARGV[1] then
   return 0
 end
-local awaited = redis.call('HEXISTS', KEYS[1], 'w')
-redis.call('DEL', KEYS[1])
-if awaited == 1 then
+if redis.call('HDEL', KEYS[1], 't', 'w') == 2 then
   redis.pcall('PUBLISH', ARGV[2], ARGV[3])
 end
 return 1

@@ -15,19 +15,19 @@ local function now()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- read gives the token of a lease whose fields are given, and of the holds that end after a
--- time, but for those that are lifted, whose tokens are separated by blanks: their ends by field, the
--- first of them and the last.
-local function read(lease, after, lifted)
-  lifted = ' ' .. (lifted or '') .. ' '
+-- read gives the token of a lease whose fields are given, and of the holds ("h:") that end after a
+-- time: their ends by field, the first of them and the last. Among these fields are those of
+-- holds that were lifted before they arrived ("x:"), which close nothing, see invalidate.lua.
+local function read(lease, after)
   local token, holds, first, last = nil, {}, nil, after
   for i = 1, #lease, 2 do
     local field, ends = lease[i], tonumber(lease[i + 1])
+    local kind = field:sub(1, 2)
     if field == 't' then
       token = lease[i + 1]
-    elseif field:sub(1, 2) == 'h:' and ends and ends > after
-    and not lifted:find(' ' .. field:sub(3) .. ' ', 1, true) then
-      holds[field], first, last = ends, math.min(first or ends, ends), math.max(last, ends)
+    elseif (kind == 'h:' or kind == 'x:') and ends and ends > after then
+      holds[field], last = ends, math.max(last, ends)
+      first = kind == 'h:' and math.min(first or ends, ends) or first
     end
   end
   return token, holds, first, last

@@ -16,7 +16,9 @@ if lease then
   left, awaited = token and redis.call('PTTL', KEYS[2]) or -1, redis.call('HEXISTS', KEYS[2], 'w')
 end
 local reply = {value or false, redis.call('PTTL', KEYS[1]), left, awaited}
-for _, ends in pairs(holds) do
-  reply[#reply + 1] = ends - at
+for field, ends in pairs(holds) do
+  if field:sub(1, 1) == 'h' then
+    reply[#reply + 1] = ends - at
+  end
 end
 return reply

@@ -2,11 +2,13 @@
 -- and tells everybody.
 -- A hold keeps new rights from being granted: for the length of a write, or for
 -- as long as the source's replicas may lag. Holds of several writers stand side
--- by side; each lifts its own.
+-- by side; each lifts its own. A hold may arrive after it was lifted: its caller leaves at a timeout,
+-- and the end of a short write takes another connection. So a hold that is lifted and is not there
+-- leaves a note for a while, and beside that does nothing.
 -- KEYS  1 value, 2 lease, 3... values of other schemas
 -- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 holds to lift, separated by
 --       blanks, 4 channel, 5 invalidation message, 6 for how long what is marked may stay, in ms;
---       0 to drop it
+--       0 to drop it, 7 the life of the note in ms
 -- Gives how many of the keys are of another type. Nothing can be published beside
 --       one, so what else is there to do is done.
 local lease = ours(redis.pcall('HGETALL', KEYS[2]))
@@ -16,8 +18,11 @@ if leased and lease.err then
 elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- without an end: not what we have left there
   lease = {}
 end
-local at = (#lease > 0 or ARGV[1] ~= '') and now() or 0
-local _, holds, _, last = read(lease, at, ARGV[3])
+local at = (#lease > 0 or ARGV[1] ~= '' or ARGV[3] ~= '') and now() or 0
+local _, holds = read(lease, at)
+if holds['x:' .. ARGV[1]] then
+  return 0
+end
 -- The deletions come first: they need no memory, and once a script has written,
 -- a server that is out of memory lets it finish.
 local life = tonumber(ARGV[6])
@@ -27,13 +32,19 @@ if leased then
 else
   foreign = foreign + 1
 end
-if leased and ARGV[1] ~= '' then
-  local ends = at + tonumber(ARGV[2])
-  holds['h:' .. ARGV[1]] = ends
-  last = math.max(last, ends)
+for token in ARGV[3]:gmatch('%S+') do
+  if not holds['h:' .. token] then
+    holds['x:' .. token] = at + tonumber(ARGV[7])
+  end
+  holds['h:' .. token] = nil
 end
-for field, ends in pairs(holds) do
+if leased and ARGV[1] ~= '' then
+  holds['h:' .. ARGV[1]] = at + tonumber(ARGV[2])
+end
+local last = at
+for field, ends in pairs(leased and holds or {}) do
   redis.call('HSET', KEYS[2], field, string.format('%.0f', ends))
+  last = math.max(last, ends)
 end
 if last > at then
   redis.call('PEXPIRE', KEYS[2], last - at)
