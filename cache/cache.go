@@ -119,6 +119,7 @@ type Cache[K comparable, V any] struct {
 	closing       context.Context
 	close         context.CancelFunc
 	loading       tasks                            // loads, also those that are left behind
+	reopening     reopening                        // of Writes of several caches
 	fed           follow.Cache                     // what Follow needs and has done
 	sample        atomic.Pointer[inside.Sample[K]] // of an audit that runs
 	log           *logonce.Log
@@ -217,6 +218,7 @@ func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
 	c.loading.wait(c.o.loadTimeout())
+	c.reopening.work.Wait()
 	c.fleet.Close()
 	c.local.Close()
 	c.releaseName()

@@ -64,7 +64,9 @@ type changing interface {
 	ensure(ctx context.Context, ids []string) error
 	count(ctx context.Context, ids []string) error
 	hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error)
-	drop(ctx context.Context, ids []string, tags []uint32, succeeded bool)
+	drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) error
+	dropLater(all []held)
+	Clear(ctx context.Context) error
 	endTags(ctx context.Context, tags []uint32, succeeded bool) error
 	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
 	logger() *logonce.Log
@@ -249,17 +251,26 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //	                                      loads the page, finds the old row,
 //	                                      and publishes it: it would stay
 //	opens the row
-func openAll(ctx context.Context, all []held, succeeded bool) error {
+//
+// If one of them is not dropped, none is opened here, see reopening.
+func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	if len(all) > 1 {
-		_ = eachOf(all, func(h *held) error { h.cache.drop(ctx, h.ids, h.tags, succeeded); return nil })
+		err = dropAll(ctx, all, succeeded)
 	}
-	return eachOf(all, func(h *held) error {
-		err := h.open(ctx, succeeded)
-		if err != nil && !succeeded {
-			h.cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", h.first()), "error", err)
-		}
-		return err
-	})
+	if err != nil {
+		all[0].cache.dropLater(all)
+	} else {
+		err = eachOf(all, func(h *held) error { return h.open(ctx, succeeded) })
+	}
+	if err != nil && !succeeded {
+		all[0].cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", all[0].first()), "error", err)
+	}
+	return err
+}
+
+// dropAll takes from readers what they have loaded beside a writer.
+func dropAll(ctx context.Context, all []held, succeeded bool) error {
+	return eachOf(all, func(h *held) error { return h.cache.drop(ctx, h.ids, h.tags, succeeded) })
 }
 
 // ownerless logs for Writes without a cache.
@@ -343,18 +354,24 @@ func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(ctx cont
 	}
 }
 
-// drop takes from readers what they have loaded beside a writer. What Redis does not confirm
-// the end of the hold says.
-func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) {
+// drop ends ids and tags after a transaction, and opens nothing. Its error matches ErrNotInvalidated.
+func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) (err error) {
 	if len(ids) > 0 {
 		if succeeded {
-			_ = c.fleet.Invalidate(ctx, ids...)
+			err = c.fleet.Invalidate(ctx, ids...)
 		} else {
-			_ = c.fleet.Expire(ctx, c.windows.fallback, ids...)
+			err = c.fleet.Expire(ctx, c.windows.fallback, ids...)
 		}
 		c.forgetLocal(ids)
 	}
-	if len(tags) > 0 {
-		_ = c.endTags(ctx, tags, succeeded)
+	if err != nil {
+		c.counts.notInvalidated.Add(1)
+		err = notInvalidated(err)
 	}
+	if len(tags) > 0 {
+		err = errors.Join(err, c.endTags(ctx, tags, succeeded))
+	}
+	return err
 }
+
+func (c *Cache[K, V]) dropLater(all []held) { c.reopening.add(c.closing, all) }

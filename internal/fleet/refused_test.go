@@ -30,9 +30,9 @@ func TestANotificationThatIsRefusedUndoesNothing(t *testing.T) {
 	r.finds(g, "1", "set")
 	gone("Invalidate", g.Invalidate(r.ctx, "1"))
 	r.publishes(g, "1", "published")
-	end, err := g.Hold(r.ctx, "1")
+	end, err := g.Hold(r.ctx, 0, "1")
 	gone("Hold", err)
-	gone("the end of a hold", end(r.ctx))
+	gone("the end of a hold", end(r.ctx, true))
 	r.lay("1", "a value that has no mark")
 	gone("Expire", g.Expire(r.ctx, time.Minute, "1"))
 	claimed := g.Claim(r.ctx, "1")[0]

@@ -1,0 +1,133 @@
+package cache
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// A Write of several caches that is not confirmed
+//
+// The loader of one cache may read another one. So of the keys of a Write all are dropped before one is
+// opened, see openAll. If a drop is not confirmed, none is opened:
+//
+//	a Write of a row and its page             another process, which Redis answers
+//	expires both, commits
+//	drops the row: no answer
+//	drops the page, and opens it
+//	                                          loads the page, finds the old row in
+//	                                          Redis, and publishes it: it would stay
+//	drops the row, at last
+//
+// The holds end by themselves, after Options.Rebuild.Hold. The drops are repeated until all are confirmed,
+// and then once more: what was made of an old value meanwhile ends then.
+
+// maxReopening is how many keys and tags of one cache wait to be opened. When there are more, all of it
+// is cleared in their place.
+const maxReopening = 10_000
+
+// A reopening drops what Writes have not opened. The cache that is named first in a Write has it.
+type reopening struct {
+	work sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	clock   int        // how many Writes have come
+	of      map[changing]*unopened
+	running bool
+}
+
+// unopened is what waits of one cache, each with the clock of the last Write that has named it.
+type unopened struct {
+	ids  map[string]int
+	tags map[uint32]int
+	all  int // everything; 0: no
+}
+
+// add has a goroutine drop what is held, until closing ends.
+func (r *reopening) add(closing context.Context, all []held) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clock++
+	if r.of == nil {
+		r.of = map[changing]*unopened{}
+	}
+	for _, h := range all {
+		u := r.of[h.cache]
+		if u == nil {
+			u = &unopened{ids: map[string]int{}, tags: map[uint32]int{}}
+			r.of[h.cache] = u
+		}
+		for _, id := range h.ids {
+			u.ids[id] = r.clock
+		}
+		for _, tag := range h.tags {
+			u.tags[tag] = r.clock
+		}
+		if len(u.ids)+len(u.tags) > maxReopening {
+			clear(u.ids)
+			clear(u.tags)
+			u.all = r.clock
+		}
+	}
+	if !r.running && closing.Err() == nil {
+		r.running = true
+		r.work.Go(func() { r.run(closing) })
+	}
+}
+
+func (r *reopening) run(closing context.Context) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		wait.Sleep(closing, wait.Jitter(pause, 0.25))
+		all, everything, now := r.next()
+		if len(all) == 0 || closing.Err() != nil {
+			return
+		}
+		drop := func() error {
+			for _, c := range everything {
+				if err := c.Clear(closing); err != nil {
+					return err
+				}
+			}
+			return dropAll(closing, all, true)
+		}
+		if drop() == nil && drop() == nil {
+			r.done(now)
+		}
+	}
+}
+
+// next returns what there is to drop, the caches of which that is everything, and the clock. If there is
+// nothing, the goroutine ends.
+func (r *reopening) next() (all []held, everything []changing, now int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.of, func(c changing, _ *unopened) bool { return c.closed() })
+	for c, u := range r.of {
+		all = append(all, held{Changes: Changes{cache: c, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))}})
+		if u.all > 0 {
+			everything = append(everything, c)
+		}
+	}
+	r.running = len(all) > 0
+	return all, everything, r.clock
+}
+
+// done takes out what no Write has named since now.
+func (r *reopening) done(now int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c, u := range r.of {
+		maps.DeleteFunc(u.ids, func(_ string, at int) bool { return at <= now })
+		maps.DeleteFunc(u.tags, func(_ uint32, at int) bool { return at <= now })
+		if u.all <= now {
+			u.all = 0
+		}
+		if len(u.ids)+len(u.tags)+u.all == 0 {
+			delete(r.of, c)
+		}
+	}
+}
