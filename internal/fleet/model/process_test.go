@@ -46,9 +46,6 @@ func (x *explorer) settle(s *state) {
 	}
 }
 
-// both are the later promises of two.
-func both(x, y [nKeys]uint8) [nKeys]uint8 { return [nKeys]uint8{max(x[0], y[0]), max(x[1], y[1])} }
-
 func raise(to *uint8, ver uint8) { *to = max(*to, ver) }
 
 // forget drops what a process has of a key, and overtakes the marks that its readers have taken.
@@ -81,7 +78,7 @@ func (x *explorer) flush(s *state, p uint8) {
 func (x *explorer) inMemory(s *state, p, k uint8) entry {
 	q := &s.procs[p]
 	e := q.local[k]
-	if e.ver == 0 || e.epoch < q.known || q.link == noticed && e.old && !x.off.heartbeat {
+	if e.ver == 0 || e.epoch < q.known[k] || q.link == noticed && e.old && !x.off.heartbeat {
 		return entry{}
 	}
 	return e
@@ -93,14 +90,14 @@ func (x *explorer) blocked(s *state, p, k uint8) bool {
 	return q.clears || q.over || q.pend[k].on && !x.off.blocks
 }
 
-// learn takes note of the present epoch.
-func (x *explorer) learn(s *state, p uint8) {
+// learn takes note of the present epoch of the cache that a key is of.
+func (x *explorer) learn(s *state, p, k uint8) {
 	q := &s.procs[p]
-	if q.heard = true; q.known < s.epoch {
-		q.known = s.epoch
-		x.flush(s, p)
+	if q.heard[k] = true; q.known[k] < s.epochs[k] {
+		q.known[k] = s.epochs[k]
+		x.forget(s, p, k)
 	}
-	s.spec.own[p] = both(s.spec.own[p], s.spec.cleared)
+	raise(&s.spec.own[p][k], s.spec.cleared[k])
 }
 
 func (x *explorer) process(s *state, p uint8) {
@@ -120,17 +117,19 @@ func (x *explorer) process(s *state, p uint8) {
 			x.to(&t, "%s hears that %s is invalidated, and will hear it again", name(p), x.key(uint8(k)))
 		}
 	}
-	if q.news > 0 {
-		t := *s
-		t.procs[p].news--
-		t.procs[p].heard = false
-		t.spec.told[p] = t.spec.cleared
-		x.to(&t, "%s hears of a Clear", name(p))
-	}
-	if !q.heard {
-		t := *s
-		x.learn(&t, p)
-		x.to(&t, "%s reads the epoch", name(p))
+	for k := range q.news {
+		if q.news[k] > 0 {
+			t := *s
+			t.procs[p].news[k]--
+			t.procs[p].heard[k] = false
+			raise(&t.spec.told[p][k], t.spec.cleared[k])
+			x.to(&t, "%s hears of a Clear", name(p))
+		}
+		if !q.heard[k] {
+			t := *s
+			x.learn(&t, p, uint8(k))
+			x.to(&t, "%s reads the epoch", name(p))
+		}
 	}
 	x.link(s, p)
 	x.retries(s, p)
@@ -144,7 +143,7 @@ func (x *explorer) link(s *state, p uint8) {
 	if s.left.breaks > 0 && q.link == live {
 		t := *s
 		t.left.breaks--
-		t.procs[p].link, t.procs[p].inbox, t.procs[p].news = silent, [nKeys]uint8{}, 0
+		t.procs[p].link, t.procs[p].inbox, t.procs[p].news = silent, [nKeys]uint8{}, [nKeys]uint8{}
 		x.to(&t, "the connection over which %s hears messages is dead", name(p))
 	}
 	if q.link == silent {
@@ -165,8 +164,10 @@ func (x *explorer) link(s *state, p uint8) {
 	}
 	if q.link != live {
 		t := *s
-		t.procs[p].link, t.procs[p].heard = live, x.off.gapReadsEpoch
-		t.spec.own[p] = both(t.spec.own[p], t.spec.cleared)
+		t.procs[p].link, t.procs[p].heard = live, [nKeys]bool{x.off.gapReadsEpoch, x.off.gapReadsEpoch}
+		for k := range t.keys {
+			raise(&t.spec.own[p][k], t.spec.cleared[k])
+		}
 		if !x.off.gapForgets {
 			x.flush(&t, p)
 		}
@@ -185,7 +186,7 @@ func (x *explorer) retries(s *state, p uint8) {
 		to := &t.procs[p]
 		switch was := q.pend[k]; was.tried {
 		case untried:
-			x.exec(&t, command{kind: invalidate, proc: p, key: uint8(k), lifts: was.lifts, tombs: was.tombs})
+			x.exec(&t, command{kind: invalidate, proc: p, key: uint8(k), lifts: was.lifts})
 			to.pend[k].tried = tried
 			x.to(&t, "%s invalidates %s again", name(p), x.key(uint8(k)))
 		case asked:
@@ -204,15 +205,16 @@ func (x *explorer) retries(s *state, p uint8) {
 	}
 	if q.clears {
 		t := *s
-		x.exec(&t, command{kind: clearAll, proc: p})
+		x.exec(&t, command{kind: clearAll, proc: p, keys: all})
 		t.procs[p].clears = false
-		x.learn(&t, p)
+		x.learn(&t, p, 0)
+		x.learn(&t, p, 1)
 		x.to(&t, "%s clears the cache: confirmed", name(p))
 	}
 }
 
 // unconfirmed makes an invalidation pending.
-func (x *explorer) unconfirmed(t *state, p, k uint8, more pending) {
+func (x *explorer) unconfirmed(t *state, p, k, lifts uint8) {
 	q := &t.procs[p]
 	t.spec.dropped[k] = true
 	n := uint8(0)
@@ -231,7 +233,7 @@ func (x *explorer) unconfirmed(t *state, p, k uint8, more pending) {
 		return
 	}
 	was := q.pend[k]
-	q.pend[k] = pending{true, was.tried, was.lifts | more.lifts, was.tombs | more.tombs, was.ver, was.soft}
+	q.pend[k] = pending{true, was.tried, was.lifts | lifts, was.ver, was.soft}
 	if was.tried == tried {
 		q.pend[k].tried = asked
 	}

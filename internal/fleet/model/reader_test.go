@@ -84,7 +84,7 @@ func (x *explorer) reader(s *state, i int) {
 	is, k, p := x.readers[i], x.readers[i].key, x.readers[i].proc
 	t := *s
 	r := &t.readers[i]
-	redis := s.procs[p].heard || x.off.epochAwaited // else it waits until the epoch is known
+	redis := s.procs[p].heard[k] || x.off.epochAwaited // else it waits until the epoch is known
 	switch r.pc {
 	case rBegins:
 		if i > 0 && x.readers[i-1] == is && s.readers[i-1].pc == rBegins {
@@ -176,7 +176,7 @@ func (t *state) found(i int, k uint8) {
 
 // old returns the version of a value that is a fallback for a process.
 func (s *state) old(p, k uint8) uint8 {
-	if v := &s.keys[k]; v.epoch >= s.procs[p].known {
+	if v := &s.keys[k]; v.epoch >= s.procs[p].known[k] {
 		return v.ver
 	}
 	return 0
@@ -274,7 +274,7 @@ func (x *explorer) loads(s *state, i int) {
 	}
 	wasLeased := r.pc == rLoad
 	t.loads(i)
-	r.epoch, r.fromHere, r.beside = t.procs[is.proc].known, false, false
+	r.epoch, r.fromHere, r.beside = t.procs[is.proc].known[is.key], false, false
 	if is.page && wasLeased {
 		if r.pc = rPartsRead; x.off.partsPastLocal {
 			r.pc = rParts
@@ -330,6 +330,9 @@ func (x *explorer) parts(s *state, i int) {
 		}
 		x.to(&t, "%s: its loader does not find the row in memory", x.who(i))
 	case rPartsRead:
+		if !x.off.partsReadEpoch { // messages may be late, and this process may not know of a Clear
+			x.learn(&t, p, 0)
+		}
 		if r.pc = rPartsLoad; t.usable(p, 0) {
 			r.ver, r.pc = t.keys[0].ver, rCommit
 			x.to(&t, "%s: its loader finds row %d in Redis", x.who(i), r.ver)
@@ -372,13 +375,13 @@ func (x *explorer) commits(s *state, i int) {
 	}
 	r := &t.readers[i]
 	if x.off.epochFirst {
-		r.epoch = t.procs[is.proc].known
+		r.epoch = t.procs[is.proc].known[is.key]
 	}
 	c := command{kind: commit, proc: is.proc, key: is.key, token: x.token(i, r), ver: r.ver, epoch: r.epoch}
 	x.send(&t, c, func(t *state, v verdict) {
 		r := &t.readers[i]
 		switch {
-		case v == done && (r.epoch >= t.procs[is.proc].known || x.off.clearedLoads):
+		case v == done && (r.epoch >= t.procs[is.proc].known[is.key] || x.off.clearedLoads):
 			r.pc = rFill
 		case v == done: // a Clear has overtaken the load
 			unstored(t)
@@ -397,7 +400,7 @@ func (x *explorer) fills(t *state, i int) {
 	r, is := &t.readers[i], x.readers[i]
 	q := &t.procs[is.proc]
 	r.filled = false
-	if (r.mark || x.off.mark) && r.epoch >= q.known && !x.noLocal && !is.skipLocal {
+	if (r.mark || x.off.mark) && r.epoch >= q.known[is.key] && !x.noLocal && !is.skipLocal {
 		q.local[is.key] = entry{ver: r.ver, epoch: r.epoch, beside: r.beside}
 		r.filled = true
 	}
@@ -462,7 +465,7 @@ func (x *explorer) fallsBack(s *state, i int) {
 	switch e := t.procs[p].local[k]; {
 	case ver != 0:
 		x.expect(getOf(i), ver, got.marked, "marked, from Redis")
-	case e.ver != 0 && e.epoch >= t.procs[p].known:
+	case e.ver != 0 && e.epoch >= t.procs[p].known[k]:
 		ver = e.ver
 		x.expect(getOf(i), ver, got.localMarked, "marked, from memory")
 	default:

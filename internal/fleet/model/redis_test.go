@@ -24,9 +24,9 @@ type command struct {
 	token  uint8 // begin, commit, abort, claim, set
 	ver    uint8 // commit, set
 	epoch  uint8 // of ver
+	keys   uint8 // clearAll: of the caches that are cleared, a bit for each
 	hold   uint8 // invalidate: 1 + the writer whose hold is placed
 	lifts  uint8 // holds to lift
-	tombs  uint8 // of these, those that may come after their lift
 	expire bool  // mark the value, and do not drop it
 	leave  bool  // or let it be
 }
@@ -46,7 +46,7 @@ const (
 // usable reports whether a process takes the value of a key as an answer.
 func (s *state) usable(p, k uint8) bool {
 	v := &s.keys[k]
-	return v.ver != 0 && !v.marked && v.epoch >= s.procs[p].known
+	return v.ver != 0 && !v.marked && v.epoch >= s.procs[p].known[k]
 }
 
 // exec lets Redis run a command.
@@ -103,11 +103,16 @@ func (x *explorer) exec(s *state, c command) verdict {
 			return refused
 		}
 	case clearAll:
-		s.epoch++
-		s.spec.cleared = s.rows
-		for q := range s.procs {
-			if to := &s.procs[q]; uint8(q) != c.proc && to.link == live && !to.dead {
-				to.news++
+		for k := range s.keys {
+			if c.keys>>k&1 == 0 {
+				continue
+			}
+			s.epochs[k]++
+			s.spec.cleared[k] = s.rows[k]
+			for q := range s.procs {
+				if to := &s.procs[q]; uint8(q) != c.proc && to.link == live && !to.dead {
+					to.news[k]++
+				}
 			}
 		}
 	}
@@ -121,7 +126,7 @@ func (x *explorer) invalidate(s *state, c command) {
 		place = 1 << (c.hold - 1)
 	}
 	if k.tombs&place != 0 {
-		return // its writer has lifted it
+		return
 	}
 	switch {
 	case c.leave:
@@ -137,10 +142,10 @@ func (x *explorer) invalidate(s *state, c command) {
 	if x.off.liftsOwn && lifts != 0 {
 		lifts = 0xff
 	}
-	k.holds = k.holds&^lifts | place
 	if !x.off.liftLeavesTomb {
-		k.tombs |= c.tombs
+		k.tombs |= c.lifts &^ k.holds // a hold that is not there may be on its way
 	}
+	k.holds = k.holds&^lifts | place
 	for w := range s.writers {
 		if c.lifts>>w&1 == 1 {
 			s.spec.lifted[w] |= 1 << c.key

@@ -63,6 +63,7 @@ var safeguards = []struct {
 	{"Too many become one Clear", "more Invalidates than there is room for", off{becomesClear: true}, old},
 	// pages
 	{"A loader reads past the local tier", "a Write of a row and its page", off{partsPastLocal: true}, old},
+	{"And reads the epoch with what it finds in Redis", "a Clear of rows, and then an Invalidate of a page", off{partsReadEpoch: true}, old},
 	{"A page of an expired part is not stored", "a Write of a row and its page", off{staleParts: true}, old},
 	{"All keys are dropped before one is opened", "a Write of a row and its page, not confirmed", off{dropsAll: true}, old},
 	{"And all drops are confirmed", "a Write of a row and its page, not confirmed", off{opensLast: true}, old},

@@ -47,11 +47,11 @@ func (x *explorer) probe(s *state) {
 			}
 			e := x.inMemory(s, p, k)
 			kept := q.local[k]
-			silent := x.blocked(s, p, k) || !q.heard && !x.off.epochAwaited
+			silent := x.blocked(s, p, k) || !q.heard[k] && !x.off.epochAwaited
 			switch {
 			case e.ver != 0:
 				x.expect(probe(p), e.ver, g.ofMemory(q, e), "from memory")
-			case kept.ver != 0 && kept.epoch >= q.known:
+			case kept.ver != 0 && kept.epoch >= q.known[k]:
 				x.expect(probe(p), kept.ver, g.localMarked, "from memory, marked as stale, when its load fails")
 			}
 			switch {

@@ -20,7 +20,7 @@ type state struct {
 	rows    [nKeys]uint8 // the database
 	replica [nKeys]uint8 // what readers find there
 	keys    [nKeys]stored
-	epoch   uint8 // in Redis: the number of Clears
+	epochs  [nKeys]uint8 // in Redis: the number of Clears of the cache that a key is of
 	procs   [nProcs]process
 	readers [nReaders]reader
 	writers [nWriters]writer
@@ -36,7 +36,7 @@ type stored struct {
 	epoch  uint8 // of the value
 	lease  uint8 // the token, 0: none
 	holds  uint8 // a bit for each writer, and then one for each that has returned a moment ago, see Options.ReplicaLag
-	tombs  uint8 // tombstones of holds that have been lifted, a bit for each writer
+	tombs  uint8 // tombstones of holds that were lifted and not there, a bit for each writer
 }
 
 // A process is what one process knows.
@@ -44,9 +44,9 @@ type process struct {
 	dead   bool
 	link   uint8        // of messages, see below
 	inbox  [nKeys]uint8 // messages "invalidated" under way to it
-	news   uint8        // messages "cleared" under way to it
-	known  uint8        // the epoch that it knows
-	heard  bool         // that is the present one, as far as messages say
+	news   [nKeys]uint8 // messages "cleared" under way to it
+	known  [nKeys]uint8 // the epochs that it knows
+	heard  [nKeys]bool  // they are the present ones, as far as messages say
 	local  [nKeys]entry
 	pend   [nKeys]pending
 	clears bool // a Clear is pending
@@ -70,10 +70,10 @@ type entry struct {
 
 // A pending is an invalidation that Redis has not confirmed.
 type pending struct {
-	on           bool
-	tried        uint8
-	lifts, tombs uint8 // with which it is tried again
-	ver, soft    uint8 // what confirming it makes certain, see spec
+	on        bool
+	tried     uint8
+	lifts     uint8 // holds to lift with it
+	ver, soft uint8 // what confirming it makes certain, see spec
 }
 
 // How far an attempt to invalidate has come.
@@ -115,8 +115,8 @@ type writer struct {
 	at     uint8 // 1 + the key for which Redis has been called, and what the process knows is to be forgotten
 	ver    uint8 // that it has committed; 0: none
 	epoch  uint8 // of what Set stores
+	closed bool  // it has returned without opening its keys: their holds end by themselves
 	failed bool  // the transaction reported failure
-	unsure uint8 // keys whose hold is not confirmed
 	errs   uint8 // keys whose invalidation is not confirmed
 }
 

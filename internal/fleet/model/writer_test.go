@@ -6,7 +6,7 @@ const (
 	wHold
 	wTx
 	wDrop  // of several keys: all are dropped before one is opened
-	wWaits // in the background, until that is confirmed
+	wWaits // in the background, until that is confirmed; then all are dropped once more
 	wEnd
 	wClaim // Set
 	wSet
@@ -66,8 +66,8 @@ func (x *explorer) writer(s *state, i int) {
 		x.clears(s, i, call)
 	case wWaits:
 		if q := &s.procs[is.proc]; !q.clears && !q.pend[0].on && !q.pend[1].on {
-			w.pc = wEnd
-			x.to(&t, "%s: has returned, and all of its keys are dropped", call)
+			w.pc, w.closed = wEnd, true
+			x.to(&t, "%s: has returned, and now all of its keys are dropped", call)
 		}
 	default:
 		for k := range uint8(nKeys) {
@@ -95,13 +95,11 @@ func (x *explorer) commit(t *state, i int, keys uint8) {
 func (x *explorer) calls(s *state, i int, k uint8, call string) {
 	is := x.writers[i]
 	w := &s.writers[i]
-	bit := uint8(1) << k
 	at := func(t *state) { t.writers[i].at = k + 1 }
 	switch w.pc {
 	case wHold:
 		x.send(s, command{kind: invalidate, proc: is.proc, key: k, hold: uint8(i + 1), expire: !x.off.expiresFirst},
-			func(t *state, _ verdict) { at(t) },
-			func(t *state) { at(t); t.writers[i].unsure |= bit }, "%s: holds %s", call, x.key(k))
+			func(t *state, _ verdict) { at(t) }, at, "%s: holds %s", call, x.key(k))
 	case wDrop:
 		x.send(s, command{kind: invalidate, proc: is.proc, key: k, expire: w.failed}, func(t *state, _ verdict) { at(t) },
 			func(t *state) { x.notConfirmed(t, i, k); at(t) }, "%s: drops %s", call, x.key(k))
@@ -111,14 +109,11 @@ func (x *explorer) calls(s *state, i int, k uint8, call string) {
 		if x.lags && !x.off.lagHolds {
 			c.hold = uint8(1 + nWriters + i)
 		}
-		if is.call == writeCall {
-			c.lifts, c.tombs = 1<<i, 0
-			if w.unsure&bit != 0 {
-				c.tombs = c.lifts
-			}
-			what = "invalidates and opens"
+		if is.call == writeCall && !w.closed {
+			c.lifts, what = 1<<i, "invalidates and opens"
 		}
 		switch {
+		case w.closed:
 		case w.failed && x.off.failureExpires:
 			c.leave, what = true, "opens"
 		case w.failed, is.call == expireCall, x.off.dropsLast && is.call == writeCall:
@@ -134,7 +129,7 @@ func (x *explorer) calls(s *state, i int, k uint8, call string) {
 			x.sets(s, i, k, call)
 			return
 		}
-		epoch := s.procs[is.proc].known // of the value: what is cleared from now on ends it
+		epoch := s.procs[is.proc].known[k] // of the value: what is cleared from now on ends it
 		x.send(s, command{kind: claim, proc: is.proc, key: k, token: uint8(setToken + i)},
 			func(t *state, _ verdict) { t.writers[i].pc, t.writers[i].epoch = wSet, epoch }, func(t *state) { x.notConfirmed(t, i, k); at(t) }, "%s: takes the lease of %s", call, x.key(k))
 	case wSet:
@@ -146,7 +141,7 @@ func (x *explorer) calls(s *state, i int, k uint8, call string) {
 func (x *explorer) sets(s *state, i int, k uint8, call string) {
 	w := s.writers[i]
 	if x.off.epochFirst {
-		w.epoch = s.procs[x.writers[i].proc].known
+		w.epoch = s.procs[x.writers[i].proc].known[k]
 	}
 	x.send(s, command{kind: set, proc: x.writers[i].proc, key: k, token: uint8(setToken + i), ver: w.ver, epoch: w.epoch},
 		func(t *state, _ verdict) { t.writers[i].at = k + 1 },
@@ -157,18 +152,11 @@ func (x *explorer) sets(s *state, i int, k uint8, call string) {
 func (x *explorer) notConfirmed(t *state, i int, k uint8) {
 	w := &t.writers[i]
 	w.errs |= 1 << k
-	more := pending{}
-	if w.pc == wDrop {
-		x.unconfirmed(t, x.writers[i].proc, k, more)
-		return
+	lifts := uint8(0)
+	if w.pc == wEnd && x.writers[i].call == writeCall && !w.closed {
+		lifts = 1 << i
 	}
-	if x.writers[i].call == writeCall {
-		more.lifts = 1 << i
-		if w.unsure>>k&1 == 1 {
-			more.tombs = more.lifts
-		}
-	}
-	x.unconfirmed(t, x.writers[i].proc, k, more)
+	x.unconfirmed(t, x.writers[i].proc, k, lifts)
 }
 
 // forgets drops what the writer's process knows of a key, after Redis has; the last one ends the phase.
@@ -203,7 +191,7 @@ func (x *explorer) transaction(s *state, i int, call string) {
 	end := func(t *state, failed bool) {
 		w := &t.writers[i]
 		w.failed, w.todo, w.pc = failed, is.keys, wEnd
-		if is.keys == 3 && !x.off.dropsAll {
+		if is.keys == all && !x.off.dropsAll {
 			w.pc = wDrop
 		}
 		for k := range uint8(nKeys) {
@@ -288,16 +276,24 @@ func (x *explorer) caughtUp(t *state, i int, call string) {
 func (x *explorer) clears(s *state, i int, call string) {
 	is := x.writers[i]
 	end := func(t *state) {
-		x.flush(t, is.proc)
 		for k := range uint8(nKeys) {
 			if is.keys>>k&1 == 1 {
+				x.forget(t, is.proc, k)
 				raise(&t.spec.own[is.proc][k], t.writers[i].ver)
 				t.spec.dropped[k] = true
 			}
 		}
 		t.writers[i] = writer{pc: wDone}
 	}
-	x.send(s, command{kind: clearAll, proc: is.proc}, func(t *state, _ verdict) { x.learn(t, is.proc); end(t) },
+	learn := func(t *state, _ verdict) {
+		for k := range uint8(nKeys) {
+			if is.keys>>k&1 == 1 {
+				x.learn(t, is.proc, k)
+			}
+		}
+		end(t)
+	}
+	x.send(s, command{kind: clearAll, proc: is.proc, keys: is.keys}, learn,
 		func(t *state) { t.procs[is.proc].pend, t.procs[is.proc].clears = [nKeys]pending{}, true; end(t) }, "%s: clears", call)
 }
 
