@@ -37,9 +37,9 @@ func sprintf(format string, args ...any) string { return fmt.Sprintf(format, arg
 // A node says how a state was reached first: from which one, and by which of its steps.
 type node struct{ from, step int32 }
 
-// explore looks for a state that breaks a promise. It returns how many it has seen, and the
-// story of the shortest way to one that does, nil if there is none. It gives up after limit states.
-func (m model) explore(limit int) (states int, story []string) {
+// explore looks for a state that breaks a promise. It returns how many it has seen, whether these are
+// all or only limit of them, and the story of the shortest way to one that does, nil if there is none.
+func (m model) explore(limit int) (states int, all bool, story []string) {
 	x := &explorer{model: m}
 	seed, seen := maphash.MakeSeed(), hashes{}
 	nodes, layer, next := []node{{-1, -1}}, []state{m.start()}, []state(nil)
@@ -64,16 +64,16 @@ func (m model) explore(limit int) (states int, story []string) {
 				last = from
 			}
 			if last >= 0 {
-				return seen.size, m.tell(nodes, last)
+				return seen.size, false, m.tell(nodes, last)
 			}
 		}
 		if seen.size > limit {
-			return seen.size, []string{sprintf("there are more than %d states", limit)}
+			return seen.size, false, nil
 		}
 		first += len(layer)
 		layer, next = next, layer[:0]
 	}
-	return seen.size, nil
+	return seen.size, true, nil
 }
 
 // tell takes the steps that led to a node once more, and says what they were.

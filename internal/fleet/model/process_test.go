@@ -368,7 +368,8 @@ func (x *explorer) forgetBeside(s *state, k uint8) {
 // wanted reports whether the owner of a lease is going to use it.
 func (x *explorer) wanted(s *state, token uint8) bool {
 	if token >= setToken {
-		return s.writers[token-setToken].pc == wSet
+		pc := s.writers[token-setToken].pc
+		return pc == wSet || pc == wLoads || pc == wReplaces
 	}
 	for i := range x.model.readers {
 		switch r := &s.readers[i]; r.pc {

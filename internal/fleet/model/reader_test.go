@@ -145,7 +145,9 @@ func (x *explorer) reader(s *state, i int) {
 		x.finish(&t, i)
 		x.to(&t, "%s: gets %d, and its flight ends", x.who(i), s.readers[i].ver)
 	case rFallback:
-		x.fallsBack(s, i)
+		if r.hasRead || redis || x.blocked(s, p, k) {
+			x.fallsBack(s, i)
+		}
 	}
 }
 

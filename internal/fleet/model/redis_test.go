@@ -11,8 +11,8 @@ const (
 	commit
 	abort
 	invalidate // also hold, lift and expire: by its fields
-	claim      // the first step of Set
-	set        // the second
+	claim      // the first step of Set and of Refresh
+	set        // the last
 	clearAll
 )
 
@@ -28,7 +28,7 @@ type command struct {
 	hold   uint8 // invalidate: 1 + the writer whose hold is placed
 	lifts  uint8 // holds to lift
 	expire bool  // mark the value, and do not drop it
-	leave  bool  // or let it be
+	leave  bool  // or let it be; claim: it is a Refresh that takes the lease
 }
 
 // A verdict is what Redis says.
@@ -92,11 +92,23 @@ func (x *explorer) exec(s *state, c command) verdict {
 	case invalidate:
 		x.invalidate(s, c)
 	case claim:
+		switch {
+		case c.leave && x.off.refreshTakes:
+			return done
+		case c.leave && k.holds != 0:
+			return held
+		case c.leave:
+			k.lease = c.token
+			return done
+		}
 		k.ver, k.marked, k.epoch, k.lease = 0, false, 0, c.token
 	case set:
-		stands := k.lease == c.token || x.off.setHasTwoSteps
+		stands := k.lease == c.token || x.off.setHasTwoSteps || x.off.refreshTakes
 		if stands {
-			k.ver, k.marked, k.epoch, k.lease = c.ver, false, c.epoch, 0
+			k.ver, k.marked, k.epoch = c.ver, false, c.epoch
+		}
+		if k.lease == c.token {
+			k.lease = 0
 		}
 		s.publish(c.proc, c.key)
 		if !stands {

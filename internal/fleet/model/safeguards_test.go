@@ -31,6 +31,7 @@ var safeguards = []struct {
 	{"A lease has an end", "a reader that is killed", off{leaseEnds: true}, forever},
 	{"An abort compares the token", "leases that end", off{abortCompares: true}, robbed},
 	{"Set takes the lease first and stores second", "a Set", off{setHasTwoSteps: true}, older},
+	{"Refresh takes the lease before it loads", "a Refresh", off{refreshTakes: true}, old},
 	// holds
 	{"A hold ends the lease", "a Write of what is being loaded", off{holdEndsLease: true}, beside},
 	{"A hold refuses leases", "a Write", off{holdRefuses: true}, beside},

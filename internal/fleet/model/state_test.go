@@ -114,7 +114,8 @@ type writer struct {
 	todo   uint8 // keys, a bit each, that this phase has not dealt with
 	at     uint8 // 1 + the key for which Redis has been called, and what the process knows is to be forgotten
 	ver    uint8 // that it has committed; 0: none
-	epoch  uint8 // of what Set stores
+	epoch  uint8 // of what Set or Refresh stores
+	again  uint8 // how often its load was overtaken
 	closed bool  // it has returned without opening its keys: their holds end by themselves
 	failed bool  // the transaction reported failure
 	errs   uint8 // keys whose invalidation is not confirmed

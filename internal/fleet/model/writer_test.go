@@ -11,6 +11,9 @@ const (
 	wClaim // Set
 	wSet
 	wClear
+	wTakes // Refresh: the lease, from whoever has it
+	wLoads
+	wReplaces
 	wLags // it has returned, and the replicas may lag behind it
 	wDone
 	wDead // with its process
@@ -58,7 +61,7 @@ func (x *explorer) writer(s *state, i int) {
 				}
 			}
 		}
-		w.pc = [...]uint8{invalidateCall: wEnd, expireCall: wEnd, setCall: wClaim, clearCall: wClear}[is.call]
+		w.pc = [...]uint8{invalidateCall: wEnd, expireCall: wEnd, setCall: wClaim, clearCall: wClear, refreshCall: wTakes}[is.call]
 		x.to(&t, "%s: version %d is committed, and it begins", call, w.ver)
 	case wTx:
 		x.transaction(s, i, call)
@@ -134,6 +137,43 @@ func (x *explorer) calls(s *state, i int, k uint8, call string) {
 			func(t *state, _ verdict) { t.writers[i].pc, t.writers[i].epoch = wSet, epoch }, func(t *state) { x.notConfirmed(t, i, k); at(t) }, "%s: takes the lease of %s", call, x.key(k))
 	case wSet:
 		x.sets(s, i, k, call)
+	case wTakes, wLoads, wReplaces:
+		x.refreshes(s, i, k, call)
+	}
+}
+
+// refreshes is Refresh: it takes the lease, loads while the old value is still served, and replaces it. When
+// others take the lease away too often, or a writer holds the key, it invalidates.
+func (x *explorer) refreshes(s *state, i int, k uint8, call string) {
+	w, p := s.writers[i], x.writers[i].proc
+	token := uint8(setToken + i)
+	gaveUp := func(t *state) { // it reports ErrUnavailable
+		x.forget(t, p, k)
+		t.writers[i] = writer{pc: wDone}
+	}
+	switch w.pc {
+	case wTakes:
+		x.send(s, command{kind: claim, proc: p, key: k, token: token, leave: true}, func(t *state, v verdict) {
+			if t.writers[i].pc = wLoads; v == held {
+				t.writers[i].pc = wEnd
+			}
+		}, gaveUp, "%s: takes the lease of %s", call, x.key(k))
+	case wLoads:
+		t := *s
+		t.writers[i].ver, t.writers[i].epoch, t.writers[i].pc = t.rows[k], t.procs[p].known[k], wReplaces
+		x.to(&t, "%s: loads %d", call, t.rows[k])
+	case wReplaces:
+		x.send(s, command{kind: set, proc: p, key: k, token: token, ver: w.ver, epoch: w.epoch}, func(t *state, v verdict) {
+			to := &t.writers[i]
+			switch to.again++; {
+			case v == done || x.off.refreshTakes:
+				to.at = k + 1
+			case to.again > maxAgain:
+				to.pc = wEnd
+			default:
+				to.pc = wTakes
+			}
+		}, gaveUp, "%s: stores %d", call, w.ver)
 	}
 }
 
