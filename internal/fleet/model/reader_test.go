@@ -120,7 +120,7 @@ func (x *explorer) reader(s *state, i int) {
 			x.asks(s, i)
 		}
 	case rBusy:
-		if l := s.keys[k].lease; l == 0 || s.usable(p, k) {
+		if redis && (s.keys[k].lease == 0 || s.usable(p, k)) {
 			x.looks(s, i)
 		}
 	case rLoad, rBeside, rDegraded:
@@ -466,7 +466,7 @@ func (x *explorer) fallsBack(s *state, i int) {
 	got, ver := r.got, r.fallback
 	switch e := t.procs[p].local[k]; {
 	case ver != 0:
-		x.expect(getOf(i), ver, got.marked, "marked, from Redis")
+		x.expect(getOf(i), ver, max(got.marked, got.read), "marked, from Redis")
 	case e.ver != 0 && e.epoch >= t.procs[p].known[k]:
 		ver = e.ver
 		x.expect(getOf(i), ver, got.localMarked, "marked, from memory")
@@ -492,6 +492,9 @@ func (x *explorer) answer(t *state, i int, has *reader) {
 	case has.fromHere:
 		x.expect(getOf(i), ver, g.ofMemory(&t.procs[x.readers[i].proc], entry{ver: ver}), "from memory")
 	default:
+		if !has.runs {
+			x.expect(getOf(i), ver, g.read, "from Redis")
+		}
 		if x.expect(getOf(i), ver, g.plain, "from Redis or a load"); x.ordered {
 			raise(&t.spec.seen[x.readers[i].key], ver)
 		}

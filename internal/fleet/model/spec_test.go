@@ -8,7 +8,7 @@ type spec struct {
 	marked, plain     [nKeys]uint8         // from Redis or a load, to every Get that begins now
 	own, ownPlain     [nProcs][nKeys]uint8 // to the Gets of one process, wherever their answers are from
 	heard, heardPlain [nProcs][nKeys]uint8 // from the memory of a process: messages have told it
-	told              [nProcs][nKeys]uint8 // from Redis to the Gets of one process
+	told              [nProcs][nKeys]uint8 // of what one process reads in Redis: a message has told it of a Clear
 	seen              [nKeys]uint8         // the newest answer so far
 	cleared           [nKeys]uint8         // what was committed before the last Clear
 	holds, lifted     [nWriters]uint8      // holds that stand, and that were lifted, a bit for each key
@@ -16,14 +16,14 @@ type spec struct {
 }
 
 // A got is what is promised to a Get, from when it begins.
-type got struct{ marked, plain, localMarked, localPlain uint8 }
+type got struct{ marked, plain, read, localMarked, localPlain uint8 }
 
 // promised is what is promised to a Get that begins now.
 func (s *state) promised(p, k uint8) got {
 	sp := &s.spec
 	own, ownPlain := sp.own[p][k], max(sp.own[p][k], sp.ownPlain[p][k])
 	return got{
-		marked: max(sp.marked[k], own, sp.told[p][k]), plain: max(sp.marked[k], sp.plain[k], ownPlain, sp.told[p][k], sp.seen[k]),
+		marked: max(sp.marked[k], own), plain: max(sp.marked[k], sp.plain[k], ownPlain, sp.seen[k]), read: sp.told[p][k],
 		localMarked: max(sp.heard[p][k], own), localPlain: max(sp.heard[p][k], sp.heardPlain[p][k], ownPlain),
 	}
 }
@@ -57,9 +57,9 @@ func (x *explorer) probe(s *state) {
 			switch {
 			case silent:
 			case s.usable(p, k):
-				x.expect(probe(p), s.keys[k].ver, g.plain, "from Redis")
+				x.expect(probe(p), s.keys[k].ver, max(g.plain, g.read), "from Redis")
 			case s.old(p, k) != 0:
-				x.expect(probe(p), s.old(p, k), g.marked, "from Redis, marked as stale, when its load fails")
+				x.expect(probe(p), s.old(p, k), max(g.marked, g.read), "from Redis, marked as stale, when its load fails")
 			}
 		}
 	}
