@@ -186,7 +186,8 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	c.tagClears = c.fleet.TagClears()
 	c.closing, c.close = context.WithCancel(context.Background())
 	c.fed.Name, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, rdb, o.Logger, c.closing
-	c.fed.Clear, c.fed.Invalidate = c.Clear, c.invalidate
+	c.fed.Clear = func(ctx context.Context) error { return c.onMaster(c.Clear(ctx)) }
+	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.onMaster(c.invalidate(ctx, ids)) }
 	c.fed.Ensure = c.ensure
 	return c, nil
 }

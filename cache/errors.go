@@ -98,8 +98,11 @@ func (r *renamed) Unwrap() error        { return r.err }
 
 // notInvalidated is the error of a change that Redis did not confirm.
 func notInvalidated(err error) error {
-	text := strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": ")
-	return fmt.Errorf("%w: %s", ErrNotInvalidated, text)
+	cause := errors.New(strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": "))
+	if errors.Is(err, fleet.ErrTooFewReplicas) { // for Follow
+		cause = &maskedError{cause.Error(), fleet.ErrTooFewReplicas, nil}
+	}
+	return fmt.Errorf("%w: %w", ErrNotInvalidated, cause)
 }
 
 // masked says what err has stopped. What it returns matches all that err matches but

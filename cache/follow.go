@@ -7,6 +7,7 @@ import (
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/follow"
+	"github.com/levee-go/levee/internal/fleet"
 )
 
 // Follow invalidates the keys of caches whose rows a feed says have changed, whoever has
@@ -25,7 +26,8 @@ import (
 // A change is confirmed to the feed after Redis has confirmed its invalidation. From then
 // on nobody reads what was there before it, with the promise of [Cache.Invalidate]. While
 // Redis, or the filter of a cache, does not confirm, nothing more is read: the changes
-// wait in the database. Inserted keys are added to the filter, which must be one that
+// wait in the database. It does not wait for replicas of Redis: if fewer are there than
+// Rebuild.WaitReplicas wants, what the master has done is confirmed. Inserted keys are added to the filter, which must be one that
 // processes share; deleted ones stay in it until its next Rebuild.
 //
 // The position of the feed is stored in the Redis of the first route's cache. If there is
@@ -48,6 +50,16 @@ func Follow(ctx context.Context, from feed.Feed, routes ...Route) error {
 	err := follow.Run(ctx, from, to)
 	if errors.Is(err, follow.ErrClosed) {
 		return ErrClosed
+	}
+	return err
+}
+
+// onMaster is nil for a change that the master of Redis has made and that lacks nothing but replicas: to
+// wait for them would keep the log of the database for as long.
+func (c *Cache[K, V]) onMaster(err error) error {
+	if errors.Is(err, fleet.ErrTooFewReplicas) {
+		c.log.Warn("changes are confirmed to the feed that too few replicas of redis know of", "error", err)
+		return nil
 	}
 	return err
 }

@@ -51,6 +51,31 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	db.confirms(r, 4)
 }
 
+// The log of the database grows for as long as a change is not confirmed, so that may not take a
+// replica of Redis.
+func TestFollowDoesNotWaitForAReplica(t *testing.T) {
+	server := start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, db := newRows(r, 1), newLedger()
+	var log redistest.Log
+	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 })
+	follows(r, db, c)
+	for n := range 3 {
+		r.eventually("the value is stored", func() bool {
+			c.gives(r, 1, "v"+strconv.Itoa(n+1))
+			return r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() == 1
+		})
+		source.put(1, "v"+strconv.Itoa(n+2))
+		db.confirms(r, db.commit(updated(1)))
+		c.gives(r, 1, "v"+strconv.Itoa(n+2))
+	}
+	db.confirms(r, db.commit(feed.Change{Kind: feed.Truncated, Table: "product"}))
+	log.Await(t, "changes are confirmed to the feed that too few replicas of redis know of")
+	if s := c.Stats(); s.Follow.Failures > 0 || s.Rebuild.Unconfirmed == 0 {
+		r.Errorf("%+v, %d pending", s.Follow, s.Rebuild.Unconfirmed)
+	}
+}
+
 // A transaction of any size comes in parts, which are confirmed together. Defect: a part is
 // confirmed, and the follower dies before the rest.
 func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {

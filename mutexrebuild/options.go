@@ -59,7 +59,9 @@ type Options struct {
 	Hold time.Duration
 	// WaitReplicas is how many replicas have to acknowledge an invalidation, a Set
 	// and the ends of a Hold, so that a failover does not bring the old value back.
-	// They have RedisTimeout for it, after which fewer of them are ErrUnavailable.
+	// They have RedisTimeout for it, after which fewer of them are ErrUnavailable: at once while
+	// they are known to be missing. Readers go on, and the invalidation is done once more when they
+	// are back.
 	// It needs a *redis.Client, alone or with Sentinel; without Redis New logs that it
 	// protects no write. 0: none.
 	WaitReplicas int

@@ -110,7 +110,7 @@ func (s *store) tryReplicas(ctx context.Context) error {
 		return nil
 	}
 	id := "levee-check-" + newToken()
-	_, errs := s.evalConfirmed(ctx, invalidateScript, s.waitFor, redisconn.Call{
+	_, errs := s.evalConfirmed(ctx, invalidateScript, nil, redisconn.Call{
 		Keys: s.keys(id), Args: []any{"", 0, "", s.channel, s.message(invalidated, id), 0},
 	})
 	if errs[0] != nil {

@@ -18,7 +18,7 @@ func (s *store) readEpoch(complete uint64, wanted []uint32) (clears, error) {
 	for i, n := range wanted {
 		more[i] = int(n)
 	}
-	present, err := s.evalEpoch(s.closing, "look", 0, complete, "", more...)
+	present, err := s.evalEpoch(s.closing, "look", nil, complete, "", more...)
 	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
 		return clears{}, nil
 	}
@@ -76,26 +76,27 @@ func (e *epoch) lost(present clears, whole bool) (more []any) {
 // keepEpoch puts back what Redis, which has present, has lost. From floor on the knowledge of this
 // process is complete; 0: it may have missed clears.
 func (s *store) keepEpoch(present clears, floor uint64, lost []any) (clears, error) {
-	kept, err := s.evalEpoch(s.closing, "keep", s.waitFor, floor, s.message(cleared, ""), lost...)
+	kept, err := s.evalEpoch(s.closing, "keep", s.replicas(), floor, s.message(cleared, ""), lost...)
 	kept.complete = present.complete // what others have cleared since then is in kept.latest alone
 	kept.counters = append(kept.counters, present.counters...)
 	return kept, err
 }
 
-// evalEpoch runs epoch.lua, and has as many replicas confirm it.
-func (s *store) evalEpoch(ctx context.Context, how string, waitFor int, complete uint64, message string, more ...any) (present clears, err error) {
+// evalEpoch runs epoch.lua. Reading needs no replica's word. For unasked see evalConfirmed.
+func (s *store) evalEpoch(ctx context.Context, how string, unasked error, complete uint64, message string, more ...any) (present clears, err error) {
 	call := redisconn.Call{
 		Keys: []string{s.names.Clears()},
 		Args: append([]any{how, s.epoch.latest.Load(), s.epoch.known.Load(), complete, maxLife.Milliseconds(), s.channel, message}, more...),
 	}
-	replies, errs := s.evalConfirmed(ctx, epochScript, waitFor, call)
-	if !answered(errs[0]) {
-		if how == "look" {
-			s.logSurvived(ctx, errs[0])
-		}
+	var replies []redisconn.Reply
+	errs := []error{nil}
+	if how == "look" {
+		replies = s.conn.Eval(ctx, epochScript, []redisconn.Call{call}, nil)
+	} else if replies, errs = s.evalConfirmed(ctx, epochScript, unasked, call); !answered(errs[0]) {
 		return clears{}, errs[0]
 	}
 	reply, err := replies[0].List()
+	s.logSurvived(ctx, err)
 	if err == nil {
 		present, err = s.parseEpoch(reply)
 	}
@@ -133,7 +134,7 @@ func (s *store) parseEpoch(reply []any) (present clears, err error) {
 // tried again in the background, and until then this process leaves Redis alone.
 func (s *store) clear(ctx context.Context, what string, targets ...target) error {
 	began := s.pending.now()
-	err := s.clearOnce(ctx, targets, s.waitFor)
+	err := s.clearOnce(ctx, targets, s.replicas())
 	errs := slices.Repeat([]error{err}, len(targets))
 	s.pending.settle(targets, began, errs)
 	s.pending.add(targets, errs)
@@ -141,7 +142,7 @@ func (s *store) clear(ctx context.Context, what string, targets ...target) error
 }
 
 // clearOnce clears everything, which is one target, or the tags of several.
-func (s *store) clearOnce(ctx context.Context, targets []target, waitFor int) error {
+func (s *store) clearOnce(ctx context.Context, targets []target, unasked error) error {
 	how, more, numbers := "clear", []any(nil), ""
 	if targets[0].id != "" {
 		how = "tags"
@@ -151,7 +152,7 @@ func (s *store) clearOnce(ctx context.Context, targets []target, waitFor int) er
 		}
 		numbers = strings.Join(names, ",")
 	}
-	present, err := s.evalEpoch(ctx, how, waitFor, 0, s.message(cleared, numbers), more...)
+	present, err := s.evalEpoch(ctx, how, unasked, 0, s.message(cleared, numbers), more...)
 	if present.latest > 0 {
 		s.epoch.learn(present)
 	}
@@ -160,20 +161,16 @@ func (s *store) clearOnce(ctx context.Context, targets []target, waitFor int) er
 
 // retry tries invalidations and clears again that Redis has not confirmed. See pendingRedis.
 func (s *store) retry(ctx context.Context, targets []target, replicas bool) (errs []error) {
-	waitFor := 0
-	if replicas {
-		waitFor = s.waitFor
+	var unasked error
+	if s.waitFor > 0 && !replicas {
+		unasked = errUnasked
 	}
 	if i := slices.IndexFunc(targets, func(t target) bool { return t.clear }); i >= 0 {
-		errs = append(s.retry(ctx, targets[:i], replicas), s.clearOnce(ctx, targets[i:i+1], waitFor))
-		errs = append(errs, s.retry(ctx, targets[i+1:], replicas)...)
-	} else if len(targets) > 0 {
-		errs = s.drop(ctx, targets, s.withReplicaLag(holds{}), waitFor)
+		errs = append(s.retry(ctx, targets[:i], replicas), s.clearOnce(ctx, targets[i:i+1], unasked))
+		return append(errs, s.retry(ctx, targets[i+1:], replicas)...)
 	}
-	for i, err := range errs {
-		if err == nil && waitFor < s.waitFor {
-			errs[i] = redisconn.TooFew(0, s.waitFor)
-		}
+	if len(targets) == 0 {
+		return nil
 	}
-	return errs
+	return s.drop(ctx, targets, s.withReplicaLag(holds{}), unasked)
 }

@@ -37,7 +37,8 @@ import (
 //
 // An invalidation that Redis has done, but too few replicas have confirmed, blocks nothing. It
 // waits until the replicas are there, and is done once more then: a failover may have undone it.
-// If an attempt fails meanwhile, that may be the failover, and it is done again at once.
+// If an attempt fails meanwhile, that may be the failover, and it is done again at once. While
+// replicas are known to be missing no writer waits for them.
 //
 // Nor does a Clear that was asked for block anything which Redis cannot do because
 // somebody else's key stands where the epoch belongs: that may be so for ever.
@@ -110,8 +111,9 @@ type pending struct {
 	closing context.Context // ends with the group
 	work    sync.WaitGroup
 
-	blocking                 atomic.Bool   // some id is blocked
-	queued, retried, dropped atomic.Uint64 // see Stats
+	blocking                 atomic.Bool           // some id is blocked
+	missing                  atomic.Pointer[error] // what the last look at the replicas has come to, if too few are there
+	queued, retried, dropped atomic.Uint64         // see Stats
 
 	mu      sync.Mutex // guards what follows
 	limit   int
@@ -301,6 +303,7 @@ func (p *pending) giveUp(node *redisconn.Outage) {
 		delete(p.places, t)
 	}
 	delete(p.running, node)
+	p.missing.Store(nil)
 }
 
 // close waits until everything is confirmed or given up, after closing has ended.

@@ -278,14 +278,14 @@ func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
 }
 
 // A value that the master has dropped is gone for its readers. Only a failover could
-// bring it back. And it is not dropped again and again while there are no replicas.
+// bring it back. And nothing is dropped or cleared again and again while there are no replicas.
 func TestMissingReplicasKeepNobodyFromRedis(t *testing.T) {
 	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return errDown })
 		short := redisconn.TooFew(0, 1)
-		r.add([]target{{id: "x"}}, short)
+		r.add([]target{{id: "x"}, everything}, short)
 		r.add([]target{{id: "y"}}, errDown)
-		if r.blocks("x") || !r.blocks("y") || r.length() != 2 {
+		if r.blocks("x") || !r.blocks("y") || r.length() != 3 {
 			r.Errorf("blocks x: %v, y: %v", r.blocks("x"), r.blocks("y"))
 		}
 		r.add([]target{{id: "x"}}, errDown)
@@ -295,7 +295,7 @@ func TestMissingReplicasKeepNobodyFromRedis(t *testing.T) {
 		r.redis(func([]target) error { return short })
 		r.tries = nil
 		time.Sleep(10 * time.Second)
-		if r.blocks("x") || r.blocks("y") || r.length() != 2 {
+		if r.blocks("x") || r.blocks("y") || r.length() != 3 {
 			r.Errorf("the master has done it: blocks x: %v, y: %v, %d wait", r.blocks("x"), r.blocks("y"), r.length())
 		}
 		if len(r.tries) != 2 || r.waits < 5 || r.waits > 20 {

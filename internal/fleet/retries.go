@@ -35,12 +35,15 @@ func (p *pending) round(node *redisconn.Outage, until time.Time) (progress bool)
 	if failed || len(replicated) == 0 {
 		return progress
 	}
-	if err := p.redis.tryReplicas(context.Background()); err != nil {
-		if !tooFew(err) {
-			p.doubt(node)
-		}
+	switch err := p.redis.tryReplicas(context.Background()); {
+	case tooFew(err):
+		p.missing.Store(&err)
+		return progress
+	case err != nil:
+		p.doubt(node)
 		return progress
 	}
+	p.missing.Store(nil)
 	more, _ := p.tryAll(node, replicated, true, until)
 	return progress || more
 }
@@ -165,5 +168,6 @@ func (p *pending) idle(node *redisconn.Outage) bool {
 		}
 	}
 	delete(p.running, node)
+	p.missing.Store(nil)
 	return true
 }

@@ -155,8 +155,11 @@ func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 // between leaves a hold that ends after Options.Hold. If Redis does not confirm the end, the error is
 // ErrUnavailable, and the ids are invalidated in the background.
 func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (end func(ctx context.Context, invalidate bool) error, err error) {
-	token := newToken()
-	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold, soft: life})
+	token, sent := newToken(), false
+	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold, soft: life, sent: &sent})
+	if !sent { // as during an outage, when each Write would leave another one to lift
+		token = ""
+	}
 	return func(ctx context.Context, invalidate bool) error {
 		h := holds{lift: token, soft: life}
 		if invalidate {
@@ -170,6 +173,7 @@ func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (en
 type holds struct {
 	place string        // the hold to place
 	life  time.Duration // of the hold to place
+	sent  *bool         // set if the hold may have been placed; may be nil
 	lift  string        // the hold to lift
 	soft  time.Duration // values are marked, and stay for so long at the most; 0: they are dropped
 }
@@ -202,7 +206,7 @@ func (s *store) set(ctx context.Context, values []Publication) error {
 		for i, t := range targets {
 			switch {
 			case errs[i] != nil:
-				ids, failed = append(ids, t.id), errs[i]
+				ids, failed = append(ids, t.id), worse(failed, errs[i])
 			case outcomes[i] == notTaken:
 				ids, failed = append(ids, t.id), errors.New("out of memory")
 			}
@@ -244,7 +248,7 @@ func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes 
 	for i, v := range values {
 		calls[i] = s.publication(v, invalidated)
 	}
-	replies, errs := s.evalConfirmed(ctx, commitScript, s.waitFor, calls...)
+	replies, errs := s.evalConfirmed(ctx, commitScript, s.replicas(), calls...)
 	outcomes = make([]int64, len(values))
 	for i := range values {
 		if errs[i] == nil {
@@ -279,13 +283,13 @@ func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
 	return outcomes
 }
 
-// evalConfirmed runs a script, and has as many replicas confirm it. It returns an error for
-// each call that is not confirmed; the others have their replies, also those that lack
-// nothing but replicas.
-func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, waitFor int, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
-	var all error
-	if waitFor > 0 {
-		replies, all = s.evalAndWait(ctx, script, waitFor, calls)
+// evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks for that,
+// unless the error unasked says why not. It returns an error for each call that is not confirmed; the
+// others have their replies, also those that lack nothing but replicas.
+func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, unasked error, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
+	all := unasked
+	if s.waitFor > 0 && unasked == nil {
+		replies, all = s.evalAndWait(ctx, script, calls)
 	} else {
 		replies = s.conn.Eval(ctx, script, calls, nil)
 	}
@@ -299,17 +303,29 @@ func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, wai
 }
 
 // evalAndWait runs a script, and has replicas confirm it. Their answer has a time of its own.
-func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, waitFor int, calls []redisconn.Call) ([]redisconn.Reply, error) {
+func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) ([]redisconn.Reply, error) {
 	if s.conn.Outage().Down() {
 		return nil, redisconn.ErrOutage
 	}
 	return redisconn.Do(ctx, s.conn, 2*s.space.RedisTimeout, func(ctx context.Context) ([]redisconn.Reply, error) {
-		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, redisconn.Confirm{Replicas: waitFor, Within: s.space.RedisTimeout})
-		if err == nil && confirmed < waitFor {
-			err = redisconn.TooFew(confirmed, waitFor)
+		replies, confirmed, err := s.conn.EvalAndWait(ctx, script, calls, redisconn.Confirm{Replicas: s.waitFor, Within: s.space.RedisTimeout})
+		if err == nil && confirmed < s.waitFor {
+			err = redisconn.TooFew(confirmed, s.waitFor)
 		}
 		return replies, err
 	}, nil)
+}
+
+// errUnasked is that of what replicas are to confirm later, see pendingRedis.
+var errUnasked = fmt.Errorf("%w have been asked yet", redisconn.ErrTooFewReplicas)
+
+// replicas returns why replicas are not to be asked, nil if they are. While they are known to be
+// missing nobody waits for them but a look at them now and then.
+func (s *store) replicas() error {
+	if missing := s.pending.missing.Load(); missing != nil {
+		return *missing
+	}
+	return nil
 }
 
 // maxTargets is how many ids are invalidated in one round trip.
@@ -332,7 +348,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	// Each chunk is tried, though one fails: other nodes of a cluster may answer.
 	for chunk := range slices.Chunk(targets, maxTargets) {
 		began := s.pending.now()
-		errs := s.drop(ctx, chunk, h, s.waitFor)
+		errs := s.drop(ctx, chunk, h, s.replicas())
 		if h.soft == 0 { // else an Invalidate that is pending is not done: its value is still there, marked
 			s.pending.settle(chunk, began, errs)
 		}
@@ -340,8 +356,11 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 			s.pending.add(chunk, errs)
 		}
 		for i, err := range errs {
+			if h.sent != nil && !errors.Is(err, redisconn.ErrOutage) {
+				*h.sent = true
+			}
 			if err != nil {
-				ids, failed = append(ids, chunk[i].id), err
+				ids, failed = append(ids, chunk[i].id), worse(failed, err)
 			}
 		}
 	}
@@ -349,8 +368,8 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 }
 
 // drop invalidates targets in one round trip per node, lifts their holds, places that
-// of h, and has as many replicas confirm it. It returns an error for each that is not confirmed.
-func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int) []error {
+// of h. It returns an error for each that is not confirmed. For unasked see evalConfirmed.
+func (s *store) drop(ctx context.Context, targets []target, h holds, unasked error) []error {
 	calls := make([]redisconn.Call, len(targets))
 	for i, t := range targets {
 		calls[i] = redisconn.Call{
@@ -358,7 +377,7 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int
 			Args: []any{h.place, h.life.Milliseconds(), t.lift, s.channel, s.message(invalidated, t.id), inRedis(h.soft), s.maxLate().Milliseconds()},
 		}
 	}
-	replies, errs := s.evalConfirmed(ctx, invalidateScript, waitFor, calls...)
+	replies, errs := s.evalConfirmed(ctx, invalidateScript, unasked, calls...)
 	for i, reply := range replies {
 		foreign, _ := reply.Int() // an error is in errs too
 		s.foundForeign(targets[i].id, foreign)
@@ -369,6 +388,18 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, waitFor int
 // maxLate is how long after its lift a hold may arrive: a trip lasts RedisTimeout, and twice that if it waits
 // for a connection. While the life of a lease is longer, the note of a lift lasts no longer than a lease does.
 func (s *store) maxLate() time.Duration { return max(s.lease, 2*s.space.RedisTimeout) }
+
+// worse is the later of two errors, unless that only lacks replicas.
+func worse(was, err error) error {
+	if was != nil && tooFew(err) {
+		return was
+	}
+	return err
+}
+
+// ErrTooFewReplicas is matched by the error of a change that Redis has made, and too few replicas have
+// confirmed.
+var ErrTooFewReplicas = redisconn.ErrTooFewReplicas
 
 // unavailable makes the error of a change that Redis did not confirm. It keeps go-redis'
 // errors inside the package; the text stays.
@@ -385,6 +416,9 @@ func (s *store) unavailable(ctx context.Context, what string, ids []string, err 
 	what += fmt.Sprintf(" of %q", s.space.Name)
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, wait.Ended(ctx))
+	}
+	if tooFew(err) {
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
 	return fmt.Errorf("%w: %s: %s", ErrUnavailable, what, s.explained(err))
 }

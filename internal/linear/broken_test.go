@@ -219,7 +219,7 @@ func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 // the confirmation of one node is that of all, and such a load fills for the whole local
 // life. One mutant has both; neither touches what the other's histories are about.
 func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	const drop = "		errs := s.drop(ctx, chunk, h, s.waitFor)\n"
+	const drop = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
 	output, _ := mutant.Run(t, mutant.Of{
 		Package: "./internal/linear", Env: []string{insistent + "=1"},
 		Test: "^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
