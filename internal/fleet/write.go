@@ -317,7 +317,7 @@ func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls
 }
 
 // errUnasked is that of what replicas are to confirm later, see pendingRedis.
-var errUnasked = fmt.Errorf("%w have been asked yet", redisconn.ErrTooFewReplicas)
+var errUnasked = fmt.Errorf("%w: none was waited for", redisconn.ErrTooFewReplicas)
 
 // replicas returns why replicas are not to be asked, nil if they are. While they are known to be
 // missing nobody waits for them but a look at them now and then.
