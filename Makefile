@@ -72,6 +72,19 @@ lint: ## Run the linters of .golangci.yml on all modules
 		(cd $$module && $(LINT) run --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
 	done; exit $${failed:-0}
 
+# Systems that no test runs on here, and a small one that the tests of what needs no server do run on.
+# Vet type-checks the tests too.
+PLATFORMS := linux/386 linux/arm linux/arm64 linux/s390x windows/amd64 darwin/arm64 freebsd/amd64
+
+.PHONY: platforms
+platforms: ## Build and vet the library for other systems, and run tests in 32 bits
+	@for platform in $(PLATFORMS); do \
+		echo "-- $$platform"; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./... || failed=1; \
+	done; exit $${failed:-0}
+	CGO_ENABLED=0 GOARCH=386 go test ./breaker ./localcache ./internal/contain ./internal/doorkeeper ./internal/flight \
+		./internal/guard ./internal/keys ./internal/logonce ./internal/tier ./internal/wait
+
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
 	LEVEE_LONG=1 $(runtests) '-race -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'

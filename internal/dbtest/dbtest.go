@@ -10,12 +10,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,7 +32,7 @@ type Server struct {
 	Dir  string
 
 	kind  kind
-	owner *syscall.Credential // nil: this process's own
+	owner *owner // nil: this process's own
 	kill  func()              // nil while it does not run
 	pid   int
 	log   *buffer
@@ -113,30 +111,6 @@ func start(k kind) (*Server, error) {
 		return nil, fmt.Errorf("%s: %w\n%s", k.name, err, out)
 	}
 	return s, s.run()
-}
-
-// giveAway gives a directory to a user of the system's, if this process is root's: no
-// database server runs as root.
-func giveAway(dir string) (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		return nil, err
-	}
-	uid, _ := strconv.Atoi(nobody.Uid)
-	gid, _ := strconv.Atoi(nobody.Gid)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, uid, gid)
-}
-
-// as lets a command run as the server's user.
-func (s *Server) as(cmd *exec.Cmd) *exec.Cmd {
-	cmd.Dir = s.Dir
-	if s.owner != nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner}
-	}
-	return cmd
 }
 
 func (s *Server) run(args ...string) error {

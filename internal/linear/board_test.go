@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -50,7 +49,7 @@ func openBoard(path string) (*board, error) {
 		return nil, err
 	}
 	defer file.Close()
-	memory, err := syscall.Mmap(int(file.Fd()), 0, boardCells*8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	memory, err := shared(file, boardCells*8)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func (p *process) running() bool {
 
 // stop freezes the process and returns when it stands still.
 func (p *process) stop() error {
-	if err := p.signal(syscall.SIGSTOP); err != nil {
+	if err := p.signal(sigStop); err != nil {
 		return err
 	}
 	if !poll(5*time.Second, func() bool { return !p.running() || frozen(p.cmd.Process.Pid) }) {
@@ -82,7 +82,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-func (p *process) cont() error { return p.signal(syscall.SIGCONT) }
+func (p *process) cont() error { return p.signal(sigCont) }
 
 // kill ends the process without a chance to tidy up, and waits for its end.
 // A process that is gone already stays so.

@@ -61,7 +61,7 @@ func (o Options) withDefaults() (Options, error) {
 // meanings of their own.
 func checkBytes(field string, n int64) error {
 	if n > 0 && (n < minBytes || n > maxBytes) {
-		return fmt.Errorf("localcache: %s must be %v to %v, got %v", field, minBytes, maxBytes, n)
+		return fmt.Errorf("localcache: %s must be %v to %v, got %v", field, int64(minBytes), int64(maxBytes), n)
 	}
 	return nil
 }
