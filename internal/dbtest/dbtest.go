@@ -33,7 +33,7 @@ type Server struct {
 
 	kind  kind
 	owner *owner // nil: this process's own
-	kill  func()              // nil while it does not run
+	kill  func() // nil while it does not run
 	pid   int
 	log   *buffer
 }
