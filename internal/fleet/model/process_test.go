@@ -166,7 +166,7 @@ func (x *explorer) link(s *state, p uint8) {
 		t := *s
 		t.procs[p].link, t.procs[p].heard = live, [nKeys]bool{x.off.gapReadsEpoch, x.off.gapReadsEpoch}
 		for k := range t.keys {
-			raise(&t.spec.own[p][k], t.spec.cleared[k])
+			raise(&t.spec.told[p][k], t.spec.cleared[k])
 		}
 		if !x.off.gapForgets {
 			x.flush(&t, p)

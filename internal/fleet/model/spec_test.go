@@ -8,7 +8,7 @@ type spec struct {
 	marked, plain     [nKeys]uint8         // from Redis or a load, to every Get that begins now
 	own, ownPlain     [nProcs][nKeys]uint8 // to the Gets of one process, wherever their answers are from
 	heard, heardPlain [nProcs][nKeys]uint8 // from the memory of a process: messages have told it
-	told              [nProcs][nKeys]uint8 // of what one process reads in Redis: a message has told it of a Clear
+	told              [nProcs][nKeys]uint8 // of what one process reads in Redis: a message of a Clear, or a gap, has told it to read the epoch
 	seen              [nKeys]uint8         // the newest answer so far
 	cleared           [nKeys]uint8         // what was committed before the last Clear
 	holds, lifted     [nWriters]uint8      // holds that stand, and that were lifted, a bit for each key
