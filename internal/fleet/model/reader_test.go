@@ -285,7 +285,7 @@ func (x *explorer) loads(s *state, i int) {
 		return
 	}
 	r.ver, r.pc = t.replica[is.key], then
-	if wasLeased && x.early {
+	if wasLeased && x.off.answerWaits {
 		x.answersEarly(&t, i)
 	}
 	x.to(&t, "%s: loads %d %s", x.who(i), r.ver, how)

@@ -48,6 +48,7 @@ var safeguards = []struct {
 	// flights
 	{"Callers have numbers", "an Invalidate of what is being loaded", off{joinNumber: true}, old},
 	{"An unstored load is taken back", "a load that is given up", off{takeBack: true}, old},
+	{"An answer waits for its commit", "a Write whose hold ends", off{answerWaits: true}, old},
 	// local tiers
 	{"A fill carries its mark", "an Invalidate of what is stored", off{mark: true}, old},
 	{"Redis first, memory second", "an Invalidate of what is stored", off{redisFirst: true}, old},
