@@ -8,8 +8,9 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check tests whether a shared filter can work with its Redis, for the start of a service
-// and for its readiness: whether it answers, as a master of version 6.2 or later, accepts
+// Check tests whether a shared filter can work with its Redis, for the start of a service;
+// let no readiness probe depend on it, since a filter without Redis lets every id pass:
+// whether it answers, as a master of version 6.2 or later, accepts
 // the client's password and database, lets it read the filter's record and log, and does
 // not evict the filter. Without the right to INFO, Check cannot see the eviction policy.
 // It does not say whether the filter abstains; see Stats.

@@ -226,8 +226,8 @@ func (c *Cache[K, V]) Close() error {
 	return nil
 }
 
-// Check tests whether the cache can work with its Redis, for the start of a service and
-// for its readiness: whether it answers, as a master of version 6.2 or later, accepts
+// Check tests whether the cache can work with its Redis, for the start of a service:
+// whether it answers, as a master of version 6.2 or later, accepts
 // the client's password and database, lets it run every command of the cache and hear
 // other processes' messages, has the replicas for Options.Rebuild.WaitReplicas, and has
 // an eviction policy of the kind that suits a cache. It tries the commands on a key of
@@ -235,8 +235,8 @@ func (c *Cache[K, V]) Close() error {
 // to INFO, Check cannot see the eviction policy.
 //
 // The error names the cache and the cause. It matches ErrUnavailable if the cache has to
-// do without Redis: Gets are answered from the source then. Any other error says what
-// weakens a promise. Check takes some milliseconds; if Redis does not answer, some
+// do without Redis: Gets are answered from the source then, so let no readiness probe depend
+// on it. Any other error says what weakens a promise. Check takes some milliseconds; if Redis does not answer, some
 // seconds, or until ctx ends. Without Redis it returns nil, after Close ErrClosed.
 func (c *Cache[K, V]) Check(ctx context.Context) error {
 	if c.closed() {

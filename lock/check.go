@@ -9,8 +9,8 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check tests whether locks can be kept in this Redis, for the start of a service and for
-// its readiness: whether it answers, as a master of version 6.2 or later, accepts the
+// Check tests whether locks can be kept in this Redis, for the start of a service; let no
+// readiness probe depend on it, unless nothing works without a lock: whether it answers, as a master of version 6.2 or later, accepts the
 // client's password and database, lets it run every script of a mutex, has the replicas
 // for Options.Replicas, and does not evict locks. It takes and gives back a lock of its
 // own, without calling Options.Hooks; of a cluster it tries one node. Without the right

@@ -73,7 +73,7 @@ func sharesOf(s cache.Stats) []share {
 	shares := []share{
 		{Outcome: "local", Gets: s.Local}, {Outcome: "null", Gets: s.Null}, {Outcome: "filter", Gets: s.Filter}, {Outcome: "redis", Gets: s.Redis},
 		{Outcome: "joined", Gets: s.Joined}, {Outcome: "loaded", Gets: s.Loaded}, {Outcome: "stale", Gets: s.Stale},
-		{Outcome: "not_cached", Gets: s.NotCached}, {Outcome: "errors", Gets: s.Errors},
+		{Outcome: "not_cached", Gets: s.NotCached}, {Outcome: "error", Gets: s.Errors},
 	}
 	var all uint64
 	for _, s := range shares {

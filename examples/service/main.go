@@ -90,7 +90,7 @@ func run(ctx context.Context) error {
 	if err := products.Check(ctx); err != nil { // the service starts all the same: the source answers
 		slog.Error("the cache is not at its best", "error", err)
 	}
-	// The filter lets everything pass until it is filled, the first time for a minute.
+	// The filter lets everything pass until it is filled, the first time for some 5 s.
 	var background sync.WaitGroup // ends with ctx
 	defer background.Wait()
 	background.Go(func() {

@@ -122,7 +122,7 @@ func (b *Breaker) logChange(from, to State) {
 	case from == Closed && to == Open:
 		b.log.Warn("a breaker is open: the source fails and is not called for a while", "error", *b.lastFail.Load())
 	case to == Closed:
-		b.log.Warn("a breaker is closed again: the source works")
+		b.log.Info("a breaker is closed again: the source works")
 	}
 }
 
