@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func TestARebuildEndsWithItsContext(t *testing.T) {
 	for name, ids := range map[string]func(stop func()) iter.Seq2[string, error]{
 		"that goes on": func(stop func()) iter.Seq2[string, error] {
 			return func(yield func(string, error) bool) {
-				for id := range numbered(0, 1<<40) {
+				for id := range numbered(0, math.MaxInt) {
 					if id == idOf(10) {
 						stop()
 					}

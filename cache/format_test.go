@@ -315,7 +315,7 @@ func TestEachTypeOfValueIsReadAsItWasWritten(t *testing.T) {
 	survives(t, place{1, 2})
 	survives(t, []string(nil))
 	survives(t, map[string]int(nil))
-	survives(t, 1<<53+1)
+	survives(t, int64(1<<53+1))
 	survives(t, false)
 	survives(t, netip.MustParseAddr("10.0.0.1"))
 	survives(t, time.Unix(1e9, 5).UTC())

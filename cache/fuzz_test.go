@@ -197,7 +197,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("p", 0, int64(0), int64(0), 0.0, int64(0), int64(0), int64(0), int64(0), int64(0), 0, 0, int64(0))
 	f.Add("p", -1, int64(-1), int64(-1), -1.0, int64(-1), int64(-1), int64(-1), int64(-1), int64(-1), -1, -1, int64(-1))
 	f.Add("p", 1, int64(1e6), int64(1), 0.9999, int64(1e9), int64(1e9), int64(1e9), int64(1e9), int64(1e9), 1, 1, int64(1))
-	f.Add(":", 1<<31, int64(math.MaxInt64), int64(math.MaxInt64), math.NaN(), int64(1), int64(1), int64(1), int64(1), int64(1), 1, 1, int64(999_999))
+	f.Add(":", math.MaxInt32, int64(math.MaxInt64), int64(math.MaxInt64), math.NaN(), int64(1), int64(1), int64(1), int64(1), int64(1), 1, 1, int64(999_999))
 	f.Add("p", 0, int64(math.MaxInt64), int64(1e6), math.Inf(-1), int64(0), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), math.MaxInt, math.MaxInt, int64(math.MinInt64))
 	f.Fuzz(func(t *testing.T, name string, schema int, ttl, nullTTL int64, jitter float64,
 		redisTimeout, replicaLag, loadTimeout, lease, localTTL int64, maxKey, maxValue int, own int64,

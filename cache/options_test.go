@@ -29,7 +29,7 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"Name", func(o *cache.Options) { o.Name = "{a" }},
 		{"Name", func(o *cache.Options) { o.Name = "a}" }},
 		{"Schema", func(o *cache.Options) { o.Schema = -1 }},
-		{"Schema", func(o *cache.Options) { o.Schema = 1 << 31 }},
+		{"Schema", func(o *cache.Options) { more := int64(1 << 31); o.Schema = int(more) }},
 		{"Jitter", func(o *cache.Options) { o.Jitter = 1 }},
 		{"Jitter", func(o *cache.Options) { o.Jitter = 2 }},
 		{"Jitter", func(o *cache.Options) { o.Jitter = math.NaN() }},

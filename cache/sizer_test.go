@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"testing"
 
@@ -89,7 +90,7 @@ func TestAnEntryCountsAsItsSizerSays(t *testing.T) {
 		"what it takes": {pageSize, pageBytes},
 		"as encoded":    {encoded, pageBytes / 10},
 		"nothing":       {func(any) int { return 0 }, pageBytes / 10},
-		"less":          {func(any) int { return -1 << 40 }, pageBytes / 10},
+		"less":          {func(any) int { return math.MinInt }, pageBytes / 10},
 		"a panic":       {func(any) int { panic("bug in the Sizer") }, pageBytes / 10},
 	} {
 		t.Run(name, func(t *testing.T) {

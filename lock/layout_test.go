@@ -24,14 +24,14 @@ func TestARecordOfAnotherLayoutIsLeftAsItIs(t *testing.T) {
 	record := keys.Lock("", keys.Mutex, "a")[0]
 	shared := keys.Lock("", keys.ReadWrite, "a")[0]
 	for name, fields := range map[string][]any{
-		"other names":           {"owner", "x:1", "until", 1795271054637, "fence", 7},
+		"other names":           {"owner", "x:1", "until", int64(1795271054637), "fence", 7},
 		"a version":             {"v", "2"},
-		"no fence":              {"o", "x:1", "x", 1795271054637, "l", 1000},
+		"no fence":              {"o", "x:1", "x", int64(1795271054637), "l", 1000},
 		"a fence of text":       {"o", "", "f", "7f-e2"},
 		"an end of text":        {"o", "x:1", "x", "2026-11-21T16:00:00Z", "l", 1000, "f", 7, "b", 7},
-		"a length of text":      {"o", "x:1", "x", 1795271054637, "l", "10s", "f", 7, "b", 7},
-		"a birth of text":       {"o", "x:1", "x", 1795271054637, "l", 1000, "f", 7, "b", "{}"},
-		"a done of text":        {"o", "x:1", "x", 1795271054637, "l", 1000, "f", 7, "b", 7, "d", "yes"},
+		"a length of text":      {"o", "x:1", "x", int64(1795271054637), "l", "10s", "f", 7, "b", 7},
+		"a birth of text":       {"o", "x:1", "x", int64(1795271054637), "l", 1000, "f", 7, "b", "{}"},
+		"a done of text":        {"o", "x:1", "x", int64(1795271054637), "l", 1000, "f", 7, "b", 7, "d", "yes"},
 		"a fence that is none":  {"o", "", "f", "nan", "b", "7"},
 		"a fence without bound": {"o", "", "f", "inf", "b", "7"},
 		"an end that is none":   {"o", "x:1", "x", "nan", "l", 1000, "f", 7, "b", 7},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"testing"
 )
@@ -55,6 +56,8 @@ func racing(*Parent, []string) error {
 	<-done
 	return nil
 }
+
+func startSleeper() (*process, error) { return startProcess(exec.Command("sleep", "600")) }
 
 // parent starts a frozen process and waits to be killed.
 func parent(p *Parent, _ []string) error {

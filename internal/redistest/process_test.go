@@ -10,8 +10,6 @@ import (
 	"time"
 )
 
-func startSleeper() (*process, error) { return startProcess(exec.Command("sleep", "600")) }
-
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 // Without the guard the process outlives its parent, for ten minutes here.

@@ -1,6 +1,7 @@
 package tier_test
 
 import (
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -134,7 +135,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 	for caller := range callers {
 		wg.Go(func() {
 			for i := range 5000 {
-				c.Fill(c.Mark("x"), caller<<32+i, nil, size, time.Hour)
+				c.Fill(c.Mark("x"), caller<<24+i, nil, size, time.Hour)
 				const more = callers * (size + 1000)
 				if used := c.Stats().Bytes; used > c.MostBytes()+more {
 					t.Errorf("%d bytes are used, of at most %d", used, c.MostBytes())
@@ -152,7 +153,7 @@ func TestWhatIsOnItsWayIsBounded(t *testing.T) {
 
 func TestAValueLargerThanTheBudgetIsNotTaken(t *testing.T) {
 	c := open[string, int](t, tier.Options{MaxBytes: 1 << 20})
-	for _, size := range []int{1 << 20, 1 << 32, 1<<63 - 1} {
+	for _, size := range []int{1 << 20, 1 << 30, math.MaxInt} {
 		if c.Fill(c.Mark("a"), "a", 1, size, time.Hour) {
 			t.Errorf("a value of %d bytes was taken", size)
 		}
