@@ -36,6 +36,7 @@ type report struct {
 	Reads, Writes, Absent int64 // asked for; a batch of several keys is as many reads
 	Batches               int64
 	Errors, Unconfirmed   int64 // reads without an answer; writes whose invalidation Redis did not confirm
+	Failed                int64 // transactions that failed or panicked, some after their commit
 	Marked                int64 // answers marked as stale
 	Uncached              int64 // reads that wanted no load, and got none
 	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
@@ -78,6 +79,11 @@ func serve(p *redistest.Parent, args []string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var all sync.WaitGroup
+	all.Go(func() {
+		if err := c.Follow(ctx, changes{db}); ctx.Err() == nil {
+			s.note(func(r *report) { r.Wrong++; r.What = fmt.Sprint("Follow: ", err) })
+		}
+	})
 	for range callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -126,10 +132,14 @@ func (s *service) note(change func(*report)) {
 // A product counts its writes.
 type product struct{ ID, Version int64 }
 
+var errSource, errRefused = errors.New("the source fails"), errors.New("the transaction fails")
+
 // load reads a product from the database. What is not there does not exist.
 func (s *service) load(ctx context.Context, id int64, e *cache.Entry[product]) (product, error) {
 	version, err := s.db.Get(ctx, row(id)).Int64()
 	switch {
+	case rand.IntN(100) == 0:
+		return product{}, errSource
 	case errors.Is(err, redis.Nil):
 		return product{}, cache.ErrNotFound
 	case err == nil && e.Prev != nil && e.Version == strconv.FormatInt(version, 10):
@@ -146,6 +156,9 @@ func (s *service) loadMany(ctx context.Context, ids []int64) (map[int64]product,
 		rows[i] = row(id)
 	}
 	versions, err := s.db.MGet(ctx, rows...).Result()
+	if rand.IntN(100) == 0 {
+		err = errSource
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +218,21 @@ func (s *service) write(ctx context.Context, id int64) {
 		version, err = s.db.Incr(ctx, row(id)).Result()
 		return err
 	}
-	how := rand.IntN(200)
-	err := s.end(ctx, how, id, commit)
+	how := rand.IntN(240)
+	var err error
+	switch {
+	case followed(id):
+		how = 0
+		var confirmed bool
+		if version, confirmed = s.writeBeside(ctx, id); !confirmed {
+			err = cache.ErrNotInvalidated
+		}
+	case how >= 200:
+		s.failingWrite(ctx, id, commit)
+		return
+	default:
+		err = s.end(ctx, how, id, commit)
+	}
 	s.note(func(r *report) {
 		r.Writes++
 		if err != nil {
@@ -217,6 +243,35 @@ func (s *service) write(ctx context.Context, id int64) {
 		return
 	}
 	confirm.Run(context.Background(), s.db, []string{"confirmed:" + row(id)}, version, time.Now().UnixMicro(), how < clears)
+}
+
+// failingWrite is a Write whose transaction fails or panics, before its commit or after it. It confirms
+// nothing: nobody knows whether it has committed.
+func (s *service) failingWrite(ctx context.Context, id int64, commit func(context.Context) error) {
+	commits, panics := rand.IntN(2) == 0, rand.IntN(4) == 0
+	defer func() {
+		if _, ok := recover().(error); ok != panics && ctx.Err() == nil {
+			s.note(func(r *report) { r.Wrong++; r.What = "the panic of a transaction is not its Write's" })
+		}
+	}()
+	err := s.cache.Write(ctx, []int64{id}, func(ctx context.Context) error {
+		if commits {
+			if err := commit(ctx); err != nil {
+				return err
+			}
+		}
+		if panics {
+			panic(errRefused)
+		}
+		return errRefused
+	})
+	s.note(func(r *report) {
+		r.Writes, r.Failed = r.Writes+1, r.Failed+1
+		if !errors.Is(err, errRefused) && ctx.Err() == nil {
+			r.Wrong++
+			r.What = fmt.Sprint("a Write whose transaction fails: ", err)
+		}
+	})
 }
 
 // What ends old values in other processes follows with a message also in Redis, if it is a Clear.

@@ -26,12 +26,14 @@ type fleet struct {
 	proxies   []*redistest.FaultProxy
 	children  []*redistest.ChildProcess
 	admin     *redis.Client
+	rows      *redis.Client
 }
 
 func start(t *testing.T) *fleet {
 	f := &fleet{redis: redistest.Start(t), db: redistest.Start(t)}
 	f.admin = f.redis.Client(t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
-	rows := f.db.Client(t).Pipeline()
+	f.rows = f.db.Client(t)
+	rows := f.rows.Pipeline()
 	for id := range int64(products) {
 		rows.Set(t.Context(), row(id), 1, 0)
 	}
@@ -76,6 +78,10 @@ var faults = []fault{
 		f.admin.Do(ctx, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		return atOnce
 	}},
+	{"the feed's log cut off", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
+		cutOff.Run(ctx, f.rows, nil)
+		return atOnce
+	}},
 	{"one process cut off", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
 		one.Refuse(true)
 		one.Cut()
@@ -96,9 +102,10 @@ var faults = []fault{
 	}},
 }
 
-// Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are,
-// clear tags and all, and are scraped by 5 %, while every 20 to 60 seconds
-// (more often in a run of minutes) something is broken for up to eight seconds. All
+// Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
+// and in transactions that fail, follow a feed for what others write, clear tags and all, and are scraped by
+// 5 %; one load in a hundred fails. Every 20 to 60 seconds
+// (more often in a run of minutes) something is broken for up to eight seconds, or the feed's position is lost. All
 // the time: no answer is older than a confirmed write by more than the bound, nor
 // another key's; every call ends; nothing in Redis lives for ever; goroutines,
 // connections and heap do not grow; and at the end every Get has been counted once and
@@ -169,7 +176,7 @@ func (f *fleet) look(t *testing.T) (s sum) {
 		}
 		s.Reads, s.Writes, s.Absent = s.Reads+r.Reads, s.Writes+r.Writes, s.Absent+r.Absent
 		s.Batches, s.Uncached = s.Batches+r.Batches, s.Uncached+r.Uncached
-		s.Errors, s.Unconfirmed, s.Marked = s.Errors+r.Errors, s.Unconfirmed+r.Unconfirmed, s.Marked+r.Marked
+		s.Errors, s.Unconfirmed, s.Failed, s.Marked = s.Errors+r.Errors, s.Unconfirmed+r.Unconfirmed, s.Failed+r.Failed, s.Marked+r.Marked
 		s.Late, s.TooLate, s.Oldest = s.Late+r.Late, s.TooLate+r.TooLate, max(s.Oldest, r.Oldest)
 		s.What = cmp.Or(r.What, s.What)
 		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
@@ -195,8 +202,8 @@ func (f *fleet) look(t *testing.T) (s sum) {
 }
 
 func (s sum) String() string {
-	text := fmt.Sprintf("%d reads, %d batches, %d writes, %d scraped; %d not cached, %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
-		s.Reads, s.Batches, s.Writes, s.Absent, s.Uncached, s.Errors, s.Marked, s.Unconfirmed, s.Late, s.TooLate, s.Oldest.Round(time.Millisecond), s.Wrong, s.Stuck, s.outages, s.Goroutines, float64(s.Heap)/1e6)
+	text := fmt.Sprintf("%d reads, %d batches, %d writes (%d whose transaction failed), %d scraped; %d not cached, %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
+		s.Reads, s.Batches, s.Writes, s.Failed, s.Absent, s.Uncached, s.Errors, s.Marked, s.Unconfirmed, s.Late, s.TooLate, s.Oldest.Round(time.Millisecond), s.Wrong, s.Stuck, s.outages, s.Goroutines, float64(s.Heap)/1e6)
 	if s.asked {
 		text += fmt.Sprintf("; Redis: %d connections, %d keys without end", s.clients, s.immortal)
 	}
