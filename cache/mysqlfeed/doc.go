@@ -44,7 +44,7 @@
 //
 // A table that is not there, or has no column that is named in Columns, or that the user may not
 // see, does not stop the others: the log says so at each minute, and each change of it comes as
-// Truncated until it is mended. Only a first Open is refused, if none of the tables is fit.
+// Truncated until it is fit. Only a first Open is refused, if none of the tables is fit.
 //
 // # What it cannot tell
 //
