@@ -67,8 +67,8 @@ type off struct {
 	leaseEnds           bool // the lease of a process that was killed stays
 	abortCompares       bool // an abort ends whatever lease there is
 	liftsOwn            bool // the end of a Write lifts the holds of others too
-	liftLeavesTomb      bool // a hold that comes after its lift closes the key
-	abortKeepsTombs     bool // an abort deletes tombstones with the lease
+	liftLeavesNote      bool // a hold that comes after its lift closes the key
+	abortKeepsNotes     bool // an abort deletes notes with the lease
 	expiresFirst        bool // a hold drops the value
 	dropsLast           bool // a Write that succeeds leaves the old value as a fallback
 	failureExpires      bool // the end of a Write that failed lifts its hold and does no more

@@ -86,8 +86,8 @@ func (x *explorer) exec(s *state, c command) verdict {
 			x.fail("an abort ends the lease of another load")
 		}
 		k.lease = 0
-		if x.off.abortKeepsTombs {
-			k.tombs = 0
+		if x.off.abortKeepsNotes {
+			k.notes = 0
 		}
 	case invalidate:
 		x.invalidate(s, c)
@@ -137,7 +137,7 @@ func (x *explorer) invalidate(s *state, c command) {
 	if c.hold != 0 {
 		place = 1 << (c.hold - 1)
 	}
-	if k.tombs&place != 0 {
+	if k.notes&place != 0 {
 		return
 	}
 	switch {
@@ -154,8 +154,8 @@ func (x *explorer) invalidate(s *state, c command) {
 	if x.off.liftsOwn && lifts != 0 {
 		lifts = 0xff
 	}
-	if !x.off.liftLeavesTomb {
-		k.tombs |= c.lifts &^ k.holds // a hold that is not there may be on its way
+	if !x.off.liftLeavesNote {
+		k.notes |= c.lifts &^ k.holds // a hold that is not there may be on its way
 	}
 	k.holds = k.holds&^lifts | place
 	for w := range s.writers {

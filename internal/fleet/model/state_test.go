@@ -36,7 +36,7 @@ type stored struct {
 	epoch  uint8 // of the value
 	lease  uint8 // the token, 0: none
 	holds  uint8 // a bit for each writer, and then one for each that has returned a moment ago, see Options.ReplicaLag
-	tombs  uint8 // tombstones of holds that were lifted and not there, a bit for each writer
+	notes  uint8 // notes of holds that were lifted and not there, a bit for each writer
 }
 
 // A process is what one process knows.
