@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,10 +22,12 @@ type pendingRig struct {
 	*testing.T
 	*pending
 	answer atomic.Pointer[func([]target) []error]
-	tries  []string                     // the attempts: of each the ids with their holds
-	waits  int                          // how often replicas were waited for
+	waits  atomic.Int32                 // how often replicas were waited for
 	nodes  map[string]*redisconn.Outage // by the first letter of an id; without one, the node is nil
 	close  context.CancelFunc
+
+	said  sync.Mutex // guards tries: rounds of several nodes run at once
+	tries []string   // the attempts: of each the ids with their holds
 }
 
 func withPending(t *testing.T, test func(r *pendingRig)) {
@@ -48,14 +51,25 @@ func (r *pendingRig) redis(drop func([]target) error) {
 func (r *pendingRig) cluster(drop func([]target) []error) { r.answer.Store(&drop) }
 
 func (r *pendingRig) retry(_ context.Context, targets []target, _ bool) []error {
+	r.said.Lock()
 	r.tries = append(r.tries, fmt.Sprint(targets))
+	r.said.Unlock()
 	return (*r.answer.Load())(targets)
+}
+
+// tried returns the attempts since it was asked last.
+func (r *pendingRig) tried() []string {
+	r.said.Lock()
+	defer r.said.Unlock()
+	tries := r.tries
+	r.tries = nil
+	return tries
 }
 
 func (r *pendingRig) nodeOf(t target) *redisconn.Outage { return r.nodes[(t.id + "*")[:1]] }
 
 func (r *pendingRig) tryReplicas(context.Context) error {
-	r.waits++
+	r.waits.Add(1)
 	return (*r.answer.Load())([]target{{id: "none"}})[0]
 }
 
@@ -68,6 +82,12 @@ func (r *pendingRig) settle(targets []target, began uint64, err error) {
 func allOf(targets []target, err error) []error { return slices.Repeat([]error{err}, len(targets)) }
 
 var errDown = errors.New("down")
+
+// pass lets time pass, and what is due by then be done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
 
 func targets(from, to int) (all []target) {
 	for i := from; i < to; i++ {
@@ -97,11 +117,11 @@ func TestAConfirmationDoesNotCoverWhatWasAskedForMeanwhile(t *testing.T) {
 		if !r.blocks("x") {
 			r.Error("a writer's confirmation covered another's, which was asked for later")
 		}
-		time.Sleep(1500 * time.Millisecond)
+		pass(1500 * time.Millisecond)
 		if n := attempts.Load(); n != 2 || !r.blocks("x") {
 			r.Errorf("after the first of %d attempts the id is used again", n)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if n := attempts.Load(); n != 2 || r.blocks("x") || r.length() != 0 {
 			r.Errorf("after the second of %d attempts the id is not used again", n)
 		}
@@ -140,7 +160,7 @@ func TestTheWritesOfOneRowHaveOnePlace(t *testing.T) {
 			r.Errorf("the place of x has grown to %d holds", holds)
 		}
 		r.redis(func([]target) error { return nil })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if r.length() != 0 || r.blocks("x") || r.retried.Load() != 11_001 {
 			r.Errorf("%d places, %d were confirmed", r.length(), r.retried.Load())
 		}
@@ -163,10 +183,10 @@ func TestAnInvalidationDoesNotStandForALift(t *testing.T) {
 			r.Error("the other hold is forgotten")
 		}
 		r.redis(func([]target) error { return nil })
-		r.tries = nil
-		time.Sleep(2 * time.Second)
-		if fmt.Sprint(r.tries) != "[[{x b false}]]" || r.length() != 0 {
-			r.Errorf("tried %q, want the hold that is left", r.tries)
+		r.tried()
+		pass(2 * time.Second)
+		if tried := r.tried(); fmt.Sprint(tried) != "[[{x b false}]]" || r.length() != 0 {
+			r.Errorf("tried %q, want the hold that is left", tried)
 		}
 	})
 }
@@ -186,10 +206,10 @@ func TestTooManyPendingBecomeOneClear(t *testing.T) {
 			r.Errorf("%d places, want a Clear and 500; %d were dropped, all are blocked: %v", r.length(), r.dropped.Load(), r.blocks("other"))
 		}
 		r.redis(func([]target) error { return nil })
-		r.tries = nil
-		time.Sleep(2 * time.Second)
-		if fmt.Sprint(r.tries) != "[[{  true}]]" {
-			r.Errorf("tried %q, want a Clear and nothing else", r.tries)
+		r.tried()
+		pass(2 * time.Second)
+		if tried := r.tried(); fmt.Sprint(tried) != "[[{  true}]]" {
+			r.Errorf("tried %q, want a Clear and nothing else", tried)
 		}
 		if r.blocks("0") || r.blocks("other") || r.length() != 0 || r.retried.Load() != 2000 {
 			r.Errorf("%d places, %d were confirmed", r.length(), r.retried.Load())
@@ -209,10 +229,10 @@ func TestTheClearDoesNotStandForWhatCameAfterIt(t *testing.T) {
 			}
 			return nil
 		})
-		r.tries = nil
-		time.Sleep(2 * time.Second)
-		if fmt.Sprint(r.tries) != "[[{  true}] [{x  false}]]" || r.length() != 0 {
-			r.Errorf("tried %q", r.tries)
+		r.tried()
+		pass(2 * time.Second)
+		if tried := r.tried(); fmt.Sprint(tried) != "[[{  true}] [{x  false}]]" || r.length() != 0 {
+			r.Errorf("tried %q", tried)
 		}
 	})
 }
@@ -228,12 +248,12 @@ func TestAClearInPlaceOfInvalidationsBlocksWhateverStandsInItsWay(t *testing.T) 
 			r.Error("a Clear that was asked for blocks")
 		}
 		r.add(targets(0, 10), errDown)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if !r.blocks("0") || !r.blocks("x") {
 			r.Error("old values are served")
 		}
 		r.redis(func([]target) error { return nil })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if r.blocks("0") || r.length() != 0 {
 			r.Errorf("the key has gone, and %d are pending", r.length())
 		}
@@ -254,7 +274,7 @@ func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
 		}
 		r.redis(down)
 		r.add(targets(0, 1000), errDown)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if got := went(); len(got) < 45 || len(got) > 90 || slices.Max(got) != 1 {
 			r.Errorf("attempts of %v in a minute", got)
 		}
@@ -265,12 +285,12 @@ func TestAttemptsAreFewWhileTheyFail(t *testing.T) {
 			}
 			return down(targets)
 		})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if got := went(); fmt.Sprint(got[:6]) != "[1 2 4 8 16 32]" || slices.Max(got[6:]) != 1 {
 			r.Errorf("attempts of %v", got)
 		}
 		r.redis(up)
-		time.Sleep(1300 * time.Millisecond)
+		pass(1300 * time.Millisecond)
 		if got := fmt.Sprint(went()); got != "[1 2 4 8 16 32 64 128 128 128 128 128 128 74]" {
 			r.Errorf("attempts of %v", got)
 		}
@@ -293,16 +313,16 @@ func TestMissingReplicasKeepNobodyFromRedis(t *testing.T) {
 			r.Error("the second time the master may not have done it either")
 		}
 		r.redis(func([]target) error { return short })
-		r.tries = nil
-		time.Sleep(10 * time.Second)
+		r.tried()
+		pass(10 * time.Second)
 		if r.blocks("x") || r.blocks("y") || r.length() != 3 {
 			r.Errorf("the master has done it: blocks x: %v, y: %v, %d wait", r.blocks("x"), r.blocks("y"), r.length())
 		}
-		if len(r.tries) != 2 || r.waits < 5 || r.waits > 20 {
-			r.Errorf("tried %q, and looked for replicas %d times in ten seconds", r.tries, r.waits)
+		if tried, waits := r.tried(), r.waits.Load(); len(tried) != 2 || waits < 5 || waits > 20 {
+			r.Errorf("tried %q, and looked for replicas %d times in ten seconds", tried, waits)
 		}
 		r.redis(func([]target) error { return nil })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if r.length() != 0 {
 			r.Errorf("%d wait", r.length())
 		}
@@ -316,14 +336,14 @@ func TestMissingReplicasDelayNobody(t *testing.T) {
 		withPending(t, func(r *pendingRig) {
 			r.redis(func([]target) error { return errDown })
 			r.add(targets(0, n), errDown)
-			time.Sleep(10 * time.Second)
+			pass(10 * time.Second)
 			r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
-			time.Sleep(2 * time.Second)
+			pass(2 * time.Second)
 			if r.blocked != 0 {
 				r.Errorf("%d of %d ids are blocked two seconds after Redis is back", r.blocked, n)
 			}
 			r.add([]target{{id: "x"}}, errDown)
-			time.Sleep(2 * time.Second)
+			pass(2 * time.Second)
 			if r.blocks("x") || r.length() != n+1 {
 				r.Errorf("x is blocked: %v, and %d wait for replicas, want %d", r.blocks("x"), r.length(), n+1)
 			}
@@ -336,14 +356,14 @@ func TestAFailureHasWhatWaitsForReplicasBeDoneAgain(t *testing.T) {
 	withPending(t, func(r *pendingRig) {
 		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
 		r.add(targets(0, 1), redisconn.ErrTooFewReplicas)
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		r.redis(func([]target) error { return errDown })
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas }) // of the new master
-		r.tries = nil
-		time.Sleep(10 * time.Second)
-		if fmt.Sprint(r.tries) != "[[{0  false}]]" || r.blocks("0") {
-			r.Errorf("tried %q, want it once", r.tries)
+		r.tried()
+		pass(10 * time.Second)
+		if tried := r.tried(); fmt.Sprint(tried) != "[[{0  false}]]" || r.blocks("0") {
+			r.Errorf("tried %q, want it once", tried)
 		}
 	})
 }
@@ -356,19 +376,19 @@ func TestManyThatWaitForReplicasBecomeAClearThatWaitsToo(t *testing.T) {
 		r.redis(func([]target) error { return redisconn.ErrTooFewReplicas })
 		for i := range 100 {
 			r.add(targets(i, i+1), redisconn.ErrTooFewReplicas)
-			time.Sleep(time.Second)
+			pass(time.Second)
 		}
-		if len(r.tries) > 0 || r.blocks("0") || r.length() > 10 || r.dropped.Load() != 0 {
-			r.Errorf("tried %q, %d places, all are blocked: %v", r.tries, r.length(), r.blocks("0"))
+		if tried := r.tried(); len(tried) > 0 || r.blocks("0") || r.length() > 10 || r.dropped.Load() != 0 {
+			r.Errorf("tried %q, %d places, all are blocked: %v", tried, r.length(), r.blocks("0"))
 		}
 		r.add([]target{{id: "x"}}, errDown)
 		if !r.blocks("x") || r.blocks("y") {
 			r.Errorf("x is blocked: %v, and y, which nobody asked for: %v", r.blocks("x"), r.blocks("y"))
 		}
 		r.redis(func([]target) error { return nil })
-		time.Sleep(2 * time.Second)
-		if fmt.Sprint(r.tries) != "[[{x  false}] [{  true}]]" || r.length() != 0 {
-			r.Errorf("tried %q, %d are pending", r.tries, r.length())
+		pass(2 * time.Second)
+		if tried := r.tried(); fmt.Sprint(tried) != "[[{x  false}] [{  true}]]" || r.length() != 0 {
+			r.Errorf("tried %q, %d are pending", tried, r.length())
 		}
 	})
 }
@@ -389,7 +409,7 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 			withPending(t, func(r *pendingRig) {
 				r.redis(func([]target) error { return errDown })
 				r.add(targets(0, 1000), errDown)
-				time.Sleep(10 * time.Second)
+				pass(10 * time.Second)
 				r.redis(func([]target) error { time.Sleep(c.takes); return c.err })
 				r.close()
 				began := time.Now()
@@ -427,7 +447,7 @@ func TestADeadNodeKeepsNothingOfTheOthersPending(t *testing.T) {
 		for i := range 1000 {
 			r.add([]target{{id: fmt.Sprint("a", i)}, {id: fmt.Sprint("b", i)}}, errDown)
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if n := r.length(); n != 1000 || !r.blocks("a0") || r.blocks("b0") {
 			r.Errorf("%d are pending after two seconds, and the dead node has 1000", n)
 		}
@@ -452,7 +472,7 @@ func TestAnInvalidationIsTriedWithThoseOfItsPresentNode(t *testing.T) {
 		r.mu.Lock()
 		r.nodes["a"], r.nodes["b"] = &redisconn.Outage{}, &redisconn.Outage{}
 		r.mu.Unlock()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if n := r.length(); n != 1000 || r.blocks("b0") {
 			r.Errorf("%d are pending after three seconds, and the dead node has 1000", n)
 		}
