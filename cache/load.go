@@ -112,7 +112,11 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*j
 		default:
 			return err
 		}
-		brought.Store(c.said(j.id, e, say))
+		e = c.said(j.id, e, say)
+		if flight.Doubtful(ctx) {
+			e.unstored(c.o.Rebuild.ErrorHold)
+		}
+		brought.Store(e)
 		return nil
 	})
 	if j.loaded.err == nil {
@@ -148,6 +152,9 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 			} else {
 				entries[i] = c.newNull(ids[i], epoch, began)
 			}
+			if flight.Doubtful(ctx) {
+				entries[i].unstored(c.o.Rebuild.ErrorHold)
+			}
 		}
 		brought.Store(&entries)
 		return nil
@@ -171,6 +178,8 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 			return ErrClosed
 		}
 		defer c.loading.end()
+		flight.Begin()
+		defer flight.End()
 		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
 		l := &load{began: time.Now(), done: done}
 		if c.o.Hooks.Load != nil {

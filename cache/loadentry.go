@@ -135,10 +135,9 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	case say.TTL > 0:
 		e.expires = e.created + jittered(say.TTL, c.o.Jitter).Milliseconds()
 	case say.TTL < 0:
-		e.expires = e.created + max(c.o.Rebuild.ErrorHold, 0).Milliseconds()
-		e.private = true
+		e.unstored(c.o.Rebuild.ErrorHold)
 	}
-	e.hard = say.Hard || say.TTL < 0
+	e.hard = e.hard || say.Hard
 	if e.null {
 		return e
 	}

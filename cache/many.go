@@ -26,12 +26,12 @@ const maxTogether = 1024
 // GetMany, in this process or another, it waits for. Everything that is promised of Get
 // holds for each key.
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
-	return c.getMany(ctx, keys, nil)
+	return c.getMany(ctx, keys, c.plain(ctx))
 }
 
 // FetchMany is [Cache.GetMany], and tells of each value where it came from and how old it is.
 func (c *Cache[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
-	return c.fetchMany(ctx, keys, nil)
+	return c.fetchMany(ctx, keys, c.plain(ctx))
 }
 
 func (c *Cache[K, V]) getMany(ctx context.Context, keys []K, w *want) (map[K]V, error) {

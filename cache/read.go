@@ -26,6 +26,10 @@ import (
 // is also returned to callers that read the key soon after it: for Rebuild.ErrorHold, for up to
 // 4 s if the key goes on to fail, or for as long as the error's RetryAfter says.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
+	if w := c.plain(ctx); w != nil {
+		answer, err := c.read(ctx, key, tier.Miss, w)
+		return c.own(answer.entry), err
+	}
 	e, kind := c.local.Get(key)
 	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
 		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
@@ -36,6 +40,10 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 
 // Fetch is [Cache.Get], and tells where the value came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
+	if w := c.plain(ctx); w != nil {
+		answer, err := c.read(ctx, key, tier.Miss, w)
+		return c.result(answer, time.Now()), err
+	}
 	e, kind := c.local.Get(key)
 	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
 		now := time.Now()
@@ -91,7 +99,7 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
 	}
 	if l.over && l.err == nil && !l.renews {
-		return c.deliver(l.answer, l.key, true)
+		return c.deliver(ctx, &l, l.answer, true)
 	}
 	return c.readOn(ctx, l)
 }
@@ -326,7 +334,7 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 	}
 	switch {
 	case err == nil:
-		return c.deliver(answer, l.key, first)
+		return c.deliver(ctx, l, answer, first)
 	case l.want.noLoad() && errors.Is(err, ErrNotCached):
 		c.counts.notCached.Add(1)
 		return found[V]{}, err
@@ -339,7 +347,10 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 
 // deliver counts an answer, and a null becomes ErrNotFound; first says that no other caller has it
 // yet. Every answer beyond a value in the local tier goes through here.
-func (c *Cache[K, V]) deliver(answer found[V], key K, first bool) (found[V], error) {
+func (c *Cache[K, V]) deliver(ctx context.Context, l *lookup[K, V], answer found[V], first bool) (found[V], error) {
+	if answer.fallback && l.want.composes() {
+		flight.Doubt(ctx)
+	}
 	if answer.stale {
 		c.times.stale.add(&ages, answer.entry.age(time.Now()))
 	}
@@ -348,7 +359,7 @@ func (c *Cache[K, V]) deliver(answer found[V], key K, first bool) (found[V], err
 		return answer, ErrNotFound
 	}
 	if s := c.sample.Load(); s != nil {
-		s.Note(key)
+		s.Note(l.key)
 	}
 	return answer, nil
 }

@@ -51,24 +51,24 @@ func (c *Cache[K, V]) With(rules Reads) *Reader[K, V] {
 
 // Get is [Cache.Get] by the rules of r.
 func (r *Reader[K, V]) Get(ctx context.Context, key K) (V, error) {
-	answer, err := r.c.read(ctx, key, tier.Miss, r.want())
+	answer, err := r.c.read(ctx, key, tier.Miss, r.c.composing(ctx, r.rules))
 	return r.c.own(answer.entry), err
 }
 
 // Fetch is [Cache.Fetch] by the rules of r.
 func (r *Reader[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
-	answer, err := r.c.read(ctx, key, tier.Miss, r.want())
+	answer, err := r.c.read(ctx, key, tier.Miss, r.c.composing(ctx, r.rules))
 	return r.c.result(answer, time.Now()), err
 }
 
 // GetMany is [Cache.GetMany] by the rules of r.
 func (r *Reader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
-	return r.c.getMany(ctx, keys, r.want())
+	return r.c.getMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 
 // FetchMany is [Cache.FetchMany] by the rules of r.
 func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
-	return r.c.fetchMany(ctx, keys, r.want())
+	return r.c.fetchMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 
 // A want is what a read takes for an answer. That of [Cache.Get], nil, takes whatever the cache
@@ -76,9 +76,8 @@ func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V]
 type want struct {
 	Reads
 	called time.Time // the read
+	part   bool      // of a value that is being loaded, see compose.go
 }
-
-func (r *Reader[K, V]) want() *want { return &want{r.rules, time.Now()} }
 
 func (w *want) noLoad() bool { return w != nil && w.NoLoad }
 
@@ -91,7 +90,7 @@ func (f *found[V]) suits(w *want) bool {
 	switch {
 	case w == nil:
 		return true
-	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal: // wherever it comes from: a flight may have looked there for another reader
+	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal && !(w.part && f.fallback): // wherever it comes from: a flight may have looked there for another reader
 		return false
 	}
 	return f.fallback || f.isNewFor(w)

@@ -161,7 +161,12 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 	g.loads.Add(1)
 	value, _, err := contain.Race(ctx, func() (fleet.Publication, error) {
 		defer g.loads.Done()
+		flight.Begin()
+		defer flight.End()
 		data, ttl, err := load(ctx)
+		if flight.Doubtful(ctx) {
+			ttl = 0 // it answers, and is not stored
+		}
 		return fleet.Publication{Data: data, TTL: ttl}, err
 	})
 	switch {

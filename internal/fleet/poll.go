@@ -48,6 +48,40 @@ func (e *epoch) sure(ctx context.Context) error {
 	return errEpoch
 }
 
+// afresh waits until all clears from before the call are known, also those whose messages are still on
+// their way.
+func (e *epoch) afresh(ctx context.Context) error {
+	if e.read == nil {
+		return nil
+	}
+	asked := time.Now()
+	for range 2 { // the read that is under way, and the one after it
+		e.mu.Lock()
+		if !e.began.Before(asked) {
+			e.mu.Unlock()
+			return nil
+		}
+		e.due = time.Time{} // all of them, and not only what messages have named
+		e.start()
+		done := e.done
+		e.mu.Unlock()
+		wait.Wake(e.kick)
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return wait.Ended(ctx)
+		case <-e.closing.Done():
+			return errClosed
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.began.Before(asked) {
+		return errEpoch
+	}
+	return nil
+}
+
 // readSince reports whether the clears are known well enough, or were read since. If not,
 // the channel is closed at the end of the next read.
 func (e *epoch) readSince(since time.Time) (bool, <-chan struct{}) {

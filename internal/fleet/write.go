@@ -149,6 +149,10 @@ func (g *Group) TagClears() *atomic.Uint64 { return &g.epoch.tagClears }
 // Keyspace.ReplicaLag after a clear that is one that does not count.
 func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
+// LearnClears waits until this process knows all clears from before the call, also those of which no
+// message has arrived yet. It costs a round trip, which callers at one moment share.
+func (g *Group) LearnClears(ctx context.Context) error { return g.epoch.afresh(ctx) }
+
 // Hold expires the values of ids as Expire does, with the same life, or drops them if that is 0, and
 // keeps anybody from publishing new ones until end is called. End opens the ids: it drops
 // their values if they are to be invalidated, and else expires them again. A process that dies in

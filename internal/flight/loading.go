@@ -3,7 +3,37 @@ package flight
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 )
+
+// running is how many loads run in this process: while there are none, no read looks into its context.
+var running atomic.Int64
+
+// Begin counts a load that runs, of any group. It owes an End.
+func Begin() { running.Add(1) }
+
+// End ends what Begin has begun.
+func End() { running.Add(-1) }
+
+// Loads reports whether any load runs in this process.
+func Loads() bool { return running.Load() > 0 }
+
+// Composing reports whether ctx is that of a load of any group, or made from one: what is read with it
+// becomes part of a value that is stored.
+func Composing(ctx context.Context) bool { return Loads() && loadingOf(ctx) != nil }
+
+// Doubt notes in the loads that ctx belongs to that one of the parts which they read may be old.
+func Doubt(ctx context.Context) {
+	for l := loadingOf(ctx); l != nil; l = l.outer {
+		l.doubtful.Store(true)
+	}
+}
+
+// Doubtful reports whether Doubt was called with ctx or a context of the same load.
+func Doubtful(ctx context.Context) bool {
+	l := loadingOf(ctx)
+	return l != nil && l.doubtful.Load()
+}
 
 // Loading returns a context for a load of ids. Join returns ErrReentrant for these ids
 // if it is called with this context or one made from it.
@@ -31,9 +61,10 @@ type loadingKey struct{}
 // A loading is the load that a context belongs to. If that was started from within
 // another load, outer is the other one.
 type loading struct {
-	group any
-	ids   []string
-	outer *loading
+	group    any
+	ids      []string
+	outer    *loading
+	doubtful atomic.Bool
 }
 
 func loadingOf(ctx context.Context) *loading {

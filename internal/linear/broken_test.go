@@ -173,7 +173,7 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if",
 		},
 		"a value from Redis counts whatever its epoch": {
-			File: "cache/stale.go", Old: "if c.cleared(e) {", New: "if false {",
+			File: "cache/stale.go", Old: "if c.fleet.Cleared(e.epoch, e.tags()) {", New: "if false {",
 		},
 	} {
 		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit) })
