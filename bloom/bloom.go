@@ -138,6 +138,7 @@ type filter interface {
 	add(ctx context.Context, ids []string) error
 	ensure(ctx context.Context, ids []string) error
 	rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error)
+	invalidate(ctx context.Context) error
 	stats() Stats
 	close()
 }
@@ -270,6 +271,18 @@ func (f *Filter) RebuildIfOlder(ctx context.Context, age time.Duration, ids iter
 		return false, nil
 	}
 	return f.impl.rebuildIfOlder(ctx, age, entire(ctx, ids))
+}
+
+// Invalidate says that ids may exist of which the filter was not told, as after an import, or when
+// changes of the database were missed: the filter abstains until a Rebuild that begins afterwards has
+// succeeded ([Stats].NeedsRebuild), and a Rebuild that runs fails. Of a shared filter other processes
+// follow within MaxLag, and cache.Cache.KeepFilter begins a Rebuild within ten seconds. It returns
+// ErrUnavailable if Redis does not confirm, and ErrClosed.
+func (f *Filter) Invalidate(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return f.impl.invalidate(ctx)
 }
 
 // Stats takes a snapshot. It waits at most for a switch between two generations.

@@ -17,6 +17,8 @@ type lease struct {
 	name   string
 	token  string
 	held   bool // the last acquire has got it
+
+	invalid string // how often the filter was invalidated when the first acquire got it
 }
 
 const (
@@ -39,11 +41,13 @@ func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh boo
 	if err != nil {
 		return false, false, "", err
 	}
-	kind, texts, err := parseReply(reply, 1, 1)
+	kind, texts, err := parseReply(reply, 1, 2)
 	if err != nil {
 		return false, false, "", err
 	}
-	l.held = kind == "mine"
+	if l.held = kind == "mine"; l.held && l.invalid == "" && len(texts) == 2 {
+		l.invalid = texts[1]
+	}
 	return l.held, kind == "fresh", texts[0], nil
 }
 

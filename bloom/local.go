@@ -2,6 +2,7 @@ package bloom
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"sync"
@@ -63,9 +64,10 @@ type local struct {
 	next    atomic.Pointer[table]     // the one that a Rebuild fills; nil: none
 	settled atomic.Pointer[time.Time] // before this time Removes do nothing; set before current
 
-	turn    chan struct{} // full while a Rebuild runs, which alone uses rebuilt
-	rebuilt time.Time     // when the last Rebuild succeeded; zero: none has
-	mu      sync.Mutex    // guards the switch against Close
+	turn    chan struct{} // full while a Rebuild runs
+	mu      sync.Mutex    // guards the switch against Close, and what follows
+	rebuilt time.Time     // when the last Rebuild succeeded; zero: none has since the last Invalidate
+	invalid int           // how often the filter was invalidated
 }
 
 // counts are the calls that a filter has seen.
@@ -175,6 +177,20 @@ func (l *local) remove(ids []string) error {
 	return nil
 }
 
+var errInvalidated = errors.New("bloom: the filter was invalidated during the Rebuild")
+
+func (l *local) invalidate(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current.Load() == nil {
+		return ErrClosed
+	}
+	l.invalid++
+	l.rebuilt = time.Time{}
+	l.answering.Store(nil)
+	return nil
+}
+
 func (l *local) close() {
 	l.end(ErrClosed)
 	l.mu.Lock()
@@ -213,10 +229,13 @@ func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.
 		defer func() { <-l.turn }()
 	case <-ctx.Done():
 	}
+	l.mu.Lock()
+	rebuilt := l.rebuilt
+	l.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
 		return false, ended(ctx)
-	case l.counts.rebuilds.Load() > before, !l.rebuilt.IsZero() && time.Since(l.rebuilt) < age:
+	case !rebuilt.IsZero() && (l.counts.rebuilds.Load() > before || time.Since(rebuilt) < age):
 		return false, nil
 	}
 	err = <-contain.Go(func() error { return l.run(ctx, ids) })
@@ -230,6 +249,9 @@ func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 	if current == nil {
 		return ErrClosed
 	}
+	l.mu.Lock()
+	invalid := l.invalid
+	l.mu.Unlock()
 	l.next.Store(next)
 	defer l.next.Store(nil)
 	kept, wait := l.recent.take()
@@ -248,6 +270,9 @@ func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 	defer l.mu.Unlock()
 	if l.current.Load() == nil {
 		return ErrClosed
+	}
+	if l.invalid != invalid { // the scan may have passed rows of which the filter was not told
+		return errInvalidated
 	}
 	l.rebuilt = time.Now()
 	settled := l.rebuilt.Add(l.o.MaxTransaction)

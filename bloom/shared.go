@@ -210,6 +210,27 @@ func (s *shared) abstain() {
 	}
 }
 
+// invalidate has every process abstain, this one at once, until a Rebuild that begins later has succeeded.
+func (s *shared) invalidate(ctx context.Context) error {
+	if s.life.Err() != nil {
+		return ErrClosed
+	}
+	err := s.onRecord(ctx, func(rec *record) error {
+		if err := s.store.invalidate(ctx, rec); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.abstain()
+		return nil
+	})
+	if err != nil {
+		return unavailable(ctx, "Invalidate", err)
+	}
+	wait.Wake(s.announced)
+	return nil
+}
+
 // attempts is how often a call is repeated because the filter has changed meanwhile.
 const attempts = 8
 

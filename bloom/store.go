@@ -2,6 +2,7 @@ package bloom
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ var (
 	releaseLua string
 	//go:embed scripts/logstart.lua
 	logStartLua string
+	//go:embed scripts/invalidate.lua
+	invalidateLua string
 
 	recordScript   = redisconn.NewScript(commonLua, recordLua)
 	addScript      = redisconn.NewScript(commonLua, addLua)
@@ -50,6 +53,8 @@ var (
 	leaseScript    = redisconn.NewScript(commonLua, leaseLua)
 	releaseScript  = redisconn.NewScript(releaseLua)
 	logStartScript = redisconn.NewScript(commonLua, logStartLua)
+
+	invalidateScript = redisconn.NewScript(invalidateLua)
 )
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.
@@ -173,7 +178,7 @@ func (s *store) write(ctx context.Context, l *lease, pieces string, i int, bytes
 func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next snapshot, old string, rebuilt bool) (inUse string, err error) {
 	reply, err := s.eval(ctx, switchScript, []string{s.names.Record(), s.names.Log(), l.name, s.names.Pieces(next.pieces), s.names.Pieces(old)},
 		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, rebuilt, life.Milliseconds(),
-		s.o.logRetention().Milliseconds(), s.names.Channel(), s.self, next.at.hash).List()
+		s.o.logRetention().Milliseconds(), s.names.Channel(), s.self, next.at.hash, l.invalid).List()
 	if err != nil {
 		return "", err
 	}
@@ -195,6 +200,16 @@ func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next sna
 func (s *store) damaged(ctx context.Context, rec *record, snap snapshot) (inUse bool, err error) {
 	n, err := s.eval(ctx, damagedScript, []string{s.names.Record()}, rec.header, snap.shape, snap.pieces).Int()
 	return n == 1, err
+}
+
+// invalidate gives the snapshot in use up, and has a Rebuild that runs fail.
+func (s *store) invalidate(ctx context.Context, rec *record) error {
+	n, err := s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
+		rec.header, rand.Text(), (2 * leaseRenew).Milliseconds(), s.names.Channel(), s.self).Int()
+	if err == nil && n == 0 {
+		err = errLost
+	}
+	return err
 }
 
 // touch prolongs the life of the filter.

@@ -189,6 +189,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	c.fed.Clear = func(ctx context.Context) error { return c.onMaster(c.Clear(ctx)) }
 	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.onMaster(c.invalidate(ctx, ids)) }
 	c.fed.Ensure = c.ensure
+	c.fed.Distrust = c.distrust
 	return c, nil
 }
 

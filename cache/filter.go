@@ -27,6 +27,11 @@ type rebuilder interface {
 	Rebuild(ctx context.Context, ids iter.Seq2[string, error]) error
 }
 
+// invalidator is what a Filter has that can be told that it may deny keys which exist, as bloom.Filter has.
+type invalidator interface {
+	Invalidate(ctx context.Context) error
+}
+
 // manyFilter is what a Filter has that answers for many ids in less time than for each.
 type manyFilter interface {
 	MayContainMany(ctx context.Context, ids []string) []bool
@@ -84,6 +89,18 @@ func (c *Cache[K, V]) count(ctx context.Context, ids []string) error {
 		return c.announce(ctx, ids)
 	}
 	return c.ensure(ctx, ids)
+}
+
+// distrust has the filter abstain until it is rebuilt. It reports whether there is a filter that cannot.
+func (c *Cache[K, V]) distrust(ctx context.Context) (deaf bool, err error) {
+	filter, ok := c.o.Filter.(invalidator)
+	if !ok {
+		return c.o.Filter != nil, nil
+	}
+	if err := filter.Invalidate(ctx); err != nil {
+		return false, fmt.Errorf("cache: filter: %w", err)
+	}
+	return false, nil
 }
 
 func (c *Cache[K, V]) learned(ids []string, err error) error {

@@ -30,10 +30,12 @@ import (
 // Rebuild.WaitReplicas wants, what the master has done is confirmed. Inserted keys are added to the filter, which must be one that
 // processes share; deleted ones stay in it until its next Rebuild.
 //
-// The position of the feed is stored in the Redis of the first route's cache. If there is
-// none, as at the first time, and if the feed has lost that position,
-// Follow begins in the present and Clears the caches: what was missed is not served. A
-// filter has missed inserted keys then, and should be filled anew.
+// The position of the feed is stored in the Redis of the first route's cache. If Redis loses it, the
+// process that follows goes on from its own memory. If there is none, as at the first time, and if the
+// feed has lost the position, Follow begins in the present and Clears the caches: what was missed is not
+// served. Their filters, which have missed inserted keys, abstain in all processes until they are
+// rebuilt (bloom.Filter.Invalidate), which [Cache.KeepFilter] does within ten seconds. A filter of
+// another make is to be filled anew; an Error in the log says so.
 //
 // Caches without Redis cannot be told by other processes. For them every process follows
 // for itself, from the present on, and needs a feed of its own.

@@ -1,10 +1,10 @@
 -- Takes or renews a lease: that of a Rebuild or that of a compaction.
 -- KEYS  1 record, 2 lease
 -- ARGV  1 header, 2 token, 3 life of the lease in ms, 4 age in ms
--- Gives {"mine", shape} or {"held", shape}, or {"lost"} if the record is gone or another
+-- Gives {"mine", shape, how often the filter was invalidated} or {"held", shape}, or {"lost"} if the record is gone or another
 -- one is there, or {"fresh", shape} if a Rebuild has put a snapshot in use less than that
 -- age ago which nobody has found damaged: then the lease stays as it is.
-local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'since', 'damaged')
+local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'since', 'damaged', 'invalid')
 if record[1] ~= ARGV[1] then
   return {'lost'}
 end
@@ -20,4 +20,4 @@ if type(holder) == 'string' and holder ~= ARGV[2] then
   return {'held', shape}
 end
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
-return {'mine', shape}
+return {'mine', shape, record[5] or '0'}

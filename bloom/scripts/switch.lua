@@ -4,14 +4,14 @@
 --       of the log up to which it goes, 6 pieces of the old one, 7 1 for that of a
 --       Rebuild, 0 for one that must have the shape of the old one, 8 life in ms, 9 how long
 --       the log keeps an entry in ms, 10 channel, 11 message, 12 what that entry holds ("": the
---       caller does not know)
+--       caller does not know), 13 how often the filter was invalidated when a Rebuild began
 -- Gives {"ok"}
 --       {"lost"}  the record or the lease is gone, or another one is there, or the old snapshot
---       comes from another Rebuild
+--       comes from another Rebuild, or the filter was invalidated since this one began
 --       {"stale", pieces}  the old snapshot is not the one in use
 --       {"gap"}  the log does not have that entry: it has lost what the snapshot needs
 -- Run twice, it finds the new snapshot in use and gives ok.
-local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape', 'last')
+local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape', 'last', 'invalid')
 if record[1] ~= ARGV[1] then
   return {'lost'}
 end
@@ -19,6 +19,9 @@ if record[2] == ARGV[4] then
   return {'ok'}
 end
 if redis.pcall('GET', KEYS[3]) ~= ARGV[2] or (ARGV[7] == '0' and record[3] ~= ARGV[3]) then
+  return {'lost'}
+end
+if ARGV[7] == '1' and (record[5] or '0') ~= ARGV[13] then
   return {'lost'}
 end
 if record[2] ~= ARGV[6] then

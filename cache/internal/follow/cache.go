@@ -23,6 +23,9 @@ type Cache struct {
 	Clear      func(ctx context.Context) error
 	Invalidate func(ctx context.Context, ids []string) error
 	Ensure     func(ctx context.Context, ids []string) error // tells the filter of ids of rows that it may know
+	// Distrust has the filter abstain until it is rebuilt, as rows were inserted of which it was not told.
+	// It reports whether there is one that cannot do that.
+	Distrust func(ctx context.Context) (deaf bool, err error)
 
 	batches, changes, failures, lost atomic.Uint64
 

@@ -16,9 +16,9 @@
 // paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
 // keep a bookmark, because a later follower has claimed it with a higher fence.
 //
-// A stream that begins in the present is opened first, and then the caches are cleared: a
-// change that commits in between is in the stream, an earlier one is not in what is loaded
-// after the Clear.
+// A stream that begins in the present is opened first, and then the caches are cleared and their filters
+// invalidated: a change that commits in between is in the stream, an earlier one is not in what is loaded
+// after the Clear, and a row that was inserted earlier is found by the next rebuild of the filter.
 package follow
 
 import (
@@ -84,9 +84,15 @@ func (f *follower) lead(ctx context.Context) error {
 
 // follow reads the feed until something fails that needs another stream.
 func (f *follower) follow(ctx context.Context, fence int64) (err error) {
-	if f.now, err = f.kept.claim(ctx, fence); err != nil {
+	kept, err := f.kept.claim(ctx, fence)
+	if err != nil {
 		return err
 	}
+	if kept.position == (feed.Position{}) && f.now.position != kept.position {
+		f.log.Info("redis has lost the position of a feed, which is followed from where this process has read it to")
+		kept = f.now
+	}
+	f.now = kept
 	stream, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -149,19 +155,29 @@ func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream
 		if done[r.Cache] || !f.now.uncovered(r) {
 			continue
 		}
-		if err := f.insist(ctx, func() error { return r.Cache.Clear(ctx) }); err != nil {
+		deaf := false
+		err := f.insist(ctx, func() (err error) {
+			if deaf, err = r.Cache.Distrust(ctx); err != nil {
+				return err
+			}
+			return r.Cache.Clear(ctx)
+		})
+		if err != nil {
 			_ = stream.Close()
 			return nil, err
 		}
 		done[r.Cache] = true
-		f.log.Warn("a cache was cleared, since it is not known from where on to follow the feed for it", "cache", r.Cache.Name)
+		f.log.Warn("a cache was cleared and its filter needs a rebuild, since it is not known from where on to follow the feed for it", "cache", r.Cache.Name)
+		if deaf {
+			f.log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", r.Cache.Name)
+		}
 	}
 	return stream, nil
 }
 
 // lose gives the position up, so that the next stream begins in the present.
 func (f *follower) lose(ctx context.Context, cause error) error {
-	f.log.Error("changes are lost to the feed: the caches are cleared, their filters should be filled anew", "error", cause)
+	f.log.Error("changes are lost to the feed: the caches are cleared, and their filters need a rebuild", "error", cause)
 	for _, c := range f.caches {
 		c.lost.Add(1)
 	}
