@@ -102,7 +102,7 @@ func TestCheckSaysWhatWeakensAPromise(t *testing.T) {
 func TestCheckTriesEachCommand(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
-	commands := strings.Fields("eval evalsha subscribe publish del getrange hdel hexists hget hgetall hset pexpire pttl set time")
+	commands := strings.Fields("eval evalsha subscribe publish del getrange hdel hget hgetall hset pexpire pttl set time")
 	user := []any{"ACL", "SETUSER", "cache", "reset", "on", ">x", "~levee:c1:{product:*", "~" + keys.OfCache("product").Clears(), "&levee:cache:1:product", "&levee:hub:1:*", "+unsubscribe"}
 	for _, command := range commands {
 		user = append(user, "+"+command)

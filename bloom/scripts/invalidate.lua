@@ -9,7 +9,7 @@ if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return 0
 end
 redis.call('HSET', KEYS[1], 'shape', '')
-redis.call('HINCRBY', KEYS[1], 'invalid', 1)
+redis.call('HSET', KEYS[1], 'invalid', (tonumber(redis.call('HGET', KEYS[1], 'invalid') or 0) or 0) + 1)
 if redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 end

@@ -31,6 +31,7 @@ func (s *store) message(kind byte, id string) string {
 type subscription struct {
 	link  *redisconn.Link
 	unsub func()
+	store *store
 	self  string
 	to    Messages
 	epoch *epoch
@@ -43,7 +44,7 @@ type subscription struct {
 }
 
 func subscribe(rdb redis.UniversalClient, s *store, to Messages, log *logonce.Log) *subscription {
-	sub := &subscription{link: redisconn.OpenLink(rdb), self: s.self, to: to, epoch: s.epoch, log: log, waiters: map[string]*Waiter{}}
+	sub := &subscription{link: redisconn.OpenLink(rdb), store: s, self: s.self, to: to, epoch: s.epoch, log: log, waiters: map[string]*Waiter{}}
 	sub.unsub = sub.link.Subscribe(s.channel, redisconn.Subscriber{
 		Message: sub.receive, Gap: sub.missed, Live: sub.live, Failed: sub.failed,
 	})
@@ -95,8 +96,10 @@ func (s *subscription) cleared(names string) {
 }
 
 // missed handles a gap in the messages: any id may have been invalidated, and any
-// waiter may have missed its wake-up.
+// waiter may have missed its wake-up. If a failover is behind it, the new master may lack invalidations
+// that wait for replicas only: a client repeats what the dead master did not answer, and tells nobody.
 func (s *subscription) missed() {
+	s.store.pending.doubtAll()
 	s.epoch.missed()
 	if s.to.Missed != nil {
 		s.to.Missed()

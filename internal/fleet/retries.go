@@ -125,6 +125,17 @@ func (p *pending) doubt(node *redisconn.Outage) {
 	}
 }
 
+// doubtAll is doubt for all nodes.
+func (p *pending) doubtAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for t, is := range p.places {
+		if is.phase == done {
+			p.move(t, is, open)
+		}
+	}
+}
+
 // regroup gives what is pending at node to the nodes that have it by now, if one of those
 // targets is elsewhere: slots may have moved, or the nodes of the cluster were not known yet.
 func (p *pending) regroup(node *redisconn.Outage, one target) {

@@ -13,7 +13,7 @@ end
 local at, left, awaited = now(), false, 0
 local token, holds = read(lease or {}, at)
 if lease then
-  left, awaited = token and redis.call('PTTL', KEYS[2]) or -1, redis.call('HEXISTS', KEYS[2], 'w')
+  left, awaited = token and redis.call('PTTL', KEYS[2]) or -1, redis.call('HGET', KEYS[2], 'w') and 1 or 0
 end
 local reply = {value or false, redis.call('PTTL', KEYS[1]), left, awaited}
 for field, ends in pairs(holds) do
