@@ -50,8 +50,20 @@ func (c *client) mayBeLone() int {
 	if c.plain == nil || c.timeout > maxUnnoticed {
 		return 0
 	}
-	return max(1, min(maxLone, c.plain.Options().PoolSize-maxTrips))
+	return max(1, min(maxLone, c.connections()-maxTrips))
 }
+
+// connections returns how many the client opens at most.
+func (c *client) connections() int {
+	o := c.plain.Options()
+	if o.MaxActiveConns > 0 {
+		return min(o.PoolSize, o.MaxActiveConns)
+	}
+	return o.PoolSize
+}
+
+// limited reports whether a function of the user's may refuse the client's commands.
+func (c *client) limited() bool { return c.plain != nil && c.plain.Options().Limiter != nil }
 
 // by returns a context with which the client's operations keep to its deadline.
 func (c *client) by(ctx context.Context) context.Context {
@@ -91,7 +103,7 @@ func (c *client) lacksSockets() bool {
 		return false
 	}
 	stats := c.plain.PoolStats()
-	return c.detour.dialing.Load() > 0 || int(stats.TotalConns-stats.IdleConns) >= c.plain.Options().PoolSize
+	return c.detour.dialing.Load() > 0 || int(stats.TotalConns-stats.IdleConns) >= c.connections()
 }
 
 // refused reports whether the server takes no connections: between its attempts go-redis

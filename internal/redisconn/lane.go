@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // Lanes
@@ -280,10 +281,10 @@ func (t *trip) exec(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	for range t.lane.conn.client.attempts() {
+	for tries := t.lane.conn.tries(); ; {
 		p := t.lane.conn.client.get().Pipeline()
 		_ = p.BatchProcess(ctx, t.cmds...)
-		if _, err = p.Exec(ctx); !lostConn(t.cmds[0].Err()) {
+		if _, err = p.Exec(ctx); !tries.more(ctx, t.cmds[0].Err()) {
 			break
 		}
 	}
@@ -300,11 +301,34 @@ func (t *trip) exec(ctx context.Context) error {
 
 // process sends one command, which has the error.
 func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
-	for range c.client.attempts() {
-		if _ = c.client.get().Process(ctx, cmd); !lostConn(cmd.Err()) {
+	for tries := c.tries(); ; {
+		if _ = c.client.get().Process(ctx, cmd); !tries.more(ctx, cmd.Err()) {
 			break
 		}
 	}
+}
+
+// tries are those that an operation still has.
+type tries struct {
+	left  int       // on a connection that turns out to be closed
+	until time.Time // for a connection: with MaxActiveConns go-redis does not wait for one
+}
+
+func (c *Conn) tries() tries {
+	return tries{left: c.client.attempts(), until: time.Now().Add(c.timeout)}
+}
+
+// more reports whether to send an operation once more that has ended with err.
+func (t *tries) more(ctx context.Context, err error) bool {
+	switch {
+	case lostConn(err):
+		t.left--
+		return t.left > 0
+	case errors.Is(err, redis.ErrPoolExhausted):
+		wait.Sleep(ctx, wait.Jitter(time.Millisecond, 0.5))
+		return ctx.Err() == nil && time.Now().Before(t.until)
+	}
+	return false
 }
 
 // lostConn reports whether an operation ended because the server had closed its

@@ -160,6 +160,9 @@ func adviseOnce[O any](options *O, log *logonce.Log, hurts []string) {
 const fewConns = 5
 
 func hurting(o *redis.Options) (hurts []string) {
+	if o.MaxActiveConns > 0 && o.MaxActiveConns < fewConns {
+		hurts = append(hurts, fmt.Sprintf("MaxActiveConns %d: callers wait for each other's connections, and other commands of the client fail", o.MaxActiveConns))
+	}
 	if o.PoolSize < fewConns {
 		hurts = append(hurts, fmt.Sprintf("PoolSize %d: callers wait for each other's connections", o.PoolSize))
 	}

@@ -3,8 +3,11 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
+	"slices"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,7 +19,7 @@ func (l *lane) note(err error, read bool, key string) {
 	switch {
 	case err == nil || answeredWithError(err, read):
 		l.outage.Answered()
-	case isOurs(err):
+	case isOurs(err), l.conn.client.limited() && !isOfNetwork(err):
 	case !read && Answered(err): // refused, which says nothing
 	default:
 		l.conn.lanes.lookAgain()
@@ -58,10 +61,24 @@ func answeredWithError(err error, read bool) bool {
 	return read && err != nil && redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
-// isOurs reports whether err is that of code of this process, such as the user's hooks.
+// isOurs reports whether err is that of code of this process, such as the user's hooks, or says that this
+// process has too little of something.
 func isOurs(err error) bool {
 	var panicked *contain.PanicError
-	return errors.As(err, &panicked)
+	return errors.As(err, &panicked) || errors.Is(err, redis.ErrClosed) ||
+		slices.ContainsFunc(scarce, func(what error) bool { return errors.Is(err, what) })
+}
+
+// scarce are the errors of a process that has no descriptor, port or memory for a connection.
+var scarce = []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL}
+
+// isOfNetwork reports whether err may come from the way to the server, or the time that it took.
+func isOfNetwork(err error) bool {
+	var way net.Error
+	var code syscall.Errno
+	return errors.As(err, &way) || errors.As(err, &code) || Answered(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // Answered reports whether err came from the server.
@@ -74,7 +91,7 @@ func Answered(err error) bool {
 // connection: others had all of them, or one was being opened. Opening one may take long
 // (TLS, many at once, a busy process), and says little about the server.
 func waitedForSocket(err error) bool {
-	if errors.Is(err, redis.ErrPoolTimeout) {
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
 		return true
 	}
 	var socket *net.OpError

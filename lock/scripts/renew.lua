@@ -54,6 +54,7 @@ local ttl = lifetime(length, fence)
 redis.call('PEXPIRE', record, ttl) -- first, since it needs no memory
 if shared then
   if heir ~= '' then
+    redis.call('ZADD', shares, ends, heir) -- first: a set that loses its last member loses its TTL too
     redis.call('ZREM', shares, me)
     me = heir
   end
