@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 const (
@@ -325,8 +327,10 @@ var errSlots = errors.New("lock: keys in several slots")
 // refine turns an error of Redis, or of the wait for it, into one of ours.
 func refine(ctx context.Context, err error) error {
 	switch {
+	case errors.Is(context.Cause(ctx), ErrClosed):
+		return ErrClosed
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("%w: %w", ErrUnavailable, wait.Ended(ctx))
 	case errors.Is(err, ErrConfig):
 		return err
 	case strings.Contains(err.Error(), "WRONGTYPE"):

@@ -2,11 +2,13 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/levee-go/levee/internal/fence"
+	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -233,7 +235,7 @@ func (l *Lease) Check(ctx context.Context) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return fmt.Errorf("%w: %w", lock.ErrUnavailable, wait.Ended(ctx))
 	}
 	return l.quorum.verdict(votes)
 }
