@@ -82,6 +82,7 @@ func TestOneServerWithAnyClient(t *testing.T) {
 	works(t, []row{
 		clientRow("redis.NewClient", s),
 		clientRow("PoolSize: 1", s, func(o *redis.Options) { o.PoolSize = 1 }),
+		clientRow("MaxActiveConns", s, func(o *redis.Options) { o.MaxActiveConns = 4 }),
 		clientRow("ContextTimeoutEnabled", s, func(o *redis.Options) { o.ContextTimeoutEnabled = true }),
 		clientRow("no ReadTimeout", s, func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 }),
 		clientRow("Protocol: 2", s, func(o *redis.Options) { o.Protocol = 2 }),
