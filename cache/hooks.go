@@ -7,6 +7,7 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/fleet"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // Hooks are called for what a cache does beyond a hit in the local tier: for traces, see
@@ -163,6 +164,8 @@ func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value
 		return c.fleet.GetOne(ctx, id), time.Now()
 	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: id, Keys: 1})
+	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // the source has the other half
+	defer stop()
 	began := time.Now()
 	value = c.fleet.GetOne(ctx, id)
 	if now = time.Now(); value.Err == nil {
@@ -182,6 +185,8 @@ func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []flee
 		return c.fleet.Get(ctx, ids...), time.Now()
 	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: ids[0], Keys: len(ids)})
+	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout)
+	defer stop()
 	began := time.Now()
 	values = c.fleet.Get(ctx, ids...)
 	now = time.Now()

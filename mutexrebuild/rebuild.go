@@ -9,6 +9,7 @@ import (
 	"github.com/levee-go/levee/internal/failpoint"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // maxOvertaken is how often a load that an invalidation overtook is run again. A key
@@ -39,31 +40,38 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 		return nil, renamed(err)
 	}
 	if opened {
-		go g.run(context.WithoutCancel(ctx), caller.Flight, load) // still that of a load, if the caller is one
+		detached := context.WithoutCancel(ctx) // still that of a load, if the caller is one
+		look, stop := wait.Half(ctx, detached, g.fleet.RedisTimeout())
+		go func() {
+			defer stop()
+			g.run(detached, look, caller.Flight, load)
+		}()
 	}
 	data, _, err := caller.Wait(ctx, flight.Patience[[]byte]{})
 	return data, err
 }
 
 // run runs a flight, and then that of the callers who came too late for its result.
-func (g *Group) run(ctx context.Context, f *flight.Flight[[]byte], load Load) {
+// The look into Redis is with the context look: callers who have less time than Redis may take still get
+// the load.
+func (g *Group) run(ctx, look context.Context, f *flight.Flight[[]byte], load Load) {
 	var data []byte
 	contain.Call(func() (err error) {
-		data, err = g.answer(ctx, f, load)
+		data, err = g.answer(ctx, look, f, load)
 		return err
 	}, func(err error) {
 		failpoint.At("finish")
 		if next := f.Finish(data, err, nil); next != nil {
-			go g.run(ctx, next, load)
+			go g.run(ctx, ctx, next, load)
 		}
 	})
 }
 
 // answer is one flight: a look into Redis and, if nothing is there, the lease, the
 // load and the publication.
-func (g *Group) answer(ctx context.Context, f *flight.Flight[[]byte], load Load) ([]byte, error) {
+func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load Load) ([]byte, error) {
 	f.Decide()
-	found := g.fleet.GetOne(ctx, f.ID)
+	found := g.fleet.GetOne(look, f.ID)
 	switch {
 	case found.Err != nil:
 		return g.loadUnpublished(ctx, f, load)

@@ -22,6 +22,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -159,6 +160,14 @@ func (g *Group) Close() {
 	if g.redis != nil {
 		g.closeRedis()
 	}
+}
+
+// RedisTimeout is how long an operation may take, 0 without Redis.
+func (g *Group) RedisTimeout() time.Duration {
+	if g.redis == nil {
+		return 0
+	}
+	return g.redis.space.RedisTimeout
 }
 
 // Shared reports whether the group has a Redis, and so works with those of other

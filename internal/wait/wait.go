@@ -19,6 +19,18 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
+// Half returns work, which may be ctx, for a step that takes at most most by itself: it ends after half of
+// the time that ctx has left, if that is less. What is done when the step has failed has the other half. Stop
+// must be called after the step.
+func Half(ctx, work context.Context, most time.Duration) (half context.Context, stop func()) {
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := time.Until(deadline); left < 2*most {
+			return context.WithTimeout(work, left/2)
+		}
+	}
+	return work, func() {}
+}
+
 // Jitter returns d give or take up to part of it, at random, so that what happened
 // together is not repeated together.
 func Jitter(d time.Duration, part float64) time.Duration {
