@@ -108,19 +108,31 @@ func notInvalidated(err error) error {
 // masked says what err has stopped. What it returns matches all that err matches but
 // ErrNotInvalidated, which would be that of another call.
 func masked(what string, err error) error {
-	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err, ErrNotInvalidated}
+	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err, []error{ErrNotInvalidated}}
 }
 
-// A maskedError matches what err matches, but for one.
+// others are the errors that say something of the cache which returns them. From a loader they are those
+// of another cache.
+var others = []error{ErrNotFound, ErrClosed, ErrInvalidKey, ErrNotCached, flight.ErrClosed, flight.ErrReentrant}
+
+// ofLoader returns the error of a loader as one that says nothing of this cache.
+func ofLoader(err error) error {
+	if slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) }) {
+		return &maskedError{err.Error(), err, others}
+	}
+	return err
+}
+
+// A maskedError matches what err matches, but for some.
 type maskedError struct {
 	text string
 	err  error
-	not  error
+	not  []error
 }
 
 func (m *maskedError) Error() string { return m.text }
 func (m *maskedError) Is(target error) bool {
-	return target != m.not && errors.Is(m.err, target)
+	return !slices.Contains(m.not, target) && errors.Is(m.err, target)
 }
 func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 

@@ -194,9 +194,7 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 		if err != nil {
 			_ = err.Error() // one that panics does so here, where it counts as the loader's panic
 			rest.Store(int64(retryAfter(err)))
-			if errors.Is(err, ErrNotFound) { // and yet no absence, see isNotFound
-				err = &maskedError{err.Error(), err, ErrNotFound}
-			}
+			err = ofLoader(err) // ErrNotFound is there no absence, see isNotFound
 		}
 		return err
 	})
