@@ -135,6 +135,7 @@ func (c *Cache[K, V]) compareFilter(ctx context.Context, id string) {
 		return
 	}
 	if !c.loading.begin() { // closed
+		c.doubting.Store(false)
 		return
 	}
 	go contain.Call(func() error {

@@ -9,7 +9,7 @@ import (
 )
 
 // Reads are the rules of a [Reader]. They hold for its callers alone: what others get of the same
-// keys, and when, does not depend on them. The zero value has no rules.
+// keys, and when, does not depend on them. The zero value has no rules: such reads are those of the cache.
 type Reads struct {
 	// MaxAge bounds how long ago the value was loaded: it is an answer if its load began no
 	// longer than MaxAge before the read did, as far as the clocks of the hosts agree. An older
@@ -51,23 +51,35 @@ func (c *Cache[K, V]) With(rules Reads) *Reader[K, V] {
 
 // Get is [Cache.Get] by the rules of r.
 func (r *Reader[K, V]) Get(ctx context.Context, key K) (V, error) {
+	if r.rules == (Reads{}) {
+		return r.c.Get(ctx, key)
+	}
 	answer, err := r.c.read(ctx, key, tier.Miss, r.c.composing(ctx, r.rules))
 	return r.c.own(answer.entry), err
 }
 
 // Fetch is [Cache.Fetch] by the rules of r.
 func (r *Reader[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
+	if r.rules == (Reads{}) {
+		return r.c.Fetch(ctx, key)
+	}
 	answer, err := r.c.read(ctx, key, tier.Miss, r.c.composing(ctx, r.rules))
 	return r.c.result(answer, time.Now()), err
 }
 
 // GetMany is [Cache.GetMany] by the rules of r.
 func (r *Reader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
+	if r.rules == (Reads{}) {
+		return r.c.GetMany(ctx, keys)
+	}
 	return r.c.getMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 
 // FetchMany is [Cache.FetchMany] by the rules of r.
 func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
+	if r.rules == (Reads{}) {
+		return r.c.FetchMany(ctx, keys)
+	}
 	return r.c.fetchMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 

@@ -149,10 +149,12 @@ func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
 // Stats returns a snapshot of the counters. They are read one after another, so
 // while calls are under way they are not all of one moment.
 func (c *Cache[K, V]) Stats() Stats {
-	n, t, local := &c.counts, &c.times, c.local.Stats()
+	n, t := &c.counts, &c.times
+	overtaken := n.overtaken.Load() // before the hits, of which these are a part
+	local := c.local.Stats()
 	return Stats{
-		Gets:  local.Hits - n.overtaken.Load() + n.asked.Load(),
-		Local: local.Hits - n.overtaken.Load() + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
+		Gets:  local.Hits - overtaken + n.asked.Load(),
+		Local: local.Hits - overtaken + n.local.Load(), Redis: n.redis.Load(), Null: n.null.Load(),
 		Filter: n.filter.Load(), Loaded: n.loaded.Load(),
 		Joined: n.joined.Load(), Stale: n.stale.Load(), NotCached: n.notCached.Load(), Errors: n.errors.Load(),
 		Fallbacks: n.fallbacks.Load(), HeldErrors: n.heldErrors.Load(),

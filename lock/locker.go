@@ -46,6 +46,7 @@ type locker struct {
 	subscribed bool                 // to our channel
 	hearing    bool                 // what noteHearing found last
 	closing    bool
+	ending     sync.Once
 	ended      bool // nothing more is started in the background
 	tasks      sync.WaitGroup
 }
@@ -162,13 +163,10 @@ func (l *locker) isClosed() bool {
 //  4. nothing more is started; what runs in the background ends
 //
 // After a second, 2 to 4 are cut short.
-func (l *locker) close() {
+func (l *locker) close() { l.ending.Do(l.end) } // a second call waits for the first
+
+func (l *locker) end() {
 	l.mu.Lock()
-	if l.closing {
-		l.mu.Unlock()
-		<-l.ctx.Done()
-		return
-	}
 	l.closing = true
 	close(l.closed)
 	l.mu.Unlock()
