@@ -2,11 +2,14 @@ package cache
 
 import (
 	"context"
+	"encoding"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/follow"
+	"github.com/levee-go/levee/cache/internal/keytext"
 	"github.com/levee-go/levee/internal/fleet"
 )
 
@@ -81,16 +84,17 @@ type Route struct{ to follow.Route }
 // as it was before a change and as it is after, so that a row that moves from one key to
 // another drops both. It may return none, or many, and is called by one goroutine at a time.
 //
-// With nil keys the key is the row's primary key, of one column, whose text is
-// the id: that of an integer or a string, unless Source.Key says otherwise.
+// With nil keys the key is the row's primary key, of one column, read as a K: an integer, a string, a type
+// with UnmarshalText, or an array of as many bytes as the column has. With a Source.Key the column's text is
+// the id. Follow refuses a K that is none of these, and stops at a row whose column is not one.
 //
 // An error or a panic of keys keeps [Follow] from going on: it tries the change again until
 // the error is gone, and logs it. Return no keys for a row that does not matter. Rows of
 // before hold only what the database logs of them, which may be the primary key alone.
 func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
 	if keys == nil {
-		return Route{follow.Route{Cache: &c.fed, Table: table, IDs: func(row feed.Row, columns []string) ([]string, error) {
-			id, err := primaryKey(row, columns)
+		return Route{follow.Route{Cache: &c.fed, Table: table, Err: c.unreadable(table), IDs: func(row feed.Row, columns []string) ([]string, error) {
+			id, err := c.primaryKey(row, columns)
 			if err != nil || len(id) > c.o.MaxKey { // a key that is too long is in no cache
 				return nil, err
 			}
@@ -110,9 +114,45 @@ func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Rout
 	}}}
 }
 
-func primaryKey(row feed.Row, columns []string) (string, error) {
+// unreadable says why a column cannot be read as a key of the cache: nil if it can.
+func (c *Cache[K, V]) unreadable(table string) error {
+	t := reflect.TypeFor[K]()
+	composed := (t.Kind() == reflect.Struct || t.Kind() == reflect.Array) && !reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	if c.source.Key != nil || isBytes[K]() || keytext.Parser[K]() != nil && !composed {
+		return nil
+	}
+	return fmt.Errorf("cache: keys of type %s are not made of a column: give the Route of table %q a func", t, table)
+}
+
+// isBytes reports whether K is an array of bytes, as of a UUID.
+func isBytes[K comparable]() bool {
+	t := reflect.TypeFor[K]()
+	return t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8
+}
+
+// primaryKey is the id of a row's key. It is made by way of the key: the column may hold the bytes of what
+// a program writes as text, or another text of the same number.
+func (c *Cache[K, V]) primaryKey(row feed.Row, columns []string) (string, error) {
 	if len(columns) != 1 {
 		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
 	}
-	return row.Text(columns[0])
+	var key K
+	if raw, ok := row[columns[0]].([]byte); ok && c.source.Key == nil && isBytes[K]() {
+		if array := reflect.ValueOf(&key).Elem(); len(raw) == array.Len() {
+			reflect.Copy(array, reflect.ValueOf(raw))
+			return c.id(key)
+		}
+	}
+	text, err := row.Text(columns[0])
+	if err != nil {
+		return "", err
+	}
+	if c.source.Key == nil && keytext.Parser[K]() == nil {
+		return "", fmt.Errorf("column %q has %d bytes, and a key is a %s", columns[0], len(text), reflect.TypeFor[K]())
+	}
+	_, id, _, err := c.keyOf(text)
+	if errors.Is(err, ErrInvalidKey) && len(text) > c.o.MaxKey {
+		return text, nil
+	}
+	return id, err
 }

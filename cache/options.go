@@ -113,7 +113,7 @@ type Options struct {
 	Refreshes int
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the
-	// client's own options are. One that has to wait for its turn, behind others, does so
+	// client's own options are. A read takes at most half of the time that its caller has left. One that has to wait for its turn, behind others, does so
 	// for at most as long again. Below 150 ms a process with a CPU limit, which is paused
 	// for up to 100 ms at a time, takes its own pauses for those of Redis. 0: 250 ms.
 	RedisTimeout time.Duration

@@ -13,8 +13,9 @@ import (
 type Reads struct {
 	// MaxAge bounds how long ago the value was loaded: it is an answer if its load began no
 	// longer than MaxAge before the read did, as far as the clocks of the hosts agree. An older
-	// one is loaded anew, for everybody: one load for all in all processes who are as strict,
-	// while other callers get the old value at once. If that load fails, the older value is
+	// one is loaded anew, for all who read Redis: one load for all in all processes who are as strict,
+	// while other callers get the old value at once, and other processes keep it in their memory for up to
+	// Local.TTL (Refresh tells them). If that load fails, the older value is
 	// served, marked stale. A load that begins after the read is always new enough, so 1 ns
 	// means: call the loader. 0: of any age; negative: as 1 ns.
 	MaxAge time.Duration

@@ -26,7 +26,7 @@ func TestAReaderWithoutRulesReadsAsTheCacheDoes(t *testing.T) {
 		})
 		readers.Go(func() {
 			if v, err := c.With(cache.Reads{}).GetMany(r.ctx, []int64{1}); v[1] != "v1" || err != nil {
-				r.Errorf("GetMany: %q, %v", v, err)
+				r.Errorf("GetMany: %v, %v", v, err)
 			}
 		})
 	}

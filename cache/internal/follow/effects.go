@@ -14,6 +14,7 @@ import (
 type Route struct {
 	Cache *Cache
 	Table string // "": every table
+	Err   error  // why Run cannot follow it
 	IDs   func(row feed.Row, key []string) ([]string, error)
 }
 

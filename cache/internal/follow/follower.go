@@ -58,6 +58,9 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 		if r.Cache == nil {
 			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
 		}
+		if r.Err != nil {
+			return nil, r.Err
+		}
 		if told, ok := from.(teller); ok && r.Table != "" && !slices.Contains(told.Tables(), r.Table) {
 			return nil, fmt.Errorf("cache: no change would come by the route of table %q: the feed tells of %q", r.Table, told.Tables())
 		}
