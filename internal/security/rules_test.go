@@ -22,13 +22,13 @@ type user struct {
 	rules          []string
 }
 
-// users gives those of SECURITY.md that may do something.
+// users gives those of SECURITY.md that programs have.
 func users(t *testing.T) map[string]user {
 	t.Helper()
 	all := map[string]user{}
 	for _, line := range block(t, "acl") {
 		u := user{rules: strings.Fields(line)}
-		if len(u.rules) < 4 || u.rules[0] != "user" {
+		if len(u.rules) < 4 || u.rules[0] != "user" || u.rules[1] == "default" {
 			continue
 		}
 		u.name, u.rules = u.rules[1], u.rules[2:]
@@ -51,14 +51,14 @@ type guarded struct {
 	admin *redis.Client
 }
 
-func startGuarded(t *testing.T) guarded {
+func startGuarded(t *testing.T, args ...string) guarded {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users.acl")
 	rules := strings.Join(append(block(t, "acl"), "user admin on nopass ~* &* +@all"), "\n")
 	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := redistest.Start(t, "--aclfile", file)
+	s := redistest.Start(t, append(args, "--aclfile", file)...)
 	return guarded{s, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "admin", "any" })}
 }
 
