@@ -135,3 +135,31 @@ func TestCheckWithoutRedisAndAfterClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A server or a proxy that does not know HELLO, by which Check asks what it is, works all the same.
+func TestCheckAsksForNothingThatIsNotNeeded(t *testing.T) {
+	s := redistest.Start(t, "--rename-command", "HELLO", "")
+	if err := checked(t, s.Client(t)); err != nil {
+		t.Errorf("without HELLO: %v", err)
+	}
+	replica := redistest.Start(t, "--rename-command", "HELLO", "")
+	if err := replica.Client(t).SlaveOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := checked(t, replica.Client(t)); err == nil || !strings.Contains(err.Error(), "replica") {
+		t.Errorf("a replica without HELLO: %v", err)
+	}
+}
+
+// A server that takes no more connections says so, and closes.
+func TestCheckTellsWhatAServerSaysAtTheDoor(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	admin := s.Client(t)
+	if err := admin.ConfigSet(t.Context(), "maxclients", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := checked(t, rdb); err == nil || !strings.Contains(err.Error(), "max number of clients reached") {
+		t.Errorf("at maxclients: %v", err)
+	}
+}

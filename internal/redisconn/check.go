@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +44,11 @@ var evicts = map[Use]struct {
 func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) {
 	_, isCluster := rdb.(clusterClient)
 	err := eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
-		hello, err := Step(ctx, func(ctx context.Context) (any, error) { return node.Do(ctx, "HELLO").Result() })
+		server, err := greeting(ctx, node)
 		if err != nil {
 			return err
 		}
-		return unfit(pairs(hello), isCluster)
+		return unfit(server, isCluster)
 	})
 	if err != nil {
 		c.Broken = cause(ctx, rdb, err)
@@ -89,8 +90,24 @@ func eachMaster(ctx context.Context, rdb redis.UniversalClient, ask func(context
 	return err
 }
 
-// unfit says what is wrong with a server, by its answer to HELLO, which everybody may
-// ask for.
+// greeting is a server's answer to HELLO, which everybody may ask for. A server or a proxy that does not know
+// the command works all the same: what it is, INFO tells, if it does.
+func greeting(ctx context.Context, node redis.UniversalClient) (map[string]string, error) {
+	hello, err := Step(ctx, func(ctx context.Context) (any, error) { return node.Do(ctx, "HELLO").Result() })
+	if err == nil {
+		return pairs(hello), nil
+	}
+	if !Answered(err) || !strings.HasPrefix(err.Error(), "ERR unknown command") {
+		return nil, err
+	}
+	info, err := Info(ctx, node, "everything")
+	if err != nil && !Answered(err) {
+		return nil, err
+	}
+	return map[string]string{"version": info["redis_version"], "mode": info["redis_mode"], "role": info["role"]}, nil
+}
+
+// unfit says what is wrong with a server, by its answer to HELLO.
 func unfit(hello map[string]string, isCluster bool) error {
 	version := hello["version"]
 	if before62(version) {
@@ -174,7 +191,11 @@ func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	if unreachable != nil {
 		return unreachable
 	}
-	_ = conn.Close()
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if line, _ := bufio.NewReader(conn).ReadString('\n'); strings.HasPrefix(line, "-") { // as at maxclients, to nobody's command
+		return errors.New(strings.TrimSpace(line[1:]))
+	}
 	return err
 }
 
