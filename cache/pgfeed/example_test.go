@@ -49,6 +49,9 @@ type Product struct {
 func ExampleFeed() {
 	follow := func(ctx context.Context, source feed.Feed, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, Product]) error {
 		slugs := func(row feed.Row) ([]string, error) {
+			if slug, ok := row["slug"]; ok && slug == nil {
+				return nil, nil // NULL: no page has it
+			}
 			slug, err := row.Text("slug")
 			return []string{slug}, err
 		}
