@@ -215,8 +215,16 @@ func (r *reader) message(m pglogrepl.Message) (err error) {
 		r.held = !r.Commit(r.at(r.told))
 		return nil
 	case *pglogrepl.RelationMessage:
-		r.relations[m.RelationID], err = newRelation(r.tables, m)
-		return err
+		rel, err := newRelation(r.tables, m)
+		if errors.Is(err, feed.ErrPositionLost) {
+			return err
+		}
+		if err != nil { // the others are told
+			r.f.log.Error("the rows of a table cannot be told: each change of it clears its caches", "error", err)
+			rel = &relation{table: r.tables[[2]string{m.Namespace, m.RelationName}], untold: true}
+		}
+		r.relations[m.RelationID] = rel
+		return nil
 	case *pglogrepl.TruncateMessage:
 		for _, id := range m.RelationIDs {
 			rel, err := r.relation(id)

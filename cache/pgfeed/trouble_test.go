@@ -516,7 +516,10 @@ func (l *lockedBuilder) String() string {
 	return l.b.String()
 }
 
-// A column that is not there any more ends the stream, and the position stays.
+// Rows of another layout than the table has for the feed, from before an ALTER or after it, clear its caches.
+//
+// Defect: they end the stream with an error, for ever where they are in the log: nothing is told of any table,
+// and the slot keeps the log.
 func TestATableMayBeAlteredUnderWay(t *testing.T) {
 	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL")
 	f := r.feed(nil, Table{"product", []string{"id", "slug"}})
@@ -525,27 +528,34 @@ func TestATableMayBeAlteredUnderWay(t *testing.T) {
 	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:1 slug:a]; 2 map[id:1 slug:a] map[id:1 slug:b]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	began := w.At
 	r.exec("ALTER TABLE product RENAME slug TO path", "UPDATE product SET path = 'c'")
-	var err error
-	for err == nil {
-		_, err = w.Next(feedtest.Soon(t))
+	untold := fmt.Sprintf("%d <nil> <nil>; ", feed.Truncated)
+	if got := feedtest.Summary(w.Changes(1)); got != untold {
+		t.Errorf("got  %s\nwant %s", got, untold)
 	}
-	feedtest.WantError(t, err, "altered", `"slug"`)
 	w.End()
-	_, err = f.Open(feedtest.Soon(t), w.At)
+	_, err := f.Open(feedtest.Soon(t), w.At)
 	feedtest.WantError(t, err, `no column "slug"`)
-	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.At)
+	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), began)
 	if got, want := feedtest.Summary(w.Changes(1)), "2 map[id:1 path:b] map[id:1 path:c]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	r.exec("CREATE DOMAIN code AS int", "ALTER TABLE product ALTER id TYPE code", "UPDATE product SET path = 'd'")
-	for err = nil; err == nil; {
-		_, err = w.Next(feedtest.Soon(t))
+	if got := feedtest.Summary(w.Changes(1)); got != untold {
+		t.Errorf("got  %s\nwant %s", got, untold)
 	}
-	feedtest.WantError(t, err, `"id" is of a new type`)
 	w.End()
 	w = r.open(r.feed(nil, Table{"product", []string{"id", "path"}}), w.At)
-	if got, want := feedtest.Summary(w.Changes(1)), "2 map[id:1 path:c] map[id:1 path:d]; "; got != want {
+	r.exec("UPDATE product SET path = 'e'")
+	if got, want := feedtest.Summary(w.Changes(1)), "2 map[id:1 path:d] map[id:1 path:e]; "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	// While nobody reads, the key gets another name, and the reader who comes knows that name.
+	w.End()
+	r.exec("UPDATE product SET path = 'f'", "ALTER TABLE product RENAME id TO number", "UPDATE product SET path = 'g'")
+	w = r.open(r.feed(nil, Table{"product", []string{"number", "path"}}), w.At)
+	if got, want := feedtest.Summary(w.Changes(2)), untold+"2 map[number:1 path:f] map[number:1 path:g]; "; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -17,6 +17,7 @@ import (
 type relation struct {
 	table   *table // nil: not one of ours
 	columns []relationColumn
+	untold  bool // its rows cannot be read as those of the table, which was altered since, or before
 }
 
 type relationColumn struct {
@@ -28,6 +29,8 @@ type relationColumn struct {
 // firstOwnType is where the numbers of types begin that are not PostgreSQL's own.
 const firstOwnType = 16384
 
+// newRelation returns an error that matches feed.ErrPositionLost, or one that says why the rows of the relation
+// cannot be told.
 func newRelation(tables map[[2]string]*table, m *pglogrepl.RelationMessage) (*relation, error) {
 	t := tables[[2]string{m.Namespace, m.RelationName}]
 	r := &relation{table: t}
@@ -68,6 +71,10 @@ func (t *table) blind(column string) error {
 // what is stored apart and has not changed (TOAST).
 func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, beforeIsKey bool, after *pglogrepl.TupleData) (feed.Change, error) {
 	c := feed.Change{Table: r.table.name, Kind: kind, Key: r.table.key}
+	if r.untold {
+		c.Kind = feed.Truncated
+		return c, nil
+	}
 	var err error
 	if before != nil {
 		if c.Old, err = r.row(before, beforeIsKey, nil); err != nil {
