@@ -20,23 +20,24 @@ import (
 
 // A job is one key on its way through a flight. It belongs to one goroutine at a time.
 type job[K comparable, V any] struct {
-	key    K
-	id     string
-	ctx    context.Context // that of the caller who opened the flight; once it has started, without its end
-	flight *flight.Flight[found[V]]
-	own    flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
-	ended  func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
-	mark   tier.Mark               // of the local tier, from before the operation that decides the result
-	done   atomic.Bool
-	left   bool // handed over by the batch that it was in to another goroutine
-	class  guard.Class
-	warms  bool   // it is one of Warm
-	filled bool   // the result is in the local tier
-	looks  bool   // the caller who opened the flight has not read Redis
-	unread bool   // Redis gave no answer to the caller who opened the flight
-	seen   []byte // what stands in Redis and is no answer
-	want   *want  // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
-	stands bool   // the lease was granted while seen stood there
+	key      K
+	id       string
+	ctx      context.Context // that of the caller who opened the flight; once it has started, without its end
+	flight   *flight.Flight[found[V]]
+	own      flight.Flight[found[V]] // what flight points to, if a caller opened it: it saves an allocation
+	ended    func(*job[K, V], error) // told of the end of a job that no caller waits for; nil: callers wait
+	mark     tier.Mark               // of the local tier, from before the operation that decides the result
+	done     atomic.Bool
+	left     bool // handed over by the batch that it was in to another goroutine
+	class    guard.Class
+	warms    bool   // it is one of Warm
+	filled   bool   // the result is in the local tier
+	looks    bool   // the caller who opened the flight has not read Redis
+	detached bool   // ctx is the job's own, see detach
+	unread   bool   // Redis gave no answer to the caller who opened the flight
+	seen     []byte // what stands in Redis and is no answer
+	want     *want  // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
+	stands   bool   // the lease was granted while seen stood there
 
 	// primary is true if a replica may not have what a writer has written, or is about to.
 	primary bool
@@ -115,9 +116,11 @@ func (c *Cache[K, V]) land(j *job[K, V], answer found[V], err error) {
 	}
 	if next != nil {
 		later := []*job[K, V]{c.newJob(j.ctx, j.key, next)}
-		later[0].want = j.want
+		later[0].want, later[0].detached = j.want, j.detached
 		c.detach(later) // j may have ended on its caller's goroutine, with the caller's context
 		go c.run(later[0].ctx, later)
+	} else if j.detached {
+		c.breaker.Unkeep(j.ctx)
 	}
 }
 
@@ -143,10 +146,13 @@ func (c *Cache[K, V]) isCurrent(j *job[K, V], answer *entry[V]) bool {
 //	                              would wait for a place
 func (c *Cache[K, V]) detach(jobs []*job[K, V]) {
 	for _, j := range jobs {
-		if j.ctx.Done() != nil { // else it is detached: a chain of flights must not make a chain of contexts
+		if j.detached { // a chain of flights must not make a chain of contexts
+			continue
+		}
+		if j.ctx.Done() != nil {
 			j.ctx = context.WithoutCancel(j.ctx)
 		}
-		j.ctx = c.breaker.Keep(j.ctx)
+		j.ctx, j.detached = c.breaker.Keep(j.ctx), true
 	}
 }
 

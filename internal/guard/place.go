@@ -51,7 +51,7 @@ type Place struct {
 	class  Class
 	outer  *Place // of the function whose context it was acquired with; nil: none
 	nested bool   // within outer, so the queue does not know it
-	kept   bool   // of no function: it never ends, see Keep
+	kept   bool   // of no function: it ends with the work, see Keep
 	began  time.Time
 	member uint32 // of a group of a trial; 0: of none
 	state  atomic.Uint32
@@ -90,16 +90,24 @@ func (p *Place) inside(b *Breaker) bool {
 // Keep returns ctx for work that functions wait for, such as the load that several of them
 // share. If ctx is inside, what Keep returns stays so when the function of ctx has returned:
 // of those who wait for the work others may still run, and hold every place. Work that had lost
-// its nesting would wait for a place behind them.
+// its nesting would wait for a place behind them. Unkeep ends it: a context that the work has handed to a
+// goroutine of its own must not be inside for as long as that lives.
 func (b *Breaker) Keep(ctx context.Context) context.Context {
 	b = b.orOff()
 	outer := placeOf(ctx)
-	if !outer.inside(b) || outer.kept && outer.b == b {
+	if !outer.inside(b) {
 		return ctx
 	}
 	p := &Place{b: b, outer: outer, nested: true, kept: true}
 	p.state.Store(running)
 	return context.WithValue(ctx, placeKey{}, p)
+}
+
+// Unkeep ends what Keep has begun, when the work with its context is over.
+func (b *Breaker) Unkeep(ctx context.Context) {
+	if p := placeOf(ctx); p != nil && p.kept && p.b == b.orOff() {
+		p.state.Store(over)
+	}
 }
 
 // Acquire waits for a place for a function. It returns ErrOpen or ErrLimited where Do does.
