@@ -109,7 +109,7 @@ func TestEachAlertFires(t *testing.T) {
 // expected are the alerts that have to fire, each with the cache or name of its fault.
 var expected = []string{
 	"LeveeGetsFail/source-down", "LeveeBreakerOpen/source-down", "LeveeBreakerOpen/source-hangs", "LeveeLoadsFail/source-flaky",
-	"LeveeLoadsStuck/stuck", "LeveeRedisOutage/redis-away", "LeveeInvalidationsPending/redis-away", "LeveeInvalidationsDropped/redis-away",
+	"LeveeLoadsStuck/stuck", "LeveeRedisOutage/redis-away", "LeveeInvalidationsPending/redis-away", "LeveeInvalidationsDropped/ended",
 	"LeveeMessagesSilent/no-messages", "LeveeWritesNotConfirmed/no-replica", "LeveeForeignKeys/foreign", "LeveeOtherType/two-types",
 	"LeveeFilterWrong/filter-wrong", "LeveeFilterAbstains/never-built", "LeveeFilterFull/full",
 	"LeveeFeedLost/feed-lost", "LeveeFeedBehind/feed-behind", "LeveeFeedSilent/feed-broken", "LeveeNobodyInvalidated/forgotten",
@@ -175,14 +175,19 @@ var errDown = errors.New("no route to host")
 func (s *shop) well() {
 	exists := must(bloom.New(bloom.Options{Name: "well", Capacity: 1000}))
 	c := s.open(s.server.Client(s), "well", lamp, func(o *cache.Options) { o.Filter = exists })
-	check(s, c.RebuildFilter(s.ctx, func(yield func(string, error) bool) {
-		for n := range 100 {
-			if !yield(fmt.Sprint("key ", n), nil) {
-				return
+	rebuild := func() {
+		check(s, c.RebuildFilter(s.ctx, func(yield func(string, error) bool) {
+			for n := range 100 {
+				if !yield(fmt.Sprint("key ", n), nil) {
+					return
+				}
 			}
-		}
-	}))
+		}))
+	}
+	rebuild()
 	s.follow(c, &aFeed{name: "well", open: func(feed.Position) (feed.Stream, error) { return &stream{}, nil }})
+	redistest.Eventually(s, 20*time.Second, "the feed is followed, and the filter needs a rebuild", func() bool { return c.Stats().Follow.Following && exists.Stats().NeedsRebuild })
+	rebuild()
 	s.keeps(50*time.Millisecond, func(n int) {
 		_, _ = c.Get(s.ctx, fmt.Sprint("key ", n%100))
 		if n%10 == 0 {
@@ -250,6 +255,11 @@ func (s *shop) redisAway() {
 			}
 			_ = c.Invalidate(s.ctx, ids...)
 		}
+	})
+	ended := s.open(server.Client(s), "ended", lamp, nervous)
+	s.calls.Go(func() {
+		_ = ended.Invalidate(s.ctx, "a")
+		_ = ended.Close()
 	})
 }
 
