@@ -143,7 +143,7 @@ func TestAPageThatIsMadeOfAFallbackIsNotStored(t *testing.T) {
 			if got, err := pages(r.ctx); got != "v1" || err != nil {
 				t.Fatalf("beside a source that is down the page is %q, %v", got, err)
 			}
-			if n := r.rdb.Exists(r.ctx, "levee:c1:{page:7}", "levee:c1:{part:7}").Val(); n != 0 {
+			if n := r.rdb.Exists(r.ctx, valueKeyOf("page", 7), valueKeyOf("part", 7)).Val(); n != 0 {
 				t.Errorf("%d values that are made of it are stored", n)
 			}
 			source.put(7, "v2")

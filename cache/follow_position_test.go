@@ -63,7 +63,7 @@ func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 	for n := range 3 {
 		r.eventually("the value is stored", func() bool {
 			c.gives(r, 1, "v"+strconv.Itoa(n+1))
-			return r.rdb.Exists(r.ctx, "levee:c1:{test:1}").Val() == 1
+			return r.rdb.Exists(r.ctx, valueKey(1)).Val() == 1
 		})
 		source.put(1, "v"+strconv.Itoa(n+2))
 		db.confirms(r, db.commit(updated(1)))
