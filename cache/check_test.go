@@ -143,7 +143,7 @@ func TestCheckAsksForNothingThatIsNotNeeded(t *testing.T) {
 		t.Errorf("without HELLO: %v", err)
 	}
 	replica := redistest.Start(t, "--rename-command", "HELLO", "")
-	if err := replica.Client(t).SlaveOf(t.Context(), "127.0.0.1", "1").Err(); err != nil {
+	if err := replica.Client(t).Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	if err := checked(t, replica.Client(t)); err == nil || !strings.Contains(err.Error(), "replica") {

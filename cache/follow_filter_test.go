@@ -60,7 +60,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 				end()
 			}
 			source.put(2, "v1") // by a console
-			db.commit(feed.Change{Kind: feed.Inserted, Table: "product", New: feed.Row{"id": int64(2)}, Key: []string{"id"}})
+			db.commit(inserted(2))
 			a.gives404(r, 2)
 			b.gives404(r, 2)
 			switch how {

@@ -94,7 +94,11 @@ func (r *reopening) run(closing context.Context) {
 			}
 			return dropAll(closing, all, true)
 		}
-		if drop() == nil && drop() == nil {
+		err := drop()
+		if err == nil { // what was confirmed first may have been lost before the last was
+			err = drop()
+		}
+		if err == nil {
 			r.done(now)
 		}
 	}

@@ -171,9 +171,9 @@ func (x *explorer) begins(t *state, i int) {
 }
 
 // found notes a value that a reader has read in Redis.
-func (t *state) found(i int, k uint8) {
-	r := &t.readers[i]
-	r.ver, r.epoch, r.mark, r.fromHere, r.beside, r.pc = t.keys[k].ver, t.keys[k].epoch, true, false, false, rFill
+func (s *state) found(i int, k uint8) {
+	r := &s.readers[i]
+	r.ver, r.epoch, r.mark, r.fromHere, r.beside, r.pc = s.keys[k].ver, s.keys[k].epoch, true, false, false, rFill
 }
 
 // old returns the version of a value that is a fallback for a process.
