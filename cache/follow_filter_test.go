@@ -12,7 +12,6 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
