@@ -72,11 +72,12 @@ func child(addr string, o lock.Options) (*redis.Client, *lock.Locker, error) {
 	return rdb, l, err
 }
 
-// holder takes a lock, with so many waiters behind, says so and stays.
+// holder takes a lock, with so many waiters behind, says so and stays. With a fourth
+// argument each waiter has a place of its own in the queue.
 func holder(p *redistest.Parent, args []string) error {
 	lease, _ := time.ParseDuration(args[1])
 	waiters, _ := strconv.Atoi(args[2])
-	rdb, l, err := child(args[0], lock.Options{Lease: lease})
+	rdb, l, err := child(args[0], lock.Options{Lease: lease, StrictFIFO: len(args) > 3})
 	if err != nil {
 		return err
 	}

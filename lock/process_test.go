@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 )
@@ -85,6 +87,44 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 	if took > 2*(2*time.Second+time.Duration(processes)*50*time.Millisecond)+slack { // a window for each waiter would be more than an hour
 		t.Errorf("it took %v", took)
 	}
+}
+
+// With StrictFIFO each waiter of a process has a place of its own. A process that dies costs
+// its claim window once all the same: the first living waiter behind its places asks as soon
+// as the window has passed, not at the pace of the hundredth in a queue.
+func TestTheStrictWaitersOfADeadProcessCostOneClaimWindow(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	l := open(t, rdb, lock.Options{Logger: slog.New(slog.DiscardHandler)})
+	lag := redistest.MeasureLag(t)
+	// Of another process than the waiter, to whom it would pass the lock on.
+	gate := must(t)(open(t, s.Client(t), lock.Options{}).Lock(t.Context(), "a"))
+	dies := redistest.Child(t, "holder", s.Addr(), "10s", "100", "strict")
+	dies.Expect("at:waiting")
+	waiting(t, l, keys.Mutex, "a", 100)
+	got := make(chan time.Time)
+	go func() {
+		lease, err := l.Lock(context.Background(), "a")
+		if err == nil {
+			defer lease.Unlock(context.Background())
+		}
+		got <- time.Now()
+	}()
+	waiting(t, l, keys.Mutex, "a", 101)
+	// It tells how long it may be silent: 2.5 times the time after which it asks, 3 s at least.
+	until := rdb.ZScore(t.Context(), keys.Lock("", keys.Mutex, "a")[2], l.Process()).Val()
+	if silent := time.Duration(until)*time.Millisecond - time.Duration(rdb.Time(t.Context()).Val().UnixMilli())*time.Millisecond; silent > 3*time.Second {
+		t.Errorf("the first living waiter asks after %v", time.Duration(float64(silent)/2.5))
+	}
+	dies.Kill()
+	begin := time.Now()
+	unlock(t, gate)
+	took := (<-got).Sub(begin)
+	t.Logf("a dead process with 100 places costs %v", took)
+	if took > lag.Allow(4*time.Second) { // the window of 2 s, and 1 s between two looks
+		t.Errorf("it took %v", took)
+	}
+	lock.EveryKeyEnds(t, rdb)
 }
 
 // What no lock can prevent, a paused holder that goes on, the fence stops at the

@@ -106,6 +106,28 @@ local function take()
   end
 end
 
+-- Counts the processes that have entries before the caller's, for the first entry of its
+-- process. The pace goes by them: the entries of a dead process go together, after one
+-- CLAIM. Any other entry, or one behind a thousand, goes by its rank, so that a process with
+-- many entries does not ask for each of them every second.
+local function before(rank)
+  if rank > 1000 then
+    return rank
+  end
+  local seen, processes = {}, 0
+  for last = rank - 1, 0, -100 do
+    for _, entry in ipairs(redis.call('ZRANGE', queue, math.max(last - 99, 0), last)) do
+      local other = process(entry) or ''
+      if other == ARGV[4] then
+        return rank
+      elseif not seen[other] then
+        seen[other], processes = true, processes + 1
+      end
+    end
+  end
+  return processes
+end
+
 if mayTake() then
   if mine ~= '' and not more then
     redis.call('ZREM', queue, mine)
@@ -127,8 +149,8 @@ if mine == '' then
   ticket = 0
 else
   ticket = enqueue(tonumber(redis.call('ZSCORE', queue, mine) or ticket), 3000)
-  local rank = redis.call('ZRANK', queue, mine)
-  again = math.min(math.max(1000, math.min(5000, 60 * rank)), math.max(remaining, 0) + 2 + 50 * rank)
+  local ahead = before(redis.call('ZRANK', queue, mine))
+  again = math.min(math.max(1000, math.min(5000, 60 * ahead)), math.max(remaining, 0) + 2 + 50 * ahead)
   redis.call('ZADD', alive, now + math.max(3000, 2.5 * again), ARGV[4])
 end
 retain(mode, ARGV[5] ~= '')
