@@ -29,7 +29,7 @@
 //     of one process. A process that has a mutex may first serve 16 of its waiters, for
 //     50 ms: they hand it on among themselves (Options.StrictFIFO). A lost wake-up costs a
 //     second at most. A process that dies while it waits costs the others two seconds once,
-//     however many of its goroutines waited.
+//     however many of its goroutines waited; with StrictFIFO up to a thousand of them.
 //   - A free lock costs two scripts, Lock and Unlock. A hand-over to another process costs
 //     two, however many wait, and one within a process none. Waiting costs one script a
 //     second for each process and lock.

@@ -109,7 +109,8 @@ end
 -- Counts the processes that have entries before the caller's, for the first entry of its
 -- process. The pace goes by them: the entries of a dead process go together, after one
 -- CLAIM. Any other entry, or one behind a thousand, goes by its rank, so that a process with
--- many entries does not ask for each of them every second.
+-- many entries does not ask for each of them every second. Behind a hundred the pace is at its
+-- slowest, so the count ends there.
 local function before(rank)
   if rank > 1000 then
     return rank
@@ -123,6 +124,9 @@ local function before(rank)
       elseif not seen[other] then
         seen[other], processes = true, processes + 1
       end
+    end
+    if processes >= 100 then
+      break
     end
   end
   return processes
