@@ -16,6 +16,21 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
+// lockedAt waits for the lock "a" on a goroutine of its own, and says when it has had it.
+func lockedAt(t *testing.T, l *lock.Locker) <-chan time.Time {
+	got := make(chan time.Time)
+	go func() {
+		lease, err := l.Lock(context.Background(), "a")
+		if err != nil {
+			t.Error(err)
+		} else {
+			defer lease.Unlock(context.Background())
+		}
+		got <- time.Now()
+	}()
+	return got
+}
+
 func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 	s := redistest.Start(t)
 	const lease = time.Second
@@ -25,14 +40,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 	for range redistest.Pick(4, 50) {
 		c := redistest.Child(t, "holder", s.Addr(), lease.String(), "0")
 		c.Expect("at:held")
-		got := make(chan time.Time)
-		go func() {
-			next, err := l.Lock(context.Background(), "a")
-			if err == nil {
-				defer next.Unlock(context.Background())
-			}
-			got <- time.Now()
-		}()
+		got := lockedAt(t, l)
 		redistest.Eventually(t, 20*time.Second, "it waits", func() bool {
 			info, _ := l.Inspect(t.Context(), "a")
 			return info.Waiting == 1
@@ -68,10 +76,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 		})
 		children = append(children, c)
 	}
-	got := make(chan time.Time)
-	go func() {
-		_ = l.Do(context.Background(), "a", func(context.Context, *lock.Lease) error { got <- time.Now(); return nil })
-	}()
+	got := lockedAt(t, l)
 	redistest.Eventually(t, 30*time.Second, "ours is last", func() bool {
 		info, _ := l.Inspect(t.Context(), "a")
 		return info.Waiting == processes+1
@@ -102,14 +107,7 @@ func TestTheStrictWaitersOfADeadProcessCostOneClaimWindow(t *testing.T) {
 	dies := redistest.Child(t, "holder", s.Addr(), "10s", "100", "strict")
 	dies.Expect("at:waiting")
 	waiting(t, l, keys.Mutex, "a", 100)
-	got := make(chan time.Time)
-	go func() {
-		lease, err := l.Lock(context.Background(), "a")
-		if err == nil {
-			defer lease.Unlock(context.Background())
-		}
-		got <- time.Now()
-	}()
+	got := lockedAt(t, l)
 	waiting(t, l, keys.Mutex, "a", 101)
 	// It tells how long it may be silent: 2.5 times the time after which it asks, 3 s at least.
 	until := rdb.ZScore(t.Context(), keys.Lock("", keys.Mutex, "a")[2], l.Process()).Val()
