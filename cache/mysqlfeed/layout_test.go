@@ -15,6 +15,12 @@ import (
 // its table and changes another row, beside a table that stays as it is.
 func TestARowOfAnotherLayoutIsAChangeOfTheTable(t *testing.T) {
 	const create = "CREATE TABLE product (id int PRIMARY KEY, note varchar(50) NULL, slug varchar(50) NOT NULL, name varchar(50) NULL)"
+	// The change of the row that follows the ALTER, by the columns of then. It is told where the log names
+	// them, and where the feed has read the table between the two.
+	truth := map[string]string{
+		"two change names":          "2 map[id:1 slug:new] map[id:1 slug:a]; ",
+		"two change names and back": "2 map[id:1 slug:new] map[id:1 slug:b]; ",
+	}
 	for name, c := range map[string]struct {
 		alter []string
 		after string // the change of the row after it
@@ -61,7 +67,7 @@ func TestARowOfAnotherLayoutIsAChangeOfTheTable(t *testing.T) {
 							told += one
 							cleared = cleared || change.Table == r.name+".product" && change.Kind == feed.Truncated
 							for _, row := range []feed.Row{change.Old, change.New} {
-								if slug, ok := row["slug"]; ok && slug != "a" && !(full && strings.HasPrefix(name, "two")) && change.Table == r.name+".product" {
+								if slug, ok := row["slug"]; ok && slug != "a" && one != truth[name] && change.Table == r.name+".product" {
 									t.Errorf("told %s", one)
 								}
 							}
