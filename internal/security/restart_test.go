@@ -54,7 +54,7 @@ func TestWhatTheDocumentedUsersStoreSurvivesARestart(t *testing.T) {
 		}
 	}
 	_ = f.Close() // nobody adds again what the server loses
-	s.Restart()
+	s.Restart(t)
 
 	other, err := lock.New(s.as(t, all["order-locks"])(), lock.Options{Logger: quiet})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -60,6 +61,14 @@ func startGuarded(t *testing.T, args ...string) guarded {
 	}
 	s := redistest.Start(t, append(args, "--aclfile", file)...)
 	return guarded{s, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "admin", "any" })}
+}
+
+// Restart waits until the server has read its data. To who has no password it says NOAUTH before that too,
+// which is an answer to a Server's Restart.
+func (s guarded) Restart(t *testing.T) {
+	t.Helper()
+	s.Server.Restart()
+	redistest.Eventually(t, 15*time.Second, "the server has read its data", func() bool { return s.admin.Ping(t.Context()).Err() == nil })
 }
 
 // as gives what opens a client of a process of that user.
