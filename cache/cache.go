@@ -101,8 +101,9 @@ type Cache[K comparable, V any] struct {
 	format  format[V]
 	windows windows
 
-	local     *tier.Cache[K, entry[V]]
-	tagClears *atomic.Uint64 // see Group.TagClears: each hit reads it
+	local        *tier.Cache[K, entry[V]]
+	unstoredOnly bool           // local has nothing but what is not to be stored, see localOptions
+	tagClears    *atomic.Uint64 // see Group.TagClears: each hit reads it
 
 	flights *flight.Group[found[V]]
 	fleet   *fleet.Group   // leases, values and messages in Redis
@@ -173,7 +174,7 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	if c.releaseName, err = claimName(rdb, o, c.format); err != nil {
 		return nil, err
 	}
-	if c.local, err = tier.New[K, entry[V]](tier.Options(o.Local)); err != nil {
+	if c.local, err = tier.New[K, entry[V]](c.localOptions()); err != nil {
 		c.releaseName()
 		return nil, fmt.Errorf("cache: Local: %w", err)
 	}

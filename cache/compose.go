@@ -59,3 +59,6 @@ func (w *want) composes() bool { return w != nil && w.part }
 func (e *life) unstored(hold time.Duration) {
 	e.expires, e.private, e.hard = e.created+max(hold, 0).Milliseconds(), true, true
 }
+
+// isUnstored reports whether unstored has been called with hold.
+func (e *life) isUnstored(hold time.Duration) bool { return e.private && e.hard && e.ttl() <= hold }

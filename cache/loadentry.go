@@ -58,8 +58,8 @@ type Entry[V any] struct {
 	// TTL is that of this value or, if the loader finds that there is none, of this null. It
 	// is shortened by Options.Jitter as others are. 0: as Source.TTL or Options.NullTTL
 	// say. Negative: answer, and do not store. That is not in Redis then, and what Redis has
-	// of the key ends; this process answers with it for Options.Rebuild.ErrorHold, if there
-	// is a local tier, so that callers that come together do not load one after another.
+	// of the key ends; this process answers with it for Options.Rebuild.ErrorHold, also where
+	// Options.Local is off, so that callers that come together do not load one after another.
 	TTL time.Duration
 	// Hard says that this value is never served past its TTL, whatever the stale windows of
 	// Options say and whatever fails: a token or a signed URL, say. Beside ErrNotModified it

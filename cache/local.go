@@ -18,6 +18,17 @@ const maxStaleLife = time.Second
 // readers.
 const maxUnconfirmed = time.Second
 
+// localOptions are those of the local tier. Where the user has none, a LoadEntry gets a small one. It
+// keeps for Rebuild.ErrorHold what the loader says is not to be stored, and nothing else: without it
+// the readers of such a key would load one after another.
+func (c *Cache[K, V]) localOptions() tier.Options {
+	o := tier.Options(c.o.Local)
+	if c.unstoredOnly = o.MaxBytes < 0 && c.source.LoadEntry != nil && c.o.Rebuild.ErrorHold > 0; c.unstoredOnly {
+		o.MaxBytes, o.MaxNullBytes, o.Budget = 1<<20, 1<<18, nil
+	}
+	return o
+}
+
 // fill puts the result of a job into the local tier, before the flight ends: the next
 // Get finds it there. The job's mark is older than the read that brought the result,
 // so an invalidation in between drops it. encoded is the size of the entry. What Warm
@@ -31,7 +42,7 @@ func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time
 // keep puts e into the local tier for longest at most, and reports whether it is there.
 // mark is older than the operation that brought e, and encoded is the size of e.
 func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
-	if c.local == nil || c.cleared(e) {
+	if c.local == nil || c.unstoredOnly && !e.isUnstored(c.o.Rebuild.ErrorHold) || c.cleared(e) {
 		return false
 	}
 	failpoint.At("fill")
