@@ -64,9 +64,12 @@ type PanicError = contain.PanicError
 // named gives an error of the packages below the name that this package promises.
 func named(err error) error {
 	var panicked *contain.PanicError
+	var loaders *loaderError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &loaders):
+		return loaders.error
 	case errors.Is(err, flight.ErrClosed):
 		return ErrClosed
 	case errors.Is(err, flight.ErrReentrant):
@@ -115,12 +118,24 @@ func masked(what string, err error) error {
 // of another cache.
 var others = []error{ErrNotFound, ErrClosed, ErrInvalidKey, ErrNotCached, flight.ErrClosed, flight.ErrReentrant}
 
+// A loaderError is what a loader has returned, which says nothing of this cache, whatever it matches:
+// the loader may have asked another breaker, another cache or another Redis.
+type loaderError struct{ error }
+
+func (e *loaderError) Unwrap() error { return e.error }
+
 // ofLoader returns the error of a loader as one that says nothing of this cache.
 func ofLoader(err error) error {
 	if slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) }) {
-		return &maskedError{err.Error(), err, others}
+		err = &maskedError{err.Error(), err, others}
 	}
-	return err
+	return &loaderError{err}
+}
+
+// isOfLoader reports whether a loader has returned err.
+func isOfLoader(err error) bool {
+	var ours *loaderError
+	return errors.As(err, &ours)
 }
 
 // A maskedError matches what err matches, but for some.

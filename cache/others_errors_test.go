@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/fleet"
 )
 
 // A loader that reads another cache returns errors of that one, and this one has an old value.
@@ -36,6 +39,44 @@ func TestErrorsOfAnotherCacheAreThoseOfALoad(t *testing.T) {
 				_, failed := c.Get(r.ctx, 2)
 				if failed == nil || errors.Is(failed, cache.ErrClosed) || errors.Is(failed, cache.ErrInvalidKey) || errors.Is(failed, cache.ErrNotFound) {
 					r.Errorf("without one: %v", failed)
+				}
+			})
+		})
+	}
+}
+
+// A loader that asks another breaker returns its errors, and those of a loader of its own. Each is an
+// error of the load: the loader was called, and this cache has nothing to do with the text.
+//
+// Defect: they become this cache's ErrOverloaded, ErrLoadTimeout or ErrUnavailable, lose what the loader
+// has said around them, and Warm calls the loader again and again.
+func TestErrorsOfAnotherBreakerAreThoseOfALoad(t *testing.T) {
+	for _, err := range []error{
+		breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, fleet.ErrUnavailable,
+		fmt.Errorf("prices: %w", breaker.ErrOpen), fmt.Errorf("prices: %w", &cache.PanicError{Value: "boom"}),
+		errors.New("mutexrebuild: looks like one of ours"),
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini"}, {redis: "none", local: true}}, func(r *rig) {
+				source := newRows(r, 1)
+				source.slow = func(context.Context, int64) error { return err }
+				c := open(r, source.source(), func(o *cache.Options) { o.Rebuild.ErrorHold = -1 })
+				_, failed := c.Get(r.ctx, 1)
+				if failed == nil || failed.Error() != err.Error() || !errors.Is(failed, err) {
+					r.Errorf("Get: %v, want %v", failed, err)
+				}
+				for _, not := range []error{cache.ErrOverloaded, cache.ErrLoadTimeout, cache.ErrUnavailable} {
+					if errors.Is(failed, not) {
+						r.Errorf("Get: %v, which matches %v", failed, not)
+					}
+				}
+				if r.rdb == nil {
+					return
+				}
+				before := source.loads(1)
+				failed = c.Warm(r.ctx, slices.Values([]int64{1}), cache.WarmOptions{})
+				if n := source.loads(1) - before; n != 1 || !errors.Is(failed, err) {
+					r.Errorf("Warm: %d loads, %v", n, failed)
 				}
 			})
 		})

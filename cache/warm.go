@@ -231,7 +231,7 @@ func (w *warming[K, V]) count(key K, err error, last bool) (putOff bool) {
 	case errors.Is(err, errElsewhere):
 		w.counts.skipped++
 	case w.ctx.Err() != nil, w.c.closed():
-	case !last && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis)):
+	case !last && !isOfLoader(err) && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis)):
 		return true
 	default:
 		if w.counts.failed++; len(w.causes.Causes) < maxCauses {
