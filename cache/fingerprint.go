@@ -30,14 +30,11 @@ import (
 // Their local tiers bound that: each process loads a key once in its Local.TTL while the
 // deployment lasts. After it, the next load settles the id.
 
-// fingerprintOf returns the fingerprint of a type that is stored as JSON, or why its values
-// would not come back.
+// fingerprintOf returns the fingerprint of a type that is stored as JSON, or why JSON cannot
+// write it.
 func fingerprintOf(t reflect.Type) (uint32, error) {
-	if t.Kind() == reflect.Interface {
-		return 0, fmt.Errorf("what is in an interface (%s) comes back from JSON as another type", t)
-	}
 	d := describer{done: map[reflect.Type]string{}}
-	text, err := d.describe(t, t.String(), false)
+	text, err := d.describe(t, t.String())
 	if err != nil {
 		return 0, err
 	}
@@ -51,16 +48,11 @@ type describer struct {
 	done  map[reflect.Type]string
 }
 
-// describe returns the text of t. path says in an error where t stands. A struct of which
-// JSON holds nothing comes back empty; embedded, as a sync.Mutex may be, it does no harm.
-func (d *describer) describe(t reflect.Type, path string, embedded bool) (string, error) {
+// describe returns the text of t, whose name in errors is path.
+func (d *describer) describe(t reflect.Type, path string) (string, error) {
 	switch kind := t.Kind(); {
 	case marshals(t):
 		return t.PkgPath() + " " + t.String(), nil
-	case kind == reflect.Struct && !embedded && t.NumField() > 0 && len(fieldsOf(t)) == 0:
-		return "", fmt.Errorf("JSON holds nothing of %s: it has no exported fields (a field that need not be stored has the tag json:\"-\")", path)
-	case kind == reflect.Interface && t.NumMethod() > 0:
-		return "", fmt.Errorf("what is in an interface (%s) does not come back from JSON", path)
 	case kind == reflect.Func, kind == reflect.Chan, kind == reflect.Complex64, kind == reflect.Complex128, kind == reflect.UnsafePointer:
 		return "", fmt.Errorf("JSON cannot hold %s, a %v", path, kind)
 	case kind != reflect.Struct && kind != reflect.Pointer && kind != reflect.Slice && kind != reflect.Array && kind != reflect.Map:
@@ -84,19 +76,19 @@ func (d *describer) describeParts(t reflect.Type, path string) (string, error) {
 	case reflect.Struct:
 		return d.describeFields(t, path)
 	case reflect.Pointer:
-		text, err := d.describe(t.Elem(), path, false)
+		text, err := d.describe(t.Elem(), path)
 		return "*" + text, err
 	case reflect.Map:
-		if k := t.Key(); k.Kind() != reflect.String && !isInteger(k.Kind()) && !marshals(k) {
+		if k := t.Key(); k.Kind() != reflect.String && !isInteger(k.Kind()) && !k.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
 			return "", fmt.Errorf("JSON cannot hold %s: keys of a map are strings, integers or encoding.TextMarshalers", path)
 		}
-		text, err := d.describe(t.Elem(), path+"[]", false)
+		text, err := d.describe(t.Elem(), path+"[]")
 		return fmt.Sprintf("[%v]%s", t.Key().Kind(), text), err
 	case reflect.Array:
-		text, err := d.describe(t.Elem(), path+"[]", false)
+		text, err := d.describe(t.Elem(), path+"[]")
 		return fmt.Sprintf("[%d]%s", t.Len(), text), err
 	default:
-		text, err := d.describe(t.Elem(), path+"[]", false)
+		text, err := d.describe(t.Elem(), path+"[]")
 		return "[]" + text, err
 	}
 }
@@ -107,7 +99,7 @@ func (d *describer) describeFields(t reflect.Type, path string) (string, error) 
 	hash, fields := uint64(fnvOffset), fieldsOf(t)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		f := fields[name]
-		text, err := d.describe(f.of, path+"."+f.name, f.embedded)
+		text, err := d.describe(f.of, path+"."+f.name)
 		if err != nil {
 			return "", err
 		}
@@ -118,9 +110,8 @@ func (d *describer) describeFields(t reflect.Type, path string) (string, error) 
 
 // A jsonField is a field that JSON has of a struct.
 type jsonField struct {
-	name     string // in Go
-	of       reflect.Type
-	embedded bool // a struct whose fields are those of the one around it
+	name string // in Go
+	of   reflect.Type
 }
 
 // fieldsOf returns the fields that JSON has of a struct, by their names there.
@@ -129,12 +120,13 @@ func fieldsOf(t reflect.Type) map[string]jsonField {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		inner := embeddedStruct(f)
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name := jsonName(f)
+		_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
-		case name == "-" && options == "", !f.IsExported() && inner == nil:
+		case f.Tag.Get("json") == "-", !f.IsExported() && inner == nil:
 			continue
 		case name == "" && inner != nil:
-			fields["+"+f.Name] = jsonField{f.Name, inner, true}
+			fields["+"+f.Name] = jsonField{f.Name, inner}
 			continue
 		case name == "":
 			name = f.Name

@@ -108,6 +108,7 @@ type format[V any] struct {
 	sizer       Sizer // the codec, if it is one
 	sealer      Sealer
 	fingerprint uint32
+	sample      *sample // of values to compare with what their JSON decodes to; nil: none
 	after       windows
 	log         *logonce.Log
 }
@@ -115,20 +116,42 @@ type format[V any] struct {
 // newFormat returns an error if values of type V would not come back.
 func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 	f = format[V]{name: o.Name, prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, sealer: o.Seal, after: o.windows(), log: log}
-	if f.codec != nil {
+	values, named := reflect.TypeFor[V](), false
+	switch f.codec.(type) {
+	case nil:
+	case jsonCodec:
+		named = true
+	default:
 		f.sizer, _ = f.codec.(Sizer)
 		return f, nil
 	}
 	switch any(*new(V)).(type) {
 	case string, []byte:
-		f.id, f.codec = codecRaw, raw{}
+		if !named {
+			f.id, f.codec = codecRaw, raw{}
+			return f, nil
+		}
+	}
+	f.id, f.codec = codecJSON, JSON
+	if f.fingerprint, err = fingerprintOf(values); err != nil {
+		return f, fmt.Errorf("cache: values of type %s cannot be stored as JSON: %w. Codec: cache.JSON leaves out a field with the tag json:\"-\", and a Codec of cache/codecs or of your own may keep it", values, err)
+	}
+	if named {
 		return f, nil
 	}
-	f.id, f.codec = codecJSON, jsonCodec{}
-	if f.fingerprint, err = fingerprintOf(reflect.TypeFor[V]()); err != nil {
-		return f, fmt.Errorf("cache: values of type %s cannot be stored without a Codec: %w", reflect.TypeFor[V](), err)
+	f.sample = newSample()
+	if err = lossOf(values); err != nil {
+		return f, fmt.Errorf("cache: values of type %s cannot be stored without a Codec: %w. Codec: cache.JSON accepts that; a Codec of cache/codecs or of your own may keep it", values, err)
 	}
 	return f, nil
+}
+
+// altered is how many values were compared and came back differently.
+func (f format[V]) altered() uint64 {
+	if f.sample == nil {
+		return 0
+	}
+	return f.sample.altered.Load()
 }
 
 // by says how values are encoded.
@@ -158,6 +181,10 @@ func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl ti
 		}
 		if len(payload) > f.max {
 			return f.keep(id, payload, nil)
+		}
+		if field, altered := f.alteredAt(&e.value, payload); altered {
+			f.log.Warn("a value comes back from JSON as another one, and stays in this process", logonce.Name("key", id), "field", field)
+			return nil, headerSize + len(payload), 0, nil
 		}
 		if e.more != nil && len(e.more.tags) > maxTags {
 			f.log.Error("a value has more tags than there is room for, and stays in this process", logonce.Name("key", id), "tags", len(e.more.tags), "max", maxTags)
@@ -325,9 +352,24 @@ func checksum(data []byte) uint32 {
 	return crc32.Update(sum, castagnoli, data[headerSize:])
 }
 
+// JSON is the codec of values of all types but string and []byte where [Options].Codec is nil. Named
+// as the Codec, it says that what JSON loses may be lost: New takes every type that JSON can
+// write, also those of which it leaves fields out, and values are not compared with what their JSON
+// decodes to.
+var JSON Codec = jsonCodec{}
+
 type jsonCodec struct{}
 
-func (jsonCodec) Marshal(v any) ([]byte, error)      { return json.Marshal(v) }
+// Marshal gives v an address if it has none: else methods of pointers would be passed over.
+func (jsonCodec) Marshal(v any) ([]byte, error) {
+	if t := reflect.TypeOf(v); t != nil && t.Kind() != reflect.Pointer {
+		p := reflect.New(t)
+		p.Elem().Set(reflect.ValueOf(v))
+		v = p.Interface()
+	}
+	return json.Marshal(v)
+}
+
 func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
 
 // raw stores strings and bytes as they are.

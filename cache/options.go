@@ -132,9 +132,10 @@ type Options struct {
 	MaxValue int
 
 	// Codec encodes values. Nil: []byte and string as they are, so that a nil
-	// []byte comes back as an empty one, others as JSON. What JSON does not carry,
-	// such as unexported fields, is there for those whose Get has loaded the value and
-	// missing for callers that get it from Redis. One that compresses should be a [Sizer].
+	// []byte comes back as an empty one, others as JSON. Then New refuses types that JSON does not bring back whole, and names the field:
+	// one that is not exported or has the tag json:"-", say. The first 16 values, one in 1,000 later, and
+	// the next 1,000 after one that differs are decoded and compared. One that differs is
+	// returned and not stored (Stats.Altered). [JSON] takes such types and values. One that compresses should be a [Sizer].
 	Codec Codec
 	// Seal encrypts what is stored in Redis, after Codec: values, and that keys do not exist. It
 	// binds them to their keys. Ids stay in the clear, in the names of Redis keys; Source.Key may

@@ -70,6 +70,7 @@ type Stats struct {
 	Degraded     uint64 // loads of a key without a lease: no answer of Redis, WaitBudget spent, or an invalidation pending
 	BesideWriter uint64 // loads of a key while a writer held it, which are not published
 	Unpublished  uint64 // values that could not be stored, by their size or TTL
+	Altered      uint64 // values that would come back from JSON as others, and are not stored
 	Unfit        uint64 // bytes in Redis that were no value of their key
 	OtherType    uint64 // values in Redis of another type: two releases with one Schema
 	Cleared      uint64 // values in Redis from before a Clear, or a ClearTags of theirs, which do not count
@@ -159,7 +160,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Joined: n.joined.Load(), Stale: n.stale.Load(), NotCached: n.notCached.Load(), Errors: n.errors.Load(),
 		Fallbacks: n.fallbacks.Load(), HeldErrors: n.heldErrors.Load(),
 		Loads: n.loads.Load(), LoadErrors: n.loadErrors.Load(), Degraded: n.degraded.Load(),
-		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
+		BesideWriter: n.besideWriter.Load(), Unpublished: n.unpublished.Load(), Altered: c.format.altered(), Unfit: n.unfit.Load(), OtherType: n.otherType.Load(), Cleared: n.cleared.Load(),
 		Refreshes: n.refreshes.Load(), Refreshed: n.refreshed.Load(), FilterFalse: n.filterFalse.Load(), FilterWrong: n.filterWrong.Load(),
 		NotInvalidated: n.notInvalidated.Load(),
 		LoadTime:       t.load.histogram(&latencies), FlightWait: t.flightWait.histogram(&latencies),

@@ -78,6 +78,8 @@ var Caches = []Family[cache.Stats]{
 		func(s *cache.Stats) uint64 { return s.NotInvalidated }).of(Redis),
 	counter("levee_cache_unpublished_total", "Values that could not be stored, by their size or TTL.",
 		func(s *cache.Stats) uint64 { return s.Unpublished }).of(Redis),
+	counter("levee_cache_altered_total", "Values that would come back from JSON as others, and were not stored.",
+		func(s *cache.Stats) uint64 { return s.Altered }).of(Redis),
 	counter("levee_cache_unfit_total", "Bytes in Redis that were no value of their key.", func(s *cache.Stats) uint64 { return s.Unfit }).of(Redis),
 	counter("levee_cache_other_type_total", "Values met in Redis of another type: two releases with one Schema.",
 		func(s *cache.Stats) uint64 { return s.OtherType }).of(Redis),
