@@ -122,6 +122,9 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 	if _, err := q.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
 		t.Error(err)
 	}
+	// On a busy machine the third may have been too slow for an answer that counts. Without one of
+	// two the lease would be lost.
+	redistest.Eventually(t, 20*time.Second, "it is held on all three", func() bool { return lease.Servers() == 3 })
 	nodes[0].Kill()
 	before := q.Renewals()
 	redistest.Eventually(t, 20*time.Second, "it is renewed by the two others", func() bool { return q.Renewals() >= before+2 })
@@ -165,8 +168,10 @@ func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
 	ahead := time.Now().Add(time.Hour).UnixMicro()
 	nodes[0].Client(t).HSet(ctx, record, "f", ahead, "b", 1, "o", "")
 	first := take(t, q)
-	if first.Fence() <= ahead {
-		t.Fatalf("fence %d after %d", first.Fence(), ahead)
+	for begin := time.Now(); first.Fence() <= ahead; first = take(t, q) { // a busy machine takes longer than a quorum waits
+		if unlock(t, first); time.Since(begin) > 20*time.Second {
+			t.Fatalf("fence %d after %d", first.Fence(), ahead)
+		}
 	}
 	unlock(t, first)
 	nodes[0].Kill()
