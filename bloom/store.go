@@ -41,6 +41,8 @@ var (
 	logStartLua string
 	//go:embed scripts/invalidate.lua
 	invalidateLua string
+	//go:embed scripts/check.lua
+	checkLua string
 
 	recordScript   = redisconn.NewScript(commonLua, recordLua)
 	addScript      = redisconn.NewScript(commonLua, addLua)
@@ -55,6 +57,7 @@ var (
 	logStartScript = redisconn.NewScript(commonLua, logStartLua)
 
 	invalidateScript = redisconn.NewScript(invalidateLua)
+	checkScript      = redisconn.NewScript(checkLua)
 )
 
 // ErrUnavailable reports that Redis did not confirm an Add or a step of a Rebuild.

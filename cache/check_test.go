@@ -97,31 +97,20 @@ func TestCheckSaysWhatWeakensAPromise(t *testing.T) {
 	}
 }
 
-// Each command that the cache needs is tried: with any of them taken away Check says so.
-// It leaves nothing behind, and needs no more than the commands themselves.
-func TestCheckTriesEachCommand(t *testing.T) {
+// A replica may not be asked for: that is told, and named. It leaves no key but the clears.
+func TestCheckTellsThatReplicasMayNotBeAskedFor(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
-	commands := strings.Fields("eval evalsha subscribe publish del getrange hdel hget hgetall hset pexpire pttl set time")
-	user := []any{"ACL", "SETUSER", "cache", "reset", "on", ">x", "~levee:c1:{product:*", "~" + keys.OfCache("product").Clears(), "&levee:cache:1:product", "&levee:hub:1:*", "+unsubscribe"}
-	for _, command := range commands {
-		user = append(user, "+"+command)
+	if err := admin.Do(t.Context(), "ACL", "SETUSER", "cache", "reset", "on", ">x", "~*", "&*", "+@all", "-wait").Err(); err != nil {
+		t.Fatal(err)
 	}
-	for _, missing := range append([]string{""}, commands...) {
-		rights := user
-		if missing != "" {
-			rights = append(slices.Clip(rights), "-"+missing)
-		}
-		if err := admin.Do(t.Context(), rights...).Err(); err != nil {
-			t.Fatal(err)
-		}
-		err := checked(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "cache", "x" }))
-		if (err != nil) != (missing != "") || err != nil && !errors.Is(err, cache.ErrUnavailable) {
-			t.Errorf("without %q: %v", missing, err)
-		}
-		if left := admin.Keys(t.Context(), "*").Val(); missing == "" && !slices.Equal(left, []string{keys.OfCache("product").Clears()}) {
-			t.Errorf("the keys %q are left", left)
-		}
+	rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = "cache", "x" })
+	err := checked(t, rdb, func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 })
+	if err == nil || errors.Is(err, cache.ErrUnavailable) || !strings.Contains(err.Error(), "'wait'") {
+		t.Errorf("without WAIT: %v", err)
+	}
+	if left := admin.Keys(t.Context(), "*").Val(); !slices.Equal(left, []string{keys.OfCache("product").Clears()}) {
+		t.Errorf("the keys %q are left", left)
 	}
 }
 

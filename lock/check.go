@@ -10,37 +10,44 @@ import (
 )
 
 // Check tests whether locks can be kept in this Redis, for the start of a service; let no
-// readiness probe depend on it, unless nothing works without a lock: whether it answers, as a master of version 6.2 or later, accepts the
-// client's password and database, lets it run every script of a mutex, has the replicas
-// for Options.Replicas, and does not evict locks. It takes and gives back a lock of its
-// own, without calling Options.Hooks; of a cluster it tries one node. Without the right
-// to INFO, Check cannot see the eviction policy.
+// readiness probe depend on it, unless nothing works without a lock: whether it answers, as a
+// master of version 6.2 or later, accepts the client's password and database, lets it run every
+// command of locks and hear messages, has the replicas for Options.Replicas, and does not
+// evict locks. It takes and gives back a lock of its own, without calling Options.Hooks; of a
+// cluster it tries one node. Without the right to INFO, Check cannot see the eviction policy.
 //
-// The error matches ErrUnavailable if Redis cannot be used and ErrNotReplicated if too
-// few replicas answer. ErrConfig says that the server evicts locks. Check takes some
-// milliseconds; if Redis does not answer, some seconds, or until ctx ends.
+// The error matches ErrUnavailable if Redis cannot be used and ErrNotReplicated if too few
+// replicas answer. ErrConfig says that the server evicts locks, does not say what its replicas
+// have, or refuses messages, without which waiters poll. The error names each right that the
+// user lacks. Check takes some milliseconds; if Redis does not answer, some seconds, or until ctx ends.
 func (l *Locker) Check(ctx context.Context) error {
 	if l.err != nil {
 		return l.err
 	}
-	found := redisconn.Check(ctx, l.shared.redis.prompt.Client(), redisconn.Scripts)
+	rdb := l.shared.redis.prompt.Client()
+	found := redisconn.Check(ctx, rdb, redisconn.Scripts)
 	if found.Broken != nil {
 		return unavailable(found.Broken)
 	}
+	channel := keys.LockChannels + l.shared.process
+	name := "levee-check-" + rand.Text()
+	rights := redisconn.Rights(ctx, rdb, checkScript, redisconn.Call{
+		Keys: keys.Lock(l.o.Prefix, keys.Mutex, name)[:1], Args: []any{channel},
+	}, channel, keys.Heartbeat(name))
+	if rights.Broken != nil {
+		return unavailable(errors.Join(rights.Broken, rights.Weak))
+	}
 	quiet := *l.o
 	quiet.Hooks = Hooks{}
-	if err := l.With(quiet).tryScripts(ctx); err != nil {
-		return err
+	err := l.With(quiet).tryScripts(ctx, name)
+	if weak := errors.Join(found.Weak, rights.Weak); weak != nil {
+		err = errors.Join(err, badConfig("%v", weak))
 	}
-	if found.Weak != nil {
-		return badConfig("%v", found.Weak)
-	}
-	return nil
+	return err
 }
 
-// tryScripts runs each script of a mutex under a name of its own.
-func (l *Locker) tryScripts(ctx context.Context) error {
-	name := "levee-check-" + rand.Text()
+// tryScripts runs each script of a mutex under a name that nobody else has.
+func (l *Locker) tryScripts(ctx context.Context, name string) error {
 	lease, err := l.TryLock(ctx, name)
 	if err != nil {
 		return err

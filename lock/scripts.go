@@ -28,6 +28,8 @@ var (
 	inspectLua string
 	//go:embed scripts/force.lua
 	forceLua string
+	//go:embed scripts/check.lua
+	checkLua string
 
 	acquireScript    = compose(acquireLua)
 	acquireAllScript = compose(acquireAllLua)
@@ -36,6 +38,7 @@ var (
 	renewScript      = compose(renewLua)
 	inspectScript    = compose(inspectLua)
 	forceScript      = compose(forceLua)
+	checkScript      = redisconn.NewScript(checkLua)
 )
 
 // compose puts a script together: begin.lua, and the files that it includes.

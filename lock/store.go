@@ -305,6 +305,8 @@ func (s *store) evalAndWait(ctx context.Context, run scriptRun, late func(redisc
 			return waited{}, err
 		case run.confirm.Disk && err != nil && redisconn.Answered(err):
 			return waited{}, badConfig("Fsync: the server does not tell what is on its disk: %v", err)
+		case err != nil && strings.HasPrefix(err.Error(), "NOPERM"):
+			return waited{}, badConfig("Replicas: the server does not tell what they have: WAIT: %v", err)
 		}
 		return waited{replies[0], confirmed}, replies[0].Err() // a WAIT that failed has confirmed nothing
 	}, tooLate)

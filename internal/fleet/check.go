@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -27,31 +28,52 @@ func (g *Group) Check(ctx context.Context) error {
 		return nil
 	}
 	found := redisconn.Check(ctx, g.rdb, redisconn.Reads)
+	var rights redisconn.Checkup
 	broken := found.Broken
+	if broken == nil {
+		rights = g.redis.tryRights(ctx, g.rdb)
+		broken = rights.Broken
+	}
 	if broken == nil {
 		broken = g.redis.tryScripts(ctx, g.rdb)
 	}
-	if broken == nil {
-		broken = g.msgs.arrive(ctx)
-	}
 	if broken != nil {
-		return g.redis.unavailable(ctx, "check", nil, broken)
+		return g.redis.unavailable(ctx, "check", nil, errors.Join(broken, rights.Weak))
 	}
-	if err := errors.Join(found.Weak, g.redis.tryReplicas(ctx)); err != nil {
+	unheard := rights.Weak
+	if unheard == nil {
+		unheard = g.msgs.arrive(ctx)
+	}
+	if unheard != nil {
+		unheard = fmt.Errorf("other processes keep in memory what this one changes, and this one what they change, for up to Local.TTL: %w", unheard)
+	}
+	if err := errors.Join(found.Weak, unheard, g.redis.tryReplicas(ctx)); err != nil {
 		return fmt.Errorf("mutexrebuild: check of %q: %v", g.space.Name, err)
 	}
 	return nil
 }
 
-// tryScripts runs each script on a key of its own, and reads it. The order has every
-// command of the scripts run but those that clean up after a stranger.
+// tryRights runs each command of the scripts, and GETRANGE without one.
+func (s *store) tryRights(ctx context.Context, rdb redis.UniversalClient) redisconn.Checkup {
+	key := s.key("levee-check-" + newToken())
+	c := redisconn.Rights(ctx, rdb, checkScript, redisconn.Call{Keys: []string{key}, Args: []any{s.channel}},
+		s.channel, keys.Heartbeat(newToken()))
+	_, err := redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, key, 0, 64).Result() })
+	if err != nil {
+		c.Broken = errors.Join(c.Broken, fmt.Errorf("GETRANGE: %w", err))
+	}
+	return c
+}
+
+// tryScripts runs each script on a key of its own, to see whether it replies as it does
+// beside a server of ours.
 func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error {
 	id := "levee-check-" + newToken()
 	both, lease, ms := s.keys(id), s.keys(id)[1:], s.lease.Milliseconds()
 	first, second, third, hold := newToken(), newToken(), newToken(), newToken()
-	try := func(run func(context.Context, redis.UniversalClient, redisconn.Call) redisconn.Reply, keys []string, args ...any) redisconn.Reply {
+	try := func(script *redisconn.Script, names []string, args ...any) redisconn.Reply {
 		reply, err := redisconn.Step(ctx, func(ctx context.Context) (redisconn.Reply, error) {
-			return run(ctx, rdb, redisconn.Call{Keys: keys, Args: args}), nil
+			return script.Run(ctx, rdb, redisconn.Call{Keys: names, Args: args}), nil
 		})
 		return redisconn.ReplyOr(reply, err)
 	}
@@ -76,29 +98,21 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 		{"begin", beginScript, both, []any{second, ms, ask, "", 64}, "[wait"},
 		{"abort", abortScript, lease, []any{third, s.channel, wake}, "1"},
 	} {
-		reply, err := try(step.script.Run, step.keys, step.args...).Result()
+		reply, err := try(step.script, step.keys, step.args...).Result()
 		if err != nil {
 			return fmt.Errorf("script %s: %w", step.name, err)
 		}
 		if got := fmt.Sprint(reply); !strings.HasPrefix(got, step.want) {
-			return fmt.Errorf("script %s replied %.60q: the user may lack a right to a command in it", step.name, got)
+			return fmt.Errorf("script %s replied %.60q", step.name, got)
 		}
 	}
 	// On the key itself, of which it changes nothing; it makes one that is missing.
-	reply, err := try(epochScript.Run, []string{s.names.Clears()}, "look", 0, 0, 0, maxLife.Milliseconds(), "", "").List()
+	reply, err := try(epochScript, []string{s.names.Clears()}, "look", 0, 0, 0, maxLife.Milliseconds(), "", "").List()
 	if err == nil {
 		_, err = s.parseEpoch(reply)
 	}
 	if err != nil {
-		return fmt.Errorf("script epoch: %w", err)
-	}
-	_, err = redisconn.Step(ctx, func(ctx context.Context) (string, error) { return rdb.GetRange(ctx, both[0], 0, 64).Result() })
-	if err != nil {
-		return fmt.Errorf("GETRANGE: %w", err)
-	}
-	// A server that knows the scripts is not asked to EVAL them until it has lost them.
-	if err := try(abortScript.RunWhole, lease, first, s.channel, wake).Err(); err != nil {
-		return fmt.Errorf("EVAL: %w", err)
+		return fmt.Errorf("script epoch with the key %q: %w", s.names.Clears(), err)
 	}
 	return nil
 }

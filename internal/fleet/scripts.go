@@ -24,6 +24,8 @@ var (
 	epochLua string
 	//go:embed scripts/inspect.lua
 	inspectLua string
+	//go:embed scripts/check.lua
+	checkLua string
 
 	beginScript      = redisconn.NewScript(commonLua, beginLua)
 	renewScript      = redisconn.NewScript(renewLua)
@@ -32,6 +34,7 @@ var (
 	invalidateScript = redisconn.NewScript(commonLua, invalidateLua)
 	epochScript      = redisconn.NewScript(commonLua, epochLua)
 	inspectScript    = redisconn.NewScript(commonLua, inspectLua)
+	checkScript      = redisconn.NewScript(checkLua)
 )
 
 // unexpected is the error of a reply that no script gives.

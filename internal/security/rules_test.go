@@ -1,6 +1,7 @@
 package security
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,8 +13,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+	"github.com/levee-go/levee/mutexrebuild"
 )
 
 // A user of Redis, as a line of SECURITY.md has it.
@@ -112,14 +116,15 @@ func executed(t *testing.T, admin *redis.Client) map[string]bool {
 type job struct {
 	user, scripts string
 	work          func(t *testing.T, open func() redis.UniversalClient) // open opens the client of a process
+	check         func(t *testing.T, rdb redis.UniversalClient) error   // Check of the package
 	direct        []string                                              // commands beside those of its scripts
 }
 
 var jobs = []job{
-	{"product-cache", "internal/fleet", useCache, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
-	{"product-cache", "internal/fleet", useMutexRebuild, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
-	{"order-locks", "lock", useLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
-	{"product-filter", "bloom", useBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
+	{"product-cache", "internal/fleet", useCache, checkCache, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
+	{"product-cache", "internal/fleet", useMutexRebuild, checkMutexRebuild, []string{"eval", "evalsha", "getrange", "publish", "subscribe", "unsubscribe"}},
+	{"order-locks", "lock", useLock, checkLock, []string{"eval", "evalsha", "info", "publish", "subscribe", "unsubscribe", "wait"}},
+	{"product-filter", "bloom", useBloom, checkBloom, []string{"eval", "evalsha", "publish", "subscribe", "unsubscribe"}},
 }
 
 // The rules of SECURITY.md suffice: nothing is refused, neither to a caller nor in a
@@ -157,9 +162,21 @@ func TestTheDocumentedRulesAreThoseOfTheScripts(t *testing.T) {
 	call := regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
 	for _, j := range jobs {
 		want := slices.Clone(j.direct)
-		for _, text := range scriptsOf(t, j.scripts) {
+		var tried []string // by Check
+		for file, text := range scriptsOf(t, j.scripts) {
+			var commands []string
 			for _, m := range call.FindAllStringSubmatch(text, -1) {
-				want = append(want, strings.ToLower(m[1]))
+				commands = append(commands, strings.ToLower(m[1]))
+			}
+			if filepath.Base(file) == "check.lua" {
+				tried = commands
+			} else {
+				want = append(want, commands...)
+			}
+		}
+		for _, command := range tried {
+			if !slices.Contains(want, command) {
+				t.Errorf("%s: check.lua tries %q, which nothing else needs", j.scripts, command)
 			}
 		}
 		slices.Sort(want)
@@ -186,6 +203,48 @@ func TestWithACommandTakenAwayItShows(t *testing.T) {
 		}
 		if err := s.admin.ACLSetUser(t.Context(), u.name, "+"+command).Err(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Whatever is taken away of the rules of SECURITY.md, Check says so, and names it. Who may not send or hear
+// messages, or not ask for replicas, is not told that Redis cannot be used.
+func TestCheckNamesEachRightThatIsTakenAway(t *testing.T) {
+	usable := regexp.MustCompile(`^(&.*|\+(publish|subscribe|unsubscribe|wait))$`)
+	s := startGuarded(t)
+	for _, j := range jobs {
+		u := users(t)[j.user]
+		for i, rule := range u.rules {
+			if !strings.ContainsAny(rule[:1], "~&+") || rule == "+info" { // whose lack costs a warning, and nothing else
+				continue
+			}
+			rules := append([]string{"reset"}, slices.Concat(u.rules[:i], u.rules[i+1:])...)
+			if err := s.admin.ACLSetUser(t.Context(), u.name, rules...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			named := regexp.MustCompile(regexp.QuoteMeta(strings.TrimRight(rule[1:], "*")))
+			if rule[0] == '+' {
+				named = regexp.MustCompile(`\b` + strings.ToUpper(rule[1:]) + `: `)
+			}
+			err := j.check(t, s.as(t, u)())
+			if err == nil || !named.MatchString(err.Error()) {
+				t.Errorf("%s without %s: Check says %v", j.scripts, rule, err)
+			}
+			broken := errors.Is(err, mutexrebuild.ErrUnavailable) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, bloom.ErrUnavailable)
+			if broken == usable.MatchString(rule) {
+				t.Errorf("%s without %s: Check says %v: can Redis be used?", j.scripts, rule, err)
+			}
+		}
+		if err := s.admin.ACLSetUser(t.Context(), u.name, append([]string{"reset"}, u.rules...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.check(t, s.as(t, u)()); err != nil {
+			t.Errorf("%s with all rules: Check says %v", j.scripts, err)
+		}
+	}
+	for _, key := range s.admin.Keys(t.Context(), "*levee-check*").Val() {
+		if s.admin.PTTL(t.Context(), key).Val() < 0 {
+			t.Errorf("the key %q stays", key)
 		}
 	}
 }

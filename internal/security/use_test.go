@@ -49,6 +49,44 @@ func openCache(t *testing.T, rdb redis.UniversalClient, load cache.Loader[int64,
 	return c
 }
 
+func checkCache(t *testing.T, rdb redis.UniversalClient) error {
+	c := openCache(t, rdb, func(context.Context, int64) (string, error) { return "", nil })
+	defer c.Close()
+	return c.Check(t.Context())
+}
+
+func checkMutexRebuild(t *testing.T, rdb redis.UniversalClient) error {
+	g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", Logger: quiet}, mutexrebuild.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	return g.Check(t.Context())
+}
+
+// checkLock asks for a replica that there is not: what the rights to WAIT are for. Without one all else is well.
+func checkLock(t *testing.T, rdb redis.UniversalClient) error {
+	l, err := lock.New(rdb, lock.Options{Replicas: 1, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	err = l.Check(t.Context())
+	if errors.Is(err, lock.ErrNotReplicated) && !errors.Is(err, lock.ErrConfig) {
+		return nil
+	}
+	return err
+}
+
+func checkBloom(t *testing.T, rdb redis.UniversalClient) error {
+	f, err := bloom.Open(t.Context(), rdb, bloom.Options{Name: "product", Capacity: 100, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	return f.Check(t.Context())
+}
+
 // readOnce invalidates and reads a value, as far as that is allowed.
 func readOnce(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
