@@ -65,7 +65,7 @@ func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error)
 	for _, owner := range b.owners {
 		args = append(args, owner)
 	}
-	run := scriptRun{acquireScript, t.call(args...), b.confirm}
+	run := scriptRun{acquireScript, t.call(args...), b.confirm, t.mode == exclusive}
 	return s.bid(ctx, run, func(r bidReply, err error) { s.late(t, b, r, err) })
 }
 
@@ -76,7 +76,7 @@ func (s *store) acquireAll(ctx context.Context, targets []target, b bid) (bidRep
 		call.Keys = append(call.Keys, targets[i].keys[:2]...)
 		call.Args = append(call.Args, b.owners[i])
 	}
-	return s.bid(ctx, scriptRun{acquireAllScript, call, b.confirm}, func(r bidReply, err error) {
+	return s.bid(ctx, scriptRun{script: acquireAllScript, call: call, confirm: b.confirm}, func(r bidReply, err error) {
 		for i := range targets {
 			one := b
 			one.owners = b.owners[i : i+1]
@@ -164,7 +164,7 @@ func (s *store) refuse(ctx context.Context, t *target, owner string) error {
 
 func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, ends int64, refuse bool, keep time.Duration) (answer, error) {
 	args := []any{modes[t.mode], t.permits, keys.LockChannels, owner, fence, ends, refuse, keep.Milliseconds()}
-	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: t.call(args...)}, nil)
+	r, err := s.eval(ctx, scriptRun{script: releaseScript, call: t.call(args...), short: t.mode == exclusive}, nil)
 	if err != nil {
 		return "", err
 	}
@@ -189,7 +189,7 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	sent := time.Now()
 	calls := make([]redisconn.Call, len(renewals))
 	for i, r := range renewals {
-		calls[i] = r.grant.call(renewArgs(r.grant, r.lease, 0, "")...)
+		calls[i] = r.grant.held(renewArgs(r.grant, r.lease, 0, "")...)
 	}
 	replies := s.patient.Eval(ctx, renewScript, calls, nil)
 	results := make([]renewed, len(renewals))
@@ -227,8 +227,7 @@ func renewArgs(g *grant, lease time.Duration, raise int64, heir string) []any {
 }
 
 func (s *store) change(ctx context.Context, g *grant, confirm redisconn.Confirm, args []any) (renewReply, error) {
-	call := g.call(args...)
-	r, err := s.eval(ctx, scriptRun{renewScript, call, confirm}, nil)
+	r, err := s.eval(ctx, scriptRun{script: renewScript, call: g.held(args...), confirm: confirm}, nil)
 	if err != nil {
 		return renewReply{}, err
 	}
@@ -264,13 +263,28 @@ type scriptRun struct {
 	script  *redisconn.Script
 	call    redisconn.Call
 	confirm redisconn.Confirm
+	short   bool // it has a short way, over the record alone
 }
 
-// eval runs a script. A server that does not answer within promptTime is asked again:
+// eval runs a script. While the keys of the lock lie on two nodes of a cluster, it goes the
+// script's short way.
+func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
+	answer, err := s.evalOnce(ctx, run, late)
+	if err != nil && run.short && strings.HasPrefix(err.Error(), "TRYAGAIN") {
+		run.call = recordOnly(run.call)
+		answer, err = s.evalOnce(ctx, run, late)
+	}
+	if err != nil {
+		return reply{}, refine(ctx, err)
+	}
+	return answer, nil
+}
+
+// evalOnce runs a script. A server that does not answer within promptTime is asked again:
 // every script may be repeated. The time sent is that of the first attempt, which may
 // have been the one that counted. A reply that comes when the caller has left, or has
 // asked again, goes to late.
-func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
+func (s *store) evalOnce(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
 	answer := reply{sent: time.Now()}
 	var r redisconn.Reply
 	if run.confirm.Wanted() {
@@ -282,10 +296,8 @@ func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Rep
 		}
 	}
 	var err error
-	if answer.value, err = r.Result(); err != nil {
-		return reply{}, refine(ctx, err)
-	}
-	return answer, nil
+	answer.value, err = r.Result()
+	return answer, err
 }
 
 // evalAndWait runs a script and has it confirmed.

@@ -47,6 +47,21 @@ func (t *target) call(args ...any) redisconn.Call {
 	return redisconn.Call{Keys: t.keys, Boxed: t.boxed[:], Args: args}
 }
 
+// held is a run of renew.lua, with the keys that a lease is in: while a slot of a cluster
+// moves, a script with others is refused.
+func (t *target) held(args ...any) redisconn.Call {
+	if t.mode != read && t.mode != permit {
+		return recordOnly(redisconn.Call{Keys: t.keys, Boxed: t.boxed[:], Args: args})
+	}
+	return redisconn.Call{Keys: []string{t.keys[0], t.keys[3]}, Boxed: []any{t.boxed[0], t.boxed[3]}, Args: args}
+}
+
+// recordOnly is a call with the first of its keys alone.
+func recordOnly(call redisconn.Call) redisconn.Call {
+	call.Keys, call.Boxed = call.Keys[:1], call.Boxed[:1]
+	return call
+}
+
 // record is the key of the lock's record, which also tells one lock from another.
 func (t *target) record() string { return t.keys[0] }
 

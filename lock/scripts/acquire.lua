@@ -8,7 +8,8 @@
 --       {"busy", remaining ms, queue's length, ticket, ask again in ms}
 --       {"done"}  the work has been done (once)
 --       {"gone"}  this owner has released already: a late copy of the command
--- Asked again by the same owner, it gives the same answer.
+-- Asked again by the same owner, it gives the same answer. With the record as its only key
+-- it does what needs no other, and else gives TRYAGAIN.
 local mode, permits, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local mine, ticket, more = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 local lease, me = tonumber(ARGV[8]), ARGV[10]
@@ -20,7 +21,7 @@ local lease, me = tonumber(ARGV[8]), ARGV[10]
 -- nobody would give back.
 if mode == 'm' and ticket == 0 and not more then
   local found = redis.call('HMGET', record, 'o', 'f', 'q', 'lr')
-  local fresh = not found[2] and redis.call('EXISTS', record, queue) == 0
+  local fresh = not found[2] and redis.call('EXISTS', record, queue or record) == 0
   if fresh or (found[1] == '' and not found[3] and found[4] ~= me and (tonumber(found[2]) or micros) + FENCES <= micros) then
     redis.call('HSET', record, 'o', me, 'x', now + lease, 'l', ARGV[8], 'f', micros, 'm', ARGV[9])
     if fresh then
@@ -35,11 +36,13 @@ end
 -- is done.
 -- include state.lua
 if owner == me and ends > now then
-  return {'granted', fence, ends, tonumber(redis.call('ZSCORE', queue, mine) or 0)}
+  return {'granted', fence, ends, queue and tonumber(redis.call('ZSCORE', queue, mine) or 0) or 0}
 elseif released == me then
   return {'gone'}
 elseif mode == 'o' and done > now then
   return {'done'}
+elseif not queue then
+  return redis.error_reply('TRYAGAIN a part of the lock is on another node')
 end
 
 -- include queue.lua

@@ -1,5 +1,7 @@
 -- What every script begins with: the keys, and the server's time.
--- KEYS  1 record, 2 queue, 3 alive, 4 shares: one lock, one cluster slot
+-- KEYS  1 record, 2 queue, 3 alive, 4 shares: one lock, one cluster slot. While a slot moves,
+--       a cluster refuses a script if one of its keys is elsewhere, or nowhere: so it is
+--       given the keys that it needs (target.go).
 --
 -- record  hash: o  owner ("" free): an owner's name, or "g:" and a queue entry
 --                  that has been granted the lock and has not claimed it yet

@@ -10,6 +10,7 @@
 --       "taken"    its lease had ended and somebody else has had the lock, or the lock
 --                  was forced
 --       "lost"     the record is not the one it had the lock in, or one from before
+-- With the record as its only key it does what needs no other, and else gives TRYAGAIN.
 local mode, me = ARGV[1], ARGV[4]
 local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 
@@ -37,7 +38,9 @@ if not known then
 end
 
 -- include queue.lua
-check(mode)
+if queue then
+  check(mode)
+end
 local expires
 if exclusive(mode) then
   expires = owner == me and ends
@@ -60,6 +63,8 @@ if not expires then
     return 'past'
   end
   return 'taken'
+elseif not queue then
+  return redis.error_reply('TRYAGAIN a part of the lock is on another node')
 end
 
 redis.call('PEXPIRE', record, lifetime(math.max(length, done - now, 0), fence))

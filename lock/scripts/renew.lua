@@ -1,6 +1,7 @@
 -- Looks whether an owner still has the lock, and sets the end of its lease, raises
 -- the lock's fence or makes another the owner. It never takes a lock, not even one
 -- that nobody has had since.
+-- KEYS  1 record, and of a lock that is shared 2 shares
 -- ARGV  1 mode, 2 owner, 3 its fence, 4 lease from now (ms; 0: leave its end),
 --       5 fence to raise the lock's to (0: leave it), 6 owner to hand it to ("": none);
 --       with 4 and 5 both 0 it changes nothing
@@ -15,7 +16,7 @@ elseif tonumber(found[5] or 0) > tonumber(ARGV[3]) then
   return {found[7] and 'taken' or 'lost'}
 end
 local me, heir = ARGV[2], ARGV[6]
-local shared = ARGV[1] == 'r' or ARGV[1] == 'p'
+local shared, shares = ARGV[1] == 'r' or ARGV[1] == 'p', KEYS[2]
 local ends
 local function look(who)
   if shared then

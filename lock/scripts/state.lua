@@ -7,7 +7,7 @@ local queued, released, done, forced = found[6], found[7], tonumber(found[8] or 
 local known = found[4]
 if not (ends and length and fence and born and done) or 0 * (ends + length + fence + born + done) ~= 0 then -- inf, nan
   return redis.error_reply('WRONGTYPE not a record of a lock')
-elseif not known and redis.call('EXISTS', record, queue) > 0 then
+elseif not known and redis.call('EXISTS', record, queue or record) > 0 then
   if redis.call('EXISTS', record) == 1 then
     return redis.error_reply('WRONGTYPE not a record of a lock')
   end

@@ -1,0 +1,143 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/lock"
+)
+
+// A halfMoved slot lies between two nodes until the test ends.
+type halfMoved struct {
+	t        *testing.T
+	from, to *redistest.Server
+}
+
+// halfMove begins to move the slot of a key to another node, and moves no key.
+func halfMove(t *testing.T, cluster *redistest.ClusterServers, key string) halfMoved {
+	t.Helper()
+	m := halfMoved{t: t, from: cluster.Owner(key)}
+	m.to = cluster.Nodes[(slices.Index(cluster.Nodes, m.from)+1)%len(cluster.Nodes)]
+	slot := m.from.Client(t).ClusterKeySlot(t.Context(), key).Val()
+	for _, step := range []struct {
+		node, peer *redistest.Server
+		state      string
+	}{{m.to, m.from, "IMPORTING"}, {m.from, m.to, "MIGRATING"}} {
+		id := step.peer.Client(t).ClusterMyID(t.Context()).Val()
+		if err := step.node.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, step.state, id).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// move moves one key.
+func (m halfMoved) move(key string) {
+	m.t.Helper()
+	host, port, _ := net.SplitHostPort(m.to.Addr())
+	if err := m.from.Client(m.t).Do(m.t.Context(), "MIGRATE", host, port, key, 0, 5000).Err(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// While a slot lies between two nodes, a script with several keys is refused with TRYAGAIN
+// as soon as one of them is elsewhere, or nowhere. A lock of one key goes on, and so does
+// ours as long as nobody waits: it is renewed, checked, released and taken again, whether
+// its record has been moved or not.
+func TestALockGoesOnWhileItsSlotLiesBetweenTwoNodes(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	rdb := cluster.Client(t)
+	ctx := t.Context()
+	quiet := slog.New(slog.DiscardHandler)
+	l := open(t, rdb, lock.Options{Lease: 1500 * time.Millisecond, Logger: quiet})
+	renewOne := redis.NewScript("return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], 60000)")
+	for _, moved := range []bool{false, true} {
+		name, fresh := "held", "fresh"
+		if moved {
+			name, fresh = "moved", "moved and fresh"
+		}
+		record := keys.Lock("", keys.Mutex, name)[0]
+		held := must(t)(l.Lock(ctx, name))
+		ofOneKey := record + ":one"
+		if err := rdb.SetNX(ctx, ofOneKey, "me", time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+		slot := halfMove(t, cluster, record)
+		if moved {
+			slot.move(record)
+			slot.move(ofOneKey)
+		}
+		if err := renewOne.Run(ctx, rdb, []string{ofOneKey}, "me").Err(); err != nil {
+			t.Fatalf("moved %v: a lock of one key is not renewed: %v", moved, err)
+		}
+
+		before := l.Stats()
+		redistest.Eventually(t, 30*time.Second, "it is renewed", func() bool {
+			now := l.Stats()
+			return now.Renewals-before.Renewals >= 3 || now.RenewalErrors > before.RenewalErrors || held.Context().Err() != nil
+		})
+		if now := l.Stats(); now.RenewalErrors > before.RenewalErrors || held.Context().Err() != nil {
+			t.Errorf("moved %v: renewals fail: %+v, %v", moved, now, context.Cause(held.Context()))
+			continue
+		}
+		if err := held.Check(ctx); err != nil {
+			t.Errorf("moved %v: Check: %v", moved, err)
+		}
+		if _, err := l.TryLock(ctx, name); err == nil {
+			t.Errorf("moved %v: a lock is held twice", moved)
+		}
+		if err := held.Unlock(ctx); err != nil {
+			t.Errorf("moved %v: Unlock: %v", moved, err)
+		}
+		again, err := l.Lock(ctx, name)
+		if err != nil {
+			t.Errorf("moved %v: a lock that is free: %v", moved, err)
+			continue
+		}
+		if again.Fence() <= held.Fence() {
+			t.Errorf("moved %v: fence %d after %d", moved, again.Fence(), held.Fence())
+		}
+		unlock(t, again)
+
+		// A name that nobody has had yet.
+		halfMove(t, cluster, keys.Lock("", keys.Mutex, fresh)[0])
+		first, err := l.Lock(ctx, fresh)
+		if err != nil {
+			t.Errorf("a new name: %v", err)
+			continue
+		}
+		unlock(t, first)
+	}
+}
+
+// A reader's and a permit's lease are two keys, which lie on one node for most of a move.
+func TestASharedLeaseIsRenewedWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	l := open(t, cluster.Client(t), lock.Options{Lease: 1500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	permit := must(t)(l.Semaphore("a", 4).Acquire(t.Context()))
+	reader := must(t)(l.RW("b").RLock(t.Context()))
+	halfMove(t, cluster, keys.Lock("", keys.Semaphore, "a")[0])
+	halfMove(t, cluster, keys.Lock("", keys.ReadWrite, "b")[0])
+	before := l.Stats()
+	redistest.Eventually(t, 30*time.Second, "both are renewed", func() bool {
+		now := l.Stats()
+		return now.Renewals-before.Renewals >= 6 || now.RenewalErrors > before.RenewalErrors
+	})
+	if now := l.Stats(); now.RenewalErrors > before.RenewalErrors {
+		t.Errorf("renewals fail: %+v", now)
+	}
+	if err := errors.Join(permit.Check(t.Context()), reader.Check(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
