@@ -33,6 +33,7 @@ func TestLockAllOfFreeLocksIsOneScript(t *testing.T) {
 			acquired.Add(1)
 		}
 	}}})
+	l.AskOnce()
 	unlock(t, must(t)(l.LockAll(t.Context(), names(2)...))) // loads the scripts
 	for _, n := range []int{2, 5, 128} {
 		before, scripts, stats := acquired.Load(), s.Calls("evalsha"), l.Stats()
@@ -227,6 +228,7 @@ func TestLockAllTouchesNoKeyThatItDoesNotName(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := open(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "shop", "x" }), lock.Options{})
+	l.AskOnce()
 	unlock(t, must(t)(l.LockAll(t.Context(), "a", "b")))
 	scripts := s.Calls("evalsha")
 	lease := must(t)(l.LockAll(t.Context(), "a", "b"))

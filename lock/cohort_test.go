@@ -75,6 +75,7 @@ func (w *line) wait() (order []string) {
 func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	l.AskOnce()
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
 	gate := must(t)(l.Lock(t.Context(), "a"))
 	w := &line{t: t}

@@ -19,6 +19,7 @@ import (
 func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
+	l.AskOnce()
 	ctx := t.Context()
 	pair := func() {
 		lease, err := l.Lock(ctx, "a")

@@ -141,6 +141,7 @@ func TestNothingIsRenewedAfterUnlock(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
+	l.AskOnce()
 	for i := range redistest.Pick(200, 10_000) {
 		lease, err := l.Lock(t.Context(), "a")
 		if err != nil {

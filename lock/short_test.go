@@ -14,6 +14,7 @@ import (
 func TestAFreeLockTakesTheShortWays(t *testing.T) {
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
+	l.AskOnce()
 	pair := func() { unlock(t, must(t)(l.Lock(t.Context(), "a"))) }
 	pair()
 	commands := map[string]int64{"evalsha": 2, "time": 2, "hmget": 2, "hset": 2, "pexpire": 1, "exists": 0, "zcard": 0, "zadd": 0, "zrem": 0}
