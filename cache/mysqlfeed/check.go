@@ -229,6 +229,29 @@ func (t *table) check(s serverInfo) error {
 	return nil
 }
 
+// tellAlike says once which of the columns that rows tell take texts for one that are different keys.
+func (f *Feed) tellAlike(tables tables) {
+	var alike []string
+	for _, t := range tables {
+		for _, c := range t.columns {
+			if c.wanted && c.alike() {
+				alike = append(alike, fmt.Sprintf("%s.%s (%s)", t.name, c.name, c.collation))
+			}
+		}
+	}
+	if len(alike) > 0 {
+		f.alike.Do(func() {
+			f.log.Warn("texts that are different keys are one value of a column; the feed tells the one that is stored", "columns", strings.Join(alike, ", "))
+		})
+	}
+}
+
+// alike reports whether texts that differ may be one value of the column. A binary collation
+// compares bytes, but most of them pad the shorter text with blanks.
+func (c column) alike() bool {
+	return c.collation != "" && !strings.HasSuffix(c.collation, "_nopad_bin") && !strings.HasSuffix(c.collation, "_0900_bin") && c.kind != "json"
+}
+
 func names(columns []column) (names []string) {
 	for _, c := range columns {
 		names = append(names, c.name)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/client"
@@ -61,6 +62,8 @@ type Feed struct {
 	host string
 	port uint16
 	log  *logonce.Log
+
+	alike sync.Once // tells of columns, see tellAlike
 }
 
 var _ feed.Feed = (*Feed)(nil)
@@ -158,6 +161,7 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 		}
 	}
 	f.complain(tables)
+	f.tellAlike(tables)
 	return newStream(ctx, f, db, server, tables, begin, fresh)
 }
 

@@ -52,11 +52,12 @@ type table struct {
 	full         bool              // one of them is FULL
 	types        map[uint32]uint32 // of columns; of a domain, what it is made of
 	notNull      map[string]bool   // columns
+	alike        []string          // columns to which texts that differ may be one value, and why
 }
 
 // checkTables reads the catalog. Its error names what is wrong with each table.
 func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*table, error) {
-	tables, wrong := map[[2]string]*table{}, []error(nil)
+	tables, wrong, alike := map[[2]string]*table{}, []error(nil), []string(nil)
 	for _, o := range f.o.Tables {
 		t := &table{name: o.Name, columns: slices.Clone(o.Columns), types: map[uint32]uint32{}, notNull: map[string]bool{}}
 		t.schema, t.bare = o.split()
@@ -64,6 +65,12 @@ func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*ta
 			wrong = append(wrong, f.tableError(ctx, t, err))
 		}
 		tables[[2]string{t.schema, t.bare}] = t
+		alike = append(alike, t.alike...)
+	}
+	if len(alike) > 0 {
+		f.alike.Do(func() {
+			f.log.Warn("texts that are different keys are one value of a column; the feed tells the one that is stored", "columns", strings.Join(alike, ", "))
+		})
 	}
 	return tables, errors.Join(wrong...)
 }
@@ -103,17 +110,19 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 			WITH RECURSIVE type AS (
 				SELECT a.atttypid AS oid
 				UNION ALL SELECT d.typbasetype FROM type JOIN pg_type d USING (oid) WHERE d.typtype = 'd')
-			SELECT oid FROM type JOIN pg_type USING (oid) WHERE typtype <> 'd')
+			SELECT oid FROM type JOIN pg_type USING (oid) WHERE typtype <> 'd'),
+			COALESCE((SELECT collname FROM pg_collation WHERE oid = a.attcollation AND NOT collisdeterministic), '')
 		FROM pg_attribute a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped`, t.oid)
 	if err != nil {
 		return err
 	}
-	generated := map[string]bool{}
-	var name string
+	generated, types, loose := map[string]bool{}, map[string]uint32{}, map[string]string{}
+	var name, collation string
 	var isGenerated, notNull bool
 	var oid, base uint32
-	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base, &collation}, func() error {
 		generated[name], t.notNull[name], t.types[oid] = isGenerated, notNull, base
+		types[name], loose[name] = base, collation
 		return nil
 	}); err != nil {
 		return err
@@ -141,8 +150,31 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	if !covers(t.columns, t.key) {
 		t.key = nil
 	}
+	return t.readAlike(ctx, db, types, loose)
+}
+
+// readAlike finds the columns to which texts that differ may be one value.
+func (t *table) readAlike(ctx context.Context, db *pgx.Conn, types map[string]uint32, collations map[string]string) error {
+	var citext uint32 // of an extension, so that its number is not the same everywhere
+	if err := db.QueryRow(ctx, "SELECT COALESCE(max(oid), 0)::oid FROM pg_type WHERE typname = 'citext'").Scan(&citext); err != nil {
+		return err
+	}
+	for _, column := range t.columns {
+		why := collations[column]
+		switch types[column] {
+		case bpchar:
+			why = "character(n)"
+		case citext:
+			why = "citext"
+		}
+		if why != "" {
+			t.alike = append(t.alike, fmt.Sprintf("%s.%s (%s)", t.name, column, why))
+		}
+	}
 	return nil
 }
+
+const bpchar = 1042 // character(n)
 
 // members are the tables of the schemas $1 and the names $2, each with its partitions that hold
 // rows, and the columns of their replica identities. pg_partition_tree would wait for an ALTER TABLE.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -62,6 +63,7 @@ type Feed struct {
 	o      Options
 	config *pgx.ConnConfig
 	log    *logonce.Log
+	alike  sync.Once // tells of columns, see table.alike
 
 	patience, silence time.Duration // the constants, but for tests
 }
@@ -167,7 +169,7 @@ func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error
 		closeConns(db)
 		return nil, err
 	}
-	start, err := f.start(ctx, db, conn, begin)
+	start, err := f.start(ctx, db, conn, published.version, begin)
 	if err != nil {
 		closeConns(conn, db)
 		return nil, err
@@ -241,7 +243,7 @@ func (f *Feed) connectReplication(ctx context.Context) (*pgconn.PgConn, error) {
 }
 
 // start makes or checks the slot, and begins to stream from it.
-func (f *Feed) start(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, begin position) (position, error) {
+func (f *Feed) start(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, version int, begin position) (position, error) {
 	system, err := pglogrepl.IdentifySystem(ctx, conn)
 	if err != nil {
 		return position{}, f.failure(ctx, "IDENTIFY_SYSTEM", err)
@@ -252,7 +254,7 @@ func (f *Feed) start(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, beg
 			return position{}, err
 		}
 	}
-	if now.lsn, err = f.seeToSlot(ctx, db, conn, begin); err != nil {
+	if now.lsn, err = f.seeToSlot(ctx, db, conn, version, begin); err != nil {
 		return position{}, err
 	}
 	err = pglogrepl.StartReplication(ctx, conn, f.o.Slot, now.lsn, pglogrepl.StartReplicationOptions{

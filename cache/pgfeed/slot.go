@@ -92,7 +92,7 @@ func (s *slot) stats() Stats {
 }
 
 // seeToSlot makes or checks the slot and returns where to begin.
-func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, begin position) (pglogrepl.LSN, error) {
+func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, version int, begin position) (pglogrepl.LSN, error) {
 	s, err := f.freeSlot(ctx, db)
 	if err != nil {
 		return 0, err
@@ -102,12 +102,12 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 		return 0, fmt.Errorf("pgfeed: slot %s is a %s slot of plugin %q in database %q, not one of this feed: name another one in Options.Slot",
 			f.o.Slot, s.kind, s.plugin, s.database)
 	case begin == position{} && s == nil:
-		return f.createSlot(ctx, conn)
+		return f.createSlot(ctx, conn, version)
 	case begin == position{} && s.status == "lost": // of no more use to anybody
 		if err := pglogrepl.DropReplicationSlot(ctx, conn, f.o.Slot, pglogrepl.DropReplicationSlotOptions{}); err != nil {
 			return 0, f.failure(ctx, "dropping slot "+f.o.Slot+", which is lost", err)
 		}
-		return f.createSlot(ctx, conn)
+		return f.createSlot(ctx, conn, version)
 	case begin == position{}:
 		return s.now, nil
 	case s == nil:
@@ -142,14 +142,19 @@ func (f *Feed) freeSlot(ctx context.Context, db *pgx.Conn) (*slot, error) {
 	}
 }
 
-// createSlot makes the slot. The server waits for the transactions that are under way.
-func (f *Feed) createSlot(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error) {
+// createSlot makes the slot. The server waits for the transactions that are under way. From
+// PostgreSQL 17 on a standby with sync_replication_slots keeps a copy, which outlives a failover.
+func (f *Feed) createSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.LSN, error) {
 	slow := time.AfterFunc(5*time.Second, func() {
 		f.log.Warn("the making of the slot waits for the transactions that are under way in the database", "slot", f.o.Slot)
 	})
 	defer slow.Stop()
+	how := "NOEXPORT_SNAPSHOT"
+	if version >= 170000 {
+		how = "(SNAPSHOT 'nothing', FAILOVER)"
+	}
 	made, err := pglogrepl.CreateReplicationSlot(ctx, conn, f.o.Slot, "pgoutput", pglogrepl.CreateReplicationSlotOptions{
-		Mode: pglogrepl.LogicalReplication, SnapshotAction: "NOEXPORT_SNAPSHOT",
+		Mode: pglogrepl.LogicalReplication, SnapshotAction: how,
 	})
 	if err != nil {
 		return 0, f.failure(ctx, "making slot "+f.o.Slot, err)

@@ -20,7 +20,7 @@ func Postgres() (*Server, error) {
 func PostgresStandby(primary *Server) (*Server, error) {
 	return startPostgres("pg_basebackup", func(p programs, dir string) *exec.Cmd {
 		return exec.Command(p["pg_basebackup"], "-D", dir, "-h", "127.0.0.1", "-p", strconv.Itoa(primary.Port), "-U", "postgres",
-			"--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+			"-d", "dbname=postgres", "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 	})
 }
 
