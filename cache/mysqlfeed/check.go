@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A serverInfo is what the feed needs to know of the server.
@@ -54,6 +56,54 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 		f.log.Warn("binlog_transaction_compression is ON: the feed takes a compressed transaction into memory whole")
 	}
 	return s, f.checkFilters(ctx, db, s)
+}
+
+// denied is how long Check waits for the server to refuse its log.
+const denied = time.Second
+
+// Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
+// and the user's rights, also to read the log. Its error names all tables that are wrong, each with the way out,
+// such as the statement that mends it; Open goes on without some of them. Check changes nothing, and may be called while the feed is
+// followed. It takes a second, ten if the server does not answer, or until ctx ends.
+func (f *Feed) Check(ctx context.Context) error {
+	db, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.close()
+	server, err := f.checkServer(ctx, db)
+	if err != nil {
+		return err
+	}
+	tables, err := f.look(ctx, server, f.o.Tables, nil)
+	if err != nil {
+		return err
+	}
+	unfit := tables.unfit()
+	if len(tables.where(func(t *table) bool { return t.unfit == nil })) == 0 {
+		return unfit
+	}
+	return errors.Join(unfit, f.checkReading(ctx))
+}
+
+// checkReading reads from the log, as a reader of its own.
+func (f *Feed) checkReading(ctx context.Context) error {
+	reader := &Feed{o: f.o, host: f.host, port: f.port, log: logonce.New(slog.New(slog.DiscardHandler), "")}
+	reader.o.ServerID = 0 // the feed's is for who follows it
+	s, err := reader.Open(ctx, feed.Position{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	soon, cancel := context.WithTimeout(ctx, denied)
+	defer cancel()
+	for err == nil { // what the server refuses comes in place of the first event
+		_, err = s.Next(soon)
+	}
+	if soon.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
 
 // checkFilters checks that the log has the databases of the tables.

@@ -385,6 +385,27 @@ func TestAPositionIsReadBack(t *testing.T) {
 	}
 }
 
+// refused checks that Open and Check say what is wrong.
+func refused(t *testing.T, f *Feed, want ...string) {
+	t.Helper()
+	_, err := f.Open(feedtest.Soon(t), feed.Position{})
+	feedtest.WantError(t, err, want...)
+	feedtest.WantError(t, f.Check(feedtest.Soon(t)), want...)
+}
+
+// Check does not mind that the feed is followed, and who follows it does not mind Check.
+func TestCheckDisturbsNobody(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(func(o *Options) { o.ServerID = 4711 }, Table{Name: "product"})
+	w := r.open(f, feed.Position{})
+	defer w.End()
+	if err := f.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.Changes(1)
+}
+
 func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
 		"CREATE TABLE odd (id int PRIMARY KEY, s set('a'), g varchar(5) CHARACTER SET greek, v int AS (id * 2) VIRTUAL)",
@@ -402,15 +423,12 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{Table{"odd", []string{"g"}}, []string{`"g"`, "greek"}},
 		{Table{"odd", []string{"v"}}, []string{`"v"`, "VIRTUAL"}},
 	} {
-		_, err := r.feed(nil, c.table).Open(feedtest.Soon(t), feed.Position{})
-		feedtest.WantError(t, err, c.want...)
+		refused(t, r.feed(nil, c.table), c.want...)
 	}
 	poor := r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"})
-	_, err := poor.Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
+	refused(t, poor, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
 	r.exec("GRANT REPLICATION CLIENT ON *.* TO poor@'%'")
-	_, err = poor.Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, "may not see it", "GRANT SELECT")
+	refused(t, poor, "may not see it", "GRANT SELECT")
 	r.exec("GRANT SELECT ON " + r.name + ".product TO poor@'%'")
 	s, err := poor.Open(feedtest.Soon(t), feed.Position{})
 	if err == nil {
@@ -420,8 +438,9 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		_ = s.Close()
 	}
 	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE")
-	_, err = r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, "connecting", "ghost")
+	feedtest.WantError(t, r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"}, Table{Name: "keyless"}).Check(feedtest.Soon(t)),
+		"GRANT REPLICATION SLAVE", "may not see it") // all of it
+	refused(t, r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}), "connecting", "ghost")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -215,8 +216,40 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 	return err
 }
 
-// publish sees to it that the publication has the tables.
-func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication) error {
+// Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
+// the user's rights, the publication and the slot. Its error names all that is wrong, each with the way out,
+// such as the statement that mends it. Check changes nothing, and may be called while the feed is followed: it
+// tries the statements that make or alter the publication, and takes them back. It takes some milliseconds, ten
+// seconds if the server does not answer, or until ctx ends.
+func (f *Feed) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.silence)
+	defer cancel()
+	db, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConns(db)
+	var p publication
+	if p.version, err = f.checkServer(ctx, db); err != nil {
+		return err
+	}
+	if p.tables, err = f.checkTables(ctx, db); err == nil {
+		err = f.publish(ctx, db, p, false)
+	}
+	conn, unconnected := f.connectReplication(ctx)
+	if unconnected == nil {
+		_, unconnected = pglogrepl.IdentifySystem(ctx, conn)
+		closeConns(conn)
+	}
+	s, unread := f.slot(ctx, db)
+	if s != nil {
+		unread = f.ours(s)
+	}
+	return errors.Join(err, unconnected, unread)
+}
+
+// publish sees to it that the publication has the tables, or only tries that it can.
+func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication, keep bool) error {
 	var exists, right, all bool
 	err := db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, puballtables
 		FROM pg_publication WHERE pubname = $1`, f.o.Publication).Scan(&exists, &right, &all)
@@ -257,7 +290,7 @@ func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication) error {
 	if len(statements) == 0 {
 		return nil
 	}
-	return f.alter(ctx, db, statements)
+	return f.alter(ctx, db, statements, keep)
 }
 
 // publicationState returns a hash of the rows of the catalog that say what the publication
@@ -282,15 +315,24 @@ func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, version int) 
 	return state, nil
 }
 
-func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string) error {
+// errTried takes back what was done to see whether it can be done.
+var errTried = errors.New("tried")
+
+func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string, keep bool) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		for _, statement := range statements {
 			if _, err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
 		}
+		if !keep {
+			return errTried
+		}
 		return nil
 	})
+	if errors.Is(err, errTried) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("%w; publication %s has to be made or changed, let the owner of the tables and the database run: %s;",
 			f.failure(ctx, "the publication", err), f.o.Publication, strings.Join(statements, "; "))

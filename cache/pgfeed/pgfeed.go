@@ -199,7 +199,7 @@ func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p pub
 	if p.tables, err = f.checkTables(ctx, db); err != nil {
 		return p, err
 	}
-	if err = f.publish(ctx, db, p); err != nil {
+	if err = f.publish(ctx, db, p, true); err != nil {
 		return p, err
 	}
 	if p.state, err = f.publicationState(ctx, db, p.version); err != nil {

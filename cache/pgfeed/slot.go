@@ -97,10 +97,12 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 	if err != nil {
 		return 0, err
 	}
+	if s != nil {
+		if err := f.ours(s); err != nil {
+			return 0, err
+		}
+	}
 	switch {
-	case s != nil && (s.kind != "logical" || s.plugin != "pgoutput" || !s.here):
-		return 0, fmt.Errorf("pgfeed: slot %s is a %s slot of plugin %q in database %q, not one of this feed: name another one in Options.Slot",
-			f.o.Slot, s.kind, s.plugin, s.database)
 	case begin == position{} && s == nil:
 		return f.createSlot(ctx, conn, version)
 	case begin == position{} && s.status == "lost": // of no more use to anybody
@@ -121,6 +123,15 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 		return 0, fmt.Errorf("pgfeed: the position %s lies beyond %s, the end of the database's log: %w", begin.lsn, s.now, feed.ErrPositionLost)
 	}
 	return begin.lsn, nil
+}
+
+// ours checks that a slot can be one of the feed.
+func (f *Feed) ours(s *slot) error {
+	if s.kind != "logical" || s.plugin != "pgoutput" || !s.here {
+		return fmt.Errorf("pgfeed: slot %s is a %s slot of plugin %q in database %q, not one of this feed: name another one in Options.Slot",
+			f.o.Slot, s.kind, s.plugin, s.database)
+	}
+	return nil
 }
 
 // freeSlot waits a moment for a slot that is in use.

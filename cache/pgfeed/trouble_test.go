@@ -190,6 +190,41 @@ func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 	}
 }
 
+// refused checks that Open and Check say what is wrong.
+func refused(t *testing.T, f *Feed, want ...string) {
+	t.Helper()
+	_, err := f.Open(feedtest.Soon(t), feed.Position{})
+	feedtest.WantError(t, err, want...)
+	refusedByCheck(t, f, want...)
+}
+
+func refusedByCheck(t *testing.T, f *Feed, want ...string) {
+	t.Helper()
+	feedtest.WantError(t, f.Check(feedtest.Soon(t)), want...)
+}
+
+// Check changes nothing, and does not mind that the feed is followed.
+func TestCheckChangesNothing(t *testing.T) {
+	r := newRig(t, product)
+	f := r.feed(nil, Table{Name: "product"})
+	made := func() any {
+		return r.value("SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database()) + (SELECT count(*) FROM pg_publication)")
+	}
+	if err := f.Check(t.Context()); err != nil || made() != int64(0) {
+		t.Errorf("%v, %v are made", err, made())
+	}
+	w := r.open(f, feed.Position{})
+	defer w.End()
+	if err := f.Check(t.Context()); err != nil {
+		t.Errorf("while it is followed: %v", err)
+	}
+	if err := r.feed(nil, Table{"product", []string{"id"}}).Check(t.Context()); err != nil {
+		t.Errorf("with other options: %v", err)
+	}
+	r.exec("INSERT INTO product VALUES (1, '', '')")
+	w.Changes(1)
+}
+
 func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
 		"CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)", "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
@@ -214,18 +249,16 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
 		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
 	} {
-		_, err := r.feed(c.change, c.table).Open(feedtest.Soon(t), feed.Position{})
-		feedtest.WantError(t, err, c.want...)
+		refused(t, r.feed(c.change, c.table), c.want...)
 	}
 	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
-	_, err := r.feed(user("plain"), Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, `ALTER ROLE "plain" REPLICATION`)
-	_, err = r.feed(user("nobody"), Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, "connecting", "nobody")
+	refused(t, r.feed(user("plain"), Table{Name: "product"}), `ALTER ROLE "plain" REPLICATION`)
+	refused(t, r.feed(user("nobody"), Table{Name: "product"}), "connecting", "nobody")
 	r.admin("SELECT pg_create_physical_replication_slot('theirs')")
 	defer r.admin("SELECT pg_drop_replication_slot('theirs')")
-	_, err = r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, "theirs", "physical", "Options.Slot")
+	refused(t, r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}), "theirs", "physical", "Options.Slot")
+	refusedByCheck(t, r.feed(func(o *Options) { o.URL, o.Slot = r.url("plain"), "theirs" }, Table{"product", []string{"slug"}}),
+		"REPLICA IDENTITY FULL", `ALTER ROLE "plain" REPLICATION`, "Options.Slot") // all of it
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {
@@ -235,7 +268,7 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	defer func() { r.admin("ALTER SYSTEM RESET synchronous_standby_names"); r.admin("SELECT pg_reload_conf()") }()
 	r.admin("SELECT pg_reload_conf()")
 	redistest.Eventually(t, 10*time.Second, "the setting is refused", func() bool {
-		_, err = r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
+		_, err := r.feed(nil, Table{Name: "product"}).Open(feedtest.Soon(t), feed.Position{})
 		return strings.Contains(fmt.Sprint(err), "synchronous_standby_names")
 	})
 }
