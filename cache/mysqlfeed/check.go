@@ -63,7 +63,7 @@ const denied = time.Second
 
 // Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
 // and the user's rights, also to read the log. Its error names all tables that are wrong, each with the way out,
-// such as the statement that mends it; Open goes on without some of them. Check changes nothing, and may be called while the feed is
+// such as the statement that fixes it; Open goes on without some of them. Check changes nothing, and may be called while the feed is
 // followed. It takes a second, ten if the server does not answer, or until ctx ends.
 func (f *Feed) Check(ctx context.Context) error {
 	db, err := f.connect(ctx)

@@ -218,7 +218,7 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 
 // Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
 // the user's rights, the publication and the slot. Its error names all that is wrong, each with the way out,
-// such as the statement that mends it. Check changes nothing, and may be called while the feed is followed: it
+// such as the statement that fixes it. Check changes nothing, and may be called while the feed is followed: it
 // tries the statements that make or alter the publication, and takes them back. It takes some milliseconds, ten
 // seconds if the server does not answer, or until ctx ends.
 func (f *Feed) Check(ctx context.Context) error {

@@ -32,7 +32,7 @@ type Quorum struct {
 
 // New makes a Quorum of at least three servers that do not replicate each other. The
 // clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
-// and "redlock". Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks
+// and "redlock", so o.Prefix has at most 120 bytes. Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks
 // are called for the Quorum's locks. New does not wait for Redis. The error matches
 // lock.ErrConfig.
 func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
@@ -49,6 +49,9 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 		o.Logger = slog.Default()
 	}
 	q := &Quorum{o: o, log: logonce.New(o.Logger, "lock: "), timeout: min(max(o.Lease/10, 20*time.Millisecond), 500*time.Millisecond), closed: make(chan struct{})}
+	if len(o.Prefix) > 120 {
+		return nil, fmt.Errorf("redlock: %w: Prefix must have at most 120 bytes, got %.150q", lock.ErrConfig, o.Prefix)
+	}
 	if o.Prefix != "" {
 		o.Prefix += ":"
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,6 +157,11 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 		}
 	}
 	if _, err := redlock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
+		t.Error(err)
+	}
+	long := strings.Repeat("a", 121)
+	_ = nodes.quorum(t, lock.Options{Prefix: long[1:]})
+	if _, err := redlock.New(nodes.clients(t), lock.Options{Prefix: long}); !errors.Is(err, lock.ErrConfig) || !strings.Contains(err.Error(), "at most 120 bytes") || !strings.Contains(err.Error(), strconv.Quote(long)) {
 		t.Error(err)
 	}
 }
