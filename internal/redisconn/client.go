@@ -81,12 +81,38 @@ func (c *client) get() redis.UniversalClient {
 	return c.user
 }
 
-// attempts returns how often an operation is sent whose connection turns out to be closed.
+// attempts returns how often an operation is sent whose connections turn out to be closed. All that the
+// client has may be closed, and say nothing about the server; then one is made.
 func (c *client) attempts() int {
 	if c.plain == nil || c.plain.Options().MaxRetries <= 0 {
 		return 1 // the user's client repeats it, or the user does not want that
 	}
-	return 2
+	return 2 + c.connections()
+}
+
+// hasIdle reports whether the client has a connection that nobody uses.
+func (c *client) hasIdle() bool { return c.plain.PoolStats().IdleConns > 0 }
+
+// late notes that an operation has run out of time. A connection that was being made for it is lost: by
+// our copy of the client that has to be done before the operation's deadline.
+func (c *client) late() {
+	if c.detour != nil {
+		c.detour.late.Add(1)
+	}
+}
+
+// tookLate returns how many operations have run out of time since the last call.
+func (c *client) tookLate() int {
+	if c.detour == nil {
+		return 0
+	}
+	return int(c.detour.late.Swap(0))
+}
+
+// connect makes a connection for others if none is idle, at the user's client's own pace, by a command
+// that every user of ours may run: the server does not know the script.
+func (c *client) connect(ctx context.Context) error {
+	return c.user.EvalSha(ctx, "0000000000000000000000000000000000000000", nil).Err()
 }
 
 // longest returns how long an operation may last that its callers have left, so that a

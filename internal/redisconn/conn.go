@@ -145,6 +145,12 @@ func (c *Conn) Outages() (count uint64, now bool) {
 	return count, now
 }
 
+// unanswered takes note of an operation that had no answer.
+func (c *Conn) unanswered() {
+	c.lanes.lookAgain()
+	c.client.late()
+}
+
 // Do runs an operation that cannot ride with others, on a goroutine that its caller
 // leaves behind when ctx ends or timeout is up, whatever op does; the context given to
 // op ends at the same moment. The result of an op that was left behind goes to late,
@@ -177,7 +183,7 @@ func Do[T any](ctx context.Context, c *Conn, timeout time.Duration, op func(cont
 		}()
 	}
 	if err != nil && !Answered(err) {
-		c.lanes.lookAgain()
+		c.unanswered()
 	}
 	if deadline, _ := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline) {
 		<-ctx.Done() // the socket's timer was first, by some microseconds

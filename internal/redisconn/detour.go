@@ -24,6 +24,7 @@ type detour struct {
 	dialing  atomic.Int32 // connections that are being opened
 	refused  atomic.Bool  // the last attempt to open one was refused, or failed otherwise at once
 	passedBy atomic.Bool  // a hook of the user's is further in
+	late     atomic.Int32 // operations that ran out of time, see Link.connect
 	newest   atomic.Pointer[detourHook]
 
 	mu    sync.Mutex // guards what follows

@@ -38,7 +38,9 @@ import (
 // next operation must not take it for its own. So a trip has more time than its callers.
 // When they leave, it gives its place to the next; maxLeft may be left behind like that.
 // And when a lone operation has timed out, there are none for afterDrop: a slow server
-// would see nothing but new connections.
+// would see nothing but new connections. Nor are there any for afterHeld once one has kept its caller
+// for much longer than that: code of the user's, such as a hook, does not keep to the time, and a trip
+// can be left.
 //
 // A value that was long when it was last read does not ride with others, which would
 // have to wait for it; see [longKeys].
@@ -52,6 +54,7 @@ const (
 	maxLeftEach = 4096 // where each operation is a trip
 
 	afterDrop = time.Second // without lone operations, after one has cost its connection
+	afterHeld = time.Minute // without them, after one has held its caller for more than twice its time
 )
 
 // An op is a command, and a key of it, which says what node it is for.
@@ -74,6 +77,7 @@ type lane struct {
 	mu        sync.Mutex // guards what follows
 	lone      int        // operations in flight on their callers' goroutines
 	dropped   time.Time  // when one of them last cost its connection
+	held      time.Time  // when one of them last held its caller for too long
 	underWay  int        // trips that have a place, without those left behind
 	starting  int        // of these, goroutines that have not taken a trip yet
 	left      int        // trips left behind
@@ -107,7 +111,7 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
 		return now, false
 	}
 	now = time.Now() // not before: of many callers most have returned above
-	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < l.conn.timeout || now.Sub(l.dropped) < afterDrop {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < l.conn.timeout || now.Sub(l.dropped) < afterDrop || now.Sub(l.held) < afterHeld {
 		return now, false
 	}
 	l.lone++
@@ -122,7 +126,7 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
 		if v := recover(); v != nil {
 			err = &contain.PanicError{Value: v, Stack: debug.Stack()}
 		}
-		l.leave(first)
+		l.leave(first, now)
 	}()
 	bound := l.conn.bind(ctx, now)
 	if len(ops) == 1 {
@@ -139,13 +143,16 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
 	return err
 }
 
-// leave gives back the place of an operation that ended with err.
-func (l *lane) leave(err error) {
+// leave gives back the place of an operation that ended with err, and was sent at the time began.
+func (l *lane) leave(err error, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lone--
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		l.dropped = time.Now()
+	}
+	if now := time.Now(); now.Sub(began) > 2*l.conn.timeout {
+		l.held = now
 	}
 }
 
@@ -310,25 +317,32 @@ func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
 
 // tries are those that an operation still has.
 type tries struct {
-	left  int       // on a connection that turns out to be closed
-	until time.Time // for a connection: with MaxActiveConns go-redis does not wait for one
+	conn  *Conn
+	left  int           // on connections that turn out to be closed
+	pause time.Duration // before the next one on a connection that may be new
+	until time.Time     // for a connection: with MaxActiveConns go-redis does not wait for one
 }
 
 func (c *Conn) tries() tries {
-	return tries{left: c.client.attempts(), until: time.Now().Add(c.timeout)}
+	return tries{conn: c, left: c.client.attempts(), pause: time.Millisecond, until: time.Now().Add(c.timeout)}
 }
 
 // more reports whether to send an operation once more that has ended with err.
 func (t *tries) more(ctx context.Context, err error) bool {
 	switch {
 	case lostConn(err):
-		t.left--
-		return t.left > 0
+		if t.left--; t.left == 0 {
+			return false
+		} else if !t.conn.client.hasIdle() { // something may close each new one
+			wait.Sleep(ctx, wait.Jitter(t.pause, 0.5))
+			t.pause *= 2
+		}
 	case errors.Is(err, redis.ErrPoolExhausted):
 		wait.Sleep(ctx, wait.Jitter(time.Millisecond, 0.5))
-		return ctx.Err() == nil && time.Now().Before(t.until)
+	default:
+		return false
 	}
-	return false
+	return ctx.Err() == nil && time.Now().Before(t.until)
 }
 
 // lostConn reports whether an operation ended because the server had closed its
@@ -366,7 +380,7 @@ func (t *trip) expire() {
 	if t.over {
 		return
 	}
-	l.conn.lanes.lookAgain()
+	l.conn.unanswered()
 	l.outage.Missed(t.key, ErrTimeout, !l.conn.client.lacksSockets())
 	t.end(ErrTimeout)
 	l.underWay--

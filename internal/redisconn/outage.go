@@ -25,14 +25,15 @@ import (
 //
 //   - A read that is answered starts the count again; so does a script that has run.
 //   - An operation whose time passed while go-redis waited for the server, or whose
-//     connection failed, had no answer. So had a read that got an error in place of an
+//     connection could not be made, had no answer. So had a read that got an error in place of an
 //     answer (LOADING, BUSY, MASTERDOWN): such a server has nothing to give. A script that
 //     got an error says nothing: a server that is full, or a replica, refuses scripts and
 //     still answers reads.
 //   - An operation whose time passed in our own process says little about Redis: it
-//     waited for a connection that others had, or for one that was being opened. Such
-//     unsure ones open the circuit only when nothing was answered for maxUnsure timeouts
-//     in a row.
+//     waited for a connection that others had, or for one that was being opened. Nor does
+//     one whose connection was closed, which may have been long ago, by something on the
+//     way. Such unsure ones open the circuit only when nothing was answered for maxUnsure
+//     timeouts in a row.
 //
 // A Redis that answers in about a timeout would open and close the circuit all the
 // time. So a circuit that opens again within afterOutage goes on with the pause

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,6 +45,7 @@ const (
 	firstConnect = 10 * time.Millisecond // between the first two attempts to connect
 	maxConnect   = time.Second           // between any two
 	maxBeats     = 3                     // that may wait for an answer while another is sent
+	closeTime    = time.Second           // for the end of the link's goroutines
 )
 
 // errSilent ends a connection over which no heartbeat comes back.
@@ -76,6 +78,8 @@ type Link struct {
 	done sync.WaitGroup
 	kick chan struct{} // wakes the tending goroutine before its next beat
 
+	connecting atomic.Int32 // connections that are being made, see connect
+
 	mu      sync.Mutex                          // guards what follows
 	subs    map[string]map[*Subscriber]struct{} // by channel
 	changed map[string]struct{}                 // channels to subscribe or unsubscribe on conn
@@ -107,8 +111,8 @@ func startLink(rdb redis.UniversalClient) *Link {
 }
 
 // Close gives the link up. The last user's Close closes the connection and waits for
-// the link's goroutines. If the server hangs while a connection is being opened, that
-// takes as long as the client's own timeouts.
+// the link's goroutines, for a second at most: one that opens a connection ends when the
+// client's dialler or its timeouts let it.
 func (l *Link) Close() {
 	if !links.release(l.rdb, l.rdb) {
 		return
@@ -118,9 +122,14 @@ func (l *Link) Close() {
 	conn := l.conn
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Close() // ends a Receive that waits
+		l.drop(conn) // which ends a Receive that waits; while a connection is opened, it waits itself
 	}
-	l.done.Wait()
+	done := make(chan struct{})
+	go func() { l.done.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(closeTime):
+	}
 }
 
 // Subscribe starts to tell s about channel and returns a function that ends it; a
@@ -353,6 +362,25 @@ func (l *Link) tend(ctx context.Context) {
 		_, _ = Do(ctx, beats, beatEvery, func(ctx context.Context) (int64, error) {
 			return beats.Client().Publish(ctx, l.self, "").Result()
 		}, nil) // a failure shows as a heartbeat that does not come back
+		l.connect(ctx, &beats.client)
+	}
+}
+
+// connect makes connections at the client's own pace, as many as there were operations that ran out of
+// time, if none is being made. An operation that finds no connection makes one, and throws it away half
+// made when its time is up. Where that is always too short (TLS far away, credentials that are fetched)
+// no operation would ever have one.
+func (l *Link) connect(ctx context.Context, by *client) {
+	n := by.tookLate()
+	if l.connecting.Load() > 0 {
+		return
+	}
+	for range min(n, maxTrips) {
+		l.connecting.Add(1)
+		l.run(func() error {
+			defer l.connecting.Add(-1)
+			return by.connect(ctx)
+		})
 	}
 }
 

@@ -22,8 +22,8 @@ func (l *lane) note(err error, read bool, key string) {
 	case isOurs(err), l.conn.client.limited() && !isOfNetwork(err):
 	case !read && Answered(err): // refused, which says nothing
 	default:
-		l.conn.lanes.lookAgain()
-		l.outage.Missed(key, err, l.conn.client.refused() || !waitedForSocket(err))
+		l.conn.unanswered()
+		l.outage.Missed(key, err, l.conn.client.refused() || !waitedForSocket(err) && !lostConn(err))
 	}
 }
 
