@@ -3,6 +3,7 @@ package mysqlfeed
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -78,4 +79,18 @@ func numbers(upTo int) string {
 		sum = append(sum, fmt.Sprintf("%d * d%d.d", factor, i))
 	}
 	return fmt.Sprintf("(SELECT 1 + %s AS n FROM %s HAVING n <= %d) AS numbers", strings.Join(sum, " + "), strings.Join(digits, ", "), upTo)
+}
+
+func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
+	r := newRig(t, product)
+	feedtest.NoRowIsDenied(t, r.fleet(), func() (ids []int64) {
+		for _, id := range strings.Fields(r.value("SELECT COALESCE(GROUP_CONCAT(id SEPARATOR ' '), '') FROM product")) {
+			n, err := strconv.ParseInt(id, 10, 64)
+			if err != nil {
+				t.Error(err)
+			}
+			ids = append(ids, n)
+		}
+		return ids
+	}, func(id int64) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
 }

@@ -60,3 +60,13 @@ func TestFollowTakesLittleMemoryForALongTransaction(t *testing.T) {
 		},
 		func() { r.exec("DELETE FROM product") })
 }
+
+func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
+	r := newRig(t, product)
+	feedtest.NoRowIsDenied(t, r.fleet(), func() (ids []int64) {
+		r.on(r.url("postgres"), func(db *pgx.Conn) error {
+			return db.QueryRow(context.Background(), "SELECT COALESCE(array_agg(id::bigint), '{}') FROM product").Scan(&ids)
+		})
+		return ids
+	}, func(id int64) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
+}
