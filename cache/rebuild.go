@@ -213,13 +213,23 @@ func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []fleet.Grant {
 	if len(jobs) == 0 {
 		return nil
 	}
+	ctx, half := jobs[0].ctx, time.Time{} // the earliest of the jobs'
 	asks := make([]fleet.Ask, len(jobs))
 	for i, j := range jobs {
 		j.waiter.Ready()
 		c.decide(j)
 		asks[i] = fleet.Ask{ID: j.id, Seen: j.seen}
+		if !j.half.IsZero() && (half.IsZero() || j.half.Before(half)) {
+			half = j.half
+		}
+		j.half = time.Time{}
 	}
-	return c.fleet.Begin(jobs[0].ctx, asks...)
+	if time.Until(half) > c.o.RedisTimeout/20 { // else they have waited for their place until now, and Redis may be well
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, half)
+		defer stop()
+	}
+	return c.fleet.Begin(ctx, asks...)
 }
 
 // waitForLease waits until it may be time to ask for the lease of a key again that another

@@ -52,8 +52,8 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 }
 
 // run runs a flight, and then that of the callers who came too late for its result.
-// The look into Redis is with the context look: callers who have less time than Redis may take still get
-// the load.
+// The look into Redis, and the asking for the lease, are with the context look: callers who have less time
+// than Redis may take still get the load.
 func (g *Group) run(ctx, look context.Context, f *flight.Flight[[]byte], load Load) {
 	var data []byte
 	contain.Call(func() (err error) {
@@ -83,10 +83,15 @@ func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load
 	var beside []byte // loaded beside a writer
 	besideAt := -1
 	failpoint.At("missed")
+	asking := look // for the first lease; later ones are asked for by those who have waited
+	if look.Err() != nil {
+		asking = ctx
+	}
 	for overtaken := 0; ; {
 		waiter.Ready()
 		f.Decide()
-		grant := g.fleet.Begin(ctx, fleet.Ask{ID: f.ID, Seen: found.Data})[0]
+		grant := g.fleet.Begin(asking, fleet.Ask{ID: f.ID, Seen: found.Data})[0]
+		asking = ctx
 		wasBeside := besideAt
 		besideAt = -1
 		switch grant.Verdict {

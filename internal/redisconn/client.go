@@ -109,12 +109,6 @@ func (c *client) tookLate() int {
 	return int(c.detour.late.Swap(0))
 }
 
-// connect makes a connection for others if none is idle, at the user's client's own pace, by a command
-// that every user of ours may run: the server does not know the script.
-func (c *client) connect(ctx context.Context) error {
-	return c.user.EvalSha(ctx, "0000000000000000000000000000000000000000", nil).Err()
-}
-
 // longest returns how long an operation may last that its callers have left, so that a
 // late reply does not cost its connection.
 func (c *client) longest() time.Duration { return c.timeout + max(c.timeout, time.Second) }

@@ -366,8 +366,8 @@ func (l *Link) tend(ctx context.Context) {
 	}
 }
 
-// connect makes connections at the client's own pace, as many as there were operations that ran out of
-// time, if none is being made. An operation that finds no connection makes one, and throws it away half
+// connect makes connections, by heartbeats at the client's own pace: as many as there were operations that
+// ran out of time, if none is being made. An operation that finds no connection makes one, and throws it away half
 // made when its time is up. Where that is always too short (TLS far away, credentials that are fetched)
 // no operation would ever have one.
 func (l *Link) connect(ctx context.Context, by *client) {
@@ -379,7 +379,7 @@ func (l *Link) connect(ctx context.Context, by *client) {
 		l.connecting.Add(1)
 		l.run(func() error {
 			defer l.connecting.Add(-1)
-			return by.connect(ctx)
+			return l.rdb.Publish(ctx, l.self, "").Err()
 		})
 	}
 }
