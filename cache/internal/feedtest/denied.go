@@ -94,7 +94,7 @@ func NoRowIsDenied(t *testing.T, d Database, ids func() []int64, insert func(id 
 		insert(id + 1)
 	}
 	if !denied(200) {
-		t.Error("the filter has heard of a row without a feed")
+		t.Errorf("the filter has heard of a row without a feed")
 	}
 	ready.Store(true)
 	found("before the feed was opened", 1, 100, 200)
