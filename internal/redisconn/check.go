@@ -185,18 +185,33 @@ func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	if _, _, none := net.SplitHostPort(addr); none != nil || Answered(err) || ctx.Err() != nil {
 		return err // none: a socket of Unix, or "FailoverClient"
 	}
+	said, unreachable := atTheDoor(ctx, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", addr) })
+	switch {
+	case unreachable != nil:
+		return unreachable
+	case said != "":
+		return errors.New(said)
+	}
+	return err
+}
+
+// atTheDoor returns the error that a server gives to a new connection before it closes it, as at maxclients:
+// it is an answer to nobody's command, so that go-redis does not read it.
+func atTheDoor(ctx context.Context, dial func(context.Context) (net.Conn, error)) (said string, unreachable error) {
 	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, unreachable := new(net.Dialer).DialContext(brief, "tcp", addr)
-	if unreachable != nil {
-		return unreachable
+	conn, err := dial(brief)
+	if err != nil {
+		return "", err
 	}
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if line, _ := bufio.NewReader(conn).ReadString('\n'); strings.HasPrefix(line, "-") { // as at maxclients, to nobody's command
-		return errors.New(strings.TrimSpace(line[1:]))
+	line, _ := bufio.NewReader(conn).ReadString('\n')
+	said, ok := strings.CutPrefix(strings.TrimSpace(line), "-")
+	if !ok {
+		return "", nil
 	}
-	return err
+	return said, nil
 }
 
 // address returns where rdb connects to, as far as its options say.

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -172,11 +173,23 @@ func (o *Outage) Missed(key string, err error, sure bool) {
 	o.log.Warn("redis does not reply; the caches go on without it until it does", o.whose("error", err)...)
 	o.up = make(chan struct{})
 	o.work.Go(func() { o.probeUntilAnswered(key) })
+	if o.conn.client.plain != nil {
+		o.work.Go(o.tellWhy)
+	}
 }
 
 // whose are the arguments of a log line: who uses the node, where it is, and more.
 func (o *Outage) whose(more ...any) []any {
 	return append([]any{"cache", o.conn.names(), "address", o.address}, more...)
+}
+
+// tellWhy logs what the server says to a new connection. Operations end by their time then, or with EOF.
+func (o *Outage) tellWhy() {
+	options := o.conn.client.plain.Options()
+	said, _ := atTheDoor(o.ctx, func(ctx context.Context) (net.Conn, error) { return options.Dialer(ctx, options.Network, options.Addr) })
+	if said != "" {
+		o.log.Warn("redis refuses connections", o.whose("error", said)...)
+	}
 }
 
 func (o *Outage) probeUntilAnswered(key string) {

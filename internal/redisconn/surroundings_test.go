@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -160,4 +161,26 @@ func TestAHookThatTakesLongHoldsUpOneOperation(t *testing.T) {
 	if held > 1 {
 		t.Errorf("%d of 5 operations wait for the hook", held)
 	}
+}
+
+// At maxclients the server answers a connection before anything was asked, and closes it: operations end with EOF or a
+// broken pipe. The log has the server's words.
+func TestAnOutageAtMaxClientsSaysSo(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	if err := admin.ConfigSet(t.Context(), "maxclients", "1").Err(); err != nil { // admin's connection
+		t.Fatal(err)
+	}
+	var log redistest.Log
+	rdb := s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })
+	c := redisconn.Open(rdb, time.Second, 100, logonce.New(log.Logger(), "levee: "))
+	defer c.Close()
+	defer admin.ConfigSet(t.Context(), "maxclients", "1000") // or go-redis goes on to dial for a while
+	redistest.Eventually(t, 30*time.Second, "an outage is declared", func() bool {
+		_ = read(t.Context(), c, "k")
+		n, _ := c.Outages()
+		return n > 0
+	})
+
+	log.Await(t, "max number of clients reached")
 }

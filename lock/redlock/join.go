@@ -115,6 +115,7 @@ func (l *Lease) takeAgain(ctx context.Context, i int) (*lock.Lease, error) {
 	node, o := l.quorum.nodes[i], l.quorum.parts
 	if o.MaxHold > 0 {
 		o.MaxHold = max(o.MaxHold-time.Since(l.taken), 1)
+		o.Logger = o.Logger.With("server", i)
 		node = node.With(o)
 	}
 	return node.TryLock(ctx, l.name)

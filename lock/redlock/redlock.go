@@ -59,6 +59,8 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	o.Hooks = lock.Hooks{}
 	q.parts = o
 	for i, rdb := range nodes {
+		o := o
+		o.Logger = o.Logger.With("server", i)
 		node, err := lock.New(rdb, o)
 		if err != nil {
 			_ = q.Close()
