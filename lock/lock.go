@@ -81,8 +81,11 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // as done for keep (once).
 func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Context, *Lease) error) (err error) {
 	inner, cancel := context.WithCancelCause(s.Context())
+	deadline, bounded := ctx.Deadline()
 	stop := context.AfterFunc(ctx, func() {
-		cancel(context.Cause(ctx))
+		if !bounded || !errors.Is(ctx.Err(), context.DeadlineExceeded) { // else inner ends by its own deadline, and says so
+			cancel(context.Cause(ctx))
+		}
 		s.windDown()
 	})
 	returned := false
@@ -99,7 +102,7 @@ func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Cont
 			err = errors.Join(err, failure)
 		}
 	}()
-	if deadline, ok := ctx.Deadline(); ok {
+	if bounded {
 		var done context.CancelFunc
 		inner, done = context.WithDeadline(inner, deadline)
 		defer done()
