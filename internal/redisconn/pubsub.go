@@ -45,7 +45,7 @@ const (
 	firstConnect = 10 * time.Millisecond // between the first two attempts to connect
 	maxConnect   = time.Second           // between any two
 	maxBeats     = 3                     // that may wait for an answer while another is sent
-	closeTime    = time.Second           // for the end of the link's goroutines
+	closeTime    = time.Second           // for the end of what the client does for the link
 )
 
 // errSilent ends a connection over which no heartbeat comes back.
@@ -75,8 +75,9 @@ type Link struct {
 	rdb  redis.UniversalClient
 	self string // the channel of our own heartbeat
 	stop context.CancelFunc
-	done sync.WaitGroup
-	kick chan struct{} // wakes the tending goroutine before its next beat
+	done sync.WaitGroup // the two goroutines that begin with the link; one of them calls the subscribers
+	side sync.WaitGroup // calls of a PubSub or the client, which may take as long as the client's dialler likes
+	kick chan struct{}  // wakes the tending goroutine before its next beat
 
 	connecting atomic.Int32 // connections that are being made, see connect
 
@@ -110,9 +111,9 @@ func startLink(rdb redis.UniversalClient) *Link {
 	return l
 }
 
-// Close gives the link up. The last user's Close closes the connection and waits for
-// the link's goroutines, for a second at most: one that opens a connection ends when the
-// client's dialler or its timeouts let it.
+// Close gives the link up. The last user's Close closes the connection, waits for the call of
+// a subscriber that runs, and for a second at most for connections that are being opened: they
+// end when the client's dialler or its timeouts let them.
 func (l *Link) Close() {
 	if !links.release(l.rdb, l.rdb) {
 		return
@@ -124,10 +125,11 @@ func (l *Link) Close() {
 	if conn != nil {
 		l.drop(conn) // which ends a Receive that waits; while a connection is opened, it waits itself
 	}
-	done := make(chan struct{})
-	go func() { l.done.Wait(); close(done) }()
+	l.done.Wait()
+	ended := make(chan struct{})
+	go func() { l.side.Wait(); close(ended) }()
 	select {
-	case <-done:
+	case <-ended:
 	case <-time.After(closeTime):
 	}
 }
@@ -214,8 +216,13 @@ func (l *Link) follow(ctx context.Context) (heard bool, err error) {
 		l.mu.Unlock()
 	}()
 
-	if err := conn.Subscribe(own, channels...); err != nil {
-		return false, err
+	select {
+	case err := <-l.run(func() error { return conn.Subscribe(own, channels...) }):
+		if err != nil {
+			return false, err
+		}
+	case <-ctx.Done():
+		return false, nil
 	}
 	received := make(chan any)
 	ended := l.run(func() error { return receive(own, conn, received) })
@@ -259,11 +266,11 @@ func receive(ctx context.Context, conn *redis.PubSub, to chan<- any) error {
 	}
 }
 
-// run runs fn, which calls a PubSub, on a goroutine that Close waits for. A hook of the
+// run runs fn, which calls a PubSub or the client, on a goroutine of its own. A hook of the
 // user's may panic while a connection is opened.
 func (l *Link) run(fn func() error) <-chan error {
 	ended := make(chan error, 1)
-	l.done.Go(func() { contain.Call(fn, func(err error) { ended <- err }) })
+	l.side.Go(func() { contain.Call(fn, func(err error) { ended <- err }) })
 	return ended
 }
 
@@ -417,6 +424,7 @@ func (l *Link) apply(ctx context.Context) {
 			return
 		}
 	case <-time.After(beatEvery): // it connects again; the heartbeats must go on
+	case <-ctx.Done():
 	}
 	l.drop(conn) // the next connection starts from subs
 }
