@@ -16,6 +16,7 @@ import (
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/tier"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // A job is one key on its way through a flight. It belongs to one goroutine at a time.
@@ -30,15 +31,18 @@ type job[K comparable, V any] struct {
 	done     atomic.Bool
 	left     bool // handed over by the batch that it was in to another goroutine
 	class    guard.Class
-	warms    bool      // it is one of Warm
-	filled   bool      // the result is in the local tier
-	looks    bool      // the caller who opened the flight has not read Redis
-	detached bool      // ctx is the job's own, see detach
-	half     time.Time // until when Redis may be asked for the first lease: the source has the other half of the caller's time; zero: as long as it takes
-	unread   bool      // Redis gave no answer to the caller who opened the flight
-	seen     []byte    // what stands in Redis and is no answer
-	want     *want     // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
-	stands   bool      // the lease was granted while seen stood there
+	warms    bool   // it is one of Warm
+	filled   bool   // the result is in the local tier
+	looks    bool   // the caller who opened the flight has not read Redis
+	detached bool   // ctx is the job's own, see detach
+	unread   bool   // Redis gave no answer to the caller who opened the flight
+	seen     []byte // what stands in Redis and is no answer
+	want     *want  // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
+	stands   bool   // the lease was granted while seen stood there
+
+	// half is until when Redis may be asked for the first lease: the source has the other half of the
+	// time of the caller who opened the flight. Zero: as long as it takes.
+	half time.Time
 
 	// primary is true if a replica may not have what a writer has written, or is about to.
 	primary bool
@@ -150,10 +154,8 @@ func (c *Cache[K, V]) detach(jobs []*job[K, V]) {
 		if j.detached { // a chain of flights must not make a chain of contexts
 			continue
 		}
-		if deadline, ok := j.ctx.Deadline(); ok {
-			if left := time.Until(deadline); left < 2*c.o.RedisTimeout {
-				j.half = time.Now().Add(left / 2)
-			}
+		if until, ok := wait.Halfway(j.ctx, c.o.RedisTimeout); ok {
+			j.half = until
 		}
 		if j.ctx.Done() != nil {
 			j.ctx = context.WithoutCancel(j.ctx)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -15,39 +13,6 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 )
-
-// A halfMoved slot lies between two nodes until the test ends.
-type halfMoved struct {
-	t        *testing.T
-	from, to *redistest.Server
-}
-
-// halfMove begins to move the slot of a key to another node, and moves no key.
-func halfMove(t *testing.T, cluster *redistest.ClusterServers, key string) halfMoved {
-	t.Helper()
-	m := halfMoved{t: t, from: cluster.Owner(key)}
-	m.to = cluster.Nodes[(slices.Index(cluster.Nodes, m.from)+1)%len(cluster.Nodes)]
-	slot := m.from.Client(t).ClusterKeySlot(t.Context(), key).Val()
-	for _, step := range []struct {
-		node, peer *redistest.Server
-		state      string
-	}{{m.to, m.from, "IMPORTING"}, {m.from, m.to, "MIGRATING"}} {
-		id := step.peer.Client(t).ClusterMyID(t.Context()).Val()
-		if err := step.node.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, step.state, id).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return m
-}
-
-// move moves one key.
-func (m halfMoved) move(key string) {
-	m.t.Helper()
-	host, port, _ := net.SplitHostPort(m.to.Addr())
-	if err := m.from.Client(m.t).Do(m.t.Context(), "MIGRATE", host, port, key, 0, 5000).Err(); err != nil {
-		m.t.Fatal(err)
-	}
-}
 
 // While a slot lies between two nodes, a script with several keys is refused with TRYAGAIN
 // as soon as one of them is elsewhere, or nowhere. A lock of one key goes on, and so does
@@ -72,10 +37,10 @@ func TestALockGoesOnWhileItsSlotLiesBetweenTwoNodes(t *testing.T) {
 		if err := rdb.SetNX(ctx, ofOneKey, "me", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
-		slot := halfMove(t, cluster, record)
+		moveKey := cluster.HalfMove(record)
 		if moved {
-			slot.move(record)
-			slot.move(ofOneKey)
+			moveKey(record)
+			moveKey(ofOneKey)
 		}
 		if err := renewOne.Run(ctx, rdb, []string{ofOneKey}, "me").Err(); err != nil {
 			t.Fatalf("moved %v: a lock of one key is not renewed: %v", moved, err)
@@ -110,7 +75,7 @@ func TestALockGoesOnWhileItsSlotLiesBetweenTwoNodes(t *testing.T) {
 		unlock(t, again)
 
 		// A name that nobody has had yet.
-		halfMove(t, cluster, keys.Lock("", keys.Mutex, fresh)[0])
+		cluster.HalfMove(keys.Lock("", keys.Mutex, fresh)[0])
 		first, err := l.Lock(ctx, fresh)
 		if err != nil {
 			t.Errorf("a new name: %v", err)
@@ -127,8 +92,8 @@ func TestASharedLeaseIsRenewedWhileItsSlotMoves(t *testing.T) {
 	l := open(t, cluster.Client(t), lock.Options{Lease: 1500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	permit := must(t)(l.Semaphore("a", 4).Acquire(t.Context()))
 	reader := must(t)(l.RW("b").RLock(t.Context()))
-	halfMove(t, cluster, keys.Lock("", keys.Semaphore, "a")[0])
-	halfMove(t, cluster, keys.Lock("", keys.ReadWrite, "b")[0])
+	cluster.HalfMove(keys.Lock("", keys.Semaphore, "a")[0])
+	cluster.HalfMove(keys.Lock("", keys.ReadWrite, "b")[0])
 	before := l.Stats()
 	redistest.Eventually(t, 30*time.Second, "both are renewed", func() bool {
 		now := l.Stats()

@@ -385,14 +385,6 @@ func TestAPositionIsReadBack(t *testing.T) {
 	}
 }
 
-// refused checks that Open and Check say what is wrong.
-func refused(t *testing.T, f *Feed, want ...string) {
-	t.Helper()
-	_, err := f.Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, want...)
-	feedtest.WantError(t, f.Check(feedtest.Soon(t)), want...)
-}
-
 // Check does not mind that the feed is followed, and who follows it does not mind Check.
 func TestCheckDisturbsNobody(t *testing.T) {
 	r := newRig(t, product)
@@ -423,12 +415,12 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{Table{"odd", []string{"g"}}, []string{`"g"`, "greek"}},
 		{Table{"odd", []string{"v"}}, []string{`"v"`, "VIRTUAL"}},
 	} {
-		refused(t, r.feed(nil, c.table), c.want...)
+		feedtest.Refused(t, r.feed(nil, c.table), c.want...)
 	}
 	poor := r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"})
-	refused(t, poor, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
+	feedtest.Refused(t, poor, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'poor'@'%'")
 	r.exec("GRANT REPLICATION CLIENT ON *.* TO poor@'%'")
-	refused(t, poor, "may not see it", "GRANT SELECT")
+	feedtest.Refused(t, poor, "may not see it", "GRANT SELECT")
 	r.exec("GRANT SELECT ON " + r.name + ".product TO poor@'%'")
 	s, err := poor.Open(feedtest.Soon(t), feed.Position{})
 	if err == nil {
@@ -440,7 +432,7 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	feedtest.WantError(t, err, "GRANT REPLICATION SLAVE")
 	feedtest.WantError(t, r.feed(func(o *Options) { o.User, o.Password = "poor", "x" }, Table{Name: "product"}, Table{Name: "keyless"}).Check(feedtest.Soon(t)),
 		"GRANT REPLICATION SLAVE", "may not see it") // all of it
-	refused(t, r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}), "connecting", "ghost")
+	feedtest.Refused(t, r.feed(func(o *Options) { o.User = "ghost" }, Table{Name: "product"}), "connecting", "ghost")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {

@@ -107,23 +107,25 @@ func (t *table) read(ctx context.Context, db *pgx.Conn) error {
 }
 
 func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
-	rows, err := db.Query(ctx, `SELECT a.attname, a.attgenerated <> '', a.attnotnull, a.atttypid, (
+	rows, err := db.Query(ctx, `SELECT a.attname, a.attgenerated <> '', a.attnotnull, a.atttypid, base.oid, COALESCE(
+			CASE base.typname WHEN 'bpchar' THEN 'character(n)' WHEN 'citext' THEN 'citext' END,
+			(SELECT collname FROM pg_collation WHERE oid = a.attcollation AND NOT collisdeterministic), '')
+		FROM pg_attribute a CROSS JOIN LATERAL (
 			WITH RECURSIVE type AS (
 				SELECT a.atttypid AS oid
 				UNION ALL SELECT d.typbasetype FROM type JOIN pg_type d USING (oid) WHERE d.typtype = 'd')
-			SELECT oid FROM type JOIN pg_type USING (oid) WHERE typtype <> 'd'),
-			COALESCE((SELECT collname FROM pg_collation WHERE oid = a.attcollation AND NOT collisdeterministic), '')
-		FROM pg_attribute a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped`, t.oid)
+			SELECT oid, typname FROM type JOIN pg_type USING (oid) WHERE typtype <> 'd') base
+		WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped`, t.oid)
 	if err != nil {
 		return err
 	}
-	generated, types, loose := map[string]bool{}, map[string]uint32{}, map[string]string{}
-	var name, collation string
+	generated, alike := map[string]bool{}, map[string]string{}
+	var name, why string
 	var isGenerated, notNull bool
 	var oid, base uint32
-	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base, &collation}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base, &why}, func() error {
 		generated[name], t.notNull[name], t.types[oid] = isGenerated, notNull, base
-		types[name], loose[name] = base, collation
+		alike[name] = why
 		return nil
 	}); err != nil {
 		return err
@@ -146,36 +148,15 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 			return fmt.Errorf("has no column %q; it has %q", column, slices.Sorted(maps.Keys(generated)))
 		case isGenerated:
 			return fmt.Errorf("column %q is generated, so the log does not have it: name the columns that it is made of", column)
+		case alike[column] != "":
+			t.alike = append(t.alike, fmt.Sprintf("%s.%s (%s)", t.name, column, alike[column]))
 		}
 	}
 	if !covers(t.columns, t.key) {
 		t.key = nil
 	}
-	return t.readAlike(ctx, db, types, loose)
-}
-
-// readAlike finds the columns to which texts that differ may be one value.
-func (t *table) readAlike(ctx context.Context, db *pgx.Conn, types map[string]uint32, collations map[string]string) error {
-	var citext uint32 // of an extension, so that its number is not the same everywhere
-	if err := db.QueryRow(ctx, "SELECT COALESCE(max(oid), 0)::oid FROM pg_type WHERE typname = 'citext'").Scan(&citext); err != nil {
-		return err
-	}
-	for _, column := range t.columns {
-		why := collations[column]
-		switch types[column] {
-		case bpchar:
-			why = "character(n)"
-		case citext:
-			why = "citext"
-		}
-		if why != "" {
-			t.alike = append(t.alike, fmt.Sprintf("%s.%s (%s)", t.name, column, why))
-		}
-	}
 	return nil
 }
-
-const bpchar = 1042 // character(n)
 
 // members are the tables of the schemas $1 and the names $2, each with its partitions that hold
 // rows, and the columns of their replica identities. pg_partition_tree would wait for an ALTER TABLE.

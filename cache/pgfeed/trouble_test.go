@@ -190,19 +190,6 @@ func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 	}
 }
 
-// refused checks that Open and Check say what is wrong.
-func refused(t *testing.T, f *Feed, want ...string) {
-	t.Helper()
-	_, err := f.Open(feedtest.Soon(t), feed.Position{})
-	feedtest.WantError(t, err, want...)
-	refusedByCheck(t, f, want...)
-}
-
-func refusedByCheck(t *testing.T, f *Feed, want ...string) {
-	t.Helper()
-	feedtest.WantError(t, f.Check(feedtest.Soon(t)), want...)
-}
-
 // Check changes nothing, and does not mind that the feed is followed.
 func TestCheckChangesNothing(t *testing.T) {
 	r := newRig(t, product)
@@ -249,15 +236,15 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
 		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
 	} {
-		refused(t, r.feed(c.change, c.table), c.want...)
+		feedtest.Refused(t, r.feed(c.change, c.table), c.want...)
 	}
 	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
-	refused(t, r.feed(user("plain"), Table{Name: "product"}), `ALTER ROLE "plain" REPLICATION`)
-	refused(t, r.feed(user("nobody"), Table{Name: "product"}), "connecting", "nobody")
+	feedtest.Refused(t, r.feed(user("plain"), Table{Name: "product"}), `ALTER ROLE "plain" REPLICATION`)
+	feedtest.Refused(t, r.feed(user("nobody"), Table{Name: "product"}), "connecting", "nobody")
 	r.admin("SELECT pg_create_physical_replication_slot('theirs')")
 	defer r.admin("SELECT pg_drop_replication_slot('theirs')")
-	refused(t, r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}), "theirs", "physical", "Options.Slot")
-	refusedByCheck(t, r.feed(func(o *Options) { o.URL, o.Slot = r.url("plain"), "theirs" }, Table{"product", []string{"slug"}}),
+	feedtest.Refused(t, r.feed(func(o *Options) { o.Slot = "theirs" }, Table{Name: "product"}), "theirs", "physical", "Options.Slot")
+	feedtest.WantError(t, r.feed(func(o *Options) { o.URL, o.Slot = r.url("plain"), "theirs" }, Table{"product", []string{"slug"}}).Check(feedtest.Soon(t)),
 		"REPLICA IDENTITY FULL", `ALTER ROLE "plain" REPLICATION`, "Options.Slot") // all of it
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

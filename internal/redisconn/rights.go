@@ -13,7 +13,7 @@ import (
 // package runs each of them on the only key of call, and gives the name and the error of each that failed.
 // It is run by its hash and by its text. Each of channels is subscribed and left by a connection of its own.
 //
-// What concerns messages alone weakens a promise: who misses one finds out later.
+// A refused message, or channel, makes Redis Weak and not Broken: a process that misses a message finds out later.
 func Rights(ctx context.Context, rdb redis.UniversalClient, script *Script, call Call, channels ...string) (c Checkup) {
 	var refused []any
 	for _, by := range []struct {

@@ -71,8 +71,8 @@ func TestConnectionsThatEndedWhileTheyWereIdleSayNothing(t *testing.T) {
 	}
 }
 
-// What a client does on a new connection takes longer than an operation may: credentials are fetched,
-// say. After all connections have broken, the client is used again all the same.
+// OnConnect takes longer than an operation may, as where it fetches credentials. After all connections
+// have broken, the client is used again all the same.
 func TestAConnectionThatTakesLongerThanAnOperationIsMade(t *testing.T) {
 	s := redistest.Start(t)
 	var slow atomic.Bool

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -176,14 +177,32 @@ func epochs(view string) map[string]string {
 	return all
 }
 
-// migrate copies the keys of a slot. Until it is done both nodes redirect the
-// clients to each other, with ASK.
-func migrate(from, to *Server, slot int64) error {
+// HalfMove begins to move the slot of a key to another node, and moves no key: whoever asks for one that
+// is not at the old node is told to ask the new one. moveKey moves one.
+func (c *ClusterServers) HalfMove(key string) (moveKey func(key string)) {
+	from := c.Owner(key)
+	to := c.Nodes[(slices.Index(c.Nodes, from)+1)%len(c.Nodes)]
+	if err := begin(from, to, from.control.ClusterKeySlot(context.Background(), key).Val()); err != nil {
+		c.t.Errorf("redistest: cluster: beginning to move the slot of %q: %v", key, err)
+	}
+	host, port, _ := net.SplitHostPort(to.Addr())
+	return func(key string) { c.do(from, "MIGRATE", host, port, key, 0, 5000) }
+}
+
+// begin tells two nodes that a slot moves from the one to the other.
+func begin(from, to *Server, slot int64) error {
 	ctx := context.Background()
 	if err := to.control.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err(); err != nil {
 		return err
 	}
-	if err := from.control.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err(); err != nil {
+	return from.control.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err()
+}
+
+// migrate copies the keys of a slot. Until it is done both nodes redirect the
+// clients to each other, with ASK.
+func migrate(from, to *Server, slot int64) error {
+	ctx := context.Background()
+	if err := begin(from, to, slot); err != nil {
 		return err
 	}
 	host, port, _ := net.SplitHostPort(to.Addr())

@@ -23,12 +23,22 @@ func Sleep(ctx context.Context, d time.Duration) {
 // the time that ctx has left, if that is less. What is done when the step has failed has the other half. Stop
 // must be called after the step.
 func Half(ctx, work context.Context, most time.Duration) (half context.Context, stop func()) {
-	if deadline, ok := ctx.Deadline(); ok {
-		if left := time.Until(deadline); left < 2*most {
-			return context.WithTimeout(work, left/2)
-		}
+	if until, ok := Halfway(ctx, most); ok {
+		return context.WithDeadline(work, until)
 	}
 	return work, func() {}
+}
+
+// Halfway returns when half of the time that ctx has left is over, and whether that is before a step
+// ends that takes at most most.
+func Halfway(ctx context.Context, most time.Duration) (until time.Time, ok bool) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return time.Time{}, false
+	}
+	now := time.Now()
+	left := deadline.Sub(now)
+	return now.Add(left / 2), left < 2*most
 }
 
 // Jitter returns d give or take up to part of it, at random, so that what happened
