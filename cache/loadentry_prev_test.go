@@ -3,7 +3,6 @@ package cache_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,10 +64,10 @@ func TestThereIsNoPrevOfWhatEndsBeforeTheGrant(t *testing.T) {
 				other, c := open(r, p.source(), fallbackAfterASecond), open(r, p.source(), fallbackAfterASecond)
 				c.gives(r, 1, "page 1")
 				time.Sleep(3 * time.Second)
-				var once sync.Once
+				once := redistest.Once(func() { r.do(end(r, other)); time.Sleep(time.Millisecond) })
 				m.Before(func(command string, args []string) {
 					if strings.HasPrefix(command, "EVAL") && strings.Contains(strings.Join(args, " "), " ask ") {
-						once.Do(func() { r.do(end(r, other)); time.Sleep(time.Millisecond) })
+						once()
 					}
 				})
 				c.gives(r, 1, "page 1")

@@ -178,10 +178,10 @@ func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
 // beforeItsFirstScript is a hook that calls do before the first script of a client, also of one
 // that rides with other commands.
 func beforeItsFirstScript(do func()) redis.Hook {
-	var once sync.Once
+	once := redistest.Once(do)
 	return redistest.EachCommand(func(cmd redis.Cmder) {
 		if strings.HasPrefix(cmd.Name(), "eval") {
-			once.Do(do)
+			once()
 		}
 	})
 }

@@ -200,7 +200,7 @@ func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
 
 // afterCommit is a hook that calls do after the first commit of a client: the server has answered a
 // script of a value and its lease that does not ask for the lease.
-func afterCommit(do func()) redis.Hook { return &answered{do: sync.OnceFunc(do)} }
+func afterCommit(do func()) redis.Hook { return &answered{do: redistest.Once(do)} }
 
 type answered struct{ do func() }
 

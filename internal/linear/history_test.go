@@ -83,6 +83,23 @@ func judge(model porcupine.Model, history []op, perKey time.Duration) verdicts {
 	return v
 }
 
+// byTier parts a history of a kind by what answers its reads. Keys that a local tier answers for
+// have no one order: before a write has returned, a slow read of the old version may fill the tier
+// after the new one has. No read of theirs is stale all the same.
+func byTier(kind string, history []op) (local, direct []op) {
+	if kind != "tags" {
+		return nil, history
+	}
+	for _, o := range history {
+		if hasLocalTier(int(o.Client) / (subjects * callers)) {
+			local = append(local, o)
+		} else {
+			direct = append(direct, o)
+		}
+	}
+	return local, direct
+}
+
 func linearizable(t *testing.T, history []op) bool {
 	t.Helper()
 	result := check(history, time.Minute)

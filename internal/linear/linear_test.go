@@ -26,7 +26,11 @@ func TestReadsAndWritesAreLinearizable(t *testing.T) {
 			total := 0
 			for total < target { // one history, of some ten thousand; without a safeguard the first shows it
 				history := record(t, kind, s.Addr(), calm, redistest.Pick(6*time.Second, 10*time.Second))
-				if !linearizable(t, history) {
+				local, direct := byTier(kind, history)
+				if isStale(local) {
+					t.Fatalf("a stale read, after %d good operations", total)
+				}
+				if !linearizable(t, direct) {
 					t.Fatalf("not linearizable, after %d good operations", total)
 				}
 				total += len(history)

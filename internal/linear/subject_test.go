@@ -257,19 +257,26 @@ func (c clears) invalidate(int) error {
 	return insist(func() error { return c.subject.(cached).Clear(context.Background()) })
 }
 
-// newTagged makes a cache whose values have a tag of their own and one that all have. It has a
-// local tier: what is its own process' to clear ends there at once.
+// newTagged makes a cache whose values have a tag of their own and one that all have. In the first
+// process it has a local tier: what is its own process' to clear ends there at once.
 func newTagged(process int, rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
 	one := func(_ context.Context, key int) (int64, error) { return load(db, key), nil }
+	o := cache.Options{
+		Name: "linear", Schema: process % 2, TTL: 10 * valueTTL, RedisTimeout: patience, Logger: quiet,
+		Rebuild: mutexrebuild.Options{ErrorHold: -1}, Seal: sealed{},
+	}
+	if !hasLocalTier(process) {
+		o.Local.MaxBytes = -1
+	}
 	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
 		Load: one,
 		Tags: func(key int, _ int64) []string { return []string{id(key), "all"} },
-	}, cache.Options{
-		Name: "linear", Schema: process % 2, TTL: 10 * valueTTL, RedisTimeout: patience, Logger: quiet,
-		Rebuild: mutexrebuild.Options{ErrorHold: -1}, Seal: sealed{},
-	})
+	}, o)
 	return cached{c}, err
 }
+
+// hasLocalTier reports whether the tagged cache of a process has one.
+func hasLocalTier(process int) bool { return process == 0 }
 
 // sealed is a Sealer that encrypts nothing: what it opens must be bound to what it was sealed with.
 type sealed struct{}
