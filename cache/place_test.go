@@ -3,6 +3,7 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -175,12 +176,12 @@ func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
 	})
 }
 
-// beforeItsFirstScript is a hook that calls do before the first script of a client, also of one
-// that rides with other commands.
-func beforeItsFirstScript(do func()) redis.Hook {
+// beforeItAsks is a hook that calls do before the first script of a client that asks for a lease,
+// also of one that rides with other commands. In the background it looks for clears at that time.
+func beforeItAsks(do func()) redis.Hook {
 	once := redistest.Once(do)
 	return redistest.EachCommand(func(cmd redis.Cmder) {
-		if strings.HasPrefix(cmd.Name(), "eval") {
+		if strings.HasPrefix(cmd.Name(), "eval") && slices.Contains(cmd.Args(), any("ask")) {
 			once()
 		}
 	})
@@ -193,7 +194,7 @@ func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 		source := newRows(r, 1)
 		other, rdb := open(r, source.source()), r.client()
 		rdb.(*redis.Client).Options().ContextTimeoutEnabled = true
-		rdb.AddHook(beforeItsFirstScript(func() {
+		rdb.AddHook(beforeItAsks(func() {
 			other.gives(r, 1, "v1")
 			time.Sleep(2 * time.Second)
 		}))
