@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/mutant"
 	"github.com/levee-go/levee/localcache"
@@ -34,6 +35,11 @@ var errFailing = errors.New("the source fails")
 
 func newFailing(rdb redis.UniversalClient, db *board, patience time.Duration) (subject, error) {
 	confirmed, _ := confirmedOf.LoadOrStore(db, new([boardKeys]atomic.Int64))
+	// Of 20 loads 10 fail now and then. A breaker that opens by it would end the history.
+	closed, err := breaker.New(breaker.Options{IsFailure: func(error) bool { return false }})
+	if err != nil {
+		return nil, err
+	}
 	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
 		Tags: func(key int, _ int64) []string { return []string{id(key)} },
 		Load: func(_ context.Context, key int) (int64, error) {
@@ -48,6 +54,7 @@ func newFailing(rdb redis.UniversalClient, db *board, patience time.Duration) (s
 		StaleWhileRevalidate: -1, StaleIfError: 10 * valueTTL, EarlyRefresh: -1,
 		Local:   localcache.Options{MaxBytes: -1},
 		Rebuild: mutexrebuild.Options{ErrorHold: -1},
+		Breaker: closed,
 	})
 	return failing{cached{c}, db, confirmed.(*[boardKeys]atomic.Int64)}, err
 }
