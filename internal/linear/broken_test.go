@@ -28,8 +28,7 @@ func shortOrders(t *testing.T, kinds ...string) {
 			if isStale(history) {
 				return true
 			}
-			_, direct := byTier(kind, history)
-			v := judge(register, direct, time.Second)
+			v := judge(register, ordered(kind, history), time.Second)
 			judged, unknown = judged+v[porcupine.Ok]+v[porcupine.Unknown], unknown+v[porcupine.Unknown]
 			return v[porcupine.Illegal] > 0
 		}, kind)

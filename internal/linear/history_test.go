@@ -83,21 +83,16 @@ func judge(model porcupine.Model, history []op, perKey time.Duration) verdicts {
 	return v
 }
 
-// byTier parts a history of a kind by what answers its reads. Keys that a local tier answers for
-// have no one order: before a write has returned, a slow read of the old version may fill the tier
-// after the new one has. No read of theirs is stale all the same.
-func byTier(kind string, history []op) (local, direct []op) {
+// ordered is the part of a history of a kind whose keys have one order. Keys that a local tier
+// answers for have none: before a write has returned, a slow read of the old version may fill the
+// tier after the new one has. No read of theirs is stale all the same.
+func ordered(kind string, history []op) []op {
 	if kind != "tags" {
-		return nil, history
+		return history
 	}
-	for _, o := range history {
-		if hasLocalTier(int(o.Client) / (subjects * callers)) {
-			local = append(local, o)
-		} else {
-			direct = append(direct, o)
-		}
-	}
-	return local, direct
+	return slices.DeleteFunc(slices.Clone(history), func(o op) bool {
+		return hasLocalTier(int(o.Client) / (subjects * callers))
+	})
 }
 
 func linearizable(t *testing.T, history []op) bool {

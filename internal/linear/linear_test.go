@@ -26,11 +26,10 @@ func TestReadsAndWritesAreLinearizable(t *testing.T) {
 			total := 0
 			for total < target { // one history, of some ten thousand; without a safeguard the first shows it
 				history := record(t, kind, s.Addr(), calm, redistest.Pick(6*time.Second, 10*time.Second))
-				local, direct := byTier(kind, history)
-				if isStale(local) {
+				if isStale(history) {
 					t.Fatalf("a stale read, after %d good operations", total)
 				}
-				if !linearizable(t, direct) {
+				if !linearizable(t, ordered(kind, history)) {
 					t.Fatalf("not linearizable, after %d good operations", total)
 				}
 				total += len(history)
