@@ -35,7 +35,7 @@ func StartShifted(t *testing.T, args ...string) (s *Server, shift func(time.Dura
 	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	shift = func(d time.Duration) {
+	set := func(d time.Duration) {
 		text := fmt.Sprintf("%-20d", d.Microseconds()) // all of it in one write, over what stood there
 		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
 		if err == nil {
@@ -46,14 +46,22 @@ func StartShifted(t *testing.T, args ...string) (s *Server, shift func(time.Dura
 			t.Error(err)
 		}
 	}
-	shift(0)
+	set(0)
 	before := os.Getenv("LEVEE_REDIS_SERVER")
 	t.Setenv("LEVEE_REDIS_SERVER", wrapper)
 	s = Start(t, args...)
 	t.Setenv("LEVEE_REDIS_SERVER", before) // the next one has a wrapper of its own
-	shift(time.Hour)
+	set(time.Hour)
 	if now := s.Client(t).Time(t.Context()).Val(); time.Until(now) < 59*time.Minute {
 		t.Skipf("the server's clock cannot be set: it says %v", now) // linked statically, or not on Linux
+	}
+	control := s.Client(t)
+	shift = func(d time.Duration) {
+		set(d)
+		Eventually(t, 10*time.Second, "scripts see the server's clock at "+d.String(), func() bool { // newer servers read it once for several commands
+			seconds, err := control.Eval(t.Context(), "return redis.call('TIME')[1]", nil).Int64()
+			return err == nil && time.Until(time.Unix(seconds, 0).Add(-d)).Abs() < 5*time.Second
+		})
 	}
 	shift(0)
 	return s, shift
