@@ -47,9 +47,9 @@ type boundContext struct {
 	bare     *redis.Client // see byBare
 }
 
-// bind returns a context with the values of ctx that ends timeout after now.
+// bind returns a context with the values of ctx for a lone operation that begins now.
 func (c *Conn) bind(ctx context.Context, now time.Time) *boundContext {
-	return &boundContext{ctx, now.Add(c.timeout), c.alarm.at(now), c.client.bare}
+	return &boundContext{ctx, now.Add(c.alarm.timeout), c.alarm.at(now), c.client.bare}
 }
 
 // bindTrip is bind for a trip, whose time is ours to choose: until its bell rings. With a deadline

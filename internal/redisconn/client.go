@@ -44,10 +44,13 @@ func newClient(rdb redis.UniversalClient, timeout time.Duration) client {
 	return c
 }
 
-// mayBeLone returns how many operations may run on their callers' goroutines, where a
-// cancellation goes unnoticed: as many as leave connections for others.
+// brief returns how long an operation may last on its caller's goroutine, where a
+// cancellation goes unnoticed.
+func (c *client) brief() time.Duration { return min(c.timeout, maxUnnoticed) }
+
+// mayBeLone returns how many operations may run there: as many as leave connections for others.
 func (c *client) mayBeLone() int {
-	if c.plain == nil || c.timeout > maxUnnoticed {
+	if c.plain == nil {
 		return 0
 	}
 	return max(1, min(maxLone, c.connections()-maxTrips))

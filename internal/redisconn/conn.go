@@ -81,7 +81,7 @@ func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
 
 func newConn(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log, notesOutages bool) *Conn {
 	c := &Conn{client: newClient(rdb, timeout), timeout: timeout, limit: int64(limit), log: log, release: func() {}}
-	c.alarm.timeout, c.forTrips.timeout = timeout, c.client.longest()
+	c.alarm.timeout, c.forTrips.timeout = c.client.brief(), c.client.longest()
 	c.lanes.init(c, notesOutages)
 	return c
 }

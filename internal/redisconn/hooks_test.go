@@ -51,7 +51,7 @@ func TestHooksSeeEveryOperation(t *testing.T) {
 			}
 			add()
 			c := redisconn.New(rdb, opTimeout, 10)
-			other := redisconn.New(rdb, 10*time.Second, 10) // never lone
+			other := redisconn.New(rdb, 10*time.Second, 10) // for many at a time
 			for range 3 {
 				for _, h := range hooks {
 					h.commands.Store(0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -32,13 +31,15 @@ import (
 //
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
 // trip goes on. A lone operation cannot be left: so it takes a caller with time enough,
-// and a client that keeps to its time.
+// and a client that keeps to its time, of maxUnnoticed at most. Where an operation may take
+// longer, only a read is lone. It then goes on in a trip, which sends it again, for the rest of
+// its time. A script would run twice.
 //
 // An operation that times out costs its connection: its reply may still come, and the
 // next operation must not take it for its own. So a trip has more time than its callers.
 // When they leave, it gives its place to the next; maxLeft may be left behind like that.
-// And when a lone operation has timed out, there are none for afterDrop: a slow server
-// would see nothing but new connections. Nor are there any for afterHeld once one has kept its caller
+// And when an operation has taken as long as a lone one may, none is lone for afterSlow: a slow
+// server would see nothing but new connections. Nor is any for afterHeld once one has kept its caller
 // for much longer than that: code of the user's, such as a hook, does not keep to the time, and a trip
 // can be left.
 //
@@ -53,7 +54,7 @@ const (
 
 	maxLeftEach = 4096 // where each operation is a trip
 
-	afterDrop = time.Second // without lone operations, after one has cost its connection
+	afterSlow = time.Second // without lone operations, after one has taken too long for them
 	afterHeld = time.Minute // without them, after one has held its caller for more than twice its time
 )
 
@@ -76,7 +77,7 @@ type lane struct {
 
 	mu        sync.Mutex // guards what follows
 	lone      int        // operations in flight on their callers' goroutines
-	dropped   time.Time  // when one of them last cost its connection
+	slow      time.Time  // when an operation last took longer than they may
 	held      time.Time  // when one of them last held its caller for too long
 	underWay  int        // trips that have a place, without those left behind
 	starting  int        // of these, goroutines that have not taken a trip yet
@@ -90,7 +91,13 @@ type lane struct {
 // all the same, late is called when they are over, unless it is nil.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	if now, ok := l.enter(ctx, ops); ok {
-		return l.alone(ctx, now, ops)
+		over, err := l.alone(ctx, now, ops)
+		if over {
+			return err
+		}
+		rest, cancel := context.WithDeadlineCause(ctx, now.Add(l.conn.timeout), ErrTimeout)
+		defer cancel()
+		ctx = rest
 	}
 	t, err := l.join(ctx, ops)
 	if err != nil {
@@ -102,7 +109,9 @@ func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 // enter takes a place for ops on their caller's goroutine, if there is one and the caller
 // could wait for as long as a lone operation may take.
 func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
-	if l.maxLone == 0 || ops[0].ride || l.outage.Down() || ctx.Err() != nil {
+	brief := l.conn.client.brief()
+	goesOn := len(ops) == 1 && ops[0].read // where it may take longer
+	if l.maxLone == 0 || ops[0].ride || brief < l.conn.timeout && !goesOn || l.outage.Down() || ctx.Err() != nil {
 		return now, false
 	}
 	l.mu.Lock()
@@ -111,49 +120,58 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
 		return now, false
 	}
 	now = time.Now() // not before: of many callers most have returned above
-	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < l.conn.timeout || now.Sub(l.dropped) < afterDrop || now.Sub(l.held) < afterHeld {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < brief || now.Sub(l.slow) < afterSlow || now.Sub(l.held) < afterHeld {
 		return now, false
 	}
 	l.lone++
 	return now, true
 }
 
-// alone sends ops on the caller's goroutine. A panic of the user's hook is an error, as on
-// a goroutine of ours: in an Unlock it would leave a lock that is renewed for ever.
-func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (err error) {
-	var first error // of the first of ops
+// alone sends ops on the caller's goroutine, and reports whether they are over: a read without a
+// reply may have time left. A panic of the user's hook is an error, as on a goroutine of ours: in
+// an Unlock it would leave a lock that is renewed for ever.
+func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (over bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &contain.PanicError{Value: v, Stack: debug.Stack()}
+			over, err = true, &contain.PanicError{Value: v, Stack: debug.Stack()}
 		}
-		l.leave(first, now)
+		l.leave(now)
 	}()
 	bound := l.conn.bind(ctx, now)
-	if len(ops) == 1 {
-		l.conn.process(bound, ops[0].cmd)
-		first = ops[0].cmd.Err()
-		l.note(first, ops[0].read, ops[0].key)
-		return nil
+	if len(ops) > 1 {
+		t := trip{lane: l}
+		t.add(ops)
+		err = t.exec(bound)
+		t.note(err)
+		return true, err
 	}
-	t := trip{lane: l}
-	t.add(ops)
-	err = t.exec(bound)
-	first = ops[0].cmd.Err()
-	t.note(err)
-	return err
+	l.conn.process(bound, ops[0].cmd)
+	reply := ops[0].cmd.Err()
+	if took := time.Since(now); reply != nil && !Answered(reply) && took >= l.conn.client.brief() && took < l.conn.timeout {
+		return false, nil
+	}
+	l.note(reply, ops[0].read, ops[0].key)
+	return true, nil
 }
 
-// leave gives back the place of an operation that ended with err, and was sent at the time began.
-func (l *lane) leave(err error, began time.Time) {
+// leave gives back the place of an operation that was sent at the time began.
+func (l *lane) leave(began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lone--
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		l.dropped = time.Now()
+	if took := l.took(began); took > 2*l.conn.client.brief() {
+		l.held = began.Add(took)
 	}
-	if now := time.Now(); now.Sub(began) > 2*l.conn.timeout {
-		l.held = now
+}
+
+// took returns how long an operation took that was sent at the time began, and notes if it was slow.
+// The caller holds l.mu.
+func (l *lane) took(began time.Time) time.Duration {
+	took := time.Since(began)
+	if took >= l.conn.client.brief() {
+		l.slow = began.Add(took)
 	}
+	return took
 }
 
 // join puts ops on the trip that gathers, and starts it if it may start.
@@ -357,6 +375,7 @@ func (t *trip) finish(err error) {
 	l := t.lane
 	l.mu.Lock()
 	t.back = true
+	_ = l.took(t.began)
 	late := t.late
 	if t.over { // it was left behind, and has no place any more
 		l.left--

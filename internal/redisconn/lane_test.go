@@ -167,7 +167,7 @@ func TestWhatAHookDoesIsTheErrorOfItsTrip(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 				rdb, g := m.Client(t, roomy), newGate()
 				rdb.AddHook(g)
-				c := redisconn.New(rdb, time.Second, 1) // too long for lone ones
+				c := redisconn.New(rdb, time.Second, 1)
 				g.fail = fail
 				var all sync.WaitGroup
 				for range 100 {
@@ -224,19 +224,20 @@ func TestAHungTripLeavesItsPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rdb, g := m.Client(t, roomy), newGate()
 		rdb.AddHook(g)
-		c := redisconn.New(rdb, time.Second, 1)
+		c := redisconn.New(rdb, time.Second, 1) // too long for a lone script
+		eval := func() error { return c.EvalOne(t.Context(), echo, echoes(1, own)[0], nil).Err() }
 		for range 200 {
-			_ = read(t.Context(), c, "k")
+			_ = eval()
 		}
 		if n := g.now.Load(); n > 64 {
 			t.Errorf("%d trips are left behind, want 64 at most", n)
 		}
-		if err := read(t.Context(), c, "k"); !errors.Is(err, redisconn.ErrBusy) {
+		if err := eval(); !errors.Is(err, redisconn.ErrBusy) {
 			t.Errorf("got %v, want ErrBusy", err)
 		}
 		close(g.open)
 		synctest.Wait()
-		if err := read(t.Context(), c, "k"); err != nil {
+		if err := eval(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -272,5 +273,106 @@ func TestALongValueDoesNotRideTwice(t *testing.T) {
 		}
 		close(g.open)
 		all.Wait()
+	})
+}
+
+// A read with nobody to ride with costs the same whatever a Conn's timeout is. Catches one that becomes a trip, with
+// twice the allocations and a goroutine, where the timeout is longer than its caller may be held.
+func TestALoneReadIsAsQuickWithALongTimeout(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	rdb := redistest.Start(t).Client(t)
+	allocations := func(timeout time.Duration) float64 {
+		c := redisconn.New(rdb, timeout, 1)
+		return testing.AllocsPerRun(1000, func() {
+			if err := read(t.Context(), c, "k"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var short, long float64
+	redistest.Eventually(t, 20*time.Second, "they allocate the same", func() bool { // one that is late has a second of trips follow
+		short, long = allocations(250*time.Millisecond), allocations(251*time.Millisecond)
+		t.Logf("%v allocations within 250ms, %v within 251ms", short, long)
+		return long <= short
+	})
+}
+
+// Redis takes longer than a lone read may take. Catches a read that fails before its time is up, one that lasts
+// longer, and one that is lone again and again where Redis is slow.
+func TestALoneReadHasAllOfItsTime(t *testing.T) {
+	const timeout = time.Second
+	for _, test := range []struct{ redis, want time.Duration }{
+		{400 * time.Millisecond, 650 * time.Millisecond}, // sent again after 250 ms
+		{700 * time.Millisecond, 950 * time.Millisecond},
+		{time.Hour, timeout},
+	} {
+		t.Run(test.redis.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+				rdb := m.Client(t, roomy)
+				rdb.Set(t.Context(), "k", "v", 0)
+				c := redisconn.New(rdb, timeout, 1)
+				over := make(chan struct{})
+				m.Before(func(command string, _ []string) {
+					if command == "GETRANGE" {
+						select {
+						case <-time.After(test.redis):
+						case <-over:
+						}
+					}
+				})
+				inATrip := min(test.redis, timeout)
+				for _, want := range []time.Duration{test.want, inATrip, inATrip} {
+					began := time.Now()
+					data, err := c.Read(t.Context(), "k", 10)
+					if answered := test.redis < timeout; answered != (string(data) == "v") || answered != (err == nil) {
+						t.Errorf("got %q, %v", data, err)
+					}
+					if !errors.Is(err, redisconn.ErrTimeout) && err != nil {
+						t.Errorf("got %v, want ErrTimeout", err)
+					}
+					if took := time.Since(began); took != want {
+						t.Errorf("it took %v, want %v", took, want)
+					}
+				}
+				close(over)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// The rest of the test above for a script: it changes things, and so is sent once.
+func TestAScriptIsSentOnceInAllOfItsTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		rdb.ScriptLoad(t.Context(), echoText)
+		m.Before(func(command string, _ []string) {
+			if command == "EVALSHA" {
+				time.Sleep(400 * time.Millisecond)
+			}
+		})
+		calls := echoes(1, own)
+		wantEchoes(t, rdb, calls, redisconn.New(rdb, time.Second, 1).Eval(t.Context(), echo, calls, nil))
+	})
+}
+
+// Redis hangs. A caller of a lone read that leaves is back within the 250 ms, give or take an eighth, that its
+// goroutine may be held for, however long the timeout is, and Redis is not asked for it again.
+func TestACallerWhoLeavesALoneReadIsSoonBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		c := redisconn.New(m.Client(t, roomy), 10*time.Second, 1)
+		asked, _ := hang(t, m)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		began := time.Now()
+		err := read(ctx, c, "k")
+		if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 282*time.Millisecond {
+			t.Errorf("%v after %v", err, took)
+		}
+		if synctest.Wait(); asked.Load() != 1 {
+			t.Errorf("Redis was asked %d times", asked.Load())
+		}
 	})
 }

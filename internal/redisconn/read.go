@@ -12,7 +12,8 @@ import (
 // a GET: somebody else may have put hundreds of megabytes there, and go-redis makes room
 // for all that a server announces. A value of another type reads as none. During an
 // outage Read returns ErrOutage at once. It returns by the end of the Conn's time; before
-// that when ctx ends, unless the read is alone and ctx has no deadline before it.
+// that when ctx ends. Where the read is alone, a cancellation that is no deadline may go
+// unnoticed for 250 ms.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
 	cmd := new(getrange).of(ctx, key, c.boxed(longest))
 	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package redisconn_test
+
+const raceDetector = false
