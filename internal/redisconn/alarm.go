@@ -43,13 +43,18 @@ func (a *alarm) at(now time.Time) *bell {
 type boundContext struct {
 	context.Context
 	deadline time.Time
-	bell     *bell
+	bell     *bell         // nil: it ends with Context
 	bare     *redis.Client // see byBare
 }
 
-// bind returns a context with the values of ctx for a lone operation that begins now.
-func (c *Conn) bind(ctx context.Context, now time.Time) *boundContext {
-	return &boundContext{ctx, now.Add(c.alarm.timeout), c.alarm.at(now), c.client.bare}
+// bind returns a context with the values of ctx for a lone operation that begins now and lasts as long as
+// all do, or until the deadline of ctx.
+func (c *Conn) bind(ctx context.Context, now time.Time, lasts time.Duration) *boundContext {
+	var b *bell
+	if lasts == c.alarm.timeout {
+		b = c.alarm.at(now)
+	}
+	return &boundContext{ctx, now.Add(lasts), b, c.client.bare}
 }
 
 // bindTrip is bind for a trip, whose time is ours to choose: until its bell rings. With a deadline
@@ -60,7 +65,13 @@ func (c *Conn) bindTrip(ctx context.Context, now time.Time) *boundContext {
 }
 
 func (c *boundContext) Deadline() (time.Time, bool) { return c.deadline, true }
-func (c *boundContext) Done() <-chan struct{}       { return c.bell.rung }
+
+func (c *boundContext) Done() <-chan struct{} {
+	if c.bell == nil {
+		return c.Context.Done()
+	}
+	return c.bell.rung
+}
 
 func (c *boundContext) Value(key any) any {
 	if key == (byBare{}) {
@@ -70,6 +81,9 @@ func (c *boundContext) Value(key any) any {
 }
 
 func (c *boundContext) Err() error {
+	if c.bell == nil {
+		return c.Context.Err()
+	}
 	select {
 	case <-c.bell.rung:
 		return context.DeadlineExceeded

@@ -32,8 +32,8 @@ import (
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
 // trip goes on. A lone operation cannot be left: so it takes a caller with time enough,
 // and a client that keeps to its time, of maxUnnoticed at most. Where an operation may take
-// longer, only a read is lone. It then goes on in a trip, which sends it again, for the rest of
-// its time. A script would run twice.
+// longer, or its caller has less time, only a read is lone. It then goes on in a trip, which
+// sends it again, for the rest of its time. A script would run twice.
 //
 // An operation that times out costs its connection: its reply may still come, and the
 // next operation must not take it for its own. So a trip has more time than its callers.
@@ -53,6 +53,8 @@ const (
 	maxLeft  = 64  // trips that were left behind and have not come back
 
 	maxLeftEach = 4096 // where each operation is a trip
+
+	minLone = 50 * time.Millisecond // of a caller's time that is enough to wait for a reply without a trip
 
 	afterSlow = time.Second // without lone operations, after one has taken too long for them
 	afterHeld = time.Minute // without them, after one has held its caller for more than twice its time
@@ -90,8 +92,8 @@ type lane struct {
 // another error, the caller must not look at their commands any more. If they were sent
 // all the same, late is called when they are over, unless it is nil.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
-	if now, ok := l.enter(ctx, ops); ok {
-		over, err := l.alone(ctx, now, ops)
+	if now, lasts := l.enter(ctx, ops); lasts > 0 {
+		over, err := l.alone(ctx, now, lasts, ops)
 		if over {
 			return err
 		}
@@ -106,38 +108,44 @@ func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	return t.wait(ctx, late)
 }
 
-// enter takes a place for ops on their caller's goroutine, if there is one and the caller
-// could wait for as long as a lone operation may take.
-func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, ok bool) {
-	brief := l.conn.client.brief()
+// enter takes a place for ops on their caller's goroutine, if there is one, and returns for how long it
+// is; 0: there is none.
+func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.Duration) {
+	lasts = l.conn.client.brief()
 	goesOn := len(ops) == 1 && ops[0].read // where it may take longer
-	if l.maxLone == 0 || ops[0].ride || brief < l.conn.timeout && !goesOn || l.outage.Down() || ctx.Err() != nil {
-		return now, false
+	if l.maxLone == 0 || ops[0].ride || lasts < l.conn.timeout && !goesOn || l.outage.Down() || ctx.Err() != nil {
+		return now, 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long {
-		return now, false
+		return now, 0
 	}
 	now = time.Now() // not before: of many callers most have returned above
-	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < brief || now.Sub(l.slow) < afterSlow || now.Sub(l.held) < afterHeld {
-		return now, false
+	if now.Sub(l.slow) < afterSlow || now.Sub(l.held) < afterHeld {
+		return now, 0
+	}
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < lasts {
+		lasts = deadline.Sub(now)
+		if !goesOn || lasts < minLone || !l.conn.client.hasIdle() { // one that it began to make would be lost with it
+			return now, 0
+		}
 	}
 	l.lone++
-	return now, true
+	return now, lasts
 }
 
 // alone sends ops on the caller's goroutine, and reports whether they are over: a read without a
 // reply may have time left. A panic of the user's hook is an error, as on a goroutine of ours: in
 // an Unlock it would leave a lock that is renewed for ever.
-func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (over bool, err error) {
+func (l *lane) alone(ctx context.Context, now time.Time, lasts time.Duration, ops []op) (over bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			over, err = true, &contain.PanicError{Value: v, Stack: debug.Stack()}
 		}
-		l.leave(now)
+		l.leave(now, lasts)
 	}()
-	bound := l.conn.bind(ctx, now)
+	bound := l.conn.bind(ctx, now, lasts)
 	if len(ops) > 1 {
 		t := trip{lane: l}
 		t.add(ops)
@@ -147,28 +155,28 @@ func (l *lane) alone(ctx context.Context, now time.Time, ops []op) (over bool, e
 	}
 	l.conn.process(bound, ops[0].cmd)
 	reply := ops[0].cmd.Err()
-	if took := time.Since(now); reply != nil && !Answered(reply) && took >= l.conn.client.brief() && took < l.conn.timeout {
+	if took := time.Since(now); reply != nil && !Answered(reply) && took >= lasts && took < l.conn.timeout {
 		return false, nil
 	}
 	l.note(reply, ops[0].read, ops[0].key)
 	return true, nil
 }
 
-// leave gives back the place of an operation that was sent at the time began.
-func (l *lane) leave(began time.Time) {
+// leave gives back the place that an operation had for a while, from the time began on.
+func (l *lane) leave(began time.Time, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lone--
-	if took := l.took(began); took > 2*l.conn.client.brief() {
+	if took := l.took(began, lasts); took > 2*l.conn.client.brief() {
 		l.held = began.Add(took)
 	}
 }
 
-// took returns how long an operation took that was sent at the time began, and notes if it was slow.
-// The caller holds l.mu.
-func (l *lane) took(began time.Time) time.Duration {
+// took returns how long an operation took that was sent at the time began, and notes if that is more
+// than a lone one may. The caller holds l.mu.
+func (l *lane) took(began time.Time, may time.Duration) time.Duration {
 	took := time.Since(began)
-	if took >= l.conn.client.brief() {
+	if took >= may {
 		l.slow = began.Add(took)
 	}
 	return took
@@ -375,7 +383,7 @@ func (t *trip) finish(err error) {
 	l := t.lane
 	l.mu.Lock()
 	t.back = true
-	_ = l.took(t.began)
+	_ = l.took(t.began, l.conn.client.brief())
 	late := t.late
 	if t.over { // it was left behind, and has no place any more
 		l.left--

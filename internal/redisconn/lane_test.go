@@ -299,6 +299,71 @@ func TestALoneReadIsAsQuickWithALongTimeout(t *testing.T) {
 	})
 }
 
+// hurried is the context of a caller who has left always the same time.
+type hurried struct {
+	context.Context
+	left time.Duration
+}
+
+func (h hurried) Deadline() (time.Time, bool) { return time.Now().Add(h.left), true }
+
+// A caller with less time than an operation may take reads as quickly. Catches a trip for it, which has three times
+// the allocations and a goroutine.
+func TestALoneReadIsAsQuickForACallerWithLittleTime(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	rdb := redistest.Start(t).Client(t)
+	allocations := func(left time.Duration) float64 {
+		c, ctx := redisconn.New(rdb, 250*time.Millisecond, 1), hurried{t.Context(), left}
+		return testing.AllocsPerRun(1000, func() {
+			if err := read(ctx, c, "k"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var much, little float64
+	redistest.Eventually(t, 20*time.Second, "they allocate nearly the same", func() bool { // one that is late has a second of trips follow
+		much, little = allocations(time.Minute), allocations(100*time.Millisecond)
+		t.Logf("%v allocations with time, %v without", much, little)
+		return little <= much+2
+	})
+}
+
+// Redis is slower than its callers can wait. Each is back in time, and the first costs its connection: a lone read
+// for each would make nothing but new connections.
+func TestCallersWithLittleTimeKeepTheirConnections(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		rdb.Set(t.Context(), "k", "v", 0)
+		c := redisconn.New(rdb, 250*time.Millisecond, 100)
+		if err := read(t.Context(), c, "k"); err != nil {
+			t.Fatal(err)
+		}
+		m.Before(func(command string, _ []string) {
+			if command == "GETRANGE" {
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		before := rdb.PoolStats().Misses
+		for range 6 { // within a second
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+			began := time.Now()
+			if err := read(ctx, c, "k"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); took != 60*time.Millisecond {
+				t.Errorf("back after %v", took)
+			}
+			cancel()
+			time.Sleep(90 * time.Millisecond) // until there is a connection that nobody uses
+		}
+		if made := rdb.PoolStats().Misses - before; made > 2 {
+			t.Errorf("%d new connections", made)
+		}
+	})
+}
+
 // Redis takes longer than a lone read may take. Catches a read that fails before its time is up, one that lasts
 // longer, and one that is lone again and again where Redis is slow.
 func TestALoneReadHasAllOfItsTime(t *testing.T) {
