@@ -54,18 +54,27 @@ type table struct {
 	types        map[uint32]uint32 // of columns; of a domain, what it is made of
 	notNull      map[string]bool   // columns
 	alike        []string          // columns to which texts that differ may be one value, and why
+	unfit        error             // why its rows cannot be told; nil: they can
 }
 
-// checkTables reads the catalog. Its error names what is wrong with each table.
-func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*table, error) {
-	tables, wrong, alike := map[[2]string]*table{}, []error(nil), []string(nil)
-	for _, o := range f.o.Tables {
+// tables are those of [Options.Tables], in their order.
+type tables []*table
+
+// checkTables reads the catalog. What is wrong with a table makes it unfit, and is no error.
+func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (tables, error) {
+	found, alike := make(tables, len(f.o.Tables)), []string(nil)
+	for i, o := range f.o.Tables {
 		t := &table{name: o.Name, columns: slices.Clone(o.Columns), types: map[uint32]uint32{}, notNull: map[string]bool{}}
 		t.schema, t.bare = o.split()
 		if err := t.read(ctx, db); err != nil {
-			wrong = append(wrong, f.tableError(ctx, t, err))
+			what := fmt.Sprintf("table %s.%s", t.schema, t.bare)
+			var pg *pgconn.PgError
+			if ctx.Err() != nil || db.IsClosed() || errors.As(err, &pg) {
+				return nil, f.failure(ctx, what, err)
+			}
+			t.unfit = fmt.Errorf("pgfeed: %s: %v", what, err)
 		}
-		tables[[2]string{t.schema, t.bare}] = t
+		found[i] = t
 		alike = append(alike, t.alike...)
 	}
 	if len(alike) > 0 {
@@ -73,16 +82,7 @@ func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (map[[2]string]*ta
 			f.log.Warn("texts that are different keys are one value of a column; the feed tells the one that is stored", "columns", strings.Join(alike, ", "))
 		})
 	}
-	return tables, errors.Join(wrong...)
-}
-
-func (f *Feed) tableError(ctx context.Context, t *table, err error) error {
-	what := fmt.Sprintf("table %s.%s", t.schema, t.bare)
-	var pg *pgconn.PgError
-	if ctx.Err() != nil || errors.As(err, &pg) {
-		return f.failure(ctx, what, err)
-	}
-	return fmt.Errorf("pgfeed: %s: %v", what, err)
+	return found, nil
 }
 
 func (t *table) read(ctx context.Context, db *pgx.Conn) error {
@@ -98,7 +98,7 @@ func (t *table) read(ctx context.Context, db *pgx.Conn) error {
 	case kind != "r" && kind != "p":
 		return errors.New("is no table but a view or the like: name the tables that it reads")
 	case persistence != "p":
-		return errors.New("is unlogged or temporary, so the log does not have its changes")
+		return errors.New("is unlogged or temporary, so the log does not have its changes: let its owner run ALTER TABLE … SET LOGGED")
 	}
 	if err := t.readColumns(ctx, db); err != nil {
 		return err
@@ -119,13 +119,14 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	generated, alike := map[string]bool{}, map[string]string{}
-	var name, why string
-	var isGenerated, notNull bool
-	var oid, base uint32
-	if _, err := pgx.ForEachRow(rows, []any{&name, &isGenerated, &notNull, &oid, &base, &why}, func() error {
-		generated[name], t.notNull[name], t.types[oid] = isGenerated, notNull, base
-		alike[name] = why
+	type column struct {
+		generated, notNull bool
+		oid, base          uint32
+		alike              string
+	}
+	all, c, name := map[string]column{}, column{}, ""
+	if _, err := pgx.ForEachRow(rows, []any{&name, &c.generated, &c.notNull, &c.oid, &c.base, &c.alike}, func() error {
+		all[name] = c
 		return nil
 	}); err != nil {
 		return err
@@ -142,15 +143,17 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	if len(t.columns) == 0 {
 		return errors.New("has no primary key: name the Columns that its keys are made of")
 	}
-	for _, column := range t.columns {
-		switch isGenerated, ok := generated[column]; {
+	for _, name := range t.columns {
+		c, ok := all[name]
+		switch {
 		case !ok:
-			return fmt.Errorf("has no column %q; it has %q", column, slices.Sorted(maps.Keys(generated)))
-		case isGenerated:
-			return fmt.Errorf("column %q is generated, so the log does not have it: name the columns that it is made of", column)
-		case alike[column] != "":
-			t.alike = append(t.alike, fmt.Sprintf("%s.%s (%s)", t.name, column, alike[column]))
+			return fmt.Errorf("has no column %q; it has %q: name one of them in Columns, or add it", name, slices.Sorted(maps.Keys(all)))
+		case c.generated:
+			return fmt.Errorf("column %q is generated, so the log does not have it: name the columns that it is made of", name)
+		case c.alike != "":
+			t.alike = append(t.alike, fmt.Sprintf("%s.%s (%s)", t.name, name, c.alike))
 		}
+		t.types[c.oid], t.notNull[name] = c.base, c.notNull
 	}
 	if !covers(t.columns, t.key) {
 		t.key = nil
@@ -165,7 +168,7 @@ const members = `WITH RECURSIVE tree AS (
 			JOIN pg_namespace n ON n.nspname = t.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
 		UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid),
 	member AS (
-		SELECT t.root, t.oid, c.relreplident::text AS kind, COALESCE((
+		SELECT t.root, t.oid, CASE c.relpersistence WHEN 'p' THEN c.relreplident::text ELSE 'unlogged' END AS kind, COALESCE((
 			SELECT array_agg(a.attname::text ORDER BY a.attname)
 			FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
 			WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}') AS columns
@@ -180,11 +183,18 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 	var name, kind string
 	var columns []string
 	_, err = pgx.ForEachRow(rows, []any{&name, &kind, &columns}, func() error {
-		if kind == "f" {
+		switch kind {
+		case "unlogged":
+			return fmt.Errorf("partition %s is unlogged, so the log does not have its changes: let its owner run ALTER TABLE %s SET LOGGED", name, name)
+		case "f":
 			t.full = true
 			return nil
 		}
-		t.identity = append(t.identity, columns...)
+		for _, column := range columns { // of many partitions, which are mostly alike
+			if !slices.Contains(t.identity, column) {
+				t.identity = append(t.identity, column)
+			}
+		}
 		for _, column := range t.columns {
 			if !slices.Contains(columns, column) {
 				return fmt.Errorf("the REPLICA IDENTITY of %s does not have column %q, so the log does not tell under which keys an old row was cached: "+
@@ -199,9 +209,9 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 
 // Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
 // the user's rights, the publication and the slot. Its error names all that is wrong, each with the way out,
-// such as the statement that fixes it. Check changes nothing, and may be called while the feed is followed: it
-// tries the statements that make or alter the publication, and takes them back. It takes some milliseconds, ten
-// seconds if the server does not answer, or until ctx ends.
+// such as the statement that fixes it; Open goes on without some of the tables. Check changes nothing, and may
+// be called while the feed is followed: it tries the statements that make or alter the publication, and takes
+// them back. It takes some milliseconds, ten seconds if the server does not answer, or until ctx ends.
 func (f *Feed) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.silence)
 	defer cancel()
@@ -210,13 +220,11 @@ func (f *Feed) Check(ctx context.Context) error {
 		return err
 	}
 	defer closeConns(db)
-	var p publication
-	if p.version, err = f.checkServer(ctx, db); err != nil {
+	version, err := f.checkServer(ctx, db)
+	if err != nil {
 		return err
 	}
-	if p.tables, err = f.checkTables(ctx, db); err == nil {
-		err = f.publish(ctx, db, p, false)
-	}
+	tables, err := f.look(ctx, db, version, false)
 	conn, unconnected := f.connectReplication(ctx)
 	if unconnected == nil {
 		_, unconnected = pglogrepl.IdentifySystem(ctx, conn)
@@ -226,52 +234,51 @@ func (f *Feed) Check(ctx context.Context) error {
 	if s != nil {
 		unread = f.ours(s)
 	}
-	return errors.Join(err, unconnected, unread)
+	return errors.Join(tables.unfit(), err, unconnected, unread)
 }
 
-// publish sees to it that the publication has the tables, or only tries that it can.
-func (f *Feed) publish(ctx context.Context, db *pgx.Conn, p publication, keep bool) error {
-	var exists, right, all bool
-	err := db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot, puballtables
-		FROM pg_publication WHERE pubname = $1`, f.o.Publication).Scan(&exists, &right, &all)
+// publish sees to it that the publication has the tables that are fit, or only tries that it can. A table that
+// it cannot add to a publication is unfit.
+func (f *Feed) publish(ctx context.Context, db *pgx.Conn, version int, tables tables, keep bool) error {
+	var exists, right bool
+	err := db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot
+		FROM pg_publication WHERE pubname = $1`, f.o.Publication).Scan(&exists, &right)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return f.failure(ctx, "reading pg_publication", err)
 	}
-	published, err := f.published(ctx, db, p.version)
+	published, err := f.published(ctx, db, version)
 	if err != nil {
 		return err
 	}
-	var statements, add, drop []string
-	for _, o := range f.o.Tables { // in their order, so that the statement is the same each time
-		schema, bare := o.split()
-		t := p.tables[[2]string{schema, bare}]
+	name := quoted(f.o.Publication)
+	var add []string
+	for _, t := range tables {
 		now := published[t.oid]
-		if now.ok && !now.filtered && (!now.listed || !t.full && covers(now.columns, t.needed())) {
+		switch {
+		case t.unfit != nil: // if it were published without the identity, PostgreSQL might refuse its writers' updates
+			continue
+		case now.ok && !now.filtered && (!now.listed || !t.full && covers(now.columns, t.needed())):
+			continue
+		case !exists:
+			add = append(add, t.published(nil, version))
 			continue
 		}
+		statements := []string{"ALTER PUBLICATION " + name + " ADD TABLE " + t.published(now.columns, version)}
 		if now.ok {
-			drop = append(drop, quoted(t.schema, t.bare))
+			statements = slices.Insert(statements, 0, "ALTER PUBLICATION "+name+" DROP TABLE "+quoted(t.schema, t.bare))
 		}
-		add = append(add, t.published(now.columns, p.version))
+		if t.unfit = f.alter(ctx, db, statements, keep); t.unfit != nil && (ctx.Err() != nil || db.IsClosed()) {
+			return t.unfit
+		}
 	}
 	const settings = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
-	name := quoted(f.o.Publication)
 	switch {
-	case !exists:
-		statements = append(statements, "CREATE PUBLICATION "+name+" FOR TABLE "+strings.Join(add, ", ")+" WITH ("+settings+")")
-	case !right:
-		statements = append(statements, "ALTER PUBLICATION "+name+" SET ("+settings+")")
+	case !exists && len(add) > 0:
+		return f.alter(ctx, db, []string{"CREATE PUBLICATION " + name + " FOR TABLE " + strings.Join(add, ", ") + " WITH (" + settings + ")"}, keep)
+	case exists && !right:
+		return f.alter(ctx, db, []string{"ALTER PUBLICATION " + name + " SET (" + settings + ")"}, keep)
 	}
-	if exists && len(drop) > 0 {
-		statements = append(statements, "ALTER PUBLICATION "+name+" DROP TABLE "+strings.Join(drop, ", "))
-	}
-	if exists && len(add) > 0 {
-		statements = append(statements, "ALTER PUBLICATION "+name+" ADD TABLE "+strings.Join(add, ", "))
-	}
-	if len(statements) == 0 {
-		return nil
-	}
-	return f.alter(ctx, db, statements, keep)
+	return nil
 }
 
 // publicationState returns a hash of the rows of the catalog that say what the publication

@@ -54,7 +54,18 @@
 // feed is followed it looks for that every five seconds.
 //
 // A partition does not inherit REPLICA IDENTITY: set it in the transaction that makes the partition,
-// or the feed stops and Open names the partition.
+// or its table cannot be followed until you do.
+//
+// # A table that cannot be followed
+//
+// One that does not exist, lacks a column of Columns, has a REPLICA IDENTITY that lacks one, or is
+// not in a publication that the feed may not alter, does not stop the others. Its caches are cleared when the
+// feed is opened, once a minute, and at each change of it that the log has: it comes as
+// [feed.Truncated]. The log has one Error that names the table and the way out, such as the
+// statement to run, and [Feed.Check] says it too. Within a minute after that is done the feed tells its rows again;
+// if the publication lacked the table, the position is lost then, and all caches of the feed are cleared once.
+// Open is refused only if no table can be followed. Keys of rows that were inserted meanwhile are not in the
+// filter of a cache: rebuild it.
 //
 // # What it cannot tell
 //

@@ -65,7 +65,10 @@ type Feed struct {
 	log    *logonce.Log
 	alike  sync.Once // tells of columns, see table.alike
 
-	patience, silence time.Duration // the constants, but for tests
+	mu         sync.Mutex
+	complained map[string]string // by table, what the log has said is wrong with it; guarded by mu
+
+	patience, silence, again time.Duration // the constants, but for tests
 }
 
 var _ feed.Feed = (*Feed)(nil)
@@ -121,7 +124,7 @@ func New(o Options) (*Feed, error) {
 	} {
 		config.RuntimeParams[name] = value
 	}
-	return &Feed{o: o, config: config, log: logonce.New(o.Logger, "pgfeed: "), patience: patience, silence: silence}, nil
+	return &Feed{o: o, config: config, log: logonce.New(o.Logger, "pgfeed: "), complained: map[string]string{}, patience: patience, silence: silence, again: again}, nil
 }
 
 func (t Table) split() (schema, name string) {
@@ -144,7 +147,9 @@ func (f *Feed) Tables() []string {
 	return names
 }
 
-// Open checks the database and begins to read, see [feed.Feed]. Its errors say what to do.
+// Open checks the database and begins to read, see [feed.Feed]. Its errors say what to do. A table that
+// cannot be followed is an error only if none can: the others are told, and of this one that all of
+// its rows may have changed ([feed.Truncated]), at once and each minute. An Error in the log says why.
 //
 // At the zero Position it makes the slot, which takes as long as the longest transaction
 // that is under way in the database, or goes on with a slot that is there from the present on.
@@ -181,13 +186,14 @@ func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error
 			return nil, err
 		}
 	}
+	f.complain(published.tables)
 	return newStream(f, db, conn, published, start, begin == position{}), nil
 }
 
 // A publication is what the server was found to tell.
 type publication struct {
 	version int // of the server
-	tables  map[[2]string]*table
+	tables  tables
 	state   string // see publicationState
 }
 
@@ -196,11 +202,11 @@ func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p pub
 	if p.version, err = f.checkServer(ctx, db); err != nil {
 		return p, err
 	}
-	if p.tables, err = f.checkTables(ctx, db); err != nil {
+	if p.tables, err = f.look(ctx, db, p.version, true); err != nil {
 		return p, err
 	}
-	if err = f.publish(ctx, db, p, true); err != nil {
-		return p, err
+	if len(p.tables.where(fit)) == 0 {
+		return p, p.tables.unfit()
 	}
 	if p.state, err = f.publicationState(ctx, db, p.version); err != nil {
 		return p, err

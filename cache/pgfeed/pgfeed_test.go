@@ -382,11 +382,12 @@ func TestWhatASnapshotDoesNotSeeIsUnderWay(t *testing.T) {
 	const era = 1 << 32
 	for text, want := range map[string]string{
 		"5:9:": "[9 10]", "5:9:5,7": "[5 7 9 10]", fmt.Sprintf("%d:%d:%d", era+5, era+9, era+7): "[7 9 10]",
+		"4000000000:4000000000:":            "[4294967295 5 7 9 10]",
 		fmt.Sprintf("%d:%d:", era-3, era+6): "[7 9 10]", fmt.Sprintf("%d:%d:%d", era-3, era+100, uint64(era-1)): "[4294967295]",
 	} {
 		s, err := parseSnapshot(text)
 		var unseen []uint32
-		for _, xid := range []uint32{4294967295, 5, 7, 9, 10} {
+		for _, xid := range []uint32{0, 4294967295, 5, 7, 9, 10} {
 			if !s.sees(xid) {
 				unseen = append(unseen, xid)
 			}

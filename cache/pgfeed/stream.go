@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -23,6 +24,7 @@ const (
 	// hears of us three times as often, and is asked for an answer.
 	patience = 10 * time.Second
 	silence  = 30 * time.Second // after so long without a word of the server's the stream ends
+	again    = time.Minute      // how often tables that are unfit are told, and looked at again
 )
 
 // A stream reads with one goroutine and keeps the connection with another.
@@ -38,7 +40,8 @@ type stream struct {
 	sending   sync.Mutex
 	confirmed pglogrepl.LSN // guarded by sending
 
-	end uint64 // the gate's: of the server's log when it was last looked at; 0: not known
+	end    uint64      // the gate's: of the server's log when it was last looked at; 0: not known
+	untold atomic.Bool // a table is unfit, or rows were not those of the table that Open has read
 }
 
 func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, published publication, start position, fresh bool) *stream {
@@ -47,7 +50,8 @@ func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, published publication
 	if fresh { // so that its follower has a position at once
 		s.Idle(start.public(), true)
 	}
-	s.Run(s.read, s.beat, func() error { // read waits for the network; and a server that shuts down, for us
+	s.untold.Store(len(s.tables.where(fit)) < len(s.tables))
+	s.Run(s.read, s.beat, s.lookAgain, func() error { // read waits for the network; and a server that shuts down, for us
 		<-s.Ctx.Done()
 		_ = conn.Conn().Close()
 		return nil
@@ -141,11 +145,14 @@ type reader struct {
 	inside    bool          // a transaction is being told
 	told      pglogrepl.LSN // the last position
 	held      bool          // Idle has not passed it on yet
+	unfit     tables
+	cleared   time.Time // when unfit was told last
 }
 
 func (s *stream) read() error {
-	r := &reader{stream: s, relations: map[uint32]*relation{}, told: s.start.lsn}
+	r := &reader{stream: s, relations: map[uint32]*relation{}, told: s.start.lsn, unfit: s.tables.where(unfit)}
 	for {
+		r.clearUnfit()
 		_ = s.conn.Conn().SetReadDeadline(time.Now().Add(silence))
 		message, err := s.conn.ReceiveMessage(context.Background())
 		var timeout net.Error
@@ -221,7 +228,8 @@ func (r *reader) message(m pglogrepl.Message) (err error) {
 		}
 		if err != nil { // the others are told
 			r.f.log.Error("the rows of a table cannot be told: each change of it clears its caches", "error", err)
-			rel = &relation{table: r.tables[[2]string{m.Namespace, m.RelationName}], untold: true}
+			r.untold.Store(true)
+			rel = &relation{table: r.tables.named(m.Namespace, m.RelationName), untold: true}
 		}
 		r.relations[m.RelationID] = rel
 		return nil

@@ -217,6 +217,7 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		"CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)", "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
 		"CREATE TABLE parts (id int PRIMARY KEY, s text NOT NULL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts DEFAULT",
 		"ALTER TABLE parts REPLICA IDENTITY FULL",
+		"CREATE TABLE loose (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE UNLOGGED TABLE loose1 PARTITION OF loose DEFAULT",
 		"CREATE ROLE plain LOGIN", "CREATE ROLE reader LOGIN REPLICATION")
 	t.Cleanup(func() { r.admin("DROP ROLE plain"); r.admin("DROP ROLE reader") })
 	user := func(name string) func(*Options) { return func(o *Options) { o.URL = r.url(name) } }
@@ -233,11 +234,13 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 		{nil, Table{Name: "seen"}, []string{"public.seen", "view"}},
 		{nil, Table{Name: "quick"}, []string{"public.quick", "unlogged"}},
 		{nil, Table{"made", []string{"twice"}}, []string{"public.made", `"twice" is generated`}},
+		{nil, Table{Name: "loose"}, []string{"public.loose", "ALTER TABLE loose1 SET LOGGED"}},
 		{nil, Table{"parts", []string{"s"}}, []string{"public.parts", "ALTER TABLE part1 REPLICA IDENTITY FULL"}},
 		{user("reader"), Table{Name: "product"}, []string{`CREATE PUBLICATION "levee_` + r.name + `" FOR TABLE "public"."product" ("id") WITH`, "permission denied", "owner"}},
 	} {
 		feedtest.Refused(t, r.feed(c.change, c.table), c.want...)
 	}
+	feedtest.Refused(t, r.feed(nil, Table{"product", []string{"sulg"}}, Table{Name: "nothing"}), `"sulg"`, "public.nothing") // none is fit
 	r.exec("CREATE PUBLICATION levee_" + r.name + " FOR TABLE product WITH (publish_via_partition_root = true)")
 	feedtest.Refused(t, r.feed(user("plain"), Table{Name: "product"}), `ALTER ROLE "plain" REPLICATION`)
 	feedtest.Refused(t, r.feed(user("nobody"), Table{Name: "product"}), "connecting", "nobody")

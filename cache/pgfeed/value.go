@@ -17,7 +17,7 @@ import (
 type relation struct {
 	table   *table // nil: not one of ours
 	columns []relationColumn
-	untold  bool // its rows cannot be read as those of the table, which was altered since, or before
+	untold  bool // its rows cannot be read as those of the table, which is unfit, or was altered since, or before
 }
 
 type relationColumn struct {
@@ -31,10 +31,10 @@ const firstOwnType = 16384
 
 // newRelation returns an error that matches feed.ErrPositionLost, or one that says why the rows of the relation
 // cannot be told.
-func newRelation(tables map[[2]string]*table, m *pglogrepl.RelationMessage) (*relation, error) {
-	t := tables[[2]string{m.Namespace, m.RelationName}]
-	r := &relation{table: t}
-	if t == nil {
+func newRelation(tables tables, m *pglogrepl.RelationMessage) (*relation, error) {
+	t := tables.named(m.Namespace, m.RelationName)
+	r := &relation{table: t, untold: t != nil && t.unfit != nil}
+	if t == nil || r.untold {
 		return r, nil
 	}
 	seen := 0

@@ -83,8 +83,9 @@ type snapshot struct {
 	running []uint32 // before next
 }
 
+// sees is true of 0, which is no transaction.
 func (s snapshot) sees(xid uint32) bool {
-	return int32(xid-s.next) < 0 && !slices.Contains(s.running, xid)
+	return xid == 0 || int32(xid-s.next) < 0 && !slices.Contains(s.running, xid)
 }
 
 func (f *Feed) snapshot(ctx context.Context, db *pgx.Conn) (snapshot, error) {
