@@ -90,13 +90,17 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 	}
 	redisconn.Advise(rdb, logonce.New(o.Logger, "bloom: "))
 	s := newShared(rdb, o)
-	if _, err := s.askForRecord(ctx, o.Complete); err != nil {
-		if errors.Is(err, ErrParameters) || ctx.Err() != nil {
-			return nil, unavailable(ctx, "Open", err)
-		}
+	u := newUpdater(s)
+	switch _, err := s.askForRecord(ctx, o.Complete); {
+	case err == nil:
+	case errors.Is(err, ErrParameters) || ctx.Err() != nil:
+		return nil, unavailable(ctx, "Open", err)
+	case redisconn.Refused(err):
+		u.report(ctx, err)
+	default:
 		o.Logger.Warn("bloom: redis does not reply, the filter abstains until it does", "filter", s.quoted, "error", err)
 	}
-	s.start(rdb)
+	s.start(rdb, u)
 	return &Filter{s, o.Name, false}, nil
 }
 
@@ -114,7 +118,7 @@ func newShared(rdb redis.UniversalClient, o Options) *shared {
 	return s
 }
 
-func (s *shared) start(rdb redis.UniversalClient) {
+func (s *shared) start(rdb redis.UniversalClient, u *updater) {
 	s.link = redisconn.OpenLink(rdb)
 	s.unsubscribe = s.link.Subscribe(s.store.names.Channel(), redisconn.Subscriber{
 		Message: func(from string) {
@@ -124,7 +128,7 @@ func (s *shared) start(rdb redis.UniversalClient) {
 		},
 		Gap: func() { wait.Wake(s.announced) },
 	})
-	s.running.Go(func() { newUpdater(s).run(s.life) })
+	s.running.Go(func() { u.run(s.life) })
 }
 
 func (s *shared) close() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -187,7 +188,7 @@ func (u *updater) report(ctx context.Context, err error) {
 		return
 	}
 	u.warnFull()
-	const lost = "needs a Rebuild"
+	const lost, refused = "needs a Rebuild", "is refused"
 	s.mu.Lock()
 	copied, empty := s.answering.Load() != nil, s.needsRebuild()
 	s.mu.Unlock()
@@ -195,6 +196,8 @@ func (u *updater) report(ctx context.Context, err error) {
 	switch {
 	case empty:
 		what = lost
+	case redisconn.Refused(err): // its text may have arguments, which change
+		what = refused
 	case err != nil:
 		what = fmt.Sprintf("%.200v", err)
 	case !copied:
@@ -210,6 +213,8 @@ func (u *updater) report(ctx context.Context, err error) {
 	case lost:
 		s.o.Logger.Warn("bloom: filter is new, or redis has lost it: it abstains until the next Rebuild", "filter", s.quoted,
 			"rebuild_waits_up_to", s.o.settle())
+	case refused:
+		s.o.Logger.Error("bloom: redis refuses what a filter needs", "filter", s.quoted, "error", err)
 	default:
 		s.o.Logger.Warn("bloom: filter does not follow redis and abstains when it is behind", "filter", s.quoted, "error", what)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -183,8 +184,9 @@ func hurtingCluster(o *redis.ClusterOptions) (hurts []string) {
 
 // Refused reports whether err is an answer by which Redis refuses a client that cannot
 // work as it is: its user or password is wrong or lacks rights, its database does not
-// exist, or it has reached a replica or a lone node of a cluster. Only an operator can
-// mend that. A master that was just replaced answers like a replica for a moment.
+// exist, it has reached a replica or a lone node of a cluster, or the server or a proxy does
+// not have a command that is needed, such as EVAL. Only an operator can mend that. A master
+// that was just replaced answers like a replica for a moment.
 func Refused(err error) bool {
 	if err == nil {
 		return false
@@ -197,7 +199,10 @@ func Refused(err error) bool {
 			return true
 		}
 	}
-	return false
+	var answer redis.Error
+	return errors.As(err, &answer) && slices.ContainsFunc(withoutCommand, func(part string) bool {
+		return strings.Contains(strings.ToLower(answer.Error()), part)
+	})
 }
 
 // refusals are texts of servers for which go-redis has no function.
@@ -206,4 +211,12 @@ var refusals = []string{
 	"MOVED",
 	"The user executing the script can't", // 7.0: run this command, or access a key
 	"ACL failure in script",               // 7.2 and later, Valkey
+}
+
+// withoutCommand are parts, in lower case, of the texts of servers and proxies that do not have a command.
+var withoutCommand = []string{
+	"unknown command",       // Redis, Valkey and most proxies: disabled by rename-command, or by a managed service
+	"unknown redis command", // the same, by a script
+	"not support",           // "ERR command eval not support for your account" of a managed service
+	"unsupported command",   // of proxies
 }

@@ -2,6 +2,8 @@ package redisconn_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -194,5 +196,31 @@ func TestCheckNamesSentinelsThatAreGone(t *testing.T) {
 	defer rdb.Close()
 	if err := redisconn.Check(t.Context(), rdb, redisconn.Reads).Broken; err == nil || !strings.Contains(err.Error(), "sentinels") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What a server or a proxy says of a command that it does not have is not what it says for a while.
+func TestRefusedTellsACommandThatIsMissingFromTrouble(t *testing.T) {
+	for text, want := range map[string]bool{
+		"ERR unknown command 'EVAL', with args beginning with: 'return 1' '0' ":                            true,
+		"ERR unknown command `evalsha`, with args beginning with: ":                                        true, // 6.2
+		"ERR Unknown Redis command called from script script: 4ca238, on @user_script:1.":                  true,
+		"ERR command eval not support for your account":                                                    true,
+		"ERR 'EVAL' is not supported":                                                                      true,
+		"unsupported command 'eval'":                                                                       true,
+		"OOM command not allowed when used memory > 'maxmemory'.":                                          false,
+		"LOADING Redis is loading the dataset in memory":                                                   false,
+		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.":           false,
+		"NOSCRIPT No matching script. Please use EVAL.":                                                    false,
+		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": false,
+		"CLUSTERDOWN The cluster is down":                                                                  false,
+		"TRYAGAIN Multiple keys request during rehashing of slot":                                          false,
+	} {
+		if got := redisconn.Refused(fmt.Errorf("wrapped: %w", serverError(text))); got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+	if redisconn.Refused(nil) || redisconn.Refused(errors.New("unknown command, says nobody")) {
+		t.Error("what no server has said is a refusal")
 	}
 }
