@@ -54,7 +54,7 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 # begin first. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
+	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
 		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=30m ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
 
 .PHONY: servers
