@@ -38,7 +38,7 @@ CORE := ./internal/redisconn ./internal/clients ./internal/security ./internal/f
 .DEFAULT_GOAL := help
 .PHONY: help
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Tests need a redis-server and start it themselves. The long ones, and the long"
 	@echo "versions of others, run with LEVEE_LONG=1, which long, chaos and soak set; a"
@@ -54,7 +54,7 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 # begin first. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
+	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
 		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=30m ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
 
 .PHONY: servers
@@ -89,6 +89,10 @@ platforms: ## Build and vet the library for other systems, and run tests in 32 b
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
 	LEVEE_LONG=1 $(runtests) '-race -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'
 	LEVEE_LONG=1 $(runtests) '$(failpoints)'
+
+.PHONY: mutants
+mutants: redis ## The code without each safeguard in turn: make test builds one of each table, this all
+	LEVEE_MUTANTS=all $(runtests) '-p=1 -tags=levee_failpoint -vet=off -timeout=2h -with=mutant'
 
 # A pattern that matches no test is an error, as it is of runtests, which would print the
 # output of these long tests only at the end.

@@ -125,57 +125,55 @@ func TestNoReadAfterAWriteGivesTheOldValue(t *testing.T) {
 // The test above has to see the difference: with one safeguard out after the other
 // it finds the old value, at the steps that the safeguard is for.
 func TestEachSafeguardIsNeeded(t *testing.T) {
-	for _, test := range []struct {
-		name                 string
+	type broken struct {
 		edits                []mutant.Edit
 		after, later, nobody []string // steps at which the reader, later readers, nobody gets the old value
-	}{
-		{name: "commit without asking for the lease", edits: []mutant.Edit{
+	}
+	mutant.Each(t, map[string]broken{
+		"commit without asking for the lease": {edits: []mutant.Edit{
 			{File: "internal/fleet/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
 		}, later: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
-		{name: "a refused value answers everybody", edits: []mutant.Edit{
+		"a refused value answers everybody": {edits: []mutant.Edit{
 			{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
 			mutant.JoinAny,
 		}, after: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
-		{name: "a flight's result for all who joined", edits: []mutant.Edit{mutant.JoinAny},
+		"a flight's result for all who joined": {edits: []mutant.Edit{mutant.JoinAny},
 			after: []string{"committed", "finish", "finish, cached"}, nobody: []string{"missed", "granted", "loaded", "commit"}},
-		{name: "nobody may join from just before the publication on", edits: append([]mutant.Edit{mutant.JoinAny}, mutant.LeaveEarly...),
+		"nobody may join from just before the publication on": {edits: append([]mutant.Edit{mutant.JoinAny}, mutant.LeaveEarly...),
 			after: []string{"finish, cached"}, nobody: []string{"missed", "granted", "committed"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			output, _ := mutant.Run(t, mutant.Of{
-				Package: "./mutexrebuild", Tags: "levee_failpoint", Test: "^TestNoReadAfterAWriteGivesTheOldValue$/^Invalidate$", Edits: test.edits,
-			})
-			for _, c := range races(nil) {
-				if c.alone {
-					continue
-				}
-				at := c.at
-				if c.cached {
-					at += ", cached"
-				}
-				after, later := "new", "new"
-				saw := regexp.MustCompile(regexp.QuoteMeta(fmt.Sprint(c)) + `: the reader after the write gets "(.*)", later ones "(.*)"`)
-				if found := saw.FindStringSubmatch(output); found != nil {
-					after, later = found[1], found[2]
-				}
-				for _, check := range []struct {
-					steps []string
-					bad   bool
-					who   string
-				}{
-					{test.after, after != "old", "the reader after the write"},
-					{test.later, later != "old", "later readers"},
-					{test.nobody, after+later != "newnew", "somebody"},
-				} {
-					if slices.Contains(check.steps, at) && check.bad {
-						t.Errorf("at %v: %s got %q, %q", c, check.who, after, later)
-					}
-				}
-			}
-			if t.Failed() {
-				t.Log(output)
-			}
+	}, func(t testing.TB, test broken) {
+		output, _ := mutant.Run(t, mutant.Of{
+			Package: "./mutexrebuild", Tags: "levee_failpoint", Test: "^TestNoReadAfterAWriteGivesTheOldValue$/^Invalidate$", Edits: test.edits,
 		})
-	}
+		for _, c := range races(nil) {
+			if c.alone {
+				continue
+			}
+			at := c.at
+			if c.cached {
+				at += ", cached"
+			}
+			after, later := "new", "new"
+			saw := regexp.MustCompile(regexp.QuoteMeta(fmt.Sprint(c)) + `: the reader after the write gets "(.*)", later ones "(.*)"`)
+			if found := saw.FindStringSubmatch(output); found != nil {
+				after, later = found[1], found[2]
+			}
+			for _, check := range []struct {
+				steps []string
+				bad   bool
+				who   string
+			}{
+				{test.after, after != "old", "the reader after the write"},
+				{test.later, later != "old", "later readers"},
+				{test.nobody, after+later != "newnew", "somebody"},
+			} {
+				if slices.Contains(check.steps, at) && check.bad {
+					t.Errorf("at %v: %s got %q, %q", c, check.who, after, later)
+				}
+			}
+		}
+		if t.Failed() {
+			t.Log(output)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package linear
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,37 +108,30 @@ var (
 // everybody writes. If the histories could not tell them from the whole one, they would
 // prove nothing.
 func TestProtocolsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		edits [][]mutant.Edit
-	}{
-		{"a mutex that guards nothing but the load", [][]mutant.Edit{commitUnasked, joinAny}},
-		{"a refused value is answered to everybody", [][]mutant.Edit{keepRefused, joinAny}},
-		{"callers may join after the invalidation", [][]mutant.Edit{joinAny}},
-		{"callers may join until the publication", [][]mutant.Edit{leaveBeforeCommit, joinAny}},
-		{"a load beside a writer answers after its end", [][]mutant.Edit{besideUnasked}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			of := mutant.Of{Package: "./internal/linear", Test: "^TestShortHistoriesAreLinearizable$", Env: []string{insistent + "=1"}}
-			for _, edits := range test.edits {
-				of.Edits = append(of.Edits, edits...)
-			}
-			output, _ := mutant.Run(t, of)
-			for _, kind := range kinds {
-				if !strings.Contains(output, "--- FAIL: TestShortHistoriesAreLinearizable/"+kind) {
-					t.Errorf("histories of the %s without a fault found", kind)
-				}
-			}
-			if n := strings.Count(output, "not linearizable"); n != len(kinds) {
-				t.Errorf("%d kinds are not linearizable, of %d:\n%s", n, len(kinds), output)
-			}
+	mutant.Each(t, map[string][]mutant.Edit{
+		"a mutex that guards nothing but the load":     slices.Concat(commitUnasked, joinAny),
+		"a refused value is answered to everybody":     slices.Concat(keepRefused, joinAny),
+		"callers may join after the invalidation":      joinAny,
+		"callers may join until the publication":       slices.Concat(leaveBeforeCommit, joinAny),
+		"a load beside a writer answers after its end": besideUnasked,
+	}, func(t testing.TB, edits []mutant.Edit) {
+		output, _ := mutant.Run(t, mutant.Of{
+			Package: "./internal/linear", Test: "^TestShortHistoriesAreLinearizable$", Env: []string{insistent + "=1"}, Edits: edits,
 		})
-	}
+		for _, kind := range kinds {
+			if !strings.Contains(output, "--- FAIL: TestShortHistoriesAreLinearizable/"+kind) {
+				t.Errorf("histories of the %s without a fault found", kind)
+			}
+		}
+		if n := strings.Count(output, "not linearizable"); n != len(kinds) {
+			t.Errorf("%d kinds are not linearizable, of %d:\n%s", n, len(kinds), output)
+		}
+	})
 }
 
 // isCaught fails unless the short histories of a test show that the library is not whole with
 // edits.
-func isCaught(t *testing.T, test string, edits ...mutant.Edit) {
+func isCaught(t testing.TB, test string, edits ...mutant.Edit) {
 	t.Helper()
 	output, failed := mutant.Run(t, mutant.Of{
 		Package: "./internal/linear", Test: test, Env: []string{insistent + "=1"}, Edits: edits,
@@ -149,7 +143,7 @@ func isCaught(t *testing.T, test string, edits ...mutant.Edit) {
 
 // The same for what keeps two releases apart and together.
 func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
-	for name, edit := range map[string]mutant.Edit{
+	mutant.Each(t, map[string]mutant.Edit{
 		"a write drops the values of its own schema": {
 			File: "internal/fleet/store.go",
 			Old:  "append(s.keys(id), s.names.Value(s.space.Schema+1, id))\n	if s.space.Schema > 0 {",
@@ -160,14 +154,14 @@ func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
 			Old:  "{ return []string{s.key(id), s.names.Lease(id)} }",
 			New:  "{ return []string{s.key(id), s.key(id) + \":lock\"} }",
 		},
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfTwoReleasesAreNotStale$", edit) })
-	}
+	}, func(t testing.TB, edit mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesOfTwoReleasesAreNotStale$", edit)
+	})
 }
 
 // The same for what a Clear stands on.
 func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edit := range map[string]mutant.Edit{
+	mutant.Each(t, map[string]mutant.Edit{
 		"a load from before a Clear is published for those who joined": {
 			File: "cache/publish.go", Old: " && !c.cleared(j.loaded.entry): // else", New: ": // else",
 		},
@@ -177,26 +171,26 @@ func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		"a value from Redis counts whatever its epoch": {
 			File: "cache/stale.go", Old: "if c.fleet.Cleared(e.epoch, e.tags()) {", New: "if false {",
 		},
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit) })
-	}
+	}, func(t testing.TB, edit mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit)
+	})
 }
 
 // The same for what may be called unmodified.
 func TestUnmodifiedValuesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edits := range map[string][]mutant.Edit{
+	mutant.Each(t, map[string][]mutant.Edit{
 		"a load may keep a value that has gone since its caller read it": {
 			{File: "internal/fleet/scripts/begin.lua", Old: "ARGV[3] == 'ask', 0, 'granted'", New: "ARGV[3] == 'ask', 0, 'stands'"},
 		},
 		"an unmodified value is published whether or not its lease stands": commitUnasked,
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfUnmodifiedValuesAreLinearizable$", edits...) })
-	}
+	}, func(t testing.TB, edits []mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesOfUnmodifiedValuesAreLinearizable$", edits...)
+	})
 }
 
 // The same for what a ClearTags stands on.
 func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edit := range map[string]mutant.Edit{
+	mutant.Each(t, map[string]mutant.Edit{
 		"a local hit is not asked for its tags": {
 			File: "cache/clear.go", Old: "e.more.looked.Load() == clears", New: "e.more.looked.Load() <= clears",
 		},
@@ -212,9 +206,9 @@ func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		"who clears does not take note": {
 			File: "internal/fleet/clears.go", Old: "	if present.latest > 0 {\n		s.epoch.learn(present)", New: "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)",
 		},
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesWithClearsOfTagsAreLinearizable$", edit) })
-	}
+	}, func(t testing.TB, edit mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesWithClearsOfTagsAreLinearizable$", edit)
+	})
 }
 
 // The same for a cluster with a dead node, and for degraded loads from a replica that lags:
@@ -248,7 +242,7 @@ func TestAFollowerThatConfirmsTooEarlyIsCaught(t *testing.T) {
 // The same for a filter that processes share. Each of these forgets a row somewhere: in another
 // process, in the one that has added it, in a copy that was loaded meanwhile, in a Rebuild.
 func TestFiltersWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edit := range map[string]mutant.Edit{
+	mutant.Each(t, map[string]mutant.Edit{
 		"a process does not learn what others have added": {
 			File: "bloom/add.go", Old: "delete(s.own, number)\n		for _, t := range s.fed {", New: "delete(s.own, number)\n		for _, t := range s.fed[:0] {",
 		},
@@ -261,7 +255,7 @@ func TestFiltersWithoutTheirSafeguardsAreCaught(t *testing.T) {
 		"a Rebuild has what its scan has found": {
 			File: "bloom/sharedrebuild.go", Old: "		r.next.addAll(part.hashes)", New: "",
 		},
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestRowsAndNullsOfManyCachesAreLinearizable$", edit) })
-	}
+	}, func(t testing.TB, edit mutant.Edit) {
+		isCaught(t, "^TestRowsAndNullsOfManyCachesAreLinearizable$", edit)
+	})
 }

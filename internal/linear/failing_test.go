@@ -144,12 +144,12 @@ func TestShortHistoriesOfFailingWritesAreNotStale(t *testing.T) {
 
 // Without one of its safeguards, a Write leaves what was there before to answer.
 func TestFailingWritesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edit := range map[string]mutant.Edit{
+	mutant.Each(t, map[string]mutant.Edit{
 		"a Write that has succeeded leaves a fallback": {File: "internal/fleet/write.go", Old: "			h.soft = 0\n", New: ""},
 		"a clear of tags leaves a fallback":            {File: "cache/clear.go", Old: "if succeeded || c.windows.fallback == 0 {", New: "if c.windows.fallback == 0 {"},
 		"a Write that fails leaves tags as they are":   {File: "cache/clear.go", Old: "return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })", New: "return nil"},
 		"a Write does not mark what it expires":        {File: "internal/fleet/scripts/common.lua", Old: `head .. '\1' ..`, New: `head .. '\0' ..`},
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfFailingWritesAreNotStale$", edit) })
-	}
+	}, func(t testing.TB, edit mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesOfFailingWritesAreNotStale$", edit)
+	})
 }

@@ -122,10 +122,10 @@ func TestNoPageIsStaleWhoseRowIsCached(t *testing.T) {
 
 // Without one of its safeguards, a nested load takes what another has loaded before the write.
 func TestNestedCachesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	for name, edits := range map[string][]mutant.Edit{
+	mutant.Each(t, map[string][]mutant.Edit{
 		"a nested caller joins however late": {mutant.JoinAny},
 		"a refused page is answered":         append(slices.Clone(keepRefused), mutant.JoinAny),
-	} {
-		t.Run(name, func(t *testing.T) { isCaught(t, "^TestShortHistoriesOfNestedCachesAreNotStale$", edits...) })
-	}
+	}, func(t testing.TB, edits []mutant.Edit) {
+		isCaught(t, "^TestShortHistoriesOfNestedCachesAreNotStale$", edits...)
+	})
 }

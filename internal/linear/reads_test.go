@@ -83,20 +83,19 @@ func TestReadsWithRulesThatAreNotKeptAreCaught(t *testing.T) {
 	if output, failed := mutant.Run(t, mutant.Of{Package: "./internal/linear", Test: around, Edits: []mutant.Edit{slow}}); failed {
 		t.Errorf("with slow messages alone:\n%s", output)
 	}
-	for _, broken := range []struct {
-		name, test string
-		edit       mutant.Edit
-	}{
-		{"what the local tier has suits everybody", around, mutant.Edit{
+	type broken struct {
+		test string
+		edit mutant.Edit
+	}
+	mutant.Each(t, map[string]broken{
+		"what the local tier has suits everybody": {around, mutant.Edit{
 			File: "cache/reader.go", Old: "w.SkipLocal && f.tier == TierLocal", New: "false",
 		}},
-		{"an answer of a flight suits everybody", nothingOlder, mutant.Edit{
+		"an answer of a flight suits everybody": {nothingOlder, mutant.Edit{
 			File: "cache/read.go", Old: "if err == nil && !answer.suits(l.want) {", New: "if false {",
 		}},
-		{"a value is as old as the end of its load", nothingOlder, mutant.Edit{
+		"a value is as old as the end of its load": {nothingOlder, mutant.Edit{
 			File: "cache/entry.go", Old: "time.UnixMilli(e.created - int64(e.cost))", New: "time.UnixMilli(e.created)",
 		}},
-	} {
-		t.Run(broken.name, func(t *testing.T) { isCaught(t, broken.test, slow, broken.edit) })
-	}
+	}, func(t testing.TB, b broken) { isCaught(t, b.test, slow, b.edit) })
 }

@@ -9,6 +9,8 @@
 //		Edits: []mutant.Edit{{File: "internal/fleet/store.go", Old: "if held {", New: "if true {"}},
 //	})
 //
+// A test that has several mutants gives them to Each, which builds one of them.
+//
 // The edits are made in copies, which the go command reads through -overlay; no file of
 // the repository changes.
 package mutant
@@ -42,9 +44,13 @@ type Edit struct{ File, Old, New string }
 
 // Run runs the test in the mutant and returns what it printed and whether it failed.
 // The calling test fails at once if the mutant cannot be made: an edit does not fit the
-// code any more, the code does not compile, or there is no such test.
+// code any more, the code does not compile, or there is no such test. It is skipped if
+// Each leaves the mutant out and its edits fit.
 func Run(t testing.TB, m Of) (output string, failed bool) {
 	t.Helper()
+	if out, ok := t.(leftOut); ok {
+		out.skip(m)
+	}
 	output, failed, err := run(m, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -85,20 +91,9 @@ func run(m Of, dir string) (output string, failed bool, err error) {
 // overlay writes the edited files into dir, with the JSON file for -overlay that puts
 // them in place of the originals, and returns the name of that file.
 func (m Of) overlay(root, dir string) (string, error) {
-	edited := map[string]string{}
-	for _, e := range m.Edits {
-		source, ok := edited[e.File]
-		if !ok {
-			original, err := os.ReadFile(filepath.Join(root, e.File))
-			if err != nil {
-				return "", err
-			}
-			source = string(original)
-		}
-		if n := strings.Count(source, e.Old); n != 1 || e.Old == e.New {
-			return "", fmt.Errorf("want an edit that changes one place in %s, got %d places for\n%s", e.File, n, e.Old)
-		}
-		edited[e.File] = strings.Replace(source, e.Old, e.New, 1)
+	edited, err := m.edited(root)
+	if err != nil {
+		return "", err
 	}
 	replace := map[string]string{}
 	for file, source := range edited {
@@ -114,6 +109,27 @@ func (m Of) overlay(root, dir string) (string, error) {
 	}
 	name := filepath.Join(dir, "overlay.json")
 	return name, os.WriteFile(name, content, 0o600)
+}
+
+// edited returns the files that have edits, as they are with them. It returns an error if an
+// edit does not fit.
+func (m Of) edited(root string) (map[string]string, error) {
+	edited := map[string]string{}
+	for _, e := range m.Edits {
+		source, ok := edited[e.File]
+		if !ok {
+			original, err := os.ReadFile(filepath.Join(root, e.File))
+			if err != nil {
+				return nil, err
+			}
+			source = string(original)
+		}
+		if n := strings.Count(source, e.Old); n != 1 || e.Old == e.New {
+			return nil, fmt.Errorf("want an edit that changes one place in %s, got %d places for\n%s", e.File, n, e.Old)
+		}
+		edited[e.File] = strings.Replace(source, e.Old, e.New, 1)
+	}
+	return edited, nil
 }
 
 // moduleRoot finds the module that the test which runs belongs to.

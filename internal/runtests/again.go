@@ -1,9 +1,6 @@
 package main
 
-import (
-	"slices"
-	"sync"
-)
+import "sync"
 
 // After so many failed tests no more run again: a server that is missing, say, fails all
 // of them.
@@ -21,8 +18,8 @@ type again struct {
 
 // repeat runs failed tests of a package again, one after the other, in the background:
 // what else runs is the load under which they failed.
-func (r *runner) repeat(flags []string, name string, tests []string) {
-	a := &r.again
+func (r *runner) repeat(flags []string, p *pkg) {
+	a, tests := &r.again, p.failedTests()
 	a.mu.Lock()
 	a.tests += len(tests)
 	tooMany := a.tests > maxAgain
@@ -33,13 +30,13 @@ func (r *runner) repeat(flags []string, name string, tests []string) {
 	a.running.Go(func() {
 		for _, test := range tests {
 			a.turn.Lock()
-			result := r.once(append(slices.Clone(flags), "-count=1", "-run=^"+test+"$"), name, test) // of several -run the last one counts
+			result := r.once(only(flags, []string{p.narrowest(test)}), p.name, test)
 			a.turn.Unlock()
 			a.mu.Lock()
 			if a.results == nil {
 				a.results = map[string]string{}
 			}
-			a.results[name+" "+test] = result
+			a.results[p.name+" "+test] = result
 			a.mu.Unlock()
 		}
 	})

@@ -29,9 +29,11 @@ type pkg struct {
 	tests   []string          // with subtests, in the order they began
 	results map[string]string // of tests: pass, fail, skip; "" if the process ended before
 	lines   []line
+	times   []timed // of tests without subtests that ended, and of the package last
 
 	exited      bool   // the test binary ran all tests and printed FAIL before it exited
 	raceOutside bool   // a data race outside of the tests
+	cached      bool   // nothing ran: go test repeats what was printed before
 	failedBuild string // what did not build, if that is why the package failed
 }
 
@@ -78,10 +80,31 @@ func (p *pkg) add(e event) {
 	case "pass", "fail", "skip":
 		if e.Test != "" {
 			p.results[e.Test] = e.Action
+			if !strings.Contains(e.Test, "/") {
+				p.times = append(p.times, timed{p.name, e.Test, e.Elapsed, e.Action})
+			}
 			return
 		}
 		p.result, p.elapsed, p.failedBuild = e.Action, e.Elapsed, e.FailedBuild
+		p.timePackage()
 	}
+}
+
+// timePackage adds the package's own time. If it is cached, that is what its tests took when
+// they ran.
+func (p *pkg) timePackage() {
+	if len(p.tests) == 0 {
+		return
+	}
+	all := timed{p.name, "", p.elapsed, p.result}
+	if p.cached {
+		all.seconds, all.result = 0, "cached"
+		for i := range p.times {
+			all.seconds += p.times[i].seconds
+			p.times[i].result = "cached"
+		}
+	}
+	p.times = append(p.times, all)
 }
 
 // chatter explains no failure: the marks that go test prints, and the log lines of
@@ -91,6 +114,7 @@ var chatter = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME) |redis: \d{4}/|FAI
 func (p *pkg) output(test, text string) {
 	if test == "" {
 		p.exited = p.exited || text == "FAIL\n"
+		p.cached = p.cached || strings.HasPrefix(text, "ok  \t") && strings.HasSuffix(text, "\t(cached)\n")
 		p.raceOutside = p.raceOutside || strings.HasPrefix(text, "testing: race detected outside of test")
 	}
 	if !chatter.MatchString(text) {

@@ -12,13 +12,17 @@
 // The output of tests that passed and the log lines of go-redis are left out.
 //
 // A test that fails has failed. It runs again once, while the others go on, so that the
-// summary can say whether it fails always; that it passed then forgives nothing. Only
-// failures of the tests in known.go are forgiven. A package in which something else failed
-// (it does not build, a panic or a timeout ended the process, the race detector reported
-// outside of a test) does not run again.
+// summary can say whether it fails always; that it passed then forgives nothing. Of a test of
+// which one subtest failed, that one runs again. A line of the summary that begins with "Alone:"
+// is the command that runs the same. Only failures of the tests in known.go are forgiven. A
+// package in which something else failed (it does not build, a panic or a timeout ended the
+// process, the race detector reported outside of a test) does not run again.
 //
 // A command that runs no test is a failure too: a -run that matches nothing, or a test
 // found by -with that is not there.
+//
+// The argument -times=FILE has the seconds of every package and test written into that file.
+// The ten tests that took longest are named before the summary.
 //
 // The last line counts tests without their subtests: "N passed, N failed, N skipped", and
 // "N forgiven" if there are any. A package that does not build, or failed as a whole,
@@ -36,13 +40,23 @@ func main() {
 		fmt.Fprintln(os.Stderr, "internal/runtests/known.go:", err)
 		os.Exit(1)
 	}
-	r := runner{out: os.Stdout, log: os.Stderr, known: known}
+	r := runner{out: os.Stdout, log: os.Stderr, environ: os.Environ(), known: known}
 	var commands [][]string
-	for _, command := range os.Args[1:] {
-		commands = append(commands, strings.Fields(command))
+	times := ""
+	for _, arg := range os.Args[1:] {
+		if name, ok := strings.CutPrefix(arg, "-times="); ok {
+			times = name
+			continue
+		}
+		commands = append(commands, strings.Fields(arg))
 	}
 	r.run(commands...)
-	fmt.Print(r.summary())
+	if times != "" {
+		if err := writeTimes(times, r.times); err != nil {
+			r.fail("the times of the tests", err.Error()+"\n")
+		}
+	}
+	fmt.Print(r.slowest(), r.summary())
 	if r.failed > 0 {
 		os.Exit(1)
 	}

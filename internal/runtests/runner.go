@@ -19,15 +19,17 @@ const atATime = 2
 
 // A runner runs commands and remembers what failed in them.
 type runner struct {
-	mu    sync.Mutex // guards out
-	out   io.Writer  // progress
-	log   io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
-	known []exception
+	mu      sync.Mutex // guards out
+	out     io.Writer  // progress
+	log     io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
+	environ []string   // the environment, of which the line that runs a test alone repeats what is ours
+	known   []exception
 
 	again again
 
 	passed, failed, skipped, forgiven int
 	failures                          []failure
+	times                             []timed
 }
 
 type failure struct {
@@ -57,7 +59,7 @@ func (r *runner) run(commands ...[]string) {
 			}
 			o.builds, o.err = r.goTest(o.flags, o.packages, func(p *pkg) {
 				o.ended = append(o.ended, p)
-				r.repeat(o.flags, p.name, p.failedTests())
+				r.repeat(o.flags, p)
 			})
 			return nil
 		})
@@ -66,7 +68,7 @@ func (r *runner) run(commands ...[]string) {
 	r.again.running.Wait()
 	for i, args := range commands {
 		o := outcomes[i]
-		failed := r.settle(o.ended, o.builds)
+		failed := r.settle(o.flags, o.ended, o.builds)
 		var exit *exec.ExitError
 		explained := failed > 0 && errors.As(o.err, &exit) && exit.ExitCode() == 1
 		what := "go test " + strings.Join(args, " ")
@@ -95,14 +97,15 @@ func (o *outcome) missing() string {
 	return ""
 }
 
-// settle counts the tests of packages and returns how many tests and packages failed,
+// settle counts the tests of packages that ran with flags, and returns how many tests and packages failed,
 // with those that are forgiven.
-func (r *runner) settle(ended []*pkg, builds map[string]string) (failed int) {
+func (r *runner) settle(flags []string, ended []*pkg, builds map[string]string) (failed int) {
 	slices.SortFunc(ended, func(a, b *pkg) int { return strings.Compare(a.name, b.name) })
 	for _, p := range ended {
 		tests := p.failedTests()
 		r.passed += len(p.having("pass"))
 		r.skipped += len(p.having("skip"))
+		r.times = append(r.times, p.times...)
 		if p.result == "fail" {
 			failed += max(1, len(tests))
 		}
@@ -111,10 +114,10 @@ func (r *runner) settle(ended []*pkg, builds map[string]string) (failed int) {
 			r.fail(p.name+" does not build", builds[p.failedBuild])
 			builds[p.failedBuild] = "for the reason above: " + p.failedBuild + "\n"
 		case p.result == "fail" && len(tests) == 0:
-			r.fail(p.name+" (the whole package)", p.why(""))
+			r.fail(p.name+" (the whole package)", p.why("")+r.alone(flags, p, p.suspects()...))
 		default:
 			for _, test := range tests {
-				r.settleTest(p, test)
+				r.settleTest(flags, p, test)
 			}
 		}
 	}
@@ -122,11 +125,12 @@ func (r *runner) settle(ended []*pkg, builds map[string]string) (failed int) {
 }
 
 // settleTest records a failed test.
-func (r *runner) settleTest(p *pkg, test string) {
+func (r *runner) settleTest(flags []string, p *pkg, test string) {
 	what, why := p.name+" "+test, p.why(test)
 	if result := r.again.results[what]; result != "" {
 		why += "When it ran again: " + result + ".\n"
 	}
+	why += r.alone(flags, p, p.narrowest(test))
 	if e := forgiven(r.known, p.name, test, why); e != nil {
 		r.forgiven++
 		r.failures = append(r.failures, failure{"FORGIVEN", what, why + "It is known: " + e.reason + "\n"})
@@ -186,6 +190,11 @@ func (r *runner) fail(what, why string) {
 	r.failures = append(r.failures, failure{"FAIL", what, why})
 }
 
+// alone is the line that says how tests of a package run alone, or the package if there are none.
+func (r *runner) alone(flags []string, p *pkg, tests ...string) string {
+	return "Alone: " + alone(r.environ, flags, p.name, tests) + "\n"
+}
+
 // String is the line of a package that has ended.
 func (p *pkg) String() string {
 	switch {
@@ -195,6 +204,8 @@ func (p *pkg) String() string {
 		return fmt.Sprintf("FAIL %s %.1fs %v", p.name, p.elapsed, p.having("fail"))
 	case p.result == "skip":
 		return fmt.Sprintf("ok   %s has no tests", p.name)
+	case p.cached:
+		return fmt.Sprintf("ok   %s (cached)", p.name)
 	}
 	return fmt.Sprintf("ok   %s %.1fs", p.name, p.elapsed)
 }

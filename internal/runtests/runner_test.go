@@ -29,7 +29,7 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 		"FAIL example.com/tiny/flaky .* [TestFlaky TestFailsThenSkips]": 1,
 		"ok   example.com/tiny/flaky":                                   2,
 		"FAIL example.com/tiny/panics .*":                               1,
-		"-count=1 -run=^TestFails$ example.com/tiny/fails":              1,
+		"-count=1 -run=^TestFails$/^failing$ example.com/tiny/fails":    1,
 		"nobody needs to read this":                                     0,
 		"    fails_test.go:11: as it always does\n":                     2, // and once more when it runs again
 		"-- go test -C=testdata/tiny -run=Passes ./passes\n":            1,
@@ -44,6 +44,7 @@ FORGIVEN example.com/tiny/known TestIsKnown
         known_test.go:5: as is known
     --- FAIL: TestIsKnown (0.00s)
     When it ran again: it failed.
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestIsKnown$' example.com/tiny/known
     It is known: upstream
 
 FAIL example.com/tiny/fails TestFails
@@ -51,21 +52,25 @@ FAIL example.com/tiny/fails TestFails
     --- FAIL: TestFails/failing (0.00s)
     --- FAIL: TestFails (0.00s)
     When it ran again: it failed.
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestFails$/^failing$' example.com/tiny/fails
 
 FAIL example.com/tiny/flaky TestFlaky
         flaky_test.go:10: as it does the first time
     --- FAIL: TestFlaky (0.00s)
     When it ran again: it passed.
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestFlaky$' example.com/tiny/flaky
 
 FAIL example.com/tiny/flaky TestFailsThenSkips
         flaky_test.go:17: as it does the first time
     --- FAIL: TestFailsThenSkips (0.00s)
     When it ran again: it was skipped.
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestFailsThenSkips$' example.com/tiny/flaky
 
 FAIL example.com/tiny/known TestIsKnownForSomethingElse
         known_test.go:7: as is not known
     --- FAIL: TestIsKnownForSomethingElse (0.00s)
     When it ran again: it failed.
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestIsKnownForSomethingElse$' example.com/tiny/known
 
 FAIL example.com/tiny/nobuild does not build
     # example.com/tiny/nobuild [example.com/tiny/nobuild.test]
@@ -73,7 +78,9 @@ FAIL example.com/tiny/nobuild does not build
 
 FAIL example.com/tiny/panics (the whole package)
     …
-7 passed, 6 failed, 1 skipped, 1 forgiven
+    Alone: go test -C=testdata/tiny -count=1 '-run=^TestPanics$' example.com/tiny/panics
+
+8 passed, 6 failed, 1 skipped, 1 forgiven
 `
 	if got := withoutStacks(r.summary()); got != want {
 		t.Errorf("want the summary%sgot%sof the progress\n%s", want, got, &progress)
@@ -83,7 +90,7 @@ FAIL example.com/tiny/panics (the whole package)
 // withoutStacks leaves out what differs from run to run.
 func withoutStacks(summary string) string {
 	summary = regexp.MustCompile(`\d\.\d\ds`).ReplaceAllString(summary, "0.00s")
-	return regexp.MustCompile(`(whole package\)\n    )(?s:.*?)\n\n(FAIL|\d)`).ReplaceAllString(summary, "$1…\n$2")
+	return regexp.MustCompile(`(whole package\)\n    )(?s:.*?)\n    Alone`).ReplaceAllString(summary, "$1…\n    Alone")
 }
 
 // The first line of a panic says what it is, and the stacks of all goroutines follow.
@@ -154,7 +161,7 @@ esac
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	r := runner{out: t.Output(), log: t.Output()}
 	r.run([]string{"first"}, []string{"second"})
-	const want = "\nFAIL p TestA\n    When it ran again: it passed.\n\n1 passed, 1 failed, 0 skipped\n"
+	const want = "\nFAIL p TestA\n    When it ran again: it passed.\n    Alone: go test -count=1 '-run=^TestA$' p\n\n1 passed, 1 failed, 0 skipped\n"
 	if got := r.summary(); got != want {
 		t.Errorf("want %sgot %s", want, got)
 	}
@@ -162,7 +169,7 @@ esac
 
 func TestABuildThatFailsIsPrintedOnce(t *testing.T) {
 	r := runner{out: t.Output()}
-	r.settle([]*pkg{
+	r.settle(nil, []*pkg{
 		{name: "p", result: "fail", failedBuild: "dep"},
 		{name: "q", result: "fail", failedBuild: "dep"},
 	}, map[string]string{"dep": "undefined: x\n"})
@@ -189,9 +196,9 @@ func TestNothingRunsAgainIfTooMuchFails(t *testing.T) {
 	}
 	var progress strings.Builder
 	r := runner{out: &progress, log: t.Output()}
-	r.repeat(nil, p.name, p.failedTests())
+	r.repeat(nil, p)
 	r.again.running.Wait()
-	r.settle([]*pkg{p}, nil)
+	r.settle(nil, []*pkg{p}, nil)
 	if r.failed != maxAgain+1 || strings.Contains(progress.String(), "go test") {
 		t.Errorf("want %d failures and nothing run, got %d and %s", maxAgain+1, r.failed, &progress)
 	}
