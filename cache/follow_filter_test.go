@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -35,7 +36,7 @@ func (s *rows) keys(context.Context) iter.Seq2[int64, error] {
 // Defect: the caches are cleared and the filter is left as it is: the rows are absent in all processes until
 // the next rebuild.
 func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
-	for _, how := range []string{"the first time", "after the feed has lost the position", "after Redis has lost it, in another process"} {
+	for _, how := range []string{"the first time", "after the feed has lost the position", "after Redis has lost it, in another process", "in a table whose rows are not known"} {
 		t.Run(how, func(t *testing.T) {
 			server, noEvict := start(t), start(t)
 			r := onServer(t, server, cell{redis: "real"})
@@ -59,9 +60,13 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 				end()
 			}
 			source.put(2, "v1") // by a console
-			db.commit(inserted(2))
 			a.gives404(r, 2)
 			b.gives404(r, 2)
+			if how == "in a table whose rows are not known" {
+				db.commit(feed.Change{Table: "product", Kind: feed.Truncated})
+			} else {
+				db.commit(inserted(2))
+			}
 			switch how {
 			case "after the feed has lost the position":
 				db.set(func() { db.purged = len(db.written) })

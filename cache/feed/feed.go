@@ -100,7 +100,7 @@ const (
 	Inserted ChangeKind = iota + 1
 	Updated
 	Deleted
-	Truncated // all rows of the table are gone, or may have changed
+	Truncated // all rows of the table are gone, or may have changed: its caches are cleared, and their filters abstain until they are rebuilt
 )
 
 // A Row holds columns by name, as nil, bool, int64, uint64, float64, string, []byte or

@@ -24,7 +24,7 @@ func (r Route) name() string { return r.Cache.Name + " " + strconv.Quote(r.Table
 // effects is what changes mean for one cache.
 type effects struct {
 	changes uint64
-	cleared bool     // a table was truncated
+	cleared bool     // a table was truncated, or rows of it are not known
 	drop    []string // ids to invalidate, each once
 	dropped map[string]bool
 	present []string // of these, ids of rows that are there, new or not
@@ -88,10 +88,10 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 
 const dropAtOnce = 512 // ids in one invalidation
 
-// apply does what a batch means for a cache.
-func (c *Cache) apply(ctx context.Context, e *effects) error {
+// applyTo does what a batch means for a cache.
+func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 	if e.cleared {
-		if err := c.Clear(ctx); err != nil {
+		if err := f.forget(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -102,6 +102,21 @@ func (c *Cache) apply(ctx context.Context, e *effects) error {
 	}
 	if len(e.present) > 0 {
 		return c.Ensure(ctx, e.present)
+	}
+	return nil
+}
+
+// forget clears a cache, any of whose rows may have changed. New ones may be there too, so its filter abstains.
+func (f *follower) forget(ctx context.Context, c *Cache) error {
+	deaf, err := c.Distrust(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.Clear(ctx); err != nil {
+		return err
+	}
+	if deaf {
+		f.log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", c.Name)
 	}
 	return nil
 }

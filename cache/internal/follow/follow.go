@@ -155,22 +155,12 @@ func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream
 		if done[r.Cache] || !f.now.uncovered(r) {
 			continue
 		}
-		deaf := false
-		err := f.insist(ctx, func() (err error) {
-			if deaf, err = r.Cache.Distrust(ctx); err != nil {
-				return err
-			}
-			return r.Cache.Clear(ctx)
-		})
-		if err != nil {
+		if err := f.insist(ctx, func() error { return f.forget(ctx, r.Cache) }); err != nil {
 			_ = stream.Close()
 			return nil, err
 		}
 		done[r.Cache] = true
 		f.log.Warn("a cache was cleared and its filter needs a rebuild, since it is not known from where on to follow the feed for it", "cache", r.Cache.Name)
-		if deaf {
-			f.log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", r.Cache.Name)
-		}
 	}
 	return stream, nil
 }
@@ -192,7 +182,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 		return err
 	}
 	for c, e := range all {
-		if err := c.apply(ctx, e); err != nil {
+		if err := f.applyTo(ctx, c, e); err != nil {
 			return err
 		}
 	}
