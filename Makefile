@@ -61,6 +61,10 @@ test: redis ## Vet and test all modules with the race detector
 times: ## Where the last make test has spent its time, for docs/internals/tests.md
 	@$(runtests) -table=bin/times.tsv
 
+.PHONY: check
+check: ## Gofmt, vet, lint and the quick tests of what has changed, within a minute
+	@LINT='$(LINT)' bash .ci/check
+
 .PHONY: servers
 servers: redis ## The tests of what talks to Redis, on each server that Debian has (PKG=)
 	@bash .ci/get-servers bin/servers
