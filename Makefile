@@ -57,6 +57,14 @@ test: redis ## Vet and test all modules with the race detector
 	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
 		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=30m ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
 
+.PHONY: times
+times: ## Where the last make test has spent its time, for docs/internals/tests.md
+	@$(runtests) -table=bin/times.tsv
+
+.PHONY: check
+check: ## Gofmt, vet, lint and the quick tests of what has changed, within a minute
+	@LINT='$(LINT)' bash .ci/check
+
 .PHONY: servers
 servers: redis ## The tests of what talks to Redis, on each server that Debian has (PKG=)
 	@bash .ci/get-servers bin/servers

@@ -22,7 +22,8 @@
 // found by -with that is not there.
 //
 // The argument -times=FILE has the seconds of every package and test written into that file.
-// The ten tests that took longest are named before the summary.
+// The ten tests that took longest are named before the summary. The argument -table=FILE has
+// such a file printed as a Markdown table, and runs nothing.
 //
 // The last line counts tests without their subtests: "N passed, N failed, N skipped", and
 // "N forgiven" if there are any. A package that does not build, or failed as a whole,
@@ -44,11 +45,15 @@ func main() {
 	var commands [][]string
 	times := ""
 	for _, arg := range os.Args[1:] {
-		if name, ok := strings.CutPrefix(arg, "-times="); ok {
-			times = name
-			continue
+		switch name, value, _ := strings.Cut(arg, "="); name {
+		case "-table":
+			printTable(value)
+			return
+		case "-times":
+			times = value
+		default:
+			commands = append(commands, strings.Fields(arg))
 		}
-		commands = append(commands, strings.Fields(arg))
 	}
 	r.run(commands...)
 	if times != "" {
@@ -60,4 +65,14 @@ func main() {
 	if r.failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// printTable prints the table of times that an earlier run has written.
+func printTable(name string) {
+	times, err := readTimes(name)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make test writes the times:", err)
+		os.Exit(1)
+	}
+	fmt.Print(table(times))
 }

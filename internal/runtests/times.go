@@ -1,14 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// A timed is how long a test took, without its subtests' names, or a package if test is "".
+// A timed is how long a test took with its subtests, or a package if test is "".
 type timed struct {
 	pkg, test string
 	seconds   float64
@@ -21,7 +23,7 @@ const slowestTests = 10
 // slowest names the tests that took longest in this run, one in a line.
 func (r *runner) slowest() string {
 	ran := slices.DeleteFunc(slices.Clone(r.times), func(t timed) bool { return t.test == "" || t.result == "cached" })
-	slices.SortStableFunc(ran, bySeconds)
+	slices.SortStableFunc(ran, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
 	if len(ran) == 0 {
 		return ""
 	}
@@ -32,15 +34,25 @@ func (r *runner) slowest() string {
 	return text
 }
 
-// bySeconds sorts the slowest first.
-func bySeconds(a, b timed) int {
-	switch {
-	case a.seconds > b.seconds:
-		return -1
-	case a.seconds < b.seconds:
-		return 1
+// readTimes reads what writeTimes has written.
+func readTimes(name string) ([]timed, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
 	}
-	return 0
+	var times []timed
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(fields) != 4 {
+			return nil, fmt.Errorf("%s: want four columns in %q", name, line)
+		}
+		seconds, err := strconv.ParseFloat(fields[2], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		times = append(times, timed{fields[0], fields[1], seconds, fields[3]})
+	}
+	return times, nil
 }
 
 // writeTimes writes a line for each package and test into a file: package, test, seconds and

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,9 @@ func TestTheTimesOfARun(t *testing.T) {
 	if got, err := os.ReadFile(name); err != nil || string(got) != want {
 		t.Errorf("want\n%sgot %v\n%s", want, err, got)
 	}
+	if got, err := readTimes(name); err != nil || !slices.Equal(got, r.times) {
+		t.Errorf("want %v read again, got %v, %v", r.times, got, err)
+	}
 }
 
 func TestTenTestsAreTheSlowest(t *testing.T) {
@@ -56,5 +60,33 @@ func TestTenTestsAreTheSlowest(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(r.slowest()), "\n")
 	if len(lines) != 11 || !strings.HasPrefix(lines[1], "    29.0 s") || !strings.HasPrefix(lines[10], "    20.0 s") {
 		t.Errorf("want those of 29 to 20 seconds, got %q", lines)
+	}
+}
+
+func TestTheTableOfTimes(t *testing.T) {
+	for _, text := range []string{"p\tTestA\t1.000\n", "p\tTestA\ta\tpass\n"} {
+		name := filepath.Join(t.TempDir(), "times.tsv")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if times, err := readTimes(name); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("want an error of %q, got %v, %v", text, times, err)
+		}
+	}
+	got := table([]timed{
+		{"small", "TestA", 0.9, "pass"}, {"small", "", 1, "pass"}, {"smaller", "TestA", 0.1, "pass"}, {"smaller", "", 0.25, "pass"},
+		{module + "lock", "TestA", 3, "pass"}, {module + "lock", "TestB", 4, "pass"}, {module + "lock", "TestC", 0.99, "pass"},
+		{module + "lock", "", 8, "pass"}, {module + "lock", "TestA", 5, "pass"}, {module + "lock", "", 5.5, "pass"}, // ran twice
+		{"cached", "TestA", 20, "cached"}, {"cached", "TestB", 2, "cached"}, {"cached", "TestC", 6, "cached"}, {"cached", "TestD", 4, "cached"}, {"cached", "", 32, "cached"},
+	})
+	const want = `| package | seconds | tests | the slowest |
+|---|---:|---:|---|
+| cached (cached) | 32 | 4 | TestA 20, TestC 6, TestD 4 |
+| lock | 14 | 3 | TestA 5, TestB 4 |
+| 2 others | 1 | 2 | |
+| all | 47 | 9 | |
+`
+	if got != want {
+		t.Errorf("want\n%sgot\n%s", want, got)
 	}
 }
