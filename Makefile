@@ -16,8 +16,8 @@ runtests := go run ./internal/runtests
 # Tests that stop the code between its steps need a build of their own, see
 # internal/failpoint. Tests that the race detector makes meaningless, such as those that
 # count allocations, skip if raceDetector, and run once more without it.
-failpoints  := -race -p=1 -tags=levee_failpoint -vet=all -timeout=30m -with=levee_failpoint ./internal/failpoint
-withoutrace := -p=1 -vet=off -timeout=30m -with=raceDetector
+failpoints  := -race -p=1 -tags=levee_failpoint -vet=all -timeout=1h -with=levee_failpoint ./internal/failpoint
+withoutrace := -p=1 -vet=off -timeout=1h -with=raceDetector
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...
@@ -54,8 +54,8 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 # begin first. -vet=all makes go test check all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=30m ./cache ./internal/linear ./...' \
-		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=30m ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
+	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=1h ./cache ./internal/linear ./...' \
+		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
 
 .PHONY: times
 times: ## Where the last make test has spent its time, for docs/internals/tests.md
