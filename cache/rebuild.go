@@ -224,7 +224,7 @@ func (c *Cache[K, V]) askForLeases(jobs []*job[K, V]) []fleet.Grant {
 		}
 		j.half = time.Time{}
 	}
-	if time.Until(half) > c.o.RedisTimeout/20 { // else they have waited for their place until now, and Redis may be well
+	if time.Until(half) > c.o.RedisTimeout/100 { // else they have waited for their place until now, and Redis may be well
 		var stop context.CancelFunc
 		ctx, stop = context.WithDeadline(ctx, half)
 		defer stop()
