@@ -64,8 +64,8 @@
 // [feed.Truncated]. The log has one Error that names the table and the way out, such as the
 // statement to run, and [Feed.Check] says it too. Within a minute after that is done the feed tells its rows again;
 // if the publication lacked the table, the position is lost then, and all caches of the feed are cleared once.
-// Open is refused only if no table can be followed. Keys of rows that were inserted meanwhile are not in the
-// filter of a cache: rebuild it.
+// Open is refused only if no table can be followed. The filter of a cache abstains meanwhile, since inserted keys
+// are not known, and Cache.KeepFilter rebuilds it after each of these clears.
 //
 // # What it cannot tell
 //
