@@ -90,8 +90,7 @@ platforms: ## Build and vet the library for other systems, and run tests in 32 b
 		echo "-- $$platform"; \
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go vet ./... || failed=1; \
 	done; exit $${failed:-0}
-	CGO_ENABLED=0 GOARCH=386 go test ./breaker ./localcache ./internal/contain ./internal/doorkeeper ./internal/flight \
-		./internal/guard ./internal/keys ./internal/logonce ./internal/tier ./internal/wait
+	@bash .ci/try-32-bits
 
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
