@@ -13,10 +13,10 @@
 // Everything a test starts ends with the test, and what runs as a process of
 // its own ends even if the test process is killed.
 //
-// A real server is always wanted where a promise is checked: when redis-server
-// is not installed the test fails, it does not skip. "make redis" installs it;
-// the environment variable LEVEE_REDIS_SERVER names another binary, such as
-// another version or a valkey-server.
+// A real server is always wanted where a promise is checked. "make redis" installs
+// it; without one, go test skips the test and says so. The environment variable
+// LEVEE_REDIS_SERVER names another binary, such as another version or a
+// valkey-server; where it is set, as make sets it, a test without a server fails.
 //
 // # Long tests
 //

@@ -95,6 +95,19 @@ func TestAMissingServerSaysHowToInstallIt(t *testing.T) {
 	}
 }
 
+func TestWithoutAServerATestIsSkipped(t *testing.T) {
+	t.Setenv("PATH", "")
+	t.Setenv("LEVEE_REDIS_SERVER", "")
+	skipped := false
+	t.Run("without", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		Start(t)
+	})
+	if !skipped {
+		t.Error("it was not skipped")
+	}
+}
+
 func TestAServerThatCannotStartShowsItsLog(t *testing.T) {
 	_, err := startServer(t, func(int, string) []string { return []string{"--no-such-setting", "1"} })
 	if err == nil || !strings.Contains(err.Error(), "no-such-setting") || !strings.Contains(err.Error(), "line") {
