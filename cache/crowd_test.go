@@ -106,10 +106,11 @@ func (all visits) failed(but ...error) (some visits) {
 	return some
 }
 
-// recovered is how long after since it took until all further stretches of time had
-// answers to at least 99 in 100 visits.
+// recovered is how long after since it took until each second that began later had answers
+// to at least 99 in 100 visits. In a tenth of a second two visits would be more than one in a
+// hundred, and any process stands still for that long now and then.
 func (all visits) recovered(since time.Time) time.Duration {
-	const stretch = 100 * time.Millisecond
+	const step = 100 * time.Millisecond
 	var last time.Time
 	for _, v := range all {
 		if v.began.After(last) {
@@ -117,9 +118,9 @@ func (all visits) recovered(since time.Time) time.Duration {
 		}
 	}
 	good := since
-	for at := since; at.Before(last); at = at.Add(stretch) {
-		if all.between(at, at.Add(stretch)).answered() < 0.99 {
-			good = at.Add(stretch)
+	for at := since; at.Before(last); at = at.Add(step) {
+		if all.between(at, at.Add(time.Second)).answered() < 0.99 {
+			good = at.Add(step)
 		}
 	}
 	return good.Sub(since)
