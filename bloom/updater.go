@@ -32,24 +32,26 @@ import (
 type updater struct {
 	filter *shared
 
-	job     chan error    // of the load or the compaction that runs; nil: none does
-	retryAt time.Time     // when the next may begin
-	backoff time.Duration // until then
-	pieces  string        // of the snapshot to which they belong
-	touched time.Time     // when the keys in Redis were last prolonged
-	trouble string        // the problem that was last logged; "": none
-	warned  string        // the shape that was reported as full
+	job     chan error // of the load or the compaction that runs; nil: none does
+	retryAt time.Time  // when the next may begin
+	retries wait.Backoff
+	pieces  string    // of the snapshot to which they belong
+	touched time.Time // when the keys in Redis were last prolonged
+	trouble string    // the problem that was last logged; "": none
+	warned  string    // the shape that was reported as full
 }
 
 const (
 	// burst is how long the updater waits after an announcement, since more may follow.
 	burst = 5 * time.Millisecond
-	// firstBackoff and maxBackoff are the pauses after a load or a compaction failed.
-	firstBackoff = 250 * time.Millisecond
-	maxBackoff   = time.Minute
+	// firstRetry and maxRetry are the pauses after a load or a compaction failed.
+	firstRetry = 250 * time.Millisecond
+	maxRetry   = time.Minute
 )
 
-func newUpdater(s *shared) *updater { return &updater{filter: s, backoff: firstBackoff} }
+func newUpdater(s *shared) *updater {
+	return &updater{filter: s, retries: wait.Backoff{First: firstRetry, Max: maxRetry}}
+}
 
 func (u *updater) run(ctx context.Context) {
 	pause := u.filter.o.MaxLag / 4
@@ -103,7 +105,8 @@ func (u *updater) step(ctx context.Context) error {
 		return err
 	}
 	if snap.pieces != u.pieces { // what failed with another one
-		u.pieces, u.retryAt, u.backoff = snap.pieces, time.Time{}, firstBackoff
+		u.pieces, u.retryAt = snap.pieces, time.Time{}
+		u.retries.Reset()
 	}
 	if u.job == nil && !time.Now().Before(u.retryAt) {
 		u.begin(ctx, rec, snap, at)
@@ -171,12 +174,12 @@ func (u *updater) ended(err error) error {
 	u.job = nil
 	switch {
 	case err == nil:
-		u.backoff, u.retryAt = firstBackoff, time.Now().Add(wait.Jitter(firstBackoff, 0.5))
+		u.retries.Reset()
+		u.retryAt = time.Now().Add(wait.Jitter(firstRetry, 0.5))
 	case errors.Is(err, errOvertaken):
 		err = nil
 	default:
-		u.retryAt = time.Now().Add(wait.Jitter(u.backoff, 0.2))
-		u.backoff = min(2*u.backoff, maxBackoff)
+		u.retryAt = time.Now().Add(u.retries.Next())
 	}
 	return err
 }

@@ -214,7 +214,7 @@ func (c *Cache[K, V]) KeepFilter(ctx context.Context, every time.Duration, scan 
 
 // keepFilter looks whether a rebuild is due, and runs it, until ctx ends.
 func (c *Cache[K, V]) keepFilter(ctx context.Context, filter ageRebuilder, every time.Duration, scan func(context.Context) iter.Seq2[K, error]) {
-	age, pause := jittered(every, keepJitter), keepPause
+	age, retries := jittered(every, keepJitter), wait.Backoff{First: min(keepPause, every), Max: min(keepPauses, every)}
 	for ctx.Err() == nil {
 		ran := false
 		err := c.rebuildFilter(func(ids iter.Seq2[string, error]) (err error) {
@@ -226,12 +226,11 @@ func (c *Cache[K, V]) keepFilter(ctx context.Context, filter ageRebuilder, every
 			if ran {
 				age = jittered(every, keepJitter)
 			}
-			pause = keepPause
+			retries.Reset()
 			wait.Sleep(ctx, wait.Jitter(min(keepLook, every/10), 0.25))
 		case ctx.Err() == nil:
 			c.log.Error("the filter was not rebuilt, and is tried again", "error", err)
-			wait.Sleep(ctx, wait.Jitter(min(pause, every), 0.25))
-			pause = min(2*pause, keepPauses)
+			retries.Sleep(ctx)
 		}
 	}
 }

@@ -80,8 +80,8 @@ func (r *reopening) add(closing context.Context, all []held) {
 }
 
 func (r *reopening) run(closing context.Context) {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		wait.Sleep(closing, wait.Jitter(pause, 0.25))
+	for retries := (wait.Backoff{First: 50 * time.Millisecond, Max: time.Second}); ; {
+		retries.Sleep(closing)
 		all, everything, now := r.next()
 		if len(all) == 0 || closing.Err() != nil {
 			return

@@ -99,12 +99,12 @@ func (l *locker) insist(within time.Duration, op func(context.Context) error) {
 func insisting(within time.Duration, op func(context.Context) error) func(context.Context) error {
 	until := time.Now().Add(within)
 	return func(ctx context.Context) error {
-		for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		for retries := (wait.Backoff{First: 20 * time.Millisecond, Max: time.Second}); ; {
 			err := op(ctx)
 			if err == nil || final(err) || ctx.Err() != nil || time.Now().After(until) {
 				return err
 			}
-			wait.Sleep(ctx, pause)
+			retries.Sleep(ctx)
 		}
 	}
 }

@@ -140,8 +140,8 @@ const hearTime = 3 * time.Second
 func (s *subscription) arrive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hearTime)
 	defer cancel()
-	for pause := time.Millisecond; !s.link.Live(); pause = min(2*pause, 50*time.Millisecond) {
-		if wait.Sleep(ctx, pause); ctx.Err() != nil {
+	for looks := (wait.Backoff{First: time.Millisecond, Max: 50 * time.Millisecond}); !s.link.Live(); {
+		if looks.Sleep(ctx); ctx.Err() != nil {
 			if cause := s.cause.Load(); cause != nil {
 				return fmt.Errorf("no messages arrive: %w", *cause)
 			}

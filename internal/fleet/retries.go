@@ -12,11 +12,10 @@ import (
 
 // run tries until nothing is pending at node.
 func (p *pending) run(node *redisconn.Outage) {
-	pause := firstRetry
-	for p.wait(node, pause) {
-		pause = min(2*pause, maxRetry)
+	retries := wait.Backoff{First: firstRetry, Max: maxRetry}
+	for p.wait(node, retries.Next()) {
 		if p.round(node, time.Time{}) {
-			pause = firstRetry
+			retries.Reset()
 		}
 		if p.idle(node) {
 			return
@@ -164,7 +163,7 @@ func (p *pending) wait(node *redisconn.Outage, pause time.Duration) bool {
 		case <-p.closing.Done():
 		}
 	} else {
-		wait.Sleep(p.closing, wait.Jitter(pause, 0.25))
+		wait.Sleep(p.closing, pause)
 	}
 	return p.closing.Err() == nil
 }

@@ -344,13 +344,13 @@ func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
 // tries are those that an operation still has.
 type tries struct {
 	conn  *Conn
-	left  int           // on connections that turn out to be closed
-	pause time.Duration // before the next one on a connection that may be new
-	until time.Time     // for a connection: with MaxActiveConns go-redis does not wait for one
+	left  int          // on connections that turn out to be closed
+	pause wait.Backoff // before the next one on a connection that may be new
+	until time.Time    // for a connection: with MaxActiveConns go-redis does not wait for one
 }
 
 func (c *Conn) tries() tries {
-	return tries{conn: c, left: c.client.attempts(), pause: time.Millisecond, until: time.Now().Add(c.timeout)}
+	return tries{conn: c, left: c.client.attempts(), pause: wait.Backoff{First: time.Millisecond, Max: c.timeout}, until: time.Now().Add(c.timeout)}
 }
 
 // more reports whether to send an operation once more that has ended with err.
@@ -360,8 +360,7 @@ func (t *tries) more(ctx context.Context, err error) bool {
 		if t.left--; t.left == 0 {
 			return false
 		} else if !t.conn.client.hasIdle() { // something may close each new one
-			wait.Sleep(ctx, wait.Jitter(t.pause, 0.5))
-			t.pause *= 2
+			t.pause.Sleep(ctx)
 		}
 	case errors.Is(err, redis.ErrPoolExhausted):
 		wait.Sleep(ctx, wait.Jitter(time.Millisecond, 0.5))

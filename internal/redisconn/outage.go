@@ -68,16 +68,18 @@ type Outage struct {
 	down   atomic.Bool
 	count  atomic.Uint64
 
+	pauses wait.Backoff // between probes; nobody else touches it during an outage
+
 	mu    sync.Mutex    // guards what follows
 	sure  int           // of missed, those that are not unsure
 	up    chan struct{} // closed while Redis is asked
 	since time.Time     // of the first of missed
 	ended time.Time     // when the last outage did
-	pause time.Duration // before the next probe
 }
 
 func newOutage(c *Conn, address string) *Outage {
 	o := &Outage{conn: c, address: address, patience: maxUnsure * c.timeout, log: c.log, up: make(chan struct{})}
+	o.pauses = wait.Backoff{First: firstPause, Max: maxPause}
 	close(o.up)
 	o.ctx, o.end = context.WithCancel(context.Background())
 	o.probe = func(ctx context.Context, key string) error {
@@ -165,14 +167,15 @@ func (o *Outage) Missed(key string, err error, sure bool) {
 	if !opens || o.down.Load() || o.ctx.Err() != nil {
 		return
 	}
-	if time.Since(o.ended) > afterOutage {
-		o.pause = 0 // a hiccup is over by now: probe at once
+	again := time.Since(o.ended) <= afterOutage // else a hiccup is over by now: probe at once
+	if !again {
+		o.pauses.Reset()
 	}
 	o.down.Store(true)
 	o.count.Add(1)
 	o.log.Warn("redis does not reply; the caches go on without it until it does", o.whose("error", err)...)
 	o.up = make(chan struct{})
-	o.work.Go(func() { o.probeUntilAnswered(key) })
+	o.work.Go(func() { o.probeUntilAnswered(key, again) })
 	if o.conn.client.plain != nil {
 		o.work.Go(o.tellWhy)
 	}
@@ -192,15 +195,13 @@ func (o *Outage) tellWhy() {
 	}
 }
 
-func (o *Outage) probeUntilAnswered(key string) {
+func (o *Outage) probeUntilAnswered(key string, pauseFirst bool) {
 	began := time.Now()
-	for {
-		wait.Sleep(o.ctx, wait.Jitter(o.pause, 0.2))
-		o.pause = min(max(firstPause, 2*o.pause), maxPause) // nobody else touches it during an outage
-		err := o.probe(o.ctx, key)
-		if o.ctx.Err() != nil || err == nil {
-			break
-		}
+	if pauseFirst {
+		o.pauses.Sleep(o.ctx)
+	}
+	for o.probe(o.ctx, key) != nil && o.ctx.Err() == nil {
+		o.pauses.Sleep(o.ctx)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -174,7 +174,7 @@ func (l *Link) change(channel string) {
 
 // listen keeps a connection open until ctx ends.
 func (l *Link) listen(ctx context.Context) {
-	pause := firstConnect
+	retries := wait.Backoff{First: firstConnect, Max: maxConnect}
 	for ctx.Err() == nil {
 		heard := false
 		err := <-contain.Go(func() (err error) { // a hook of the user's may panic while a connection is dialled
@@ -182,12 +182,11 @@ func (l *Link) listen(ctx context.Context) {
 			return err
 		})
 		if heard {
-			pause = firstConnect
+			retries.Reset()
 		}
 		l.setLive(false)
 		l.failed(ctx, err)
-		wait.Sleep(ctx, pause)
-		pause = min(2*pause, maxConnect)
+		retries.Sleep(ctx)
 	}
 }
 

@@ -47,6 +47,26 @@ func Jitter(d time.Duration, part float64) time.Duration {
 	return time.Duration(float64(d) * (1 - part + 2*part*rand.Float64()))
 }
 
+// A Backoff tells how long to wait before the next attempt: First, then twice as long each time and
+// Max at most, each give or take a quarter, so that those who failed together do not come back together.
+type Backoff struct {
+	First, Max time.Duration
+	next       time.Duration // 0: First
+}
+
+// Next returns the pause before the next attempt.
+func (b *Backoff) Next() time.Duration {
+	pause := max(b.next, b.First)
+	b.next = min(2*pause, b.Max)
+	return Jitter(pause, 0.25)
+}
+
+// Sleep returns after the pause before the next attempt, or when ctx ends.
+func (b *Backoff) Sleep(ctx context.Context) { Sleep(ctx, b.Next()) }
+
+// Reset begins with First again: an attempt has succeeded.
+func (b *Backoff) Reset() { b.next = 0 }
+
 // Wake signals ch, a channel with room for one signal, and does not block: one
 // signal that nobody has seen yet is enough.
 func Wake(ch chan<- struct{}) {

@@ -69,3 +69,15 @@ func TestEndedNamesTheCause(t *testing.T) {
 		t.Errorf("got %v, want both %v and its cause", err, context.Canceled)
 	}
 }
+
+func TestABackoffDoublesUpToItsMaximum(t *testing.T) {
+	b := wait.Backoff{First: time.Second, Max: 5 * time.Second}
+	for round := range 2 {
+		for i, want := range []time.Duration{1, 2, 4, 5, 5} {
+			if got := b.Next().Seconds(); got < 0.75*float64(want) || got > 1.25*float64(want) {
+				t.Errorf("round %d: pause %d is %v s, want %d s give or take a quarter", round, i, got, want)
+			}
+		}
+		b.Reset()
+	}
+}

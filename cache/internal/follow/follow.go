@@ -52,7 +52,7 @@ func Run(ctx context.Context, from feed.Feed, routes []Route) error {
 	for _, c := range f.caches {
 		defer context.AfterFunc(c.Closing, func() { cancel(ErrClosed) })()
 	}
-	pause := pauses()
+	retries := wait.Backoff{First: firstPause, Max: longestPause}
 	for {
 		f.progress = false
 		err := f.lead(ctx)
@@ -66,9 +66,9 @@ func Run(ctx context.Context, from feed.Feed, routes []Route) error {
 		}
 		f.failed(err)
 		if f.progress {
-			pause = pauses()
+			retries.Reset()
 		}
-		wait.Sleep(ctx, pause())
+		retries.Sleep(ctx)
 	}
 }
 

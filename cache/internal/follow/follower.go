@@ -105,7 +105,7 @@ func (f *follower) close() {
 // insist repeats what the rest cannot go on without, until it succeeds, ctx ends, or
 // another follower has taken over.
 func (f *follower) insist(ctx context.Context, do func() error) error {
-	pause := pauses()
+	retries := wait.Backoff{First: firstPause, Max: longestPause}
 	for {
 		err := do()
 		if err == nil || errors.Is(err, errOvertaken) {
@@ -115,7 +115,7 @@ func (f *follower) insist(ctx context.Context, do func() error) error {
 			return errors.Join(wait.Ended(ctx), err)
 		}
 		f.failed(err)
-		wait.Sleep(ctx, pause())
+		retries.Sleep(ctx)
 	}
 }
 
@@ -123,16 +123,6 @@ func (f *follower) failed(err error) {
 	f.log.Warn("following a feed has failed and is tried again", "error", err)
 	for _, c := range f.caches {
 		c.failures.Add(1)
-	}
-}
-
-// pauses gives the times to wait after one failure and the next.
-func pauses() func() time.Duration {
-	next := firstPause
-	return func() time.Duration {
-		pause := next
-		next = min(2*next, longestPause)
-		return wait.Jitter(pause, 0.25)
 	}
 }
 
