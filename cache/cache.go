@@ -18,6 +18,7 @@ import (
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/tier"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // A Loader reads the value of key from the source. It says that there is none by
@@ -119,7 +120,7 @@ type Cache[K comparable, V any] struct {
 	doubting      atomic.Bool                   // an id is looked at that the filter denies, see compareFilter
 	closing       context.Context
 	close         context.CancelFunc
-	loading       tasks                            // loads, also those that are left behind
+	loading       wait.Tasks                       // loads, also those that are left behind
 	reopening     reopening                        // of Writes of several caches
 	fed           follow.Cache                     // what Follow needs and has done
 	sample        atomic.Pointer[inside.Sample[K]] // of an audit that runs
@@ -220,7 +221,7 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
-	c.loading.wait(c.o.loadTimeout())
+	c.loading.CloseWithin(c.o.loadTimeout())
 	c.reopening.work.Wait()
 	c.fleet.Close()
 	c.local.Close()

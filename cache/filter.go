@@ -134,7 +134,7 @@ func (c *Cache[K, V]) compareFilter(ctx context.Context, id string) {
 	if c.o.Filter == nil || c.o.Filter.MayContain(ctx, id) || !c.doubting.CompareAndSwap(false, true) {
 		return
 	}
-	if !c.loading.begin() { // closed
+	if !c.loading.Begin() { // closed
 		c.doubting.Store(false)
 		return
 	}
@@ -147,7 +147,7 @@ func (c *Cache[K, V]) compareFilter(ctx context.Context, id string) {
 		return nil
 	}, func(error) { // of the user's filter, which panics in the next Get too
 		c.doubting.Store(false)
-		c.loading.end()
+		c.loading.End()
 	})
 }
 

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -174,10 +173,10 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 	var began atomic.Pointer[load]
 	var rest atomic.Int64 // that the source has asked for
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
-		if !c.loading.begin() {
+		if !c.loading.Begin() {
 			return ErrClosed
 		}
-		defer c.loading.end()
+		defer c.loading.End()
 		flight.Begin()
 		defer flight.End()
 		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
@@ -251,52 +250,4 @@ func (c *Cache[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V
 	e := &entry[V]{life: life{null: true, epoch: epoch, private: !c.doorkeeper.Admits(id, began)}}
 	e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), time.Since(began))
 	return e
-}
-
-// tasks counts what is under way. Unlike a sync.WaitGroup it can be waited for with a
-// limit, and a task may begin beside the waiting: it is refused then. The zero value is
-// ready.
-type tasks struct {
-	mu      sync.Mutex // guards what follows
-	running int
-	closed  bool
-	idle    chan struct{} // made by wait, closed when nothing runs
-}
-
-// begin counts a task, which owes an end. It reports false after wait has been called.
-func (t *tasks) begin() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return false
-	}
-	t.running++
-	return true
-}
-
-func (t *tasks) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.running--; t.running == 0 && t.closed {
-		close(t.idle)
-	}
-}
-
-// wait lets no task begin any more, and returns when none runs, or after limit.
-func (t *tasks) wait(limit time.Duration) {
-	t.mu.Lock()
-	if !t.closed {
-		t.closed, t.idle = true, make(chan struct{})
-		if t.running == 0 {
-			close(t.idle)
-		}
-	}
-	idle := t.idle
-	t.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-	}
 }

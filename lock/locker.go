@@ -16,6 +16,7 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // A locker is what a Locker and those made of it by With share.
@@ -47,8 +48,7 @@ type locker struct {
 	hearing    bool                 // what noteHearing found last
 	closing    bool
 	ending     sync.Once
-	ended      bool // nothing more is started in the background
-	tasks      sync.WaitGroup
+	tasks      wait.Tasks // in the background
 }
 
 func newLocker(rdb redis.UniversalClient, o Options) *locker {
@@ -179,10 +179,7 @@ func (l *locker) end() {
 	}
 	l.awaitCalls()
 	l.unsubscribe()
-	l.mu.Lock()
-	l.ended = true
-	l.mu.Unlock()
-	l.tasks.Wait()
+	<-l.tasks.Close()
 	l.cancel()
 	l.watchdog.stop()
 	l.link.Close()
@@ -204,16 +201,5 @@ func (l *locker) awaitCalls() {
 
 // background runs fn in a goroutine that Close waits for.
 func (l *locker) background(fn func(ctx context.Context) error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.backgroundLocked(fn)
-}
-
-// backgroundLocked is background for callers that hold mu.
-func (l *locker) backgroundLocked(fn func(ctx context.Context) error) {
-	if l.ended {
-		return
-	}
-	l.tasks.Add(1)
-	go contain.Call(func() error { return fn(l.ctx) }, func(error) { l.tasks.Done() })
+	l.tasks.Go(func() { contain.Call(func() error { return fn(l.ctx) }, func(error) {}) })
 }

@@ -183,7 +183,7 @@ func (l *locker) appointLeader(room *waitRoom) {
 // caller holds mu.
 func (l *locker) leaveQueue(t *target, entry string) {
 	const counted = 3 * time.Second // then the other processes do not count us as alive
-	l.backgroundLocked(insisting(counted, func(ctx context.Context) error { return l.redis.leave(ctx, t, entry) }))
+	l.background(insisting(counted, func(ctx context.Context) error { return l.redis.leave(ctx, t, entry) }))
 }
 
 // fail ends the room with an error for all who wait in it. Each by itself would only

@@ -56,7 +56,6 @@ package mutexrebuild
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -64,6 +63,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 var (
@@ -88,7 +88,7 @@ type Group struct {
 	fleet       *fleet.Group
 	loadTimeout time.Duration
 	flights     *flight.Group[[]byte]
-	loads       sync.WaitGroup  // of flights; a load that was left behind may outlast its flight
+	loads       wait.Tasks      // of flights; a load that was left behind may outlast its flight
 	closing     context.Context // ends with Close
 	close       context.CancelFunc
 }
@@ -175,21 +175,6 @@ func (g *Group) Stats() Stats { return Stats(g.fleet.Stats()) }
 func (g *Group) Close() {
 	g.close()
 	<-g.flights.Close()
-	g.waitForLoads()
+	g.loads.CloseWithin(g.loadTimeout)
 	g.fleet.Close()
-}
-
-// waitForLoads waits for loads whose flights have ended. No other load begins any more.
-func (g *Group) waitForLoads() {
-	ended := make(chan struct{})
-	go func() {
-		g.loads.Wait()
-		close(ended)
-	}()
-	patience := time.NewTimer(g.loadTimeout)
-	defer patience.Stop()
-	select {
-	case <-ended:
-	case <-patience.C:
-	}
 }

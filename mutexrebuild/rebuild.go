@@ -171,9 +171,11 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 	ctx, cancel := context.WithTimeoutCause(g.flights.Loading(ctx, id), g.loadTimeout, ErrLoadTimeout)
 	defer cancel()
 	defer context.AfterFunc(g.closing, cancel)()
-	g.loads.Add(1)
+	if !g.loads.Begin() {
+		return nil, 0, ErrClosed
+	}
 	value, _, err := contain.Race(ctx, func() (fleet.Publication, error) {
-		defer g.loads.Done()
+		defer g.loads.End()
 		flight.Begin()
 		defer flight.End()
 		data, ttl, err := load(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 
 	"github.com/levee-go/levee/internal/redisconn"
 )
@@ -46,32 +45,9 @@ func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
 	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redisconn.ErrBusy) {
 		return
 	}
-	s.aborts.begin(func() {
+	s.aborts.Go(func() {
 		if s.outageOf(leases[0].ID).WaitUp(s.closing, s.lease) {
 			s.abort(context.WithoutCancel(ctx), leases)
 		}
 	})
-}
-
-// aborts are the goroutines of giveUp. close waits for them, and none begins after that:
-// what they would have given back ends by itself.
-type aborts struct {
-	mu      sync.Mutex // guards closed, and that running grows only before it
-	closed  bool
-	running sync.WaitGroup
-}
-
-func (a *aborts) begin(abort func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
-		a.running.Go(abort)
-	}
-}
-
-func (a *aborts) close() {
-	a.mu.Lock()
-	a.closed = true
-	a.mu.Unlock()
-	a.running.Wait()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/redisconn"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // maxWaiting is how many operations of one group may be without an answer. It is far
@@ -31,7 +32,7 @@ type store struct {
 	waitFor  int // see Options.WaitReplicas
 	epoch    *epoch
 	pending  *pending        // invalidations that Redis has not confirmed
-	aborts   aborts          // of leases that may have been granted, without their callers
+	aborts   wait.Tasks      // of leases that may have been granted, without their callers; what none gives back ends by itself
 	closing  context.Context // ends with the group
 	channel  string
 	self     string                // tells this group's messages from others'
@@ -56,7 +57,7 @@ func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace
 // not confirmed, not much longer than a second.
 func (s *store) close() {
 	s.pending.close()
-	s.aborts.close()
+	<-s.aborts.Close()
 	s.epoch.close()
 	s.unnamed()
 	s.conn.Close()

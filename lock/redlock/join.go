@@ -16,7 +16,7 @@ func (l *Lease) join(i int) {
 	if !l.begins(i) {
 		return
 	}
-	defer l.quorum.calls.Done()
+	defer l.quorum.calls.End()
 	for pause := 20 * time.Millisecond; l.goesOn(i); pause = min(2*pause, l.quorum.o.Lease/3, 5*time.Second) {
 		timer := time.NewTimer(rand.N(pause))
 		select {
@@ -35,7 +35,7 @@ func (l *Lease) join(i int) {
 func (l *Lease) begins(i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.lacks(i) || l.members[i].joining || !l.quorum.begin(1) {
+	if !l.lacks(i) || l.members[i].joining || !l.quorum.calls.Begin() {
 		return false
 	}
 	l.members[i].joining = true

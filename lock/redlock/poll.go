@@ -29,7 +29,7 @@ type vote[R any] struct {
 // also if ctx ends when poll has returned.
 func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) bool, call func(ctx context.Context, i int) (R, error)) []vote[R] {
 	votes := make([]vote[R], n)
-	if !q.begin(n) {
+	if !q.calls.Begin() {
 		for i := range votes {
 			votes[i].err = lock.ErrClosed
 		}
@@ -50,12 +50,15 @@ func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) 
 	for i := range n {
 		votes[i].err = errNoAnswerYet
 		under.Go(func() {
-			defer q.calls.Done()
 			reply, err := call(inner, i)
 			arriving <- numbered{i, vote[R]{reply, err}}
 		})
 	}
-	go func() { under.Wait(); cancel() }()
+	go func() {
+		under.Wait()
+		cancel()
+		q.calls.End()
+	}()
 	var hurry <-chan time.Time
 	for range n {
 		select {
@@ -69,16 +72,6 @@ func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) 
 		}
 	}
 	return votes
-}
-
-// begin notes n calls, which Close waits for, unless the Quorum is closed.
-func (q *Quorum) begin(n int) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.closing {
-		q.calls.Add(n)
-	}
-	return !q.closing
 }
 
 // count is how many votes are errors of a kind.

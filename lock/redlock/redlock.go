@@ -13,6 +13,7 @@ import (
 
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
 	"github.com/levee-go/levee/lock"
 )
 
@@ -23,11 +24,9 @@ type Quorum struct {
 	parts   lock.Options // o as each node has it
 	log     *logonce.Log
 	timeout time.Duration // of a server, for one call
+	ending  sync.Once
 	closed  chan struct{}
-
-	mu      sync.Mutex // guards closing
-	closing bool
-	calls   sync.WaitGroup // of servers, on their way
+	calls   wait.Tasks // of servers, on their way
 }
 
 // New makes a Quorum of at least three servers that do not replicate each other. The
@@ -211,18 +210,14 @@ func (q *Quorum) blocking() int { return len(q.nodes) - q.majority() + 1 }
 // Close gives back what is held and stops the Quorum's goroutines, as [lock.Locker.Close]
 // does.
 func (q *Quorum) Close() error {
-	q.mu.Lock()
-	if !q.closing {
-		q.closing = true
-		close(q.closed)
-	}
-	q.mu.Unlock()
+	idle := q.calls.Close()
+	q.ending.Do(func() { close(q.closed) })
 	errs := make([]error, len(q.nodes))
 	var all sync.WaitGroup
 	for i, node := range q.nodes {
 		all.Go(func() { errs[i] = node.Close() })
 	}
 	all.Wait()
-	q.calls.Wait()
+	<-idle
 	return errors.Join(errs...)
 }
