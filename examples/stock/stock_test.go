@@ -13,7 +13,7 @@ import (
 // smallScale is large enough for every recipe to show what it is there for, also under the race detector.
 var smallScale = scale{
 	Stock: 40, Segments: 5, Buyers: 40, Customers: 12, Work: 5 * time.Millisecond,
-	Slow: 2300 * time.Millisecond, Lease: 2 * time.Second, // no machine is too busy to renew that in time
+	Slow: 5300 * time.Millisecond, Lease: 5 * time.Second, // of two seconds a machine at a load of 18 has not renewed one in time
 }
 
 func TestMain(m *testing.M) {
