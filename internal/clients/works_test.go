@@ -141,26 +141,14 @@ func TestAClusterWithAnyClient(t *testing.T) {
 	}
 	works(t, rows)
 	for name, option := range map[string]func(*redis.ClusterOptions){
-		"ReadOnly":      func(o *redis.ClusterOptions) { o.ReadOnly = true },
-		"RouteRandomly": func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+		"ReadOnly":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"RouteByLatency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+		"RouteRandomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
 	} {
-		t.Run(name, func(t *testing.T) { worksOnCluster(t, c, option) })
+		open := func(t *testing.T) redis.UniversalClient { return c.Client(t, option) }
+		t.Run(name, func(t *testing.T) {
+			t.Run("lock", func(t *testing.T) { lockExcludes(t, open) })
+			t.Run("filter", func(t *testing.T) { filterKnows(t, open) })
+		})
 	}
-}
-
-// A client that measures latencies pings each new node of its own from the beginning, and sets that node's
-// registry of HIMPORT meanwhile (go-redis 9.23): the race detector sees it now and then.
-func TestAClusterWithAClientThatRoutesByLatency(t *testing.T) {
-	if raceDetector {
-		t.Skip("go-redis has a data race there; make test runs this without the race detector")
-	}
-	c := redistest.Cluster(t)
-	c.Replicate()
-	worksOnCluster(t, c, func(o *redis.ClusterOptions) { o.RouteByLatency = true })
-}
-
-func worksOnCluster(t *testing.T, c *redistest.ClusterServers, option func(*redis.ClusterOptions)) {
-	open := func(t *testing.T) redis.UniversalClient { return c.Client(t, option) }
-	t.Run("lock", func(t *testing.T) { lockExcludes(t, open) })
-	t.Run("filter", func(t *testing.T) { filterKnows(t, open) })
 }
