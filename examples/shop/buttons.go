@@ -54,16 +54,13 @@ var switches = map[string]func(p *Protections) *bool{
 	"breaker": func(p *Protections) *bool { return &p.Breaker },
 }
 
-// patience is how long a button waits for all processes, which on a starved machine have thousands of visitors waiting too.
-const patience = time.Minute
-
 // press does what a button says.
 func (l *live) press(ctx context.Context, name string) error {
 	button, ok := buttons[name]
 	if !ok {
 		return fmt.Errorf("there is no button %q", name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +74,7 @@ func (l *live) turn(ctx context.Context, name string, on bool) error {
 	if !ok {
 		return fmt.Errorf("there is no switch %q", name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,14 +19,12 @@ type crowd struct {
 	size     catalogue
 	rate     int           // visitors a second, and as many pages a second for the scraper
 	patience time.Duration // of everybody
+	most     int           // requests of one shop without an answer; those beyond are errors: nobody could connect
 	scraper  atomic.Bool
 	tallies  [sides]tally
 	asking   [sides]atomic.Int64
 	requests sync.WaitGroup
 }
-
-// most is how many requests of one shop may be without an answer. Those beyond are errors: nobody could connect.
-const most = 3000
 
 // come lets them come until ctx ends, and waits for the last.
 func (c *crowd) come(ctx context.Context) {
@@ -60,7 +58,7 @@ func (c *crowd) come(ctx context.Context) {
 
 func (c *crowd) ask(ctx context.Context, id int64, scraper bool) {
 	for side, f := range c.fleets {
-		if c.asking[side].Add(1) > most {
+		if c.asking[side].Add(1) > int64(c.most) {
 			c.asking[side].Add(-1)
 			c.tallies[side].note(reply{status: http.StatusServiceUnavailable}, 0, scraper)
 			continue

@@ -27,12 +27,13 @@ type scale struct {
 	late      time.Duration // how late the slow Redis is
 	timeout   time.Duration // how long levee waits for Redis
 	patience  time.Duration // of a visitor
+	most      int           // requests of one shop without an answer
 	beat      time.Duration // of the charts
 }
 
 var fullScale = scale{
 	processes: 3, places: 8, size: catalogue{Products: 200, Withdrawn: 40}, rate: 300, ttl: 10 * time.Second,
-	queryTime: 60 * time.Millisecond, slow: 600 * time.Millisecond, late: 500 * time.Millisecond, timeout: 200 * time.Millisecond, patience: 2 * time.Second, beat: 500 * time.Millisecond,
+	queryTime: 60 * time.Millisecond, slow: 600 * time.Millisecond, late: 500 * time.Millisecond, timeout: 200 * time.Millisecond, patience: 2 * time.Second, most: 3000, beat: 500 * time.Millisecond,
 }
 
 // A stage is the two shops, what they run against, and who asks them.
@@ -76,7 +77,7 @@ func (z scale) open(ctx context.Context, redisAddr, dsn string) (s *stage, err e
 		return s, err
 	}
 	s.closers = append(s.closers, func() error { s.proxy.close(); return nil })
-	s.crowd = &crowd{size: z.size, rate: z.rate, patience: z.patience}
+	s.crowd = &crowd{size: z.size, rate: z.rate, patience: z.patience, most: z.most}
 	for side, name := range sideNames {
 		// A database for each, so that the flood of one does not drown the other.
 		db, err := servers.OpenDatabase(ctx, dsn, "levee_shop_"+name+"_"+mark)
