@@ -32,7 +32,7 @@ type store struct {
 	waitFor  int // see Options.WaitReplicas
 	epoch    *epoch
 	pending  *pending        // invalidations that Redis has not confirmed
-	aborts   wait.Tasks      // of leases that may have been granted, without their callers; what none gives back ends by itself
+	aborts   wait.Tasks      // of leases that may have been granted, see giveUp
 	closing  context.Context // ends with the group
 	channel  string
 	self     string                // tells this group's messages from others'
