@@ -426,9 +426,17 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 		}
 		return out == testScale.processes && plainOf(f).Now.Source > 0 && plainOf(f).Now.Redis == 0
 	})
-	before, after = b.during(100)
-	if n := levee(after).Total.Local - levee(before).Total.Local; n < 40 || levee(after).Total.Errors > levee(before).Total.Errors {
-		t.Errorf("without Redis %d of 100 visitors are answered by levee's local tier, and %d get an error", n, levee(after).Total.Errors-levee(before).Total.Errors)
+	// Those who waited for Redis when it stopped are answered by the database, all within one of these windows or two: the best of
+	// five is judged. An error counts in any.
+	noticed, local := b.last(), 0
+	for range 5 {
+		before, after = b.during(100)
+		if local = max(local, levee(after).Total.Local-levee(before).Total.Local); local >= 40 {
+			break
+		}
+	}
+	if n := levee(after).Total.Errors - levee(noticed).Total.Errors; local < 40 || n > 0 {
+		t.Errorf("without Redis %d of 100 visitors are answered by levee's local tier, and %d get an error", local, n)
 	}
 
 	// Two processes are killed; the rest goes on, and heal mends all.
