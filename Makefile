@@ -15,9 +15,9 @@ runtests := go run ./internal/runtests
 
 # Tests that stop the code between its steps need a build of their own, see
 # internal/failpoint. Tests that the race detector makes meaningless, such as those that
-# count allocations, skip if raceDetector, and run once more without it.
+# count allocations, skip if race.Detector, and run once more without it.
 failpoints  := -race -p=1 -tags=levee_failpoint -vet=all -timeout=1h -with=levee_failpoint ./internal/failpoint
-withoutrace := -p=1 -vet=off -timeout=1h -with=raceDetector
+withoutrace := -p=1 -vet=off -timeout=1h -with=Detector
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...

@@ -18,6 +18,7 @@ import (
 	upstream "github.com/bits-and-blooms/bloom/v3"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/internal/race"
 )
 
 func newFilter(t testing.TB, o bloom.Options) *bloom.Filter {
@@ -96,6 +97,9 @@ func TestIdsMayBeAnyBytes(t *testing.T) {
 
 // Positions, rounding and layout are ours; the rate must be the package's.
 func TestAsManyPassAsInTheFilterOfBitsAndBlooms(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	const n, probes = 50_000, 200_000
 	for _, rate := range []float64{0.1, 0.01, 0.001} {
 		for _, counting := range []bool{false, true}[:1+int(rate*100)%2] { // both at 0.01
@@ -122,6 +126,9 @@ func TestAsManyPassAsInTheFilterOfBitsAndBlooms(t *testing.T) {
 }
 
 func TestSmallFiltersKeepTheirRate(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, capacity := range []int{1, 3, 10, 50, 300} {
 		passed := 0.0
 		const filters, probes = 200, 500
@@ -139,6 +146,9 @@ func TestSmallFiltersKeepTheirRate(t *testing.T) {
 // With the package's own hash, which has no key, all ids that pass one filter of a
 // set pass every other one.
 func TestIdsFoundToPassWithOneSecretDoNotPassWithAnother(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	const n, rate = 50_000, 0.01
 	filled := func(secret string) *bloom.Filter {
 		f := newFilter(t, bloom.Options{Capacity: n, FalsePositiveRate: rate, Complete: true, Secret: []byte(secret)})
@@ -167,6 +177,9 @@ func TestIdsFoundToPassWithOneSecretDoNotPassWithAnother(t *testing.T) {
 // An attacker who tries ids out keeps those that pass; with the same positions in
 // each generation they would pass for ever.
 func TestIdsFoundToPassDoNotPassAfterARebuild(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	const n, rate = 50_000, 0.01
 	f := newFilter(t, bloom.Options{Capacity: n, FalsePositiveRate: rate})
 	if err := f.Rebuild(t.Context(), numbered(0, n)); err != nil {
@@ -266,6 +279,9 @@ func TestACountingFilterRecoversFromFullness(t *testing.T) {
 
 // Fill is counted as bits are set. Against the truth, by what passes.
 func TestStatsEstimateTheRateWithinAFifth(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, load := range []int{20_000, 40_000} {
 		for _, counting := range []bool{false, true} {
 			f := newFilter(t, bloom.Options{Capacity: 20_000, Complete: true, Counting: counting, MaxFalsePositiveRate: -1})

@@ -13,6 +13,7 @@ import (
 )
 
 func TestCheckSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	good := redistest.Start(t)
 	secret := redistest.Start(t, "--requirepass", "secret")
 	small := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -339,12 +340,18 @@ func mSearch(off string, from, schedules uint64) (found *model, seed uint64) {
 }
 
 func TestModelKeepsItsPromises(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	if m, seed := mSearch("", 0, redistest.Pick[uint64](600, 100_000)); m != nil {
 		t.Fatalf("schedule %d: %s\n%s", seed, m.failed, strings.Join(m.trace, "\n"))
 	}
 }
 
 func TestModelNeedsItsSafeguards(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, s := range mSafeguards {
 		schedules := redistest.Pick[uint64](100, 20_000)
 		if s.unneeded != "" {

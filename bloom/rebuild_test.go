@@ -251,6 +251,7 @@ func (*endedFirst) Done() <-chan struct{} { return nil }
 // looks only at a context of its own, which ends a moment later: the filter denied every id
 // that the scan had not come to.
 func TestIdsThatEndWithTheCallersContextAreNotAll(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	for name, f := range map[string]*bloom.Filter{
 		"local":  newFilter(t, bloom.Options{Capacity: 1000, MaxTransaction: -1}),

@@ -13,6 +13,7 @@ import (
 // new user of Redis 7 and later, the caller is told what has been done all the same, and the
 // others find it when they read the log.
 func TestANotificationThatIsRefusedUndoesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	if err := s.Client(t).Do(t.Context(), "ACL", "SETUSER", "mute", "on", ">x", "resetchannels", "~*", "+@all").Err(); err != nil {
 		t.Fatal(err)

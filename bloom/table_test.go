@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	upstream "github.com/bits-and-blooms/bloom/v3"
+
+	"github.com/levee-go/levee/internal/race"
 )
 
 // tableOf makes a table of so many blocks in which an id has so many positions.
@@ -68,6 +70,9 @@ func TestPositionsAreEvenlySpreadAndLieInOneBlock(t *testing.T) {
 // The estimates are those that a table shows: at the rates that a filter may have, half full,
 // full and far too full.
 func TestEstimatesAreWhatATableShows(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	const capacity, probes = 100_000, 400_000
 	k, _ := newKey(nil)
 	for _, rate := range []float64{0.2, 0.01, 0.001, 0.0001} {

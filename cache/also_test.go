@@ -301,6 +301,7 @@ func writer(p *redistest.Parent, args []string) error {
 // between the statement and that commit must not keep the old row, and when nobody comes
 // to open the key, it opens by itself.
 func TestAWriterThatDiesBetweenHoldAndCommitLeavesNothingOld(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	for round, commits := range []bool{true, false, true} {
 		r := onServer(t, server, cell{redis: "real"})

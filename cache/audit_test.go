@@ -112,6 +112,7 @@ func TestAuditFindsAWriterThatForgets(t *testing.T) {
 // Writers that forget nothing are never accused, however their writes and the looks of an
 // Audit fall together. Defect: what differs at the first look is accused.
 func TestAuditAccusesNobodyInRaces(t *testing.T) {
+	t.Parallel()
 	length := redistest.Length(5*time.Second, time.Hour)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})

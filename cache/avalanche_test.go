@@ -17,6 +17,7 @@ import (
 // second sees thousands of loads. Nor may a key be loaded again soon after it was: a value
 // lives for nine tenths of its TTL at least, and an early refresh comes in its second half.
 func TestKeysThatEndTogetherDoNotReachTheSourceTogether(t *testing.T) {
+	t.Parallel()
 	const keys, readers = 5000, 64
 	length := redistest.Pick(3*time.Second, 8*time.Second)
 	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})

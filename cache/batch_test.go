@@ -55,7 +55,7 @@ func TestABatchFromRedisIsOneRoundTrip(t *testing.T) {
 
 // On a cluster each node gets one pipeline for its keys: for reads, for leases and for publications.
 func TestOnAClusterABatchIsPipelinedToEachNode(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	nodes := redistest.Cluster(t)
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local ", local), func(t *testing.T) {
@@ -94,6 +94,7 @@ func TestOnAClusterABatchIsPipelinedToEachNode(t *testing.T) {
 // A batch of a hundred thousand keys has 1,024 of them under way at a time, in calls and pipelines of
 // 256, and nothing of it stays behind.
 func TestABatchOfAHundredThousandKeys(t *testing.T) {
+	t.Parallel()
 	const all = 100_000
 	server := start(t)
 	for _, cell := range []cell{{redis: "real"}, {redis: "none", local: true}} {
@@ -106,7 +107,6 @@ func TestABatchOfAHundredThousandKeys(t *testing.T) {
 				rdb.AddHook(sent)
 			}
 			r.patient = true
-			leavesNothing(t)
 			source := newBatches(r, 1, all)
 			var most, running atomic.Int64
 			source.slowly(func(context.Context, []int64) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/localcache"
 )
 
@@ -48,7 +49,7 @@ func benchKeys(n int) (ints []int64, strs []string) {
 }
 
 func TestALocalHitAllocatesNothing(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("the race detector allocates")
 	}
 	ints, strs := benchKeys(100)

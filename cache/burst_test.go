@@ -22,6 +22,7 @@ import (
 // turns callers away by how long its places are held: up to half of them beside other programs
 // on two cores. Nobody gets another error. That nobody is turned away otherwise is the next test.
 func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	rdb := server.Client(t)
 	var none int // the second time with a pool that is there

@@ -16,6 +16,7 @@ import (
 // Whatever the traffic of one key, Redis sees few reads of it: when a local copy ends, each
 // caller who asks before the first of them has its reply, here one or two in a process.
 func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
+	t.Parallel()
 	const processes, callers, life = 4, 2, time.Second
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -53,6 +54,7 @@ func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
 // Other processes invalidate faster than a subscriber can follow. What it misses it
 // must not believe: when the storm is over, each cache gives what was written last.
 func TestChaosAStormOfInvalidations(t *testing.T) {
+	t.Parallel()
 	const keys, hot = 2000, 100
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -118,6 +120,7 @@ func TestChaosAStormOfInvalidations(t *testing.T) {
 // key everywhere. Once the write has returned, its process says "not there" no more,
 // and the others do not for longer than a message takes.
 func TestChaosKeysComeIntoBeing(t *testing.T) {
+	t.Parallel()
 	keys := redistest.Pick(100, 10_000)
 	r := onServer(t, start(t), cell{redis: "real", local: true})
 	source := newRows(r)

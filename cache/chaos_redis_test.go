@@ -74,6 +74,7 @@ func adopt(s *redistest.Server, _ *redistest.FaultProxy) { order(s, "REPLICAOF",
 // no more than each process allows. What go-redis itself does here is to hold a
 // caller for five seconds, and 583 new connections a second.
 func TestChaosRedisIsOfNoUseUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, o := range append(outages, further...) {
 		if redistest.Pick(true, false) && o.name != "frozen" {
 			continue
@@ -176,6 +177,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 // A server that forgets its scripts a hundred times a second costs a round trip now
 // and then, and nobody an error.
 func TestChaosScriptsAreForgottenUnderLoad(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
@@ -231,6 +233,7 @@ func calmly(o *cache.Options) { o.RedisTimeout = 5 * time.Second }
 // popular ones at the same time. What was loaded before that does not count against
 // it: those loads had no lease to share their value under.
 func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
+	t.Parallel()
 	const keys = 10_000
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -292,6 +295,7 @@ func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 // What cannot be written is told to the writer, tried again, and in place soon after
 // the server takes writes again: also in the processes that did not write.
 func TestChaosWritesWhileRedisTakesNone(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)

@@ -18,6 +18,7 @@ import (
 // A loader that panics or ends its goroutine, over and over and for many callers at
 // a time, fails those and nothing else: no lease, place or goroutine stays behind.
 func TestChaosLoadersPanicAndEnd(t *testing.T) {
+	t.Parallel()
 	const callers = 32
 	each := redistest.Pick(30, 100_000/callers)
 	r := onServer(t, start(t), cell{redis: "real"})
@@ -72,6 +73,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 // Callers who hang up in mid-load, ten thousand of them: whoever came with them gets
 // the answer of the one load, and the breaker hears nothing of it.
 func TestChaosCallersHangUp(t *testing.T) {
+	t.Parallel()
 	keys := redistest.Pick(200, 10_000)
 	r := onServer(t, start(t), cell{redis: "real"})
 	var mu sync.Mutex
@@ -124,6 +126,7 @@ func TestChaosCallersHangUp(t *testing.T) {
 // The source takes longer than any caller waits. Were a load to end with its caller,
 // nothing would ever be cached and nobody ever answered.
 func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
+	t.Parallel()
 	const atMost = 8
 	keys := redistest.Pick(60, 200)
 	takes, patience := 150*time.Millisecond, 100*time.Millisecond
@@ -160,6 +163,7 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 // Everything cached is lost and the source is ten times slower for a while. When that
 // is over, so is the trouble: no queue, retry or breaker keeps it going.
 func TestChaosAFlushWithASlowSource(t *testing.T) {
+	t.Parallel()
 	const processes, keys, atMost = 4, 2000, 8
 	length := redistest.Pick(600*time.Millisecond, 5*time.Second)
 	r := onServer(t, start(t), cell{redis: "real"})
@@ -214,6 +218,7 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 // What has been read goes on to be answered while the source fails, is ten times
 // slower, or hangs; and the source is spared.
 func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
+	t.Parallel()
 	const processes, keys, atMost = 4, 200, 8
 	length := redistest.Pick(800*time.Millisecond, 20*time.Second)
 	for name, trouble := range map[string]struct {

@@ -80,6 +80,7 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 
 // What weakens a promise, and leaves the cache at work.
 func TestCheckSaysWhatWeakensAPromise(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		policy string
 		bad    bool
@@ -99,6 +100,7 @@ func TestCheckSaysWhatWeakensAPromise(t *testing.T) {
 
 // A replica may not be asked for: that is told, and named. It leaves no key but the clears.
 func TestCheckTellsThatReplicasMayNotBeAskedFor(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "cache", "reset", "on", ">x", "~*", "&*", "+@all", "-wait").Err(); err != nil {
@@ -127,6 +129,7 @@ func TestCheckWithoutRedisAndAfterClose(t *testing.T) {
 
 // A server or a proxy that does not know HELLO, by which Check asks what it is, works all the same.
 func TestCheckAsksForNothingThatIsNotNeeded(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--rename-command", "HELLO", "")
 	if err := checked(t, s.Client(t)); err != nil {
 		t.Errorf("without HELLO: %v", err)
@@ -142,6 +145,7 @@ func TestCheckAsksForNothingThatIsNotNeeded(t *testing.T) {
 
 // A server that takes no more connections says so, and closes.
 func TestCheckTellsWhatAServerSaysAtTheDoor(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	admin := s.Client(t)

@@ -130,7 +130,6 @@ func TestAClearThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 // No message reaches the process, as it knows by now. It may answer with old values for
 // a second, from Redis or from its memory; reading the epoch less often fails here.
 func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
-	leavesNothing(t)
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local ", local), func(t *testing.T) {
 			t.Parallel() // it waits, most of the time
@@ -179,6 +178,7 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 // However many values there are, a Clear is one command; they stay in Redis until their
 // TTL, which it does not touch.
 func TestAClearOfManyIsOneCommand(t *testing.T) {
+	t.Parallel()
 	keys := redistest.Pick(30_000, 1_000_000)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -215,7 +215,7 @@ func TestAClearOfManyIsOneCommand(t *testing.T) {
 
 // A cluster has the epoch on one node and the values on all of them.
 func TestAClearOnACluster(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	nodes := redistest.Cluster(t)
 	r := newRig(t, cell{redis: "real", local: true}, nil)
 	r.client = func() redis.UniversalClient { return nodes.Client(t) }

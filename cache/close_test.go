@@ -102,10 +102,10 @@ func TestCloseLeavesALoaderThatHangsBehind(t *testing.T) {
 // ristretto panics its callers if it is closed under them, and everything here has
 // goroutines of its own.
 func TestCloseAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	for _, kind := range []string{"real", "none"} {
 		t.Run(kind, func(t *testing.T) {
-			leavesNothing(t)
 			var client func() redis.UniversalClient
 			if kind == "real" {
 				client = func() redis.UniversalClient { return server.Client(t) }

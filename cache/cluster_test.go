@@ -15,7 +15,7 @@ import (
 // Keys whose bytes choose slots, and batches over all nodes: a value and its lease
 // in different slots, or a batch sent as one command, would be refused.
 func TestOnAClusterNothingCrossesSlots(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	nodes := redistest.Cluster(t)
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local ", local), func(t *testing.T) {

@@ -245,6 +245,7 @@ func update(t *testing.T, c *cache.Cache[int64, int64], db database, keys int64,
 // This catches a local tier that is not told, one that fills with what an
 // invalidation has overtaken, and one that deletes before Redis does.
 func TestLocalTiersFollowAnInvalidation(t *testing.T) {
+	t.Parallel()
 	own, other, lag := staleness(t, start(t), 8, func(context.Context, *sightings) {})
 	if own > 0 {
 		t.Errorf("in the writer's process a Get begun %v after the update returned what was there before", own)
@@ -257,6 +258,7 @@ func TestLocalTiersFollowAnInvalidation(t *testing.T) {
 // What is published while the link is down is lost, so a new link has to begin
 // with a flush: without it, the entries would stay for an hour.
 func TestLocalTiersFollowThoughTheLinkIsKilledAllTheTime(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	killer := server.Client(t)
 	// So many keys that the next update of one, whose message would end what the lost
@@ -285,6 +287,7 @@ func TestLocalTiersFollowThoughTheLinkIsKilledAllTheTime(t *testing.T) {
 // A link that is silent without being broken is what the heartbeat is for:
 // without it, v1 would stay for an hour.
 func TestASilentLinkIsNotTrusted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
@@ -356,6 +359,7 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 // A link may come to life after it has lost messages. What was filled meanwhile
 // counted for a second; without a flush it would count for an hour from here on.
 func TestALinkThatComesToLifeBeginsWithAFlush(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	r.deaf = true

@@ -15,6 +15,7 @@ import (
 // A page is stored for its TTL, and so must not be made of what the memory of its process has not heard the
 // end of yet: no message arrives here between the end of the write and that of the load.
 func TestAPageIsMadeOfRowsThatNoWriteHasEnded(t *testing.T) {
+	t.Parallel()
 	type rowCache = *probe[int64, string]
 	ways := map[string]func(ctx context.Context, rows rowCache) (string, error){
 		"Get": func(ctx context.Context, rows rowCache) (string, error) { return rows.Get(ctx, 7) },
@@ -95,6 +96,7 @@ type pageKey struct{}
 // What answers in place of an error may be old. Such a part is better than none, and a page of it must not
 // live for the TTL of pages.
 func TestAPageThatIsMadeOfAFallbackIsNotStored(t *testing.T) {
+	t.Parallel()
 	for name, compose := range map[string]func(r *rig, rows *probe[int64, string]) func(context.Context) (string, error){
 		"a cache": func(r *rig, rows *probe[int64, string]) func(context.Context) (string, error) {
 			pages := open(r, cache.Source[int64, string]{Load: rows.Get}, func(o *cache.Options) { o.Name = "page"; hard(o) })

@@ -225,6 +225,7 @@ func TestAnAuditPassesOverExpiredValues(t *testing.T) {
 // A server without memory cannot take the mark, so it drops the value. Catches an Expire that leaves
 // the value as it was, and says nothing.
 func TestAnExpireOnAFullServerDropsTheValue(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source())

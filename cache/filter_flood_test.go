@@ -58,6 +58,7 @@ func flooded(t testing.TB, s *redistest.Server) (c *cache.Cache[int64, string], 
 // without the second-miss rule each that passes leaves a null in Redis; without a bound
 // on what is remembered of them the heap grows by all of them.
 func TestAFloodOfRandomKeysReachesNeitherTheSourceNorRedis(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	rdb := server.Client(t)
 	c, loads := flooded(t, server)

@@ -254,6 +254,7 @@ func keeperRole(p *redistest.Parent, args []string) error {
 // A process dies in the middle of its rebuild, with kill -9: another one has waited for it
 // and rebuilds, once its lease has expired.
 func TestAProcessThatDiesInItsRebuildIsFollowedByAnother(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	child := redistest.Child(t, "keeper", server.Addr())

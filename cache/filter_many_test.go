@@ -35,6 +35,7 @@ func (f *pageFilter) MayContainMany(ctx context.Context, ids []string) (may []bo
 // A page asks the filter once, for the keys that the local tier has not, and each key gets the
 // answer of its own id.
 func TestAPageAsksTheFilterOnce(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real", local: true})
 	filter := &pageFilter{}
 	c := open(r, newRows(r, 1, 2, 3, 50).source(), func(o *cache.Options) { o.Filter = filter })

@@ -20,7 +20,7 @@ import (
 // release, which still runs beside it, makes it small again. All insert rows all the while.
 // None of them is denied by the process that has inserted it, nor by another one after MaxLag.
 func TestAFleetResizesItsFilterWithoutHidingARow(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	const lag = 200 * time.Millisecond
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	r.patient = true

@@ -36,6 +36,7 @@ func (s *rows) keys(context.Context) iter.Seq2[int64, error] {
 // Defect: the caches are cleared and the filter is left as it is: the rows are absent in all processes until
 // the next rebuild.
 func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"the first time", "after the feed has lost the position", "after Redis has lost it, in another process", "in a table whose rows are not known"} {
 		t.Run(how, func(t *testing.T) {
 			server, noEvict := start(t), start(t)
@@ -86,6 +87,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 
 // A filter whose Redis does not answer cannot abstain in other processes, so nothing is confirmed until then.
 func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
+	t.Parallel()
 	server, noEvict := start(t), start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
@@ -104,6 +106,7 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 
 // A filter of another make cannot be told.
 func TestAFilterThatCannotBeToldIsNamed(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
@@ -118,6 +121,7 @@ func (yes) MayContain(context.Context, string) bool { return true }
 
 // Redis comes back empty, and the process that follows knows how far it has read.
 func TestAFollowerGoesOnFromMemory(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()

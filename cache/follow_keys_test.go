@@ -51,6 +51,7 @@ type shortID int16
 //
 // Defect: the column's text is taken for the id, and another id is invalidated.
 func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real"})
 	id := [16]byte{0x12, 0x3e, 0x45, 0x67, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255}
 	followsKey(r, "array of bytes", id, id[:])
@@ -68,6 +69,7 @@ func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
 
 // A key that no column holds is refused before anything is followed.
 func TestARouteWithoutAFuncIsRefusedForKeysOfNoColumn(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real"})
 	type pair struct{ A, B int64 }
 	c := open(r, cache.Source[pair, string]{Load: func(context.Context, pair) (string, error) { return "v1", nil }})

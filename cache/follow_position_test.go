@@ -17,6 +17,7 @@ import (
 // value from before the change after that. Defect: the position is confirmed, or stored, before
 // the invalidation; or an invalidation counts that Redis has not confirmed.
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
@@ -54,6 +55,7 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 // The log of the database grows for as long as a change is not confirmed, so that may not take a
 // replica of Redis.
 func TestFollowDoesNotWaitForAReplica(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
@@ -79,6 +81,7 @@ func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 // A transaction of any size comes in parts, which are confirmed together. Defect: a part is
 // confirmed, and the follower dies before the rest.
 func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
+	t.Parallel()
 	const size = 20_000
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
@@ -115,6 +118,7 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 // Changes wait in the database while nobody follows. The next follower, in any process, begins
 // where the last one stopped, and clears nothing.
 func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
@@ -139,6 +143,7 @@ func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 // Defect: the cache is not cleared, or it is cleared before the stream is open. In the second case
 // a value stays that was loaded in between and changed before the stream begins.
 func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"Open", "Next", "Next alone", "nothing in Redis"} {
 		t.Run(how, func(t *testing.T) {
 			server := start(t)
@@ -189,6 +194,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 
 // A Redis that has lost all its data has lost the position too, so the cache is cleared.
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source, db := newRows(r, 1), newLedger()
@@ -205,6 +211,7 @@ func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 // A new release has one route more, and takes over the feed from a release without it. The values
 // in the new route's cache may be older than the position, so this cache is cleared, and no other.
 func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()

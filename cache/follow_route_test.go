@@ -17,6 +17,7 @@ import (
 // A route fails: the error names the table and the cause, and the position stays. The change is
 // handled as soon as the route works.
 func TestARouteThatFailsKeepsThePosition(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		keys func(feed.Row) ([]int64, error)
 		row  feed.Change
@@ -80,6 +81,7 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 // A row moves from one key to another, which changes the values of both. Defect: only the new row
 // is looked at.
 func TestARowThatMovesDropsBothKeys(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
@@ -111,6 +113,7 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 
 // A route ignores changes of other tables. A TRUNCATE of its own table clears its cache.
 func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()

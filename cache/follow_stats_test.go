@@ -12,6 +12,7 @@ import (
 
 // The lag grows while changes wait, and ends when they are handled.
 func TestTheLagOfAFeedIsCounted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
@@ -40,6 +41,7 @@ func TestTheLagOfAFeedIsCounted(t *testing.T) {
 // an error that nobody has read. Defect: an alert looks only at feeds that have worked before in
 // this process, and is silent after a restart.
 func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	c := open(r, newRows(r, 1).source())

@@ -40,6 +40,7 @@ func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
 
 // One of several processes reads the feed. When it stops, another one takes over by itself.
 func TestOneProcessOfAFleetFollows(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
@@ -110,6 +111,7 @@ func TestFollowSurvivesItsFeed(t *testing.T) {
 }
 
 func TestFollowRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()

@@ -14,6 +14,7 @@ import (
 // New or the subscription forgot that, the local tier would be distrusted until the
 // link next fails: entries would count for a second instead of thirty.
 func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	for _, live := range []bool{true, false} {

@@ -95,6 +95,7 @@ func (to *told) want(t testing.TB, want ...string) {
 }
 
 func TestHooksFollowAReadToItsLoad(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2, 3)
@@ -121,6 +122,7 @@ func TestHooksFollowAReadToItsLoad(t *testing.T) {
 
 // A caller who waited learns which load has served it, also when that has failed.
 func TestAWaitIsToldOfTheLoadThatServedIt(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
@@ -155,6 +157,7 @@ func TestAWaitIsToldOfTheLoadThatServedIt(t *testing.T) {
 }
 
 func TestAWaitForAnotherProcessIsTold(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
@@ -186,6 +189,7 @@ func TestAWaitForAnotherProcessIsTold(t *testing.T) {
 }
 
 func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1)
@@ -212,6 +216,7 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 // A writer who is slow must find out whether it is the hold, the transaction or the
 // invalidation, and nobody else can tell.
 func TestHooksFollowAWrite(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	var to, toOther told
@@ -282,6 +287,7 @@ func TestHooksFollowAWrite(t *testing.T) {
 
 // An SLO of writers wants the calls that were not confirmed, not the keys that wait.
 func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	c := open(r, newRows(r, 1).source())
@@ -307,6 +313,7 @@ func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 
 // A hook of the user's stands in the way of readers, who must not suffer from it.
 func TestAHookThatPanicsHurtsNobody(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)

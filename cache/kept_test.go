@@ -13,6 +13,7 @@ import (
 // During an outage of both, what was read before goes on to be answered, past its
 // life in the local tier too. Without what is kept every one of these would fail.
 func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
+	t.Parallel()
 	const keys = 200
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
@@ -59,6 +60,7 @@ func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 // While Redis is gone, a value that many read is not loaded for each of them: it
 // goes on to answer, and is read anew in the background about once a second.
 func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
@@ -92,6 +94,7 @@ func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
 
 // The longest of the windows is how long a whole fleet lives without its database.
 func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []cell{{redis: "real"}, {redis: "real", local: true}} {
 		t.Run(c.String(), func(t *testing.T) {
 			const keys = 50

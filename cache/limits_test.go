@@ -33,6 +33,7 @@ func (l *refusing) ReportResult(error) {}
 // Defect: it counts as a silence of the server. Six readers of 200 keys that Redis has see several outages of
 // an idle Redis in a second, and load thousands of times.
 func TestALimitOfThisProcessIsNoOutage(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	for name, limit := range map[string]func(*redis.Options){
 		"MaxActiveConns":                    func(o *redis.Options) { o.MaxActiveConns = 4 },

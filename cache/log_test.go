@@ -21,6 +21,7 @@ func logged(log *redistest.Log) func(*cache.Options) {
 // An operator reads of an outage, and of its end, but not of every read that it
 // fails: the readers are served, so nobody else would tell.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1)
@@ -59,6 +60,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 // A user without the rights that a cache needs gets its answers from the source
 // alone. That goes on until somebody is told which rights those are.
 func TestWhatRedisRefusesIsNamed(t *testing.T) {
+	t.Parallel()
 	const password = "correct-horse"
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

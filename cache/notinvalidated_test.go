@@ -15,6 +15,7 @@ import (
 // "Committed, not yet everywhere" is one thing and a failed transaction another. A caller
 // who tolerates ErrNotInvalidated must not tolerate a transaction that failed or never ran.
 func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
@@ -58,6 +59,7 @@ func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
 // An insert that was rolled back was answered as done, 204, and there was no row: Announce
 // before the commit gave the error that said "committed" when it came out of the Write.
 func TestAnInsertThatAnnounceRolledBackIsNotTakenForCommitted(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	exists := must(bloom.New(bloom.Options{Capacity: 1000, Complete: true})) // it needs no Redis, and learns
@@ -101,6 +103,7 @@ func (e *codeError) Unwrap() error { return e.err }
 
 // The error of tx keeps its meaning, and loses that of another call.
 func TestTheErrorOfAnotherCallInTxIsNotThatOfTheWrite(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)

@@ -12,6 +12,7 @@ import (
 // A scraper asks for each absent key once. Without the second-miss rule Redis
 // holds a null for every one of them.
 func TestAFloodOfDistinctAbsentKeysLeavesNothingInRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c, err := cache.New(rdb, func(context.Context, int64) (string, error) { return "", cache.ErrNotFound },

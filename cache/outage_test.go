@@ -61,6 +61,7 @@ func duringOutages(t *testing.T, test func(r *rig, server *redistest.Server, pro
 // Get works as long as the source does: it takes one or two RedisTimeouts longer, and keeps to the
 // breaker's smaller limit, because every process may be loading.
 func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
+	t.Parallel()
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1, 2, 3)
 		c := openOn(r, proxy.Client(r, set), source.source())
@@ -107,6 +108,7 @@ func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 
 // Get returns at the caller's deadline. go-redis alone holds a caller for five seconds here.
 func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
+	t.Parallel()
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1, 2, 3)
 		source.slowly(func(ctx context.Context, _ int64) error { // the database is slow as well
@@ -151,6 +153,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 
 // A writer gets ErrNotInvalidated if Redis does not confirm its change.
 func TestWritersLearnOfAnOutage(t *testing.T) {
+	t.Parallel()
 	duringOutages(t, func(r *rig, server *redistest.Server, proxy *redistest.FaultProxy, o outage, set func(*redis.Options)) {
 		source := newRows(r, 1)
 		c := openOn(r, proxy.Client(r, set), source.source())
@@ -188,6 +191,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 // Every process loads for itself while Redis is gone, and the database gets all these loads at once.
 // So each process keeps to the smaller limit.
 func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)

@@ -60,6 +60,7 @@ func coldStart(r *rig, p *probe[int64, string], keys int64) {
 
 // The same with a server, whose client has ten connections a processor.
 func TestAColdStartWithAServerFailsNobody(t *testing.T) {
+	t.Parallel()
 	keys := int64(redistest.Pick(500, 2000))
 	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})
 	source := newRows(r, span(0, keys)...)

@@ -9,6 +9,7 @@ import (
 
 // Rules that are none make no other read: it joins the load that runs, and does not ask Redis first.
 func TestAReaderWithoutRulesReadsAsTheCacheDoes(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, gate := newRows(r, 1), newLatch()

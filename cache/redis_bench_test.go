@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 )
@@ -70,7 +71,7 @@ func redisHit(b *testing.B, name string, bare, ours func(int) bool) {
 // notes of its read stays on the stack: it took 176 bytes of the heap once, and a flight before that as
 // much again.
 func TestARedisHitAllocatesLittle(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("the race detector allocates")
 	}
 	server := redistest.Start(t)

@@ -9,6 +9,7 @@ import (
 
 // Redis loses its scripts with the data, and all that it knew of other processes.
 func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1, 2)
@@ -28,6 +29,7 @@ func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 }
 
 func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true

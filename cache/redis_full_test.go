@@ -18,6 +18,7 @@ import (
 // refuse fills, which are not tried again and again. Catches a clear that begins with HSET: it stays
 // pending, and its process takes nothing from Redis until there is room.
 func TestAFullRedisStillInvalidates(t *testing.T) {
+	t.Parallel()
 	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true

@@ -104,6 +104,7 @@ func deafAndWriter(r *rig, server *redistest.Server, source *rows, hook redis.Ho
 // Another process has written, and its message is lost, so the local tier still serves the old value.
 // A read with SkipLocal gets the new one.
 func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
@@ -134,6 +135,7 @@ func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 //
 // Catches a flight that looks into the local tier by the rules of its first reader, and answers all.
 func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source, gate := newRows(r, 1), newLatch()
@@ -173,6 +175,7 @@ func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 // caller joins the flight. The local tier has not heard of the invalidation, and must not decide
 // that the caller may have the value.
 func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)

@@ -197,6 +197,7 @@ func TestAClearOfATagThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 
 // ClearTags is one command for any number of values.
 func TestAClearOfATagIsOneCommand(t *testing.T) {
+	t.Parallel()
 	keys, tenants := redistest.Pick(20_000, 1_000_000), redistest.Pick(200, 10_000)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})

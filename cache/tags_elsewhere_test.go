@@ -10,6 +10,7 @@ import (
 // A message names the cleared tags, and each process reads the counters of these. Catches a process that
 // reads all counters: each clear would cost each process as much as there are tags.
 func TestAClearOfATagIsReadByItself(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
@@ -59,6 +60,7 @@ func TestAProcessThatStartsLaterKnowsWhichTagsWereCleared(t *testing.T) {
 // A process gets no messages for a while, and reads all the clears that it has missed as soon as they
 // arrive again. Catches a process that reads only those that later messages name.
 func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	r.deaf = true
@@ -94,6 +96,7 @@ func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
 // with its tags in between. The earlier clear ends this value all the same. Catches a mark that is the
 // time of the latest clear: no later look would find that the value's tags were cleared.
 func TestAnEarlierClearOfATagThatIsLearnedLateEndsItsValues(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	p := redistest.Proxy(t, server.Addr())

@@ -96,6 +96,7 @@ func TestWithoutTheClearedTagsNoTaggedValueIsTrusted(t *testing.T) {
 // A process that may have missed clears cannot put back the whole record that Redis has lost: it writes
 // that nothing from before is known. Catches a process that vouches for more than it has heard of.
 func TestWhoIsDeafDoesNotVouchForTheClearedTags(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.deaf = true

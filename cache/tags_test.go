@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -46,7 +47,7 @@ func TestAValueWithTooManyTagsStaysInItsProcess(t *testing.T) {
 
 // A hit in the local tier allocates nothing, before and after clears of tags.
 func TestALocalHitBesideClearsOfTagsAllocatesNothing(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("the race detector allocates")
 	}
 	loads := 0

@@ -173,6 +173,7 @@ func TestTwoFormsOfAValueAreLoadedOnceEachInALife(t *testing.T) {
 // digest is what this tests: without it the wrong values come out. Two processes read
 // different keys at a time, one each and many at once, and each gets what the other asked for.
 func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
+	t.Parallel()
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true // the first of a pair waits for the second

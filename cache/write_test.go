@@ -286,6 +286,7 @@ func TestAWriteOverSeveralCachesRunsForAllOrNone(t *testing.T) {
 // One after the other, the holds of ten caches would take ten round trips, and so would
 // their ends.
 func TestTheCachesOfAWriteAreAskedAtOnce(t *testing.T) {
+	t.Parallel()
 	r := onServer(t, start(t), cell{redis: "real"})
 	const caches = 3
 	source := newRows(r, 1)

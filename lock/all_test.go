@@ -26,6 +26,7 @@ func names(n int) (all []string) {
 
 // Catches a LockAll that asks for each of its locks, and raises their fences then.
 func TestLockAllOfFreeLocksIsOneScript(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var acquired atomic.Int32
 	l := open(t, s.Client(t), lock.Options{Label: "all", Hooks: lock.Hooks{Acquired: func(_ string, _ time.Duration, contended bool) {
@@ -66,6 +67,7 @@ func TestLockAllOfFreeLocksIsOneScript(t *testing.T) {
 // Those who take several at once, one by one and one alone meet at the same locks: nobody
 // has what another has, fences grow, and no two wait for each other.
 func TestTogetherAndOneByOneExcludeEachOther(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -112,6 +114,7 @@ func TestTogetherAndOneByOneExcludeEachOther(t *testing.T) {
 
 // A server that loses a reply, or the connection, is asked again by the same owners.
 func TestALostReplyOfLockAllLosesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l, other := open(t, p.Client(t, quick), lock.Options{Lease: 30 * time.Second}), open(t, s.Client(t), lock.Options{Lease: 30 * time.Second})
@@ -147,6 +150,7 @@ func TestALostReplyOfLockAllLosesNothing(t *testing.T) {
 
 // A caller that gives up while Redis is granting it its locks must keep none of them.
 func TestLocksGrantedToNobodyAreGivenBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l, other := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -167,6 +171,7 @@ func TestLocksGrantedToNobodyAreGivenBack(t *testing.T) {
 // The refusal of a bid for several has come and gone, and others have had each of the locks
 // since. Then the bid arrives and is granted all of them, for nobody, for a minute.
 func TestWhatALateBidForSeveralGetsIsGivenBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, tap := tapped(t, s)
 	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -195,6 +200,7 @@ func TestWhatALateBidForSeveralGetsIsGivenBack(t *testing.T) {
 // A value of another kind, and a server without memory, stop the script before it has taken
 // any of the locks.
 func TestLockAllOfWhatCannotBeTakenTakesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	l := open(t, s.Client(t), lock.Options{})
@@ -223,6 +229,7 @@ func TestLockAllOfWhatCannotBeTakenTakesNothing(t *testing.T) {
 
 // A user of Redis who may touch these keys alone takes them together: each is declared.
 func TestLockAllTouchesNoKeyThatItDoesNotName(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	if err := s.Client(t).Do(t.Context(), "ACL", "SETUSER", "shop", "on", ">x", "resetkeys", "~levee:l1:m:{[ab]}*", "&*", "+@all").Err(); err != nil {
 		t.Fatal(err)
@@ -242,6 +249,7 @@ func TestLockAllTouchesNoKeyThatItDoesNotName(t *testing.T) {
 }
 
 func TestLockAllIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+s.Addr()[len("127.0.0.1:"):])
 	ctl := s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }) // WAIT counts what its connection wrote
@@ -322,6 +330,7 @@ func TestLockAllOnAClusterAsksOnceForWhatSharesASlot(t *testing.T) {
 // A proxy may hide that it is in front of a cluster, and refuse a script whose keys are in
 // several slots. This is a client of one node that has all slots.
 func TestLockAllThroughAProxyOfAClusterGoesOneByOne(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--cluster-enabled", "yes")
 	rdb := s.Client(t)
 	if err := rdb.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {

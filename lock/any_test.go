@@ -54,6 +54,7 @@ func inQueues(t *testing.T, l *lock.Locker, stripes, n int) {
 
 // Catches a LockAny that waits for one stripe, which it has chosen, while another is free.
 func TestLockAnyGetsWhicheverStripeIsFreedFirst(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const n = 5
 	var acquired atomic.Int32
@@ -101,6 +102,7 @@ func keyOf(l *lock.Locker, n, stripe int) string {
 }
 
 func TestALockAnyThatGivesUpLeavesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const n = 5
 	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -139,6 +141,7 @@ func TestALockAnyThatGivesUpLeavesNothing(t *testing.T) {
 // A waiter has one stripe, and hears then that it was granted another. Catches a LockAny
 // that keeps both until it is closed: they are renewed.
 func TestWhatLockAnyIsGrantedBesidesIsGivenBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	const n = 2
@@ -167,6 +170,7 @@ func TestWhatLockAnyIsGrantedBesidesIsGivenBack(t *testing.T) {
 
 // Stripes that are freed in one moment are granted to the first who waits, and it takes one.
 func TestStripesThatAreFreedAtOnceServeTwo(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const n = 2
 	other := open(t, s.Client(t), lock.Options{})
@@ -239,6 +243,7 @@ func (h *hall) visit(ctx context.Context, t *testing.T, l *lock.Locker) {
 // Many wait for a few stripes: each is served after some turns of the others, which do not
 // become more with the time.
 func TestNobodyStarvesOfThoseWhoTakeAnyStripe(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const clients, each = 3, 10
 	ls := make([]*lock.Locker, clients)
@@ -276,6 +281,7 @@ func TestNobodyStarvesOfThoseWhoTakeAnyStripe(t *testing.T) {
 
 // A crowd of queues would cost each second as many scripts.
 func TestLockAnyStandsInTheShortestQueuesAndInNoMoreThan64(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const n, crowded = 70, 3
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
@@ -307,6 +313,7 @@ func TestLockAnyStandsInTheShortestQueuesAndInNoMoreThan64(t *testing.T) {
 
 // Who has every stripe that is left would wait for himself; who has one may wait for the others.
 func TestLockAnyDoesNotWaitForItsCallersOwn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const n = 3
 	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})

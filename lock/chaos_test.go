@@ -96,7 +96,7 @@ func TestChaosProcesses(t *testing.T) {
 	var links []*redistest.FaultProxy
 	var workers []*redistest.ChildProcess
 	start := func(i int) *redistest.ChildProcess {
-		c := redistest.Child(t, "worker", links[i].Addr(), lease.String(), strconv.Itoa(i))
+		c := redistest.Child(t, "worker", links[i].Addr(), lease.String(), strconv.Itoa(i), "20")
 		c.Expect("ready")
 		return c
 	}

@@ -14,6 +14,7 @@ import (
 
 // A service that starts with a Redis that cannot keep its locks hears why.
 func TestCheckSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	good := redistest.Start(t)
 	secret := redistest.Start(t, "--requirepass", "secret")
 	small := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")

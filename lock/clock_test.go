@@ -17,6 +17,7 @@ import (
 // Fences grow whatever the server's clock does: a fence that was its time alone
 // would fall with it.
 func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
+	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{})
 	var last int64
@@ -37,6 +38,7 @@ func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 // would keep the others out for an hour, as a native TTL does, were it not
 // bounded by the lease's length.
 func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
+	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	const lease = 300 * time.Millisecond
 	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
@@ -67,6 +69,7 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 // A step forward ends leases on the server early, and nothing can prevent it. The
 // holder hears of it with its next renewal, and the next holder's fence is larger.
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
+	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	const lease = 3 * time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
@@ -92,6 +95,7 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // A server's clock that runs a tenth fast shortens each lease by a tenth, which
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
+	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
 	held := must(t)(l.Lock(t.Context(), "a"))
@@ -120,6 +124,7 @@ func setBack(t *testing.T, at time.Time, d time.Duration) time.Time {
 // that it has the lock when that is set back; one that counted on the monotonic
 // clock alone would believe so after its machine was suspended.
 func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const lease = 300 * time.Millisecond
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), lock.Options{})
@@ -146,6 +151,7 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 // A jump of the wall clock has the watchdog look at all leases, not only at the one
 // that is due next: otherwise they live on after a suspension until their turn.
 func TestAJumpOfTheHoldersClockIsNoticedForAllLeases(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	first, second := must(t)(l.Lock(t.Context(), "a")), must(t)(l.Lock(t.Context(), "b"))
@@ -168,6 +174,7 @@ func TestAJumpOfTheHoldersClockIsNoticedForAllLeases(t *testing.T) {
 // When the server's clock steps back, ends of leases written before lie further
 // ahead than any lease is long. A dead holder would block the others for the step.
 func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

@@ -73,6 +73,7 @@ func (w *line) wait() (order []string) {
 // are one grant and one release. Each has a fence of its own, and the order is that in which
 // they came.
 func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	l.AskOnce()
@@ -100,6 +101,7 @@ func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
 // not bounded: another process that waits has it after 16 callers, or after 50 ms. If that one
 // came after the waiters, they have the turn of their own place first.
 func TestACohortEndsForOtherProcesses(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	one, two := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	for _, test := range []struct {
@@ -132,6 +134,7 @@ func TestACohortEndsForOtherProcesses(t *testing.T) {
 
 // Options with which a lease is one caller's alone keep it from being passed on.
 func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	redistest.Start(t, "--replicaof", strings.Replace(s.Addr(), ":", " ", 1))
 	redistest.Eventually(t, 30*time.Second, "the replica follows", func() bool {
@@ -175,6 +178,7 @@ func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
 // Work of Once and a writer's lock go back to Redis each time: the next may be readers, or
 // those for whom the work is done.
 func TestOtherKindsAreNotPassedOn(t *testing.T) {
+	t.Parallel()
 	failed := errors.New("so that the next one does the work")
 	for name, kind := range map[string]struct {
 		kind keys.LockKind
@@ -225,6 +229,7 @@ func TestOtherKindsAreNotPassedOn(t *testing.T) {
 // A lease that was passed on is like any other: it can be looked at, entered again and handed
 // over, and nobody else of its process has it meanwhile.
 func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
+	t.Parallel()
 	s, ctx := redistest.Start(t), t.Context()
 	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
@@ -271,6 +276,7 @@ func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
 // hears of it. Its fence is lower than the other's, also the last that it could have passed on,
 // and what it does harms nobody.
 func TestAHolderOfACohortThatWasTakenOverHarmsNobody(t *testing.T) {
+	t.Parallel()
 	s, ctx := redistest.Start(t), t.Context()
 	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
@@ -304,6 +310,7 @@ func TestAHolderOfACohortThatWasTakenOverHarmsNobody(t *testing.T) {
 // A lease that was lost, or that has little time left, goes back to Redis and is not passed
 // on: its next holder would have the lock beside another's.
 func TestALostLeaseIsNotPassedOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const lease = time.Minute
 	l := open(t, s.Client(t), lock.Options{Lease: lease})
@@ -329,6 +336,7 @@ func TestALostLeaseIsNotPassedOn(t *testing.T) {
 // When Redis has forgotten the lock, the caller hears of it who has it now: the renewal that
 // finds it out may be one that the first of the cohort has begun.
 func TestALossReachesTheCallerThatTheLockWasPassedTo(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
@@ -353,6 +361,7 @@ func TestALossReachesTheCallerThatTheLockWasPassedTo(t *testing.T) {
 // A renewal that was on its way when the lock was passed on is another's: the lease of the
 // caller who has it now is renewed again. Catches a grant that waits for that answer for ever.
 func TestALeaseThatWasPassedOnDuringARenewalIsRenewed(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t), lock.Options{Lease: time.Minute})
@@ -412,6 +421,7 @@ func TestFencesOfACohortGrowWhenTheServersClockStepsBack(t *testing.T) {
 // A lease that was handed to another process, and one whose fence was raised to that of
 // others (LockAll), go back to Redis: the fences after theirs are not their grant's.
 func TestALeaseWithAFenceOfAnotherGrantIsNotPassedOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
@@ -448,6 +458,7 @@ func TestALeaseWithAFenceOfAnotherGrantIsNotPassedOn(t *testing.T) {
 // What LockAll has taken in one script is passed on, each lock to those who wait for it: its
 // fence stands in the record of each.
 func TestWhatLockAllHasTakenIsPassedOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
@@ -473,6 +484,7 @@ func TestWhatLockAllHasTakenIsPassedOn(t *testing.T) {
 // Redis has taken the lock from their process in that moment: the message is for the next
 // leader then. Catches one that is lost, and costs a second, in one of a hundred rounds.
 func TestAMessageBesideALockThatIsPassedOnIsNotLost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, op := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
@@ -512,6 +524,7 @@ func TestAMessageBesideALockThatIsPassedOnIsNotLost(t *testing.T) {
 // made of Acquired and Released would go below zero. A LockAny is granted stripes that it
 // does not need.
 func TestHooksAreToldOfNoGrantThatNobodyHad(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	holder := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	var acquired, released atomic.Int64
@@ -547,6 +560,7 @@ func TestHooksAreToldOfNoGrantThatNobodyHad(t *testing.T) {
 // A waiter that gives up in the moment in which the lock is passed to it passes it on, or
 // gives it back. Catches a grant that nobody has.
 func TestALockThatIsPassedToALeaverIsNotLost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	for round := range redistest.Pick(50, 2000) {
@@ -575,6 +589,7 @@ func TestALockThatIsPassedToALeaverIsNotLost(t *testing.T) {
 // While a bid of the waiters is on its way Redis may grant them the lock. A holder that passed
 // them its own as well would leave one of the two without anybody who gives it back.
 func TestALockIsNotPassedOnWhileABidIsOnItsWay(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute})
@@ -599,6 +614,7 @@ func TestALockIsNotPassedOnWhileABidIsOnItsWay(t *testing.T) {
 
 // Close ends a cohort: what is passed on in that moment is given back.
 func TestCloseInTheMiddleOfACohort(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	other := open(t, s.Client(t), lock.Options{})
 	gate := must(t)(other.Lock(t.Context(), "a"))

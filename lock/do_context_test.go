@@ -13,6 +13,7 @@ import (
 // The context of a function under a lock ends with the caller's, and says the same of it each time.
 // Defect: at a deadline two timers race, and it says "canceled" or "deadline exceeded".
 func TestTheContextOfDoEndsAsItsCallers(t *testing.T) {
+	t.Parallel()
 	l := open(t, redistest.Start(t).Client(t), lock.Options{})
 	why := errors.New("why")
 	for name, test := range map[string]struct {

@@ -20,6 +20,7 @@ func quick(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }
 // A holder that waited for a renewal to fail, instead of ending its context at its own
 // deadline, would believe in the lock here when another has it.
 func TestAPartitionedHolderKnowsBeforeTheLockIsGivenAway(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const lease = 300 * time.Millisecond
 	other := open(t, s.Client(t), lock.Options{Lease: lease})
@@ -73,6 +74,7 @@ func TestAPartitionedHolderKnowsBeforeTheLockIsGivenAway(t *testing.T) {
 // repeated acquire the lock is held by nobody here; without "again" and "past" a
 // repeated release reports a loss that was none.
 func TestALostReplyLosesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t, quick), lock.Options{Lease: 30 * time.Second})
@@ -166,6 +168,7 @@ func giveUp(t *testing.T, l, other *lock.Locker) {
 // The work has been done, and Redis does not answer when the lock is given back. Catches an
 // error by which the caller takes it for work that has not been done, and does it again.
 func TestAnUnlockThatIsNotConfirmedDoesNotFailTheWork(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	var log redistest.Log
@@ -200,6 +203,7 @@ func TestAnUnlockThatIsNotConfirmedDoesNotFailTheWork(t *testing.T) {
 
 // A caller that gives up while Redis is granting it the lock must not keep it.
 func TestALockGrantedToNobodyIsGivenBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute})
@@ -230,6 +234,7 @@ func TestALockGrantedToNobodyIsGivenBack(t *testing.T) {
 // A leader's bid takes what the room was granted, and the leader gives up before it hears
 // so. Catches a next leader that waits for a message, a second long: the lock is free.
 func TestALeaderThatLeavesInTheMiddleOfItsBidHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l, other := open(t, p.Client(t, quick), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -263,6 +268,7 @@ func TestALeaderThatLeavesInTheMiddleOfItsBidHoldsUpNobody(t *testing.T) {
 
 // The poll finds a grant whose news was lost.
 func TestALostWakeUpCostsASecondAtMost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t), lock.Options{})
@@ -299,6 +305,7 @@ func TestALostWakeUpCostsASecondAtMost(t *testing.T) {
 
 // Without a subscription a waiter polls, and is served.
 func TestWithoutPubSubWaitersPoll(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctl := s.Client(t)
 	if err := ctl.Do(t.Context(), "ACL", "SETUSER", "default", "-subscribe", "-publish", "resetchannels").Err(); err != nil {
@@ -333,6 +340,7 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 // Redis has forgotten everything: holders learn it as soon as the link is back,
 // and fences still grow.
 func TestARestartedRedisEndsTheLeasesItForgot(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
@@ -366,6 +374,7 @@ func TestARestartedRedisEndsTheLeasesItForgot(t *testing.T) {
 }
 
 func TestARedisThatIsDownFailsTheCallerAndHoldsNobody(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	s.Stop()
@@ -391,6 +400,7 @@ func TestARedisThatIsDownFailsTheCallerAndHoldsNobody(t *testing.T) {
 // waited for. Catches a Locker that asks once for a quarter of a second: beside three such
 // stalls, of 9,000 locks some 90 Locks and 50 Unlocks failed.
 func TestAServerThatStandsStillForASecondFailsNobody(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, ctx := open(t, s.Client(t), lock.Options{Lease: time.Minute}), t.Context()
 	one, two := must(t)(l.Lock(ctx, "held")), must(t)(l.Lock(ctx, "given back"))

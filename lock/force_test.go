@@ -35,6 +35,7 @@ func told(t *testing.T, what string, leases ...*lock.Lease) {
 // Without the message the holder would be told by its renewal, in twenty minutes; without
 // the hand-over the waiter would have the lock in an hour.
 func TestForceUnlockTakesTheLockAndTellsItsHolder(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	holder := open(t, s.Client(t), lock.Options{Lease: time.Hour})
@@ -110,6 +111,7 @@ func TestForceUnlockTakesTheLockAndTellsItsHolder(t *testing.T) {
 }
 
 func TestForceUnlockOfAFreeLockChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	l := open(t, s.Client(t), lock.Options{NoRenewal: true})
@@ -169,6 +171,7 @@ func second(_ bool, err error) error { return err }
 // A holder that the message does not reach, and one that renews nothing, learn of it when
 // they ask Redis, and harm nobody in between: their releases do not touch the next holder.
 func TestAForcedHolderThatHearsNoMessageLearnsOfItWhenItAsks(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	p := redistest.Proxy(t, s.Addr())
@@ -206,6 +209,7 @@ func TestAForcedHolderThatHearsNoMessageLearnsOfItWhenItAsks(t *testing.T) {
 // A free lock's last release is the old holder's, as ForceUnlock leaves it. Its own Unlock
 // took that for a copy of itself, which had given the lock back, and said nothing.
 func TestTheUnlockOfAForcedHolderSaysThatTheLockWasLost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	p := redistest.Proxy(t, s.Addr())
@@ -232,6 +236,7 @@ func TestTheUnlockOfAForcedHolderSaysThatTheLockWasLost(t *testing.T) {
 
 // The token of a lease that nobody attaches keeps its lock for up to a day.
 func TestForceUnlockTakesTheLockOfAToken(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l, operator := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -257,6 +262,7 @@ func TestForceUnlockTakesTheLockOfAToken(t *testing.T) {
 
 // LockAll promises that its lease ends when any of its locks is lost.
 func TestForceUnlockOfOneEndsALeaseOfAll(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l, operator := open(t, s.Client(t), lock.Options{Lease: time.Hour}), open(t, s.Client(t), lock.Options{})
@@ -312,6 +318,7 @@ func recorded(t *testing.T, s *redistest.Server, hash string) (rdb *redis.Client
 // next holder has it: a client repeats a command whose reply it did not get, and a network
 // may hold one up.
 func TestACopyOfForceUnlockSparesTheNextHolder(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{Lease: time.Hour})
@@ -346,6 +353,7 @@ func TestACopyOfForceUnlockSparesTheNextHolder(t *testing.T) {
 // A copy of the bid by which the old holder got the lock would give it back to a holder who
 // has been told that it is lost.
 func TestALateCopyOfAForcedHoldersBidIsInVain(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	client, again := recorded(t, s, lock.AcquireScript.Hash())
@@ -367,6 +375,7 @@ func TestALateCopyOfAForcedHoldersBidIsInVain(t *testing.T) {
 // The lock goes from one holder to the next all the time, and whoever has it when it is
 // taken away is told. Each has a larger fence than the one before.
 func TestForceUnlockAmongManyHolders(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	var stop atomic.Bool
@@ -430,6 +439,7 @@ func TestForceUnlockAmongManyHolders(t *testing.T) {
 // that takes the question for the fence, 0, for its own answer: it said that it had forced
 // the lock, and did nothing, for as long as the record lived.
 func TestForceUnlockOfALockWhoseRecordWasEvicted(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	l, op := open(t, s.Client(t), lock.Options{Lease: time.Hour}), open(t, s.Client(t), lock.Options{})

@@ -22,6 +22,7 @@ func (s *store) takes(t *testing.T, on *target, owner string) *grant {
 // A failover goes back to a replica that knows the lock's record, and not the last grant.
 // Catches an Unlock that reports success, as if the reply to an Unlock had been lost.
 func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	s, a := newStore(rdb, "p0"), newTarget("", keys.Mutex, "a", exclusive)
@@ -45,6 +46,7 @@ func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
 // know how many there are. Catches one that takes them for a single one: as long as another
 // permit is held, the next caller is not told of this one.
 func TestAPermitForNobodyIsPassedOn(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	s := newStore(rdb, "p0")

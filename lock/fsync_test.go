@@ -13,6 +13,7 @@ import (
 // A server that cannot tell what is on its disk, be it too old or without an append-only
 // file, is the user's mistake and no outage, and nobody holds the lock afterwards.
 func TestFsyncOnAServerWithoutAFileIsAnError(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l, other := open(t, s.Client(t), lock.Options{Fsync: true}), open(t, s.Client(t), lock.Options{})
 	for name, call := range map[string]func() error{

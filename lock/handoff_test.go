@@ -86,6 +86,7 @@ func handOffs(t *testing.T, clients, waiters int) {
 
 // Processes take turns: none that asks again at once can shut out another.
 func TestProcessesTakeTurns(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	clients, each := redistest.Pick(4, 20), redistest.Pick(20, 50)
 	grants := make([]int, clients)
@@ -135,6 +136,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 
 // In strict order a waiter is served by when it came, wherever it runs.
 func TestStrictOrderIsThatOfArrival(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var lockers []*lock.Locker
 	for range 3 {

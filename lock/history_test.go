@@ -159,6 +159,7 @@ func histories(t *testing.T, n, rounds int) (total int) {
 
 // The recipe with SETNX and a plain DEL, and fences from INCR: the check sees it.
 func TestAHistoryOfTheNaiveRecipeIsNotThatOfAMutex(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	result, _ := history(t, 8, 60, func(ctx context.Context, _ int) (int64, func() error, error) {

@@ -33,6 +33,7 @@ func (h *tenant) rewrite(cmd redis.Cmder) {
 // Callers with little time, those with much, and those who ask together took different
 // ways to Redis once, and with such a hook each way had a lock of its own.
 func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, hook := s.Client(t), &tenant{}
 	rdb.AddHook(redistest.EachCommand(hook.rewrite))
@@ -65,6 +66,7 @@ func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
 
 // What a hook panics with is logged, and neither takes the process down nor keeps a lock.
 func TestAHookThatPanicsIsContained(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var log redistest.Log
 	var called atomic.Int32
@@ -86,6 +88,7 @@ func TestAHookThatPanicsIsContained(t *testing.T) {
 
 // A Check that hears that the lease was given back meanwhile has lost nothing.
 func TestACheckBesideAnUnlockIsNoLoss(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	var holds atomic.Bool

@@ -16,6 +16,7 @@ import (
 // Inspect knew mutexes alone: of readers and permits, which stand in another key, it said
 // that nobody had the lock.
 func TestInspectTellsOfEveryKind(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{Lease: 50 * time.Second, NoRenewal: true, Label: "host 7"}) // nothing but Inspect touches it
@@ -77,6 +78,7 @@ func slicesOf(n int, take func() (*lock.Lease, error)) (all []func() (*lock.Leas
 }
 
 func TestInspectOnceTellsWhetherTheWorkIsDone(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{Label: "host 7"})
@@ -98,6 +100,7 @@ func TestInspectOnceTellsWhetherTheWorkIsDone(t *testing.T) {
 // A lock that has been granted and not taken up is not free, and nobody works under it.
 // Leases that have ended count for nothing, though their remains are still in Redis.
 func TestInspectTellsWhatIsGrantedFromWhatIsHeld(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -129,6 +132,7 @@ func TestInspectTellsWhatIsGrantedFromWhatIsHeld(t *testing.T) {
 // How long the queue is says little: an entry each for two processes may be a moment old.
 // A process that died while it waited must not be the one that has waited longest.
 func TestInspectTellsForHowLongTheFirstHasWaited(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	l := open(t, s.Client(t), lock.Options{})

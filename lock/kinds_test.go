@@ -15,6 +15,7 @@ import (
 )
 
 func TestReadersShareAndWritersDoNot(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var readers, writers, most atomic.Int32
@@ -70,6 +71,7 @@ func TestReadersShareAndWritersDoNot(t *testing.T) {
 
 // Readers that may enter beside other readers keep a writer out for ever.
 func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
 	ctx := t.Context()
@@ -115,6 +117,7 @@ func TestAWriterIsNotStarvedAndReadersBehindItEnterTogether(t *testing.T) {
 
 // Readers' leases are their own: one that lives does not keep a dead one's.
 func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	dead := open(t, s.Client(t), lock.Options{Lease: 300 * time.Millisecond, NoRenewal: true})
@@ -136,6 +139,7 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 // Readers of one process who wait are served by one bid, and each by its own options. Catches
 // a lease that ends because that of the reader in front of it is not to be renewed.
 func TestEachReaderHasItsOwnOptions(t *testing.T) {
+	t.Parallel()
 	const lease = time.Second
 	for name, first := range map[string]lock.Options{
 		"not renewed":  {Lease: lease, NoRenewal: true},
@@ -160,6 +164,7 @@ func TestEachReaderHasItsOwnOptions(t *testing.T) {
 }
 
 func TestASemaphoreHasNPermits(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	const n = 3
@@ -194,6 +199,7 @@ func TestASemaphoreHasNPermits(t *testing.T) {
 }
 
 func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	dead := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second, NoRenewal: true})
@@ -222,6 +228,7 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 }
 
 func TestLockAllTakesAllOrNone(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -263,6 +270,7 @@ func TestLockAllTakesAllOrNone(t *testing.T) {
 
 // Without one order for all, two of these wait for each other.
 func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -294,6 +302,7 @@ func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
 }
 
 func TestTheLossOfOneEndsAll(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -315,6 +324,7 @@ func TestTheLossOfOneEndsAll(t *testing.T) {
 
 // A hundred items in five parts: no part is oversold, and none is left over.
 func TestAStockInPartsIsSoldExactly(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var stock [5]int
@@ -351,6 +361,7 @@ func TestAStockInPartsIsSoldExactly(t *testing.T) {
 }
 
 func TestStripesOfAKeyAreTheSameEverywhere(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})

@@ -15,6 +15,7 @@ import (
 // somebody else, is neither read as ours nor written to: Lua is not rolled back, so one
 // write before the look at all fields would mix the two.
 func TestARecordOfAnotherLayoutIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -60,6 +61,7 @@ func TestARecordOfAnotherLayoutIsLeftAsItIs(t *testing.T) {
 
 // The same under a lease that stands: it is lost, with an error, and nothing is written.
 func TestALeaseWhoseRecordChangedItsLayoutIsLost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -91,6 +93,7 @@ func TestALeaseWhoseRecordChangedItsLayoutIsLost(t *testing.T) {
 
 // The keys of another layout are others, which this one does not look at.
 func TestLayoutsDoNotShareKeys(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

@@ -17,6 +17,7 @@ import (
 )
 
 func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	l.AskOnce()
@@ -45,6 +46,7 @@ func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
 }
 
 func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	lockers := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, rdb, lock.Options{StrictFIFO: true})}
@@ -85,6 +87,7 @@ func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 
 // A script that waited for a connection while it held another would hang here.
 func TestOneConnectionIsEnough(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), lock.Options{Lease: 2 * time.Second})
 	var all sync.WaitGroup
@@ -108,6 +111,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 }
 
 func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 20 * time.Second})
 	lease, err := l.Lock(t.Context(), "a")
@@ -132,6 +136,7 @@ func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
 }
 
 func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	mine := errors.New("mine")
@@ -155,6 +160,7 @@ func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
 }
 
 func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -187,6 +193,7 @@ func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 }
 
 func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	lease, err := l.Lock(t.Context(), "a")

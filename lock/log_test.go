@@ -17,6 +17,7 @@ import (
 // An operator learns what was survived, once and not a thousand times, with the
 // name as it can be printed and without what would let somebody give back a lock.
 func TestWhatWasSurvivedIsLogged(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	var log redistest.Log
@@ -56,6 +57,7 @@ func TestWhatWasSurvivedIsLogged(t *testing.T) {
 }
 
 func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		args []string
 		o    lock.Options
@@ -88,6 +90,7 @@ func TestAServerThatIsNoPlaceForLocksIsToldOf(t *testing.T) {
 
 // Who may not ask for the settings hears nothing, and gets his lock as fast.
 func TestAnAdviceThatIsForbiddenIsNotMissed(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	if err := s.Client(t).Do(t.Context(), "ACL", "SETUSER", "plain", "on", ">x", "~*", "&*", "+@all", "-info", "-config").Err(); err != nil {
 		t.Fatal(err)

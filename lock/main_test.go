@@ -136,11 +136,15 @@ func worker(p *redistest.Parent, args []string) error {
 	}
 	defer rdb.Close()
 	defer l.Close()
+	writes, err := strconv.Atoi(args[3]) // in each turn
+	if err != nil {
+		return err
+	}
 	p.Say("ready")
 	const callers = 3 // who hand the lock on among themselves
 	errs := make(chan error, callers)
 	for range callers {
-		go func() { errs <- work(p, rdb, l) }()
+		go func() { errs <- work(p, rdb, l, writes) }()
 	}
 	for range callers {
 		err = errors.Join(err, <-errs)
@@ -148,11 +152,11 @@ func worker(p *redistest.Parent, args []string) error {
 	return err
 }
 
-func work(p *redistest.Parent, rdb *redis.Client, l *lock.Locker) error {
+func work(p *redistest.Parent, rdb *redis.Client, l *lock.Locker, writes int) error {
 	ctx := context.Background()
 	for stop := false; !stop; {
 		err := l.Do(ctx, "a", func(held context.Context, s *lock.Lease) error {
-			for range 20 {
+			for range writes {
 				if held.Err() != nil {
 					return nil
 				}

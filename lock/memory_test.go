@@ -26,6 +26,7 @@ func heapInUse() int64 {
 
 // A map with an entry for each name that was ever locked would grow for ever.
 func TestNothingIsKeptForANameThatIsNotInUse(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	names := redistest.Pick(5_000, 200_000)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
@@ -153,6 +154,7 @@ func TestNothingIsLeftInRedis(t *testing.T) {
 // learns it with its next renewal, the next fence is larger, and a late Unlock
 // leaves the next holder alone.
 func TestAnEvictedLockIsReported(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"allkeys-lru", "allkeys-random", "volatile-ttl"} {
 		s := redistest.Start(t, "--maxmemory-policy", policy, "--maxmemory-samples", "10")
 		rdb := s.Client(t)
@@ -219,6 +221,7 @@ func TestAnEvictedLockIsReported(t *testing.T) {
 // is served all the same, and his fence is larger: what is missing is put back
 // when he asks again, and of what is left over nothing stays in the queue.
 func TestAWaiterSurvivesTheEvictionOfEachKey(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

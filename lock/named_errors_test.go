@@ -27,6 +27,7 @@ func isNamed(err error) bool {
 // While Redis hangs and the caller's time ends, each call returns an error of the package, and one that tells
 // of the context.
 func TestEachErrorIsOneOfThePackage(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
 	taken := func(name string) *lock.Lease {

@@ -32,6 +32,7 @@ func lockedAt(t *testing.T, l *lock.Locker) <-chan time.Time {
 }
 
 func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const lease = time.Second
 	l := open(t, s.Client(t), lock.Options{Lease: lease})
@@ -58,6 +59,7 @@ func TestAKilledHolderDelaysOthersByOneLease(t *testing.T) {
 
 // A process with a thousand waiters that dies costs its claim window once.
 func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
@@ -98,6 +100,7 @@ func TestDeadWaitersCostOneClaimWindow(t *testing.T) {
 // its claim window once all the same: the first living waiter behind its places asks as soon
 // as the window has passed, not at the pace of the hundredth in a queue.
 func TestTheStrictWaitersOfADeadProcessCostOneClaimWindow(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	l := open(t, rdb, lock.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -129,12 +132,13 @@ func TestTheStrictWaitersOfADeadProcessCostOneClaimWindow(t *testing.T) {
 // resource. The control is the same register without the look at the fence: had it
 // nothing to refuse, the test would prove nothing.
 func TestAPausedHolderIsStoppedByItsFence(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const lease = 100 * time.Millisecond
 	var workers []*redistest.ChildProcess
 	for range 3 {
-		c := redistest.Child(t, "worker", s.Addr(), lease.String(), "")
+		c := redistest.Child(t, "worker", s.Addr(), lease.String(), "", "20")
 		c.Expect("ready")
 		workers = append(workers, c)
 	}
@@ -174,12 +178,13 @@ func TestAPausedHolderIsStoppedByItsFence(t *testing.T) {
 // A process that is killed may have passed the lock on any number of times. Another's fence is
 // larger all the same: a worker ends with an error if what it writes under its lease is refused.
 func TestAKilledCohortLeavesALowerFence(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const lease = 500 * time.Millisecond
 	fence := func() int64 { n, _ := rdb.HGet(t.Context(), "register", "fence").Int64(); return n }
 	start := func() *redistest.ChildProcess {
-		c := redistest.Child(t, "worker", s.Addr(), lease.String(), "")
+		c := redistest.Child(t, "worker", s.Addr(), lease.String(), "", "3") // short enough for a turn to have several
 		c.Expect("ready")
 		return c
 	}
@@ -203,6 +208,7 @@ func TestAKilledCohortLeavesALowerFence(t *testing.T) {
 }
 
 func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"naive", "lock"} {
 		s := redistest.Start(t)
 		rdb := s.Client(t)
@@ -234,6 +240,7 @@ func TestTwoProcessesSellExactlyWhatThereIs(t *testing.T) {
 
 // A semaphore that counted its holders would be short of the killed ones' permits.
 func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	const lease = 2 * time.Second
 	l := open(t, s.Client(t), lock.Options{})
@@ -268,6 +275,7 @@ func TestPermitsOfAKilledProcessComeBack(t *testing.T) {
 // The recipe of the old manuals: delete the expired lock, then take it. Two who see
 // the same expired lock both get it. Ours has one winner.
 func TestAnExpiredLockHasOneWinner(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

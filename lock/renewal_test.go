@@ -117,6 +117,7 @@ func TestACancelledDoKeepsTheLockForOneLeaseMore(t *testing.T) {
 
 // A watchdog that gives up at the first error would lose the lease here.
 func TestThreeFailedRenewalsAreSurvived(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	l := open(t, p.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), lock.Options{Lease: 6 * time.Second})
@@ -138,6 +139,7 @@ func TestThreeFailedRenewalsAreSurvived(t *testing.T) {
 }
 
 func TestNothingIsRenewedAfterUnlock(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -173,6 +175,7 @@ func TestNothingIsRenewedAfterUnlock(t *testing.T) {
 
 // One goroutine and few round trips, however many leases.
 func TestManyLeasesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var writes atomic.Int64
 	counting := func(o *redis.Options) { o.Dialer = countingDialer(&writes) }

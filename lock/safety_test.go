@@ -22,6 +22,7 @@ import (
 // another. 60 ms is the answer to a command on the caller's own goroutine, 300 ms that
 // to one which is left behind and repeated.
 func TestALeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	for _, delay := range []time.Duration{60 * time.Millisecond, 300 * time.Millisecond} {
@@ -150,6 +151,7 @@ func tapped(t *testing.T, s *redistest.Server) (*redis.Client, *wiretap) {
 // back. Without a look at who released last (lr, also in the mutex's short way) the
 // copy takes the lock again, for nobody, until its lease ends.
 func TestALateCopyOfACommandTakesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, tap := tapped(t, s)
 	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -217,6 +219,7 @@ func giveBack(lease *lock.Lease, err error) error {
 // arrives and is granted the lock, or stands in the queue. Its late answer has to undo
 // that, or nobody gets the lock for a minute here.
 func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
+	t.Parallel()
 	for name, busy := range map[string]bool{"granted": false, "busy": true} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
@@ -263,6 +266,7 @@ func TestWhatALateBidGetsIsGivenBack(t *testing.T) {
 // had it: then nobody would give it back for a minute. A copy that is answered while
 // its owner has the lock must not cost that owner the lock, also if its ctx has ended.
 func TestTheLateCopyOfABidThatWasAskedAgainIsGivenBack(t *testing.T) {
+	t.Parallel()
 	for name, kind := range map[string]struct {
 		held bool
 		lock func(l *lock.Locker, ctx context.Context) (*lock.Lease, error)
@@ -317,6 +321,7 @@ func lockAB(l *lock.Locker, ctx context.Context) (*lock.Lease, error) {
 // A caller whose context ends while the answer is on its way does not get the lock, so
 // nobody would give it back.
 func TestACallerThatLeavesAsItIsGrantedKeepsNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, tap := tapped(t, s)
 	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -336,6 +341,7 @@ func TestACallerThatLeavesAsItIsGrantedKeepsNothing(t *testing.T) {
 // One bid is for all readers who wait in a process. One of them leaves before its share
 // is handed to it, or just then: either way nobody would give that share back.
 func TestAReaderThatLeavesAsItIsServedKeepsNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, tap := tapped(t, s)
 	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
@@ -371,6 +377,7 @@ func TestAReaderThatLeavesAsItIsServedKeepsNothing(t *testing.T) {
 // A look at the innermost lease alone would have the caller wait for itself here, until
 // its own context ends.
 func TestALockWithinALockWithinALockIsNoticed(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	outer := must(t)(l.Lock(t.Context(), "a"))

@@ -245,6 +245,7 @@ const lifetime = 8 * time.Minute
 
 // The real scripts do what the model does, on random ways.
 func TestTheScriptsDoWhatTheModelDoes(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ways, seed := redistest.Pick(150, 100_000), uint64(time.Now().UnixNano())
 	var all sync.WaitGroup

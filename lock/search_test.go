@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -225,6 +226,9 @@ func search(f flaws, depth int) (wrong string, worlds int) {
 }
 
 func TestNothingGoesWrongInTheModel(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	depth := redistest.Pick(6, 9)
 	wrong, worlds := search(flaws{}, depth)
 	t.Logf("%d worlds to depth %d", worlds, depth)
@@ -234,6 +238,9 @@ func TestNothingGoesWrongInTheModel(t *testing.T) {
 }
 
 func TestTheSearchFindsEachFlaw(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for name, f := range map[string]flaws{
 		"no owner check":           {noOwnerCheck: true},
 		"a repeated bid is a new":  {noRepeat: true},

@@ -12,6 +12,7 @@ import (
 // A pair of a free lock is as cheap as it can be: what comes back here, such as a
 // deadline that is set twice, costs every user of every lock.
 func TestAFreeLockTakesTheShortWays(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{})
 	l.AskOnce()
@@ -51,6 +52,7 @@ func TestAFreeLockAllocatesLittle(t *testing.T) {
 // What a lock has left when it was given back does not depend on the way: its fence
 // is remembered for ten minutes at least, and a lease of a day does not make it days.
 func TestALockThatWasGivenBackIsRememberedForMinutes(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	for _, lease := range []time.Duration{10 * time.Second, 5 * time.Minute, time.Hour, 24 * time.Hour} {

@@ -14,6 +14,7 @@ import (
 // while a slot moves: for a lock that nobody waits for, as with all keys, also when a command
 // comes twice; for any other TRYAGAIN.
 func TestTheRecordAloneIsEnoughWhereNobodyWaits(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	lock := newTarget("", keys.Mutex, "a", exclusive)
 	run := func(script *redisconn.Script, alone bool, args ...any) (words []string, text string) {

@@ -31,6 +31,7 @@ func dump(t *testing.T, rdb *redis.Client) string {
 // A script that wrote before it had looked at all its keys would leave half of its
 // work here: Lua is not rolled back.
 func TestAForeignValueIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -83,6 +84,7 @@ func TestAForeignValueIsLeftAsItIs(t *testing.T) {
 }
 
 func TestTheUsersOwnKeyOfTheSameNameIsNotTouched(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	rdb.Set(t.Context(), "stock:10086", "100", 0)
@@ -98,6 +100,7 @@ func TestTheUsersOwnKeyOfTheSameNameIsNotTouched(t *testing.T) {
 }
 
 func TestWhatHappensToTheRecordIsReported(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -154,6 +157,7 @@ func TestWhatHappensToTheRecordIsReported(t *testing.T) {
 
 // The lease is in the record, so that a key that lost its TTL is still freed.
 func TestAPersistedRecordStillEnds(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	dead, err := lock.New(s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
@@ -180,6 +184,7 @@ func TestAPersistedRecordStillEnds(t *testing.T) {
 
 // The naive DEL of an expired holder would free the lock of the next one.
 func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	a := open(t, s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
@@ -210,6 +215,7 @@ func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
 // A server that evicts or has no memory left: no half-written state, and what is
 // held can be given back.
 func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

@@ -13,6 +13,7 @@ import (
 
 // Every call that wanted a lock ends as one of four, and Held and Waiting come back to 0.
 func TestStatsCountWhatBecameOfEachCall(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	here, there := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -56,6 +57,7 @@ func TestStatsCountWhatBecameOfEachCall(t *testing.T) {
 }
 
 func TestStatsCountRenewalsAndLosses(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 300 * time.Millisecond})
 	lease := must(t)(l.Lock(t.Context(), "a"))

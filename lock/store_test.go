@@ -14,6 +14,7 @@ import (
 
 // A bid that was refused may arrive after its refusal, over another connection.
 func TestALateCopyOfARefusedBidGetsNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	st := newStore(s.Client(t), "p")
 	tgt := newTarget("", keys.Mutex, "a", exclusive)
@@ -30,6 +31,7 @@ func TestALateCopyOfARefusedBidGetsNothing(t *testing.T) {
 // What one script takes for several is all or nothing, whatever has become of any of them.
 // Catches a copy that is granted some of its locks again, for nobody.
 func TestABidForSeveralIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	st := newStore(rdb, "p")
@@ -97,6 +99,7 @@ func TestABidForSeveralIsAllOrNothing(t *testing.T) {
 
 // Catches one fence for several that is not above all that was given, or reserved, for each.
 func TestTheFenceOfSeveralIsAboveThatOfEach(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
 	st := newStore(rdb, "p")
@@ -126,6 +129,7 @@ func TestTheFenceOfSeveralIsAboveThatOfEach(t *testing.T) {
 // who wait, nor has one of them granted the lock who has left meanwhile: nobody
 // would claim that, until two seconds are over.
 func TestAQueueOutlivesItsRecord(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()

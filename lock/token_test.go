@@ -20,6 +20,7 @@ import (
 )
 
 func TestATokenHandsALockOver(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -77,6 +78,7 @@ func TestATokenHandsALockOver(t *testing.T) {
 }
 
 func TestADetachedLockEndsByItself(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{})
@@ -100,6 +102,7 @@ func TestADetachedLockEndsByItself(t *testing.T) {
 }
 
 func TestABadTokenIsRefused(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
@@ -124,6 +127,7 @@ func TestABadTokenIsRefused(t *testing.T) {
 }
 
 func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{})
@@ -158,6 +162,7 @@ func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
 }
 
 func TestOnceRunsOnce(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
 	var runs, tried atomic.Int32
@@ -203,6 +208,7 @@ func TestOnceRunsOnce(t *testing.T) {
 }
 
 func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
@@ -236,6 +242,7 @@ func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 // want it any more. Catches a Close that waits for nothing by then: nobody gives the lock back
 // before its lease ends.
 func TestCloseWaitsForCallsThatAreGrantedALock(t *testing.T) {
+	t.Parallel()
 	acquire, release := "EVALSHA "+lock.AcquireScript.Hash(), "EVALSHA "+lock.ReleaseScript.Hash()
 	for name, grant := range map[string]func(t *testing.T, p *redistest.FaultProxy, l, other *lock.Locker) (goOn func()){
 		"whose answer comes late": func(t *testing.T, p *redistest.FaultProxy, l, _ *lock.Locker) func() {
@@ -285,6 +292,7 @@ func TestCloseWaitsForCallsThatAreGrantedALock(t *testing.T) {
 }
 
 func TestInspectAndLabels(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
 	l := open(t, s.Client(t), lock.Options{})
@@ -306,6 +314,7 @@ func TestInspectAndLabels(t *testing.T) {
 // the owner of the other lock from his own token could give that lock back: owners were
 // numbered once. Nor may a token speak for a waiter who has been granted a lock just now.
 func TestATokenSaysNothingOfOtherLocks(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	l := open(t, rdb, lock.Options{})
 	owners := map[string]bool{}
@@ -342,6 +351,7 @@ func TestATokenSaysNothingOfOtherLocks(t *testing.T) {
 // Close cannot find a lease that an Attach brings when it is over: nobody would renew it, and
 // its context would never end.
 func TestAnAttachBesideCloseGivesTheLockBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	other := open(t, s.Client(t), lock.Options{Lease: time.Minute})

@@ -76,6 +76,7 @@ func TestEverythingWorksOnACluster(t *testing.T) {
 }
 
 func TestALockIsConfirmedByReplicasInOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	host, port := "127.0.0.1", s.Addr()[len("127.0.0.1:"):]
 	replica := redistest.Start(t, "--replicaof", host+" "+port)

@@ -12,6 +12,7 @@ import (
 //
 // Defect: a set that loses its last member loses its TTL, and the heir's has none.
 func TestEachKeyEndsThoughALockIsHandedOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	l := open(t, s.Client(t), lock.Options{})

@@ -154,6 +154,7 @@ func TestRoundTrips(t *testing.T) {
 
 // "No Lua on a hit", as the server sees it.
 func TestAHitIsOneRead(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	g := r.group(opts{})
 	r.want(g, "x", "v", gives("v"))

@@ -101,6 +101,7 @@ func TestAnOutageOfRedisCostsACallerOneTimeoutAndNoError(t *testing.T) {
 // lane for at most one RedisTimeout and for Redis for at most another. Without a limit
 // it waits for as long as those before it take together.
 func TestTheWaitForAConnectionCountsToo(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	const timeout = 200 * time.Millisecond
 	rdb := r.client(func(o *redis.Options) { o.PoolSize = 2 })
@@ -168,6 +169,7 @@ func TestAnOutageOfAClusterCostsACallerOneTimeoutAndNoError(t *testing.T) {
 // A server that is full takes no value and no lease, and says so each time. It
 // still forgets.
 func TestAFullServerStillForgets(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	g, other := r.group(opts{ErrorHold: -1}), r.group(opts{})
 	ids := []string{"a", "b", "c", "d"}
@@ -234,6 +236,7 @@ func TestAFullServerStillForgets(t *testing.T) {
 // Operations that hang are not piled up without end, and those that come to no
 // answer do not keep Close.
 func TestCloseDuringAnOutage(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond })
 	g, err := newGroup(rdb, opts{RedisTimeout: 50 * time.Millisecond})

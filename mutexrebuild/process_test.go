@@ -79,6 +79,7 @@ func (f *fleet) end() (loads map[string]int, sum [4]int) {
 // The main promise, as it is meant: eight processes of the operating system, each
 // with many callers, all asking for the same cold key at the same time.
 func TestEightProcessesLoadAColdKeyOnce(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rounds := redistest.Pick(100, 1000)
 	f := startFleet(t, 8, s.Addr(), redistest.Pick(50, 200), 20*time.Millisecond)
@@ -102,6 +103,7 @@ func TestEightProcessesLoadAColdKeyOnce(t *testing.T) {
 // What others wait for a holder that was killed is what is left of its lease.
 // Then one of them loads.
 func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const lease = time.Second
@@ -145,6 +147,7 @@ func TestAKilledHolderDelaysOthersByALeaseAtMost(t *testing.T) {
 // publication is refused and it loads again. To publish without asking for the
 // lease stores the old value here.
 func TestAHolderThatWasPausedPastItsLeasePublishesNothingOld(t *testing.T) {
+	t.Parallel()
 	for name, write := range map[string]bool{"the value was written meanwhile": true, "it was rebuilt and dropped": false} {
 		t.Run(name, func(t *testing.T) {
 			r := onServer(t)
@@ -188,6 +191,7 @@ func TestAHolderThatWasPausedPastItsLeasePublishesNothingOld(t *testing.T) {
 // A Redis that comes back empty has lost values, leases, scripts and subscriptions.
 // Each key is rebuilt once, and what was being built is built again.
 func TestARedisThatComesBackEmpty(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	f := startFleet(t, 4, s.Addr(), 4, time.Millisecond)
 	var ids []string

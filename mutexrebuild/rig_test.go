@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
@@ -69,15 +68,13 @@ func inBubble(t *testing.T, behaviour func(r *rig)) {
 
 func onServer(t *testing.T, args ...string) *rig {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	r := &rig{T: t, ctx: t.Context(), server: redistest.Start(t, args...)}
 	r.begin()
 	return r
 }
 
 // A rig is a Redis and what a test needs to work with it. When the test ends,
-// every key that is left must have a TTL, and no goroutine may be.
+// every key that is left must have a TTL.
 type rig struct {
 	*testing.T
 	ctx    context.Context

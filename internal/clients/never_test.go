@@ -132,6 +132,7 @@ func TestALockAndAFilterThatCanNeverWorkSayWhy(t *testing.T) {
 
 // "a client that is closed" by its owner, under the cache: the source answers.
 func TestAClientThatIsClosedUnderTheCache(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var db source
 	var log redistest.Log

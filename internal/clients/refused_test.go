@@ -18,6 +18,7 @@ import (
 // Every package that is given a client looks at it, and says in its own name which option
 // is in the way. What makes no difference to it is accepted.
 func TestEveryPackageRefusesWhatItCannotUse(t *testing.T) {
+	t.Parallel()
 	s, nodes := redistest.Start(t), redistest.Cluster(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })

@@ -76,6 +76,7 @@ type (
 )
 
 func TestOneServerWithAnyClient(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	secret := redistest.Start(t, "--requirepass", "secret")
 	_, tlsAddr, config := redistest.TLS(t)
@@ -105,6 +106,7 @@ func TestOneServerWithAnyClient(t *testing.T) {
 // A panic of a hook is an error of Redis, on a caller's goroutine too. A lock whose
 // Unlock panicked would be renewed until its Locker is closed.
 func TestAHookThatPanics(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	works(t, []row{hooked("a hook that panics", s, hook{func() error {
 		if often(20) {
@@ -115,6 +117,7 @@ func TestAHookThatPanics(t *testing.T) {
 }
 
 func TestSentinelsWithAnyClient(t *testing.T) {
+	t.Parallel()
 	s := redistest.Sentinel(t)
 	works(t, []row{
 		{"redis.NewFailoverClient", func(t *testing.T) redis.UniversalClient { return s.Client(t) }},
@@ -133,6 +136,7 @@ func failoverCluster(t *testing.T, s *redistest.SentinelServers) redis.Universal
 }
 
 func TestAClusterWithAnyClient(t *testing.T) {
+	t.Parallel()
 	c := redistest.Cluster(t)
 	c.Replicate()
 	rows := []row{

@@ -231,6 +231,7 @@ func TestAForeignKeyInPlaceOfAnEpochLeavesTheKnownOne(t *testing.T) {
 // A value whose epoch cannot be told is unknown, not a hit. On a cluster the node of the
 // epoch may be away while that of the value answers.
 func TestWithoutTheEpochAValueIsUnknown(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	r.publishes(r.group(fleet.Keyspace{}), "x", "v")
 	p := redistest.Proxy(t, r.server.Addr())

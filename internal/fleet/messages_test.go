@@ -98,6 +98,7 @@ func TestMessagesOfOtherReleasesAreUnderstoodOrIgnored(t *testing.T) {
 
 // Those that are sent carry the id alone: a schema in them would be read as part of it.
 func TestMessagesCarryTheIDAlone(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	sub := r.rdb.Subscribe(r.ctx, keys.OfCache("p").Messages())
 	defer sub.Close()

@@ -13,6 +13,7 @@ import (
 // A message only tells of a change that is made already. If the server refuses it, as to each
 // new user of Redis 7 and later, the caller is told what has been done all the same.
 func TestANotificationThatIsRefusedUndoesNothing(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	r.must(r.rdb.Do(r.ctx, "ACL", "SETUSER", "mute", "on", ">x", "resetchannels", "~*", "+@all").Err())
 	mute := r.server.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "x" })

@@ -26,6 +26,7 @@ func (r *rig) wantsAReplica() *fleet.Group {
 // What is invalidated while Redis hangs is used again when it is back, though no replica confirms it. Ten
 // seconds later 491 of 500 ids were blocked, and one was freed a second.
 func TestAMissingReplicaDoesNotDelayTheEndOfAnOutage(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{500, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			r := onServer(t)
@@ -56,6 +57,7 @@ func TestAMissingReplicaDoesNotDelayTheEndOfAnOutage(t *testing.T) {
 // Invalidate took RedisTimeout, so that a follower of a feed did four transactions a second, and a Clear
 // was repeated every second.
 func TestWhileAReplicaIsMissingNobodyWaitsForIt(t *testing.T) {
+	t.Parallel()
 	r := onServer(t)
 	g := r.wantsAReplica()
 	wants := func(what string, err error) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/race"
 )
 
 // The model
@@ -484,6 +485,9 @@ func (m model) explore() (states int, wrong string) {
 }
 
 func TestNoInterleavingGivesACallerAnInvalidatedValue(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, m := range []model{
 		{callers: 3, writers: 2, looks: true},
 		{callers: 3, writers: 2, looks: true, cached: true},
@@ -510,6 +514,9 @@ func TestNoInterleavingGivesACallerAnInvalidatedValue(t *testing.T) {
 // Each of these leaves a step of the join sequence out, or takes it at the wrong time.
 // An explorer that finds nothing wrong with them would prove nothing above.
 func TestTheExplorerFindsWhatAWrongRunnerDoes(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for name, test := range map[string]struct {
 		model
 		wrong string // a part of what is found

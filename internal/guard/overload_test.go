@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/levee-go/levee/internal/guard"
+	"github.com/levee-go/levee/internal/race"
 )
 
 // The model of a database with places for 64 queries, and of what callers see of the
@@ -138,6 +139,9 @@ func constant(d time.Duration) func() time.Duration { return func() time.Duratio
 
 // A burst is over soon: so it waits. The fixed queue fails four in five of 2,000.
 func TestAColdStartFailsNobody(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, keys := range []int{500, 2000, 5000} {
 		t.Run(fmt.Sprint(keys), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -164,6 +168,9 @@ func TestAColdStartFailsNobody(t *testing.T) {
 // queue lets nobody be served whose deadline is short, and keeps all others waiting in
 // vain; in the unbounded one every caller waits until its deadline is near.
 func TestStandingOverloadIsShed(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	const usual, slow = 50 * time.Millisecond, 500 * time.Millisecond
 	const change, steady, end = 3 * time.Second, 6 * time.Second, 20 * time.Second
 	capacity := places / slow.Seconds() // a second

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/levee-go/levee/internal/race"
 )
 
 func source(name string, knee float64, processes int) world {
@@ -70,6 +72,9 @@ func TestTheLimitBesideOthers(t *testing.T) {
 // Catches a limit that never falls (p99) or falls without need (rate), one that rises by a factor, and processes
 // whose trials are not at the same moments.
 func TestTheLimitFindsTheKnee(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, test := range []struct {
 		knee            float64
 		processes, most int
@@ -98,6 +103,9 @@ func TestALateProcessComesToItsShare(t *testing.T) {
 // Catches a limit that falls because the source is slow, not because too many run, and one that
 // takes its time to rise again.
 func TestTheLimitIsBackTenSecondsAfterASlowMinute(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, processes := range []int{1, 4} {
 		slower, narrower := worlds(processes)[3], worlds(processes)[4]
 		if got := slower.simulate(2, adapting(2, 128)); got.back(60, 120) < 0 || got.back(60, 120) > 10 {
@@ -118,6 +126,9 @@ func TestTheLimitIsBackTenSecondsAfterASlowMinute(t *testing.T) {
 // slow. Where half of them is too much too, nothing can be learnt, and nothing must be: catches a limit that takes
 // two groups that are cut off alike for two that are as fast.
 func TestTheLimitFallsWhereSlowQueriesAreCutOff(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, test := range []struct{ knee, limit float64 }{{8, 12}, {1, 26}} {
 		for seed := range uint64(3) {
 			w := source("cut off", 20, 1)
@@ -134,6 +145,9 @@ func TestTheLimitFallsWhereSlowQueriesAreCutOff(t *testing.T) {
 // The same with queries of which some take three times as long as others, and of which therefore some succeed at
 // any limit. Catches queries that count for no more than they took before they were cut off: the limit rises to its end.
 func TestTheLimitFallsWhereSomeQueriesAreCutOff(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, cut := range []float64{0.25, 0.3, 0.5} {
 		for seed := range uint64(10) {
 			w := source("some cut off", 20, 1)
@@ -149,6 +163,9 @@ func TestTheLimitFallsWhereSomeQueriesAreCutOff(t *testing.T) {
 // One query in ten takes ten times as long, and the database stands still for 200 ms of each 10 s,
 // but would bear any number. Catches a limit that takes every difference for a verdict.
 func TestNoiseDoesNotLowerTheLimit(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	w := worlds(1)[8]
 	for seed := range uint64(3) {
 		got := w.simulate(seed, adapting(2, 64))
@@ -174,6 +191,9 @@ func TestASourceThatAlwaysIsSlowIsNotThrottled(t *testing.T) {
 }
 
 func TestTheLimitStaysBetweenMinAndMax(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, w := range worlds(4) {
 		got := w.simulate(5, func(int) limiter { return bounded{newTrial(Options{MinConcurrent: 6, MaxConcurrent: 24}), t} })
 		if len(got.limit) == 0 {

@@ -1,82 +1,34 @@
 package linear
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/anishathalye/porcupine"
 
 	"github.com/levee-go/levee/internal/mutant"
 )
 
-// insistent is set in a mutant: there the tests below go on until they find the fault.
-const insistent = "LEVEE_LINEAR_MUTANT"
-
-// Many short histories find what is badly broken sooner than one long one: the worse a
-// history is, the longer it takes to rule an order out.
-func TestShortHistoriesAreLinearizable(t *testing.T) { shortOrders(t, kinds...) }
-
-// shortOrders fails for a short history that is surely not linearizable. A stale read shows
-// it at once, however slow the machine. Few keys may be left without a verdict: a check that
-// gives up finds nothing.
-func shortOrders(t *testing.T, kinds ...string) {
-	judged, unknown := 0, 0
-	for _, kind := range kinds {
-		shortHistories(t, func(history []op) bool {
-			if isStale(history) {
-				return true
-			}
-			v := judge(register, ordered(kind, history), time.Second)
-			judged, unknown = judged+v[porcupine.Ok]+v[porcupine.Unknown], unknown+v[porcupine.Unknown]
-			return v[porcupine.Illegal] > 0
-		}, kind)
-	}
-	t.Logf("%d of %d keys could not be judged", unknown, judged)
-	if unknown*20 > judged && !t.Failed() {
-		t.Error("these are too many")
-	}
+// A broken is the library without one of its safeguards, and the tests whose histories show it.
+type broken struct {
+	edits  []mutant.Edit
+	tests  string   // a pattern
+	faults []string // what they say, all of it; none: they pass
 }
 
-func isStale(history []op) bool { return len(stale(history)) > 0 }
+// These tests and faults are those of several mutants.
+const (
+	ofAll, ofClears, ofTags     = "^TestShortHistoriesAreLinearizable$", "^TestShortHistoriesWithClearsAreLinearizable$", "^TestShortHistoriesWithClearsOfTagsAreLinearizable$"
+	ofReleases, ofUnmodified    = "^TestShortHistoriesOfTwoReleasesAreNotStale$", "^TestShortHistoriesOfUnmodifiedValuesAreLinearizable$"
+	ofNested, ofFailing         = "^TestShortHistoriesOfNestedCachesAreNotStale$", "^TestShortHistoriesOfFailingWritesAreNotStale$"
+	aroundLocal, ofNothingOlder = "^TestShortHistoriesAroundTheLocalTierAreLinearizable$", "^TestShortHistoriesOfNothingOlderAreLinearizable$"
+	ofRows                      = "^TestRowsAndNullsOfManyCachesAreLinearizable$"
+)
 
-// shortHistories records a few short histories of each kind, or, in a mutant, as many as
-// may be needed to meet a fault.
-func shortHistories(t *testing.T, wrong func([]op) bool, kinds ...string) {
-	histories := 2
-	if os.Getenv(insistent) != "" {
-		histories = 50
-	}
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			for n := range histories {
-				if wrong(simulate(t, kind)) {
-					t.Fatalf("history %d is not linearizable, or stale", n)
-				}
-			}
-		})
-	}
-}
+var (
+	disorder = []string{"not linearizable"}
+	inBoth   = []string{"FAIL: TestShortHistoriesAreLinearizable/" + kinds[0], "FAIL: TestShortHistoriesAreLinearizable/" + kinds[1]}
+)
 
-// A rolling deployment and its rollback, see TestNoReadIsStaleDuringADeployment.
-func TestShortHistoriesOfTwoReleasesAreNotStale(t *testing.T) { shortHistories(t, isStale, "releases") }
-
-// The same with writers who clear the whole cache.
-func TestShortHistoriesWithClearsAreLinearizable(t *testing.T) { shortOrders(t, "clears") }
-
-// The same with a loader that is told what it replaces, and a source that calls it unmodified
-// though it is not.
-func TestShortHistoriesOfUnmodifiedValuesAreLinearizable(t *testing.T) { shortOrders(t, "unmodified") }
-
-// The same with writers who clear the tags of a key, and with a local tier in one process of the two.
-func TestShortHistoriesWithClearsOfTagsAreLinearizable(t *testing.T) { shortOrders(t, "tags") }
-
-// The same with writers who know nothing of the cache, which follows a feed.
-func TestShortHistoriesOfAFeedAreNotStale(t *testing.T) { shortHistories(t, isStale, "feeds") }
-
-// These edits make the caches and groups of a mutant.
 var (
 	// A commit publishes whether or not its lease still stands, and an invalidation
 	// takes no lease away.
@@ -102,160 +54,123 @@ var (
 	leaveBeforeCommit = append([]mutant.Edit{
 		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.LeaveEarly()\n	}\n	failpoint.At(\"commit\")"},
 	}, mutant.LeaveEarly...)
+	// Messages of other processes take their time, or a local tier would be right all the time.
+	// That alone is no fault of reads that go around it.
+	slowMessages = mutant.Edit{
+		File: "cache/cache.go", Old: "Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },",
+		New: "Invalidated: func(id string) { time.AfterFunc(3*time.Millisecond, func() { c.local.Delete(id) }) },",
+	}
 )
 
-// Each of these is the protocol with a safeguard left out, down to the recipe that
-// everybody writes. If the histories could not tell them from the whole one, they would
-// prove nothing.
-func TestProtocolsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string][]mutant.Edit{
-		"a mutex that guards nothing but the load":     slices.Concat(commitUnasked, joinAny),
-		"a refused value is answered to everybody":     slices.Concat(keepRefused, joinAny),
-		"callers may join after the invalidation":      joinAny,
-		"callers may join until the publication":       slices.Concat(leaveBeforeCommit, joinAny),
-		"a load beside a writer answers after its end": besideUnasked,
-	}, func(t testing.TB, edits []mutant.Edit) {
-		output, _ := mutant.Run(t, mutant.Of{
-			Package: "./internal/linear", Test: "^TestShortHistoriesAreLinearizable$", Env: []string{insistent + "=1"}, Edits: edits,
-		})
-		for _, kind := range kinds {
-			if !strings.Contains(output, "--- FAIL: TestShortHistoriesAreLinearizable/"+kind) {
-				t.Errorf("histories of the %s without a fault found", kind)
+// Each of these is the protocol with a safeguard left out, down to the recipe that everybody
+// writes. If the histories could not tell them from the whole one, they would prove nothing.
+func TestHistoriesNeedEachSafeguard(t *testing.T) {
+	if len(kinds) != len(inBoth) {
+		t.Fatalf("there are %d kinds of histories", len(kinds))
+	}
+	one := func(file, old, new string) []mutant.Edit { return []mutant.Edit{{File: file, Old: old, New: new}} }
+	const (
+		drop  = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
+		apply = "		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {\n			return err\n		}\n"
+	)
+	mutant.Each(t, map[string]broken{
+		"a mutex that guards nothing but the load":     {slices.Concat(commitUnasked, joinAny), ofAll, inBoth},
+		"a refused value is answered to everybody":     {slices.Concat(keepRefused, joinAny), ofAll, inBoth},
+		"callers may join after the invalidation":      {joinAny, ofAll, inBoth},
+		"callers may join until the publication":       {slices.Concat(leaveBeforeCommit, joinAny), ofAll, inBoth},
+		"a load beside a writer answers after its end": {besideUnasked, ofAll, inBoth},
+
+		// Two releases: what keeps them apart and together.
+		"a write drops the values of its own schema": {one("internal/fleet/store.go",
+			"append(s.keys(id), s.names.Value(s.space.Schema+1, id))\n	if s.space.Schema > 0 {", "s.keys(id)\n	if false {"), ofReleases, disorder},
+		"each schema has a lease": {one("internal/fleet/store.go",
+			"{ return []string{s.key(id), s.names.Lease(id)} }", "{ return []string{s.key(id), s.key(id) + \":lock\"} }"), ofReleases, disorder},
+
+		// Clear and ClearTags.
+		"a load from before a Clear is published for those who joined": {one("cache/publish.go",
+			" && !c.cleared(j.loaded.entry): // else", ": // else"), ofClears, disorder},
+		"a value carries the epoch of the end of its load": {one("cache/load.go",
+			"life: life{epoch: epoch}}\n	if", "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"), ofClears, disorder},
+		"a value from Redis counts whatever its epoch": {one("cache/stale.go",
+			"if c.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
+		"a local hit is not asked for its tags": {one("cache/clear.go",
+			"e.more.looked.Load() == clears", "e.more.looked.Load() <= clears"), ofTags, disorder},
+		"what another caller has filled is not asked for its tags": {one("cache/reader.go",
+			"kind == tier.Value && c.cleared(e):", "kind == tier.Value && false:"), ofTags, disorder},
+		"a value carries the latest clear of a tag at the end of its load": {one("cache/load.go",
+			"life: life{epoch: epoch}}\n	if", "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"), ofTags, disorder},
+		"a value counts though it has expired": {one("cache/stale.go",
+			"	case e.expired:\n		return fallback\n", ""), ofTags, disorder},
+		"who clears does not take note": {one("internal/fleet/clears.go",
+			"	if present.latest > 0 {\n		s.epoch.learn(present)", "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)"), ofTags, disorder},
+
+		// What a loader may call unmodified.
+		"a load may keep a value that has gone since its caller read it": {one("internal/fleet/scripts/begin.lua",
+			"ARGV[3] == 'ask', 0, 'granted'", "ARGV[3] == 'ask', 0, 'stands'"), ofUnmodified, disorder},
+		"an unmodified value is published whether or not its lease stands": {commitUnasked, ofUnmodified, disorder},
+
+		// A cluster with a dead node, and degraded loads from a replica that lags. One mutant has
+		// both; neither touches what the other's histories are about.
+		"the confirmation of one node is that of all, and a degraded load fills for the whole local life": {
+			[]mutant.Edit{
+				{File: "internal/fleet/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
+				{File: "cache/rebuild.go", Old: "size, maxUnconfirmed, time", New: "size, time.Hour, time"},
+			},
+			"^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
+			[]string{"operations read what was before a write", "operations read a row that must have ended"},
+		},
+
+		"a follower of a feed confirms too early": {[]mutant.Edit{
+			{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
+			{File: "cache/internal/follow/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"},
+		}, "^TestShortHistoriesOfAFeedAreNotStale$", disorder},
+
+		// A filter that processes share. Each of these forgets a row somewhere: in another process, in the
+		// one that has added it, in a copy that was loaded meanwhile, in a Rebuild.
+		"a process does not learn what others have added": {one("bloom/add.go",
+			"delete(s.own, number)\n		for _, t := range s.fed {", "delete(s.own, number)\n		for _, t := range s.fed[:0] {"), ofRows, disorder},
+		"a process learns what it has added from the log": {one("bloom/add.go",
+			"= h\n		for _, t := range s.fed {", "= h\n		for _, t := range s.fed[:0] {"), ofRows, disorder},
+		"a copy has what is in its snapshot and not what came after": {one("bloom/snapshot.go",
+			"		t.addAll(part.hashes)", "		_ = part"), ofRows, disorder},
+		"a Rebuild has what its scan has found": {one("bloom/sharedrebuild.go",
+			"		r.next.addAll(part.hashes)", ""), ofRows, disorder},
+
+		// A nested load takes what another has loaded before the write.
+		"a nested caller joins however late": {joinAny, ofNested, disorder},
+		"a refused page is answered":         {slices.Concat(keepRefused, joinAny), ofNested, disorder},
+
+		// A Write leaves what was there before to answer.
+		"a Write that has succeeded leaves a fallback": {one("internal/fleet/write.go", "			h.soft = 0\n", ""), ofFailing, disorder},
+		"a clear of tags leaves a fallback": {one("cache/clear.go",
+			"if succeeded || c.windows.fallback == 0 {", "if c.windows.fallback == 0 {"), ofFailing, disorder},
+		"a Write that fails leaves tags as they are": {one("cache/clear.go",
+			"return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })", "return nil"), ofFailing, disorder},
+		"a Write does not mark what it expires": {one("internal/fleet/scripts/common.lua", `head .. '\1' ..`, `head .. '\0' ..`), ofFailing, disorder},
+
+		// Rules of a reader, and the local tier.
+		"none but that messages are slow": {[]mutant.Edit{slowMessages}, aroundLocal, nil},
+		"what the local tier has suits everybody": {append(one("cache/reader.go",
+			"w.SkipLocal && f.tier == TierLocal", "false"), slowMessages), aroundLocal, disorder},
+		"an answer of a flight suits everybody": {append(one("cache/read.go",
+			"if err == nil && !answer.suits(l.want) {", "if false {"), slowMessages), ofNothingOlder, disorder},
+		"a value is as old as the end of its load": {append(one("cache/entry.go",
+			"time.UnixMilli(e.created - int64(e.cost))", "time.UnixMilli(e.created)"), slowMessages), ofNothingOlder, disorder},
+		"a read marks the local tier after it has read": {one("cache/read.go",
+			"c.keep(l.mark, l.key,", "c.keep(c.local.Mark(l.id), l.key,"), "^TestAGetInABubbleSeesNothingOlder$", []string{"a Get that began after Invalidate"}},
+	}, func(t testing.TB, b broken) {
+		env := []string{insistent + "=1"}
+		if b.faults == nil {
+			env = nil
+		}
+		output, failed := mutant.Run(t, mutant.Of{Package: "./internal/linear", Test: b.tests, Env: env, Edits: b.edits})
+		if failed != (b.faults != nil) {
+			t.Errorf("it failed: %v\n%s", failed, output)
+		}
+		for _, fault := range b.faults {
+			if !strings.Contains(output, fault) {
+				t.Errorf("no %q:\n%s", fault, output)
 			}
 		}
-		if n := strings.Count(output, "not linearizable"); n != len(kinds) {
-			t.Errorf("%d kinds are not linearizable, of %d:\n%s", n, len(kinds), output)
-		}
-	})
-}
-
-// isCaught fails unless the short histories of a test show that the library is not whole with
-// edits.
-func isCaught(t testing.TB, test string, edits ...mutant.Edit) {
-	t.Helper()
-	output, failed := mutant.Run(t, mutant.Of{
-		Package: "./internal/linear", Test: test, Env: []string{insistent + "=1"}, Edits: edits,
-	})
-	if !failed || !strings.Contains(output, "not linearizable") {
-		t.Errorf("histories without a fault found:\n%s", output)
-	}
-}
-
-// The same for what keeps two releases apart and together.
-func TestReleasesThatDoNotMindEachOtherAreCaught(t *testing.T) {
-	mutant.Each(t, map[string]mutant.Edit{
-		"a write drops the values of its own schema": {
-			File: "internal/fleet/store.go",
-			Old:  "append(s.keys(id), s.names.Value(s.space.Schema+1, id))\n	if s.space.Schema > 0 {",
-			New:  "s.keys(id)\n	if false {",
-		},
-		"each schema has a lease": {
-			File: "internal/fleet/store.go",
-			Old:  "{ return []string{s.key(id), s.names.Lease(id)} }",
-			New:  "{ return []string{s.key(id), s.key(id) + \":lock\"} }",
-		},
-	}, func(t testing.TB, edit mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesOfTwoReleasesAreNotStale$", edit)
-	})
-}
-
-// The same for what a Clear stands on.
-func TestClearsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string]mutant.Edit{
-		"a load from before a Clear is published for those who joined": {
-			File: "cache/publish.go", Old: " && !c.cleared(j.loaded.entry): // else", New: ": // else",
-		},
-		"a value carries the epoch of the end of its load": {
-			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if",
-		},
-		"a value from Redis counts whatever its epoch": {
-			File: "cache/stale.go", Old: "if c.fleet.Cleared(e.epoch, e.tags()) {", New: "if false {",
-		},
-	}, func(t testing.TB, edit mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesWithClearsAreLinearizable$", edit)
-	})
-}
-
-// The same for what may be called unmodified.
-func TestUnmodifiedValuesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string][]mutant.Edit{
-		"a load may keep a value that has gone since its caller read it": {
-			{File: "internal/fleet/scripts/begin.lua", Old: "ARGV[3] == 'ask', 0, 'granted'", New: "ARGV[3] == 'ask', 0, 'stands'"},
-		},
-		"an unmodified value is published whether or not its lease stands": commitUnasked,
-	}, func(t testing.TB, edits []mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesOfUnmodifiedValuesAreLinearizable$", edits...)
-	})
-}
-
-// The same for what a ClearTags stands on.
-func TestClearsOfTagsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string]mutant.Edit{
-		"a local hit is not asked for its tags": {
-			File: "cache/clear.go", Old: "e.more.looked.Load() == clears", New: "e.more.looked.Load() <= clears",
-		},
-		"what another caller has filled is not asked for its tags": {
-			File: "cache/reader.go", Old: "kind == tier.Value && c.cleared(e):", New: "kind == tier.Value && false:",
-		},
-		"a value carries the latest clear at the end of its load": {
-			File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if",
-		},
-		"a value counts though it has expired": {
-			File: "cache/stale.go", Old: "	case e.expired:\n		return fallback\n", New: "",
-		},
-		"who clears does not take note": {
-			File: "internal/fleet/clears.go", Old: "	if present.latest > 0 {\n		s.epoch.learn(present)", New: "	if present.latest > 0 && how == \"clear\" {\n		s.epoch.learn(present)",
-		},
-	}, func(t testing.TB, edit mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesWithClearsOfTagsAreLinearizable$", edit)
-	})
-}
-
-// The same for a cluster with a dead node, and for degraded loads from a replica that lags:
-// the confirmation of one node is that of all, and such a load fills for the whole local
-// life. One mutant has both; neither touches what the other's histories are about.
-func TestInvalidationsAndLoadsWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	const drop = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
-	output, _ := mutant.Run(t, mutant.Of{
-		Package: "./internal/linear", Env: []string{insistent + "=1"},
-		Test: "^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
-		Edits: []mutant.Edit{
-			{File: "internal/fleet/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
-			{File: "cache/rebuild.go", Old: "size, maxUnconfirmed, time", New: "size, time.Hour, time"},
-		},
-	})
-	for _, fault := range []string{"operations read what was before a write", "operations read a row that must have ended"} {
-		if !strings.Contains(output, fault) {
-			t.Errorf("no %s:\n%s", fault, output)
-		}
-	}
-}
-
-// The same for a follower of a feed.
-func TestAFollowerThatConfirmsTooEarlyIsCaught(t *testing.T) {
-	const apply = "		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {\n			return err\n		}\n"
-	isCaught(t, "^TestShortHistoriesOfAFeedAreNotStale$",
-		mutant.Edit{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
-		mutant.Edit{File: "cache/internal/follow/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"})
-}
-
-// The same for a filter that processes share. Each of these forgets a row somewhere: in another
-// process, in the one that has added it, in a copy that was loaded meanwhile, in a Rebuild.
-func TestFiltersWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string]mutant.Edit{
-		"a process does not learn what others have added": {
-			File: "bloom/add.go", Old: "delete(s.own, number)\n		for _, t := range s.fed {", New: "delete(s.own, number)\n		for _, t := range s.fed[:0] {",
-		},
-		"a process learns what it has added from the log": {
-			File: "bloom/add.go", Old: "= h\n		for _, t := range s.fed {", New: "= h\n		for _, t := range s.fed[:0] {",
-		},
-		"a copy has what is in its snapshot and not what came after": {
-			File: "bloom/snapshot.go", Old: "		t.addAll(part.hashes)", New: "		_ = part",
-		},
-		"a Rebuild has what its scan has found": {
-			File: "bloom/sharedrebuild.go", Old: "		r.next.addAll(part.hashes)", New: "",
-		},
-	}, func(t testing.TB, edit mutant.Edit) {
-		isCaught(t, "^TestRowsAndNullsOfManyCachesAreLinearizable$", edit)
 	})
 }

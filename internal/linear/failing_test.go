@@ -14,7 +14,6 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/mutant"
 	"github.com/levee-go/levee/localcache"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -140,16 +139,4 @@ func (c failing) confirm(key int, version int64) {
 // succeeded leaves nothing that is older, marked or not.
 func TestShortHistoriesOfFailingWritesAreNotStale(t *testing.T) {
 	shortHistories(t, isStale, "failing")
-}
-
-// Without one of its safeguards, a Write leaves what was there before to answer.
-func TestFailingWritesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string]mutant.Edit{
-		"a Write that has succeeded leaves a fallback": {File: "internal/fleet/write.go", Old: "			h.soft = 0\n", New: ""},
-		"a clear of tags leaves a fallback":            {File: "cache/clear.go", Old: "if succeeded || c.windows.fallback == 0 {", New: "if c.windows.fallback == 0 {"},
-		"a Write that fails leaves tags as they are":   {File: "cache/clear.go", Old: "return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })", New: "return nil"},
-		"a Write does not mark what it expires":        {File: "internal/fleet/scripts/common.lua", Old: `head .. '\1' ..`, New: `head .. '\0' ..`},
-	}, func(t testing.TB, edit mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesOfFailingWritesAreNotStale$", edit)
-	})
 }

@@ -3,7 +3,6 @@ package linear
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/mutant"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 )
@@ -118,14 +116,4 @@ func TestShortHistoriesOfNestedCachesAreNotStale(t *testing.T) { shortHistories(
 func TestNoPageIsStaleWhoseRowIsCached(t *testing.T) {
 	s := redistest.Start(t)
 	neverStale(t, "nested", s, s.Addr(), calm, redistest.Pick(4*time.Second, time.Minute))
-}
-
-// Without one of its safeguards, a nested load takes what another has loaded before the write.
-func TestNestedCachesWithoutTheirSafeguardsAreCaught(t *testing.T) {
-	mutant.Each(t, map[string][]mutant.Edit{
-		"a nested caller joins however late": {mutant.JoinAny},
-		"a refused page is answered":         append(slices.Clone(keepRefused), mutant.JoinAny),
-	}, func(t testing.TB, edits []mutant.Edit) {
-		isCaught(t, "^TestShortHistoriesOfNestedCachesAreNotStale$", edits...)
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/mutant"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -100,15 +98,5 @@ func raceOwnReads(t *testing.T, length time.Duration, dial func() *redis.Client)
 	t.Logf("%d Gets, of which %d found in Redis, beside %d invalidations", gets.Load(), hits.Load(), row.Load())
 	if hits.Load() == 0 {
 		t.Error("no Get read Redis for itself: this tests nothing")
-	}
-}
-
-func TestAMarkFromAfterTheReadIsCaught(t *testing.T) {
-	output, failed := mutant.Run(t, mutant.Of{
-		Package: "./internal/linear", Test: "^TestAGetInABubbleSeesNothingOlder$", Env: []string{insistent + "=1"},
-		Edits: []mutant.Edit{{File: "cache/read.go", Old: "c.keep(l.mark, l.key,", New: "c.keep(c.local.Mark(l.id), l.key,"}},
-	})
-	if !failed || !strings.Contains(output, "a Get that began after Invalidate") {
-		t.Errorf("nothing older was seen:\n%s", output)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/mutant"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -71,31 +70,3 @@ func TestShortHistoriesAroundTheLocalTierAreLinearizable(t *testing.T) { shortOr
 // A read that takes nothing older than itself sees each row as it is in the database, though nobody
 // tells the cache of a write.
 func TestShortHistoriesOfNothingOlderAreLinearizable(t *testing.T) { shortOrders(t, "maxage") }
-
-// Messages of other processes take their time in these mutants, or a local tier would be right all
-// the time. That alone is no fault of reads that go around it.
-func TestReadsWithRulesThatAreNotKeptAreCaught(t *testing.T) {
-	const around, nothingOlder = "^TestShortHistoriesAroundTheLocalTierAreLinearizable$", "^TestShortHistoriesOfNothingOlderAreLinearizable$"
-	slow := mutant.Edit{
-		File: "cache/cache.go", Old: "Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },",
-		New: "Invalidated: func(id string) { time.AfterFunc(3*time.Millisecond, func() { c.local.Delete(id) }) },",
-	}
-	if output, failed := mutant.Run(t, mutant.Of{Package: "./internal/linear", Test: around, Edits: []mutant.Edit{slow}}); failed {
-		t.Errorf("with slow messages alone:\n%s", output)
-	}
-	type broken struct {
-		test string
-		edit mutant.Edit
-	}
-	mutant.Each(t, map[string]broken{
-		"what the local tier has suits everybody": {around, mutant.Edit{
-			File: "cache/reader.go", Old: "w.SkipLocal && f.tier == TierLocal", New: "false",
-		}},
-		"an answer of a flight suits everybody": {nothingOlder, mutant.Edit{
-			File: "cache/read.go", Old: "if err == nil && !answer.suits(l.want) {", New: "if false {",
-		}},
-		"a value is as old as the end of its load": {nothingOlder, mutant.Edit{
-			File: "cache/entry.go", Old: "time.UnixMilli(e.created - int64(e.cost))", New: "time.UnixMilli(e.created)",
-		}},
-	}, func(t testing.TB, b broken) { isCaught(t, b.test, slow, b.edit) })
-}

@@ -13,6 +13,7 @@ import (
 // One node of three hangs. Without a lane and a circuit for each node, either all its
 // readers lose a timeout each, or those of the other nodes are refused with them.
 func TestANodeThatHangsCostsItsReadersALittleAndOthersNothing(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.Cluster(t)
 	rdb := cluster.Client(t)
 	c := openConn(t, rdb, 300*time.Millisecond)
@@ -58,6 +59,7 @@ func TestANodeThatHangsCostsItsReadersALittleAndOthersNothing(t *testing.T) {
 // minute. Catches a Conn that waits for that: with the outages of a cache, and without, as
 // a Locker has it.
 func TestADeadMastersKeysAreBackAsSoonAsItsReplicaServesThem(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.Cluster(t)
 	cluster.Replicate()
 	rdb := cluster.Client(t)

@@ -37,6 +37,7 @@ func (s *seen) see(cmd redis.Cmder) {
 // Without the detour a lone operation goes over a copy of the client, which has no hooks;
 // and without keepInnermost one that is added later sees nothing.
 func TestHooksSeeEveryOperation(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	for name, options := range map[string]func(*redis.Options){
 		"default options":  func(*redis.Options) {},
@@ -80,6 +81,7 @@ func TestHooksSeeEveryOperation(t *testing.T) {
 
 // The user's own commands are not for the detour: a transaction of theirs stays one.
 func TestTheDetourIsForOurCommandsOnly(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	c := redisconn.New(rdb, opTimeout, 1)
@@ -124,7 +126,7 @@ func (h *dialPanic) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 // The link dials on goroutines of its own, where a panic of a user's hook would end the
 // process. It counts as a connection that failed.
 func TestAPanickingHookDoesNotEndTheLink(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, hook := s.Client(t), &dialPanic{}
 	hook.on.Store(true)
@@ -158,6 +160,7 @@ var errRefused = errors.New("refused")
 // Of more keys than one trip takes, each has the error of its own trip. Catches a part
 // whose errors are given to the keys of another.
 func TestEachKeyOfManyTripsHasTheErrorOfItsOwn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	c := redisconn.New(rdb, 10*time.Second, 10)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -279,7 +280,7 @@ func TestALongValueDoesNotRideTwice(t *testing.T) {
 // A read with nobody to ride with costs the same whatever a Conn's timeout is. Catches one that becomes a trip, with
 // twice the allocations and a goroutine, where the timeout is longer than its caller may be held.
 func TestALoneReadIsAsQuickWithALongTimeout(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("the race detector allocates")
 	}
 	rdb := redistest.Start(t).Client(t)
@@ -310,7 +311,7 @@ func (h hurried) Deadline() (time.Time, bool) { return time.Now().Add(h.left), t
 // A caller with less time than an operation may take reads as quickly. Catches a trip for it, which has three times
 // the allocations and a goroutine.
 func TestALoneReadIsAsQuickForACallerWithLittleTime(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("the race detector allocates")
 	}
 	rdb := redistest.Start(t).Client(t)

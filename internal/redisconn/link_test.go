@@ -17,7 +17,7 @@ import (
 // lost. Without the gap nobody would know, and without a heartbeat at its beginning
 // it would not be live for another second.
 func TestEveryNewLinkReportsAGap(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	control := s.Client(t)
 	l, _ := listen(t, open(t, s.Client(t)), "news")
@@ -124,7 +124,7 @@ func TestMessagesDoNotStandInForHeartbeats(t *testing.T) {
 
 // While there is no link, Subscribe does not wait and nothing is forgotten.
 func TestSubscriptionsChangeWhileTheLinkIsDown(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.Proxy(t, s.Addr())
 	control := s.Client(t)
@@ -166,7 +166,7 @@ func TestSubscriptionsChangeWhileTheLinkIsDown(t *testing.T) {
 // A server that is away for long is asked again and again, but not all the time,
 // and the first attempt after its return is not far.
 func TestAServerThatIsAwayIsTriedWithPatience(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	l, _ := listen(t, open(t, s.Client(t)), "news")
 	l.await(30*time.Second, 1, "live")
@@ -231,7 +231,7 @@ func TestCloseBeforeTheFirstLink(t *testing.T) {
 // Opening and closing by many at once leaves one link at a time and none at the
 // end. Run it with the race detector.
 func TestOpenAndCloseByMany(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	done := make(chan struct{})

@@ -246,6 +246,7 @@ func TestDoubtfulOperationsOpenTheCircuitLater(t *testing.T) {
 // A server that answers reads is alive, whatever it says to the rest. One that answers
 // them with an error is of no use, however fast it does.
 func TestAProbeIsARead(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		spoil func(t *testing.T, s *redistest.Server, p *redistest.FaultProxy)
 		up    bool
@@ -296,6 +297,7 @@ func replies(p *redistest.FaultProxy, with string) {
 // An operator reads of an outage once, and of its end: of whom, where, and why. With two
 // servers a line without these sends somebody to the wrong one.
 func TestAnOutageIsLogged(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	log := &redistest.Log{}
 	rdb := s.Client(t)
@@ -319,7 +321,7 @@ func TestAnOutageIsLogged(t *testing.T) {
 
 // Close during an outage ends its probes, also one that waits for an answer.
 func TestCloseEndsTheProbes(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond })
 	c := redisconn.Open(rdb, opTimeout, 1, nil)
@@ -419,6 +421,7 @@ func TestAServerThatRefusesConnectionsIsKnownToBeDownAtOnce(t *testing.T) {
 
 // The same over TLS, with handshakes that are slower than an operation may be.
 func TestTheFirstReadsOverTLSAreNoOutage(t *testing.T) {
+	t.Parallel()
 	s, addr, config := redistest.TLS(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.Addr, o.TLSConfig = addr, config }, dialsSlowly(t, 1, 400*time.Millisecond))
 	readAtOnce(t, openConn(t, rdb, 250*time.Millisecond), true)

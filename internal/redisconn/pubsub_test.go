@@ -106,7 +106,7 @@ func TestALinkThatStandsStaysLiveAndHasNoGaps(t *testing.T) {
 }
 
 func TestAClientHasOneLinkHoweverManyUseIt(t *testing.T) {
-	leavesNothing(t)
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb, control := s.Client(t), s.Client(t)
 	var all []*listener

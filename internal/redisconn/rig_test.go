@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
@@ -27,7 +26,6 @@ func everywhere(t *testing.T, test func(t *testing.T, newClient func() *redis.Cl
 		})
 	})
 	t.Run("real", func(t *testing.T) {
-		leavesNothing(t)
 		s := redistest.Start(t)
 		test(t, func() *redis.Client { return s.Client(t) })
 	})
@@ -41,13 +39,6 @@ func inBubble(t *testing.T, test func(t *testing.T, m *redistest.MiniServer)) {
 // roomy is for clients in a bubble: one that waits for a connection takes a timer
 // from a pool of go-redis' own, where it may meet one of another bubble.
 func roomy(o *redis.Options) { o.PoolSize = 1000 }
-
-// leavesNothing fails the test if it leaves a goroutine. To be called before
-// anything is started; a bubble does the same by itself.
-func leavesNothing(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-}
 
 // open opens the link of rdb until the end of the test.
 func open(t *testing.T, rdb redis.UniversalClient) *redisconn.Link {

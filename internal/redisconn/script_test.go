@@ -53,6 +53,7 @@ func wantEchoes(t *testing.T, rdb redis.UniversalClient, calls []redisconn.Call,
 }
 
 func TestEvalRunsEachCallOnce(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	for _, n := range []int{1, 2, 100} {
@@ -74,6 +75,7 @@ func TestEvalRunsEachCallOnce(t *testing.T) {
 }
 
 func TestEvalOnACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.Cluster(t)
 	c.Replicate()
 	rdb := c.Client(t)
@@ -127,6 +129,7 @@ func TestEvalOnACluster(t *testing.T) {
 // WAIT counts what its connection has written, and so waits beside a script that the server did not know too.
 // Catches a second attempt that waits as long as the first one.
 func TestEvalAndWaitWaitsOnceForAScriptThatIsNotKnown(t *testing.T) {
+	t.Parallel()
 	master, _ := replicated(t)
 	rdb := master.Client(t)
 	want := redisconn.Confirm{Replicas: 2, Within: time.Second} // there is one
@@ -142,6 +145,7 @@ func TestEvalAndWaitWaitsOnceForAScriptThatIsNotKnown(t *testing.T) {
 }
 
 func TestEachCallHasItsOwnError(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	calls := echoes(3, own)
@@ -181,6 +185,7 @@ func replicated(t *testing.T) (master, replica *redistest.Server) {
 }
 
 func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	rdb := master.Client(t)
 	for _, n := range []int{1, 10} {
@@ -209,6 +214,7 @@ func TestEvalAndWaitSaysHowManyReplicasConfirmed(t *testing.T) {
 }
 
 func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
 	s.Kill()
@@ -225,6 +231,7 @@ func TestEvalAndWaitOfAServerThatIsGone(t *testing.T) {
 //
 // Catches an Eval that asks again only where the script is not known.
 func TestARedirectionAtTheEndOfTheClientsPatienceIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	for _, redirection := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN Multiple keys request during rehashing of slot"} {
 		for _, n := range []int{1, 10} {

@@ -21,6 +21,7 @@ import (
 // next operations lose nothing but a moment: such a connection says nothing about the server. go-redis
 // finds those of TCP that were closed in order before it uses them, and none of TLS.
 func TestConnectionsThatEndedWhileTheyWereIdleSayNothing(t *testing.T) {
+	t.Parallel()
 	const callers = 20
 	socket := filepath.Join(t.TempDir(), "s")
 	plain := redistest.Start(t, "--unixsocket", socket)
@@ -74,6 +75,7 @@ func TestConnectionsThatEndedWhileTheyWereIdleSayNothing(t *testing.T) {
 // OnConnect takes longer than an operation may, as where it fetches credentials. After all connections
 // have broken, the client is used again all the same.
 func TestAConnectionThatTakesLongerThanAnOperationIsMade(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	var slow atomic.Bool
 	rdb := s.Client(t, func(o *redis.Options) {
@@ -131,6 +133,7 @@ func TestCloseDoesNotWaitForADialler(t *testing.T) {
 // A hook of the user's that takes two seconds: one operation waits for it, on its caller's goroutine.
 // Those after it leave it behind.
 func TestAHookThatTakesLongHoldsUpOneOperation(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	var slow atomic.Bool
@@ -166,6 +169,7 @@ func TestAHookThatTakesLongHoldsUpOneOperation(t *testing.T) {
 // At maxclients the server answers a connection before anything was asked, and closes it: operations end with EOF or a
 // broken pipe. The log has the server's words.
 func TestAnOutageAtMaxClientsSaysSo(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	if err := admin.ConfigSet(t.Context(), "maxclients", "1").Err(); err != nil { // admin's connection

@@ -15,6 +15,7 @@ import (
 // time is up between 1.1 s and 1.24 s. Catches a trip that gives up waiting later than its deadline: it
 // gets the connection, cannot use it any more, and closes it.
 func TestATripThatIsLateBreaksNoConnection(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t, func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 5*time.Second })
 	rdb.Set(t.Context(), "k", "v", 0)

@@ -3,6 +3,8 @@ package redistest
 import (
 	"testing"
 	"time"
+
+	"github.com/levee-go/levee/internal/race"
 )
 
 func TestParentAndChildTalkInLines(t *testing.T) {
@@ -67,7 +69,7 @@ func TestAChildThatFailedSaysSo(t *testing.T) {
 }
 
 func TestARaceInAChildFailsIt(t *testing.T) {
-	if !raceEnabled {
+	if !race.Detector {
 		t.Skip("needs -race")
 	}
 	c, err := startChild(&recorder{TB: t}, "racing", nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -35,6 +36,9 @@ var fleets = []struct {
 // Caches do what the simulation says. They run in bubbles, where a busy machine is not
 // late.
 func TestTheSimulationCountsAsCachesDo(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, of := range fleets[:redistest.Pick(2, len(fleets))] {
 		t.Run(of.name, func(t *testing.T) {
 			f := small

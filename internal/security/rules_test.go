@@ -294,6 +294,7 @@ func TestTheDocumentedRulesAreEnoughToFollowAFeed(t *testing.T) {
 
 // On a cluster the client asks where the slots are, beside what the package does.
 func TestTheDocumentedRulesAreEnoughOnACluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.Cluster(t)
 	u := users(t)["product-cache"]
 	rules := append(slices.Clone(u.rules), strings.Fields(strings.Join(block(t, "acl-cluster"), " "))...)

@@ -33,6 +33,7 @@ func (s *spelling) Unmarshal([]byte, any) error {
 // Whatever goes wrong, a value of the database and the password of Redis do not come
 // to stand in a log or an error, and a key there is short and on one line.
 func TestNothingSecretIsTold(t *testing.T) {
+	t.Parallel()
 	const password, value = "hunter2-password", "classified-value"
 	s := redistest.Start(t)
 	ctx := t.Context()

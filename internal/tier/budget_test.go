@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -31,7 +32,7 @@ func heap() int64 {
 func TestTheHeapKeepsToTheBudget(t *testing.T) {
 	const budget = 64 << 20
 	inserts := 2_000_000
-	if raceDetector {
+	if race.Detector {
 		inserts /= 4 // it fills the budget more than twice all the same
 	}
 	before := heap()

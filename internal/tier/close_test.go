@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -19,7 +20,7 @@ func TestCloseLetsCallersFinish(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
 		rounds = 50
-	} else if raceDetector {
+	} else if race.Detector {
 		rounds = 250 // without callCounter.close it takes a few
 	}
 	for range rounds {

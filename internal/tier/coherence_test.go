@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -138,7 +139,7 @@ func TestNoReaderSeesADeletedVersion(t *testing.T) {
 		})
 	}
 	rounds := 200_000
-	if raceDetector {
+	if race.Detector {
 		rounds /= 4
 	}
 	for range 2 {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -112,7 +113,7 @@ func TestAnEntryThatIsLetGoAtTheLastMomentIsNotPutInFront(t *testing.T) {
 //
 // Catches a front that keeps all hits to itself.
 func TestHotKeysOutliveAScan(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("under the race detector sync.Pool forgets so much that ristretto learns of no hit at all")
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -174,7 +175,7 @@ func TestNullsCanBeSwitchedOff(t *testing.T) {
 }
 
 func TestGetDoesNotAllocate(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("sync.Pool, which ristretto uses, drops things at random under the race detector")
 	}
 	type pair struct{ shop, id int64 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/internal/redistest"
+
+	"github.com/levee-go/levee/internal/race"
 )
 
 // The two phases of a quorum's lock in Go, for three servers and three clients (two
@@ -222,6 +224,9 @@ func searchQuorum(f quorumFlaw, clients int, ends int8) (wrong string, worlds in
 }
 
 func TestNothingGoesWrongInTheModelOfAQuorum(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	type size struct {
 		clients int
 		ends    int8
@@ -236,6 +241,9 @@ func TestNothingGoesWrongInTheModelOfAQuorum(t *testing.T) {
 }
 
 func TestTheSearchFindsEachFlawOfAQuorum(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for name, f := range map[string]quorumFlaw{
 		"no majority":           {oneAsked: true, oneRaised: true},
 		"no second phase":       {noRaise: true},

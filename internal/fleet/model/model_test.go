@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -253,7 +254,7 @@ var scenarios = map[string]model{
 const enough = 20_000_000
 
 func TestTheProtocolKeepsItsPromises(t *testing.T) {
-	if raceDetector {
+	if race.Detector {
 		t.Skip("there is one goroutine")
 	}
 	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
@@ -271,6 +272,9 @@ func TestTheProtocolKeepsItsPromises(t *testing.T) {
 // Each safeguard, left out, breaks a promise. A model that finds nothing wrong without one would prove
 // nothing above.
 func TestTheProtocolNeedsItsSafeguards(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
 	for _, s := range safeguards {
 		t.Run(s.name, func(t *testing.T) {
 			m, ok := scenarios[s.in]

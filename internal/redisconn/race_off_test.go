@@ -1,5 +1,0 @@
-//go:build !race
-
-package redisconn_test
-
-const raceDetector = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package redistest
-
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build race
-
-package tier_test
-
-const raceDetector = true
