@@ -48,14 +48,14 @@ help: ## This list
 redis: ## Install redis-server if it is missing (apt-get or brew)
 	@bash .ci/install-redis
 
-# Two packages of the library at a time and beside them one of another module, whatever
-# the machine: most start servers and processes of their own and wait for them more than
-# they compute; more of them at a time would take each other's processors. The longest
-# begin first. -vet=all makes go test check all that go vet checks.
+# Two packages of the library at a time, in each up to six tests that have servers of their own,
+# and beside them one package of another module: most wait more than they compute, and more at a
+# time would take each other's processors. The longest begin first. -vet=all makes go test check
+# all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) -times=bin/times.tsv '-race -p=2 -vet=all -timeout=1h ./cache ./internal/linear ./...' \
-		$(patsubst %,'-C=% -race -p=1 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
+	@$(runtests) -times=bin/times.tsv '-race -p=2 -parallel=6 -vet=all -timeout=1h ./cache ./lock ./bloom ./internal/linear ./...' \
+		$(patsubst %,'-C=% -race -p=1 -parallel=6 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
 
 .PHONY: times
 times: ## Where the last make test has spent its time, for docs/internals/tests.md

@@ -55,20 +55,16 @@ func TestALocalHitAllocatesNothing(t *testing.T) {
 	ints, strs := benchKeys(100)
 	allocatesNothing(t, ints)
 	allocatesNothing(t, strs)
-	type shopKey struct {
-		shop string
-		id   int64
-	}
-	var structs []shopKey
-	for i := range ints {
-		structs = append(structs, shopKey{strs[i], ints[i]})
+	var structs []pair
+	for _, id := range ints {
+		structs = append(structs, pair{1, id})
 	}
 	allocatesNothing(t, structs)
 }
 
 func allocatesNothing[K comparable](t *testing.T, keys []K) {
 	t.Helper()
-	c, ctx, at := inMemory(t, keys, &product{ID: 7}), t.Context(), 0
+	c, ctx, at := inMemory(t, keys, "a lamp"), t.Context(), 0
 	for name, read := range map[string]func(K) error{
 		"Get":   func(key K) error { _, err := c.Get(ctx, key); return err },
 		"Fetch": func(key K) error { _, err := c.Fetch(ctx, key); return err },
@@ -102,14 +98,8 @@ func BenchmarkLocalHit(b *testing.B) {
 		b.Run(reads.name+"/int64/bytes", func(b *testing.B) {
 			localHit(b, reads.of.ints, slices, func(v []byte) bool { return len(v) == 6 })
 		})
-		b.Run(reads.name+"/string/struct", func(b *testing.B) {
-			localHit(b, reads.of.strs, structs, func(v product) bool { return v.ID == 7 })
-		})
-		b.Run(reads.name+"/string/pointer", func(b *testing.B) {
-			localHit(b, reads.of.strs, pointers, func(v *product) bool { return v.ID == 7 })
-		})
-		b.Run(reads.name+"/string/bytes", func(b *testing.B) {
-			localHit(b, reads.of.strs, slices, func(v []byte) bool { return len(v) == 6 })
+		b.Run(reads.name+"/int64/pointer", func(b *testing.B) {
+			localHit(b, reads.of.ints, pointers, func(v *product) bool { return v.ID == 7 })
 		})
 	}
 }

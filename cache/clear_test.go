@@ -179,11 +179,11 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 // TTL, which it does not touch.
 func TestAClearOfManyIsOneCommand(t *testing.T) {
 	t.Parallel()
-	keys := redistest.Pick(30_000, 1_000_000)
+	keys := redistest.Pick(5_000, 1_000_000)
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source := cache.Source[int, string]{LoadMany: func(_ context.Context, keys []int) (map[int]string, error) {
-		found := map[int]string{}
+	source := cache.Source[int64, string]{LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
+		found := map[int64]string{}
 		for _, key := range keys {
 			found[key] = "v1"
 		}
@@ -267,13 +267,9 @@ func TestAClearWaitsForTheReplicasOfTheSource(t *testing.T) {
 }
 
 // readAllOf reads the keys below n, which all have values, in batches.
-func readAllOf(r *rig, c *probe[int, string], n int) {
+func readAllOf(r *rig, c *probe[int64, string], n int) {
 	r.Helper()
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	for part := range slices.Chunk(all, 10_000) {
+	for part := range slices.Chunk(span(0, int64(n)), 10_000) {
 		if got, err := c.GetMany(r.ctx, part); err != nil || len(got) != len(part) {
 			r.Fatalf("%d values, %v", len(got), err)
 		}

@@ -194,7 +194,7 @@ func Example_sharedBreaker() {
 		log.Fatal(err)
 	}
 	defer products.Close()
-	prices, err := cache.New(rdb, func(context.Context, int64) (int, error) { return 0, down },
+	prices, err := cache.New(rdb, func(context.Context, int64) (int64, error) { return 0, down },
 		cache.Options{Name: "price", Breaker: guard})
 	if err != nil {
 		log.Fatal(err)
@@ -301,8 +301,8 @@ func ExampleCache_Refresh() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
-	price := 100
-	prices, err := cache.New(rdb, func(context.Context, string) (int, error) { return price, nil }, cache.Options{Name: "price"})
+	price := int64(100)
+	prices, err := cache.New(rdb, func(context.Context, string) (int64, error) { return price, nil }, cache.Options{Name: "price"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -325,13 +325,13 @@ func ExampleCache_SetMany() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
-	stock, err := cache.New(rdb, func(context.Context, string) (int, error) { return 0, nil }, cache.Options{Name: "stock"})
+	stock, err := cache.New(rdb, func(context.Context, string) (int64, error) { return 0, nil }, cache.Options{Name: "stock"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer stock.Close()
 
-	fmt.Println(stock.SetMany(ctx, map[string]int{"lamp": 3, "chair": 8}))
+	fmt.Println(stock.SetMany(ctx, map[string]int64{"lamp": 3, "chair": 8}))
 	values, err := stock.GetMany(ctx, []string{"lamp", "chair"})
 	fmt.Println(values, err)
 	// Output:

@@ -69,7 +69,7 @@ func TestAFloodOfRandomKeysReachesNeitherTheSourceNorRedis(t *testing.T) {
 	keys, memory := rdb.DBSize(t.Context()).Val(), server.Stat("used_memory")
 	heap, begun := heapInUse(), loads.Load()
 
-	n := redistest.Pick(1_000_000, 10_000_000)
+	n := redistest.Pick(200_000, 10_000_000)
 	const scrapers = 16
 	var flood sync.WaitGroup
 	for range scrapers {

@@ -66,7 +66,7 @@ func TestKeysWithoutATextOfTheirOwn(t *testing.T) {
 	speechless[*int](t, "it is of kind ptr")
 	speechless[chan int](t, "it is of kind chan")
 	speechless[[2]float32](t, "[] is of kind float32")
-	speechless[struct{ Weight float64 }](t, "Weight is of kind float64")
+	speechless[struct{ At struct{ Lat float64 } }](t, "At.Lat is of kind float64")
 	speechless[struct {
 		id    int
 		parts [3]struct{ owner *int }

@@ -106,7 +106,6 @@ func (r *awayRig) back() {
 // 200 of 200 rows were old for good: each Write of the one row had a place of its own, so that there was
 // none left for them.
 func TestManyWritesOfOneRowLeaveRoomForOthers(t *testing.T) {
-	t.Parallel()
 	withRedisAway(t, func(r *awayRig) {
 		for range 11_000 {
 			r.wrote(0)
@@ -134,9 +133,8 @@ func TestManyWritesOfOneRowLeaveRoomForOthers(t *testing.T) {
 // More rows than can be remembered one by one: they end by one Clear, which ends fallbacks too. What it
 // stands for is not invalidated beside it, since no hold was placed that had to be lifted.
 func TestMoreRowsThanThereIsRoomForEndByOneClear(t *testing.T) {
-	t.Parallel()
 	withRedisAway(t, func(r *awayRig) {
-		for key := range int64(15_000) {
+		for key := range int64(11_000) {
 			r.wrote(key)
 		}
 		if n := r.writer.Stats().Rebuild.Unconfirmed; n > 10_000 {

@@ -166,7 +166,7 @@ func TestTheEndOfTheTTLIsTheEndOfTheValue(t *testing.T) {
 // Each path that writes has its own call of the jitter: taking out any of the
 // three fails this, and so does a jitter that adds.
 func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
-	const n, whole = 200, time.Hour
+	const n, whole = 100, time.Hour
 	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
 		source := newRows(r)
 		c := open(r, source.source(), func(o *cache.Options) { o.TTL, o.NullTTL, o.Jitter = whole, whole, 0.5 }, hard)
@@ -185,7 +185,7 @@ func TestEveryWritePathShortensTheTTLAndNeverLengthensIt(t *testing.T) {
 				lefts = append(lefts, r.rdb.PTTL(r.ctx, valueKey(key)).Val())
 			}
 			least, most := slices.Min(lefts), slices.Max(lefts)
-			// Of 200 uniform draws all lie on one side with probability 2^-199.
+			// Of 100 uniform draws all lie on one side with probability 2^-99.
 			if most > whole || least < whole/2-time.Minute || least > whole*3/4 || most < whole*3/4 {
 				r.Errorf("%s: the TTLs are from %v to %v", path, least, most)
 			}

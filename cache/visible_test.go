@@ -31,7 +31,7 @@ func TestWhatWasLoadedIsThereForTheNextGet(t *testing.T) {
 		for _, callers := range []int{1, 64} {
 			for _, exists := range []bool{true, false} {
 				var loads atomic.Int64
-				c := open(r, cache.Source[int, string]{Load: func(context.Context, int) (string, error) {
+				c := open(r, cache.Source[int64, string]{Load: func(context.Context, int64) (string, error) {
 					if loads.Add(1); !exists {
 						return "", cache.ErrNotFound
 					}
@@ -40,7 +40,7 @@ func TestWhatWasLoadedIsThereForTheNextGet(t *testing.T) {
 				var wg sync.WaitGroup
 				for caller := range callers {
 					wg.Go(func() {
-						for key := caller; key < keys; key += callers {
+						for key := int64(caller); key < keys; key += int64(callers) {
 							for range 2 {
 								if v, err := c.Get(r.ctx, key); exists && v != "v" || exists != (err == nil) || !exists && !errors.Is(err, cache.ErrNotFound) {
 									r.Errorf("%d: %q, %v", key, v, err)
@@ -64,11 +64,11 @@ func TestACrowdWithoutRedisLoadsEachKeyOnce(t *testing.T) {
 	const keys, callers = 200, 100
 	inCells(t, []cell{{redis: "none", local: true, breaker: true}}, func(r *rig) {
 		var loads atomic.Int64
-		c := open(r, cache.Source[int, int]{Load: func(_ context.Context, key int) (int, error) {
+		c := open(r, cache.Source[int64, int64]{Load: func(_ context.Context, key int64) (int64, error) {
 			loads.Add(1)
 			return key, nil
 		}})
-		for key := range keys {
+		for key := range int64(keys) {
 			var wg sync.WaitGroup
 			for range callers {
 				wg.Go(func() { c.gives(r, key, key) })
@@ -109,7 +109,7 @@ func TestWithoutRedisAKeyIsLoadedOnceForAllWhoAsk(t *testing.T) {
 func TestWithoutRedisATTLIsTheTTL(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true, breaker: true}}, func(r *rig) {
 		var loads atomic.Int64
-		c := open(r, cache.Source[int, int]{Load: func(context.Context, int) (int, error) { return int(loads.Add(1)), nil }},
+		c := open(r, cache.Source[int64, int64]{Load: func(context.Context, int64) (int64, error) { return loads.Add(1), nil }},
 			func(o *cache.Options) { o.Jitter = -1 }) // TTL: 10 minutes
 		for range 800 {
 			if got, err := c.Fetch(r.ctx, 1); err != nil || got.Age > 601*time.Second {
@@ -131,7 +131,7 @@ func TestWithoutRedisATTLOf100msIsOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, []cell{{redis: "none", local: true, breaker: true}}, func(r *rig) {
 				var loads atomic.Int64
-				c := open(r, cache.Source[int, int]{Load: func(context.Context, int) (int, error) { return int(loads.Add(1)), nil }},
+				c := open(r, cache.Source[int64, int64]{Load: func(context.Context, int64) (int64, error) { return loads.Add(1), nil }},
 					ttl(100*time.Millisecond), change, func(o *cache.Options) { o.Jitter = -1 })
 				for range 500 {
 					if got, err := c.Fetch(r.ctx, 1); err != nil || got.Age > 102*time.Millisecond {
@@ -173,7 +173,7 @@ func TestAnEmptyCacheCostsLittle(t *testing.T) {
 	rdb := start(t).Client(t)
 	for name, client := range map[string]redis.UniversalClient{"none": nil, "redis": rdb} {
 		t.Run(name, func(t *testing.T) {
-			load := func(context.Context, int) (int, error) { return 0, nil }
+			load := func(context.Context, int64) (int64, error) { return 0, nil }
 			openOne := func(name string) {
 				c := must(cache.New(client, load, cache.Options{Name: name}))
 				t.Cleanup(func() { _ = c.Close() })
@@ -200,12 +200,12 @@ func TestAnEmptyCacheCostsLittle(t *testing.T) {
 func TestCachesShareABudget(t *testing.T) {
 	shared := &localcache.Budget{MaxBytes: 1 << 20}
 	for i := range 3 {
-		load := func(_ context.Context, key int) (int, error) { return key*10 + i, nil }
+		load := func(_ context.Context, key int64) (int64, error) { return key*10 + int64(i), nil }
 		c := must(cache.New(nil, load, cache.Options{Name: fmt.Sprint("share", i), Local: localcache.Options{Budget: shared}}))
 		defer func() { _ = c.Close() }()
 		for range 2 {
-			for key := range 100 {
-				if v, err := c.Get(t.Context(), key); v != key*10+i || err != nil {
+			for key := range int64(100) {
+				if v, err := c.Get(t.Context(), key); v != key*10+int64(i) || err != nil {
 					t.Fatalf("%d, %v", v, err)
 				}
 			}

@@ -38,12 +38,12 @@ func (p *probe[K, V]) warmed(r *rig, keys []K, o cache.WarmOptions) {
 // the lease each would load all of them.
 func TestTwoProcessesThatWarmLoadEachKeyOnce(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true, filter: true, breaker: true}, {redis: "real"}}, func(r *rig) {
-		const n = 1000
+		const n = 300
 		rows, batches := newRows(r, upTo(1, n)...), newBatches(r, 1, n)
 		rows.slowly(takes(time.Millisecond))
 		batches.slowly(func(context.Context, []int64) error { time.Sleep(5 * time.Millisecond); return nil })
 		for _, source := range []cache.Source[int64, string]{rows.source(), batches.source()} {
-			long := ttl(10_000 * time.Hour) // the first of a thousand keys to expire does so after some hours
+			long := ttl(10_000 * time.Hour) // the first of the keys to expire does so after some hours
 			a, b := open(r, source, long), open(r, source, long)
 			var both sync.WaitGroup
 			for _, c := range []*probe[int64, string]{a, b} {

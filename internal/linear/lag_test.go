@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -142,6 +143,14 @@ func recordLagging(t *testing.T, length time.Duration, troubled bool, write lagg
 	return h
 }
 
+// lagFor is how long such a history is: in a mutant as long as it may need to show the fault.
+func lagFor() time.Duration {
+	if os.Getenv(insistent) != "" {
+		return 10 * time.Minute
+	}
+	return redistest.Pick(4*time.Minute, 10*time.Minute)
+}
+
 // disturb leaves the ways in peace for a while, and then one of them, or all, in trouble.
 func disturb(ways []way) {
 	time.Sleep(rand.N(5 * time.Second))
@@ -187,7 +196,7 @@ func clearLagging(ctx context.Context, c *cache.Cache[int, int64], db *replica, 
 func TestARowOfALaggingReplicaDoesNotStay(t *testing.T) {
 	for round := range redistest.Pick(1, 100) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			h := recordLagging(t, 10*time.Minute, false, writeLagging)
+			h := recordLagging(t, lagFor(), false, writeLagging)
 			if bad := stale(h.ops); len(bad) > 0 {
 				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
 			}
@@ -200,7 +209,7 @@ func TestARowOfALaggingReplicaDoesNotStay(t *testing.T) {
 func TestARowOfALaggingReplicaDoesNotStayAfterAClearOfItsTag(t *testing.T) {
 	for round := range redistest.Pick(1, 100) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			h := recordLagging(t, 10*time.Minute, false, clearLagging)
+			h := recordLagging(t, lagFor(), false, clearLagging)
 			if bad := stale(h.ops); len(bad) > 0 {
 				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
 			}
@@ -216,7 +225,7 @@ func TestARowOfALaggingReplicaDoesNotStayAfterAClearOfItsTag(t *testing.T) {
 func TestADegradedLoadOfALaggingReplicaDoesNotStay(t *testing.T) {
 	for round := range redistest.Pick(1, 100) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			h := recordLagging(t, 10*time.Minute, true, writeLagging)
+			h := recordLagging(t, lagFor(), true, writeLagging)
 			if bad := stale(h.ops); len(bad) > 0 {
 				t.Errorf("%d of %d operations read a row that must have ended, as client %d at %v", len(bad), len(h.ops), bad[0].Client, time.Duration(bad[0].Call))
 			}

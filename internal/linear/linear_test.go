@@ -25,7 +25,7 @@ func TestReadsAndWritesAreLinearizable(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			total := 0
 			for total < target { // one history, of some ten thousand; without a safeguard the first shows it
-				history := record(t, kind, s.Addr(), calm, redistest.Pick(6*time.Second, 10*time.Second))
+				history := record(t, kind, s.Addr(), calm, redistest.Pick(2*time.Second, 10*time.Second))
 				if isStale(history) {
 					t.Fatalf("a stale read, after %d good operations", total)
 				}
@@ -80,7 +80,7 @@ func TestNoReadIsStaleWhateverIsEvicted(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			neverStale(t, kind, s, s.Addr(), calm, redistest.Pick(4*time.Second, time.Minute))
+			neverStale(t, kind, s, s.Addr(), calm, redistest.Pick(2*time.Second, time.Minute))
 		})
 	}
 	evicted := s.Stat("evicted_keys") - before
@@ -126,7 +126,7 @@ func TestNoReadIsStaleWhateverIsLost(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			neverStale(t, kind, s, p.Addr(), nervous, redistest.Pick(4*time.Second, 5*time.Minute))
+			neverStale(t, kind, s, p.Addr(), nervous, redistest.Pick(3*time.Second, 5*time.Minute))
 		})
 	}
 	t.Logf("%d connections", p.Opened())
@@ -137,7 +137,7 @@ func TestNoReadIsStaleWhateverIsLost(t *testing.T) {
 func neverStale(t *testing.T, kind string, s *redistest.Server, addr string, patience, length time.Duration) {
 	total := 0
 	for end := time.Now().Add(length); time.Now().Before(end); {
-		history := record(t, kind, addr, patience, redistest.Pick(4*time.Second, 20*time.Second))
+		history := record(t, kind, addr, patience, redistest.Pick(2*time.Second, 20*time.Second))
 		if bad := stale(history); len(bad) > 0 {
 			t.Fatalf("%d of %d operations read what was before a confirmed write, as client %d at %d", len(bad), len(history), bad[0].Client, bad[0].Call)
 		}

@@ -115,5 +115,5 @@ func TestShortHistoriesOfNestedCachesAreNotStale(t *testing.T) { shortHistories(
 
 func TestNoPageIsStaleWhoseRowIsCached(t *testing.T) {
 	s := redistest.Start(t)
-	neverStale(t, "nested", s, s.Addr(), calm, redistest.Pick(4*time.Second, time.Minute))
+	neverStale(t, "nested", s, s.Addr(), calm, redistest.Pick(2*time.Second, time.Minute))
 }
