@@ -37,6 +37,7 @@ var smallScale = scale{
 func runSmall(t *testing.T, s settings) []result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each scraper sleeps for a second before it exits
 	var out bytes.Buffer
 	results, err := s.runs(t.Context(), &report{out: &out, progress: io.Discard})
 	t.Logf("%s", out.String())
