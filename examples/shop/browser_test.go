@@ -292,7 +292,7 @@ func (b *browser) silent() {
 // testScale is over soon. Nobody counts on the clock but where it says so. Thousands of requests whose time is over, each of which
 // closes its connection, would keep a busy machine with making new ones for good: so there are hundreds at the most.
 var testScale = scale{
-	processes: 3, places: 4, size: catalogue{Products: 24, Withdrawn: 40}, rate: 120, ttl: 12 * time.Second,
+	processes: 3, places: 4, size: catalogue{Products: 24, Withdrawn: 20}, rate: 120, ttl: 12 * time.Second,
 	queryTime: 40 * time.Millisecond, slow: 500 * time.Millisecond, late: 2 * time.Second, timeout: time.Second, patience: 10 * time.Second, most: 600, beat: 250 * time.Millisecond,
 }
 
