@@ -15,6 +15,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +27,7 @@ var smallScale = scale{
 	processes: 3, database: databaseLoad{queryTime: 20 * time.Millisecond, connections: 6}, patience: time.Minute, redisTimeout: 20 * time.Second,
 	flood: 500 * time.Millisecond, scrapes: 300, visits: 60, deadLinks: 5,
 	hotReaders: 60, hotFor: 1600 * time.Millisecond, hotTTL: 500 * time.Millisecond,
-	avalanche: 400, before: 500 * time.Millisecond, after: 500 * time.Millisecond, reads: 900,
+	avalanche: redistest.Pick(200, 400), before: 500 * time.Millisecond, after: 500 * time.Millisecond, reads: redistest.Pick(450, 900),
 	// Who does not hear of a write has the old product for 10 seconds.
 	raceFor: time.Second, grace: 7 * time.Second, rows: 4, writers: 4, raceReaders: 16,
 }
@@ -179,7 +181,7 @@ func TestNoReadIsOlderThanAnAcknowledgedWrite(t *testing.T) {
 // What docs/results.md says of its rows, as far as it does not depend on the machine.
 func TestEachStepTakesSomethingOff(t *testing.T) {
 	size := smallScale
-	size.hotTTL, size.scrapes, size.reads = 300*time.Millisecond, 160, 320
+	size.hotTTL, size.scrapes, size.reads = 300*time.Millisecond, 160, redistest.Pick(200, 320)
 	size.avalanche, size.before, size.after = 100, 100*time.Millisecond, 400*time.Millisecond
 	runUntilShown(t, func() (notShown string) {
 		nothing, steps := runOnly(t, stepByStep, size)

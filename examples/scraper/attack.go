@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/examples/internal/servers"
 )
 
@@ -117,14 +118,28 @@ func (a *attack) announce(ctx context.Context, client *http.Client) {
 				a.seen.failed(fmt.Errorf("status %d for a product to come", status))
 			}
 		}
-		err := a.shops[home].products.Write(ctx, []int64{id}, func(ctx context.Context) error { return a.catalogue.Insert(ctx, id) })
-		if err != nil {
+		if err := a.make(ctx, a.shops[home], id); err != nil {
 			a.seen.failed(fmt.Errorf("making a product: %w", err))
 		} else {
 			a.fresh.add(newcomer{id, home, time.Now()})
 		}
 		if servers.Sleep(ctx, a.size.newEvery) != nil {
 			return
+		}
+	}
+}
+
+// make makes a product in a process, and tries again while its filter cannot be told of it, as long as a user would wait: on a busy machine
+// Redis now and then answers late.
+func (a *attack) make(ctx context.Context, home *shop, id int64) error {
+	for end := time.Now().Add(a.size.patience); ; {
+		begun := false
+		err := home.products.Write(ctx, []int64{id}, func(ctx context.Context) error {
+			begun = true
+			return a.catalogue.Insert(ctx, id)
+		})
+		if begun || !errors.Is(err, bloom.ErrUnavailable) || time.Now().After(end) || servers.Sleep(ctx, a.size.newEvery) != nil {
+			return err
 		}
 	}
 }

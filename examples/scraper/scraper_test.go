@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 var smallScale = scale{
 	processes: 2, queryTime: 2 * time.Millisecond, connections: 10, rate: 0.01,
 	maxLag: 30 * time.Second, transaction: 3 * time.Second, redis: 30 * time.Second,
-	lasts: 700 * time.Millisecond, least: [2]int{20, 500}, patience: time.Minute,
+	lasts: 700 * time.Millisecond, least: [2]int{20, 500}, patience: 3 * time.Minute,
 	visits: 160, newEvery: 20 * time.Millisecond, rebuildEvery: 20 * time.Millisecond,
 	clients: 16, requests: 3000,
 }
@@ -37,6 +37,7 @@ var smallScale = scale{
 func runSmall(t *testing.T, s settings) []result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each scraper sleeps for a second before it exits
 	var out bytes.Buffer
 	results, err := s.runs(t.Context(), &report{out: &out, progress: io.Discard})
 	t.Logf("%s", out.String())

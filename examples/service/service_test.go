@@ -41,7 +41,8 @@ func start(t *testing.T, database, redis, filter string) instance {
 	process := exec.CommandContext(ctx, os.Args[0])
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 10 * time.Second
-	process.Env = append(os.Environ(), instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
+	process.Env = append(os.Environ(), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=10", // not a second
+		instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
 	log := new(strings.Builder)
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {

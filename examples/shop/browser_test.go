@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/examples/internal/servers"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -37,6 +39,7 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, size scale) string {
 	t.Helper()
 	t.Setenv("TMPDIR", shortDir(t))
+	quickExits(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
@@ -61,6 +64,12 @@ func open(t *testing.T, size scale) string {
 	return ""
 }
 
+// quickExits is for processes of the shops with the race detector, which else sleep for a second before they exit, one after the other.
+func quickExits(t *testing.T) {
+	t.Helper()
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10")
+}
+
 // shortDir is t.TempDir with a short name: Chromium puts a socket there.
 func shortDir(t *testing.T) string {
 	t.Helper()
@@ -75,7 +84,8 @@ func shortDir(t *testing.T) string {
 // A browser is a tab with the page of a shop.
 type browser struct {
 	*testing.T
-	ctx context.Context
+	ctx     context.Context
+	prefers []*emulation.MediaFeature
 
 	mu     sync.Mutex // guards what follows
 	errors []string   // of the console
@@ -102,7 +112,7 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 4*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 8*time.Minute)
 	t.Cleanup(cancel)
 	b := &browser{T: t, ctx: ctx}
 	err := chromedp.Listen(ctx, func(event any) {
@@ -154,7 +164,21 @@ func (b *browser) size(width, height int64) {
 // scheme is "light" or "dark".
 func (b *browser) scheme(name string) {
 	b.Helper()
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+	b.prefer("prefers-color-scheme", name)
+}
+
+// rest stops the dots, which move with each picture that the screen shows: the user prefers that. Without a graphics card Chromium needs
+// more of the processors to draw them than for all else.
+func (b *browser) rest() {
+	b.Helper()
+	b.prefer("prefers-reduced-motion", "reduce")
+}
+
+func (b *browser) prefer(name, value string) {
+	b.Helper()
+	b.prefers = slices.DeleteFunc(b.prefers, func(f *emulation.MediaFeature) bool { return f.Name == name })
+	b.prefers = append(b.prefers, &emulation.MediaFeature{Name: name, Value: value})
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: b.prefers})
 }
 
 // read evaluates JavaScript.
@@ -188,7 +212,7 @@ func (b *browser) until(what string, cond func(f *frame) bool) *frame {
 		if time.Now().After(end) {
 			b.Fatalf("%s: still not so: %+v", what, f)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -279,6 +303,7 @@ func plainOf(f *frame) *sideFrame { return &f.Sides[plainSide] }
 // judged by counts: of queries for pages, of answers for visitors, not by how fast this machine is.
 func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 	b := browse(t, open(t, testScale), 1280, 1300)
+	b.rest()
 	b.until("the local tier answers", func(f *frame) bool { return levee(f).Total.Local > 100 && plainOf(f).Total.Redis > 100 })
 	if text := read[string](b, `document.getElementById("levee-answered").textContent`); text == "–" || text == "0" {
 		t.Errorf("the page says that levee answers %s a second", text)
@@ -335,8 +360,8 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 	}
 
 	// Jitter: what was stored together expires together, or not.
-	together := func(enough float64) (most float64) {
-		for range 3 {
+	together := func(rounds int, enough float64) (most float64) {
+		for range rounds {
 			b.expire("expire-all")
 			since := b.last().At
 			b.until("everything is cached again", func(f *frame) bool {
@@ -347,7 +372,7 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 				if all >= int(testScale.size.Products)*9/10 {
 					most = max(most, float64(high)/float64(all))
 				}
-				return f.At > since+3
+				return f.At > since+3 || most >= enough
 			})
 			if most >= enough {
 				break
@@ -355,9 +380,9 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 		}
 		return most
 	}
-	spread := together(1)
+	spread := together(redistest.Pick(1, 3), 1)
 	b.turn("jitter")
-	joint := together(0.6)
+	joint := together(3, 0.6)
 	b.turn("jitter")
 	t.Logf("products that expire in the same second: %.0f %%, without jitter %.0f %%", 100*spread, 100*joint)
 	if joint < 0.6 || spread >= 0.6 {
@@ -367,11 +392,14 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 	// The breaker's limit, and the loads of a hot key, with a database that is slow enough for readers to meet.
 	b.press("slow-database")
 	places := int64(testScale.places * testScale.processes)
-	busiest := func(enough int64) (most int64) {
-		for range 5 {
+	busiest := func(rounds int, enough int64) (most int64) {
+		for range rounds {
 			b.expire("expire-all")
 			since := levee(b.last()).Total.Asked
-			b.until("visitors come", func(f *frame) bool { most = max(most, levee(f).AtOnce); return levee(f).Total.Asked > since+80 })
+			b.until("visitors come", func(f *frame) bool {
+				most = max(most, levee(f).AtOnce)
+				return levee(f).Total.Asked > since+80 || most >= enough
+			})
 			if most >= enough {
 				break
 			}
@@ -379,9 +407,9 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 		return most
 	}
 	b.during(20)
-	bounded := busiest(places + 1)
+	bounded := busiest(redistest.Pick(2, 5), places+1)
 	b.turn("breaker")
-	unbounded := busiest(places + 1)
+	unbounded := busiest(5, places+1)
 	b.turn("breaker")
 	t.Logf("queries at once: %d, without the breaker's limit %d", bounded, unbounded)
 	if bounded > places || unbounded <= places {
@@ -481,9 +509,21 @@ func TestEveryButtonAndEverySwitchMakesItsDifference(t *testing.T) {
 }
 
 // The page is for everybody: by keyboard alone, on a telephone, in the dark, with letters that stand out.
-// Until the first numbers came the page was empty, and on a busy machine levee's curves looked bad without a word.
-func TestThePageSaysThatItWaitsAndThatItIsStarved(t *testing.T) {
+func TestThePageIsUsable(t *testing.T) {
 	address := open(t, testScale)
+	checkThatItWaits(t, address)
+	b := browse(t, address, 1280, 1300)
+	b.checkThatItIsStarved()
+	b.checkTheKeyboard()
+	b.rest()
+	b.checkTheContrasts()
+	b.checkATelephone()
+	b.silent()
+}
+
+// Until the first numbers came the page was empty.
+func checkThatItWaits(t *testing.T, address string) {
+	t.Helper()
 	response, err := http.Get(address)
 	if err != nil {
 		t.Fatal(err)
@@ -498,23 +538,26 @@ func TestThePageSaysThatItWaitsAndThatItIsStarved(t *testing.T) {
 			t.Errorf("the page before its first event does not say %q", text)
 		}
 	}
-	b := browse(t, address, 1280, 1300)
+}
+
+// On a busy machine levee's curves looked bad without a word.
+func (b *browser) checkThatItIsStarved() {
+	b.Helper()
 	if text := read[string](b, `document.body.innerText`); strings.Contains(text, "connecting…") || strings.Contains(text, "waiting for the first") {
-		t.Error("the page has numbers, and still waits")
+		b.Error("the page has numbers, and still waits")
 	}
 	for stalled, want := range map[string]string{"300": "300 ms", "20": ""} {
 		says := read[string](b, `shop.frames.forEach((f) => f.Stalled = `+stalled+`);
 			dispatchEvent(new Event("resize"));
 			document.getElementById("starved").hidden ? "" : document.getElementById("starved").textContent`)
 		if !strings.Contains(says, want) || want == "" && says != "" {
-			t.Errorf("a shop that stood still for %s ms says %q", stalled, says)
+			b.Errorf("a shop that stood still for %s ms says %q", stalled, says)
 		}
 	}
-	b.silent()
 }
 
-func TestThePageIsUsable(t *testing.T) {
-	b := browse(t, open(t, testScale), 1280, 1300)
+func (b *browser) checkTheKeyboard() {
+	b.Helper()
 	reached := map[string]bool{}
 	for range 30 {
 		b.do(chromedp.KeyEvent(kb.Tab))
@@ -522,45 +565,50 @@ func TestThePageIsUsable(t *testing.T) {
 	}
 	for name := range buttons {
 		if !reached[name] {
-			t.Errorf("the button %q cannot be reached by keyboard", name)
+			b.Errorf("the button %q cannot be reached by keyboard", name)
 		}
 	}
 	for name := range switches {
 		if !reached[name] {
-			t.Errorf("the switch %q cannot be reached by keyboard", name)
+			b.Errorf("the switch %q cannot be reached by keyboard", name)
 		}
 	}
 	b.do(chromedp.Focus(chromedp.CSS(`[data-turn="filter"]`)), chromedp.KeyEvent(" "))
 	b.until("the space bar switches", func(f *frame) bool { return !f.Protections.Filter })
 	b.do(chromedp.Focus(chromedp.CSS(`[data-press="flood"]`)), chromedp.KeyEvent(kb.Enter))
 	b.until("enter presses", func(f *frame) bool { return f.Trouble.Flood })
+}
 
+func (b *browser) checkTheContrasts() {
+	b.Helper()
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		time.Sleep(2 * testScale.beat) // drawn anew
 		for _, found := range read[[]string](b, contrasts) {
-			t.Errorf("%s: %s", scheme, found)
+			b.Errorf("%s: %s", scheme, found)
 		}
 	}
+}
 
+func (b *browser) checkATelephone() {
+	b.Helper()
 	b.size(390, 844)
 	time.Sleep(2 * testScale.beat)
 	if width := read[int](b, `document.documentElement.scrollWidth`); width > 390 {
-		t.Errorf("the page is %d px wide on a telephone of 390", width)
+		b.Errorf("the page is %d px wide on a telephone of 390", width)
 	}
 	for _, found := range read[[]string](b, `[...document.querySelectorAll("button")].filter((e) => {
 		const r = e.getBoundingClientRect();
 		return r.left < 0 || r.right > innerWidth || r.height < 32 || r.width < 32;
 	}).map((e) => e.textContent)`) {
-		t.Errorf("the button %q is too small or beyond the edge of a telephone", found)
+		b.Errorf("the button %q is too small or beyond the edge of a telephone", found)
 	}
 	for _, found := range read[[]string](b, `[...document.querySelectorAll("svg text")].filter((e) => {
 		const r = e.getBoundingClientRect(), s = e.ownerSVGElement.getBoundingClientRect();
 		return r.left < s.left - 2 || r.right > s.right + 2;
 	}).map((e) => e.textContent)`) {
-		t.Errorf("%q is cut off on a telephone", found)
+		b.Errorf("%q is cut off on a telephone", found)
 	}
-	b.silent()
 }
 
 // contrasts lists the texts whose contrast is below WCAG's AA: 4.5, or 3 for large ones.

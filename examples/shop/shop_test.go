@@ -29,6 +29,7 @@ func TestTheFlagsTakeRealServers(t *testing.T) {
 		database.Kill()
 		_ = os.RemoveAll(database.Dir)
 	})
+	quickExits(t)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	rdb.Set(t.Context(), "of-another-program", 1, 0)
@@ -105,6 +106,7 @@ func TestTheFlagsTakeRealServers(t *testing.T) {
 // Without a redis-server there is still something to look at, and the page says how to get one.
 func TestWithoutARedisServerASmallOneServes(t *testing.T) {
 	t.Setenv("PATH", "")
+	quickExits(t)
 	size := testScale
 	size.processes = 1
 	s, err := size.open(t.Context(), "", "")

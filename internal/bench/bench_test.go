@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	if t := os.Getenv(childVariable); t != "" {
 		os.Exit(childMain(t))
 	}
+	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each child sleeps for a second before it exits
 	os.Exit(m.Run())
 }
 
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 func TestEveryWorkloadRuns(t *testing.T) {
 	for _, w := range slices.Concat(workloads, prices) {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			peer := w.reference
 			if peer == w.contenders[0] {
 				peer = w.contenders[1]

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,8 +29,8 @@ const (
 
 // A part is what one process is told to play.
 type part struct {
-	Recipe   int
-	Number   int // of the process, from 1
+	Recipe   string // its name
+	Number   int    // of the process, from 1
 	Scale    json.RawMessage
 	Redis    string
 	Prefix   string
@@ -78,6 +79,10 @@ func (play Play[S]) part(told []byte) (tally Tally, err error) {
 	if err := errors.Join(json.Unmarshal(told, &part), json.Unmarshal(part.Scale, &scale)); err != nil {
 		return tally, err
 	}
+	i := slices.IndexFunc(play.Recipes, func(r Recipe[S]) bool { return r.Name == part.Recipe })
+	if i < 0 {
+		return tally, fmt.Errorf("there is no recipe %q", part.Recipe)
+	}
 	db, err := part.Database.Open()
 	if err != nil {
 		return tally, err
@@ -94,7 +99,7 @@ func (play Play[S]) part(told []byte) (tally Tally, err error) {
 	if err != nil {
 		return tally, err
 	}
-	recipe := play.Recipes[part.Recipe]
+	recipe := play.Recipes[i]
 	return recipe.Serve(ctx, &Process{Redis: rdb, Prefix: part.Prefix, DB: db, Doomed: recipe.Deadly && part.Number == 1}, scale)
 }
 

@@ -125,7 +125,7 @@ func (play Play[S]) recipe(ctx context.Context, number int, rdb *servers.Redis, 
 		return Result{}, err
 	}
 	part := part{
-		Recipe: number, Scale: scale, Database: db.Source, Redis: rdb.Address, Prefix: fmt.Sprintf("%s-%d", rdb.Prefix, number),
+		Recipe: recipe.Name, Scale: scale, Database: db.Source, Redis: rdb.Address, Prefix: fmt.Sprintf("%s-%d", rdb.Prefix, number),
 	}
 	tally, took, err := perform(ctx, part, recipe.Deadly)
 	if err != nil {

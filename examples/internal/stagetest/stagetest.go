@@ -7,40 +7,69 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/levee-go/levee/examples/internal/stage"
 )
 
-// Check is the test of every example: its naive recipes go wrong, the others do not and fail nobody, and nothing is left behind.
-func Check[S any](t *testing.T, play stage.Play[S]) []stage.Result {
+// Check is the test of every example: its naive recipes go wrong, the others do not and fail nobody, and nothing is left behind. It plays
+// the naive recipes at a scale of their own and one after the other on the same servers, as the program does. Each of the others has servers
+// of its own, and all are played at the same time, because they mostly wait for slow customers.
+func Check[S any](t *testing.T, play stage.Play[S], naive S) []stage.Result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	var out bytes.Buffer
-	results, err := play.Perform(t.Context(), "", os.Getenv("LEVEE_POSTGRES"), &out)
-	t.Logf("%s", out.String())
-	if err != nil {
-		t.Error(err)
+	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each process of a recipe sleeps for a second before it exits
+	wrong := play
+	wrong.Scale, wrong.Recipes = naive, nil
+	plays := []*stage.Play[S]{&wrong}
+	for _, recipe := range play.Recipes {
+		if recipe.Naive {
+			wrong.Recipes = append(wrong.Recipes, recipe)
+			continue
+		}
+		alone := play
+		alone.Recipes = []stage.Recipe[S]{recipe}
+		plays = append(plays, &alone)
 	}
-	for i, result := range results {
-		if result.Naive && result.Wrong == "" {
-			t.Errorf("%s: nothing went wrong; then the others prove nothing", result.Recipe)
-		}
-		if !result.Naive && result.Tally.Failed > 0 {
-			t.Errorf("%s: %d failures, the first: %s", result.Recipe, result.Tally.Failed, result.Tally.FirstFailure)
-		}
-		if result.Tally.Served == 0 && !play.Recipes[i].Deadly {
-			t.Errorf("%s: nobody was served", result.Recipe)
-		}
+	outs, played, errs := make([]bytes.Buffer, len(plays)), make([][]stage.Result, len(plays)), make([]error, len(plays))
+	var all sync.WaitGroup
+	for i, p := range plays {
+		all.Go(func() { played[i], errs[i] = p.Perform(t.Context(), "", os.Getenv("LEVEE_POSTGRES"), &outs[i]) })
 	}
-	if len(results) != len(play.Recipes) {
-		t.Errorf("%d rows for %d recipes", len(results), len(play.Recipes))
+	all.Wait()
+	var results []stage.Result
+	for i, p := range plays {
+		t.Logf("%s", outs[i].String())
+		if errs[i] != nil {
+			t.Error(errs[i])
+		}
+		if len(played[i]) != len(p.Recipes) {
+			t.Errorf("%d rows for %d recipes", len(played[i]), len(p.Recipes))
+		}
+		for j, result := range played[i] {
+			checkResult(t, p.Recipes[j], result)
+		}
+		results = append(results, played[i]...)
 	}
 	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "levee*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 	checkMistakes(t, play)
 	return results
+}
+
+func checkResult[S any](t *testing.T, recipe stage.Recipe[S], result stage.Result) {
+	t.Helper()
+	if result.Naive && result.Wrong == "" {
+		t.Errorf("%s: nothing went wrong; then the others prove nothing", result.Recipe)
+	}
+	if !result.Naive && result.Tally.Failed > 0 {
+		t.Errorf("%s: %d failures, the first: %s", result.Recipe, result.Tally.Failed, result.Tally.FirstFailure)
+	}
+	if result.Tally.Served == 0 && !recipe.Deadly {
+		t.Errorf("%s: nobody was served", result.Recipe)
+	}
 }
 
 // checkMistakes looks whether mistakes in the flags and servers that do not answer are told in one line.
