@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/levee-go/levee/cache/cacheprom"
+	"github.com/levee-go/levee/internal/dbtest"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -48,7 +49,7 @@ func startPrometheus(t *testing.T, target string) *prom {
 	}
 	program, err := exec.LookPath(program)
 	if err != nil {
-		t.Skip("no Prometheus: install one (.ci/install-prometheus does), or set LEVEE_PROMETHEUS")
+		dbtest.Absent(t, "no Prometheus: install one (.ci/install-prometheus does), or set LEVEE_PROMETHEUS")
 	}
 	dir := t.TempDir()
 	rules := scaled(cacheprom.Alerts, 1, faster)
@@ -97,7 +98,7 @@ scrape_configs: [{job_name: service, static_configs: [{targets: [%q]}]}]
 func TestAnOpenBreakerRingsWithinAMinuteAndAHalf(t *testing.T) {
 	program, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("no promtool: it comes with Prometheus")
+		dbtest.Absent(t, "no promtool: it comes with Prometheus")
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"alerts.yml": cacheprom.Alerts, "test.yml": `
