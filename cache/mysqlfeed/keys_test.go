@@ -11,6 +11,7 @@ import (
 )
 
 func TestTheTextsOfAKey(t *testing.T) {
+	t.Parallel()
 	texts := []feedtest.KeyText{
 		{Type: "int", Stored: "7", Told: "int64 7", Other: "' 7'"},
 		{Type: "bigint unsigned", Stored: "18446744073709551615", Told: "uint64 18446744073709551615", Other: "'18446744073709551615.0'"},

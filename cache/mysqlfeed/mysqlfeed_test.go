@@ -26,6 +26,7 @@ const product = "CREATE TABLE product (id bigint PRIMARY KEY, slug varchar(100) 
 
 // What the package says to set up is enough, for a user who may do nothing else.
 func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	for _, statement := range feedtest.StatementsOfTheDoc(t, `(?m)^//\t((?:CREATE|GRANT) .*);$`, 3) {
 		r.exec(strings.ReplaceAll(statement, "shop.", r.name+"."))
@@ -36,6 +37,7 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 }
 
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	spaced := `{"a": 1}`
 	if !r.mariaDB() { // keeps it as a tree
@@ -85,6 +87,7 @@ func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 }
 
 func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	_, w := feedtest.BeginsAfterAPosition(t, r.feed(nil, Table{Name: "product"}), func(id int) {
 		insert := fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)
@@ -246,6 +249,7 @@ func TestAnEventThatHidesChangesEndsTheStream(t *testing.T) {
 }
 
 func TestALongTransactionComesInParts(t *testing.T) {
+	t.Parallel()
 	const rows = 20_000
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
@@ -332,6 +336,7 @@ func TestAPositionIsReadBack(t *testing.T) {
 
 // Check does not mind that the feed is followed, and who follows it does not mind Check.
 func TestCheckDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(func(o *Options) { o.ServerID = 4711 }, Table{Name: "product"})
 	w := r.open(f, feed.Position{})
