@@ -49,8 +49,8 @@ func newRig(t testing.TB, statements ...string) *rig {
 	return r
 }
 
-// end removes all that the test has made. Another test may have the database then, which takes the server half as
-// much work as a new one.
+// end removes all that the test has made. Another test gets the database then: that is less work for the server than
+// to drop it and make a new one.
 func (r *rig) end() {
 	r.s = server.Get(r.t)
 	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
