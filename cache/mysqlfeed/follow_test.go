@@ -55,6 +55,7 @@ func (r *rig) fleet() feedtest.Database {
 }
 
 func TestEveryProcessServesWhatPlainSQLHasWritten(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "INSERT INTO product VALUES (1, '', ''), (2, '', ''), (3, '', ''), (4, '', ''), (5, '', '')")
 	feedtest.EveryProcessServes(t, r.fleet())
 }
@@ -82,6 +83,7 @@ func numbers(upTo int) string {
 }
 
 func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	feedtest.NoRowIsDenied(t, r.fleet(), func() (ids []int64) {
 		for _, id := range strings.Fields(r.value("SELECT COALESCE(GROUP_CONCAT(id SEPARATOR ' '), '') FROM product")) {

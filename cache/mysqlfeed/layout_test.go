@@ -21,7 +21,7 @@ func TestARowOfAnotherLayoutIsAChangeOfTheTable(t *testing.T) {
 		"two change names":          "2 map[id:1 slug:new] map[id:1 slug:a]; ",
 		"two change names and back": "2 map[id:1 slug:new] map[id:1 slug:b]; ",
 	}
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		alter []string
 		after string // the change of the row after it
 	}{
@@ -37,73 +37,77 @@ func TestARowOfAnotherLayoutIsAChangeOfTheTable(t *testing.T) {
 		"a table is made anew":   {[]string{"DROP TABLE product", "CREATE TABLE product (slug varchar(50) NOT NULL, name varchar(50) NULL, id int PRIMARY KEY)", "INSERT INTO product VALUES ('a', NULL, 1)"}, "2 map[id:1 slug:a] map[id:1 slug:z]"},
 		"a column is not there":  {[]string{"ALTER TABLE product CHANGE slug path varchar(50) NOT NULL", "ALTER TABLE product ADD slug2 int"}, "4 <nil> <nil>"},
 		"the table is not there": {[]string{"DROP TABLE product"}, ""},
-	} {
-		for _, full := range []bool{false, true} {
-			for _, away := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, away %v, names in the log %v", name, away, full), func(t *testing.T) {
-					if full {
-						set := newRig(t)
-						was := set.value("SELECT @@global.binlog_row_metadata")
-						set.exec("SET GLOBAL binlog_row_metadata = 'FULL'")
-						t.Cleanup(func() { set.exec("SET GLOBAL binlog_row_metadata = '" + was + "'") })
-					}
-					r := newRig(t, create, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO product VALUES (1, NULL, 'a', NULL)")
-					f := r.feed(nil, Table{"product", []string{"id", "slug"}}, Table{Name: "other"})
-					w := r.open(f, feed.Position{})
-					w.Changes(0)
-					if away {
-						w.End()
-					}
-					r.exec("UPDATE product SET name = 'new'")
-					r.exec(c.alter...)
-					r.exec("INSERT INTO other VALUES (1)")
-					if away {
-						w = r.open(f, w.At)
-					}
-					cleared, told := false, ""
-					for !strings.Contains(told, "1 <nil> map[id:1]; ") {
-						for _, change := range w.Changes(1) {
-							one := feedtest.Summary([]feed.Change{change})
-							told += one
-							cleared = cleared || change.Table == r.name+".product" && change.Kind == feed.Truncated
-							for _, row := range []feed.Row{change.Old, change.New} {
-								if slug, ok := row["slug"]; ok && slug != "a" && one != truth[name] && change.Table == r.name+".product" {
-									t.Errorf("told %s", one)
+	}
+	metadata := newRig(t).value("SELECT @@global.binlog_row_metadata")
+	for _, full := range []bool{false, true} {
+		t.Run(fmt.Sprintf("names in the log %v", full), func(t *testing.T) {
+			if set := newRig(t); full { // for all streams of the server
+				set.exec("SET GLOBAL binlog_row_metadata = 'FULL'")
+				t.Cleanup(func() { set.exec("SET GLOBAL binlog_row_metadata = '" + metadata + "'") })
+			}
+			for name, c := range cases {
+				for _, away := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s, away %v", name, away), func(t *testing.T) {
+						t.Parallel()
+						r := newRig(t, create, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO product VALUES (1, NULL, 'a', NULL)")
+						f := r.feed(nil, Table{"product", []string{"id", "slug"}}, Table{Name: "other"})
+						w := r.open(f, feed.Position{})
+						w.Changes(0)
+						if away {
+							w.End()
+						}
+						r.exec("UPDATE product SET name = 'new'")
+						r.exec(c.alter...)
+						r.exec("INSERT INTO other VALUES (1)")
+						if away {
+							w = r.open(f, w.At)
+						}
+						cleared, told := false, ""
+						for !strings.Contains(told, "1 <nil> map[id:1]; ") {
+							for _, change := range w.Changes(1) {
+								one := feedtest.Summary([]feed.Change{change})
+								told += one
+								cleared = cleared || change.Table == r.name+".product" && change.Kind == feed.Truncated
+								for _, row := range []feed.Row{change.Old, change.New} {
+									if slug, ok := row["slug"]; ok && slug != "a" && one != truth[name] && change.Table == r.name+".product" {
+										t.Errorf("told %s", one)
+									}
 								}
 							}
 						}
-					}
-					if !cleared {
-						t.Errorf("told %s, and not that the table has changed", told)
-					}
-					if c.after == "" {
-						w.End()
-						r.open(f, w.At)
-						return
-					}
-					for _, again := range []bool{false, true} { // and when it is opened anew, from a position behind it all
-						if again {
+						if !cleared {
+							t.Errorf("told %s, and not that the table has changed", told)
+						}
+						if c.after == "" {
 							w.End()
-							w = r.open(f, w.At)
+							r.open(f, w.At)
+							return
 						}
-						column := "slug"
-						if c.after[0] == '4' {
-							column = "path"
+						for _, again := range []bool{false, true} { // and when it is opened anew, from a position behind it all
+							if again {
+								w.End()
+								w = r.open(f, w.At)
+							}
+							column := "slug"
+							if c.after[0] == '4' {
+								column = "path"
+							}
+							r.exec("UPDATE product SET "+column+" = 'z'", "UPDATE product SET "+column+" = 'a'")
+							if got := feedtest.Summary(w.Changes(2)); !strings.HasPrefix(got, c.after) {
+								t.Errorf("opened anew %v: got %s, want %s", again, got, c.after)
+							}
 						}
-						r.exec("UPDATE product SET "+column+" = 'z'", "UPDATE product SET "+column+" = 'a'")
-						if got := feedtest.Summary(w.Changes(2)); !strings.HasPrefix(got, c.after) {
-							t.Errorf("opened anew %v: got %s, want %s", again, got, c.after)
-						}
-					}
-				})
+					})
+				}
 			}
-		}
+		})
 	}
 }
 
 // A table that cannot be told is no reason to tell nothing of others; it is told as a whole,
 // until it is what it should be.
 func TestATableThatIsUnfitDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE TABLE wrong (id int PRIMARY KEY, path varchar(9))")
 	w := r.open(r.feed(nil, Table{Name: "product"}, Table{"wrong", []string{"slug"}}, Table{Name: "nowhere"}), feed.Position{})
 	r.exec("INSERT INTO wrong VALUES (1, 'a'), (2, 'b')", "INSERT INTO product VALUES (1, '', '')", "CREATE TABLE nowhere (id int PRIMARY KEY)")
@@ -127,6 +131,7 @@ func TestATableThatIsUnfitDoesNotStopTheOthers(t *testing.T) {
 
 // Rows that are unread when the feed goes on are told one by one, if the table was not altered.
 func TestAPositionProvesTheLayoutOfWhatFollows(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, feed.Position{})

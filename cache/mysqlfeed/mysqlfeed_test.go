@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,119 +26,80 @@ const product = "CREATE TABLE product (id bigint PRIMARY KEY, slug varchar(100) 
 
 // What the package says to set up is enough, for a user who may do nothing else.
 func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for _, line := range regexp.MustCompile(`(?m)^//\t((?:CREATE|GRANT) .*);$`).FindAllStringSubmatch(string(doc), -1) {
-		r.exec(strings.ReplaceAll(line[1], "shop.", r.name+"."))
-		n++
-	}
-	if n != 3 {
-		t.Fatalf("the doc has %d statements", n)
+	for _, statement := range feedtest.StatementsOfTheDoc(t, `(?m)^//\t((?:CREATE|GRANT) .*);$`, 3) {
+		r.exec(strings.ReplaceAll(statement, "shop.", r.name+"."))
 	}
 	defer r.exec("DROP USER levee")
-	w := r.open(r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}}), feed.Position{})
-	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product", "TRUNCATE TABLE product")
-	got := w.Changes(4)
-	name, key := r.name+".product", []string{"id"}
-	want := []feed.Change{
-		{Table: name, Kind: feed.Inserted, New: feed.Row{"id": int64(1), "slug": "a"}, Key: key},
-		{Table: name, Kind: feed.Updated, Old: feed.Row{"id": int64(1), "slug": "a"}, New: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
-		{Table: name, Kind: feed.Deleted, Old: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
-		{Table: name, Kind: feed.Truncated, Key: key},
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
+	f := r.feed(func(o *Options) { o.User, o.Password = "levee", "secret" }, Table{"product", []string{"id", "slug"}})
+	feedtest.TheSetUpIsEnough(t, f, r.name+".product", r.exec)
 }
 
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	spaced := `{"a": 1}`
 	if !r.mariaDB() { // keeps it as a tree
 		spaced = `{"a":1}`
 	}
-	var names, types, values []string
-	want := feed.Row{}
-	for i, c := range []struct {
-		sql, value string
-		want       any
-	}{
-		{"tinyint", "-3", int64(-3)},
-		{"tinyint unsigned", "200", uint64(200)},
-		{"smallint unsigned", "65535", uint64(65535)},
-		{"mediumint", "-5", int64(-5)},
-		{"mediumint unsigned", "16777215", uint64(16777215)},
-		{"int", "7", int64(7)},
-		{"int unsigned", "4294967295", uint64(4294967295)},
-		{"bigint", "-9223372036854775808", int64(-1 << 63)},
-		{"bigint unsigned", "18446744073709551615", uint64(1<<64 - 1)},
-		{"varchar(5) CHARACTER SET utf8mb4", "'å€😀'", "å€😀"},
-		{"varchar(5) CHARACTER SET latin1", "'å€'", "å€"},
-		{"char(5)", "'x '", "x"},
-		{"text", "'long'", "long"},
-		{"enum('sad','it''s, glad')", "'it''s, glad'", "it's, glad"},
-		{"decimal(10,2)", "1.5", "1.50"},
-		{"double", "0.1", 0.1},
-		{"float", "0.5", 0.5},
-		{"binary(4)", "x'01020000'", []byte{1, 2, 0, 0}},
-		{"varbinary(4)", "x'00ff'", []byte{0, 255}},
-		{"blob", "x'ff00'", []byte{255, 0}},
-		{"datetime(3)", "'2026-01-02 03:04:05.678'", time.Date(2026, 1, 2, 3, 4, 5, 678000000, time.UTC)},
-		{"timestamp", "'2026-01-02 03:04:05'", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
-		{"date", "'2026-01-02'", "2026-01-02"},
-		{"year", "2026", int64(2026)},
-		{"json", `'{"a": 1}'`, spaced},
-		{"uuid", "'6ccd780c-baba-1026-9564-5b8c656024db'", "6ccd780c-baba-1026-9564-5b8c656024db"},
-		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
-		{"uuid", "'01890a5d-ac96-774b-bcce-b302099a8057'", "01890a5d-ac96-774b-bcce-b302099a8057"},
-		{"uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000"},
-		{"text", "NULL", nil},
-	} {
-		if c.sql == "uuid" && !r.mariaDB() {
-			continue
-		}
-		name := fmt.Sprintf("c%02d", i)
-		names, types, values = append(names, name), append(types, name+" "+c.sql), append(values, c.value)
-		want[name] = c.want
+	kinds := []feedtest.Kind{
+		{Type: "tinyint", Value: "-3", Want: int64(-3)},
+		{Type: "tinyint unsigned", Value: "200", Want: uint64(200)},
+		{Type: "smallint unsigned", Value: "65535", Want: uint64(65535)},
+		{Type: "mediumint", Value: "-5", Want: int64(-5)},
+		{Type: "mediumint unsigned", Value: "16777215", Want: uint64(16777215)},
+		{Type: "int", Value: "7", Want: int64(7)},
+		{Type: "int unsigned", Value: "4294967295", Want: uint64(4294967295)},
+		{Type: "bigint", Value: "-9223372036854775808", Want: int64(-1 << 63)},
+		{Type: "bigint unsigned", Value: "18446744073709551615", Want: uint64(1<<64 - 1)},
+		{Type: "varchar(5) CHARACTER SET utf8mb4", Value: "'å€😀'", Want: "å€😀"},
+		{Type: "varchar(5) CHARACTER SET latin1", Value: "'å€'", Want: "å€"},
+		{Type: "char(5)", Value: "'x '", Want: "x"},
+		{Type: "text", Value: "'long'", Want: "long"},
+		{Type: "enum('sad','it''s, glad')", Value: "'it''s, glad'", Want: "it's, glad"},
+		{Type: "decimal(10,2)", Value: "1.5", Want: "1.50"},
+		{Type: "double", Value: "0.1", Want: 0.1},
+		{Type: "float", Value: "0.5", Want: 0.5},
+		{Type: "binary(4)", Value: "x'01020000'", Want: []byte{1, 2, 0, 0}},
+		{Type: "varbinary(4)", Value: "x'00ff'", Want: []byte{0, 255}},
+		{Type: "blob", Value: "x'ff00'", Want: []byte{255, 0}},
+		{Type: "datetime(3)", Value: "'2026-01-02 03:04:05.678'", Want: time.Date(2026, 1, 2, 3, 4, 5, 678000000, time.UTC)},
+		{Type: "timestamp", Value: "'2026-01-02 03:04:05'", Want: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		{Type: "date", Value: "'2026-01-02'", Want: "2026-01-02"},
+		{Type: "year", Value: "2026", Want: int64(2026)},
+		{Type: "json", Value: `'{"a": 1}'`, Want: spaced},
+		{Type: "uuid", Value: "'6ccd780c-baba-1026-9564-5b8c656024db'", Want: "6ccd780c-baba-1026-9564-5b8c656024db"},
+		{Type: "uuid", Value: "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", Want: "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+		{Type: "uuid", Value: "'01890a5d-ac96-774b-bcce-b302099a8057'", Want: "01890a5d-ac96-774b-bcce-b302099a8057"},
+		{Type: "uuid", Value: "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000'", Want: "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380000"},
+		{Type: "text", Value: "NULL", Want: nil},
 	}
-	r.exec("CREATE TABLE kinds (" + strings.Join(types, ", ") + ", PRIMARY KEY (c00))")
-	w := r.open(r.feed(nil, Table{"kinds", names}), feed.Position{})
-	r.exec("SET NAMES utf8mb4", "SET time_zone = '+00:00'", "INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
-	changes := w.Changes(2)
-	for i, got := range []feed.Row{changes[0].New, changes[1].Old} {
-		for name, value := range want {
-			if !reflect.DeepEqual(got[name], value) {
-				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
-			}
-		}
-		if len(got) != len(want) {
-			t.Errorf("change %d has %d columns, want %d", i, len(got), len(want))
-		}
+	if !r.mariaDB() {
+		kinds = slices.DeleteFunc(kinds, func(k feedtest.Kind) bool { return k.Type == "uuid" })
 	}
+	feedtest.TypesBecomeTheKindsOfRow(t, kinds, func(columns string, names []string) feed.Feed {
+		r.exec("CREATE TABLE kinds (" + columns + ", PRIMARY KEY (c00))")
+		return r.feed(nil, Table{"kinds", names})
+	}, func(sql ...string) {
+		r.exec(append([]string{"SET NAMES utf8mb4", "SET time_zone = '+00:00'"}, sql...)...)
+	})
 }
 
 func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
-	r := newRig(t, product, "INSERT INTO product VALUES (1, '', '')")
-	f := r.feed(nil, Table{Name: "product"})
-	w := r.open(f, feed.Position{})
-	r.exec("INSERT INTO product VALUES (2, '', '')")
-	w.Changes(1)
-	first := w.At
-	r.exec("BEGIN", "INSERT INTO product VALUES (3, '', '')", "SAVEPOINT a", "INSERT INTO product VALUES (33, '', '')", "ROLLBACK TO a", "COMMIT")
-	w.Changes(1)
-	w.End()
-	r.exec("BEGIN", "INSERT INTO product VALUES (9, '', '')", "ROLLBACK", "FLUSH LOGS", "INSERT INTO product VALUES (4, '', '')")
-	w = r.open(f, first)
-	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	if err := w.Confirm(t.Context(), w.At); err != nil {
-		t.Error(err)
-	}
+	t.Parallel()
+	r := newRig(t, product)
+	_, w := feedtest.BeginsAfterAPosition(t, r.feed(nil, Table{Name: "product"}), func(id int) {
+		insert := fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)
+		switch id {
+		case 3:
+			r.exec("BEGIN", insert, "SAVEPOINT a", "INSERT INTO product VALUES (33, '', '')", "ROLLBACK TO a", "COMMIT")
+		case 4:
+			r.exec("BEGIN", "INSERT INTO product VALUES (9, '', '')", "ROLLBACK", "FLUSH LOGS", insert)
+		default:
+			r.exec(insert)
+		}
+	})
 	w.End()
 	if _, err := w.Next(t.Context()); !errors.Is(err, pump.ErrClosed) {
 		t.Error(err)
@@ -289,6 +249,7 @@ func TestAnEventThatHidesChangesEndsTheStream(t *testing.T) {
 }
 
 func TestALongTransactionComesInParts(t *testing.T) {
+	t.Parallel()
 	const rows = 20_000
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
@@ -313,19 +274,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	r.exec("INSERT INTO product VALUES (1, '', '')")
 	w.Changes(1)
 	w.End()
-	lost := func(what string, p feed.Position) {
-		t.Helper()
-		ctx := feedtest.Soon(t)
-		s, err := f.Open(ctx, p)
-		for opened := err == nil; opened && err == nil; {
-			if _, err = s.Next(ctx); err != nil {
-				_ = s.Close()
-			}
-		}
-		if !errors.Is(err, feed.ErrPositionLost) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
+	lost := func(what string, p feed.Position) { t.Helper(); feedtest.Lost(t, f, what, p) }
 	future := "mariadb 0-1-999999"
 	if !r.mariaDB() {
 		future = "mysql " + r.value("SELECT @@server_uuid") + ":1-999999"
@@ -387,6 +336,7 @@ func TestAPositionIsReadBack(t *testing.T) {
 
 // Check does not mind that the feed is followed, and who follows it does not mind Check.
 func TestCheckDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(func(o *Options) { o.ServerID = 4711 }, Table{Name: "product"})
 	w := r.open(f, feed.Position{})
@@ -460,7 +410,7 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 
 func TestWrongOptionsAreRefused(t *testing.T) {
 	good := []Table{{Name: "a.b"}}
-	for want, o := range map[string]Options{
+	feedtest.WrongOptions(t, New, map[string]Options{
 		"Name":         {Addr: "a:1", User: "u", Tables: good},
 		"Addr":         {Name: "a", Addr: "a", User: "u", Tables: good},
 		"User":         {Name: "a", Addr: "a:1", Tables: good},
@@ -468,8 +418,5 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"database.tab": {Name: "a", Addr: "a:1", User: "u", Tables: []Table{{Name: "b"}}},
 		"twice":        {Name: "a", Addr: "a:1", User: "u", Tables: []Table{{Name: "a.b"}, {Name: "a.b"}}},
 		"MaxBatch":     {Name: "a", Addr: "a:1", User: "u", Tables: good, MaxBatch: -1},
-	} {
-		_, err := New(o)
-		feedtest.WantError(t, err, want)
-	}
+	})
 }

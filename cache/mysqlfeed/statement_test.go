@@ -11,6 +11,7 @@ import (
 // removed rows were served for the TTL. Each is run by the server, with what it may have
 // before it and within it.
 func TestAStatementIsKnownWhateverStandsBeforeIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2", "CREATE TABLE `odd``name \"é` (id int PRIMARY KEY)")
 	w := r.open(r.feed(nil, Table{Name: "product"}, Table{Name: "parts"}, Table{Name: "odd`name \"é"}), feed.Position{})
 	r.exec("CREATE TABLE one (id int PRIMARY KEY)", "CREATE TABLE part (id int PRIMARY KEY)")

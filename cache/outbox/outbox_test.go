@@ -44,7 +44,10 @@ type database struct {
 // inDatabases runs a test on each kind of database.
 func inDatabases(t *testing.T, test func(d database)) {
 	for name, open := range map[string]func(t *testing.T) database{"PostgreSQL": onPostgres, "MariaDB": onMariaDB, "SQLite": onSQLite} {
-		t.Run(name, func(t *testing.T) { test(open(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each kind has one outbox, which the tests use in turn
+			test(open(t))
+		})
 	}
 }
 
@@ -206,6 +209,7 @@ func TestWhatIsAddedCommitsWithItsTransaction(t *testing.T) {
 func TestARowThatCommitsLateIsRead(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) database{"PostgreSQL": onPostgres, "MariaDB": onMariaDB} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := open(t)
 			b := d.box()
 			s := d.open(b)
@@ -497,6 +501,7 @@ func TestFollowSurvivesARestartOfTheDatabase(t *testing.T) {
 		open   func(t *testing.T) database
 	}{"PostgreSQL": {postgres, onPostgres}, "MariaDB": {mariadb, onMariaDB}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := test.open(t)
 			s := redistest.Start(t)
 			b := d.box()

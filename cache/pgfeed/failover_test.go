@@ -2,7 +2,6 @@ package pgfeed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -19,17 +18,14 @@ import (
 // The primary is gone, and a standby is promoted that keeps the slots of the primary: the feed goes on from its
 // position, and loses nothing. Without FAILOVER the standby has no slot, and the position is lost.
 func TestAPositionOutlivesTheFailoverToAStandby(t *testing.T) {
-	primary, err := dbtest.Postgres()
-	if errors.Is(err, dbtest.ErrAbsent) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { primary.Kill(); _ = os.RemoveAll(primary.Dir) })
-	r := &rig{t: t, s: primary, name: "postgres"}
-	if version := r.value("SELECT current_setting('server_version_num')::int"); version.(int32) < 170000 {
+	t.Parallel()
+	if version := newRig(t).value("SELECT current_setting('server_version_num')::int"); version.(int32) < 170000 {
 		t.Skipf("the slots of PostgreSQL %v are not copied to standbys", version)
 	}
+	primary, err := dbtest.Postgres()
+	dbtest.Available(t, err)
+	t.Cleanup(func() { primary.Kill(); _ = os.RemoveAll(primary.Dir) })
+	r := &rig{t: t, s: primary, name: "postgres"}
 	r.exec(product, "SELECT pg_create_physical_replication_slot('standby')", "ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
 	standby, err := dbtest.PostgresStandby(primary)
 	if err != nil {

@@ -48,6 +48,7 @@ func (r *rig) fleet() feedtest.Database {
 }
 
 func TestEveryProcessServesWhatPlainSQLHasWritten(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "INSERT INTO product SELECT i, '', '' FROM generate_series(1, 5) i")
 	feedtest.EveryProcessServes(t, r.fleet())
 }
@@ -62,11 +63,10 @@ func TestFollowTakesLittleMemoryForALongTransaction(t *testing.T) {
 }
 
 func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	feedtest.NoRowIsDenied(t, r.fleet(), func() (ids []int64) {
-		r.on(r.url("postgres"), func(db *pgx.Conn) error {
-			return db.QueryRow(context.Background(), "SELECT COALESCE(array_agg(id::bigint), '{}') FROM product").Scan(&ids)
-		})
+		r.read("SELECT COALESCE(array_agg(id::bigint), '{}') FROM product", &ids)
 		return ids
 	}, func(id int64) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
 }

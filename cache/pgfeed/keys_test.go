@@ -3,7 +3,7 @@ package pgfeed
 import (
 	"fmt"
 	"log/slog"
-	"strings"
+	"slices"
 	"testing"
 
 	"github.com/levee-go/levee/cache/feed"
@@ -11,7 +11,8 @@ import (
 )
 
 func TestTheTextsOfAKey(t *testing.T) {
-	feedtest.TheTextsOfAKey(t, []feedtest.KeyText{
+	t.Parallel()
+	texts := []feedtest.KeyText{
 		{Type: "integer", Stored: "7", Told: "int64 7", Other: "' 7 '"},
 		{Type: "bigint", Stored: "7", Told: "int64 7", Other: "'+7'"},
 		{Type: "numeric(10,2)", Stored: "1.5", Told: "string 1.50", Other: "'1.500'"},
@@ -34,17 +35,20 @@ func TestTheTextsOfAKey(t *testing.T) {
 		{Type: "macaddr", Stored: "'08-00-2B-01-02-03'", Told: "string 08:00:2b:01:02:03", Other: "'08002b010203'"},
 		{Type: "interval", Stored: "'90 min'", Told: "string 01:30:00", Other: "'1h30m'"},
 		{Type: "jsonb", Stored: `'{"b":1, "a":2}'`, Told: `string {"a": 2, "b": 1}`, Other: `'{"a":2,"b":1}'`},
-	}, func(t *testing.T, kind string, log *slog.Logger) (feed.Feed, func(string), func(string) string) {
-		r := newRig(t, "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)", "CREATE TYPE mood AS ENUM ('sad')")
-		if strings.Contains(kind, "citext") || kind == "email" {
-			if n := r.value("SELECT count(*) FROM pg_available_extensions WHERE name = 'citext'"); n == int64(0) {
-				t.Skip("the server has no citext")
-			}
-			r.exec("CREATE EXTENSION citext", "CREATE DOMAIN email AS citext")
+	}
+	r := newRig(t, "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)", "CREATE TYPE mood AS ENUM ('sad')")
+	if r.value("SELECT count(*) FROM pg_available_extensions WHERE name = 'citext'") == int64(0) {
+		t.Log("not tested: the server has no citext")
+		texts = slices.DeleteFunc(texts, func(k feedtest.KeyText) bool { return k.Type == "citext" || k.Type == "email" })
+	} else {
+		r.exec("CREATE EXTENSION citext", "CREATE DOMAIN email AS citext")
+	}
+	feedtest.TheTextsOfAKey(t, texts, func(tables []string, log *slog.Logger) (feed.Feed, func(...string), func(string) string) {
+		var told []Table
+		for i, table := range tables {
+			r.exec("CREATE TABLE " + table + " (k " + texts[i].Type + " PRIMARY KEY)")
+			told = append(told, Table{Name: table})
 		}
-		r.exec("CREATE TABLE product (k " + kind + " PRIMARY KEY)")
-		return r.feed(func(o *Options) { o.Logger = log }, Table{Name: "product"}),
-			func(sql string) { r.exec(sql) },
-			func(sql string) string { return fmt.Sprint(r.value(sql)) }
+		return r.feed(func(o *Options) { o.Logger = log }, told...), r.exec, func(sql string) string { return fmt.Sprint(r.value(sql)) }
 	})
 }

@@ -81,7 +81,7 @@ func BenchmarkCost(b *testing.B) {
 }
 
 func (r *rig) bytes(sql string) (n float64) {
-	r.on(r.url("postgres"), func(db *pgx.Conn) error { return db.QueryRow(context.Background(), sql).Scan(&n) })
+	r.read(sql, &n)
 	return n
 }
 

@@ -101,6 +101,8 @@ func (c *crowd) loadFor(callers int, d time.Duration) (rate float64, p99 time.Du
 func TestNoConnectionIsRefusedWithinMaxConcurrent(t *testing.T) {
 	r := newRig(t)
 	r.exec("DO $$ BEGIN CREATE ROLE loader LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
+	r.session.hangUp() // the crowd needs all connections of the server
+	admins.hangUp()
 	for _, test := range []struct{ processes, most int }{{1, 96}, {4, 24}} {
 		took := time.Second
 		if os.Getenv("LEVEE_LONG") != "" {

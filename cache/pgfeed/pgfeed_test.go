@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"reflect"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -25,18 +22,9 @@ const product = "CREATE TABLE product (id bigint PRIMARY KEY, slug text NOT NULL
 
 // What the package says to set up is enough, for a user who may do nothing else.
 func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var statements []string
-	for _, line := range regexp.MustCompile(`(?m)^//\t((?:CREATE|ALTER) .*;)$`).FindAllStringSubmatch(string(doc), -1) {
-		statements = append(statements, line[1])
-	}
-	if len(statements) != 5 {
-		t.Fatalf("the doc has %d statements: %q", len(statements), statements)
-	}
+	statements := feedtest.StatementsOfTheDoc(t, `(?m)^//\t((?:CREATE|ALTER) .*;)$`, 5)
 	t.Cleanup(func() { r.admin("DROP ROLE levee") })
 	source := r.feed(func(o *Options) { o.Name, o.URL = "shop", r.url("levee") }, Table{"public.product", []string{"id", "slug"}})
 	r.exec(statements[:3]...)
@@ -45,24 +33,12 @@ func TestTheSetUpOfThePackageDocIsEnough(t *testing.T) {
 		if more != nil { // and as the feed makes it itself
 			source = r.feed(func(o *Options) { o.Name = "shop" }, Table{"public.product", []string{"id", "slug"}})
 		}
-		r.exec("DELETE FROM product")
-		w := r.open(source, feed.Position{})
-		r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "UPDATE product SET slug = 'b'", "DELETE FROM product")
-		got := w.Changes(3)
-		key := []string{"id"}
-		want := []feed.Change{
-			{Table: "public.product", Kind: feed.Inserted, New: feed.Row{"id": int64(1), "slug": "a"}, Key: key},
-			{Table: "public.product", Kind: feed.Updated, Old: feed.Row{"id": int64(1), "slug": "a"}, New: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
-			{Table: "public.product", Kind: feed.Deleted, Old: feed.Row{"id": int64(1), "slug": "b"}, Key: key},
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got  %v\nwant %v", got, want)
-		}
-		w.End()
+		feedtest.TheSetUpIsEnough(t, source, "public.product", r.exec)
 	}
 }
 
 func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "CREATE TABLE other (id int PRIMARY KEY)")
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	r.exec("INSERT INTO product VALUES (1, 'a', 'A')", "INSERT INTO other VALUES (1)", "UPDATE product SET name = 'B'",
@@ -75,57 +51,38 @@ func TestOnlyTheKeyIsLoggedOfAnOldRowByDefault(t *testing.T) {
 
 func TestTypesBecomeTheKindsOfRow(t *testing.T) {
 	r := newRig(t, "CREATE DOMAIN small AS int", "CREATE DOMAIN smaller AS small", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
-	var names, types, values []string
-	want := feed.Row{}
-	for i, c := range []struct {
-		sql, value string
-		want       any
-	}{
-		{"smallint", "-3", int64(-3)},
-		{"int", "7", int64(7)},
-		{"bigint", "9223372036854775807", int64(1<<63 - 1)},
-		{"smaller", "8", int64(8)},
-		{"boolean", "true", true},
-		{"text", "'å\n'", "å\n"},
-		{"varchar(5)", "'x'", "x"},
-		{"mood", "'glad'", "glad"},
-		{"uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
-		{"numeric(10,2)", "1.5", "1.50"},
-		{"double precision", "0.1", 0.1},
-		{"real", "0.5", 0.5},
-		{"bytea", `'\x00ff'`, []byte{0, 255}},
-		{"timestamptz", "'2026-01-02 03:04:05.678901+02'", time.Date(2026, 1, 2, 1, 4, 5, 678901000, time.UTC)},
-		{"timestamp", "'2026-01-02 03:04:05'", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
-		{"timestamptz", "'infinity'", "infinity"},
-		{"date", "'2026-01-02'", time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
-		{"jsonb", `'{"a":1}'`, `{"a": 1}`},
-		{"int[]", "'{1,2}'", "{1,2}"},
-		{"text", "NULL", nil},
-	} {
-		name := fmt.Sprintf("c%02d", i)
-		names, types, values = append(names, name), append(types, name+" "+c.sql), append(values, c.value)
-		want[name] = c.want
-	}
-	r.exec("CREATE TABLE kinds ("+strings.Join(types, ", ")+")", "ALTER TABLE kinds REPLICA IDENTITY FULL",
-		"ALTER ROLE postgres SET timezone = 'Asia/Tokyo'", "ALTER ROLE postgres SET bytea_output = 'escape'", "ALTER ROLE postgres SET datestyle = 'German'")
 	t.Cleanup(func() { r.admin("ALTER ROLE postgres RESET ALL") })
-	w := r.open(r.feed(nil, Table{"public.kinds", names}), feed.Position{})
-	r.exec("SET datestyle = 'ISO'; INSERT INTO kinds VALUES ("+strings.Join(values, ", ")+")", "DELETE FROM kinds")
-	changes := w.Changes(2)
-	for i, got := range []feed.Row{changes[0].New, changes[1].Old} {
-		for name, value := range want {
-			if !reflect.DeepEqual(got[name], value) {
-				t.Errorf("change %d: %s is %T(%v), want %T(%v)", i, name, got[name], got[name], value, value)
-			}
-		}
-		if len(got) != len(want) {
-			t.Errorf("change %d has %d columns, want %d", i, len(got), len(want))
-		}
-	}
+	feedtest.TypesBecomeTheKindsOfRow(t, []feedtest.Kind{
+		{Type: "smallint", Value: "-3", Want: int64(-3)},
+		{Type: "int", Value: "7", Want: int64(7)},
+		{Type: "bigint", Value: "9223372036854775807", Want: int64(1<<63 - 1)},
+		{Type: "smaller", Value: "8", Want: int64(8)},
+		{Type: "boolean", Value: "true", Want: true},
+		{Type: "text", Value: "'å\n'", Want: "å\n"},
+		{Type: "varchar(5)", Value: "'x'", Want: "x"},
+		{Type: "mood", Value: "'glad'", Want: "glad"},
+		{Type: "uuid", Value: "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", Want: "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
+		{Type: "numeric(10,2)", Value: "1.5", Want: "1.50"},
+		{Type: "double precision", Value: "0.1", Want: 0.1},
+		{Type: "real", Value: "0.5", Want: 0.5},
+		{Type: "bytea", Value: `'\x00ff'`, Want: []byte{0, 255}},
+		{Type: "timestamptz", Value: "'2026-01-02 03:04:05.678901+02'", Want: time.Date(2026, 1, 2, 1, 4, 5, 678901000, time.UTC)},
+		{Type: "timestamp", Value: "'2026-01-02 03:04:05'", Want: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		{Type: "timestamptz", Value: "'infinity'", Want: "infinity"},
+		{Type: "date", Value: "'2026-01-02'", Want: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
+		{Type: "jsonb", Value: `'{"a":1}'`, Want: `{"a": 1}`},
+		{Type: "int[]", Value: "'{1,2}'", Want: "{1,2}"},
+		{Type: "text", Value: "NULL", Want: nil},
+	}, func(columns string, names []string) feed.Feed {
+		r.exec("CREATE TABLE kinds ("+columns+")", "ALTER TABLE kinds REPLICA IDENTITY FULL",
+			"ALTER ROLE postgres SET timezone = 'Asia/Tokyo'", "ALTER ROLE postgres SET bytea_output = 'escape'", "ALTER ROLE postgres SET datestyle = 'German'")
+		return r.feed(nil, Table{"public.kinds", names})
+	}, func(sql ...string) { r.exec(append([]string{"SET datestyle = 'ISO'"}, sql...)...) })
 }
 
 // A long value is stored apart, and is not logged anew when something else of its row changes.
 func TestALongValueThatDidNotChangeIsTold(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "CREATE TABLE page (id int PRIMARY KEY, path text NOT NULL, hits int)", "ALTER TABLE page ALTER path SET STORAGE EXTERNAL",
 		"ALTER TABLE page REPLICA IDENTITY FULL")
 	w := r.open(r.feed(nil, Table{"public.page", []string{"path"}}), feed.Position{})
@@ -139,6 +96,7 @@ func TestALongValueThatDidNotChangeIsTold(t *testing.T) {
 }
 
 func TestPartitionsAreToldAsTheirTable(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
 		"CREATE TABLE event_a PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
 		"CREATE TABLE event_b (day date NOT NULL, id int NOT NULL)", // other order of columns
@@ -163,23 +121,10 @@ func TestPartitionsAreToldAsTheirTable(t *testing.T) {
 }
 
 func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	r.exec("INSERT INTO product VALUES (1, '', '')")
-	w := r.open(f, feed.Position{})
-	r.exec("INSERT INTO product VALUES (2, '', '')")
-	w.Changes(1)
-	first := w.At
-	w.ConfirmAll()
-	r.exec("INSERT INTO product VALUES (3, '', '')")
-	w.Changes(1)
-	w.End()
-	r.exec("INSERT INTO product VALUES (4, '', '')")
-	w = r.open(f, first) // 3 was told and not confirmed
-	if got, want := feedtest.Summary(w.Changes(2)), "1 <nil> map[id:3]; 1 <nil> map[id:4]; "; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	w.ConfirmAll()
+	first, w := feedtest.BeginsAfterAPosition(t, f, func(id int) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
 	lsn, _, _ := strings.Cut(w.At.Text, " ")
 	redistest.Eventually(t, 10*time.Second, "the server has heard of the position", func() bool {
 		return r.value("SELECT confirmed_flush_lsn >= '"+lsn+"' FROM pg_replication_slots WHERE database = current_database()") == true
@@ -199,6 +144,7 @@ func TestAStreamBeginsAfterThePositionOfOneBefore(t *testing.T) {
 // The gate's connection is idle for five seconds at a time. The setting that keeps it may not
 // be part of the connecting: PostgreSQL 13 refuses to connect with it, instead of being told that it is too old.
 func TestAnIdleStreamKeepsItsConnections(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	r.exec("ALTER DATABASE " + r.name + " SET idle_session_timeout = '500ms'")
 	f := r.feed(nil, Table{Name: "product"})
@@ -218,6 +164,7 @@ func TestAnIdleStreamKeepsItsConnections(t *testing.T) {
 }
 
 func TestNextLeavesWithItsContextAndGoesOn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)

@@ -103,6 +103,7 @@ func (g *region) write(r *rig, id int64, name string) {
 // write holds in its own region; in the other it is seen when the feed has told it, not while that region is cut off from
 // the primary; ReplicaLag covers a standby that lags behind the feed; and a region whose position is lost is cleared.
 func TestARegionServesWhatAnotherHasWritten(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "INSERT INTO product SELECT i, '', 'old' FROM generate_series(1, 20) i")
 	standby, err := dbtest.PostgresStandby(r.s)
 	if err != nil {

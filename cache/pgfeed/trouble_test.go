@@ -167,6 +167,7 @@ func TestTheServerShutsDownBesideAFollower(t *testing.T) {
 }
 
 func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
@@ -192,6 +193,7 @@ func TestASlotThatIsInUseIsNamedWithItsUser(t *testing.T) {
 
 // Check changes nothing, and does not mind that the feed is followed.
 func TestCheckChangesNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	made := func() any {
@@ -213,6 +215,7 @@ func TestCheckChangesNothing(t *testing.T) {
 }
 
 func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "CREATE TABLE keyless (a int, b int)", "CREATE VIEW seen AS SELECT * FROM product",
 		"CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)", "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
 		"CREATE TABLE parts (id int PRIMARY KEY, s text NOT NULL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts DEFAULT",
@@ -254,6 +257,11 @@ func TestWhatIsNotSetUpIsNamedWithTheWayOut(t *testing.T) {
 	if _, err := r.feed(nil, Table{Name: "product"}).Open(ctx, feed.Position{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// With such names the server's commits may wait for the feed.
+func TestAFeedIsNoSynchronousStandby(t *testing.T) {
+	r := newRig(t, product)
 	r.admin("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (*)'")
 	defer func() { r.admin("ALTER SYSTEM RESET synchronous_standby_names"); r.admin("SELECT pg_reload_conf()") }()
 	r.admin("SELECT pg_reload_conf()")
@@ -272,7 +280,7 @@ func TestAServerWithoutALogicalLogIsRefused(t *testing.T) {
 }
 
 func TestWrongOptionsAreRefused(t *testing.T) {
-	for want, o := range map[string]Options{
+	feedtest.WrongOptions(t, New, map[string]Options{
 		"Name":      {URL: "postgres://x/y", Tables: []Table{{Name: "t"}}},
 		"URL":       {Name: "a", Tables: []Table{{Name: "t"}}},
 		"URL: ":     {Name: "a", URL: "postgres://x:secret@y:z/", Tables: []Table{{Name: "t"}}},
@@ -283,16 +291,11 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 		"Publicat":  {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, Publication: `a"b`},
 		"Slot is":   {Name: strings.Repeat("a", 60), URL: "postgres://x/y", Tables: []Table{{Name: "t"}}},
 		"MaxBatch ": {Name: "a", URL: "postgres://x/y", Tables: []Table{{Name: "t"}}, MaxBatch: -1},
-	} {
-		_, err := New(o)
-		feedtest.WantError(t, err, want)
-		if strings.Contains(err.Error(), "secret") {
-			t.Errorf("%v tells the password", err)
-		}
-	}
+	})
 }
 
 func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	w := r.open(f, feed.Position{})
@@ -300,19 +303,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 	w.Changes(1)
 	good := w.At
 	w.End()
-	lost := func(what string, p feed.Position) {
-		t.Helper()
-		ctx := feedtest.Soon(t)
-		s, err := f.Open(ctx, p)
-		for opened := err == nil; opened && err == nil; {
-			if _, err = s.Next(ctx); err != nil {
-				_ = s.Close()
-			}
-		}
-		if !errors.Is(err, feed.ErrPositionLost) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
+	lost := func(what string, p feed.Position) { t.Helper(); feedtest.Lost(t, f, what, p) }
 	at, err := parsePosition(good)
 	if err != nil {
 		t.Fatal(err)
@@ -380,6 +371,7 @@ func TestAPositionIsLostWhenTheServerCannotGoOnFromIt(t *testing.T) {
 // What changes the old rows of the log, or which rows there are, while the feed is followed.
 // Without the look at it, changes are dropped, and lag and errors say nothing.
 func TestAStreamLosesItsPositionWhenATableIsNotWhatItWas(t *testing.T) {
+	t.Parallel()
 	const full = "ALTER TABLE product REPLICA IDENTITY FULL"
 	parts := []string{"CREATE TABLE part (id int PRIMARY KEY, slug text NOT NULL) PARTITION BY RANGE (id)", "ALTER TABLE part REPLICA IDENTITY FULL",
 		"CREATE TABLE part0 PARTITION OF part FOR VALUES FROM (0) TO (10)", "ALTER TABLE part0 REPLICA IDENTITY FULL"}
@@ -438,6 +430,7 @@ func TestAStreamLosesItsPositionWhenATableIsNotWhatItWas(t *testing.T) {
 
 // A partition that is like the others clears nothing.
 func TestANewPartitionLosesNothing(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
 		"CREATE TABLE event_a PARTITION OF event FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')")
 	f := r.feed(nil, Table{"event", []string{"id"}})
@@ -452,6 +445,7 @@ func TestANewPartitionLosesNothing(t *testing.T) {
 // The stream is idle, and its connection for questions dies. Catches a stream that goes on
 // without: nothing would show that the publication has lost a table.
 func TestAStreamThatCannotAskEnds(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	w := r.open(r.feed(nil, Table{Name: "product"}), feed.Position{})
 	w.Changes(0)
@@ -470,6 +464,7 @@ func TestAStreamThatCannotAskEnds(t *testing.T) {
 // A server that has the question and does not answer, as over a link that drops packets. Without
 // a limit Open waits with its caller's ctx, which has none.
 func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
 	f.silence = 300 * time.Millisecond
@@ -544,6 +539,7 @@ func (l *lockedBuilder) String() string {
 // Defect: they end the stream with an error, for ever where they are in the log: nothing is told of any table,
 // and the slot keeps the log.
 func TestATableMayBeAlteredUnderWay(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL")
 	f := r.feed(nil, Table{"product", []string{"id", "slug"}})
 	w := r.open(f, feed.Position{})

@@ -95,6 +95,7 @@ func (w *follower) untilInserted(table string, insert func(id int)) {
 //
 // Defect: Open refuses all tables for as long as one is unfit, so that nothing is invalidated in any cache.
 func TestATableThatIsUnfitDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	const wrong, full = "CREATE TABLE wrong (id int PRIMARY KEY, slug text NOT NULL)", "ALTER TABLE wrong REPLICA IDENTITY FULL"
 	for name, c := range map[string]struct {
 		setUp   []string
@@ -179,6 +180,7 @@ func TestATableThatIsUnfitDoesNotStopTheOthers(t *testing.T) {
 //
 // Defect: each change clears the caches of the table until the process starts anew.
 func TestATypeThatIsNewIsRead(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL") // so that no list of columns keeps it from being altered
 	f := r.feed(nil, Table{Name: "product"})
 	f.again = 200 * time.Millisecond

@@ -25,6 +25,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/examples/internal/servers"
+	"github.com/levee-go/levee/internal/dbtest"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -102,7 +103,7 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 		}
 	}
 	if path == "" {
-		t.Skip("there is no Chromium to test the page in: bash .ci/install-chromium, or set LEVEE_CHROMIUM to the path of one")
+		dbtest.Absent(t, "there is no Chromium to test the page in: bash .ci/install-chromium, or set LEVEE_CHROMIUM to the path of one")
 	}
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(), chromedp.ExecPath(path), chromedp.Flag("headless", true),
 		chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true),

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -19,12 +18,7 @@ import (
 // taken away and given back, and nothing is left behind.
 func TestTheFlagsTakeRealServers(t *testing.T) {
 	database, err := dbtest.Postgres()
-	if errors.Is(err, dbtest.ErrAbsent) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	dbtest.Available(t, err)
 	t.Cleanup(func() {
 		database.Kill()
 		_ = os.RemoveAll(database.Dir)

@@ -23,7 +23,7 @@ import (
 )
 
 // ErrAbsent says that the server's programs are not on this machine. A test skips then,
-// and only then.
+// and only then, see [Absent].
 var ErrAbsent = errors.New("not installed, see .ci/install-databases")
 
 // A Server is a database server of the tests' own.
@@ -78,18 +78,37 @@ type Shared struct {
 	once   sync.Once
 	server *Server
 	err    error
+	mu     sync.Mutex // held while Get looks whether the server runs
+}
+
+// Available fails the test if a server could not be started, and skips it if the server is not installed.
+func Available(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case errors.Is(err, ErrAbsent):
+		Absent(t, err)
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+// Absent skips a test because a program that it needs is not installed. Where the environment variable LEVEE_CI
+// is set, all of them have to be installed, and the test fails.
+func Absent(t testing.TB, why any) {
+	t.Helper()
+	if os.Getenv("LEVEE_CI") != "" {
+		t.Fatalf("%v (LEVEE_CI is set, so this test is not skipped)", why)
+	}
+	t.Skip(why)
 }
 
 // Get returns the server, which runs. It skips the test if the database is not installed.
 func (s *Shared) Get(t testing.TB) *Server {
 	t.Helper()
 	s.once.Do(func() { s.server, s.err = s.Start() })
-	if errors.Is(s.err, ErrAbsent) {
-		t.Skip(s.err)
-	}
-	if s.err != nil {
-		t.Fatal(s.err)
-	}
+	Available(t, s.err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.server.kill == nil {
 		s.server.Restart(t)
 	}

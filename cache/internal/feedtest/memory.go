@@ -17,10 +17,10 @@ import (
 const longBound = 32 << 20
 
 // ALongTransaction has Follow deal with a transaction that inserts many rows and with one
-// that deletes them all, and checks that the heap does not grow with them: 20,000 rows
+// that deletes them all, and checks that the heap does not grow with them: 5,000 rows
 // would fit into the bound, so that is a check with LEVEE_LONG alone.
 func ALongTransaction(t *testing.T, d Database, insert func(rows int), remove func()) {
-	rows := redistest.Pick(20_000, 1_000_000)
+	rows := redistest.Pick(5_000, 1_000_000)
 	c := d.process(t, redistest.Start(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	feed := d.Feed()
