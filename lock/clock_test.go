@@ -17,7 +17,6 @@ import (
 // Fences grow whatever the server's clock does: a fence that was its time alone
 // would fall with it.
 func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{})
 	var last int64
@@ -38,7 +37,6 @@ func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 // would keep the others out for an hour, as a native TTL does, were it not
 // bounded by the lease's length.
 func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	const lease = 300 * time.Millisecond
 	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
@@ -69,7 +67,6 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 // A step forward ends leases on the server early, and nothing can prevent it. The
 // holder hears of it with its next renewal, and the next holder's fence is larger.
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	const lease = 3 * time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
@@ -95,7 +92,6 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // A server's clock that runs a tenth fast shortens each lease by a tenth, which
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
 	held := must(t)(l.Lock(t.Context(), "a"))
