@@ -423,7 +423,7 @@ func write(f *bloom.Filter, table *rows, writer, from, to int, denied *atomic.In
 // begins, or that has found it and is not through when the one after begins, is in neither the
 // scan nor the table of that Rebuild. So an Add looks again before it ends.
 func TestAnAddThatIsHalfwayAsRebuildsBeginIsInTheirResults(t *testing.T) {
-	const adders, each = 8, 1000
+	const adders, each = 8, 2000
 	ids := make([]string, adders*each)
 	for i := range ids {
 		ids[i] = idOf(i)
