@@ -15,7 +15,7 @@ import (
 )
 
 // quick is a client that notices a lost reply soon, and then asks again.
-func quick(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }
+func quick(o *redis.Options) { o.ReadTimeout = 250 * time.Millisecond }
 
 // A holder that waited for a renewal to fail, instead of ending its context at its own
 // deadline, would believe in the lock here when another has it.
