@@ -19,6 +19,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/internal/race"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func newFilter(t testing.TB, o bloom.Options) *bloom.Filter {
@@ -336,7 +337,7 @@ func TestAfterCloseItAbstainsAndTakesNothing(t *testing.T) {
 }
 
 func TestCloseMayComeAtAnyTime(t *testing.T) {
-	for range 200 {
+	for range redistest.Pick(40, 1000) {
 		f := newFilter(t, bloom.Options{Capacity: 1000, Counting: true})
 		var group sync.WaitGroup
 		for range 4 {
@@ -422,7 +423,7 @@ func write(f *bloom.Filter, table *rows, writer, from, to int, denied *atomic.In
 // begins, or that has found it and is not through when the one after begins, is in neither the
 // scan nor the table of that Rebuild. So an Add looks again before it ends.
 func TestAnAddThatIsHalfwayAsRebuildsBeginIsInTheirResults(t *testing.T) {
-	const adders, each = 8, 5_000
+	const adders, each = 8, 2000
 	ids := make([]string, adders*each)
 	for i := range ids {
 		ids[i] = idOf(i)

@@ -82,52 +82,55 @@ func TestAFilterThatWasFlushedAbstainsUntilItIsRebuilt(t *testing.T) {
 // fail.
 func TestWhatIsCorruptIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
 	ctx := context.Background()
-	piece := func(change func(string) string) func(string) {
-		return func(pieces string) { rdb.HSet(ctx, pieces, "0", change(rdb.HGet(ctx, pieces, "0").Val())) }
+	piece := func(change func(string) string) func(stored) {
+		return func(is stored) { is.rdb.HSet(ctx, is.pieces, "0", change(is.rdb.HGet(ctx, is.pieces, "0").Val())) }
 	}
-	record := func(field string, change func(string) string) func(string) {
-		return func(string) { rdb.HSet(ctx, names.Record(), field, change(rdb.HGet(ctx, names.Record(), field).Val())) }
+	record := func(field string, change func(is stored, s string) string) func(stored) {
+		return func(is stored) {
+			is.rdb.HSet(ctx, names.Record(), field, change(is, is.rdb.HGet(ctx, names.Record(), field).Val()))
+		}
 	}
 	flipped := func(s string) string { return s[:20] + string([]byte{s[20] ^ 1}) + s[21:] }
-	oldPieces, oldAt := "", ""
 	for _, c := range []struct {
 		name    string
 		heals   bool // a process that has a copy writes a new snapshot
-		corrupt func(pieces string)
+		corrupt func(is stored)
 	}{
 		{"a bit", true, piece(flipped)},
 		{"truncated", true, piece(func(s string) string { return s[:len(s)-1000] })},
-		{"piece gone", true, func(pieces string) { rdb.HDel(ctx, pieces, "0") }},
-		{"all pieces gone", true, func(pieces string) { rdb.Del(ctx, pieces) }},
-		{"pieces of another type", true, func(pieces string) { rdb.Del(ctx, pieces); rdb.LPush(ctx, pieces, "x") }},
-		{"the pieces of another snapshot", true, record("pieces", func(string) string { return oldPieces })},
-		{"a name that is none", true, record("pieces", func(string) string { return "}{" })},
-		{"an entry that is no longer in the log", true, record("at", func(string) string { return oldAt })},
-		{"an entry that is none", false, record("at", func(string) string { return "1" })},
-		{"the shape", false, record("shape", flipped)},
-		{"the header", false, record("header", flipped)},
-		{"record of another type", false, func(string) { rdb.Del(ctx, names.Record()); rdb.Set(ctx, names.Record(), "x", 0) }},
-		{"a record without a header", false, func(string) { rdb.HDel(ctx, names.Record(), "header") }},
-		{"a record without its newest entry", false, func(string) { rdb.HDel(ctx, names.Record(), "last") }},
+		{"piece gone", true, func(is stored) { is.rdb.HDel(ctx, is.pieces, "0") }},
+		{"all pieces gone", true, func(is stored) { is.rdb.Del(ctx, is.pieces) }},
+		{"pieces of another type", true, func(is stored) { is.rdb.Del(ctx, is.pieces); is.rdb.LPush(ctx, is.pieces, "x") }},
+		{"the pieces of another snapshot", true, record("pieces", func(is stored, _ string) string { return is.oldPieces })},
+		{"a name that is none", true, record("pieces", func(stored, string) string { return "}{" })},
+		{"an entry that is no longer in the log", true, record("at", func(is stored, _ string) string { return is.oldAt })},
+		{"an entry that is none", false, record("at", func(stored, string) string { return "1" })},
+		{"the shape", false, record("shape", func(_ stored, s string) string { return flipped(s) })},
+		{"the header", false, record("header", func(_ stored, s string) string { return flipped(s) })},
+		{"record of another type", false, func(is stored) { is.rdb.Del(ctx, names.Record()); is.rdb.Set(ctx, names.Record(), "x", 0) }},
+		{"a record without a header", false, func(is stored) { is.rdb.HDel(ctx, names.Record(), "header") }},
+		{"a record without its newest entry", false, func(is stored) { is.rdb.HDel(ctx, names.Record(), "last") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rdb.FlushAll(ctx)
+			t.Parallel()
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			const n = 1000
 			a := open(t, s.Client(t), quick)
-			rebuild(t, a, 0, 5_000)
-			oldPieces, oldAt = rdb.HGet(ctx, names.Record(), "pieces").Val(), rdb.HGet(ctx, names.Record(), "at").Val()
+			rebuild(t, a, 0, n/2)
+			is := stored{rdb: rdb, oldPieces: rdb.HGet(ctx, names.Record(), "pieces").Val(), oldAt: rdb.HGet(ctx, names.Record(), "at").Val()}
 			add(t, a, 10_000, 10_100)
-			rebuild(t, a, 0, 10_000)
+			rebuild(t, a, 0, n)
 			time.Sleep(300 * time.Millisecond) // it has read the log
 			rdb.XTrimMaxLen(ctx, names.Log(), 50)
-			c.corrupt(piecesOf(t, rdb))
+			is.pieces = piecesOf(t, rdb)
+			c.corrupt(is)
 
 			b := open(t, s.Client(t), quick)
-			for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
-				if n := missing(b, 0, 10_000); n > 0 {
-					t.Fatalf("%d ids denied by a filter that loaded it", n)
+			for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if d := missing(b, 0, n); d > 0 {
+					t.Fatalf("%d ids denied by a filter that loaded it", d)
 				}
 			}
 			if c.heals {
@@ -140,57 +143,65 @@ func TestWhatIsCorruptIsNotBelieved(t *testing.T) {
 				if err := f.Add(ctx, "fresh"); err != nil {
 					t.Errorf("Add fails: %v", err)
 				}
-				if n := missing(f, 0, 10_000); n > 0 || !f.MayContain(ctx, "fresh") {
-					t.Errorf("%d ids denied", n)
+				if d := missing(f, 0, n); d > 0 || !f.MayContain(ctx, "fresh") {
+					t.Errorf("%d ids denied", d)
 				}
 			}
-			rebuild(t, b, 0, 10_000)
+			rebuild(t, b, 0, n)
 			answers(t, a)
 			answers(t, b)
-			if n := missing(a, 0, 10_000) + missing(b, 0, 10_000); n > 0 {
-				t.Errorf("%d ids denied after the Rebuild", n)
+			if d := missing(a, 0, n) + missing(b, 0, n); d > 0 {
+				t.Errorf("%d ids denied after the Rebuild", d)
 			}
 		})
 	}
+}
+
+// stored is what Redis has of a filter that was rebuilt twice, with adds in between.
+type stored struct {
+	rdb              *redis.Client
+	pieces           string // the key of those in use
+	oldPieces, oldAt string // of the snapshot before
 }
 
 // A log that ends, or goes on elsewhere, has lost adds for those who follow it, and nobody
 // has them all. It makes nobody deny an id: all abstain until the next Rebuild.
 func TestALogThatIsBrokenIsNotFollowed(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
 	ctx := context.Background()
 	for _, c := range []struct {
 		name string
-		cut  func()
+		cut  func(rdb *redis.Client)
 	}{
-		{"gone", func() { rdb.Del(ctx, names.Log()) }},
-		{"of another type", func() { rdb.Del(ctx, names.Log()); rdb.Set(ctx, names.Log(), "x", 0) }},
-		{"cut off", func() { rdb.XTrimMaxLen(ctx, names.Log(), 1) }},
-		{"without some entries", func() {
+		{"gone", func(rdb *redis.Client) { rdb.Del(ctx, names.Log()) }},
+		{"of another type", func(rdb *redis.Client) { rdb.Del(ctx, names.Log()); rdb.Set(ctx, names.Log(), "x", 0) }},
+		{"cut off", func(rdb *redis.Client) { rdb.XTrimMaxLen(ctx, names.Log(), 1) }},
+		{"without some entries", func(rdb *redis.Client) {
 			for _, entry := range rdb.XRevRangeN(ctx, names.Log(), "+", "-", 50).Val() {
 				rdb.XDel(ctx, names.Log(), entry.ID)
 			}
 		}},
-		{"without its end", func() { rdb.XDel(ctx, names.Log(), rdb.XRevRangeN(ctx, names.Log(), "+", "-", 1).Val()[0].ID) }},
-		{"with a hash of another length", func() {
+		{"without its end", func(rdb *redis.Client) {
+			rdb.XDel(ctx, names.Log(), rdb.XRevRangeN(ctx, names.Log(), "+", "-", 1).Val()[0].ID)
+		}},
+		{"with a hash of another length", func(rdb *redis.Client) {
 			rdb.XAdd(ctx, &redis.XAddArgs{Stream: names.Log(), Values: []string{"h", "short"}})
 			time.Sleep(5 * time.Millisecond) // the next entry needs a later time
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rdb.FlushAll(ctx)
+			t.Parallel()
+			s := redistest.Start(t)
 			p := redistest.Proxy(t, s.Addr())
 			a, b := open(t, s.Client(t), quick), open(t, p.Client(t), quick)
 			rebuild(t, a, 0, 1000)
 			answers(t, b)
 			p.Blackhole(true)
 			add(t, a, 1000, 1100)
-			c.cut()
+			c.cut(s.Client(t))
 			add(t, a, 1100, 1200)
 			p.Blackhole(false)
-			for end := time.Now().Add(time.Second); time.Now().Before(end); {
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 				if missing(a, 0, 1200) > 0 {
 					t.Fatal("denied where it was added")
 				}

@@ -88,7 +88,7 @@ func TestWhatOneProcessAddsOthersFind(t *testing.T) {
 		if missing(a, fresh+i, fresh+i+1) > 0 {
 			t.Fatal("an id is denied after its own Add")
 		}
-		redistest.Eventually(t, time.Second, "the other process finds it", func() bool { return missing(b, fresh+i, fresh+i+1) == 0 })
+		redistest.Eventually(t, 30*time.Second, "the other process finds it", func() bool { return missing(b, fresh+i, fresh+i+1) == 0 })
 	}
 	t.Logf("%+v", b.Stats())
 }

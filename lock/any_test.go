@@ -270,7 +270,9 @@ func TestNobodyStarvesOfThoseWhoTakeAnyStripe(t *testing.T) {
 	took, turns := time.Since(begin), h.turns.Load()
 	t.Logf("%d turns, %.0f a second, %.1f scripts each; nobody waited for more than %d", turns, float64(turns)/took.Seconds(),
 		float64(s.Calls("evalsha")-before)/float64(turns), h.most.Load())
-	if most := h.most.Load(); most > 10*clients*each {
+	// Turns count from the call on, so also those that pass while its five tries are on their way: on a busy machine a
+	// single reply may take a hundred turns. A caller that starves waits for nearly all, 1500 and more.
+	if most := h.most.Load(); most > 25*clients*each {
 		t.Errorf("somebody waited for %d turns", most)
 	}
 	inQueues(t, ls[0], len(h.inside), 0)

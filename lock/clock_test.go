@@ -17,7 +17,6 @@ import (
 // Fences grow whatever the server's clock does: a fence that was its time alone
 // would fall with it.
 func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{})
 	var last int64
@@ -38,23 +37,22 @@ func TestFencesGrowOverStepsOfTheServersClock(t *testing.T) {
 // would keep the others out for an hour, as a native TTL does, were it not
 // bounded by the lease's length.
 func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
-	const lease = 300 * time.Millisecond
+	const lease = time.Second
 	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
 	alive := open(t, s.Client(t), lock.Options{Lease: 3 * time.Second})
 	next := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", alive.Hears)
 	for _, step := range []time.Duration{-20 * time.Second, -time.Hour} {
 		shift(0)
-		must(t)(dead.Lock(t.Context(), "a"))
+		inTime(t, func() (*lock.Lease, error) { return dead.Lock(t.Context(), "a") })
 		living := must(t)(alive.Lock(t.Context(), "b"))
 		begin := time.Now()
 		shift(step)
 		unlock(t, must(t)(next.Lock(t.Context(), "a")))
 		took := time.Since(begin)
 		t.Logf("clock set to %v: free after %v, with a lease of %v", step, took, lease)
-		if took > 5*time.Second {
+		if took > lease+slack {
 			t.Errorf("clock set to %v: it took %v", step, took)
 		}
 		before := alive.Stats().Renewals
@@ -69,7 +67,6 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 // A step forward ends leases on the server early, and nothing can prevent it. The
 // holder hears of it with its next renewal, and the next holder's fence is larger.
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	const lease = 3 * time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
@@ -95,7 +92,6 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // A server's clock that runs a tenth fast shortens each lease by a tenth, which
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
-	t.Parallel()
 	s, shift := redistest.StartShifted(t)
 	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
 	held := must(t)(l.Lock(t.Context(), "a"))
@@ -126,11 +122,10 @@ func setBack(t *testing.T, at time.Time, d time.Duration) time.Time {
 func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	const lease = 300 * time.Millisecond
+	const lease = time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true}), open(t, s.Client(t), lock.Options{})
-	lag := redistest.MeasureLag(t)
 	for _, step := range []time.Duration{0, -time.Hour, time.Hour} {
-		held := must(t)(l.Lock(t.Context(), "a"))
+		held := inTime(t, func() (*lock.Lease, error) { return l.Lock(t.Context(), "a") })
 		held.Shift(func(at time.Time) time.Time { return setBack(t, at, step) })
 		if remaining := held.Remaining(); remaining > lease || step > 0 && remaining != 0 {
 			t.Fatalf("clock set by %v: %v remain", step, remaining)
@@ -138,7 +133,7 @@ func TestAStepOfTheHoldersClockDoesNotProlongItsLease(t *testing.T) {
 		next := must(t)(other.Lock(t.Context(), "a"))
 		select {
 		case <-held.Context().Done():
-		case <-time.After(lag.Allow(0)):
+		case <-time.After(slack): // by the clock that was set back it is an hour
 			t.Errorf("clock set by %v: another has the lock and the context stands", step)
 		}
 		if err := held.Err(); !errors.Is(err, lock.ErrExpired) {
@@ -178,15 +173,15 @@ func TestAStepBackOfTheServersClockDoesNotProlongALease(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	dead := open(t, s.Client(t), lock.Options{Lease: 300 * time.Millisecond, NoRenewal: true})
+	dead := open(t, s.Client(t), lock.Options{Lease: time.Second, NoRenewal: true})
 	l := open(t, s.Client(t), lock.Options{})
 	hour := time.Now().Add(time.Hour).UnixMilli()
 
-	must(t)(dead.Lock(ctx, "a"))
+	inTime(t, func() (*lock.Lease, error) { return dead.Lock(ctx, "a") })
 	rdb.HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", strconv.FormatInt(hour, 10))
 	begin := time.Now()
 	unlock(t, must(t)(l.Lock(ctx, "a")))
-	must(t)(dead.RW("a").RLock(ctx))
+	inTime(t, func() (*lock.Lease, error) { return dead.RW("a").RLock(ctx) })
 	shares := keys.Lock("", keys.ReadWrite, "a")[3]
 	rdb.ZAdd(ctx, shares, redis.Z{Score: float64(hour), Member: rdb.ZRange(ctx, shares, 0, 0).Val()[0]})
 	unlock(t, must(t)(l.RW("a").Lock(ctx)))

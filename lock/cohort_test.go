@@ -23,6 +23,10 @@ type turn struct {
 	fence int64
 }
 
+// young is the age of a grant that Redis gives in a minute: it may be passed on, however slow the
+// machine is, and no turn ends by the 50 ms that it may last.
+const young = -time.Minute
+
 // A line is a crowd of callers of several processes whose turns are noted.
 type line struct {
 	t     *testing.T
@@ -81,7 +85,7 @@ func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
 	gate := must(t)(l.Lock(t.Context(), "a"))
 	w := &line{t: t}
 	w.stand("one", l, 15)
-	gate.Age(0)
+	gate.Age(young)
 	before := s.Calls("evalsha")
 	unlock(t, gate)
 	w.wait()
@@ -110,9 +114,9 @@ func TestACohortEndsForOtherProcesses(t *testing.T) {
 		last  bool // the other process came last
 		first int
 	}{
-		{"the bound of callers", 0, false, 15},
+		{"the bound of callers", young, false, 15},
 		{"the bound of time", 51 * time.Millisecond, false, 0},
-		{"both turns of those who came first", 0, true, 15 + 16},
+		{"both turns of those who came first", young, true, 15 + 16},
 	} {
 		gate := must(t)(one.Lock(t.Context(), "a"))
 		w := &line{t: t}
@@ -166,7 +170,7 @@ func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
 				}
 			})
 			waiting(t, plain, keys.Mutex, "a", 2)
-			gate.Age(0)
+			gate.Age(young)
 			unlock(t, gate)
 			if order := w.wait(); !slices.Equal(order, []string{"two", "one"}) {
 				t.Errorf("%s %s: %v", side.name, name, order)
@@ -212,7 +216,7 @@ func TestOtherKindsAreNotPassedOn(t *testing.T) {
 			})
 		}
 		held, goOn, turns := make(chan struct{}), make(chan struct{}), make(chan string, 2)
-		start(one, func() { close(held); <-goOn; one.Age(0) })
+		start(one, func() { close(held); <-goOn; one.Age(young) })
 		<-held
 		start(two, func() { turns <- "two" })
 		waiting(t, one, kind.kind, "a", 1)
@@ -239,7 +243,7 @@ func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
 		go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
 		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 && l.Parked("a") })
 	}
-	gate.Age(0)
+	gate.Age(young)
 	unlock(t, gate)
 	second := <-got
 	if err := second.Check(ctx); err != nil || second.Fence() != gate.Fence()+1 {
@@ -250,7 +254,7 @@ func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
 	if err := inner.Check(ctx); err != nil || l.InRooms() != 1 {
 		t.Fatalf("another handle: %v, %d wait", err, l.InRooms())
 	}
-	l.Age(0)
+	l.Age(young)
 	unlock(t, inner)
 	third := <-got
 	if third.Fence() != gate.Fence()+2 {
@@ -288,7 +292,7 @@ func TestAHolderOfACohortThatWasTakenOverHarmsNobody(t *testing.T) {
 		got := make(chan *lock.Lease)
 		go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
 		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.Parked("a") })
-		gate.Age(0)
+		gate.Age(young)
 		unlock(t, gate)
 		held := <-got
 		s.Client(t).HSet(ctx, keys.Lock("", keys.Mutex, "a")[0], "x", 1)
@@ -319,7 +323,7 @@ func TestALostLeaseIsNotPassedOn(t *testing.T) {
 		gate := must(t)(l.Lock(t.Context(), "a"))
 		w := &line{t: t}
 		w.stand("one", l, 1)
-		gate.Age(0)
+		gate.Age(young)
 		redistest.Eventually(t, 30*time.Second, "no renewal is on its way", func() bool { return !gate.IsRenewing() })
 		gate.Shift(func(time.Time) time.Time { return time.Now().Add(left) })
 		releases := s.Calls("evalsha")
@@ -344,7 +348,7 @@ func TestALossReachesTheCallerThatTheLockWasPassedTo(t *testing.T) {
 	got := make(chan *lock.Lease)
 	go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
 	redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.Parked("a") })
-	gate.Age(0)
+	gate.Age(young)
 	unlock(t, gate)
 	second := <-got
 	if second.Fence() != gate.Fence()+1 {
@@ -373,7 +377,7 @@ func TestALeaseThatWasPassedOnDuringARenewalIsRenewed(t *testing.T) {
 	held, release := p.HoldReply("EVALSHA " + lock.RenewScript.Hash())
 	l.RenewAll()
 	<-held
-	gate.Age(0)
+	gate.Age(young)
 	unlock(t, gate)
 	second := <-got
 	if second.Fence() != gate.Fence()+1 {
@@ -397,7 +401,7 @@ func TestFencesOfACohortGrowWhenTheServersClockStepsBack(t *testing.T) {
 		w := &line{t: t}
 		w.stand("one", one, 40)
 		w.stand("two", two, 1)
-		gate.Age(0)
+		gate.Age(young)
 		unlock(t, gate)
 		w.all.Wait()
 		return w.turns
@@ -446,7 +450,7 @@ func TestALeaseWithAFenceOfAnotherGrantIsNotPassedOn(t *testing.T) {
 		gate := take()
 		w := &line{t: t}
 		w.stand("one", l, 1)
-		gate.Age(0)
+		gate.Age(young)
 		unlock(t, gate)
 		w.wait()
 		if w.turns[0].fence < gate.Fence()+16 {
@@ -465,7 +469,7 @@ func TestWhatLockAllHasTakenIsPassedOn(t *testing.T) {
 	gate := must(t)(l.LockAll(t.Context(), "a", "b"))
 	w := &line{t: t}
 	w.stand("one", l, 3)
-	gate.Age(0)
+	gate.Age(young)
 	unlock(t, gate)
 	w.wait()
 	if w.turns[0].fence != gate.Fence()+1 {
@@ -503,7 +507,7 @@ func TestAMessageBesideALockThatIsPassedOnIsNotLost(t *testing.T) {
 			})
 		}
 		redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
-		gate.Age(0)
+		gate.Age(young)
 		began <- time.Now()
 		all.Go(func() { _, _ = op.ForceUnlock(context.Background(), "a") })
 		all.Go(func() {
@@ -575,7 +579,7 @@ func TestALockThatIsPassedToALeaverIsNotLost(t *testing.T) {
 			})
 		}
 		redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
-		gate.Age(0)
+		gate.Age(young)
 		all.Go(leave)
 		all.Go(func() { unlock(t, gate) })
 		all.Wait()
@@ -601,7 +605,7 @@ func TestALockIsNotPassedOnWhileABidIsOnItsWay(t *testing.T) {
 	held, release := p.HoldReply("EVALSHA " + lock.AcquireScript.Hash())
 	l.CallLeaders()
 	<-held
-	gate.Age(0)
+	gate.Age(young)
 	if err := gate.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock: %v", err)
 	}
@@ -620,7 +624,7 @@ func TestCloseInTheMiddleOfACohort(t *testing.T) {
 	gate := must(t)(other.Lock(t.Context(), "a"))
 	w := &line{t: t}
 	w.stand("other", other, 1)
-	gate.Age(0)
+	gate.Age(young)
 	if other.PassesOnWhileItCloses() {
 		t.Error("a lock is passed on that Close does not find any more")
 	}

@@ -124,11 +124,11 @@ func TestProcessesTakeTurns(t *testing.T) {
 		t.Fatalf("only %d acquisitions", total)
 	}
 	t.Logf("%d acquisitions, by process %v", total, grants)
-	// A process passes the lock on 16 times in a turn. The first to have had one has another before
-	// the others if it is the first in the queue as well, and the last turn is cut short.
+	// A process passes the lock on 16 times in a turn, or for 50 ms, which on a busy machine is less.
+	// One that shut out the others would have nearly all.
 	mean := float64(total) / float64(clients)
 	for i, n := range grants {
-		if math.Abs(float64(n)-mean) > max(0.05*mean, 2*16) {
+		if math.Abs(float64(n)-mean) > mean/2 {
 			t.Errorf("process %d got %d of %d", i, n, total)
 		}
 	}

@@ -27,7 +27,7 @@ func TestALeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
 	rdb := s.Client(t)
 	for _, delay := range []time.Duration{60 * time.Millisecond, 300 * time.Millisecond} {
 		p := redistest.Proxy(t, s.Addr())
-		l := open(t, p.Client(t), lock.Options{Lease: 3 * time.Second})
+		l := open(t, p.Client(t), lock.Options{Lease: 5 * time.Second}) // its margin, 50 ms, is less than the delay
 		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 		p.Delay(delay)
 		one, two := must(t)(l.Lock(t.Context(), "a")), must(t)(l.RW("a").RLock(t.Context()))

@@ -247,7 +247,7 @@ const lifetime = 8 * time.Minute
 func TestTheScriptsDoWhatTheModelDoes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	ways, seed := redistest.Pick(150, 100_000), uint64(time.Now().UnixNano())
+	ways, seed := redistest.Pick(60, 100_000), uint64(time.Now().UnixNano())
 	var all sync.WaitGroup
 	var gone atomic.Int64
 	for worker := range 3 {

@@ -160,14 +160,12 @@ func TestAPersistedRecordStillEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	dead, err := lock.New(s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	dead, err := lock.New(s.Client(t), lock.Options{Lease: time.Second, NoRenewal: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dead.Close()
-	if _, err := dead.Lock(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	inTime(t, func() (*lock.Lease, error) { return dead.Lock(t.Context(), "a") })
 	rdb.Persist(t.Context(), keys.Lock("", keys.Mutex, "a")[0])
 	l := open(t, s.Client(t), lock.Options{})
 	begin := time.Now()
@@ -187,12 +185,9 @@ func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	ctx := t.Context()
-	a := open(t, s.Client(t), lock.Options{Lease: 200 * time.Millisecond, NoRenewal: true})
+	a := open(t, s.Client(t), lock.Options{Lease: time.Second, NoRenewal: true})
 	b := open(t, s.Client(t), lock.Options{})
-	late, err := a.Lock(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	late := inTime(t, func() (*lock.Lease, error) { return a.Lock(ctx, "a") })
 	next, err := b.Lock(ctx, "a")
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/keys"
@@ -36,8 +35,6 @@ func inBubble(t *testing.T, behaviour func(r *rig)) {
 
 func onServer(t *testing.T) *rig {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	server := redistest.Start(t)
 	r := newRig(t, func() *redis.Client { return server.Client(t) })
 	r.server = server

@@ -10,20 +10,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/levee-go/levee/internal/race"
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/internal/tier"
 )
 
 // Catches a Close that does not wait for callers: they panic with "send on closed
 // channel", and the race detector objects.
 func TestCloseLetsCallersFinish(t *testing.T) {
-	rounds := 1000
-	if testing.Short() {
-		rounds = 50
-	} else if race.Detector {
-		rounds = 250 // without callCounter.close it takes a few
-	}
-	for range rounds {
+	t.Parallel()
+	for range redistest.Pick(60, 1000) { // without callCounter.close it takes a few
 		c, err := tier.New[int, int](tier.Options{MaxBytes: 64 << 10, MaxNullBytes: 64 << 10})
 		if err != nil {
 			t.Fatal(err)

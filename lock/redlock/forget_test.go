@@ -73,6 +73,7 @@ func (v view) give(t *testing.T, i int, owner string) {
 // and is not after its restart: the next fence is larger only if the servers that were taken
 // again had been given the lease's.
 func TestALivingHolderKeepsTheLockWhileServersForgetOneByOne(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
 	q, other := all.quorum(t, lock.Options{}), all.quorum(t, lock.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // for what would wait without end
@@ -113,8 +114,9 @@ func TestALivingHolderKeepsTheLockWhileServersForgetOneByOne(t *testing.T) {
 // A server that was down when the lock was taken counts when it is back: here the lease
 // then outlives the end of another. Catches a lease that stands on a bare majority for life.
 func TestAServerThatComesBackCounts(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
-	q := all.quorum(t, lock.Options{Lease: 2 * time.Second})
+	q := all.quorum(t, lock.Options{Lease: 6 * time.Second}) // see TestAQuorumNeedsAMajority
 	all.servers[0].Kill()
 	lease := take(t, q)
 	all.servers[0].Restart()
@@ -130,8 +132,9 @@ func TestAServerThatComesBackCounts(t *testing.T) {
 // Somebody else has taken the lock on the server that forgot it: it stays theirs, and when
 // they have given it back the lease stands on that server again.
 func TestAServerThatAnotherHasTakenStaysTheirs(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
-	q := all.quorum(t, lock.Options{Lease: time.Second})
+	q := all.quorum(t, lock.Options{Lease: 3 * time.Second})
 	ctx := t.Context()
 	lease := take(t, q)
 	all.onAll(t, lease)
@@ -155,6 +158,7 @@ func TestAServerThatAnotherHasTakenStaysTheirs(t *testing.T) {
 // holder hears of it: so the holder has lost the lock, although a majority grants it by then.
 // Catches a lease that joins a server first and hears of the other one afterwards.
 func TestALeaseThatLostItsMajorityUnheardStaysLost(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
 	q := all.quorum(t, lock.Options{Lease: time.Minute}) // is not renewed here
 	all.give(t, 2, "another")
@@ -176,6 +180,7 @@ func TestALeaseThatLostItsMajorityUnheardStaysLost(t *testing.T) {
 // A lease that is given back or lost while a server is taken again leaves nothing there.
 // Catches a lock on one server that nobody gives back, which keeps others out for its lease.
 func TestALeaseThatEndsWhileAServerIsTakenAgainLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*testing.T, view, *redlock.Quorum, *redlock.Lease){
 		"unlocked": func(t *testing.T, _ view, _ *redlock.Quorum, lease *redlock.Lease) { unlock(t, lease) },
 		"closed":   func(_ *testing.T, _ view, q *redlock.Quorum, _ *redlock.Lease) { _ = q.Close() },
@@ -189,6 +194,7 @@ func TestALeaseThatEndsWhileAServerIsTakenAgainLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			all := startView(t, 3)
 			links, nodes := all.behindProxies(t)
 			for i := range 10 {
@@ -232,6 +238,7 @@ func TestAServerThatForgetsBeforeItKnowsTheFenceIsTakenAgain(t *testing.T) {
 
 // MaxHold bounds a lease also when servers are taken again, whose leases begin later.
 func TestMaxHoldEndsALeaseWhoseServersWereTakenAgain(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
 	const hold = 3 * time.Second
 	q := all.quorum(t, lock.Options{Lease: 500 * time.Millisecond, MaxHold: hold})

@@ -21,6 +21,7 @@ import (
 // fences grow. A quorum that took the highest fence of its own majority without
 // putting it on the others would repeat one here.
 func TestAQuorumSurvivesAnyMinority(t *testing.T) {
+	t.Parallel()
 	nodes := startServers(t, 5)
 	qs := []*redlock.Quorum{nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{}), nodes.quorum(t, lock.Options{})}
 	var left atomic.Int32
@@ -112,6 +113,7 @@ func contend(t *testing.T, qs []*redlock.Quorum, more func() bool, strike func(i
 }
 
 func TestAQuorumNeedsAMajority(t *testing.T) {
+	t.Parallel()
 	nodes := startServers(t, 3)
 	// On a busy machine two seconds pass without a renewal that reaches both servers left.
 	q := nodes.quorum(t, lock.Options{Lease: 6 * time.Second})
@@ -144,7 +146,7 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 	if _, err := q.Lock(ctx, "b"); !errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > time.Second {
+	if took := time.Since(begin); took > 20*time.Second { // until its ctx ends it would be a minute
 		t.Errorf("it took %v", took)
 	}
 	nodes[1].Cont()
@@ -169,6 +171,7 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 // One server's clock is an hour ahead. When it is gone the next fence must still be
 // larger, which it is only if the first one was put on the others too.
 func TestAQuorumsFenceIsOnAMajority(t *testing.T) {
+	t.Parallel()
 	nodes := startServers(t, 3)
 	q := nodes.quorum(t, lock.Options{})
 	ctx := t.Context()
@@ -218,6 +221,7 @@ func TestAQuorumsLockNeedsItsFenceOnAMajority(t *testing.T) {
 // The answers to an Unlock are lost and it is sent again, and somebody else is quicker.
 // That is no loss: it was given back.
 func TestAQuorumsUnlockMayArriveTwice(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	links, nodes := all.behindProxies(t)
 	q, other := open(t, nodes, lock.Options{}), all.quorum(t, lock.Options{})
@@ -245,6 +249,7 @@ func TestAQuorumsUnlockMayArriveTwice(t *testing.T) {
 // the lease stand on one server more, also if the ctx given to Lock has ended meanwhile; it is
 // not left behind until its lease ends, neither while the lock is held nor after.
 func TestAGrantThatComesLateJoinsOrIsGivenBack(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	links, nodes := all.behindProxies(t)
 	q := open(t, nodes, lock.Options{})
@@ -272,6 +277,7 @@ func TestAGrantThatComesLateJoinsOrIsGivenBack(t *testing.T) {
 // The lease ends as soon as a majority has lost it, and what a minority still holds is
 // given back, not renewed until its holder looks.
 func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
+	t.Parallel()
 	all := startView(t, 3)
 	lost := make(chan error, 1)
 	q := all.quorum(t, lock.Options{Hooks: lock.Hooks{Lost: func(_ string, cause error) { lost <- cause }}})
@@ -305,6 +311,7 @@ func TestALeaseThatAMajorityHasLostIsLost(t *testing.T) {
 
 // A closed Quorum has given back what it held, and takes nothing.
 func TestAClosedQuorumHoldsNothing(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	q, other := all.quorum(t, lock.Options{}), all.quorum(t, lock.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what would wait without end
@@ -339,6 +346,7 @@ func TestALockWhoseFenceNobodyConfirmsIsUnavailable(t *testing.T) {
 
 // What a hook panics with is logged, and does not take the process down.
 func TestAHookOfAQuorumThatPanicsIsContained(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	var log redistest.Log
 	var called atomic.Int32
@@ -357,6 +365,7 @@ func TestAHookOfAQuorumThatPanicsIsContained(t *testing.T) {
 
 // What every server refuses alike is not "unavailable".
 func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	q := all.quorum(t, lock.Options{})
 	ctx := t.Context()
@@ -383,6 +392,7 @@ func TestAQuorumSaysWhatItsServersRefuse(t *testing.T) {
 // A lease counts from when its commands were sent, and ends when fewer than a majority of
 // the servers keep it.
 func TestAQuorumsLeaseEndsHereBeforeItEndsInRedis(t *testing.T) {
+	t.Parallel()
 	all := startServers(t, 3)
 	links, nodes := all.behindProxies(t)
 	q := open(t, nodes, lock.Options{Lease: 5 * time.Second})
@@ -423,6 +433,7 @@ func endsBefore(t *testing.T, when string, lease *redlock.Lease, inRedis func() 
 // A Quorum asks its servers again and again and waits for no message. Catches a line for each
 // of them, that waiters ask every 250 ms, when the connections for messages break.
 func TestAQuorumDoesNotWarnOfMessagesThatItDoesNotNeed(t *testing.T) {
+	t.Parallel()
 	nodes := startServers(t, 3)
 	links, clients := nodes.behindProxies(t)
 	var log redistest.Log
