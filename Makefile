@@ -28,6 +28,9 @@ FUZZTIME ?= 60s
 SOAK     ?= 30m
 ARGS     ?=
 
+# A process with the race detector sleeps for a second when it ends, unless told otherwise.
+export GORACE ?= atexit_sleep_ms=10
+
 # Which Redis the tests start: "make test REDIS_SERVER=/usr/bin/valkey-server".
 REDIS_SERVER ?= $(or $(LEVEE_REDIS_SERVER),redis-server)
 export LEVEE_REDIS_SERVER := $(REDIS_SERVER)
