@@ -13,11 +13,11 @@ SHELL       := bash
 # runtests takes command lines of go test, see internal/runtests.
 runtests := go run ./internal/runtests
 
-# Tests that stop the code between its steps need a build of their own, see
-# internal/failpoint. Tests that the race detector makes meaningless, such as those that
-# count allocations, skip if race.Detector, and run once more without it.
-failpoints  := -race -p=1 -tags=levee_failpoint -vet=all -timeout=1h -with=levee_failpoint ./internal/failpoint
-withoutrace := -p=1 -vet=off -timeout=1h -with=Detector
+# Tests that the race detector makes meaningless or slow, such as those that count allocations,
+# skip if race.Detector, and run once more without it. levee_failpoint is for tests that stop the
+# code between its steps, see internal/failpoint; the run without the race detector is without it.
+withrace    := -race -tags=levee_failpoint
+withoutrace := -p=2 -vet=off -timeout=1h -with=Detector
 
 # What a user of this file may set, as in "make fuzz FUZZTIME=10m".
 PKG      ?= ./...
@@ -57,8 +57,8 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 # all that go vet checks.
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
-	@$(runtests) -times=bin/times.tsv '-race -p=2 -parallel=6 -vet=all -timeout=1h ./cache ./lock ./bloom ./internal/linear ./...' \
-		$(patsubst %,'-C=% -race -p=1 -parallel=6 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)' '$(failpoints)'
+	@$(runtests) -times=bin/times.tsv '$(withrace) -p=2 -parallel=6 -vet=all -timeout=1h ./cache ./lock ./bloom ./internal/linear ./...' \
+		$(patsubst %,'-C=% -race -p=1 -parallel=6 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)'
 
 .PHONY: times
 times: ## Where the last make test has spent its time, for docs/internals/tests.md
@@ -97,8 +97,7 @@ platforms: ## Build and vet the library for other systems, and run tests in 32 b
 
 .PHONY: long
 long: redis ## All tests at their long size, but for the soak (PKG=, RUN=)
-	LEVEE_LONG=1 $(runtests) '-race -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'
-	LEVEE_LONG=1 $(runtests) '$(failpoints)'
+	LEVEE_LONG=1 $(runtests) '$(withrace) -timeout=2h -run=$(RUN) -skip=^TestSoak $(PKG)'
 
 .PHONY: mutants
 mutants: redis ## The code without each safeguard in turn: make test builds one of each table, this all

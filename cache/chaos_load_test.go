@@ -54,7 +54,6 @@ func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
 // Other processes invalidate faster than a subscriber can follow. What it misses it
 // must not believe: when the storm is over, each cache gives what was written last.
 func TestChaosAStormOfInvalidations(t *testing.T) {
-	t.Parallel()
 	const keys, hot = 2000, 100
 	server := start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})

@@ -131,6 +131,7 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 	keys := redistest.Pick(60, 200)
 	takes, patience := 150*time.Millisecond, 100*time.Millisecond
 	r := onServer(t, start(t), cell{redis: "real"})
+	r.patient = true
 	source := newRows(r)
 	for key := range int64(keys) {
 		source.put(key, "v1")

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/race"
 )
 
 // tenfold is a codec that takes values of a page ten times the same line down to the
@@ -48,10 +47,7 @@ func printed(_ context.Context, id int64) ([]byte, error) {
 // counts as its bytes in Redis keeps all pages: without the Sizer the heap grows by some
 // 150 MiB, which the last case holds to show that the pages would find room.
 func TestASizerKeepsACompressingCodecToTheBudget(t *testing.T) {
-	if race.Detector {
-		t.Skip("it computes")
-	}
-	const budget, pages = 16 << 20, 4000
+	const budget, pages = 8 << 20, 2000
 	for name, test := range map[string]struct {
 		codec cache.Codec
 		keeps bool
@@ -86,9 +82,6 @@ func TestASizerKeepsACompressingCodecToTheBudget(t *testing.T) {
 // What is loaded, what comes from Redis and what is Set counts as the Sizer says, and as
 // its encoded length where the Sizer talks nonsense or panics.
 func TestAnEntryCountsAsItsSizerSays(t *testing.T) {
-	if race.Detector {
-		t.Skip("it computes")
-	}
 	encoded := func(any) int { return pageBytes / 10 }
 	for name, test := range map[string]struct {
 		size  func(v any) int

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -85,9 +84,6 @@ var errBroken = errors.New("the source is broken")
 // led there. It fails if any line of windows.of, of condition, or of what a read
 // makes of them is another.
 func TestAValueGoesThroughItsStates(t *testing.T) {
-	if race.Detector {
-		t.Skip("it computes")
-	}
 	outcomes := map[string]int{}
 	for seed := range uint64(redistest.Pick(16, 400)) {
 		inBubble(t, cell{redis: "mini", local: seed%2 == 1, breaker: true}, func(r *rig, _ *redistest.MiniServer) {

@@ -1,12 +1,10 @@
 package cache_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	"github.com/levee-go/levee/cache"
-	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -43,31 +41,4 @@ func TestAValueWithTooManyTagsStaysInItsProcess(t *testing.T) {
 		}
 		c.gives(r, 1, "v2")
 	})
-}
-
-// A hit in the local tier allocates nothing, before and after clears of tags.
-func TestALocalHitBesideClearsOfTagsAllocatesNothing(t *testing.T) {
-	if race.Detector {
-		t.Skip("the race detector allocates")
-	}
-	loads := 0
-	c, err := cache.NewSource(nil, cache.Source[int64, string]{
-		Load: func(context.Context, int64) (string, error) { loads++; return "v1", nil },
-		Tags: func(int64, string) []string { return []string{"a", "b"} },
-	}, cache.Options{Name: "product"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for range 2 {
-		if n := testing.AllocsPerRun(1000, func() { _, _ = c.Get(t.Context(), 1) }); n != 0 {
-			t.Errorf("%v allocations", n)
-		}
-		if err := c.ClearTags(t.Context(), "c"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if loads != 1 {
-		t.Errorf("%d loads", loads)
-	}
 }

@@ -1,4 +1,4 @@
-package cache_test
+package cost_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
@@ -22,7 +23,7 @@ import (
 // bytes, by turns; "json" decodes them, on both sides. The allocations are those
 // of "bare" and "levee", each alone.
 //
-//	go test -run '^$' -bench RedisHit -count 10 ./cache
+//	go test -run '^$' -bench RedisHit -count 10 ./internal/cost
 func BenchmarkRedisHit(b *testing.B) {
 	server := redistest.Start(b)
 	rdb := server.Client(b)
@@ -32,7 +33,7 @@ func BenchmarkRedisHit(b *testing.B) {
 	text := strings.Repeat("x", 200)
 	raw := noLocal(b, rdb, "raw", text)
 	redisHit(b, "raw", func(int) bool {
-		got, err := rdb.Get(ctx, valueKeyOf("raw", 42)).Result()
+		got, err := rdb.Get(ctx, keys.OfCache("raw").Value(0, fmt.Sprint(42))).Result()
 		return err == nil && len(got) > 200
 	}, func(int) bool {
 		got, err := raw.Get(ctx, 42)
@@ -41,7 +42,7 @@ func BenchmarkRedisHit(b *testing.B) {
 
 	structs := noLocal(b, rdb, "json", lamp)
 	redisHit(b, "json", func(int) bool {
-		data, err := rdb.Get(ctx, valueKeyOf("json", 42)).Bytes()
+		data, err := rdb.Get(ctx, keys.OfCache("json").Value(0, fmt.Sprint(42))).Bytes()
 		if err != nil {
 			return false
 		}
@@ -90,7 +91,7 @@ func TestARedisHitAllocatesLittle(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return float64(after.Mallocs-before.Mallocs) / times, float64(after.TotalAlloc-before.TotalAlloc) / times
 	}
-	bare, bareSize := memory(func() error { return rdb.GetRange(ctx, valueKeyOf("raw", 42), 0, 1<<20).Err() })
+	bare, bareSize := memory(func() error { return rdb.GetRange(ctx, keys.OfCache("raw").Value(0, fmt.Sprint(42)), 0, 1<<20).Err() })
 	ours, size := memory(func() error { _, err := c.Get(ctx, 42); return err })
 	if ours > bare+0.5 || size > bareSize+200 {
 		t.Error("more allocations than the command's, or 200 bytes beside them")
@@ -133,7 +134,7 @@ func BenchmarkMiss(b *testing.B) {
 // BenchmarkPage is GetMany of 10, 100 and 1,000 keys that are in Redis, beside a bare pipeline of as many
 // GETRANGEs of the same bytes, by turns.
 //
-//	go test -run '^$' -bench Page -count 5 ./cache
+//	go test -run '^$' -bench Page -count 5 ./internal/cost
 func BenchmarkPage(b *testing.B) {
 	server := redistest.Start(b)
 	rdb := server.Client(b)
@@ -146,7 +147,7 @@ func BenchmarkPage(b *testing.B) {
 	for _, size := range []int{10, 100, 1000} {
 		keys, names := make([]int64, size), make([]string, size)
 		for i := range keys {
-			keys[i], names[i] = int64(i), valueKeyOf("page", i)
+			keys[i], names[i] = int64(i), keys.OfCache("page").Value(0, fmt.Sprint(i))
 		}
 		_ = must(c.GetMany(ctx, keys))
 		bare := func(int) bool {
@@ -177,7 +178,7 @@ func BenchmarkPage(b *testing.B) {
 // BenchmarkRedisHits is a hit in Redis of many callers at a time. "fresh" callers are each a
 // goroutine that has just begun, as those of requests are.
 //
-//	go test -run '^$' -bench RedisHits -benchtime 0.5s -count 3 ./cache
+//	go test -run '^$' -bench RedisHits -benchtime 0.5s -count 3 ./internal/cost
 func BenchmarkRedisHits(b *testing.B) {
 	server := redistest.Start(b)
 	load := func(context.Context, int64) ([]byte, error) { return []byte(strings.Repeat("x", 200)), nil }

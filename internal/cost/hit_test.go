@@ -1,4 +1,4 @@
-package cache_test
+package cost_test
 
 import (
 	"bytes"
@@ -84,7 +84,7 @@ func allocatesNothing[K comparable](t *testing.T, keys []K) {
 // few thousand hits, so that both meet the same machine, and reports the time of
 // each and their ratio.
 //
-//	go test -run '^$' -bench LocalHit -benchtime 300ms -count 5 -cpu 1,2 ./cache
+//	go test -run '^$' -bench LocalHit -benchtime 300ms -count 5 -cpu 1,2 ./internal/cost
 func BenchmarkLocalHit(b *testing.B) {
 	hot, many := benchReads(1), benchReads(100_000)
 	structs, pointers, slices := product{ID: 7, Name: "lamp"}, &product{ID: 7}, []byte("a lamp")
@@ -256,5 +256,32 @@ func alternate(b *testing.B, slice int, bare, ours func(at int) bool) {
 	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
 	if wrong > 0 {
 		b.Fatalf("%d reads were wrong", wrong)
+	}
+}
+
+// A hit in the local tier allocates nothing, before and after clears of tags.
+func TestALocalHitBesideClearsOfTagsAllocatesNothing(t *testing.T) {
+	if race.Detector {
+		t.Skip("the race detector allocates")
+	}
+	loads := 0
+	c, err := cache.NewSource(nil, cache.Source[int64, string]{
+		Load: func(context.Context, int64) (string, error) { loads++; return "v1", nil },
+		Tags: func(int64, string) []string { return []string{"a", "b"} },
+	}, cache.Options{Name: "product"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 2 {
+		if n := testing.AllocsPerRun(1000, func() { _, _ = c.Get(t.Context(), 1) }); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+		if err := c.ClearTags(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if loads != 1 {
+		t.Errorf("%d loads", loads)
 	}
 }

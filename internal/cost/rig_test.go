@@ -1,0 +1,27 @@
+package cost_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m, nil) }
+
+type product struct {
+	ID    int64
+	Name  string
+	Tags  []string          `json:",omitempty"`
+	Notes map[string]string `json:",omitempty"`
+	Until time.Time
+}
+
+type pair struct{ A, B int64 }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
