@@ -145,11 +145,11 @@ func BenchmarkPage(b *testing.B) {
 	}))
 	defer c.Close()
 	for _, size := range []int{10, 100, 1000} {
-		keys, names := make([]int64, size), make([]string, size)
-		for i := range keys {
-			keys[i], names[i] = int64(i), keys.OfCache("page").Value(0, fmt.Sprint(i))
+		ids, names := make([]int64, size), make([]string, size)
+		for i := range ids {
+			ids[i], names[i] = int64(i), keys.OfCache("page").Value(0, fmt.Sprint(i))
 		}
-		_ = must(c.GetMany(ctx, keys))
+		_ = must(c.GetMany(ctx, ids))
 		bare := func(int) bool {
 			p := rdb.Pipeline()
 			replies := make([]*redis.StringCmd, size)
@@ -160,7 +160,7 @@ func BenchmarkPage(b *testing.B) {
 			return err == nil && len(replies[size-1].Val()) > 200
 		}
 		ours := func(int) bool {
-			got, err := c.GetMany(ctx, keys)
+			got, err := c.GetMany(ctx, ids)
 			return err == nil && len(got) == size
 		}
 		b.Run(fmt.Sprintf("beside/%d", size), func(b *testing.B) { alternate(b, 8, bare, ours) })
