@@ -18,7 +18,7 @@ import (
 // lives for nine tenths of its TTL at least, and an early refresh comes in its second half.
 func TestKeysThatEndTogetherDoNotReachTheSourceTogether(t *testing.T) {
 	t.Parallel()
-	const keys, readers = 5000, 64
+	const keys, readers = 1500, 64
 	length := redistest.Pick(3*time.Second, 8*time.Second)
 	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})
 	all := make([]int64, keys)
