@@ -28,7 +28,7 @@ import (
 // confirmed; every error has a name; the outcomes add up; and what is left in Redis
 // has an end.
 func FuzzAnything(f *testing.F) {
-	for seed := range uint64(redistest.Pick(25, 1500)) {
+	for seed := range uint64(redistest.Pick(8, 1500)) {
 		random := rand.New(rand.NewPCG(seed, 11))
 		script := make([]byte, 300)
 		for i := range script {
