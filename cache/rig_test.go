@@ -73,6 +73,7 @@ func inCells(t *testing.T, cells []cell, behaviour func(r *rig)) {
 			case "mini":
 				inBubble(t, c, func(r *rig, _ *redistest.MiniServer) { behaviour(r) })
 			case "real":
+				redistest.Need(t)
 				if server == nil {
 					server = redistest.Start(outer)
 				}

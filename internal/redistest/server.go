@@ -44,26 +44,44 @@ type Server struct {
 // or fails where LEVEE_REDIS_SERVER says that there is one.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	Need(t)
 	s, err := startServer(t, func(int, string) []string { return args })
-	if errors.Is(err, exec.ErrNotFound) && os.Getenv("LEVEE_REDIS_SERVER") == "" {
-		t.Skipf("redistest: %v", err)
-	}
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
 	return s
 }
 
-// startServer starts a server whose arguments may depend on its port and
-// directory. The first may be the name of a configuration file.
-func startServer(t testing.TB, args func(port int, dir string) []string) (*Server, error) {
+// Need skips the test if Start would. It is for a subtest that uses a server of the test around it.
+func Need(t testing.TB) {
+	t.Helper()
+	if os.Getenv("LEVEE_REDIS_SERVER") != "" {
+		return
+	}
+	if _, err := findServer(); errors.Is(err, exec.ErrNotFound) {
+		t.Skipf("redistest: %v", err)
+	}
+}
+
+// findServer returns the path of the server's binary.
+func findServer() (string, error) {
 	bin := os.Getenv("LEVEE_REDIS_SERVER")
 	if bin == "" {
 		bin = "redis-server"
 	}
 	bin, err := exec.LookPath(bin)
 	if err != nil {
-		return nil, fmt.Errorf("these tests need a redis-server, run \"make redis\" to install one: %w", err)
+		return "", fmt.Errorf("these tests need a redis-server, run \"make redis\" to install one: %w", err)
+	}
+	return bin, nil
+}
+
+// startServer starts a server whose arguments may depend on its port and
+// directory. The first may be the name of a configuration file.
+func startServer(t testing.TB, args func(port int, dir string) []string) (*Server, error) {
+	bin, err := findServer()
+	if err != nil {
+		return nil, err
 	}
 	for range 5 { // somebody may take the port between our look and the server's start
 		port, dir := FreePort(), t.TempDir()

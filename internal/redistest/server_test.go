@@ -109,6 +109,7 @@ func TestWithoutAServerATestIsSkipped(t *testing.T) {
 }
 
 func TestAServerThatCannotStartShowsItsLog(t *testing.T) {
+	Need(t)
 	_, err := startServer(t, func(int, string) []string { return []string{"--no-such-setting", "1"} })
 	if err == nil || !strings.Contains(err.Error(), "no-such-setting") || !strings.Contains(err.Error(), "line") {
 		t.Errorf("got %v", err)

@@ -18,6 +18,7 @@ var clockC []byte
 // compiler, as the race detector does.
 func StartShifted(t *testing.T, args ...string) (s *Server, shift func(time.Duration)) {
 	t.Helper()
+	Need(t)
 	dir := t.TempDir()
 	source := filepath.Join(dir, "clock.c")
 	if err := os.WriteFile(source, clockC, 0o600); err != nil {
