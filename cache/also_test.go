@@ -302,7 +302,7 @@ func writer(p *redistest.Parent, args []string) error {
 // to open the key, it opens by itself.
 func TestAWriterThatDiesBetweenHoldAndCommitLeavesNothingOld(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	for round, commits := range []bool{true, false, true} {
 		r := onServer(t, server, cell{redis: "real"})
 		source := newRows(r, 1)

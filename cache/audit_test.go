@@ -114,7 +114,7 @@ func TestAuditFindsAWriterThatForgets(t *testing.T) {
 func TestAuditAccusesNobodyInRaces(t *testing.T) {
 	t.Parallel()
 	length := redistest.Length(5*time.Second, time.Hour)
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	r.patient = true
 	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)

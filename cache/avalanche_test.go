@@ -20,7 +20,7 @@ func TestKeysThatEndTogetherDoNotReachTheSourceTogether(t *testing.T) {
 	t.Parallel()
 	const keys, readers = 1500, 64
 	length := redistest.Pick(3*time.Second, 8*time.Second)
-	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true, breaker: true})
 	all := make([]int64, keys)
 	for i := range all {
 		all[i] = int64(i)

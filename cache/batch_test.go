@@ -96,7 +96,7 @@ func TestOnAClusterABatchIsPipelinedToEachNode(t *testing.T) {
 func TestABatchOfTensOfThousands(t *testing.T) {
 	t.Parallel()
 	all := redistest.Pick(20_000, 100_000)
-	server := start(t)
+	server := redistest.Start(t)
 	for _, cell := range []cell{{redis: "real"}, {redis: "none", local: true}} {
 		t.Run(cell.String(), func(t *testing.T) {
 			r := newRig(t, cell, nil)

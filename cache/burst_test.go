@@ -23,7 +23,7 @@ import (
 // on two cores. Nobody gets another error. That nobody is turned away otherwise is the next test.
 func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	rdb := server.Client(t)
 	var none int // the second time with a pool that is there
 	for range 6 {

@@ -18,7 +18,7 @@ import (
 func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
 	t.Parallel()
 	const processes, callers, life = 4, 2, time.Second
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	var caches []*probe[int64, string]
@@ -55,7 +55,7 @@ func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
 // must not believe: when the storm is over, each cache gives what was written last.
 func TestChaosAStormOfInvalidations(t *testing.T) {
 	const keys, hot = 2000, 100
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r)
 	long := func(o *cache.Options) { o.TTL, o.Local.TTL = time.Hour, time.Hour }
@@ -121,7 +121,7 @@ func TestChaosAStormOfInvalidations(t *testing.T) {
 func TestChaosKeysComeIntoBeing(t *testing.T) {
 	t.Parallel()
 	keys := redistest.Pick(100, 10_000)
-	r := onServer(t, start(t), cell{redis: "real", local: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
 	source := newRows(r)
 	writer, other := open(r, source.source(), calmly), open(r, source.source(), calmly)
 	var late atomic.Int64
@@ -175,7 +175,7 @@ func TestChaosKeysComeIntoBeing(t *testing.T) {
 func TestChaosManyKeysEndTogether(t *testing.T) {
 	redistest.Long(t)
 	const keys, life, length = 100_000, 30 * time.Second, 75 * time.Second
-	r := onServer(t, start(t), cell{redis: "real", local: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
 	source := newRows(r)
 	var mu sync.Mutex
 	var loaded []time.Time // guarded by mu

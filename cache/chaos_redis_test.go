@@ -93,7 +93,7 @@ func TestChaosRedisIsOfNoUseUnderLoad(t *testing.T) {
 func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	const processes, keys, atMost, redisTimeout = 4, 500, 8, 50 * time.Millisecond
 	length := redistest.Pick(1200*time.Millisecond, 10*time.Second)
-	server := start(t)
+	server := redistest.Start(t)
 	proxy := redistest.Proxy(t, server.Addr())
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
@@ -178,7 +178,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 // and then, and nobody an error.
 func TestChaosScriptsAreForgottenUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
 	var caches []*probe[int64, string]
@@ -235,7 +235,7 @@ func calmly(o *cache.Options) { o.RedisTimeout = 5 * time.Second }
 func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 	t.Parallel()
 	const keys = 10_000
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
 	var caches []*probe[int64, string]
@@ -296,7 +296,7 @@ func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 // the server takes writes again: also in the processes that did not write.
 func TestChaosWritesWhileRedisTakesNone(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
 	writer, other := open(r, source.source()), open(r, source.source(), calmly)

@@ -21,7 +21,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 	t.Parallel()
 	const callers = 32
 	each := redistest.Pick(30, 100_000/callers)
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	source := newRows(r)
 	source.put(1, "v1")
 	bug := func(_ context.Context, key int64) error {
@@ -75,7 +75,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 func TestChaosCallersHangUp(t *testing.T) {
 	t.Parallel()
 	keys := redistest.Pick(200, 10_000)
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	var mu sync.Mutex
 	gates := map[int64]*latch{} // guarded by mu
 	gateOf := func(key int64) *latch {
@@ -130,7 +130,7 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 	const atMost = 8
 	keys := redistest.Pick(60, 200)
 	takes, patience := 150*time.Millisecond, 100*time.Millisecond
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	r.patient = true
 	source := newRows(r)
 	for key := range int64(keys) {
@@ -166,7 +166,7 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 	t.Parallel()
 	const processes, keys, atMost = 4, 2000, 8
 	length := redistest.Pick(600*time.Millisecond, 5*time.Second)
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	source := newRows(r)
 	for key := range int64(keys) {
 		source.put(key, "v1")
@@ -234,7 +234,7 @@ func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			r := onServer(t, start(t), cell{redis: "real", local: true})
+			r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
 			source := newRows(r)
 			for key := range int64(keys) {
 				source.put(key, "v1")

@@ -180,7 +180,7 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 func TestAClearOfManyIsOneCommand(t *testing.T) {
 	t.Parallel()
 	keys := redistest.Pick(5_000, 1_000_000)
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := cache.Source[int64, string]{LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
 		found := map[int64]string{}

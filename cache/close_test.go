@@ -103,7 +103,7 @@ func TestCloseLeavesALoaderThatHangsBehind(t *testing.T) {
 // goroutines of its own.
 func TestCloseAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	for _, kind := range []string{"real", "none"} {
 		t.Run(kind, func(t *testing.T) {
 			var client func() redis.UniversalClient

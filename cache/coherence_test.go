@@ -246,7 +246,7 @@ func update(t *testing.T, c *cache.Cache[int64, int64], db database, keys int64,
 // invalidation has overtaken, and one that deletes before Redis does.
 func TestLocalTiersFollowAnInvalidation(t *testing.T) {
 	t.Parallel()
-	own, other, lag := staleness(t, start(t), 8, func(context.Context, *sightings) {})
+	own, other, lag := staleness(t, redistest.Start(t), 8, func(context.Context, *sightings) {})
 	if own > 0 {
 		t.Errorf("in the writer's process a Get begun %v after the update returned what was there before", own)
 	}
@@ -259,7 +259,7 @@ func TestLocalTiersFollowAnInvalidation(t *testing.T) {
 // with a flush: without it, the entries would stay for an hour.
 func TestLocalTiersFollowThoughTheLinkIsKilledAllTheTime(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	killer := server.Client(t)
 	// So many keys that the next update of one, whose message would end what the lost
 	// one should have, does not come soon.
@@ -288,7 +288,7 @@ func TestLocalTiersFollowThoughTheLinkIsKilledAllTheTime(t *testing.T) {
 // without it, v1 would stay for an hour.
 func TestASilentLinkIsNotTrusted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	long := func(o *cache.Options) { o.TTL, o.Local.TTL = time.Hour, time.Hour }
@@ -360,7 +360,7 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 // counted for a second; without a flush it would count for an hour from here on.
 func TestALinkThatComesToLifeBeginsWithAFlush(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	r.deaf = true
 	source := newRows(r, 1)

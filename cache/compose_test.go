@@ -64,7 +64,7 @@ func TestAPageIsMadeOfRowsThatNoWriteHasEnded(t *testing.T) {
 			return cache.Write(r.ctx, commit, rows.Tagged("a"), pages.Changes(7))
 		},
 	}
-	server := start(t)
+	server := redistest.Start(t)
 	proxy := redistest.Proxy(t, server.Addr())
 	for wayName, way := range ways {
 		for endName, end := range ends {
@@ -127,7 +127,7 @@ func TestAPageThatIsMadeOfAFallbackIsNotStored(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := onServer(t, start(t), cell{redis: "real"})
+			r := onServer(t, redistest.Start(t), cell{redis: "real"})
 			r.patient = true
 			source := newRows(r, 7)
 			rows := open(r, source.source(), func(o *cache.Options) { o.Rebuild.ErrorHold = -1 })

@@ -58,7 +58,7 @@ func flooded(t testing.TB, s *redistest.Server) (c *cache.Cache[int64, string], 
 // without the second-miss rule each that passes leaves a null in Redis; without a bound
 // on what is remembered of them the heap grows by all of them.
 func TestAFloodOfRandomKeysReachesNeitherTheSourceNorRedis(t *testing.T) {
-	server := start(t)
+	server := redistest.Start(t)
 	rdb := server.Client(t)
 	c, loads := flooded(t, server)
 	for id := range int64(1000) { // what is made at the first use is not growth

@@ -255,7 +255,7 @@ func keeperRole(p *redistest.Parent, args []string) error {
 // and rebuilds, once its lease has expired.
 func TestAProcessThatDiesInItsRebuildIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	child := redistest.Child(t, "keeper", server.Addr())
 	child.Expect("halfway")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A pageFilter knows the ids below 100. It counts how often it is asked.
@@ -36,7 +37,7 @@ func (f *pageFilter) MayContainMany(ctx context.Context, ids []string) (may []bo
 // answer of its own id.
 func TestAPageAsksTheFilterOnce(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real", local: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
 	filter := &pageFilter{}
 	c := open(r, newRows(r, 1, 2, 3, 50).source(), func(o *cache.Options) { o.Filter = filter })
 	c.gives(r, 3, "v1")

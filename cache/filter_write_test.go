@@ -78,7 +78,7 @@ func TestAnUpdateNeedsNoRedisBecauseOfAFilter(t *testing.T) {
 // add the id at each Write fails here.
 func TestUpdatesDoNotCountARowAgain(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
 	filter := must(bloom.New(bloom.Options{Capacity: 10_000, Counting: true, Complete: true, MaxTransaction: -1}))

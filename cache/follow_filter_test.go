@@ -39,7 +39,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"the first time", "after the feed has lost the position", "after Redis has lost it, in another process", "in a table whose rows are not known"} {
 		t.Run(how, func(t *testing.T) {
-			server, noEvict := start(t), start(t)
+			server, noEvict := redistest.Start(t), redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			source, db := newRows(r, 1), newLedger()
 			process := func() (*bloom.Filter, *probe[int64, string]) {
@@ -88,7 +88,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 // A filter whose Redis does not answer cannot abstain in other processes, so nothing is confirmed until then.
 func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	t.Parallel()
-	server, noEvict := start(t), start(t)
+	server, noEvict := redistest.Start(t), redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	f := must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
@@ -107,7 +107,7 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 // A filter of another make cannot be told.
 func TestAFilterThatCannotBeToldIsNamed(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Filter = yes{} })
@@ -122,7 +122,7 @@ func (yes) MayContain(context.Context, string) bool { return true }
 // Redis comes back empty, and the process that follows knows how far it has read.
 func TestAFollowerGoesOnFromMemory(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
 	var log redistest.Log

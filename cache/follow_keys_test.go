@@ -9,6 +9,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // followsKey has a cache of one key follow a table whose key column holds column.
@@ -55,7 +56,7 @@ type (
 // Defect: the column's text is taken for the id, and another id is invalidated.
 func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	id := [16]byte{0x12, 0x3e, 0x45, 0x67, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255}
 	followsKey(r, "array of bytes", id, id[:])
 	followsKey(r, "integer", int64(7), int64(7))
@@ -72,7 +73,7 @@ func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
 // A key that no column holds is refused before anything is followed.
 func TestARouteWithoutAFuncIsRefusedForKeysOfNoColumn(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	c := open(r, cache.Source[pair, string]{Load: func(context.Context, pair) (string, error) { return "v1", nil }})
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()

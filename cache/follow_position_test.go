@@ -18,7 +18,7 @@ import (
 // the invalidation; or an invalidation counts that Redis has not confirmed.
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
 	source, db := newRows(r, 1), newLedger()
@@ -56,7 +56,7 @@ func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 // replica of Redis.
 func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
@@ -83,7 +83,7 @@ func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	t.Parallel()
 	const size = 20_000
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r), newLedger()
 	c := open(r, source.source())
@@ -119,7 +119,7 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 // where the last one stopped, and clears nothing.
 func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
 	a, b := open(r, source.source()), open(r, source.source())
@@ -146,7 +146,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"Open", "Next", "Next alone", "nothing in Redis"} {
 		t.Run(how, func(t *testing.T) {
-			server := start(t)
+			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
@@ -195,7 +195,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 // A Redis that has lost all its data has lost the position too, so the cache is cleared.
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
@@ -212,7 +212,7 @@ func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 // in the new route's cache may be older than the position, so this cache is cleared, and no other.
 func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())

@@ -34,7 +34,7 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 		"no key":          {row: feed.Change{Table: "product", Kind: feed.Updated, New: row(1, "")}, says: "primary key has 0 columns"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := start(t)
+			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
@@ -82,7 +82,7 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 // is looked at.
 func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	values := map[string]string{"old": "v1", "other": "v1"}
@@ -114,7 +114,7 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 // A route ignores changes of other tables. A TRUNCATE of its own table clears its cache.
 func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
 	c := open(r, source.source())

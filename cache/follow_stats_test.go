@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // The lag grows while changes wait, and ends when they are handled.
 func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
@@ -42,7 +43,7 @@ func TestTheLagOfAFeedIsCounted(t *testing.T) {
 // this process, and is silent after a restart.
 func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	c := open(r, newRows(r, 1).source())
 	if c.Stats().Follow.Wanted {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 var feedCells = []cell{{redis: "real"}, {redis: "real", local: true}, {redis: "none", local: true}}
@@ -41,7 +42,7 @@ func TestFollowInvalidatesWhatOthersHaveWritten(t *testing.T) {
 // One of several processes reads the feed. When it stops, another one takes over by itself.
 func TestOneProcessOfAFleetFollows(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	stops, caches := map[*probe[int64, string]]func(){}, []*probe[int64, string]{}
@@ -112,7 +113,7 @@ func TestFollowSurvivesItsFeed(t *testing.T) {
 
 func TestFollowRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())

@@ -15,7 +15,7 @@ import (
 // link next fails: entries would count for a second instead of thirty.
 func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	for _, live := range []bool{true, false} {
 		for range redistest.Pick(5, 500) {

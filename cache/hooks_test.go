@@ -96,7 +96,7 @@ func (to *told) want(t testing.TB, want ...string) {
 
 func TestHooksFollowAReadToItsLoad(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2, 3)
 	var to told
@@ -123,7 +123,7 @@ func TestHooksFollowAReadToItsLoad(t *testing.T) {
 // A caller who waited learns which load has served it, also when that has failed.
 func TestAWaitIsToldOfTheLoadThatServedIt(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
 	for _, failure := range []error{nil, errors.New("no database")} {
@@ -158,7 +158,7 @@ func TestAWaitIsToldOfTheLoadThatServedIt(t *testing.T) {
 
 func TestAWaitForAnotherProcessIsTold(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
 	loading, finish := make(chan struct{}), make(chan struct{})
@@ -190,7 +190,7 @@ func TestAWaitForAnotherProcessIsTold(t *testing.T) {
 
 func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1)
 	var to told
@@ -217,7 +217,7 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 // invalidation, and nobody else can tell.
 func TestHooksFollowAWrite(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	var to, toOther told
 	c := open(r, source.source(), to.hooks)
@@ -288,7 +288,7 @@ func TestHooksFollowAWrite(t *testing.T) {
 // An SLO of writers wants the calls that were not confirmed, not the keys that wait.
 func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	c := open(r, newRows(r, 1).source())
 	server.Kill()
@@ -314,7 +314,7 @@ func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 // A hook of the user's stands in the way of readers, who must not suffer from it.
 func TestAHookThatPanicsHurtsNobody(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	var log redistest.Log

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // During an outage of both, what was read before goes on to be answered, past its
@@ -15,7 +16,7 @@ import (
 func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 	t.Parallel()
 	const keys = 200
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	all := make([]int64, keys)
 	for i := range all {
@@ -61,7 +62,7 @@ func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 // goes on to answer, and is read anew in the background about once a second.
 func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source(), func(o *cache.Options) { o.Local.TTL = 200 * time.Millisecond })
@@ -98,7 +99,7 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 	for _, c := range []cell{{redis: "real"}, {redis: "real", local: true}} {
 		t.Run(c.String(), func(t *testing.T) {
 			const keys = 50
-			r := onServer(t, start(t), c)
+			r := onServer(t, redistest.Start(t), c)
 			source := newRows(r)
 			one, other := open(r, source.source(), shortLived), open(r, source.source(), shortLived)
 			for key := range int64(keys) {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 var errLimiter = errors.New("the limiter refuses")
@@ -34,7 +36,7 @@ func (l *refusing) ReportResult(error) {}
 // an idle Redis in a second, and load thousands of times.
 func TestALimitOfThisProcessIsNoOutage(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	for name, limit := range map[string]func(*redis.Options){
 		"MaxActiveConns":                    func(o *redis.Options) { o.MaxActiveConns = 4 },
 		"MaxActiveConns 1":                  func(o *redis.Options) { o.MaxActiveConns = 1 },

@@ -22,7 +22,7 @@ func logged(log *redistest.Log) func(*cache.Options) {
 // fails: the readers are served, so nobody else would tell.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1)
 	var log redistest.Log
@@ -62,7 +62,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 func TestWhatRedisRefusesIsNamed(t *testing.T) {
 	t.Parallel()
 	const password = "correct-horse"
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	for name, test := range map[string]struct{ rules, says string }{

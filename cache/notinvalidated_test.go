@@ -16,7 +16,7 @@ import (
 // who tolerates ErrNotInvalidated must not tolerate a transaction that failed or never ran.
 func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	var log redistest.Log
@@ -60,7 +60,7 @@ func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
 // before the commit gave the error that said "committed" when it came out of the Write.
 func TestAnInsertThatAnnounceRolledBackIsNotTakenForCommitted(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	exists := must(bloom.New(bloom.Options{Capacity: 1000, Complete: true})) // it needs no Redis, and learns
 	source := newRows(r)
@@ -104,7 +104,7 @@ func (e *codeError) Unwrap() error { return e.err }
 // The error of tx keeps its meaning, and loses that of another call.
 func TestTheErrorOfAnotherCallInTxIsNotThatOfTheWrite(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source())

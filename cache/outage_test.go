@@ -50,7 +50,7 @@ func duringOutages(t *testing.T, test func(r *rig, server *redistest.Server, pro
 				continue
 			}
 			t.Run(o.name+", "+name, func(t *testing.T) {
-				server := start(t)
+				server := redistest.Start(t)
 				proxy := redistest.Proxy(t, server.Addr())
 				test(onServer(t, server, cell{redis: "real", breaker: true}), server, proxy, o, set)
 			})
@@ -192,7 +192,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 // So each process keeps to the smaller limit.
 func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r)
 	source.slowly(func(context.Context, int64) error { time.Sleep(10 * time.Millisecond); return nil })

@@ -62,7 +62,7 @@ func coldStart(r *rig, p *probe[int64, string], keys int64) {
 func TestAColdStartWithAServerFailsNobody(t *testing.T) {
 	t.Parallel()
 	keys := int64(redistest.Pick(500, 2000))
-	r := onServer(t, start(t), cell{redis: "real", local: true, breaker: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true, breaker: true})
 	source := newRows(r, span(0, keys)...)
 	source.slowly(func(context.Context, int64) error { time.Sleep(50 * time.Millisecond); return nil })
 	coldStart(r, open(r, source.source(), func(o *cache.Options) { o.RedisTimeout = 5 * time.Second }), keys)

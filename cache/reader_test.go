@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // Rules that are none make no other read: it joins the load that runs, and does not ask Redis first.
 func TestAReaderWithoutRulesReadsAsTheCacheDoes(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, gate := newRows(r, 1), newLatch()
 	source.slowly(gate.wait)

@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // Redis loses its scripts with the data, and all that it knew of other processes.
 func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1, 2)
 	c, other := open(r, source.source()), open(r, source.source())
@@ -30,7 +31,7 @@ func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 
 func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
 	source := newRows(r, 1, 2, 3)

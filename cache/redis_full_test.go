@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // Invalidations free memory, and clears need next to none, so a full Redis must accept them. It may
@@ -19,7 +20,7 @@ import (
 // pending, and its process takes nothing from Redis until there is room.
 func TestAFullRedisStillInvalidates(t *testing.T) {
 	t.Parallel()
-	server := start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+	server := redistest.Start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
 	const many = 50

@@ -102,12 +102,6 @@ func inBubble(t *testing.T, c cell, test func(r *rig, m *redistest.MiniServer)) 
 // from a pool of go-redis' own, where it may meet one of another bubble.
 func roomy(o *redis.Options) { o.PoolSize = 10_000 }
 
-// start starts a server for a test of its own.
-func start(t *testing.T, args ...string) *redistest.Server {
-	t.Helper()
-	return redistest.Start(t, args...)
-}
-
 func onServer(t *testing.T, s *redistest.Server, c cell) *rig {
 	t.Helper()
 	return newRig(t, c, func() redis.UniversalClient { return s.Client(t) })

@@ -105,7 +105,7 @@ func deafAndWriter(r *rig, server *redistest.Server, source *rows, hook redis.Ho
 // A read with SkipLocal gets the new one.
 func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c, writer := deafAndWriter(r, server, source, nil, func(*cache.Options) {})
@@ -136,7 +136,7 @@ func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 // Catches a flight that looks into the local tier by the rules of its first reader, and answers all.
 func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source, gate := newRows(r, 1), newLatch()
 	waits, release, joined := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
@@ -176,7 +176,7 @@ func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 // that the caller may have the value.
 func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	committed, release, joined := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)

@@ -22,7 +22,7 @@ import (
 // confirmed. The machine may have more to do than this test and add to a pause, so it is
 // enough that one run of five has neither.
 func TestAProcessThatIsStoppedNowAndThenSeesNoOutage(t *testing.T) {
-	server, dirty := start(t), 0
+	server, dirty := redistest.Start(t), 0
 	for range 5 {
 		child := redistest.Child(t, "stalled", server.Addr())
 		child.Expect("ready")

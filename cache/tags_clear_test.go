@@ -199,7 +199,7 @@ func TestAClearOfATagThatIsNotConfirmedIsTriedAgain(t *testing.T) {
 func TestAClearOfATagIsOneCommand(t *testing.T) {
 	t.Parallel()
 	keys, tenants := redistest.Pick(5_000, 1_000_000), redistest.Pick[int64](200, 10_000)
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	tag := func(key int64) string { return tenant(key % tenants) }
 	source := cache.Source[int64, string]{

@@ -174,7 +174,7 @@ func TestTwoFormsOfAValueAreLoadedOnceEachInALife(t *testing.T) {
 // different keys at a time, one each and many at once, and each gets what the other asked for.
 func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 	t.Parallel()
-	server := start(t)
+	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true // the first of a pair waits for the second
 	proxy := redistest.Proxy(t, server.Addr())
@@ -227,7 +227,7 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 // makes room for all of it. Callers of one moment each read it, as long as nobody knows
 // that it is long.
 func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	r.patient = true
 	source := newRows(r, 1, 2, 3, 4)
 	foreign := func() { // put there by the server, so that it does not count as allocated here

@@ -170,7 +170,7 @@ func TestWithoutRedisAShortTTLIsOne(t *testing.T) {
 // local tier that are made before there is an entry: 5.1 MiB and five goroutines each.
 func TestAnEmptyCacheCostsLittle(t *testing.T) {
 	const caches = 10
-	rdb := start(t).Client(t)
+	rdb := redistest.Start(t).Client(t)
 	for name, client := range map[string]redis.UniversalClient{"none": nil, "redis": rdb} {
 		t.Run(name, func(t *testing.T) {
 			load := func(context.Context, int64) (int64, error) { return 0, nil }

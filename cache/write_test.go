@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // written opens a cache that holds v1 of key 1, with v2 in the source.
@@ -287,7 +288,7 @@ func TestAWriteOverSeveralCachesRunsForAllOrNone(t *testing.T) {
 // their ends.
 func TestTheCachesOfAWriteAreAskedAtOnce(t *testing.T) {
 	t.Parallel()
-	r := onServer(t, start(t), cell{redis: "real"})
+	r := onServer(t, redistest.Start(t), cell{redis: "real"})
 	const caches = 3
 	source := newRows(r, 1)
 	together := &together{n: caches, all: make(chan struct{})}

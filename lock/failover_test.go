@@ -126,11 +126,7 @@ func (f *failovers) round(ctx context.Context, t *testing.T, busy *crowd) {
 func reach(ctx context.Context, l *lock.Locker, name string) (*lock.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for {
-		if lease, err := l.Lock(ctx, name); !errors.Is(err, lock.ErrUnavailable) {
-			return lease, err
-		}
-	}
+	return untilAvailable(func() (*lock.Lease, error) { return l.Lock(ctx, name) })
 }
 
 // giveBack unlocks held0, held1 and so on. Unlock may be refused a connection like Lock, see

@@ -49,11 +49,17 @@ func must(t testing.TB) func(*lock.Lease, error) *lock.Lease {
 // inTime takes a lease that is short: on a busy machine the answer may take longer.
 func inTime(t testing.TB, take func() (*lock.Lease, error)) *lock.Lease {
 	t.Helper()
-	lease, err := take()
-	for end := time.Now().Add(time.Minute); errors.Is(err, lock.ErrUnavailable) && time.Now().Before(end); {
-		lease, err = take()
+	return must(t)(untilAvailable(take))
+}
+
+// untilAvailable takes a lease again while Redis does not answer, for a minute.
+func untilAvailable(take func() (*lock.Lease, error)) (*lock.Lease, error) {
+	for end := time.Now().Add(time.Minute); ; {
+		lease, err := take()
+		if !errors.Is(err, lock.ErrUnavailable) || !time.Now().Before(end) {
+			return lease, err
+		}
 	}
-	return must(t)(lease, err)
 }
 
 func unlock(t testing.TB, leases ...*lock.Lease) {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -37,7 +38,7 @@ var smallScale = scale{
 func runSmall(t *testing.T, s settings) []result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each scraper sleeps for a second before it exits
+	t.Setenv("GORACE", race.QuickExit())
 	var out bytes.Buffer
 	results, err := s.runs(t.Context(), &report{out: &out, progress: io.Discard})
 	t.Logf("%s", out.String())

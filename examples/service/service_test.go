@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v2"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -41,7 +42,7 @@ func start(t *testing.T, database, redis, filter string) instance {
 	process := exec.CommandContext(ctx, os.Args[0])
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 10 * time.Second
-	process.Env = append(os.Environ(), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=10", // not a second
+	process.Env = append(os.Environ(), "GORACE="+race.QuickExit(),
 		instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
 	log := new(strings.Builder)
 	process.Stdout, process.Stderr = log, log

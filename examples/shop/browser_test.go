@@ -26,6 +26,7 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/levee-go/levee/internal/dbtest"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 func open(t *testing.T, size scale) string {
 	t.Helper()
 	t.Setenv("TMPDIR", shortDir(t))
-	quickExits(t)
+	t.Setenv("GORACE", race.QuickExit())
 	ctx, cancel := context.WithCancel(t.Context())
 	address, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
@@ -63,12 +64,6 @@ func open(t *testing.T, size scale) string {
 		t.Fatal(err)
 	}
 	return ""
-}
-
-// quickExits is for processes of the shops with the race detector, which else sleep for a second before they exit, one after the other.
-func quickExits(t *testing.T) {
-	t.Helper()
-	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10")
 }
 
 // shortDir is t.TempDir with a short name: Chromium puts a socket there.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/levee-go/levee/internal/dbtest"
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -23,7 +24,7 @@ func TestTheFlagsTakeRealServers(t *testing.T) {
 		database.Kill()
 		_ = os.RemoveAll(database.Dir)
 	})
-	quickExits(t)
+	t.Setenv("GORACE", race.QuickExit())
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	rdb.Set(t.Context(), "of-another-program", 1, 0)
@@ -100,7 +101,7 @@ func TestTheFlagsTakeRealServers(t *testing.T) {
 // Without a redis-server there is still something to look at, and the page says how to get one.
 func TestWithoutARedisServerASmallOneServes(t *testing.T) {
 	t.Setenv("PATH", "")
-	quickExits(t)
+	t.Setenv("GORACE", race.QuickExit())
 	size := testScale
 	size.processes = 1
 	s, err := size.open(t.Context(), "", "")

@@ -15,13 +15,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	detector "github.com/levee-go/levee/internal/race"
 )
 
 func TestMain(m *testing.M) {
 	if t := os.Getenv(childVariable); t != "" {
 		os.Exit(childMain(t))
 	}
-	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each child sleeps for a second before it exits
+	_ = os.Setenv("GORACE", detector.QuickExit())
 	os.Exit(m.Run())
 }
 

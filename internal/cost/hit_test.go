@@ -93,13 +93,13 @@ func BenchmarkLocalHit(b *testing.B) {
 		of   reads
 	}{{"hot", hot}, {"zipf", many}} {
 		b.Run(reads.name+"/int64/struct", func(b *testing.B) {
-			localHit(b, reads.of.ints, structs, func(v product) bool { return v.ID == 7 })
+			localHit(b, reads.of, structs, func(v product) bool { return v.ID == 7 })
 		})
 		b.Run(reads.name+"/int64/bytes", func(b *testing.B) {
-			localHit(b, reads.of.ints, slices, func(v []byte) bool { return len(v) == 6 })
+			localHit(b, reads.of, slices, func(v []byte) bool { return len(v) == 6 })
 		})
 		b.Run(reads.name+"/int64/pointer", func(b *testing.B) {
-			localHit(b, reads.of.ints, pointers, func(v *product) bool { return v.ID == 7 })
+			localHit(b, reads.of, pointers, func(v *product) bool { return v.ID == 7 })
 		})
 	}
 }
@@ -110,44 +110,38 @@ func BenchmarkLocalHitOfTags(b *testing.B) {
 	for name, of := range map[string]reads{"hot": benchReads(1), "zipf": benchReads(100_000)} {
 		for _, clears := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s/cleared=%t", name, clears), func(b *testing.B) {
-				o, value, ctx := of.ints, product{ID: 7, Name: "lamp"}, b.Context()
+				value, ctx := product{ID: 7, Name: "lamp"}, b.Context()
 				hit := func(c *cache.Cache[int64, product]) func(at int) bool {
-					return func(at int) bool { v, err := c.Get(ctx, o.reads[at]); return err == nil && v.ID == 7 }
+					return func(at int) bool { v, err := c.Get(ctx, of.reads[at]); return err == nil && v.ID == 7 }
 				}
-				plain, tagged := inMemory(b, o.keys, value), inMemory(b, o.keys, value, "a", "b")
+				plain, tagged := inMemory(b, of.keys, value), inMemory(b, of.keys, value, "a", "b")
 				if clears {
 					if err := tagged.ClearTags(ctx, "c"); err != nil {
 						b.Fatal(err)
 					}
 				}
-				inTurns(b, len(o.reads), hit(plain), hit(tagged))
+				inTurns(b, len(of.reads), hit(plain), hit(tagged))
 			})
 		}
 	}
 }
 
 // reads are keys and the order in which they are read.
-type reads struct {
-	ints readOrder[int64]
-	strs readOrder[string]
-}
-
-type readOrder[K any] struct{ keys, reads []K }
+type reads struct{ keys, reads []int64 }
 
 // benchReads are n keys, read as often as Zipf's law says with an exponent of 1.01.
 func benchReads(n int) (r reads) {
-	r.ints.keys, r.strs.keys = benchKeys(n)
+	r.keys, _ = benchKeys(n)
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.01, 1, uint64(n-1))
 	for range 1 << 20 {
-		i := zipf.Uint64()
-		r.ints.reads, r.strs.reads = append(r.ints.reads, r.ints.keys[i]), append(r.strs.reads, r.strs.keys[i])
+		r.reads = append(r.reads, r.keys[zipf.Uint64()])
 	}
 	return r
 }
 
 // localHit reads on all processors, each with a place in the order of its own.
-func localHit[K interface{ int64 | string }, V any](b *testing.B, o readOrder[K], value V, good func(V) bool) {
-	bare := must(ristretto.NewCache(&ristretto.Config[K, V]{
+func localHit[V any](b *testing.B, o reads, value V, good func(V) bool) {
+	bare := must(ristretto.NewCache(&ristretto.Config[int64, V]{
 		NumCounters: 1 << 20, MaxCost: 256 << 20, BufferItems: 64, IgnoreInternalCost: true,
 	}))
 	defer bare.Close()

@@ -54,6 +54,10 @@ var (
 	leaveBeforeCommit = append([]mutant.Edit{
 		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.LeaveEarly()\n	}\n	failpoint.At(\"commit\")"},
 	}, mutant.LeaveEarly...)
+	// A value carries the epoch of the end of its load.
+	epochOfTheEnd = []mutant.Edit{
+		{File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"},
+	}
 	// Messages of other processes take their time, or a local tier would be right all the time.
 	// That alone is no fault of reads that go around it.
 	slowMessages = mutant.Edit{
@@ -89,16 +93,14 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 		// Clear and ClearTags.
 		"a load from before a Clear is published for those who joined": {one("cache/publish.go",
 			" && !c.cleared(j.loaded.entry): // else", ": // else"), ofClears, disorder},
-		"a value carries the epoch of the end of its load": {one("cache/load.go",
-			"life: life{epoch: epoch}}\n	if", "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"), ofClears, disorder},
+		"a value carries the epoch of the end of its load": {epochOfTheEnd, ofClears, disorder},
 		"a value from Redis counts whatever its epoch": {one("cache/stale.go",
 			"if c.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
 		"a local hit is not asked for its tags": {one("cache/clear.go",
 			"e.more.looked.Load() == clears", "e.more.looked.Load() <= clears"), ofTags, disorder},
 		"what another caller has filled is not asked for its tags": {one("cache/reader.go",
 			"kind == tier.Value && c.cleared(e):", "kind == tier.Value && false:"), ofTags, disorder},
-		"a value carries the latest clear of a tag at the end of its load": {one("cache/load.go",
-			"life: life{epoch: epoch}}\n	if", "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"), ofTags, disorder},
+		"a value carries the latest clear of a tag at the end of its load": {epochOfTheEnd, ofTags, disorder},
 		"a value counts though it has expired": {one("cache/stale.go",
 			"	case e.expired:\n		return fallback\n", ""), ofTags, disorder},
 		"who clears does not take note": {one("internal/fleet/clears.go",

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/levee-go/levee/internal/race"
 )
 
 // A test that needs other processes runs its own binary again, in a role:
@@ -160,7 +162,7 @@ func startChild(t testing.TB, role string, args []string) (*ChildProcess, error)
 	}
 	defer childOut.Close()
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=10") // not a second
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE="+race.QuickExit())
 	cmd.Stdout, cmd.Stderr = childOut, os.Stderr
 	c := &ChildProcess{t: t, role: role, lines: newMailbox(), heard: make(chan struct{})}
 	if c.in, err = cmd.StdinPipe(); err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/examples/internal/stage"
+	"github.com/levee-go/levee/internal/race"
 )
 
 // Check is the test of every example: its naive recipes go wrong, the others do not and fail nobody, and nothing is left behind. It plays
@@ -19,7 +20,7 @@ import (
 func Check[S any](t *testing.T, play stage.Play[S], naive S) []stage.Result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=10") // else each process of a recipe sleeps for a second before it exits
+	t.Setenv("GORACE", race.QuickExit())
 	wrong := play
 	wrong.Scale, wrong.Recipes = naive, nil
 	plays := []*stage.Play[S]{&wrong}
