@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,12 +257,7 @@ func TestHelpListsTheFlags(t *testing.T) {
 }
 
 func TestAServerThatDoesNotAnswerIsToldInOneLine(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := closed.Addr().String()
-	closed.Close()
+	addr := fmt.Sprint("127.0.0.1:", redistest.FreePort()) // where nobody listens
 	for _, args := range [][]string{
 		{"-redis", addr},
 		{"-redis", "redis://" + addr + "/0"},

@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/levee-go/levee/examples/internal/servers"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
@@ -145,12 +146,7 @@ func TestMarkdown(t *testing.T) {
 }
 
 func TestMistakesAreToldInOneLine(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := closed.Addr().String()
-	closed.Close()
+	addr := fmt.Sprint("127.0.0.1:", redistest.FreePort()) // where nobody listens
 	for args, want := range map[string]string{
 		"-speed 3":       "2 feed: flag provided but not defined: -speed",
 		"now":            `2 feed: unexpected argument "now"`,

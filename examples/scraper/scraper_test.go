@@ -3,9 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -147,12 +147,7 @@ func TestHelpListsTheFlags(t *testing.T) {
 }
 
 func TestAServerThatDoesNotAnswerIsToldInOneLine(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := closed.Addr().String()
-	closed.Close()
+	addr := fmt.Sprint("127.0.0.1:", redistest.FreePort()) // where nobody listens
 	for _, args := range [][]string{
 		{"-redis", addr},
 		{"-redis", "redis://" + addr + "/0"},

@@ -95,18 +95,32 @@ func startServer(t testing.TB, args func(port int, dir string) []string) (*Serve
 	return nil, err
 }
 
-// FreePort picks a port of which the port 10000 above, a cluster node's bus, is
-// free too. Both lie below those that systems hand out to outgoing connections:
-// otherwise a client that dials while a server is down could be given the very
-// port the server wants back.
+// FreePort picks a port that no other call, of this process or of another, picks before
+// this process ends: a server that was killed finds it free. The same holds for the port
+// 10000 above, a cluster node's bus. All lie below those that systems hand out to
+// outgoing connections, or a client that dials while a server is down could be given the
+// very port the server wants back.
 func FreePort() int {
 	for {
-		port := 10240 + rand.IntN(10000)
-		if available(port) && available(port+10000) {
+		port := 10240 + rand.IntN(5500)
+		if reserve(port) && available(port) && available(port+10000) {
 			return port
 		}
 	}
 }
+
+// reserve listens on a third port, which stands for the other two, until the process ends.
+func reserve(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+15500)))
+	if err != nil {
+		return false
+	}
+	reserved.Store(port, l)
+	return true
+}
+
+// reserved keeps the listeners from being collected, which would close them.
+var reserved sync.Map
 
 func available(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -107,12 +108,7 @@ type realServer struct {
 func (r *realServer) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port)) }
 
 func (r *realServer) open(ctx context.Context) (err error) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	r.port = free.Addr().(*net.TCPAddr).Port
-	if err := free.Close(); err != nil {
+	if r.port, err = freePort(); err != nil {
 		return err
 	}
 	if r.dir, err = os.MkdirTemp("", "levee-redis-"); err != nil {
@@ -122,6 +118,21 @@ func (r *realServer) open(ctx context.Context) (err error) {
 		return errors.Join(err, os.RemoveAll(r.dir))
 	}
 	return nil
+}
+
+// freePort picks one below those that the system hands out to outgoing connections: it has
+// to be free still when the server comes back.
+func freePort() (int, error) {
+	for tries := 100; ; tries-- {
+		port := 10240 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, l.Close()
+		}
+		if tries == 0 {
+			return 0, fmt.Errorf("looking for a free port: %w", err)
+		}
+	}
 }
 
 // start starts the process and waits until it answers.

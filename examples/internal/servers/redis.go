@@ -45,7 +45,11 @@ type mini struct {
 
 func startMini() (*mini, error) {
 	m := miniredis.NewMiniRedis()
-	if err := m.StartAddr("127.0.0.1:0"); err != nil {
+	port, err := freePort() // it is lost and comes back at the same address
+	if err == nil {
+		err = m.StartAddr(fmt.Sprint("127.0.0.1:", port))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("starting the embedded Redis: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

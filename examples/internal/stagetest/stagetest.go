@@ -3,7 +3,7 @@ package stagetest
 
 import (
 	"bytes"
-	"net"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/examples/internal/stage"
 	"github.com/levee-go/levee/internal/race"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // Check is the test of every example: its naive recipes go wrong, the others do not and fail nobody, and nothing is left behind. It plays
@@ -76,12 +77,7 @@ func checkResult[S any](t *testing.T, recipe stage.Recipe[S], result stage.Resul
 // checkMistakes looks whether mistakes in the flags and servers that do not answer are told in one line.
 func checkMistakes[S any](t *testing.T, play stage.Play[S]) {
 	t.Helper()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := closed.Addr().String()
-	closed.Close()
+	addr := fmt.Sprint("127.0.0.1:", redistest.FreePort()) // where nobody listens
 	for _, test := range []struct {
 		args, want string
 		code       int
