@@ -76,7 +76,9 @@ func TestAValueThatCannotBeEncodedIsKeptInTheProcess(t *testing.T) {
 			inCells(t, fewCells, func(r *rig) {
 				codec, source := &testCodec{}, newRows(r, 1)
 				codec.marshal.Store(&fault)
-				c := open(r, source.source(), codec.set)
+				c := open(r, source.source(), codec.set, func(o *cache.Options) {
+					o.Local.MaxBytes = min(o.Local.MaxBytes, 0) // what has no encoding counts as Options.MaxValue, 1 MiB
+				})
 				for i := range 3 {
 					got, err := c.Fetch(r.ctx, 1)
 					if err != nil || got.Value != "v1" || got.Tier != r.withoutRedis(i) {

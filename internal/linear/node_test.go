@@ -95,7 +95,7 @@ func isLocal(n int) bool { return n%2 == 0 }
 func (h *cluster) open(n int) *cache.Cache[int, int64] {
 	rdb := h.servers.Client(h, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = n < clusterCaches/2 })
 	rdb.AddHook(pauses{})
-	o := cache.Options{Name: "cluster", TTL: time.Minute, Logger: quiet}
+	o := cache.Options{Name: "cluster", TTL: time.Minute, Logger: quiet, Local: small}
 	if !isLocal(n) {
 		o.Local.MaxBytes = -1
 	}

@@ -17,7 +17,7 @@ const localTTL = time.Second
 
 func newNear(rdb redis.UniversalClient, db *board, patience time.Duration) (cached, error) {
 	c, err := cache.New(rdb, func(_ context.Context, key int) (int64, error) { return load(db, key), nil }, cache.Options{
-		Name: "linear", TTL: localTTL, RedisTimeout: patience, Logger: quiet,
+		Name: "linear", TTL: localTTL, RedisTimeout: patience, Logger: quiet, Local: small,
 		Rebuild: mutexrebuild.Options{ErrorHold: -1},
 	})
 	return cached{c}, err

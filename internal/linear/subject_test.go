@@ -263,7 +263,7 @@ func newTagged(process int, rdb redis.UniversalClient, db *board, patience time.
 	one := func(_ context.Context, key int) (int64, error) { return load(db, key), nil }
 	o := cache.Options{
 		Name: "linear", Schema: process % 2, TTL: 10 * valueTTL, RedisTimeout: patience, Logger: quiet,
-		Rebuild: mutexrebuild.Options{ErrorHold: -1}, Seal: sealed{},
+		Rebuild: mutexrebuild.Options{ErrorHold: -1}, Seal: sealed{}, Local: small,
 	}
 	if !hasLocalTier(process) {
 		o.Local.MaxBytes = -1
@@ -274,6 +274,9 @@ func newTagged(process int, rdb redis.UniversalClient, db *board, patience time.
 	}, o)
 	return cached{c}, err
 }
+
+// small are local tiers of a history. To make and close one of the default size takes 50 ms with the race detector.
+var small = localcache.Options{MaxBytes: 1 << 20, MaxNullBytes: 1 << 20}
 
 // hasLocalTier reports whether the tagged cache of a process has one.
 func hasLocalTier(process int) bool { return process == 0 }
