@@ -124,7 +124,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	hurried := crowd{caches: caches, callers: 16, pause: 32 * time.Millisecond, patience: 100 * time.Millisecond, pick: pick}
 
 	opened, goroutines := proxy.Opened(), 0
-	lag := measureLag(t)
+	lag := redistest.MeasureLag(t)
 	began := time.Now()
 	o.begin(server, proxy)
 	patientHome, hurriedHome := patient.gather(r), hurried.gather(r)
@@ -148,10 +148,10 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	mu.Unlock()
 	t.Logf("with 100 ms: %v", haste)
 	t.Logf("%d new connections in %.1f s by %d processes; at most %d loads at one time, %d of one key; at most %d goroutines; used again after %v; lag %v",
-		opened, seconds, processes, source.allAtOnce(), source.atOnce(), goroutines, again, time.Duration(lag.worst.Load()))
+		opened, seconds, processes, source.allAtOnce(), source.atOnce(), goroutines, again, lag.Worst())
 	// Where goroutines stand still for twice as long as Redis may, deadlines pass in this process.
 	// Then errors are judged by what they are, and not by when they come.
-	starved := time.Duration(lag.worst.Load()) > 2*redisTimeout
+	starved := lag.Worst() > 2*redisTimeout
 	mayFail := []error(nil)
 	if starved {
 		mayFail = []error{context.DeadlineExceeded, breaker.ErrLimited}
@@ -162,7 +162,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	if bad := haste.failed(context.DeadlineExceeded, breaker.ErrLimited); len(bad) > 0 { // refused at once, if their turn could not be expected in time
 		t.Errorf("%d Gets failed otherwise than by their deadline, as that of %d: %v", len(bad), bad[0].key, bad[0].err)
 	}
-	if took, most := haste.took(1), lag.allow(150*time.Millisecond); took > most && !starved {
+	if took, most := haste.took(1), lag.Allow(150*time.Millisecond); took > most && !starved {
 		t.Errorf("a Get with 100 ms took %v, more than %v", took, most)
 	}
 	// Those who were in a read when it began lose their connections at once.

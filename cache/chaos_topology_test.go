@@ -37,7 +37,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		home := crowd{caches: caches, callers: 8, pause: 10 * time.Millisecond, patience: time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 		time.Sleep(200 * time.Millisecond)
 		source.forget()
-		lag := measureLag(t)
+		lag := redistest.MeasureLag(t)
 		killed := time.Now()
 		old := servers.KillMaster()
 		servers.Promoted(old)
@@ -50,7 +50,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		if bad := got.failed(); len(bad) > 0 {
 			t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
 		}
-		if took, most := got.took(1), lag.allow(350*time.Millisecond); took > most && redistest.Pick(false, true) {
+		if took, most := got.took(1), lag.Allow(350*time.Millisecond); took > most && redistest.Pick(false, true) {
 			t.Errorf("a Get took %v, more than %v", took, most)
 		}
 		old.Restart()

@@ -68,7 +68,7 @@ func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 		c.gives(r, 1, "v1")
 
 		o.begin(server, proxy)
-		lag := measureLag(r)
+		lag := redistest.MeasureLag(r)
 		var worst atomic.Int64
 		var wg sync.WaitGroup
 		for caller := range 8 {
@@ -88,7 +88,7 @@ func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 		}
 		wg.Wait()
 		// One read, and on the worst day a begin and a commit.
-		if took, most := time.Duration(worst.Load()), lag.allow(3*defaultTimeout+50*time.Millisecond); took > most {
+		if took, most := time.Duration(worst.Load()), lag.Allow(3*defaultTimeout+50*time.Millisecond); took > most {
 			r.Errorf("a Get took %v, more than %v", took, most)
 		}
 		if n := source.atOnce(); n > 1 {
@@ -120,7 +120,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 		})
 		c := openOn(r, proxy.Client(r, set), source.source())
 		o.begin(server, proxy)
-		lag := measureLag(r)
+		lag := redistest.MeasureLag(r)
 		var worst atomic.Int64
 		var wg sync.WaitGroup
 		for caller := range 16 {
@@ -141,7 +141,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		took, most := time.Duration(worst.Load()), lag.allow(150*time.Millisecond)
+		took, most := time.Duration(worst.Load()), lag.Allow(150*time.Millisecond)
 		if took > most {
 			r.Errorf("a Get with 100 ms took %v, more than %v", took, most)
 		}
@@ -158,7 +158,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 		source := newRows(r, 1)
 		c := openOn(r, proxy.Client(r, set), source.source())
 		o.begin(server, proxy)
-		lag := measureLag(r)
+		lag := redistest.MeasureLag(r)
 		ran := false
 		for op, call := range map[string]func() error{
 			"Invalidate": func() error { return c.Invalidate(r.ctx, 1) },
@@ -175,7 +175,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 			}
 			// A Write asks twice, and behind operations that hang one may wait for its place
 			// as long as for its answer; by then three have had none, and that is an outage.
-			if took, most := time.Since(began), lag.allow(3*defaultTimeout+50*time.Millisecond); took > most {
+			if took, most := time.Since(began), lag.Allow(3*defaultTimeout+50*time.Millisecond); took > most {
 				r.Errorf("%s took %v, more than %v", op, took, most)
 			}
 		}

@@ -98,13 +98,13 @@ func stalled(p *redistest.Parent, args []string) error {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	lag := startLagMeter()
+	lag := redistest.StartLagMeter()
 	p.Say("ready")
 	p.Next() // stop
 	cancel()
 	all.Wait()
-	lag.stop()
+	lag.Stop()
 	s := c.Stats()
-	p.Say("saw "+stallFormat, s.Rebuild.Outages, s.Degraded, unconfirmed.Load(), writes.Load(), reads.Load(), lag.worst.Load()/1e6)
+	p.Say("saw "+stallFormat, s.Rebuild.Outages, s.Degraded, unconfirmed.Load(), writes.Load(), reads.Load(), lag.Worst().Milliseconds())
 	return nil
 }

@@ -14,6 +14,8 @@ type LagMeter struct {
 	begun time.Time
 	last  atomic.Int64 // when it ran, since begun
 	worst atomic.Int64
+	quit  chan struct{}
+	done  sync.WaitGroup
 }
 
 // tick is how often a LagMeter wants to run.
@@ -21,37 +23,48 @@ const tick = time.Millisecond
 
 // MeasureLag measures until the test ends.
 func MeasureLag(t testing.TB) *LagMeter {
-	m := &LagMeter{begun: time.Now()}
-	quit := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() { m.run(quit) })
-	t.Cleanup(func() { close(quit); done.Wait() })
+	m := StartLagMeter()
+	t.Cleanup(m.Stop)
 	return m
 }
 
-func (m *LagMeter) run(quit <-chan struct{}) {
+// StartLagMeter measures until Stop, in a process that has no test.
+func StartLagMeter() *LagMeter {
+	m := &LagMeter{begun: time.Now(), quit: make(chan struct{})}
+	m.done.Go(m.run)
+	return m
+}
+
+// Stop ends the measuring.
+func (m *LagMeter) Stop() {
+	close(m.quit)
+	m.done.Wait()
+}
+
+func (m *LagMeter) run() {
 	ticker := time.NewTimer(tick)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-quit:
+		case <-m.quit:
 			return
 		case <-ticker.C:
 		}
-		m.worst.Store(m.lag())
+		m.worst.Store(int64(m.Worst()))
 		m.last.Store(int64(time.Since(m.begun)))
 		ticker.Reset(tick)
 	}
 }
 
-// lag is the worst so far. A pause may be over for the caller before the meter has run again, so
-// what has passed since it ran last counts too.
-func (m *LagMeter) lag() int64 {
-	return max(m.worst.Load(), int64(time.Since(m.begun)-tick)-m.last.Load())
+// Worst is the longest pause so far. One may be over for the caller before the meter has run again,
+// so what has passed since it ran last counts too.
+func (m *LagMeter) Worst() time.Duration {
+	return time.Duration(max(m.worst.Load(), int64(time.Since(m.begun)-tick)-m.last.Load()))
 }
 
-// Allow is a bound with what the machine may have added to it so far: the caller, the
-// server and some goroutine in between may each have had to wait, and more than once.
+// Allow is a bound with what the machine may have added to it so far. The caller, the
+// server and goroutines in between may each have had to wait, and more than once; pauses
+// of other processes are not seen from here.
 func (m *LagMeter) Allow(d time.Duration) time.Duration {
-	return d + 5*time.Duration(m.lag())
+	return d + 100*time.Millisecond + 10*m.Worst()
 }
