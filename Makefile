@@ -58,7 +58,7 @@ redis: ## Install redis-server if it is missing (apt-get or brew)
 .PHONY: test
 test: redis ## Vet and test all modules with the race detector
 	@$(runtests) -times=bin/times.tsv '$(withrace) -p=2 -parallel=6 -vet=all -timeout=1h ./cache ./lock ./bloom ./internal/linear ./...' \
-		$(patsubst %,'-C=% -race -p=1 -parallel=6 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)'
+		$(patsubst %,'-C=% $(withrace) -p=1 -parallel=6 -vet=all -timeout=1h ./...',$(filter-out .,$(MODULES))) '$(withoutrace)'
 
 .PHONY: times
 times: ## Where the last make test has spent its time, for docs/internals/tests.md
