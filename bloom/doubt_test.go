@@ -209,10 +209,21 @@ func TestALogThatIsBrokenIsNotFollowed(t *testing.T) {
 					t.Fatal("denied elsewhere")
 				}
 			}
-			for _, f := range []*bloom.Filter{a, b} {
-				abstains(t, f)
-				redistest.Eventually(t, 30*time.Second, "it says that it needs a Rebuild", func() bool { return f.Stats().NeedsRebuild })
+			// A busy machine may give a the time to read what it has added before that is cut. Then it has
+			// all, and writes a snapshot with which b goes on.
+			healed := false
+			redistest.Eventually(t, 30*time.Second, "both say that they need a Rebuild, or both have all", func() bool {
+				healed = b.Stats().Loads > 1 && !a.Stats().Abstaining && !b.Stats().Abstaining
+				return healed || a.Stats().NeedsRebuild && b.Stats().NeedsRebuild
+			})
+			if healed {
+				if n := missing(a, 0, 1200) + missing(b, 0, 1200); n > 0 {
+					t.Errorf("%d ids denied", n)
+				}
+				return
 			}
+			abstains(t, a)
+			abstains(t, b)
 			if ran, err := b.RebuildIfOlder(ctx, time.Hour, numbered(0, 1200)); !ran || err != nil { // however young the snapshot is
 				t.Errorf("RebuildIfOlder: %v, %v", ran, err)
 			}

@@ -283,8 +283,8 @@ func TestTheLoadersContext(t *testing.T) {
 func TestALoadLongerThanItsLeaseIsNotRepeated(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
 		source := newRows(r, 1)
-		source.slowly(func(context.Context, int64) error { time.Sleep(450 * time.Millisecond); return nil })
-		lease := func(o *cache.Options) { o.Rebuild.Lease = 150 * time.Millisecond }
+		source.slowly(func(context.Context, int64) error { time.Sleep(1800 * time.Millisecond); return nil })
+		lease := func(o *cache.Options) { o.Rebuild.Lease = 600 * time.Millisecond }
 		var wg sync.WaitGroup
 		for range 3 {
 			c := open(r, source.source(), lease)
