@@ -10,6 +10,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // oldAndSlow opens a cache that has v1 past its TTL, over a source that takes this long to return v2.
@@ -79,7 +80,7 @@ func TestALoadThatWaitsForItsTurnGoesOnAfterSoftTimeout(t *testing.T) {
 	inCells(t, withRedis, func(r *rig) {
 		source, c := oldAndSlow(r, time.Second, func(o *cache.Options) {
 			o.SoftTimeout = 200 * time.Millisecond
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, Timeout: 10 * time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, Timeout: 10 * time.Second}))
 		})
 		source.put(2, "v1")
 		busy := c.getting(r.ctx, 2)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // While fewer than four calls run, a load begins at once. What comes after that shares
@@ -45,7 +46,7 @@ func TestABreakerWithOnePlaceDoesNotStopManyGets(t *testing.T) {
 		source := newBatches(r, 1, 1000)
 		source.slowly(func(context.Context, []int64) error { time.Sleep(10 * time.Millisecond); return nil })
 		c := open(r, source.source(), func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second}))
 		})
 		began := time.Now()
 		var wg sync.WaitGroup

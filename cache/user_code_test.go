@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // exitsAt2 is a cache without Redis whose Source.Key ends the goroutine that makes the id of key 2.
 func exitsAt2() *cache.Cache[int64, string] {
 	load := func(context.Context, int64) (string, error) { return "v1", nil }
-	return must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+	return redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
 		if key == 2 {
 			runtime.Goexit()
 		}
@@ -63,7 +64,7 @@ func TestAGoexitInTheReadOfALongValueLeavesNoFlightBehind(t *testing.T) {
 		source, long := newRows(r, 1, 2), strings.Repeat("x", 64<<10)
 		source.put(1, long)
 		var reads atomic.Int64 // until one that does not return
-		c := must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
+		c := redistest.Must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
 			o.Hooks.Read = func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
 				if reads.Add(-1) == 0 {
 					runtime.Goexit()
@@ -162,7 +163,7 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 func TestAGoexitOfAHookEndsTheFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first atomic.Bool
-		c := must(cache.New(nil, func(context.Context, int64) (string, error) {
+		c := redistest.Must(cache.New(nil, func(context.Context, int64) (string, error) {
 			time.Sleep(time.Second)
 			return "v1", nil
 		}, cache.Options{Name: "test", Hooks: cache.Hooks{Rebuild: func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
@@ -191,7 +192,7 @@ func (u *unreadable) Error() string { return u.text }
 func TestAnErrorThatCannotBeReadIsAPanicOfTheLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err *unreadable
-		c := must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
+		c := redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
 			return nil, err
 		}}, cache.Options{Name: "test"}))
 		var panicked *cache.PanicError
