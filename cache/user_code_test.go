@@ -30,31 +30,29 @@ func exitsAt2() *cache.Cache[int64, string] {
 
 // A function of the user's may end its goroutine, as a test's FailNow does. A batch must
 // not have opened flights before it that nobody runs then: other callers would wait for
-// them without an end, and Close too.
+// them without an end, and Close too. The same of a Warm.
 func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := exitsAt2()
-		var batch sync.WaitGroup
-		batch.Go(func() { _, _ = c.GetMany(t.Context(), []int64{1, 2}) })
-		batch.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
-			t.Errorf("Get(1) after it: %q, %v", got, err)
-		}
-		_ = c.Close()
-	})
-}
-
-// The same of a Warm.
-func TestAGoexitInAWarmLeavesNoFlightBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := exitsAt2()
-		var warm sync.WaitGroup
-		warm.Go(func() { _ = c.Warm(t.Context(), slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1}) })
-		warm.Wait()
-		_ = c.Close()
-	})
+	for name, batch := range map[string]func(ctx context.Context, c *cache.Cache[int64, string]){
+		"GetMany": func(ctx context.Context, c *cache.Cache[int64, string]) { _, _ = c.GetMany(ctx, []int64{1, 2}) },
+		"Warm": func(ctx context.Context, c *cache.Cache[int64, string]) {
+			_ = c.Warm(ctx, slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := exitsAt2()
+				var ended sync.WaitGroup
+				ended.Go(func() { batch(t.Context(), c) })
+				ended.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
+					t.Errorf("Get(1) after it: %q, %v", got, err)
+				}
+				_ = c.Close()
+			})
+		})
+	}
 }
 
 // A long value is read in its flight, which a page opens beside those of keys that it has to load.
