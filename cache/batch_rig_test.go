@@ -56,6 +56,18 @@ func (b *batches) source() cache.Source[int64, string] {
 	return cache.Source[int64, string]{LoadMany: b.load}
 }
 
+// oneByOne is the same table without LoadMany.
+func (b *batches) oneByOne() cache.Source[int64, string] {
+	return cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+		found, err := b.load(ctx, []int64{key})
+		value, ok := found[key]
+		if err == nil && !ok {
+			err = cache.ErrNotFound
+		}
+		return value, err
+	}}
+}
+
 func (b *batches) put(key int64, value string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -152,32 +152,6 @@ func TestABatchOfNothingAndOfOneKeyManyTimes(t *testing.T) {
 	})
 }
 
-// A key that is absent from the map does not exist. Redis stores a null for it from its second miss on.
-func TestAbsentKeysOfABatchAreNulls(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newBatches(r, 1, 3)
-		c := open(r, source.source())
-		for range 3 {
-			got, err := c.GetMany(r.ctx, upTo(1, 6))
-			if err != nil || len(got) != 3 {
-				r.Errorf("want 3 values, got %v, %v", got, err)
-			}
-			c.gives404(r, 5)
-		}
-		byKey, _ := source.loads()
-		if n := byKey[6]; r.rdb != nil && n > 2 {
-			r.Errorf("want an absent key loaded twice at the most, got %d times", n)
-		}
-		if r.rdb == nil {
-			return
-		}
-		other := newBatches(r, 1, 6) // it would have the rows
-		if got, err := open(r, other.source()).GetMany(r.ctx, upTo(1, 6)); !r.local && (err != nil || len(got) != 3) {
-			r.Errorf("want the nulls of Redis, got %v, %v", got, err)
-		}
-	})
-}
-
 // LoadMany returns more keys than it was given. The extra values are dropped: nobody has a lease for them.
 func TestKeysThatNobodyAskedForAreDropped(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
