@@ -73,29 +73,6 @@ func TestValuesOfABatchAreRefreshedEarly(t *testing.T) {
 	})
 }
 
-// A batch has one SoftTimeout, not one for each key: with a source that hangs, a
-// hundred old values would take 20 s.
-func TestABatchOfOldValuesTakesOneSoftTimeout(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}}, func(r *rig) {
-		source := newBatches(r, 1, 100)
-		window := func(o *cache.Options) {
-			o.StaleWhileRevalidate, o.StaleIfError, o.Jitter, o.SoftTimeout = -1, time.Hour, -1, 200*time.Millisecond
-		}
-		c := open(r, source.source(), window, ttl(time.Minute))
-		c.givesMany(r, upTo(1, 100), "v1")
-		time.Sleep(2 * time.Minute)
-		source.slowly(func(ctx context.Context, _ []int64) error { <-ctx.Done(); return ctx.Err() })
-		began := time.Now()
-		c.givesMany(r, upTo(1, 100), "v1")
-		if took := time.Since(began); took > 300*time.Millisecond {
-			r.Errorf("want the old values after 200 ms, got them after %v", took)
-		}
-		if n := c.Stats().Stale; n != 100 {
-			r.Errorf("want 100 stale answers, got %d", n)
-		}
-	})
-}
-
 // A batch of 20 keys waits, until its deadline, for loads that another one has begun. It gets a fallback
 // for each of its keys, also if it has opened the flight of its first key, which it has read: it reads
 // the fallbacks of its other keys while it waits for this flight; at the deadline it would be too late.

@@ -163,37 +163,29 @@ func (r *rig) stored(key int64) string {
 // v1 during tx publishes it, and without the second invalidation it would stay. A page of the
 // keys is one call of the source, during the write and after it.
 func TestNothingReadDuringAWriteIsKept(t *testing.T) {
-	for name, test := range map[string]struct{ page, elsewhere bool }{
-		"a key": {}, "a key, written elsewhere": {elsewhere: true},
-		"a page": {page: true}, "a page, written elsewhere": {page: true, elsewhere: true},
+	for name, test := range map[string]struct {
+		n         int64
+		elsewhere bool
+	}{
+		"a key": {1, false}, "a key, written elsewhere": {1, true},
+		"a page": {10, false}, "a page, written elsewhere": {10, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, everyCell(), func(r *rig) {
 				if test.elsewhere && r.rdb == nil {
 					return
 				}
-				keys, source := upTo(1, 10), newBatches(r, 1, 10)
-				kind := source.source
-				if !test.page {
-					keys, kind = keys[:1], source.oneByOne
-				}
-				c := open(r, kind())
+				keys, source := upTo(1, test.n), newBatches(r, 1, test.n)
+				c := open(r, source.alike(test.n))
 				writer := c
 				if test.elsewhere {
-					writer = open(r, kind())
+					writer = open(r, source.alike(test.n))
 				} else {
 					c.givesMany(r, keys, "v1")
 					c.comesFrom(r, 1, r.near())
 				}
-				read := func() (got map[int64]cache.Result[string], err error) {
-					if test.page {
-						return c.FetchMany(r.ctx, keys)
-					}
-					one, err := c.Fetch(r.ctx, 1)
-					return map[int64]cache.Result[string]{1: one}, err
-				}
 				given := func() (values []string) {
-					got, err := read()
+					got, err := c.fetches(r, keys)
 					if err != nil || len(got) != len(keys) {
 						r.Errorf("%d values, %v", len(got), err)
 					}
@@ -207,7 +199,7 @@ func TestNothingReadDuringAWriteIsKept(t *testing.T) {
 					expired := r.stored(1) // the old value, which answers if a load fails
 					source.forget()
 					for n := range 3 {
-						got, err := read() // the transaction has not committed
+						got, err := c.fetches(r, keys) // the transaction has not committed
 						if err != nil || len(got) != len(keys) {
 							r.Errorf("during the write: %+v, %v", got, err)
 						}
