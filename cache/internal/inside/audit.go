@@ -16,6 +16,7 @@ type Audit[K comparable, V any] struct {
 	Closing    context.Context // ends with the cache
 	Log        *logonce.Log
 	Counts     *Counts
+	Shadow     *ShadowCounts
 	Stale      func(age time.Duration) // counts a stale value
 	// Sample begins to note the keys that are read, until stop. pick is nil if they are noted already.
 	Sample     func() (pick func() (K, bool), stop func())
@@ -27,9 +28,10 @@ type Audit[K comparable, V any] struct {
 // A Look is what the cache serves for a key, and what the source has.
 type Look[V any] struct {
 	ID     string
-	There  bool // a Get would give Cached at once; else the source was not asked
+	There  bool // a Get would be answered at once; else the source was not asked
+	Null   bool // Get would answer that there is no such key; else with Cached
 	Cached V
-	Stored any           // tells Cached from a later value with the same bytes, by ==
+	Stored any           // tells the answer from a later one with the same bytes, by ==
 	Age    time.Duration // of Cached
 	Source V
 	Gone   bool // the source has no such key
@@ -37,6 +39,12 @@ type Look[V any] struct {
 
 // Counts counts what an audit finds.
 type Counts struct{ Compared, Raced, Stale, Healed, Failed atomic.Uint64 }
+
+// ShadowCounts are cache.ShadowStats.
+type ShadowCounts struct {
+	Local, Redis, Null, Filter, Loaded, Stale, Failed, Skipped atomic.Uint64
+	Equal, Raced, Differs                                      atomic.Uint64
+}
 
 // A Sample is keys that were read lately.
 type Sample[K comparable] struct {
