@@ -20,7 +20,7 @@ const maxKeep = 366 * 24 * time.Hour
 // the same time: across crashes fn runs at least once, so its effect should be fenced or
 // idempotent.
 //
-// If ran is false, the errors are those of Lock. If ran is true and the error matches
+// If ran is false, Once returns the error of Lock. If ran is true and the error matches
 // ErrUnavailable, fn has succeeded, but Redis has not confirmed that the work is done: the next
 // caller may run fn again. Once is independent of Lock(name).
 func (l *Locker) Once(ctx context.Context, name string, keep time.Duration, fn func(ctx context.Context) error) (ran bool, err error) {

@@ -30,7 +30,7 @@ type Quorum struct {
 }
 
 // New returns a Quorum of at least three servers that do not replicate each other. Their
-// clients stay open when the Quorum is closed. Its keys are those of a [lock.Locker] with the
+// clients stay open when the Quorum is closed. It uses the keys of a [lock.Locker] with the
 // Prefix "redlock", or o.Prefix and ":redlock", so o.Prefix has at most 120 bytes.
 // Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks are called for the
 // Quorum's locks. New does not wait for Redis. Its error matches lock.ErrConfig.
