@@ -273,7 +273,7 @@ type everything struct{ *cache.Cache[string, string] }
 
 func (e everything) Stats() cache.Stats {
 	s := e.Cache.Stats()
-	s.Follow.Wanted, s.Audit.Compared = true, 1
+	s.Follow.Wanted, s.Audit.Compared, s.Shadow.Equal = true, 1, 1
 	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.WriteTime, &s.StaleAge, &s.Audit.StaleAge} {
 		h.Counts[0]++
 	}

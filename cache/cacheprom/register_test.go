@@ -304,7 +304,7 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 	page := string(redistest.Must(os.ReadFile("../../docs/monitoring.md")))
 	for what, n := range map[string]int{
 		"a cache without Redis, and its breaker": alone, "a cache with a Redis, and its breaker": withRedis, "its filter": ofFilter,
-		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit and every histogram": series(everything(t), ""),
+		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit, a Shadow and every histogram": series(everything(t), ""),
 	} {
 		if line := fmt.Sprintf("| %s | %d |\n", what, n); !strings.Contains(page, line) {
 			t.Errorf("docs/monitoring.md lacks the line\n%s", line)
