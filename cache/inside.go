@@ -100,7 +100,7 @@ func (s state) String() string {
 // audited is for package audit, which finds writers that forget to invalidate.
 func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 	return inside.Audit[K, V]{
-		ReplicaLag: c.o.ReplicaLag, Closing: c.closing, Log: c.log, Counts: &c.counts.audit, Shadow: &c.counts.shadow,
+		ReplicaLag: c.o.ReplicaLag, ID: c.id, Closing: c.closing, Log: c.log, Counts: &c.counts.audit, Shadow: &c.counts.shadow,
 		Stale: func(age time.Duration) { c.counts.audit.Stale.Add(1); c.times.audit.add(&ages, age) },
 		Sample: func() (pick func() (K, bool), stop func()) {
 			s := &inside.Sample[K]{}

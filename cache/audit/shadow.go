@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"hash/fnv"
 	"reflect"
 	"time"
 
@@ -17,9 +17,9 @@ import (
 
 // ShadowOptions adjusts a [Shadow]. The zero value of every field works.
 type ShadowOptions[K comparable, V any] struct {
-	// Share is the part of the keys that also ask the cache, 0 to 1: with all their reads, so that
-	// they hit as often as they will once the cache serves. 0: 0.1. What misses loads from the
-	// source once more, by the cache.
+	// Share is the part of the keys whose reads go to the cache too, 0 to 1. It is the same keys in
+	// all processes and all reads of each, so that they hit as often as they will once the cache
+	// serves. 0: 0.1. A miss loads from the source once more, by the cache.
 	Share float64
 	// LoadMany answers GetMany. Nil: GetMany loads its keys one after another.
 	LoadMany cache.BatchLoader[K, V]
@@ -44,13 +44,13 @@ type ShadowOptions[K comparable, V any] struct {
 // source still has another one. Who writes a row needs longer than Settle from commit to
 // invalidation, or forgets it, to be accused.
 //
-// The methods may be called concurrently.
+// As with the cache, nobody may change a value that was returned: it is compared afterwards. The methods
+// may be called concurrently.
 type Shadow[K comparable, V any] struct {
 	c     *cache.Cache[K, V]
 	load  cache.Loader[K, V]
 	o     ShadowOptions[K, V]
 	of    inside.Audit[K, V]
-	seed  maphash.Seed
 	asks  chan ask[K, V]
 	again chan doubt[K]
 
@@ -102,7 +102,7 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 		return nil, fmt.Errorf("audit: ShadowOptions: Share must be up to 1 and Settle not negative, got %v and %v", o.Share, o.Settle)
 	}
 	s := &Shadow[K, V]{
-		c: c, load: load, o: o, of: of, seed: maphash.MakeSeed(),
+		c: c, load: load, o: o, of: of,
 		asks: make(chan ask[K, V], mostAsks), again: make(chan doubt[K], mostDoubts),
 	}
 	s.ctx, s.stop = context.WithCancel(of.Closing)
@@ -159,7 +159,7 @@ func (s *Shadow[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 
 // compare has the cache asked for a key of the share, if a worker will be free soon.
 func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, gone bool) {
-	if s.ctx.Err() != nil || s.o.Share < 1 && float64(maphash.Comparable(s.seed, key)) >= s.o.Share*(1<<64) {
+	if s.ctx.Err() != nil || !s.shares(key) {
 		return
 	}
 	select {
@@ -167,6 +167,19 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, gone bool) {
 	default:
 		s.of.Shadow.Skipped.Add(1)
 	}
+}
+
+// shares reports whether key is one of the share, of which all processes have the same.
+func (s *Shadow[K, V]) shares(key K) bool {
+	id, err := s.of.ID(key)
+	if err != nil {
+		return false
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	n := h.Sum64()
+	n = (n ^ n>>32) * 0x9E3779B97F4A7C15 // short ids differ in few of the bits
+	return float64(n>>11) < s.o.Share*(1<<53)
 }
 
 // isNil reports whether a loader has said by a nil pointer that a key does not exist.

@@ -13,6 +13,7 @@ import (
 // An Audit is a cache that can be audited.
 type Audit[K comparable, V any] struct {
 	ReplicaLag time.Duration
+	ID         func(K) (string, error)
 	Closing    context.Context // ends with the cache
 	Log        *logonce.Log
 	Counts     *Counts
