@@ -11,8 +11,8 @@ import (
 // to it at random.
 const MaxRetryAfter = time.Minute
 
-// maxHeld is up to how many ids with held errors a hold may be longer than errorHold, or failures
-// are counted after the hold: the source may fail for each key of a flood.
+// maxHeld is the number of ids with held errors above which no hold is longer than errorHold and no
+// failures are remembered after it: the source may fail for each key of a flood.
 const maxHeld = 10_000
 
 // maxBackOff is the longest hold to which failures in a row double it, and for how long after the

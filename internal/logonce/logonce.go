@@ -48,10 +48,10 @@ func (l *Log) To(log *slog.Logger) *Log {
 // Info logs an event of the kind what. args are key-value pairs or Attrs, as for slog.
 func (l *Log) Info(what string, args ...any) { l.note(slog.LevelInfo, what, args) }
 
-// Warn logs an event that an operator should know of, like Info otherwise.
+// Warn is like Info for an event that an operator should know of.
 func (l *Log) Warn(what string, args ...any) { l.note(slog.LevelWarn, what, args) }
 
-// Error logs an event that only an operator can fix, like Info otherwise.
+// Error is like Info for an event that only an operator can fix.
 func (l *Log) Error(what string, args ...any) { l.note(slog.LevelError, what, args) }
 
 func (l *Log) note(level slog.Level, what string, args []any) {
