@@ -7,28 +7,28 @@ import (
 	"runtime/debug"
 )
 
-// PanicError reports that the function panicked, or called runtime.Goexit, as testing.T.FailNow
-// does. It is the PanicError of every package of
-// the library. Its text holds the stack of the panic, because the goroutine that reads the error has another one.
+// PanicError reports that a function panicked, or called runtime.Goexit, as testing.T.FailNow does.
+// Every package of the library uses this type. Its text includes the stack of the panic, because
+// the goroutine that reads the error has a different stack.
 type PanicError struct {
-	Value any    // what was passed to panic, or text that tells of the Goexit
-	Stack []byte // where, as debug.Stack prints it
+	Value any    // the argument of panic, or a text that reports the Goexit
+	Stack []byte // the stack of the panic, as debug.Stack prints it
 }
 
-// Error says what the function panicked with, and where.
+// Error returns the panic's value and its stack.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("levee: function panicked: %v\n\n%s", e.Value, e.Stack)
 }
 
-// Unwrap gives the value passed to panic if it was an error.
+// Unwrap returns the value passed to panic if it was an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// Go runs fn in a goroutine of its own and sends its error on the returned
-// channel, exactly once: the error fn returned, or a *PanicError.
-// The channel is buffered, so nobody has to listen.
+// Go runs fn in a new goroutine and sends its error on the returned channel,
+// exactly once: the error fn returned, or a *PanicError.
+// The channel is buffered, so nobody has to receive from it.
 func Go(fn func() error) <-chan error {
 	done := make(chan error, 1)
 	go Call(fn, func(err error) { done <- err })
@@ -36,13 +36,13 @@ func Go(fn func() error) <-chan error {
 }
 
 // Call runs fn on the calling goroutine and then passes its error to then: the
-// error fn returned, or a *PanicError. After a Goexit then is the last thing the
-// goroutine does.
+// error fn returned, or a *PanicError. After a Goexit the goroutine ends when then
+// returns.
 func Call(fn func() error, then func(error)) {
 	var err error
 	returned := false
 	defer func() {
-		v := recover() // nil of a Goexit too
+		v := recover() // nil after a Goexit too
 		if !returned && v == nil {
 			v = "runtime.Goexit was called"
 		}

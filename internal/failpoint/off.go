@@ -4,9 +4,9 @@
 // one that pauses there or lets a writer come in between two steps. To take a
 // safeguard out of the code, see internal/mutant.
 //
-// Points work in builds with the tag levee_failpoint only. In all others At does
+// Points work only in builds with the tag levee_failpoint. In all others At does
 // nothing, and the compiler removes it.
 package failpoint
 
-// At names a point.
+// At marks a point of the code. In this build it does nothing.
 func At(string) {}

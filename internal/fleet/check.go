@@ -14,15 +14,15 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Check asks Redis whether the group can work with it: whether it answers as a master of
-// version 6.2 or later, lets the client run each of the group's commands and hear its
-// messages, has the replicas for Options.WaitReplicas, and has an eviction policy that
-// leaves others' keys alone. It tries the commands on a key of its own, which it takes
-// away again, and looks at all masters of a cluster but tries the commands on one.
+// Check checks whether the group can work with its Redis: whether Redis replies as a master
+// of version 6.2 or later, lets the client run each of the group's commands and receive its
+// messages, has the replicas for Options.WaitReplicas, and has an eviction policy that spares
+// the keys of other applications. Check runs the commands on a key of its own, which it
+// deletes. In a cluster it checks all masters but runs the commands on one.
 //
-// The error matches ErrUnavailable if Redis cannot be used, and does not if something
-// weakens a promise. Check takes some milliseconds; without an answer some seconds, or
-// until ctx ends. Without Redis it returns nil.
+// The error matches ErrUnavailable if Redis cannot be used, but not if a promise is only
+// weaker. Check takes some milliseconds; if Redis does not reply, some seconds, or until ctx
+// ends. Without Redis it returns nil.
 func (g *Group) Check(ctx context.Context) error {
 	if g.redis == nil {
 		return nil
@@ -53,7 +53,7 @@ func (g *Group) Check(ctx context.Context) error {
 	return nil
 }
 
-// tryRights runs each command of the scripts, and GETRANGE without one.
+// tryRights runs each command that the scripts use, and GETRANGE outside of a script.
 func (s *store) tryRights(ctx context.Context, rdb redis.UniversalClient) redisconn.Checkup {
 	key := s.key("levee-check-" + newToken())
 	c := redisconn.Rights(ctx, rdb, checkScript, redisconn.Call{Keys: []string{key}, Args: []any{s.channel}},
@@ -65,8 +65,8 @@ func (s *store) tryRights(ctx context.Context, rdb redis.UniversalClient) redisc
 	return c
 }
 
-// tryScripts runs each script on a key of its own, to see whether it replies as it does
-// beside a server of ours.
+// tryScripts runs the scripts on the keys of an id of its own, to check that they reply on
+// this server as they should.
 func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error {
 	id := "levee-check-" + newToken()
 	both, lease, ms := s.keys(id), s.keys(id)[1:], s.lease.Milliseconds()
@@ -106,7 +106,7 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 			return fmt.Errorf("script %s replied %.60q", step.name, got)
 		}
 	}
-	// On the key itself, of which it changes nothing; it makes one that is missing.
+	// On the cache's own key: the script changes nothing in it, but creates a missing one.
 	reply, err := try(epochScript, []string{s.names.Clears()}, "look", 0, 0, 0, maxLife.Milliseconds(), "", "").List()
 	if err == nil {
 		_, err = s.parseEpoch(reply)
@@ -117,8 +117,8 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	return nil
 }
 
-// tryReplicas has the replicas that Options.WaitReplicas asks for confirm the invalidation of an id
-// that nobody has, in the time that each has.
+// tryReplicas invalidates an id that no process uses, and returns an error if fewer replicas than
+// Options.WaitReplicas confirm it in their usual time.
 func (s *store) tryReplicas(ctx context.Context) error {
 	if s.waitFor == 0 {
 		return nil
@@ -133,10 +133,10 @@ func (s *store) tryReplicas(ctx context.Context) error {
 	return nil
 }
 
-// hearTime is how long a subscription may take to stand.
+// hearTime is how long arrive waits for the first heartbeat.
 const hearTime = 3 * time.Second
 
-// arrive waits until messages arrive. The error says why they do not.
+// arrive waits until messages arrive, for up to hearTime. Its error says why they do not.
 func (s *subscription) arrive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hearTime)
 	defer cancel()

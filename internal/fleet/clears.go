@@ -11,15 +11,15 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// readEpoch reads what has been cleared, all counters if there were clears after complete, and
-// puts back what this process knows if Redis has lost it.
+// readEpoch reads the clears from Redis: the counters of wanted, or all if there were clears after
+// complete. If Redis has lost clears that this process knows, it puts them back.
 func (s *store) readEpoch(complete uint64, wanted []uint32) (clears, error) {
 	more := make([]any, len(wanted))
 	for i, n := range wanted {
 		more[i] = int(n)
 	}
 	present, err := s.evalEpoch(s.closing, "look", nil, complete, "", more...)
-	if errors.Is(err, errForeign) { // it is lost, and cannot be put back
+	if errors.Is(err, errForeign) { // the clears are lost, and cannot be put back
 		return clears{}, nil
 	}
 	if err != nil {
@@ -31,15 +31,15 @@ func (s *store) readEpoch(complete uint64, wanted []uint32) (clears, error) {
 		return present, nil
 	}
 	floor := uint64(0)
-	if s.epoch.heard.Load() && len(wanted) == 0 { // else there may be clears that this process does not know
+	if s.epoch.heard.Load() && len(wanted) == 0 { // otherwise there may be clears that this process does not know
 		floor = s.epoch.floor.Load()
 	}
 	return s.keepEpoch(present, floor, lost)
 }
 
-// lost are the counters, each with its time, that this process knows and Redis, which has present,
-// does not. If those of present are not all that Redis has, they are the ones that are later than
-// whatever it has.
+// lost returns the counters, each with its time, that this process knows and Redis has lost. present
+// is what Redis has, and whole reports that it includes all counters. If it does not, lost returns
+// only counters that are later than the latest clear in Redis.
 //
 //	the old server          a process             the new server
 //	clears a, at 5          knows of it
@@ -48,7 +48,7 @@ func (s *store) readEpoch(complete uint64, wanted []uint32) (clears, error) {
 //	                        reads: the latest is later than 5, and yet a is lost
 func (e *epoch) lost(present clears, whole bool) (more []any) {
 	whole = whole || present.floor == 0
-	if !whole && present.latest >= e.latest.Load() { // no counter is later than that: 131,072 looks less for each message
+	if !whole && present.latest >= e.latest.Load() { // no counter is later: saves 131,072 comparisons a message
 		return nil
 	}
 	there, least := map[uint32]uint64{}, present.latest
@@ -73,16 +73,16 @@ func (e *epoch) lost(present clears, whole bool) (more []any) {
 	return more
 }
 
-// keepEpoch puts back what Redis, which has present, has lost. From floor on the knowledge of this
-// process is complete; 0: it may have missed clears.
+// keepEpoch puts back the clears that Redis has lost. present is what Redis has. This process knows
+// every clear from the time floor on; 0: it may have missed some.
 func (s *store) keepEpoch(present clears, floor uint64, lost []any) (clears, error) {
 	kept, err := s.evalEpoch(s.closing, "keep", s.replicas(), floor, s.message(cleared, ""), lost...)
-	kept.complete = present.complete // what others have cleared since then is in kept.latest alone
+	kept.complete = present.complete // clears by others since then are in kept.latest, but not in kept.counters
 	kept.counters = append(kept.counters, present.counters...)
 	return kept, err
 }
 
-// evalEpoch runs epoch.lua. Reading needs no replica's word. For unasked see evalConfirmed.
+// evalEpoch runs epoch.lua. Replicas confirm all but "look"; for unasked see evalConfirmed.
 func (s *store) evalEpoch(ctx context.Context, how string, unasked error, complete uint64, message string, more ...any) (present clears, err error) {
 	call := redisconn.Call{
 		Keys: []string{s.names.Clears()},
@@ -103,7 +103,7 @@ func (s *store) evalEpoch(ctx context.Context, how string, unasked error, comple
 	return present, errors.Join(errs[0], err)
 }
 
-// parseEpoch reads a reply of epoch.lua.
+// parseEpoch returns the clears in a reply of epoch.lua.
 func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	if len(reply) == 0 {
 		s.foreign.Add(1)
@@ -123,15 +123,15 @@ func (s *store) parseEpoch(reply []any) (present clears, err error) {
 	present = clears{clear: fields[0], floor: fields[1], latest: fields[2]}
 	for i := 3; i < len(fields); i += 2 {
 		name, _ := reply[i].(string)
-		if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < allCounters { // else one of c, f and l
+		if n, err := strconv.ParseUint(name, 10, 32); err == nil && n < allCounters { // the others are c, f and l
 			present.counters = append(present.counters, counter{uint32(n), fields[i+1]})
 		}
 	}
 	return present, nil
 }
 
-// clear ends everything, or what has one of the tags of numbers. What is not confirmed is
-// tried again in the background, and until then this process leaves Redis alone.
+// clear runs a Clear or a clear of tags. If Redis does not confirm it, it is tried again in the
+// background, and until then this process does not use Redis.
 func (s *store) clear(ctx context.Context, what string, targets ...target) error {
 	began := s.pending.now()
 	err := s.clearOnce(ctx, targets, s.replicas())
@@ -141,7 +141,7 @@ func (s *store) clear(ctx context.Context, what string, targets ...target) error
 	return s.unavailable(ctx, what, nil, err)
 }
 
-// clearOnce clears everything, which is one target, or the tags of several.
+// clearOnce tries once to clear everything, if targets is that one target, or the tags of targets.
 func (s *store) clearOnce(ctx context.Context, targets []target, unasked error) error {
 	how, more, numbers := "clear", []any(nil), ""
 	if targets[0].id != "" {
@@ -159,7 +159,7 @@ func (s *store) clearOnce(ctx context.Context, targets []target, unasked error) 
 	return err
 }
 
-// retry tries invalidations and clears again that Redis has not confirmed. See pendingRedis.
+// retry implements pendingRedis: it repeats invalidations and clears.
 func (s *store) retry(ctx context.Context, targets []target, replicas bool) (errs []error) {
 	var unasked error
 	if s.waitFor > 0 && !replicas {

@@ -1,18 +1,18 @@
-// Package fleet is what the processes of a fleet have together in Redis: values, the leases
-// under which they are published, holds of writers, the epoch of a cache, and messages. It is
-// the engine of packages mutexrebuild and cache. It works on bytes and knows nothing of what
-// they mean, and most of its calls take many ids.
+// Package fleet stores the state that the processes of a fleet share in Redis: values, the
+// leases under which they are published, holds of writers, the epoch of a cache, and messages.
+// It is the engine of packages mutexrebuild and cache. Values are bytes to it, except that
+// Expire marks those with the header of package cache. Most of its calls take many ids.
 //
-//	Begin         asks for the lease, and for a value that somebody has published meanwhile
-//	KeepRenewing  prolongs it while the load runs
-//	Commit        publishes, if the lease still stands
-//	Abort         gives it back
+//	Begin         acquires the lease, or returns a value that another caller has published meanwhile
+//	KeepRenewing  renews the lease while the load runs
+//	Commit        publishes, if the lease is still held
+//	Abort         gives the lease back
 //
 // Package mutexrebuild says what leases and holds are, what happens without Redis, and what
-// is not promised. Errors and log lines are in its name.
+// is not promised. Errors and log lines use its name.
 //
-// A group that was made without a client keeps its leases in the process. Each ask is
-// granted, and an invalidation takes the leases of its id away.
+// A group that was made without a client has its leases in the process. Begin grants every
+// lease, and an invalidation ends the leases of its ids.
 package fleet
 
 import (
@@ -37,30 +37,31 @@ var ErrUnavailable = errors.New("mutexrebuild: redis unavailable")
 // errClosed reports that the group has been closed.
 var errClosed = errors.New("mutexrebuild: closed")
 
-// Messages tells the owner of a Group what other processes did. The functions run
-// on one goroutine, in order, except Cleared, and must not block. Each may be nil.
+// Messages has the functions that a Group calls when other processes change ids. All but
+// Cleared run on one goroutine, in the order of the messages. They must not block. Each
+// may be nil.
 type Messages struct {
 	// Invalidated is called when another process has invalidated or set id.
 	Invalidated func(id string)
 	// Missed is called when invalidations may have been missed.
 	Missed func()
-	// Cleared is called when the epoch has risen: after a Clear of this group, before it
-	// returns, and when another process has cleared. It may be called on any goroutine.
-	// Without it the owner does not ask [Group.Cleared] of values, so that a Clear ends none.
+	// Cleared is called when this process learns of a Clear: of its own before Clear
+	// returns, and of other processes' Clears. It may be called on any goroutine. nil means
+	// that the owner does not call [Group.Cleared] for values, so that a Clear ends none.
 	Cleared func()
-	// Live is called when messages arrive reliably from now on, and when they cease
-	// to. Before its first call they do not.
+	// Live is called with true when messages begin to arrive reliably, and with false
+	// when they cease to. Before the first call they do not arrive.
 	Live func(live bool)
 }
 
-// A Group has the values of one keyspace. It may be used concurrently. Make
-// it with New.
+// A Group reads and changes the values of one keyspace. It may be used concurrently.
+// Make it with New.
 type Group struct {
 	o       Options
 	space   Keyspace
 	leases  leases
 	epoch   *epoch
-	redis   *store // leases, if they are in Redis; nil without
+	redis   *store // the same as leases; nil without Redis
 	rdb     redis.UniversalClient
 	msgs    *subscription
 	log     *logonce.Log
@@ -68,11 +69,11 @@ type Group struct {
 	close   context.CancelFunc
 	counts  counters
 
-	closeRedis func() // once
+	closeRedis func() // does its work once
 }
 
-// leases is where the leases of a group stand: in Redis or, without it, in this
-// process. The slices that a method returns are as long as the one that it takes.
+// leases stores the leases of a group: in Redis or, without it, in this process. The
+// slices that a method returns are as long as its argument.
 type leases interface {
 	get(ctx context.Context, ids []string) []Value
 	begin(ctx context.Context, asks []Ask) []Grant
@@ -85,9 +86,9 @@ type leases interface {
 	invalidate(ctx context.Context, ids []string, h holds) error
 }
 
-// New makes a group. Groups of the same name in several processes work together.
-// An untyped nil rdb makes a group that works within this process only. It returns
-// an error that names the field, or the option of the client, that it cannot use.
+// New returns a group. Groups with the same name in several processes work together.
+// With an untyped nil rdb the group works only within this process. The error names the
+// field, or the option of the client, that New cannot use.
 func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Group, error) {
 	space, err := space.withDefaults()
 	if err == nil {
@@ -110,7 +111,7 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Gro
 	redisconn.Advise(rdb, g.log)
 	g.rdb = rdb
 	limit := maxPending
-	if m.Cleared == nil { // a Clear in their place would end nothing
+	if m.Cleared == nil { // a Clear in place of pending invalidations would end nothing
 		limit = math.MaxInt
 	}
 	g.redis = newStore(g.closing, rdb, space, o, g.epoch, limit, g.log)
@@ -137,8 +138,8 @@ func checkClient(rdb redis.UniversalClient, o Options) error {
 	return nil
 }
 
-// adviseWithoutRedis logs which promises of the options need a Redis. They are no errors:
-// a test without Redis may have the options of production.
+// adviseWithoutRedis logs which options have no effect without Redis. They are no errors,
+// because a test without Redis may use the options of production.
 func adviseWithoutRedis(space Keyspace, o Options, log *logonce.Log) {
 	var idle []string
 	if space.ReplicaLag > 0 {
@@ -152,9 +153,9 @@ func adviseWithoutRedis(space Keyspace, o Options, log *logonce.Log) {
 	}
 }
 
-// Close ends what the group does in the background. What Redis has not confirmed is tried
-// once more, for about a second if it answers, and then dropped. Close may be called more
-// than once.
+// Close ends the group's background work. It tries invalidations that Redis has not confirmed
+// once more, for about a second if Redis replies, and then drops them. Close may be called
+// more than once.
 func (g *Group) Close() {
 	g.close()
 	if g.redis != nil {
@@ -162,7 +163,7 @@ func (g *Group) Close() {
 	}
 }
 
-// RedisTimeout is how long an operation may take, 0 without Redis.
+// RedisTimeout returns how long an operation may take, 0 without Redis.
 func (g *Group) RedisTimeout() time.Duration {
 	if g.redis == nil {
 		return 0
@@ -170,14 +171,14 @@ func (g *Group) RedisTimeout() time.Duration {
 	return g.redis.space.RedisTimeout
 }
 
-// Shared reports whether the group has a Redis, and so works with those of other
-// processes.
+// Shared reports whether the group has a Redis, and so works together with the groups of
+// other processes.
 func (g *Group) Shared() bool { return g.redis != nil }
 
-// Down reports whether there is no Redis to ask for id: the group was made without one,
-// or there is an outage.
+// Down reports whether the group cannot use Redis for id: it was made without one, or the
+// node of id has an outage.
 func (g *Group) Down(id string) bool { return g.redis == nil || g.redis.down(id) }
 
-// Live reports whether messages of other processes arrive reliably. Without Redis
-// there are none to miss.
+// Live reports whether messages of other processes arrive reliably, and all clears are
+// known. Without Redis it returns true.
 func (g *Group) Live() bool { return g.redis == nil || g.msgs.link.Live() && g.epoch.heard.Load() }

@@ -8,8 +8,8 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// giveUpUnknown gives up the leases of grants that have errors. During an outage nothing was
-// sent.
+// giveUpUnknown gives up the leases of grants whose errors leave open whether they were granted.
+// It ignores ErrOutage, with which nothing was sent.
 func (s *store) giveUpUnknown(ctx context.Context, grants []Grant, errs []error) {
 	for i, err := range errs {
 		if errors.Is(err, redisconn.ErrOutage) {
@@ -19,7 +19,7 @@ func (s *store) giveUpUnknown(ctx context.Context, grants []Grant, errs []error)
 	s.giveUpFailed(ctx, errs, func(i int) Lease { return grants[i].Lease })
 }
 
-// giveUpFailed gives up the leases that have errors: they may stand.
+// giveUpFailed gives up the leases that have errors, since they may still be held.
 func (s *store) giveUpFailed(ctx context.Context, errs []error, lease func(i int) Lease) {
 	var lost []Lease
 	var failure error
@@ -34,12 +34,11 @@ func (s *store) giveUpFailed(ctx context.Context, errs []error, lease func(i int
 	}
 }
 
-// giveUp aborts leases that may or may not have been granted, without holding up the
-// caller: others would wait for their end. It does nothing if the server could not
-// be dialled. During an outage it waits for Redis to answer, for at most one lease: after
-// that the lease has ended by itself. For the same reason an abort that fails is not tried
-// again. A lease that stands by mistake makes others wait for three seconds at most, and
-// during an outage nobody asks for leases.
+// giveUp aborts, in the background, leases that may have been granted, so that other callers
+// do not wait for their end. It does nothing if the server could not be dialled, or if the
+// command was not sent (ErrBusy). During an outage it waits for Redis to reply, but no longer
+// than Options.Lease (3 s by default): after that the lease has ended by itself, and during the
+// outage no caller requests it. For the same reason giveUp does not repeat an abort that fails.
 func (s *store) giveUp(ctx context.Context, leases []Lease, err error) {
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redisconn.ErrBusy) {

@@ -8,30 +8,30 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// An Inspection is what is known of an id, see [Group.Inspect]. It holds no token: with
-// one, a lease could be taken from its holder.
+// An Inspection describes the state of an id, see [Group.Inspect]. It has no token, with
+// which a lease could be taken from its holder.
 type Inspection struct {
 	Key   string        // of the value in Redis; "" without Redis
 	Value Value         // empty without Redis
 	Left  time.Duration // until Redis drops the value; 0: there is none
 
-	Leased    bool          // somebody rebuilds the value
-	LeaseLeft time.Duration // unless it is renewed; 0 without Redis
-	Awaited   bool          // another process waits for it
+	Leased    bool          // a caller has the lease, and rebuilds the value
+	LeaseLeft time.Duration // until the lease ends unless it is renewed; 0 without Redis
+	Awaited   bool          // another caller waits for the lease
 
-	// Holds are those of writers and of ReplicaLag, each with the time for which it keeps
-	// the key closed at the most, the longest first.
+	// Holds has, for each hold of a writer or of ReplicaLag, the longest time that it can
+	// still last, the longest first.
 	Holds []time.Duration
 
-	Foreign     bool // a key of another type stands where the value or the lease belongs
-	Outage      bool // Redis is not asked at present
+	Foreign     bool // the key of the value or the lease is of another type
+	Outage      bool // Redis is not used at present, because it does not reply
 	Unconfirmed bool // an invalidation of this process waits for Redis to confirm it
 }
 
-// Inspect looks up an id, for somebody who looks for a fault. It changes nothing and
-// counts nothing. It takes one round trip, or as long as Get does. The error matches
-// ErrUnavailable if Redis did not answer; what this process knows of the id is there all
-// the same.
+// Inspect returns the state of an id, for debugging. It changes nothing and counts
+// nothing. It takes one round trip, and at most as long as Get. If Redis does not reply,
+// the error matches ErrUnavailable, and Inspect still returns what this process knows of
+// the id.
 func (g *Group) Inspect(ctx context.Context, id string) (Inspection, error) {
 	if g.redis == nil {
 		return Inspection{Leased: g.leases.(*processLeases).leased(id)}, nil
@@ -45,8 +45,8 @@ func (p *processLeases) leased(id string) bool {
 	return len(p.tokens[id]) > 0
 }
 
-// inspect runs a script of commands that the others use too, so that a user of Redis who may
-// run those may run it.
+// inspect runs inspect.lua, which uses only commands of the other scripts, so that it needs no
+// further rights in Redis.
 func (s *store) inspect(ctx context.Context, id string) (Inspection, error) {
 	found := Inspection{Key: s.key(id), Outage: s.down(id), Unconfirmed: s.pending.blocks(id)}
 	call := redisconn.Call{Keys: s.keys(id), Args: []any{s.space.MaxBytes}}

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// A Value is what Redis holds of an id.
+// A Value is the value of an id in Redis.
 type Value struct {
 	Data    []byte // empty if there is none
-	TooLong bool   // there is more than Keyspace.MaxBytes; Data is its beginning
-	Err     error  // Redis gave no answer, or was not asked: whether there is a value is unknown
+	TooLong bool   // the value is longer than Keyspace.MaxBytes; Data is its beginning
+	Err     error  // Redis did not reply, or was not called: whether there is a value is unknown
 }
 
-// An Ask asks for the lease of an id.
+// An Ask is a request for the lease of an id.
 type Ask struct {
-	ID string // whose lease is asked for
-	// Seen is what the caller has found there and cannot use, so that Begin does not
-	// return it again. Its first 64 bytes are enough.
+	ID string
+	// Seen is the value that the caller has found in Redis and cannot use, so that Begin
+	// does not return it again. Its first 64 bytes are enough.
 	Seen []byte
 }
 
@@ -30,33 +30,33 @@ type Lease struct{ ID, token string }
 type Verdict int
 
 const (
-	Unknown Verdict = iota // Redis gave no answer, was not asked, or has a key of another type there
-	Granted                // the lease is the caller's
-	Found                  // somebody has published a value meanwhile
+	Unknown Verdict = iota // Redis did not reply, was not called, or has a key of another type
+	Granted                // the caller has the lease
+	Found                  // another caller has published a value meanwhile
 	Busy                   // another caller has the lease
 	Held                   // a writer holds the key: load, and do not publish
 )
 
-// A Grant is a Verdict and what belongs to it.
+// A Grant is a Verdict with its details.
 type Grant struct {
-	Verdict   Verdict       // says which of the others are set
+	Verdict   Verdict       // says which of the other fields are set
 	Lease     Lease         // Granted
-	Stands    bool          // Granted: what Ask.Seen is was still there then
+	Stands    bool          // Granted: Redis still had the value of Ask.Seen
 	Value     Value         // Found
-	Remaining time.Duration // Busy: how long the other's lease lasts, unless it is renewed; Held: how long the first of its holds does at the most
+	Remaining time.Duration // Busy: until the lease ends, unless it is renewed; Held: until the first hold ends, at most
 }
 
 // A Publication is a value to publish, and how long Redis keeps it.
 type Publication struct {
 	Lease Lease         // of Begin or Claim; for Set its ID is enough
-	Data  []byte        // empty: publish that there is no value, and drop what stands there
-	TTL   time.Duration // how long Redis keeps it; under 1 ms it is not published
+	Data  []byte        // empty: publish that there is no value, and drop the one in Redis
+	TTL   time.Duration // how long Redis keeps the value; under 1 ms it is not published
 }
 
-// An Outcome is what became of a Publication.
+// An Outcome is the result of a Publication.
 type Outcome struct {
-	Published bool  // false without Err: an invalidation has overtaken it since Begin
-	Err       error // whether it was published is unknown
+	Published bool  // false without Err: an invalidation has overtaken the load since Begin
+	Err       error // whether the value was published is unknown
 }
 
 // Get reads the values of ids, in one round trip per node. It returns within
@@ -65,14 +65,14 @@ type Outcome struct {
 func (g *Group) Get(ctx context.Context, ids ...string) []Value {
 	values := g.leases.get(ctx, ids)
 	for i := range values {
-		g.judgeable(ctx, &values[i])
+		g.awaitEpoch(ctx, &values[i])
 	}
 	return values
 }
 
-// judgeable makes sure that the epoch is known by which a value is to be judged, and
-// counts a value that is unknown.
-func (g *Group) judgeable(ctx context.Context, value *Value) {
+// awaitEpoch waits until the clears by which a value is judged are known, and makes the value
+// unknown if they cannot be read. It counts unknown values.
+func (g *Group) awaitEpoch(ctx context.Context, value *Value) {
 	if value.Err == nil && len(value.Data) > 0 {
 		if err := g.epoch.sure(ctx); err != nil {
 			*value = Value{Err: err}
@@ -89,18 +89,18 @@ func (g *Group) GetOne(ctx context.Context, id string) Value {
 		return Value{}
 	}
 	value := g.redis.getOne(ctx, id)
-	g.judgeable(ctx, &value)
+	g.awaitEpoch(ctx, &value)
 	return value
 }
 
-// Long reports whether the value of id took long to read when it was last read, so that
-// those who want it should share a read.
+// Long reports whether the value of id was long when it was last read, so that callers
+// should share a read.
 func (g *Group) Long(id string) bool {
 	return g.redis != nil && g.redis.conn.Long(func() string { return g.redis.key(id) })
 }
 
-// Begin asks for leases, in one round trip per node. Each lease that it grants has
-// to be committed or aborted.
+// Begin requests leases, in one round trip per node. The caller has to commit or abort
+// each lease that is granted.
 func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {
 	grants := g.leases.begin(ctx, asks)
 	for i := range grants {
@@ -118,8 +118,8 @@ func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {
 	return grants
 }
 
-// Commit publishes values whose leases still stand, in one round trip per node, and
-// ends the leases.
+// Commit publishes the values whose leases are still held, in one round trip per node,
+// and ends the leases.
 func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
 	outcomes := g.leases.commit(ctx, values)
 	for _, outcome := range outcomes {
@@ -136,9 +136,9 @@ func (g *Group) Commit(ctx context.Context, values ...Publication) []Outcome {
 // Abort gives leases back unused.
 func (g *Group) Abort(ctx context.Context, leases ...Lease) { g.leases.abort(ctx, leases) }
 
-// KeepRenewing prolongs leases every third of Options.Lease, until it is stopped. A
-// renewal that fails needs no answer: the next may come through, and if none does,
-// the commit stores nothing. One that comes after the commit finds no lease.
+// KeepRenewing renews leases every third of Options.Lease, until the Renewal is stopped.
+// It ignores a renewal that fails: the next may succeed, and if none does, the commit
+// stores nothing. A renewal that arrives after the commit finds no lease.
 func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) *Renewal {
 	r := &Renewal{group: g, ctx: ctx, leases: leases, every: g.o.Lease / 3}
 	r.mu.Lock()
@@ -147,7 +147,7 @@ func (g *Group) KeepRenewing(ctx context.Context, leases []Lease) *Renewal {
 	return r
 }
 
-// A Renewal prolongs leases until it is stopped.
+// A Renewal renews leases until it is stopped.
 type Renewal struct {
 	group  *Group
 	ctx    context.Context
@@ -168,7 +168,7 @@ func (r *Renewal) renew() {
 	}
 }
 
-// Stop ends the renewals, but for one that is under way. A nil Renewal has none.
+// Stop ends the renewals; one that is under way goes on. On a nil Renewal it does nothing.
 func (r *Renewal) Stop() {
 	if r == nil {
 		return
@@ -179,5 +179,5 @@ func (r *Renewal) Stop() {
 	r.timer.Stop()
 }
 
-// newToken names one acquisition: 128 random bits, never used again.
+// newToken returns a name for one acquisition: 128 random bits, never used again.
 func newToken() string { return rand.Text() }

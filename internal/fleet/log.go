@@ -13,21 +13,21 @@ import (
 // logPrefix begins each message.
 const logPrefix = "levee: "
 
-// logSurvived remembers and logs an error of Redis that no caller gets to see. An outage and an
-// unconfirmed invalidation have been logged already, and that a caller has left says
-// nothing about Redis.
+// logSurvived stores and logs an error of Redis that no caller gets. It ignores outages and
+// unconfirmed invalidations, which have been logged already, and errors after the caller has
+// left, which say nothing about Redis.
 func (s *store) logSurvived(caller context.Context, err error) {
 	if err == nil || caller.Err() != nil || errors.Is(err, redisconn.ErrOutage) || errors.Is(err, errUnconfirmed) {
 		return
 	}
-	latest := err // of its own: err would be allocated for every hit
+	latest := err // a copy, so that err is not allocated on the heap for every hit
 	s.survived.Store(&latest)
 	logRedisError(s.log, "redis failed", err)
 }
 
 // logRedisError logs a Redis error: at level Error if Redis refuses the client, or the
-// client is closed, because that does not end by itself. Each is an event of its own, which
-// an error that happened to come before it does not keep from the log.
+// client is closed, because that does not end by itself. These two are kinds of events of
+// their own, so that other errors do not keep them from the log.
 func logRedisError(log *logonce.Log, what string, err error) {
 	switch {
 	case redisconn.Refused(err):

@@ -14,20 +14,20 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// What a message says about its id.
+// The kinds of messages.
 const (
-	invalidated = 'i' // its value and its lease are gone
-	wakeUp      = 'w' // its lease has ended, and somebody waits
-	cleared     = 'c' // none: everything has been cleared, or the counters that it names. Whoever hears it reads how far
+	invalidated = 'i' // the value and the lease of the id have ended
+	wakeUp      = 'w' // the lease of the id has ended, and a caller waits for it
+	cleared     = 'c' // everything has been cleared, or the counters whose numbers follow; receivers read the times
 )
 
-// message is a kind, the group that sends it, and an id.
+// message returns a message of a kind about id, with the name of this group as its sender.
 func (s *store) message(kind byte, id string) string {
 	return string(kind) + s.self + id
 }
 
-// A subscription is a group's share in the messages of its client. Its methods run
-// on the link's goroutine, in the order of the messages.
+// A subscription receives a group's messages from the link of its client. The link calls
+// its methods on one goroutine, in the order of the messages.
 type subscription struct {
 	link  *redisconn.Link
 	unsub func()
@@ -40,7 +40,7 @@ type subscription struct {
 	cause atomic.Pointer[error] // why the last connection failed
 
 	mu      sync.Mutex         // guards waiters, and next of each
-	waiters map[string]*Waiter // by id: the first of those that listen
+	waiters map[string]*Waiter // by id: the first Waiter of a list
 }
 
 func subscribe(rdb redis.UniversalClient, s *store, to Messages, log *logonce.Log) *subscription {
@@ -56,8 +56,8 @@ func (s *subscription) end() {
 	s.link.Close()
 }
 
-// receive handles a message. One that is not of our form is ignored: anybody may
-// publish on the channel.
+// receive handles a message. It ignores a message of another form, because any client of
+// Redis may publish on the channel.
 func (s *subscription) receive(message string) {
 	sender := 1 + len(s.self)
 	if len(message) < sender {
@@ -69,8 +69,8 @@ func (s *subscription) receive(message string) {
 		s.cleared(id)
 		return
 	}
-	// This group's own invalidations have been handled where they were made.
-	// Handling them again would drop what has been filled since.
+	// This group's own invalidations were handled when they were made. Handling
+	// them again would drop values that have been filled since.
 	if kind == invalidated && from != s.self && s.to.Invalidated != nil {
 		s.to.Invalidated(id)
 	}
@@ -79,12 +79,12 @@ func (s *subscription) receive(message string) {
 	wakeAll(s.waiters[id])
 }
 
-// cleared handles a message of a clear, with the numbers of the counters that are cleared.
+// cleared handles a message about a clear; names has the numbers of the cleared counters, none for a Clear.
 func (s *subscription) cleared(names string) {
 	var numbers []uint32
 	for name := range strings.SplitSeq(names, ",") {
 		n, err := strconv.ParseUint(name, 10, 32)
-		if err != nil { // there is none: it is a Clear
+		if err != nil { // no number: it is a Clear
 			s.epoch.risen()
 			return
 		}
@@ -95,9 +95,10 @@ func (s *subscription) cleared(names string) {
 	s.epoch.tagsCleared(numbers)
 }
 
-// missed handles a gap in the messages: any id may have been invalidated, and any
-// waiter may have missed its wake-up. If a failover is behind it, the new master may lack invalidations
-// that wait for replicas only: a client repeats what the dead master did not answer, and tells nobody.
+// missed handles a gap in the messages: any id may have been invalidated, and any waiter may
+// have missed its wake-up. If a failover has caused the gap, the new master may lack invalidations
+// that wait only for replicas. No error may tell of the failover, since go-redis repeats commands
+// to which the dead master did not reply.
 func (s *subscription) missed() {
 	s.store.pending.doubtAll()
 	s.epoch.missed()
@@ -135,7 +136,7 @@ func (s *subscription) failed(err error) {
 	logRedisError(s.log, "no messages of other processes arrive", err)
 }
 
-// listen has w woken by each message about its id, until unlisten.
+// listen makes each message about the id of w wake w, until unlisten is called.
 func (s *subscription) listen(w *Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

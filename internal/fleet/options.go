@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// A Keyspace is that of package mutexrebuild, which says what each field means.
+// A Keyspace has the fields of mutexrebuild.Keyspace, which documents them.
 type Keyspace struct {
 	Name         string
 	Schema       int
@@ -20,7 +20,7 @@ type Keyspace struct {
 	Logger       *slog.Logger
 }
 
-// Options are those of package mutexrebuild, which says what each means.
+// Options has the fields of mutexrebuild.Options, which documents them.
 type Options struct {
 	Lease        time.Duration
 	LoadTimeout  time.Duration
@@ -30,8 +30,8 @@ type Options struct {
 	WaitReplicas int
 }
 
-// WithDefaults returns o with its zero fields filled in, or an error that names the
-// field that cannot be.
+// WithDefaults returns o with its zero fields set to their defaults, or an error that
+// names a field that is wrong.
 func (o Options) WithDefaults() (Options, error) {
 	if o.WaitReplicas < 0 {
 		return o, fmt.Errorf("WaitReplicas must not be negative, got %d", o.WaitReplicas)
@@ -40,7 +40,7 @@ func (o Options) WithDefaults() (Options, error) {
 	err := errors.Join(
 		OrDefault("Lease", &o.Lease, 3*time.Second, 100*time.Millisecond),
 		OrDefault("LoadTimeout", &o.LoadTimeout, 5*time.Second, 1),
-		OrDefault("Hold", &o.Hold, 30*time.Second, time.Millisecond), // Redis counts milliseconds, and a hold of none would be a key without an end
+		OrDefault("Hold", &o.Hold, 30*time.Second, time.Millisecond), // Redis counts milliseconds, and a hold of 0 ms would be a key without a TTL
 	)
 	if err != nil {
 		return o, err
@@ -66,7 +66,7 @@ func (s Keyspace) withDefaults() (Keyspace, error) {
 	)
 }
 
-// OrDefault sets a field that is 0 to its default, and reports one below least.
+// OrDefault sets a field that is 0 to its default zero. It returns an error if the field is below least.
 func OrDefault[T int | time.Duration](name string, field *T, zero, least T) error {
 	switch {
 	case *field == 0:

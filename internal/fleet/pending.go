@@ -15,52 +15,51 @@ import (
 
 // Pending invalidations
 //
-// An invalidation that Redis did not confirm may have happened or not. The old
-// value may still stand there, and so may a lease under which it is about to be
-// published. The writer gets an error, and the process acts on what it knows: the
-// invalidation is pending, which means
+// An invalidation that Redis did not confirm may have happened or not. Redis may still
+// have the old value, and a lease under which it is about to be published. The writer
+// gets an error, and in this process the invalidation is pending, which means
 //
 //   - it is tried again until Redis confirms it, and
-//   - its id is blocked: nobody in this process reads the id from Redis or publishes
-//     it there. They load for themselves.
+//   - its id is blocked: callers of this process neither read the id from Redis nor
+//     publish it there. They load for themselves.
 //
-// An id has one place, however many writers invalidate it, with the holds that are to be
-// lifted with it. An attempt that succeeds confirms only what was asked for before it began,
-// because it may have come before the write of another. For that, every request gets the next
+// An id has one place, however many writers invalidate it, with the holds to lift with it.
+// An attempt that succeeds confirms only the requests from before it began, because it may
+// have reached Redis before the write of a later one. For that, every request gets the next
 // number of a clock.
 //
-// Nothing is dropped. When more than maxPending wait, all of them become one: a Clear. It ends
-// every value whose load began before it, also one that is still to be published under a lease
-// that nobody has ended, and one that answers as a fallback alone. Until Redis confirms it every id
-// is blocked, also where somebody else's key stands in the way of the epoch. Holds are not lifted
-// by it; they end after Options.Hold.
+// Nothing is dropped. When more than maxPending ids wait, one Clear replaces all of them. It ends
+// every value whose load began before it, also values that may be served only as fallbacks or are
+// still to be published under a lease that has not ended. Until Redis confirms the Clear every id is
+// blocked, even if the epoch's key belongs to another application. The Clear lifts no holds; they
+// end after Options.Hold.
 //
 // An invalidation that Redis has done, but too few replicas have confirmed, blocks nothing. It
-// waits until the replicas are there, and is done once more then: a failover may have undone it.
-// If an attempt fails meanwhile, that may be the failover, and it is done again at once. While
+// is done once more when the replicas are there: a failover may have undone it. If an attempt
+// fails meanwhile, that may be a failover, and the invalidation is done again at once. While
 // replicas are known to be missing no writer waits for them.
 //
-// Nor does a Clear that was asked for block anything which Redis cannot do because
-// somebody else's key stands where the epoch belongs: that may be so for ever.
+// Nor does a caller's own Clear block anything if Redis cannot do it because the epoch's key
+// belongs to another application: that may be so for ever.
 //
-// Each node of a cluster has a goroutine of its own that tries what is pending there: a
-// node that does not answer keeps nothing of the others pending.
+// Each node of a cluster has a goroutine of its own that tries its pending invalidations, so
+// that a node that does not reply does not delay those of others.
 
 const (
 	maxPending = 10_000
 	maxLifts   = 100                   // of one id; further holds end by themselves
 	firstRetry = 50 * time.Millisecond // between the first two attempts
-	maxRetry   = time.Second           // between any two
+	maxRetry   = time.Second           // between any two attempts
 	farewell   = time.Second           // for the last attempts, when the group is closed
 )
 
-// errUnconfirmed reports that Redis was not asked for an id because it may not yet
-// know of an invalidation.
+// errUnconfirmed reports that Redis was not used for an id because it has not yet
+// confirmed an invalidation.
 var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
 
-// A target is an invalidation of an id, and the holds to lift with it, separated by blanks.
-// Or it is a clear, which blocks every id: of everything or, if there is an id, of the tags
-// whose counter has this number.
+// A target is an invalidation of an id with the holds to lift, separated by blanks. Or it is a
+// clear, which blocks every id: of everything or, if id is set, of the tags whose counter has the
+// number id.
 type target struct {
 	id, lift string
 	clear    bool
@@ -69,17 +68,17 @@ type target struct {
 // everything is the target of a Clear.
 var everything = target{clear: true}
 
-// place is what a target has its place under.
+// place returns the key of the target's place, without the holds.
 func (t target) place() target { return target{id: t.id, clear: t.clear} }
 
-// A place is what is pending of one id, or of one clear.
+// A place has the pending requests of one id, or of one clear.
 type place struct {
 	phase phase
-	at    uint64            // when it was last asked for
-	asked int               // how often, since it has this place
+	at    uint64            // the clock's number of the last request
+	asked int               // how many requests it has had
 	lifts []string          // holds to lift
-	all   bool              // a Clear that stands for invalidations
-	node  *redisconn.Outage // of the node that has the target, see regroup
+	all   bool              // a Clear that has replaced invalidations
+	node  *redisconn.Outage // the node that has the target, see regroup
 }
 
 // A phase is how far an invalidation has come.
@@ -87,24 +86,24 @@ type phase uint8
 
 const (
 	blocking phase = iota // Redis may not have done it
-	open                  // it blocks nothing, and there is something left to do
+	open                  // it blocks nothing, but is to be done again
 	done                  // Redis has done it, and too few replicas have confirmed that
 )
 
-// A pendingRedis is what pending needs of Redis.
+// A pendingRedis does in Redis what pending needs.
 type pendingRedis interface {
-	// retry invalidates, in one round trip or a few, and returns nil for each that is
-	// confirmed. Without replicas it does not wait for them, and returns ErrTooFewReplicas if
-	// any are wanted.
+	// retry invalidates targets, in one round trip or a few, and returns nil for each that is
+	// confirmed. If replicas is false it does not wait for replicas, and returns
+	// ErrTooFewReplicas if any are wanted.
 	retry(ctx context.Context, targets []target, replicas bool) []error
 	// nodeOf returns the Outage of the node that has a target.
 	nodeOf(target) *redisconn.Outage
-	// tryReplicas returns ErrTooFewReplicas if too few confirm what has no effect.
+	// tryReplicas returns ErrTooFewReplicas if too few replicas confirm a command without effect.
 	tryReplicas(context.Context) error
 }
 
-// pending holds the invalidations of a group that Redis has not confirmed. For each node
-// a goroutine runs while there are any.
+// pending has the invalidations of a group that Redis has not confirmed. A goroutine runs
+// for each node that has any.
 type pending struct {
 	redis   pendingRedis
 	log     *logonce.Log
@@ -112,7 +111,7 @@ type pending struct {
 	work    sync.WaitGroup
 
 	blocking                 atomic.Bool           // some id is blocked
-	missing                  atomic.Pointer[error] // what the last look at the replicas has come to, if too few are there
+	missing                  atomic.Pointer[error] // of the last tryReplicas, if too few replicas are there
 	queued, retried, dropped atomic.Uint64         // see Stats
 
 	mu      sync.Mutex // guards what follows
@@ -120,8 +119,8 @@ type pending struct {
 	clock   uint64
 	places  map[target]*place
 	blocked int                        // how many places are blocking
-	clears  int                        // of these, how many block every id
-	running map[*redisconn.Outage]bool // the goroutines
+	clears  int                        // how many of blocked block every id
+	running map[*redisconn.Outage]bool // the nodes with a goroutine
 	closed  bool
 }
 
@@ -132,7 +131,7 @@ func newPending(closing context.Context, log *logonce.Log, limit int, redis pend
 	}
 }
 
-// blocks reports whether id must not be read from Redis nor published there.
+// blocks reports whether id must be neither read from Redis nor published there.
 func (p *pending) blocks(id string) bool {
 	if !p.blocking.Load() {
 		return false
@@ -143,14 +142,14 @@ func (p *pending) blocks(id string) bool {
 	return p.clears > 0 || is != nil && is.phase == blocking
 }
 
-// now returns a moment for settle.
+// now returns the clock's number, which settle takes for the beginning of an attempt.
 func (p *pending) now() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.clock
 }
 
-// add makes those targets pending that have failed. errs has an error, or nil, for each.
+// add makes pending the targets that have failed. errs has the error, or nil, of each target.
 func (p *pending) add(targets []target, errs []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +167,7 @@ func (p *pending) add(targets []target, errs []error) {
 	}
 }
 
-// ask makes t pending, which has ended with err. The caller holds p.mu.
+// ask makes t pending, of which an attempt has ended with err. The caller holds p.mu.
 func (p *pending) ask(t target, err error) {
 	p.queued.Add(1)
 	p.clock++
@@ -194,14 +193,14 @@ func (p *pending) ask(t target, err error) {
 	p.start(is.node)
 }
 
-// answered reports whether Redis has done what it can of an invalidation that ended with err: if
-// there is an error, only replicas are missing, or a key that is not ours must go first.
+// answered reports whether Redis has done an invalidation that ended with err, as far as it can: err is
+// nil, only replicas are missing, or a key of another type is in the way.
 func answered(err error) bool { return err == nil || tooFew(err) || errors.Is(err, errForeign) }
 
 func tooFew(err error) bool { return errors.Is(err, redisconn.ErrTooFewReplicas) }
 
-// merge has one Clear stand for all that is pending. If Redis has done all of it, that waits for
-// the replicas too. The caller holds p.mu.
+// merge replaces all pending requests by one Clear. If Redis has done all of them, the Clear blocks
+// nothing and waits for replicas too. The caller holds p.mu.
 func (p *pending) merge() {
 	all := &place{phase: done, at: p.clock, all: true, node: p.redis.nodeOf(everything)}
 	for _, is := range p.places {
@@ -235,7 +234,7 @@ func (p *pending) move(t target, is *place, to phase) {
 	p.blocking.Store(p.blocked > 0)
 }
 
-// start has a goroutine try what is pending at node. The caller holds p.mu.
+// start starts the goroutine of node, unless it runs. The caller holds p.mu.
 func (p *pending) start(node *redisconn.Outage) {
 	if !p.running[node] && !p.closed {
 		p.running[node] = true
@@ -243,7 +242,7 @@ func (p *pending) start(node *redisconn.Outage) {
 	}
 }
 
-// settle takes note of an attempt, begun at began, and returns how many requests it has confirmed.
+// settle notes an attempt that began at began, and returns how many requests it has confirmed.
 func (p *pending) settle(targets []target, began uint64, errs []error) (confirmed int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -264,8 +263,8 @@ func (p *pending) settle(targets []target, began uint64, errs []error) (confirme
 	return confirmed
 }
 
-// confirm notes that Redis has done what was asked for at began, but for err, and has lifted
-// holds. The caller holds p.mu.
+// confirm notes that Redis has done the requests of t up to began, with err, and lifted the holds in
+// lifted. It returns how many requests are confirmed. The caller holds p.mu.
 func (p *pending) confirm(t target, lifted string, began uint64, err error) (confirmed int) {
 	is := p.places[t]
 	if is == nil || is.at > began {
@@ -288,7 +287,7 @@ func (p *pending) confirm(t target, lifted string, began uint64, err error) (con
 	return 0
 }
 
-// giveUp drops what is pending at node.
+// giveUp drops the pending requests of node.
 func (p *pending) giveUp(node *redisconn.Outage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -306,7 +305,7 @@ func (p *pending) giveUp(node *redisconn.Outage) {
 	p.missing.Store(nil)
 }
 
-// close waits until everything is confirmed or given up, after closing has ended.
+// close waits until all requests are confirmed or given up. The context closing must have ended.
 func (p *pending) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -13,16 +13,16 @@ import (
 
 const (
 	pollEpoch  = 500 * time.Millisecond // between two reads of the clears while messages do not arrive
-	epochFresh = time.Second            // for how long what was read then counts
-	touchEpoch = 30 * time.Second       // between two reads while they do, and as long again for each touchSize counters
+	epochFresh = time.Second            // how long the result of such a read may be used
+	touchEpoch = 30 * time.Second       // between two reads while messages arrive, and again for each touchSize counters
 	touchSize  = 1000                   // so that a large hash takes Redis little more time than a small one
 )
 
-// errEpoch reports that a value was read and may be from before a Clear.
+// errEpoch reports that a value was read but may be from before a Clear.
 var errEpoch = errors.New("levee: what was cleared of the cache cannot be read")
 
-// sure waits until the clears are known well enough to judge what was just read from
-// Redis, or reports that they cannot be known.
+// sure waits until the clears are known well enough to judge a value that was just read
+// from Redis. It returns an error if they cannot be read, or if ctx or the group ends.
 func (e *epoch) sure(ctx context.Context) error {
 	if e.heard.Load() || e.read == nil {
 		return nil
@@ -48,8 +48,8 @@ func (e *epoch) sure(ctx context.Context) error {
 	return errEpoch
 }
 
-// afresh waits until all clears from before the call are known, also those whose messages are still on
-// their way.
+// afresh waits until all clears from before the call are known, even if their messages are still on
+// their way. It returns an error if they cannot be read, or if ctx or the group ends.
 func (e *epoch) afresh(ctx context.Context) error {
 	if e.read == nil {
 		return nil
@@ -61,7 +61,7 @@ func (e *epoch) afresh(ctx context.Context) error {
 			e.mu.Unlock()
 			return nil
 		}
-		e.due = time.Time{} // all of them, and not only what messages have named
+		e.due = time.Time{} // read all counters, and not only those that messages have named
 		e.start()
 		done := e.done
 		e.mu.Unlock()
@@ -82,15 +82,15 @@ func (e *epoch) afresh(ctx context.Context) error {
 	return nil
 }
 
-// readSince reports whether the clears are known well enough, or were read since. If not,
-// the channel is closed at the end of the next read.
+// readSince reports whether the clears are known well enough, or a read of them has begun at
+// since or later. If not, the returned channel is closed at the end of the next read.
 func (e *epoch) readSince(since time.Time) (bool, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.heard.Load() || time.Now().Before(e.until) || !e.began.Before(since), e.done
 }
 
-// risen handles a message that tells of a Clear.
+// risen handles a message about a Clear.
 func (e *epoch) risen() {
 	e.change(func() {
 		e.clears++
@@ -98,8 +98,8 @@ func (e *epoch) risen() {
 	})
 }
 
-// tagsCleared handles a message that tells of a clear of tags. Unlike after a Clear, values
-// go on to be served meanwhile, as they were until the message came.
+// tagsCleared handles a message about a clear of tags. Unlike after a Clear, values are
+// still served until the counters have been read, as they were until the message came.
 func (e *epoch) tagsCleared(numbers []uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,21 +110,21 @@ func (e *epoch) tagsCleared(numbers []uint32) {
 	wait.Wake(e.kick)
 }
 
-// missed handles a gap in the messages, with which a subscription begins.
+// missed handles a gap in the messages. Each subscription begins with one.
 func (e *epoch) missed() { e.change(func() { e.subscribed = true }) }
 
 // setLive handles a change of the link's liveness.
 func (e *epoch) setLive(live bool) {
 	e.change(func() {
 		e.live = live
-		e.subscribed = e.subscribed && live // a link that is not live any more opens another connection
+		e.subscribed = e.subscribed && live // a link that is no longer live opens another connection
 	})
 }
 
-// failed handles the end of a connection: the next one has to subscribe again.
+// failed handles the end of a connection, after which the link subscribes again.
 func (e *epoch) failed() { e.change(func() { e.subscribed = false }) }
 
-// change notes something about the messages, after which the clears have to be read.
+// change calls note with e.mu held, and has the clears read again before messages are relied on.
 func (e *epoch) change(note func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,7 +137,7 @@ func (e *epoch) change(note func()) {
 	}
 }
 
-// begin has the clears read for the first time.
+// begin starts the first read of the clears.
 func (e *epoch) begin() { e.change(func() {}) }
 
 // start starts the reading goroutine. The caller holds e.mu.
@@ -146,13 +146,13 @@ func (e *epoch) start() {
 		return
 	}
 	if e.touch != nil {
-		e.touch.Stop() // look makes the next one, or each Clear would leave one more behind
+		e.touch.Stop() // look makes a new timer; without Stop each Clear would leave one behind
 	}
 	e.running = true
 	e.work.Go(e.follow)
 }
 
-// follow reads the clears again and again, until messages tell of their changes.
+// follow reads the clears every pollEpoch, until messages announce their changes.
 func (e *epoch) follow() {
 	for !e.look() {
 		timer := time.NewTimer(pollEpoch)
@@ -165,14 +165,14 @@ func (e *epoch) follow() {
 	}
 }
 
-// look reads the clears and reports whether that is enough for now.
+// look reads the clears and reports whether the reading goroutine may end.
 func (e *epoch) look() (enough bool) {
 	e.mu.Lock()
 	gaps, told, complete, began := e.gaps, e.clears, e.complete, time.Now()
 	wanted := slices.Collect(maps.Keys(e.changed))
 	clear(e.changed)
 	part := e.heard.Load() && len(wanted) > 0 && began.Before(e.due)
-	if part { // messages name all that has changed
+	if part { // messages have named all changes: read only those counters
 		complete = math.MaxInt64
 	}
 	e.mu.Unlock()
@@ -213,7 +213,7 @@ func (e *epoch) look() (enough bool) {
 	return !e.running
 }
 
-// close waits for the reading goroutine, after closing has ended.
+// close waits for the reading goroutine. The context closing must have ended.
 func (e *epoch) close() {
 	e.mu.Lock()
 	if e.touch != nil {

@@ -6,13 +6,12 @@ import (
 	"sync"
 )
 
-// processLeases are the leases of a group without Redis. A lease is always granted; a
-// flight and a refresh of the same id may both have one. An invalidation takes the
-// leases of its id away: a load that began before the invalidation is overtaken, and runs
-// again.
+// processLeases stores the leases of a group without Redis. It grants every lease; a
+// flight and a refresh of the same id may both have one. An invalidation ends the leases
+// of its id: a load that began before the invalidation is overtaken, and runs again.
 type processLeases struct {
 	mu     sync.Mutex          // guards tokens
-	tokens map[string][]string // by id, of the leases that stand: a flight's, a refresh's
+	tokens map[string][]string // of the leases that are held, by id
 }
 
 func (*processLeases) get(_ context.Context, ids []string) []Value { return make([]Value, len(ids)) }
@@ -49,7 +48,7 @@ func (p *processLeases) abort(_ context.Context, leases []Lease) {
 	}
 }
 
-// end takes a lease away and reports whether it still stood. The caller holds p.mu.
+// end ends a lease and reports whether it was still held. The caller holds p.mu.
 func (p *processLeases) end(lease Lease) bool {
 	tokens := p.tokens[lease.ID]
 	i := slices.Index(tokens, lease.token)

@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// run tries until nothing is pending at node.
+// run is the goroutine of node. It tries the pending requests until there are none.
 func (p *pending) run(node *redisconn.Outage) {
 	retries := wait.Backoff{First: firstRetry, Max: maxRetry}
 	for p.wait(node, retries.Next()) {
@@ -25,9 +25,9 @@ func (p *pending) run(node *redisconn.Outage) {
 	p.giveUp(node)
 }
 
-// round tries all that is pending at node once, and reports whether Redis has done any of it. What
-// Redis has not done comes first, and need not wait for replicas: there may be none. It ends at a
-// failure and, if that is not zero, at the time until.
+// round tries all pending requests of node once, and reports whether Redis has done any. Requests that
+// Redis has not done come first, and do not wait for replicas, since there may be none. round ends at a
+// failure and, if until is not zero, at that time.
 func (p *pending) round(node *redisconn.Outage, until time.Time) (progress bool) {
 	progress, failed := p.tryAll(node, p.at(node, false), false, until)
 	replicated := p.at(node, true)
@@ -47,8 +47,8 @@ func (p *pending) round(node *redisconn.Outage, until time.Time) (progress bool)
 	return progress || more
 }
 
-// at lists the places at node: those that are done, or the others, of which those that block most
-// come first.
+// at returns the places of node: if isDone, those in the phase done; if not, all others, a Clear first,
+// then the blocking ones.
 func (p *pending) at(node *redisconn.Outage, isDone bool) (places []target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,14 +65,14 @@ func (p *pending) at(node *redisconn.Outage, isDone bool) (places []target) {
 	return places
 }
 
-// tryAll makes attempts, until one fails. It begins with a single invalidation, and doubles their
-// number with each success.
+// tryAll tries places until an attempt fails. The first attempt has a single place, and each success
+// doubles the number.
 func (p *pending) tryAll(node *redisconn.Outage, places []target, replicas bool, until time.Time) (progress, failed bool) {
 	for size := 1; len(places) > 0; size = min(2*size, maxTargets) {
 		n := min(size, len(places))
 		targets, began := p.take(places[:n], replicas)
 		places = places[n:]
-		if len(targets) == 0 { // somebody else has had them confirmed
+		if len(targets) == 0 { // another call has had them confirmed
 			continue
 		}
 		errs := p.redis.retry(context.Background(), targets, replicas)
@@ -90,8 +90,8 @@ func (p *pending) tryAll(node *redisconn.Outage, places []target, replicas bool,
 	return progress, false
 }
 
-// over reports whether a round that is to end at until, or never if that is zero, has to give way to
-// the last one.
+// over reports whether a round has to end: the last one at until, the others, for which until is
+// zero, when the group is being closed.
 func (p *pending) over(until time.Time) bool {
 	if until.IsZero() {
 		return p.closing.Err() != nil
@@ -99,7 +99,7 @@ func (p *pending) over(until time.Time) bool {
 	return time.Now().After(until)
 }
 
-// take returns the moment, and of places what is still to be done.
+// take returns the targets of places that are still in the phase to try, and the clock's number.
 func (p *pending) take(places []target, isDone bool) (targets []target, now uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +112,8 @@ func (p *pending) take(places []target, isDone bool) (targets []target, now uint
 	return targets, p.clock
 }
 
-// doubt has everything at node that was done be done again: what has failed there may have been a
-// failover, which has undone it.
+// doubt makes all done requests of node be done again: the attempt that failed may have met a
+// failover, which has undone them.
 func (p *pending) doubt(node *redisconn.Outage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *pending) doubt(node *redisconn.Outage) {
 	}
 }
 
-// doubtAll is doubt for all nodes.
+// doubtAll makes the done requests of all nodes be done again.
 func (p *pending) doubtAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,8 +135,8 @@ func (p *pending) doubtAll() {
 	}
 }
 
-// regroup gives what is pending at node to the nodes that have it by now, if one of those
-// targets is elsewhere: slots may have moved, or the nodes of the cluster were not known yet.
+// regroup moves the pending requests of node to the nodes that have them now, if one is no longer
+// the target of node: slots may have moved, or the nodes of the cluster were not known before.
 func (p *pending) regroup(node *redisconn.Outage, one target) {
 	if p.redis.nodeOf(one) == node {
 		return
@@ -154,8 +154,8 @@ func (p *pending) regroup(node *redisconn.Outage, one target) {
 	}
 }
 
-// wait waits until it is time for another attempt at node: when the pause is over or,
-// during an outage, when that ends. It reports false if the group is being closed.
+// wait waits until it is time for another attempt at node: until the pause is over or,
+// during an outage, until the outage ends. It reports false if the group is being closed.
 func (p *pending) wait(node *redisconn.Outage, pause time.Duration) bool {
 	if node.Down() {
 		select {
@@ -168,7 +168,7 @@ func (p *pending) wait(node *redisconn.Outage, pause time.Duration) bool {
 	return p.closing.Err() == nil
 }
 
-// idle reports whether nothing is pending at node. If so, its goroutine has to end.
+// idle reports whether nothing is pending at node. If it returns true, its goroutine has to end.
 func (p *pending) idle(node *redisconn.Outage) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,7 @@ var (
 	checkScript      = redisconn.NewScript(checkLua)
 )
 
-// unexpected is the error of a reply that no script gives.
+// unexpected returns the error for a reply that no script returns.
 func unexpected(reply []any) error {
 	return fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...))
 }

@@ -2,7 +2,7 @@ package fleet
 
 import "sync/atomic"
 
-// Stats are those of package mutexrebuild, which says what each counts.
+// Stats has the fields of mutexrebuild.Stats, which documents them.
 type Stats struct {
 	Unknown uint64
 	Foreign uint64
@@ -26,8 +26,8 @@ type counters struct {
 	unknown, refused, waits, wakes, polls, gaveUp atomic.Uint64
 }
 
-// Stats returns a snapshot of the counters. They are read one after another, so they
-// may be apart by what happens meanwhile.
+// Stats returns a snapshot of the counters. It reads them one after another, so they may
+// differ by events that happen meanwhile.
 func (g *Group) Stats() Stats {
 	c := &g.counts
 	s := Stats{

@@ -14,28 +14,28 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// maxWaiting is how many operations of one group may be without an answer. It is far
-// above what a healthy server leaves open, also in a cold start of as many keys as the
-// breaker has wait, and bounds what a hung one holds.
+// maxWaiting is how many operations of Do may run for one group. A healthy server has far
+// fewer open, even in a cold start of as many keys as may wait in the breaker; a server
+// that hangs holds no more.
 const maxWaiting = 16_384
 
-// A store speaks the lease protocol with Redis. Each method takes one round trip per
-// node, and another after the server has lost its scripts; set takes two, and
-// invalidate one for every 128 ids. Each returns within the operation's time; at once
-// during an outage.
+// A store runs the lease protocol with Redis. Each method takes one round trip per
+// node, and another if the server has lost its scripts; set takes two, and invalidate
+// one for every 128 ids. Each returns within the operation's time, and at once during
+// an outage.
 type store struct {
 	conn     *redisconn.Conn
-	unnamed  func() // ends that log lines of an outage name this keyspace
+	unnamed  func() // removes the keyspace's name from log lines about outages
 	space    Keyspace
 	names    keys.Cache
 	lease    time.Duration
-	waitFor  int // see Options.WaitReplicas
+	waitFor  int // Options.WaitReplicas
 	epoch    *epoch
 	pending  *pending        // invalidations that Redis has not confirmed
 	aborts   wait.Tasks      // of leases that may have been granted, see giveUp
 	closing  context.Context // ends with the group
 	channel  string
-	self     string                // tells this group's messages from others'
+	self     string                // the sender in this group's messages
 	survived atomic.Pointer[error] // the latest error of Redis that no caller got to see
 	log      *logonce.Log
 	foreign  atomic.Uint64 // see Stats
@@ -53,8 +53,8 @@ func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace
 	return s
 }
 
-// close ends what works for the store. It waits for invalidations that Redis has
-// not confirmed, not much longer than a second.
+// close ends the store's background work. It waits for invalidations that Redis has
+// not confirmed, for not much longer than a second.
 func (s *store) close() {
 	s.pending.close()
 	<-s.aborts.Close()
@@ -63,7 +63,7 @@ func (s *store) close() {
 	s.conn.Close()
 }
 
-// barred says why Redis must not be asked for id, nil if it may.
+// barred returns why Redis must not be used for id, nil if it may be.
 func (s *store) barred(id string) error {
 	switch {
 	case s.down(id):
@@ -74,10 +74,10 @@ func (s *store) barred(id string) error {
 	return nil
 }
 
-// down reports whether Redis, or in a cluster the node that has id, is not asked.
+// down reports whether Redis, or in a cluster the node that has id, has an outage.
 func (s *store) down(id string) bool { return s.outageOf(id).Down() }
 
-// outageOf returns the Outage of the node that has id. Each hit asks, so the key is made only
+// outageOf returns the Outage of the node that has id. Each hit calls it, so it makes the key only
 // for a cluster.
 func (s *store) outageOf(id string) *redisconn.Outage {
 	if o := s.conn.Outage(); o != nil {
@@ -96,12 +96,12 @@ func (s *store) nodeOf(t target) *redisconn.Outage {
 
 func (s *store) key(id string) string { return s.names.Value(s.space.Schema, id) }
 
-// keys are the keys of most scripts: value and lease.
+// keys returns the keys of most scripts: value and lease.
 func (s *store) keys(id string) []string { return []string{s.key(id), s.names.Lease(id)} }
 
-// allKeys are the keys of a script that ends what is known of id: beside its keys the
-// values of the schemas before and after this one, which processes of another release
-// may be using.
+// allKeys returns the keys of a script that ends the value of id: value, lease, and the
+// values of the schemas before and after this one, which processes of another release may
+// be using.
 func (s *store) allKeys(id string) []string {
 	all := append(s.keys(id), s.names.Value(s.space.Schema+1, id))
 	if s.space.Schema > 0 {
@@ -110,8 +110,8 @@ func (s *store) allKeys(id string) []string {
 	return all
 }
 
-// foundForeign notes that a script has left n keys of another type alone. Somebody else
-// uses names that belong to this cache. Until that ends the source answers for id.
+// foundForeign notes that a script has left n keys of another type alone: another
+// application uses names that belong to this cache. Until that ends, id is not cached.
 func (s *store) foundForeign(id string, n int64) {
 	if n > 0 {
 		s.foreign.Add(uint64(n))
@@ -141,7 +141,7 @@ func (s *store) get(ctx context.Context, ids []string) []Value {
 	return values
 }
 
-// getOne is get for a lone id. It is the path of every hit.
+// getOne reads the value of one id. Every hit takes this path.
 func (s *store) getOne(ctx context.Context, id string) Value {
 	if err := s.barred(id); err != nil {
 		return Value{Err: err}
@@ -158,8 +158,8 @@ func (s *store) value(data []byte, err error) Value {
 	return Value{Data: data, Err: err}
 }
 
-// allowed returns the indices of the ids that Redis may be asked for, and gives the
-// others' errors to refuse.
+// allowed returns the indices of the n ids for which Redis may be used. It calls refuse with
+// the index and error of each other id.
 func (s *store) allowed(n int, id func(int) string, refuse func(int, error)) []int {
 	indices := make([]int, 0, n)
 	for i := range n {
@@ -190,15 +190,15 @@ func (s *store) begin(ctx context.Context, asks []Ask) []Grant {
 	return grants
 }
 
-// How begin.lua comes to a lease: see there.
+// The ways in which begin.lua acquires a lease, see there.
 const (
 	ask  = "ask"
-	keep = "keep" // takes it
-	drop = "drop" // takes it
+	keep = "keep" // takes the lease from its holder
+	drop = "drop" // takes the lease from its holder
 )
 
-// take runs begin.lua. It returns an error for each ask without an answer: its lease, which
-// stands in the grant, may have been granted.
+// take runs begin.lua, in the way how. It returns an error for each ask without a reply: the
+// lease in its Grant may have been granted.
 func (s *store) take(ctx context.Context, how string, asks []Ask) (grants []Grant, errs []error) {
 	keys, late := s.allKeys, (func(int, redisconn.Reply))(nil)
 	grants, errs = make([]Grant, len(asks)), make([]error, len(asks))
@@ -219,15 +219,15 @@ func (s *store) take(ctx context.Context, how string, asks []Ask) (grants []Gran
 	return grants, errs
 }
 
-// headBytes is how much of a value begin.lua looks at to know it again.
+// headBytes is the length of the beginning by which begin.lua recognizes a value.
 const headBytes = 64
 
 func head(data []byte) []byte { return data[:min(len(data), headBytes)] }
 
-// errForeign reports that a key of another type stands where a value or a lease belongs.
+// errForeign reports that the key of a value, a lease or the clears is of another type.
 var errForeign = errors.New("levee: a key of another type")
 
-// parseGrant reads a reply of begin.lua: a grant, and how many keys of another type there are.
+// parseGrant returns the grant in a reply of begin.lua, and how many keys are of another type.
 // After an error the lease may have been granted.
 func parseGrant(r redisconn.Reply) (grant Grant, foreign int64, err error) {
 	reply, err := r.List()
@@ -273,7 +273,7 @@ func (s *store) abort(ctx context.Context, leases []Lease) {
 	s.run(ctx, abortScript, calls)
 }
 
-// run runs a script whose answers nobody needs.
+// run runs a script and ignores its replies, except that it logs the first error.
 func (s *store) run(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) {
 	s.logSurvived(ctx, redisconn.FirstError(s.conn.Eval(ctx, script, calls, nil)))
 }
@@ -281,10 +281,10 @@ func (s *store) run(ctx context.Context, script *redisconn.Script, calls []redis
 func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	outcomes := make([]Outcome, len(values))
 	asked := make([]int, 0, len(values))
-	// begin also refuses during an outage, so that nobody waits to give up a lease that
-	// was never asked for. Here the lease stands: during an outage the operation fails at
-	// once, and the lease is given up when Redis answers again.
-	var blocked []Lease // they may stand and should not
+	// begin refuses also during an outage, so that no goroutine waits to give up a lease
+	// that was never requested. Here the lease was granted: during an outage the operation
+	// fails at once, and the lease is given up when Redis replies again.
+	var blocked []Lease // they may still be held and should not
 	for i, v := range values {
 		if s.pending.blocks(v.Lease.ID) {
 			outcomes[i].Err = errUnconfirmed
@@ -318,18 +318,18 @@ func (s *store) commit(ctx context.Context, values []Publication) []Outcome {
 	return outcomes
 }
 
-// publication is a call of commit.lua, with a message of a kind.
+// publication returns the call of commit.lua for v, with a message of a kind.
 func (s *store) publication(v Publication, kind byte) redisconn.Call {
 	return redisconn.Call{Keys: s.keys(v.Lease.ID),
 		Args: []any{v.Lease.token, v.Data, inRedis(v.TTL), s.channel, s.message(kind, v.Lease.ID)}}
 }
 
-// What commit.lua gives, beside 0.
+// The replies of commit.lua other than 0.
 const (
 	published    = 1
 	foreignValue = 2
 	notTaken     = 3
 )
 
-// inRedis is the life of a value in Redis, in milliseconds.
+// inRedis returns the life of a value in Redis, in milliseconds.
 func inRedis(ttl time.Duration) int64 { return min(ttl, maxLife).Milliseconds() }

@@ -15,11 +15,11 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Set publishes values that the source already holds, in two round trips per node for every
-// 128 of them, and ends every lease of their ids: no rebuild that is under way can overwrite
-// them. With empty Data, or a TTL under a millisecond, it publishes that there is no value. It
-// returns ErrUnavailable if Redis did not confirm all of them; those that it did not are
-// invalidated as soon as that can be done.
+// Set publishes values that are already in the source, in two round trips per node for every
+// 128 values, and ends the leases of their ids, so that no rebuild under way can overwrite them.
+// With empty Data, Data over Keyspace.MaxBytes, or a TTL under a millisecond, it invalidates the
+// id. It returns ErrUnavailable if Redis did not confirm all values; the unconfirmed ids are
+// invalidated as soon as possible.
 func (g *Group) Set(ctx context.Context, values ...Publication) error {
 	storable, dropped := make([]Publication, 0, len(values)), []string(nil)
 	for _, v := range values {
@@ -39,53 +39,52 @@ func (g *Group) Set(ctx context.Context, values ...Publication) error {
 	return err
 }
 
-// Claim takes the leases of ids from whoever has them, in one round trip per node, and
-// leaves their values to answer meanwhile: whoever claims loads, and then calls Replace or
-// Abort. A load under way elsewhere cannot be published any more. An id that a writer
-// holds is Held, and nothing is done to it; Unknown: Redis gave no answer.
+// Claim takes the leases of ids, also from other holders, in one round trip per node. The
+// values stay in Redis and are served meanwhile: the caller loads, and then calls Replace or
+// Abort. A load under way elsewhere can no longer be published. If a writer holds an id,
+// Claim changes nothing of it and returns Held. Unknown means that Redis did not reply.
 func (g *Group) Claim(ctx context.Context, ids ...string) []Grant { return g.leases.claim(ctx, ids) }
 
-// Replace publishes values under leases of Claim, in place of those that stand there, in
-// one round trip per node, and tells all processes. A value is not published, without an
-// error, if somebody has claimed, set or invalidated the id since, or if Redis has no
-// memory for it.
+// Replace publishes values under leases of Claim, in place of the ones in Redis, in one
+// round trip per node, and notifies all processes. If the id was claimed, set or invalidated
+// since, or if Redis has no memory for the value, the value is not published and there is
+// no error.
 func (g *Group) Replace(ctx context.Context, values ...Publication) []Outcome {
 	return g.leases.replace(ctx, values)
 }
 
-// Storable reports whether Redis may hold data for ttl.
+// Storable reports whether data may be stored in Redis for ttl.
 func (g *Group) Storable(data []byte, ttl time.Duration) bool {
 	return ttl >= time.Millisecond && len(data) > 0 && len(data) <= g.space.MaxBytes
 }
 
-// Invalidate drops the values of ids and ends every lease of them, in all processes.
-// When it returns nil, nobody who asks afterwards gets what was there before. It
-// returns ErrUnavailable if Redis did not confirm all of them. Those it goes on to
-// invalidate in the background until Redis does, and until then nobody who asks in
-// this process gets what was there before. If only replicas are missing
-// (Options.WaitReplicas), Redis answers; a failover at this time may bring the old
-// value back until the next attempt: when the replicas are there, or a second or so after Redis
-// has failed to answer.
+// Invalidate drops the values of ids and ends their leases, in all processes. When it
+// returns nil, no later call returns the old values. It returns ErrUnavailable if Redis did
+// not confirm all ids. It goes on to invalidate the unconfirmed ones in the background
+// until Redis confirms them, and until then no later call in this process returns their old
+// values. If only replicas are missing (Options.WaitReplicas), Redis is still used; a
+// failover at this time may bring the old value back until the next attempt: when the
+// replicas are there, or a second or so after Redis has failed to reply.
 func (g *Group) Invalidate(ctx context.Context, ids ...string) error {
 	return g.leases.invalidate(ctx, ids, holds{})
 }
 
-// Expire is Invalidate that leaves values in Redis for life at the most, with a mark in the header
-// of package cache. Values without that header it drops. What Redis does not confirm is
+// Expire invalidates ids but leaves their values in Redis for at most life, with a mark in the header
+// of package cache. It drops values without that header. Ids that Redis does not confirm are
 // invalidated in the background.
 func (g *Group) Expire(ctx context.Context, life time.Duration, ids ...string) error {
 	return g.leases.invalidate(ctx, ids, holds{soft: life})
 }
 
-// Clear ends what is known of every id, in all processes. It writes one key of Redis, and
-// what it ends stays there until its TTL. That is for owners who put [Group.LoadEpoch] into
-// their values and ask [Group.Cleared].
+// Clear ends the values of all ids, in all processes. It writes one key of Redis; the ended
+// values stay in Redis until their TTL. It has an effect only for owners who put
+// [Group.LoadEpoch] into their values and check them with [Group.Cleared].
 //
-// When Clear returns nil, no value that this process reads afterwards counts, from
-// wherever it comes, if its load began before. Other processes follow when the message
-// arrives, or within a second of having noticed that messages do not. After ErrUnavailable Clear
-// is tried again until Redis confirms it, and until then this process leaves Redis alone,
-// unless somebody else's key stands where clears belong: then Clear does nothing until it is gone.
+// When Clear returns nil, no value that this process reads afterwards counts, wherever it comes
+// from, if its load began before. Other processes follow when the message arrives, or within a
+// second after they notice that messages do not arrive. After ErrUnavailable Clear is tried again
+// until Redis confirms it, and until then this process does not use Redis, unless the key of the
+// clears belongs to another application: then Clear has no effect until that key is gone.
 func (g *Group) Clear(ctx context.Context) error {
 	if g.redis == nil {
 		g.epoch.clearHere()
@@ -94,19 +93,20 @@ func (g *Group) Clear(ctx context.Context) error {
 	return g.redis.clear(ctx, "clear", target{clear: true})
 }
 
-// ClearTags is Clear of what has one of tags, which are given by their digests. It
-// writes one key, whatever it ends. By chance it ends what has one other tag in 65,536.
+// ClearTags ends the values that have one of tags, given by their digests, as Clear ends all. It
+// writes one key, however many values it ends. By chance it also ends the values of one other tag
+// in 65,536.
 func (g *Group) ClearTags(ctx context.Context, tags ...uint32) error {
 	return g.raiseTags(ctx, clearing, tags)
 }
 
-// ExpireTags is ClearTags after which a value that has one of tags still may answer if its load
-// fails: ask [Group.Expired].
+// ExpireTags expires the values that have one of tags, as ClearTags ends them: they may still be
+// served if their load fails. Owners check values with [Group.Expired].
 func (g *Group) ExpireTags(ctx context.Context, tags ...uint32) error {
 	return g.raiseTags(ctx, expiring, tags)
 }
 
-// raiseTags raises the counters of tags, of a kind.
+// raiseTags raises the counters of a kind for tags.
 func (g *Group) raiseTags(ctx context.Context, kind uint32, tags []uint32) error {
 	numbers := make([]uint32, len(tags))
 	for i, tag := range tags {
@@ -127,41 +127,39 @@ func (g *Group) raiseTags(ctx context.Context, kind uint32, tags []uint32) error
 	return g.redis.clear(ctx, "clear tags", targets...)
 }
 
-// Cleared reports whether a clear that this process knows ends a value that has this epoch
-// and these tags.
+// Cleared reports whether a known clear is newer than a value with this epoch and tags.
 func (g *Group) Cleared(epoch uint64, tags []uint32) bool { return g.epoch.ends(epoch, tags) }
 
-// Expired reports whether an ExpireTags that this process knows has expired a value that has this epoch
-// and these tags.
+// Expired reports whether a known ExpireTags is newer than a value with this epoch and tags.
 func (g *Group) Expired(epoch uint64, tags []uint32) bool {
 	return g.epoch.risenSince(epoch, tags, expiring)
 }
 
-// ClearedSince reports whether a clear of anything is known that is later than epoch: for
-// Keyspace.ReplicaLag after one that is so of [Group.LoadEpoch].
+// ClearedSince reports whether any known clear is later than epoch. For Keyspace.ReplicaLag after a
+// clear that is true even for the epoch of [Group.LoadEpoch].
 func (g *Group) ClearedSince(epoch uint64) bool { return epoch < g.epoch.latest.Load() }
 
-// TagClears counts how often this process has learned of clears and expiries of tags: while it stays,
-// Cleared and Expired say the same of a value unless there is a Clear.
+// TagClears returns a counter of how often this process has learned of clears and expiries of tags. While
+// it stays the same, the results of Cleared and Expired change only by a Clear.
 func (g *Group) TagClears() *atomic.Uint64 { return &g.epoch.tagClears }
 
-// LoadEpoch returns the epoch that a value carries whose load begins now. For
-// Keyspace.ReplicaLag after a clear that is one that does not count.
+// LoadEpoch returns the epoch for a value whose load begins now. For Keyspace.ReplicaLag after
+// a clear it returns the epoch from before the clear, so that the value does not count.
 func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
-// LearnClears waits until this process knows all clears from before the call, also those of which no
-// message has arrived yet. It costs a round trip, which callers at one moment share.
+// LearnClears waits until this process knows all clears from before the call, even if their messages have
+// not arrived yet. It costs a round trip, which concurrent callers share.
 func (g *Group) LearnClears(ctx context.Context) error { return g.epoch.afresh(ctx) }
 
-// Hold expires the values of ids as Expire does, with the same life, or drops them if that is 0, and
-// keeps anybody from publishing new ones until end is called. End opens the ids: it drops
-// their values if they are to be invalidated, and else expires them again. A process that dies in
-// between leaves a hold that ends after Options.Hold. If Redis does not confirm the end, the error is
-// ErrUnavailable, and the ids are invalidated in the background.
+// Hold expires the values of ids as Expire does, or drops them if life is 0, and prevents the
+// publication of new ones until end is called. end lifts the hold: it drops the values if invalidate
+// is true, and expires them again otherwise. If the process dies in between, the hold ends after
+// Options.Hold. If Redis does not confirm the end, the error of end is ErrUnavailable, and the ids are
+// invalidated in the background.
 func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (end func(ctx context.Context, invalidate bool) error, err error) {
 	token, sent := newToken(), false
 	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold, soft: life, sent: &sent})
-	if !sent { // as during an outage, when each Write would leave another one to lift
+	if !sent { // during an outage: nothing to lift, or each Write would add a lift to the pending ones
 		token = ""
 	}
 	return func(ctx context.Context, invalidate bool) error {
@@ -173,16 +171,16 @@ func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (en
 	}, err
 }
 
-// holds says what an invalidation does about writers.
+// holds says which holds an invalidation places and lifts, and whether values stay.
 type holds struct {
 	place string        // the hold to place
 	life  time.Duration // of the hold to place
-	sent  *bool         // set if the hold may have been placed; may be nil
+	sent  *bool         // set to true if the hold may have been placed; may be nil
 	lift  string        // the hold to lift
-	soft  time.Duration // values are marked, and stay for so long at the most; 0: they are dropped
+	soft  time.Duration // values are marked and stay for at most this long; 0: they are dropped
 }
 
-// withReplicaLag adds to h the hold that follows an invalidation.
+// withReplicaLag adds to h the hold of Keyspace.ReplicaLag that follows an invalidation.
 func (s *store) withReplicaLag(h holds) holds {
 	if s.space.ReplicaLag > 0 {
 		h.place, h.life = newToken(), s.space.ReplicaLag
@@ -190,12 +188,12 @@ func (s *store) withReplicaLag(h holds) holds {
 	return h
 }
 
-// set publishes whatever leases there are, and ends them. It takes two steps: a command
-// that its caller left behind at a timeout may reach the server at any time, and one
-// that does must not publish its value over a later invalidation. A value that Redis
-// did not confirm is dropped, as soon as that can be done. That a Set has been overtaken is no
-// error: the other writer came a moment later. Nor is a key of another type that stands
-// there: readers ask the source.
+// set publishes values regardless of other leases, and ends those. It takes two steps: a
+// command that its caller left behind at a timeout may reach the server at any time, and
+// must not publish its value over a later invalidation then. A value that Redis did not
+// confirm is invalidated as soon as possible. It is no error if another writer has
+// overtaken the Set, since that write was later. Nor is a key of another type: readers load
+// the value then.
 func (s *store) set(ctx context.Context, values []Publication) error {
 	var failed error
 	var ids []string // of the values that failed
@@ -245,8 +243,8 @@ func (s *store) claimAndSet(ctx context.Context, values []Publication) (outcomes
 	return outcomes, errs
 }
 
-// setClaimed publishes values whose leases have been taken, and tells everybody. The
-// outcomes are those of commit.lua, where there is no error.
+// setClaimed publishes values whose leases have been taken, and notifies all processes. It
+// returns the reply of commit.lua, or an error, for each value.
 func (s *store) setClaimed(ctx context.Context, values []Publication) (outcomes []int64, errs []error) {
 	calls := make([]redisconn.Call, len(values))
 	for i, v := range values {
@@ -269,7 +267,7 @@ func (s *store) claim(ctx context.Context, ids []string) []Grant {
 	}
 	grants, errs := s.take(ctx, keep, asks)
 	for i := range grants {
-		if grants[i].Verdict == Unknown && errs[i] == nil { // a key of another type
+		if grants[i].Verdict == Unknown && errs[i] == nil { // the key is of another type
 			grants[i].Verdict = Held
 		}
 	}
@@ -287,9 +285,9 @@ func (s *store) replace(ctx context.Context, values []Publication) []Outcome {
 	return outcomes
 }
 
-// evalConfirmed runs a script, and has replicas confirm it if Options.WaitReplicas asks for that,
-// unless the error unasked says why not. It returns an error for each call that is not confirmed; the
-// others have their replies, also those that lack nothing but replicas.
+// evalConfirmed runs a script, and waits for the replicas of Options.WaitReplicas to confirm it. If
+// unasked is not nil, it does not wait, and unasked is the error of each call. It returns an error for
+// each call that is not confirmed, and a reply for each that ran, even if too few replicas confirmed it.
 func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, unasked error, calls ...redisconn.Call) (replies []redisconn.Reply, errs []error) {
 	all := unasked
 	if s.waitFor > 0 && unasked == nil {
@@ -306,7 +304,7 @@ func (s *store) evalConfirmed(ctx context.Context, script *redisconn.Script, una
 	return replies, errs
 }
 
-// evalAndWait runs a script, and has replicas confirm it. Their answer has a time of its own.
+// evalAndWait runs a script and waits for replicas to confirm it. They have a RedisTimeout of their own.
 func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls []redisconn.Call) ([]redisconn.Reply, error) {
 	if s.conn.Outage().Down() {
 		return nil, redisconn.ErrOutage
@@ -320,11 +318,11 @@ func (s *store) evalAndWait(ctx context.Context, script *redisconn.Script, calls
 	}, nil)
 }
 
-// errUnasked is that of what replicas are to confirm later, see pendingRedis.
+// errUnasked reports that replicas are to confirm a change later, see pendingRedis.
 var errUnasked = fmt.Errorf("%w: none was waited for", redisconn.ErrTooFewReplicas)
 
-// replicas returns why replicas are not to be asked, nil if they are. While they are known to be
-// missing nobody waits for them but a look at them now and then.
+// replicas returns why writers must not wait for replicas, nil if they may. While replicas are
+// known to be missing, only pending.round waits for them, now and then.
 func (s *store) replicas() error {
 	if missing := s.pending.missing.Load(); missing != nil {
 		return *missing
@@ -335,9 +333,9 @@ func (s *store) replicas() error {
 // maxTargets is how many ids are invalidated in one round trip.
 const maxTargets = 128
 
-// invalidate drops the values of ids. What is not confirmed is tried again in the
-// background, except for the invalidation with which a hold begins: the one at its
-// end will do.
+// invalidate drops or marks the values of ids. Ids that Redis does not confirm are tried
+// again in the background, except for the invalidation with which a hold begins: the one
+// at its end is enough.
 func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	begins := h.place != ""
 	if !begins {
@@ -348,12 +346,12 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 		targets[i] = target{id: id, lift: h.lift}
 	}
 	var failed error
-	ids = nil // from here on those that are not confirmed
-	// Each chunk is tried, though one fails: other nodes of a cluster may answer.
+	ids = nil // from here on the unconfirmed ids
+	// All chunks are tried, even if one fails: other nodes of a cluster may reply.
 	for chunk := range slices.Chunk(targets, maxTargets) {
 		began := s.pending.now()
 		errs := s.drop(ctx, chunk, h, s.replicas())
-		if h.soft == 0 { // else an Invalidate that is pending is not done: its value is still there, marked
+		if h.soft == 0 { // marking a value does not do a pending Invalidate, whose value stays in Redis
 			s.pending.settle(chunk, began, errs)
 		}
 		if !begins {
@@ -371,7 +369,7 @@ func (s *store) invalidate(ctx context.Context, ids []string, h holds) error {
 	return s.unavailable(ctx, "invalidate", ids, failed)
 }
 
-// drop invalidates targets in one round trip per node, lifts their holds, places that
+// drop invalidates targets in one round trip per node, lifts their holds, and places the hold
 // of h. It returns an error for each that is not confirmed. For unasked see evalConfirmed.
 func (s *store) drop(ctx context.Context, targets []target, h holds, unasked error) []error {
 	calls := make([]redisconn.Call, len(targets))
@@ -389,11 +387,11 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, unasked err
 	return errs
 }
 
-// maxLate is how long after its lift a hold may arrive: a trip lasts RedisTimeout, and twice that if it waits
-// for a connection. While the life of a lease is longer, the note of a lift lasts no longer than a lease does.
+// maxLate returns for how long invalidate.lua notes a lift whose hold has not arrived: Options.Lease, or
+// twice RedisTimeout if that is longer. A trip lasts for at most RedisTimeout + max(RedisTimeout, 1 s).
 func (s *store) maxLate() time.Duration { return max(s.lease, 2*s.space.RedisTimeout) }
 
-// worse is the later of two errors, unless that only lacks replicas.
+// worse returns err, the later error, unless err only reports missing replicas and was does not.
 func worse(was, err error) error {
 	if was != nil && tooFew(err) {
 		return was
@@ -401,12 +399,11 @@ func worse(was, err error) error {
 	return err
 }
 
-// ErrTooFewReplicas is matched by the error of a change that Redis has made, and too few replicas have
-// confirmed.
+// ErrTooFewReplicas reports that Redis has made a change, but that too few replicas have confirmed it.
 var ErrTooFewReplicas = redisconn.ErrTooFewReplicas
 
-// unavailable makes the error of a change that Redis did not confirm. It keeps go-redis'
-// errors inside the package; the text stays.
+// unavailable returns the error of a change that Redis did not confirm, nil if err is nil. It
+// has the text of go-redis' errors but does not wrap them, so that they stay inside the package.
 func (s *store) unavailable(ctx context.Context, what string, ids []string, err error) error {
 	if err == nil {
 		return nil
@@ -427,8 +424,8 @@ func (s *store) unavailable(ctx context.Context, what string, ids []string, err 
 	return fmt.Errorf("%w: %s: %s", ErrUnavailable, what, s.explained(err))
 }
 
-// explained is the text of an error. During an outage it ends with what was last heard of
-// Redis: that it "does not answer" is not the whole truth of one that answers WRONGPASS.
+// explained returns the text of err. During an outage it adds the last error of Redis: "does not
+// reply" is not the whole truth of a server that replies WRONGPASS.
 func (s *store) explained(err error) string {
 	text := strings.TrimPrefix(err.Error(), logPrefix)
 	if last := s.survived.Load(); last != nil && errors.Is(err, redisconn.ErrOutage) {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Who waits
+// Waiting callers
 //
 // A flight runs on behalf of its callers, who come and go. Before it loads it may have
-// to wait for its turn at the source. That is worth while until the last of them leaves,
-// and how long they stay decides whether to wait at all, see [Group.Waiting].
+// to wait for its turn at the source. Waiting is of use until the last caller leaves, and
+// the callers' deadlines decide whether to wait at all, see [Group.Waiting].
 
-// ErrDeserted is the cause of the end of a context of [Group.Waiting]: all callers have left.
+// ErrDeserted is the cause with which a context of [Group.Waiting] ends when all callers have left.
 var ErrDeserted = errors.New("flight: nobody waits any more")
 
-// A crowd is those who wait for some flights of a group.
+// A crowd is the context of [Group.Waiting] for the callers of some flights.
 type crowd[R any] struct {
 	context.Context
 	end     context.CancelCauseFunc
@@ -23,11 +23,11 @@ type crowd[R any] struct {
 	flights []*Flight[R]
 }
 
-// Waiting returns a context for what flights wait for before they load. It ends with ctx,
-// and with ErrDeserted when all callers of flights have left; the callers who join after
-// that have another flight. Its deadline is when the last of them leaves, and moves as callers
-// come. If one of them has no deadline, it has none either, whatever ctx has. stop ends the
-// context; a flight is in one Waiting at a time.
+// Waiting returns a context for the wait of flights before they load. It ends with ctx, and
+// with ErrDeserted when all callers of flights have left; callers who join after that go on to
+// the next flight. Its deadline is the latest of the callers' deadlines, at most that of ctx, and
+// moves as callers come. If a caller has no deadline, the context has none, even if ctx has one.
+// stop ends the context. A flight is in one Waiting at a time.
 func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting context.Context, stop func()) {
 	c := &crowd[R]{group: g, flights: flights}
 	c.Context, c.end = context.WithCancelCause(ctx)
@@ -49,7 +49,8 @@ func (c *crowd[R]) stop() {
 	c.end(nil)
 }
 
-// Deadline is that of the last to leave, or of the context that it was made from.
+// Deadline returns the time when the last caller leaves or the context passed to Waiting ends, whichever
+// is earlier. For a refresh it returns the deadline of that context.
 func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
@@ -71,7 +72,7 @@ func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
 	return last, true
 }
 
-// changed ends the context if nobody is left. The caller holds Group.mu.
+// changed ends the context if all callers have left. The caller holds Group.mu.
 func (c *crowd[R]) changed() {
 	for _, f := range c.flights {
 		if f.waiting() > 0 {
@@ -84,8 +85,8 @@ func (c *crowd[R]) changed() {
 	c.end(ErrDeserted)
 }
 
-// waiting is how many have joined and not left. A refresh never counts as deserted. The
-// caller holds Group.mu.
+// waiting returns how many callers have joined and not left; 1 for a refresh, which is never
+// deserted. The caller holds Group.mu.
 func (f *Flight[R]) waiting() int {
 	if f.alone || f.apart {
 		return 1
@@ -93,7 +94,7 @@ func (f *Flight[R]) waiting() int {
 	return f.joined - len(f.left)
 }
 
-// arrived notes how long a caller stays. The caller holds Group.mu.
+// arrived notes the deadline of a caller that joins. The caller holds Group.mu.
 func (f *Flight[R]) arrived(ctx context.Context) {
 	deadline, ok := ctx.Deadline()
 	switch {
@@ -104,11 +105,11 @@ func (f *Flight[R]) arrived(ctx context.Context) {
 	}
 }
 
-// leave notes that a caller has left before the end.
+// leave notes that the caller with number has left before the flight's end.
 func (f *Flight[R]) leave(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
-	for f.over.Load() { // meanwhile
+	for f.over.Load() { // f ended meanwhile: leave the flight that the caller went on to
 		if number <= f.decidedAt {
 			return
 		}
@@ -121,8 +122,7 @@ func (f *Flight[R]) leave(number int) {
 	}
 }
 
-// inherit makes next the flight of the callers of f beyond decidedAt. The caller holds
-// Group.mu.
+// inherit moves the callers of f beyond decidedAt to next. The caller holds Group.mu.
 func (f *Flight[R]) inherit(next *Flight[R]) {
 	next.joined = f.joined - f.decidedAt
 	next.deadline, next.patient, next.fallback = f.deadline, f.patient, f.fallback

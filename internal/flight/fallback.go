@@ -7,9 +7,9 @@ import (
 
 // Fallbacks
 //
-// A fallback is an old value that a caller may take when the load fails, when it takes
-// too long, or at the caller's own deadline. It is the caller's own: found by a read that
-// began after its Get, so whatever has been invalidated before is not in it.
+// A fallback is an old value that a caller may take when the load fails or takes too long,
+// or at the caller's own deadline. Each caller finds its own fallback, by a read that began
+// after its Get, so the fallback is no value that was invalidated before that Get.
 //
 //	reader A                         writer             reader B
 //	1 reads v1, past its TTL,
@@ -20,23 +20,23 @@ import (
 //	                                                    4 its deadline comes: v1 would be wrong
 //
 // A may take v1. B has read nothing, since a flight was running; it reads when it needs a
-// fallback, finds nothing, and waits on. Had nobody invalidated, its read would find v1. If
-// B's fallback were what A has found, somebody would have to say for whom that is good
-// enough, and to read again for the others; and whom they forget gets nothing.
+// fallback, finds nothing, and waits on. Without the Invalidate its read would find v1. If B
+// took the fallback that A has found, the flight would have to track for which callers that
+// one is good enough, and to read again for the others.
 
 // A Patience says when a caller stops waiting for a load and takes its fallback.
 type Patience[R any] struct {
-	// Fallback returns the caller's own fallback, and looks for it if that has not been
-	// done yet. nil: the caller has none.
+	// Fallback returns the caller's own fallback. The first call may have to read it. nil:
+	// the caller has none.
 	Fallback func() (R, bool)
 	// SoftTimeout is how long a caller with a fallback waits. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
 	// Since is when the wait began, for a caller who waits for several ids one after
-	// another. Zero: with the call of Wait.
+	// another. Zero: when Wait is called.
 	Since time.Time
-	// Lead is how long before the deadline of its context a caller looks for its fallback,
-	// if it has more than twice as long; with less, in the middle. 0: it has looked.
+	// Lead is how long before the deadline of its context a caller reads its fallback. With
+	// less than twice Lead left, it does so after half of that time. 0: it has read it before.
 	Lead time.Duration
 }
 
@@ -47,7 +47,7 @@ func (p Patience[R]) fallback() (fallback R, ok bool) {
 	return p.Fallback()
 }
 
-// alarms are the times at which a caller looks for its fallback. Either may be nil.
+// alarms has the timers at which a waiting caller calls Patience.Fallback. Either may be nil.
 type alarms struct{ soft, lead *time.Timer }
 
 func (p Patience[R]) alarms(ctx context.Context) (a alarms) {
@@ -76,7 +76,7 @@ func (a alarms) stop() {
 	}
 }
 
-// ring is the channel of a timer that may be nil.
+// ring returns the channel of timer, nil if timer is nil.
 func ring(timer *time.Timer) <-chan time.Time {
 	if timer == nil {
 		return nil

@@ -1,11 +1,11 @@
-// Package flight is a singleflight whose result is safe to share while writers
+// Package flight is a singleflight whose results are safe to share while writers
 // invalidate: callers of one process who want the same id at the same time share one
-// effort.
+// flight, which reads and loads for all of them.
 //
 // # The join sequence
 //
-// A plain singleflight gives its result to everybody who joined before it ended.
-// Beside an invalidation that is wrong:
+// A plain singleflight gives its result to all callers who joined before it ended.
+// If a writer invalidates meanwhile, that is wrong:
 //
 //	reader A               writer                      reader B
 //	1 joins, as the first
@@ -20,53 +20,53 @@
 // joins, and the goroutine that runs the flight, the runner, calls [Flight.Decide]
 // just before each operation that may decide the result: the read that finds a value,
 // or the commit that publishes one. Decide notes the highest number so far. Callers up
-// to it may take the result, because they asked before it was decided. B has a higher
-// number and may not: B and all others who came late go on to the next flight, which
-// begins with a read of its own. Nobody waits for more than two flights that bring a
-// value.
+// to that number may take the result, because they joined before it was decided. B has a
+// higher number and may not: B and all others who came late go on to the next flight,
+// which begins with a read of its own. No caller waits for more than two flights that
+// bring a value.
 //
-// An error goes to everybody, since it carries no value that could be old. The exception is
-// ErrDeserted, which is only for those who have left.
+// An error goes to all callers, since it carries no value that could be old. The exception
+// is ErrDeserted, which goes only to callers who have left.
 //
 // # Fallbacks
 //
 // An old value that may be served if the load fails or takes too long (stale-if-error) is
-// no matter of the flight: each caller has read it, or reads it, for itself. A caller's
-// own read began after its Get did, so it needs no number. See [Patience].
+// no part of the flight: each caller reads its own. That read began after the caller's Get
+// did, so it needs no number. See [Patience].
 //
-// # The error hold
+// # Held errors
 //
-// The error of a load answers for its id for a while, the error hold, so that callers
-// who waited do not retry one after another.
+// The error of a load is held for a while: until then Join returns it for the id, so that
+// callers who waited do not retry one after another.
 //
 // # Nested callers
 //
-// A load may ask for other ids, and its own callers wait meanwhile. It must not wait for the
-// load of a caller who waits for what the first one has. Where one load at a time may run:
+// A load may read other ids, and its own callers wait meanwhile. It must not join the flight
+// of a caller who waits for the place that the load has. Where one load at a time may run:
 //
 //	reader A                              reader B
 //	1 opens the flight of a, whose
 //	  load takes the only place
 //	                                      2 opens the flight of b, whose load
 //	                                        waits for a place
-//	3 the load of a asks for b: in B's
+//	3 the load of a reads b: in B's
 //	  flight it would wait for its own end
 //
 // So callers for whom [Group.Nested] reports true have flights of their own: the load of a
-// opens another flight of b, whose load runs in the place of that of a. The next nested
+// opens another flight of b, whose load runs in the place of a's load. The next nested
 // caller who wants b joins it. Two flights of an id may run at one time, and the lease
 // lets one of them load.
 //
 // # Strict callers
 //
-// A caller who does not take what the others take, such as an old value, joins with strict. Strict
-// callers have flights of their own, and held errors: nobody else waits for their loads. What a
-// flight brings may still be no answer for one of its callers, who joins again then.
+// A caller who refuses values that others take, such as an old one, joins with strict. Strict callers
+// have flights and held errors of their own: no other caller waits for their loads. A flight's result
+// may still not suit one of its callers, who then joins again.
 //
 // # Re-entrance
 //
-// A load that asks for its own id would wait for itself. [Group.Loading] marks the
-// contexts of loads, and Join returns [ErrReentrant] to such a caller.
+// A load that reads its own id would wait for itself. [Group.Loading] marks the contexts
+// of loads, and Join returns [ErrReentrant] to such a caller.
 package flight
 
 import (
@@ -82,34 +82,33 @@ import (
 var (
 	// ErrClosed reports that the group has been closed.
 	ErrClosed = errors.New("flight: closed")
-	// ErrReentrant reports that the caller's context is that of a load of the same
-	// id, see [Group.Loading].
+	// ErrReentrant reports that the caller's context belongs to a load of the same id,
+	// see [Group.Loading].
 	ErrReentrant = errors.New("flight: a load has read its own key")
 )
 
 // A Group holds the flights of one cache, whose results are of type R. It may be
 // used concurrently.
 type Group[R any] struct {
-	// Nested recognizes the contexts of callers who have flights of their own. It may be
-	// nil, and may not be changed after the first Join. It is called with the group's mutex
-	// held.
+	// Nested reports whether ctx belongs to a nested caller. It may be nil, and must not be
+	// changed after the first Join. It is called with the group's mutex held.
 	Nested func(context.Context) bool
 
 	errorHold time.Duration
 
 	mu      sync.Mutex // guards what follows, and the fields of flights that say so
 	plain   side[R]
-	strict  side[R]         // of strict callers
-	alone   map[string]bool // ids of the flights of Alone that run
-	running int             // flights without their Finish
+	strict  side[R]         // for strict callers
+	alone   map[string]bool // ids with a running flight of Alone
+	running int             // flights that have not finished
 	closed  bool
 	idle    chan struct{} // closed when the group is closed and no flight runs
 }
 
-// A side has the flights that a kind of callers share, by id, and the errors that are held for them.
+// A side has the flights and held errors, by id, of either strict callers or all others.
 type side[R any] struct {
 	flights  map[string]*Flight[R]
-	nested   map[string]*Flight[R] // those of nested callers
+	nested   map[string]*Flight[R] // for nested callers
 	failures map[string]*failures
 }
 
@@ -117,8 +116,8 @@ func newSide[R any]() side[R] {
 	return side[R]{map[string]*Flight[R]{}, map[string]*Flight[R]{}, map[string]*failures{}}
 }
 
-// NewGroup makes a Group that holds an error for errorHold, give or take a fifth;
-// negative: not at all.
+// NewGroup returns a Group that holds errors for errorHold, plus or minus a fifth. If
+// errorHold is negative, it holds none.
 func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	return &Group[R]{
 		errorHold: errorHold, plain: newSide[R](), strict: newSide[R](),
@@ -126,46 +125,46 @@ func NewGroup[R any](errorHold time.Duration) *Group[R] {
 	}
 }
 
-// A Flight is the shared effort for one id. The caller who opened it has it run: the
-// runner calls Decide before each operation that may decide the result, and Finish
-// once.
+// A Flight gets the value of one id for all callers who join it. The caller who opened
+// the flight has it run: the runner calls Decide before each operation that may decide
+// the result, and Finish or Refuse once.
 type Flight[R any] struct {
 	ID    string
 	group *Group[R]
 	side  *side[R]
-	among map[string]*Flight[R] // that others can join: the side's flights or nested; nil: made by Alone or Apart
+	among map[string]*Flight[R] // the side's flights or nested, which has this flight; nil: made by Alone or Apart
 	alone bool                  // made by Alone
 	apart bool                  // made by Apart
 
-	// Guarded by Group.mu. Nobody changes decidedAt after Finish.
-	done       chan struct{} // closed by Finish; nil while nobody waits
+	// Guarded by Group.mu. decidedAt does not change after Finish.
+	done       chan struct{} // closed by Finish; nil while no caller waits
 	joined     int           // callers so far; each has its number, from 1
 	decidedAt  int           // callers up to this number may take the result
-	crowd      *crowd[R]     // nil: the flight does not wait for its turn
+	crowd      *crowd[R]     // nil: the flight is in no Waiting
 	desertedAt int           // callers up to this number have left, see Waiting
 	left       []int         // numbers of the callers who have left
-	deadline   time.Time     // the latest of the callers'
-	patient    bool          // a caller has none
-	fallback   bool          // a caller had one when it joined
-	failed     bool          // see Failed
+	deadline   time.Time     // the latest deadline of a caller
+	patient    bool          // a caller has no deadline
+	fallback   bool          // a caller had a fallback when it joined
+	failed     bool          // set by Failed
 	retryAfter time.Duration
 
-	// Written once by Finish before over is true, read only after that.
+	// Written once by Finish before it sets over, read only after that.
 	over   atomic.Bool
 	result R
 	err    error
-	next   *Flight[R] // of the callers beyond decidedAt
+	next   *Flight[R] // for the callers beyond decidedAt
 }
 
-// A Caller is a place in a flight.
+// A Caller has joined a flight with its number.
 type Caller[R any] struct {
 	Flight *Flight[R]
 	number int
 }
 
-// Wait returns the result that the caller may take, and whether the caller is the
-// first to have joined of those who may. It returns when the flight ends or ctx does,
-// and earlier if p allows. The errors are those given to Finish and that of ctx.
+// Wait returns the result that the caller may take, and whether the caller is the first
+// of those who may. It blocks until the flight or ctx ends, and returns the caller's
+// fallback earlier if p says so. The error is that of Finish, Refuse or ctx.
 func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first bool, err error) {
 	f, number := c.Flight, c.number
 	var a alarms
@@ -177,7 +176,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 				defer a.stop()
 			}
 			if result, ended, err := f.wait(ctx, a, p); ended {
-				if ctx.Err() != nil { // else it has its fallback, and the load goes on for those who come
+				if ctx.Err() != nil { // otherwise it took its fallback, and the load goes on for later callers
 					f.leave(number)
 				}
 				return result, number == 1, err
@@ -191,8 +190,8 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 	}
 }
 
-// wait waits for the end of f. It reports ended if the caller leaves before that,
-// with a fallback or with the error of ctx.
+// wait waits for the end of f. ended reports that the caller leaves before that, with its
+// fallback or the error of ctx.
 func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R, ended bool, err error) {
 	done := f.end()
 	for {
@@ -200,7 +199,7 @@ func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R
 		case <-done:
 			return result, false, nil
 		case <-ctx.Done():
-			if f.over.Load() { // meanwhile, for example while the fallback was read
+			if f.over.Load() { // f ended meanwhile, for example while the fallback was read
 				return result, false, nil
 			}
 			if fallback, ok := p.fallback(); ok {
@@ -208,12 +207,12 @@ func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R
 			}
 			return result, true, wait.Ended(ctx)
 		case <-ring(a.lead):
-			p.fallback() // as long as there is time to look for it
+			p.fallback() // read it while there is time
 		case <-ring(a.soft):
 			if fallback, ok := p.fallback(); ok {
 				return fallback, true, nil
 			}
-			a.soft.Reset(p.SoftTimeout) // there may be one later
+			a.soft.Reset(p.SoftTimeout) // there may be a fallback later
 		}
 	}
 }
@@ -231,11 +230,12 @@ func (f *Flight[R]) end() <-chan struct{} {
 	return f.done
 }
 
-// Ready reports whether Wait returns at once, with the result of a flight that has ended.
+// Ready reports whether the flight has ended with a result or error that the caller may take: Wait
+// returns at once.
 func (c Caller[R]) Ready() bool { return c.Flight.over.Load() && c.number <= c.Flight.decidedAt }
 
-// Decide lets everybody who has joined so far take the result of the runner's next
-// operation, and returns the number of the last of them.
+// Decide lets all callers who have joined so far take the result of the runner's next
+// operation, and returns the number of the last of these callers.
 func (f *Flight[R]) Decide() int {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -245,9 +245,9 @@ func (f *Flight[R]) Decide() int {
 	return f.decidedAt
 }
 
-// TakeBack goes back to an earlier decision, whose number it takes. The runner calls
-// it when the value that it loaded after that decision was not published: it then
-// proves nothing to callers who joined later.
+// TakeBack goes back to the earlier Decide that returned number. The runner calls it
+// when the value that it loaded after that Decide was not published: callers who joined
+// later may not take such a value.
 func (f *Flight[R]) TakeBack(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -258,13 +258,13 @@ func (f *Flight[R]) TakeBack(number int) {
 
 // Finish ends the flight:
 //
-//   - Without an error the callers up to the last Decide get result. If forAll reports
-//     true, those who joined later get it too: Finish calls it with the group's mutex
-//     held, so nobody joins between the question and the end. A nil forAll is false.
-//   - An error goes to all, and is held.
+//   - Without an error the callers up to the last Decide get result. If forAll returns
+//     true, callers who joined later get it too: Finish calls forAll with the group's
+//     mutex held, so no caller joins between that call and the end. A nil forAll is false.
+//   - An error goes to all callers, and is held.
 //
 // The remaining callers go on to the flight that Finish returns, which the runner has to
-// run as well. It returns nil if there are none.
+// run as well. Finish returns nil if none remain.
 func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -281,9 +281,10 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 	return f.finish(result, err)
 }
 
-// Refuse is Finish with the error of a load that was not begun, for lack of time or since
-// nobody waits. It says nothing about the source, so it is held only for callers who have a
-// fallback. ErrDeserted is not held: who has joined since goes on to the next flight.
+// Refuse ends the flight with the error of a load that was not started, for lack of time or
+// because all callers have left. The error says nothing about the source, so it is held only
+// for callers with a fallback. ErrDeserted is not held: callers who joined after the others
+// had left go on to the flight that Refuse returns, as with Finish.
 func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
@@ -318,14 +319,14 @@ func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
 	return next
 }
 
-// Close ends joining. Runners still have to Finish their flights; the returned channel
-// is closed when all have.
+// Close makes Join return ErrClosed. Runners still have to finish their flights; the
+// returned channel is closed when all have.
 func (g *Group[R]) Close() (idle <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
 		g.closed = true
-		g.running++ // and ended, so that Close closes idle itself if nothing runs
+		g.running++ // undone by ended, which closes idle if no flight runs
 		g.ended()
 	}
 	return g.idle
@@ -338,8 +339,8 @@ func (g *Group[R]) ended() {
 	}
 }
 
-// Joined returns how many callers have joined the flight of id that runs and is not one of
-// nested callers, 0 if there is none.
+// Joined returns how many callers have joined the running flight of id, 0 if there is none. It looks at
+// neither nested nor strict flights.
 func (g *Group[R]) Joined(id string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -349,8 +350,9 @@ func (g *Group[R]) Joined(id string) int {
 	return 0
 }
 
-// Peek reports whether a flight of id runs that others can join, and the error that
-// answers for id to callers who are not strict, nil if none does. It changes nothing.
+// Peek reports whether a flight of id runs that callers can join, and returns the error
+// held for callers of id who are not strict and have a fallback, nil if there is none. It
+// changes nothing.
 func (g *Group[R]) Peek(id string) (running bool, held error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,41 +7,40 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// MaxRetryAfter is the longest for which an error is held because its load has asked for it, give
-// or take a fifth.
+// MaxRetryAfter is the longest hold that a load can ask for with its error; up to a fifth is added
+// to it at random.
 const MaxRetryAfter = time.Minute
 
-// maxHeld is for how many ids errors are held at a time for longer than errorHold, or remembered:
-// the source may fail for each of a flood of keys.
+// maxHeld is the number of ids with held errors above which no hold is longer than errorHold and no
+// failures are remembered after it: the source may fail for each key of a flood.
 const maxHeld = 10_000
 
-// maxBackOff is up to where the hold is doubled with each failure in a row, and for how long a
-// failure is remembered.
+// maxBackOff is the longest hold to which failures in a row double it, and for how long after the
+// hold a failure counts as part of the row.
 const maxBackOff = 4 * time.Second
 
-// A heldError is the error of a load that ended a short while ago.
+// A heldError is an error that Join returns until a time.
 type heldError struct {
 	err   error
 	until time.Time
 }
 
-// failures are what is known of the loads of an id that have failed.
+// failures has the held errors of one id, and how many of its loads have failed in a row.
 type failures struct {
 	all heldError // for all callers
-	// fallbacks is for those only who have a fallback. Others load: if a caller of the flight
-	// had one, it has been invalidated meanwhile; and if the load was refused, they may have
-	// more time.
+	// fallbacks is only for callers with a fallback. Callers without one may load: either the
+	// fallback was invalidated since, or they have more time than the caller who was refused.
 	fallbacks heldError
-	// refreshes is of a refresh. Nobody waited for it, and it may have ended because another
-	// process refreshes: it stands in the way of the next refresh only.
+	// refreshes is the error of a refresh. No caller waited for it, and the refresh may have
+	// ended because another process refreshes, so it prevents only the next refresh.
 	refreshes heldError
 
 	inARow int
 	forget time.Time // when nothing of this counts any more
 }
 
-// answer is the error that is held now for a caller of id, who may have a fallback. nil: none is.
-// The caller holds Group.mu.
+// answer returns the error held now for a caller of id with or without a fallback, nil if there is
+// none. The caller holds Group.mu.
 func (s *side[R]) answer(id string, fallback bool) error {
 	h := s.failures[id]
 	switch {
@@ -56,18 +55,18 @@ func (s *side[R]) answer(id string, fallback bool) error {
 
 func (h heldError) answers() bool { return time.Now().Before(h.until) }
 
-// Failed says that f ends with an error of its load, and not of something before it. If the id
-// goes on to fail, each failure is held for twice as long as the one before, up to
-// maxBackOff. retryAfter, if it is longer, is for how long the source has asked to be left alone;
-// 0: it has not. The runner calls it before Finish.
+// Failed notes that f ends with an error of its load, not of a step before it. Each failure of an
+// id in a row is held for twice as long as the one before, up to maxBackOff, and at least for
+// retryAfter, the pause that the source has asked for; 0: it has not. The runner calls Failed
+// before Finish.
 func (f *Flight[R]) Failed(retryAfter time.Duration) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.failed, f.retryAfter = true, retryAfter
 }
 
-// holdError holds the error of f for those whom it is for. If one is held for them already, it
-// goes on, unless f's load has failed and asks for more time. The caller holds Group.mu.
+// holdError holds err for the callers it concerns. An error that is held for them already stays,
+// unless f's load has failed and err would be held longer. The caller holds Group.mu.
 func (f *Flight[R]) holdError(err error, refused bool) {
 	g, s, id, now := f.group, f.side, f.ID, time.Now()
 	if g.closed || f.apart || g.errorHold < 0 {
@@ -102,7 +101,7 @@ func (f *Flight[R]) holdError(err error, refused bool) {
 	}
 }
 
-// forget ends what is known of an id, unless something has failed meanwhile.
+// forget drops h, the failures of id, unless another load has failed meanwhile.
 func (s *side[R]) forget(g *Group[R], id string, h *failures) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -119,9 +118,9 @@ func (f *Flight[R]) succeeded() {
 	}
 }
 
-// holdTime is how long the error of f is held, after so many failures: about errorHold, twice
-// as long for each failure after the first, and never for less than the load has asked for. The caller
-// holds Group.mu.
+// holdTime returns how long the error of f is held after so many failures in a row: about errorHold,
+// doubled for each failure after the first, and at least as long as the load has asked for. The
+// caller holds Group.mu.
 func (f *Flight[R]) holdTime(failures int) time.Duration {
 	hold := f.group.errorHold
 	if f.failed && hold < maxBackOff && len(f.side.failures) <= maxHeld {
@@ -134,7 +133,7 @@ func (f *Flight[R]) holdTime(failures int) time.Duration {
 	return hold
 }
 
-// ForgetAll is Forget for every id.
+// ForgetAll drops the held errors of all ids.
 func (g *Group[R]) ForgetAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,8 +141,8 @@ func (g *Group[R]) ForgetAll() {
 	clear(g.strict.failures)
 }
 
-// Forget drops the held error of id. A writer of this process calls it: after the
-// write the load may succeed.
+// Forget drops the held errors of id. A writer of this process calls it, because the
+// load may succeed after the write.
 func (g *Group[R]) Forget(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

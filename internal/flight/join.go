@@ -2,20 +2,19 @@ package flight
 
 import "context"
 
-// Join gives the caller a place in the flight of id, which it opens if there is none: then
-// it has to have it run. It returns ErrClosed, ErrReentrant, or the held error of a load
-// of id.
+// Join adds the caller to the flight of id. If no flight runs, Join opens one, which the
+// caller then has to have run. It returns ErrClosed, ErrReentrant, or the held error of a
+// load of id.
 func (g *Group[R]) Join(ctx context.Context, id string) (c Caller[R], opened bool, err error) {
 	return g.JoinIn(ctx, id, false, false, anew[R])
 }
 
 func anew[R any]() *Flight[R] { return &Flight[R]{} }
 
-// JoinIn is Join for a caller who may be strict, and may have a fallback: then it gets a held
-// error that is for no others.
-// The flight that it may have to open is a zero Flight that room gives it, so that the
-// caller can make it in one piece of memory with what runs it. room is called with the
-// group's mutex held.
+// JoinIn is Join for a caller who may be strict or have a fallback. With a fallback it also
+// returns errors that are held only for such callers. If it opens a flight, it uses the zero
+// Flight that room returns, so that the caller can allocate it in one piece with the job that
+// runs it. room is called with the group's mutex held.
 func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
@@ -41,8 +40,8 @@ func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool,
 	return f.join(ctx), opened, nil
 }
 
-// JoinRunning gives a caller who is not strict a place in the flight of id if one runs. It returns
-// ErrClosed or ErrReentrant where Join does.
+// JoinRunning adds a caller who is not strict to the flight of id if one runs, and opens none. It
+// returns ErrClosed or ErrReentrant where Join does.
 func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], running bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
@@ -70,29 +69,29 @@ func (g *Group[R]) flightsOf(ctx context.Context, s *side[R]) map[string]*Flight
 	return s.flights
 }
 
-// join gives the caller its number. The caller holds Group.mu.
+// join gives a caller with ctx the next number. The caller holds Group.mu.
 func (f *Flight[R]) join(ctx context.Context) Caller[R] {
 	f.joined++
 	f.arrived(ctx)
 	return Caller[R]{f, f.joined}
 }
 
-// open makes f a flight of s that others can join. The caller holds g.mu.
+// open makes f the flight of id that callers find in among. The caller holds g.mu.
 func (g *Group[R]) open(id string, s *side[R], among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
 	f.among = among
 	among[id] = g.begin(id, s, f)
 	return f
 }
 
-// begin makes f a flight of s. The caller holds g.mu.
+// begin counts f as a running flight of id in s. The caller holds g.mu.
 func (g *Group[R]) begin(id string, s *side[R], f *Flight[R]) *Flight[R] {
 	g.running++
 	f.ID, f.group, f.side = id, g, s
 	return f
 }
 
-// Alone makes a flight for a refresh, which nobody joins or waits for. It returns nil
-// while another flight of Alone for id runs, while an error of id is held, and after
+// Alone returns a flight for a refresh, which no caller joins or waits for. It returns
+// nil while another flight of Alone for id runs, while an error of id is held, and after
 // Close.
 func (g *Group[R]) Alone(id string) *Flight[R] {
 	g.mu.Lock()
@@ -106,9 +105,9 @@ func (g *Group[R]) Alone(id string) *Flight[R] {
 	return f
 }
 
-// Apart makes a flight that nobody joins or waits for and that knows of no other, for
-// work that tells its owner how it ended. No error of it is held. It returns ErrClosed,
-// or ErrReentrant to a load of id.
+// Apart returns a flight that no caller joins or waits for, whatever other flights run,
+// for work that tells its owner how it ended. Its error is not held. It returns ErrClosed,
+// or ErrReentrant if ctx belongs to a load of id.
 func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
 	if g.isLoading(ctx, id) {
 		return nil, ErrReentrant

@@ -6,23 +6,23 @@ import (
 	"sync/atomic"
 )
 
-// running is how many loads run in this process: while there are none, no read looks into its context.
+// running counts the loads of this process: while none runs, reads need not look into their contexts.
 var running atomic.Int64
 
-// Begin counts a load that runs, of any group. It owes an End.
+// Begin counts a running load of any group. The caller must call End when the load is over.
 func Begin() { running.Add(1) }
 
-// End ends what Begin has begun.
+// End counts the end of a load that Begin has counted.
 func End() { running.Add(-1) }
 
 // Loads reports whether any load runs in this process.
 func Loads() bool { return running.Load() > 0 }
 
-// Composing reports whether ctx is that of a load of any group, or made from one: what is read with it
-// becomes part of a value that is stored.
+// Composing reports whether ctx is the context of a load of any group, or made from one: values read
+// with it become part of a value that is stored.
 func Composing(ctx context.Context) bool { return Loads() && loadingOf(ctx) != nil }
 
-// Doubt notes in the loads that ctx belongs to that one of the parts which they read may be old.
+// Doubt marks the loads that ctx belongs to: a value that they have read may be old.
 func Doubt(ctx context.Context) {
 	for l := loadingOf(ctx); l != nil; l = l.outer {
 		l.doubtful.Store(true)
@@ -41,7 +41,7 @@ func (g *Group[R]) Loading(ctx context.Context, ids ...string) context.Context {
 	return context.WithValue(ctx, loadingKey{}, &loading{group: g, ids: ids, outer: loadingOf(ctx)})
 }
 
-// IsLoading reports whether ctx is that of a load of this group, or made from one.
+// IsLoading reports whether ctx is the context of a load of this group, or made from one.
 func (g *Group[R]) IsLoading(ctx context.Context) bool {
 	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g })
 }
@@ -50,16 +50,16 @@ func (g *Group[R]) isLoading(ctx context.Context, id string) bool {
 	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g && slices.Contains(l.ids, id) })
 }
 
-// Detached returns a context with the values of ctx for work that nobody waits for: it
-// does not end with ctx, and Join does not take it for the context of a load.
+// Detached returns a context with the values of ctx for work that no caller waits for: it
+// does not end with ctx, and Join does not treat it as the context of a load.
 func Detached(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), loadingKey{}, (*loading)(nil))
 }
 
 type loadingKey struct{}
 
-// A loading is the load that a context belongs to. If that was started from within
-// another load, outer is the other one.
+// A loading is the load that a context belongs to. outer is the load from within which
+// it was started, if any.
 type loading struct {
 	group    any
 	ids      []string

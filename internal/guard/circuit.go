@@ -11,32 +11,32 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// buckets is into how many parts the rolling window is cut.
+// buckets is the number of parts of the rolling window.
 const buckets = 10
 
-// A verdict says what a call tells about the source. gobreaker takes it as an error.
+// A verdict says whether a call speaks for or against the source. gobreaker takes it as an error.
 type verdict error
 
 var (
 	success  verdict // nil
 	failure  verdict = errors.New("failure")
-	timeout  verdict = errors.New("timeout") // a failure too
+	timeout  verdict = errors.New("timeout") // counts as a failure too
 	excluded verdict = errors.New("excluded")
 )
 
-// A circuit is gobreaker's state machine, with one thing that it lacks: a refusal
-// while it is open takes no mutex. gobreaker decides, and it ignores the verdict on a call that began before
-// the last change of state.
+// A circuit is gobreaker's state machine, with refusals that take no mutex while it is
+// open. gobreaker decides, and ignores the verdict on a call that began before the last
+// change of state.
 //
 // A nil circuit never opens.
 type circuit struct {
 	machine  *gobreaker.TwoStepCircuitBreaker[struct{}]
-	cooldown time.Duration        // as drawn for this circuit
+	cooldown time.Duration        // drawn at random for this circuit
 	changed  func(from, to State) // must not block
 
-	// openUntil mirrors what gobreaker knows, in nanoseconds since start, and is 0
-	// while closed. An open breaker must refuse cheaply, as all callers of the source
-	// come to it: without the mirror a refusal takes three mutexes and twice the time.
+	// openUntil mirrors the end of gobreaker's open time, in nanoseconds since start; 0
+	// while closed. An open breaker must refuse cheaply, because all callers of the source
+	// call it: without openUntil a refusal takes three mutexes and twice the time.
 	start     time.Time
 	openUntil atomic.Int64
 }
@@ -44,7 +44,7 @@ type circuit struct {
 func newCircuit(o Options, changed func(from, to State)) *circuit {
 	// Drawn once, because gobreaker's open time is fixed: instances of a fleet that open together
 	// then try the source at different times, further apart after each failure.
-	cooldown := max(1, wait.Jitter(o.Cooldown, 0.2)) // gobreaker takes 0 for a minute
+	cooldown := max(1, wait.Jitter(o.Cooldown, 0.2)) // gobreaker replaces 0 by a minute
 	c := &circuit{cooldown: cooldown, changed: changed, start: time.Now()}
 	c.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
@@ -61,8 +61,8 @@ func newCircuit(o Options, changed func(from, to State)) *circuit {
 	return c
 }
 
-// refuses reports whether the circuit is open. It takes no mutex, and while closed
-// it does not read the clock. Only admit knows whether a call may run.
+// refuses reports whether the circuit is open. It takes no mutex, and does not read the
+// clock while the circuit is closed. A call that it does not refuse still needs admit.
 func (c *circuit) refuses() bool {
 	if c == nil {
 		return false
@@ -71,8 +71,9 @@ func (c *circuit) refuses() bool {
 	return until != 0 && int64(time.Since(c.start)) < until
 }
 
-// admit lets a call run, whose verdict must then be given to settle. It tries if it was let in
-// half-open: then the circuit was not closed before, and has been neither closed nor opened since.
+// admit reports whether a call may run; if so, the caller must pass its verdict to settle. tries
+// reports that a half-open circuit let the call in: the circuit was not closed before, and has been
+// neither closed nor opened since.
 func (c *circuit) admit() (settle func(verdict error), tries, ok bool) {
 	if c == nil {
 		return func(error) {}, false, true
@@ -90,8 +91,8 @@ func (c *circuit) state() State {
 	return State(c.machine.State())
 }
 
-// onChange runs under gobreaker's mutex. It must neither block nor ask gobreaker
-// anything.
+// onChange notes a change of state. It runs with gobreaker's mutex held, and must neither
+// block nor call gobreaker.
 func (c *circuit) onChange(_ string, from, to gobreaker.State) {
 	switch State(to) {
 	case Open:

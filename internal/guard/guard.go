@@ -1,8 +1,8 @@
-// Package guard is the machinery of package breaker, which says what is promised, and the part of
-// it that package cache alone needs: a [Place] that is acquired before there is something to run
+// Package guard implements package breaker, whose documentation says what is promised. It also has
+// what only package cache needs: a [Place], which can be acquired before there is a function to run
 // in it, and a [Class] of functions.
 //
-// A *breaker.Breaker is a *[Breaker] with fewer methods: one is converted into the other.
+// A *breaker.Breaker can be converted into a *[Breaker], which has more methods, and back.
 package guard
 
 import (
@@ -23,10 +23,10 @@ var (
 	ErrTimeout = errors.New("breaker: call timed out")
 )
 
-// State is what a Breaker does with calls.
+// State says whether a Breaker lets calls through.
 type State int
 
-// The order is gobreaker's.
+// The states, in the order of gobreaker's.
 const (
 	Closed   State = iota // lets calls through
 	HalfOpen              // lets one call at a time try
@@ -46,20 +46,20 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// A Breaker is that of package breaker. The calls of a nil *Breaker are not bounded, but are still
-// contained and return with their context.
+// A Breaker runs calls as package breaker describes. A nil *Breaker has no limits, but its calls are
+// still contained and return with their context.
 type Breaker struct {
 	o        Options // with the defaults filled in
-	timedOut error   // ErrTimeout, as one value of this Breaker: the cause of its timeouts and of no other's
+	timedOut error   // an ErrTimeout that only this Breaker uses: the cause of its timeouts
 	circuit  *circuit
 	queue    *queue
 	hook     hook
 	tally    tally
 	log      *logonce.Log
-	lastFail atomic.Pointer[error] // for the log; set before the circuit hears of the failure
+	lastFail atomic.Pointer[error] // for the log; set before the circuit gets the verdict
 }
 
-// New makes a Breaker. Its errors name the option that is wrong.
+// New returns a Breaker, or an error that names the option that is wrong.
 func New(o Options) (*Breaker, error) {
 	capped := o.QueueTimeout != 0
 	o, err := o.withDefaults()
@@ -83,7 +83,7 @@ func New(o Options) (*Breaker, error) {
 	return b, nil
 }
 
-// off stands in for a nil *Breaker: no circuit, no limits, no timeout.
+// off is used in place of a nil *Breaker: it has no circuit, no limits and no timeout.
 var off = new(Breaker)
 
 func (b *Breaker) orOff() *Breaker {
@@ -93,7 +93,7 @@ func (b *Breaker) orOff() *Breaker {
 	return b
 }
 
-// Do is Acquire and Run for a function of class Normal.
+// Do acquires a place of class Normal and runs fn in it.
 func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	p, err := b.Acquire(ctx, Normal)
 	if err != nil {
@@ -102,8 +102,8 @@ func (b *Breaker) Do(ctx context.Context, fn func(ctx context.Context) error) er
 	return p.Run(ctx, fn)
 }
 
-// changed comes under gobreaker's mutex and must not block for long. Only a closed
-// breaker has a queue.
+// changed notes a change of state: only a closed breaker has a queue. It runs with gobreaker's
+// mutex held and must not block for long.
 func (b *Breaker) changed(from, to State) {
 	switch to {
 	case Open:
@@ -115,8 +115,7 @@ func (b *Breaker) changed(from, to State) {
 	b.hook.push(from, to)
 }
 
-// logChange says that the breaker opens or closes. Between the two it may try several
-// times, of which nobody has to know.
+// logChange logs that the breaker has opened or closed. It does not log the tries in between.
 func (b *Breaker) logChange(from, to State) {
 	switch {
 	case from == Closed && to == Open:
@@ -129,14 +128,14 @@ func (b *Breaker) logChange(from, to State) {
 // Name returns [Options.Name].
 func (b *Breaker) Name() string { return b.orOff().o.Name }
 
-// State returns the present state. It does not wait.
+// State returns the present state. It does not block.
 func (b *Breaker) State() State {
 	return b.orOff().circuit.state()
 }
 
-// MaxDuration is the longest a call can take whose caller has no deadline, QueueTimeout
-// and Timeout together, or 0 if there is no bound. With a deadline it is the bound of all
-// calls if QueueTimeout was given.
+// MaxDuration returns the longest time that a call without a deadline can take, QueueTimeout
+// plus Timeout, or 0 if there is no bound. If QueueTimeout was given, calls with a deadline
+// take no longer either.
 func (b *Breaker) MaxDuration() time.Duration {
 	if b == nil || b.o.Timeout <= 0 {
 		return 0
@@ -147,7 +146,7 @@ func (b *Breaker) MaxDuration() time.Duration {
 	return b.o.Timeout + max(0, b.o.QueueTimeout)
 }
 
-// bound returns the context for fn.
+// bound returns ctx with the breaker's Timeout, for fn.
 func (b *Breaker) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.o.Timeout <= 0 {
 		return ctx, func() {}
@@ -155,13 +154,13 @@ func (b *Breaker) bound(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeoutCause(ctx, b.o.Timeout, b.timedOut)
 }
 
-// clears reports whether IsFailure says that err does not speak against the source.
+// clears reports whether err is an error that IsFailure does not count against the source.
 func (b *Breaker) clears(err error) bool {
 	return err != nil && b.o.IsFailure != nil && !b.o.IsFailure(err)
 }
 
-// judge returns the verdict on a call and the error for its caller. cleared is
-// what clears says of err.
+// judge returns the verdict on a call that ended with err, and the error for its caller.
+// cleared is the result of clears.
 func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, error) {
 	switch {
 	case err == nil:
@@ -179,7 +178,7 @@ func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, 
 	}
 }
 
-// A gone tells that the callers left from other refusals.
-type gone struct{ error }
+// A callerLeft marks a refusal whose caller left.
+type callerLeft struct{ error }
 
-func (g *gone) Unwrap() error { return g.error }
+func (l *callerLeft) Unwrap() error { return l.error }

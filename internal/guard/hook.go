@@ -6,23 +6,23 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// maxChanges is how many changes may wait for the user's function.
+// maxChanges is how many changes may be pending.
 const maxChanges = 64
 
-// A hook calls the user's function with each change: outside every lock, one at a
-// time and in order. It has a goroutine only while there is something to tell.
+// A hook calls the user's function with each change of state: without any mutex, one
+// at a time and in order. It has a goroutine only while changes are pending.
 type hook struct {
-	fn     func(from, to State) // nil: nobody is told
-	failed func(error)          // is told of calls that panicked or called Goexit
+	fn     func(from, to State) // the user's; nil: there is none
+	failed func(error)          // called if fn panicked or called Goexit
 
 	mu      sync.Mutex // guards pending
-	pending []change   // the first is being told
+	pending []change   // fn is being called with the first
 }
 
 type change struct{ from, to State }
 
-// push never blocks. If pending is full, its last change takes this one in, so
-// that each change starts where the one before it ended.
+// push adds a change and never blocks. If pending is full, its last change is extended
+// to the state to, so that each change starts where the one before it ended.
 func (h *hook) push(from, to State) {
 	if h.fn == nil {
 		return
@@ -47,7 +47,7 @@ func (h *hook) tell(c change) {
 	}
 }
 
-// next removes the change that has been told and returns the one after it.
+// next removes the first pending change and returns the one after it, if any.
 func (h *hook) next() (change, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -6,9 +6,9 @@ import "time"
 type waiter struct {
 	place *Place
 	since time.Time
-	ready chan error // gets nil with the place, or the refusal
+	ready chan error // receives nil when the call has its place, or the refusal
 
-	line       *line // in which it waits; nil: no longer
+	line       *line // in which it waits; nil: it no longer waits
 	prev, next *waiter
 }
 
@@ -44,7 +44,7 @@ func (l *line) remove(w *waiter) {
 	l.len--
 }
 
-// end ends the waiting of w.
+// end takes w out of the line and ends its waiting with err.
 func (l *line) end(w *waiter, err error) {
 	l.remove(w)
 	w.ready <- err

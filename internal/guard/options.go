@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Options are those of package breaker, which says what each means.
+// Options has the fields of breaker.Options, which documents them.
 type Options struct {
 	Name          string
 	FailureRatio  float64
@@ -71,8 +71,8 @@ func half(limit int) int {
 }
 
 // withWindow sets or checks Window. gobreaker counts a call in the tenth of the
-// window in which it began and drops the oldest tenth as a whole. So only nine
-// tenths of the window are certain, hence the factor 1.25.
+// window in which it began and drops the oldest tenth as a whole. So a window is sure
+// to cover only nine tenths of its length, hence the factor 1.25.
 func (o Options) withWindow() (Options, error) {
 	least := 2 * float64(o.Timeout)
 	if o.MaxConcurrent > 0 {

@@ -9,18 +9,18 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// A Class says within which limits a function runs. All count within MaxConcurrent.
+// A Class says which limits apply to a function. MaxConcurrent applies to all.
 type Class uint8
 
 const (
 	// Normal is the class of most calls.
 	Normal Class = iota
-	// Degraded is for calls that are only made because something before the source
+	// Degraded is for calls that are only made because something in front of the source
 	// has failed, such as a shared cache. At most MaxDegraded of them run at a time.
 	Degraded
-	// Background is for calls that nobody waits for, such as a refresh of a value
+	// Background is for calls without a waiting caller, such as a refresh of a value
 	// that can still be used. At most MaxBackground of them run at a time. They do not
-	// wait for a place, so they never delay a call that somebody waits for.
+	// wait for a place, so they never delay a call with a waiting caller.
 	Background
 	classes
 )
@@ -30,9 +30,9 @@ const (
 //
 // # Nested calls
 //
-// A function may need other calls of the same Breaker: the loader of a category reads
+// A function may make other calls of the same Breaker: the loader of a category reads
 // products through a cache that shares its Breaker. If such functions held all places and
-// waited for calls that wait for a place, nothing would go on:
+// waited for calls that wait for a place, they would wait for ever:
 //
 //	64 categories                           products
 //	1 their loaders run, and hold all places
@@ -41,21 +41,21 @@ const (
 //	3 each waits for its product
 //	                                        4 no place comes free
 //
-// So Acquire with the context of a function that runs returns a nested Place at once: the
-// call runs in the place of that function, beside it.
+// So Acquire with the context of a running function returns a nested Place at once: the
+// call shares the place of that function.
 //
-// That holds within one Breaker. If functions of one hold all its places and wait for those of
-// another, and the other way round, nothing goes on until QueueTimeout or Timeout ends some.
+// That holds within one Breaker. If the functions of two Breakers hold all their places and wait
+// for calls of the other Breaker, they wait until QueueTimeout or Timeout ends some of them.
 type Place struct {
 	b      *Breaker
 	class  Class
-	outer  *Place // of the function whose context it was acquired with; nil: none
-	nested bool   // within outer, so the queue does not know it
-	kept   bool   // of no function: it ends with the work, see Keep
+	outer  *Place // the place of the function whose context it was acquired with; nil: none
+	nested bool   // it shares the place of outer, and is not counted in the queue
+	kept   bool   // made by Keep, without a function; Unkeep ends it
 	began  time.Time
-	member uint32 // of a group of a trial; 0: of none
+	member uint32 // the group of a trial that its function counts in, see trial.begun; 0: none
 	state  atomic.Uint32
-	tries  atomic.Bool // its call was let in by a half-open circuit, which has no verdict yet
+	tries  atomic.Bool // a half-open circuit let its call in, and has no verdict yet
 }
 
 // The states of a Place.
@@ -72,12 +72,11 @@ func placeOf(ctx context.Context) *Place {
 	return p
 }
 
-// Inside reports whether ctx is that of a function that b runs, or made from one: a call
-// with it is a nested one.
+// Inside reports whether ctx is the context of a function that b runs, or made from one: a
+// call with it is nested.
 func (b *Breaker) Inside(ctx context.Context) bool { return placeOf(ctx).inside(b.orOff()) }
 
-// inside reports whether the function of p, or one that it was called from, is one of b and
-// still runs.
+// inside reports whether b still runs the function of p or a function that called it.
 func (p *Place) inside(b *Breaker) bool {
 	for ; p != nil; p = p.outer {
 		if p.b == b && p.state.Load() == running {
@@ -87,11 +86,11 @@ func (p *Place) inside(b *Breaker) bool {
 	return false
 }
 
-// Keep returns ctx for work that functions wait for, such as the load that several of them
-// share. If ctx is inside, what Keep returns stays so when the function of ctx has returned:
-// of those who wait for the work others may still run, and hold every place. Work that had lost
-// its nesting would wait for a place behind them. Unkeep ends it: a context that the work has handed to a
-// goroutine of its own must not be inside for as long as that lives.
+// Keep returns a context for work that several functions wait for, such as a shared load. If ctx is
+// inside, the new context stays inside after the function of ctx has returned: other functions that
+// wait for the work may still hold every place, and work that was no longer nested would wait for a
+// place behind them. Unkeep ends that, so that a goroutine of the work that lives on with the context
+// is not inside for ever.
 func (b *Breaker) Keep(ctx context.Context) context.Context {
 	b = b.orOff()
 	outer := placeOf(ctx)
@@ -103,7 +102,7 @@ func (b *Breaker) Keep(ctx context.Context) context.Context {
 	return context.WithValue(ctx, placeKey{}, p)
 }
 
-// Unkeep ends what Keep has begun, when the work with its context is over.
+// Unkeep makes ctx, which Keep has returned, no longer inside. The caller calls it when the work is over.
 func (b *Breaker) Unkeep(ctx context.Context) {
 	if p := placeOf(ctx); p != nil && p.kept && p.b == b.orOff() {
 		p.state.Store(over)
@@ -111,19 +110,18 @@ func (b *Breaker) Unkeep(ctx context.Context) {
 }
 
 // Acquire waits for a place for a function. It returns ErrOpen or ErrLimited where Do does.
-// The end of ctx ends the waiting, with an ErrLimited that matches the error of ctx and its
-// cause, and nothing else: a place that is free is taken also after it. The deadline of ctx,
-// as it is when the waiting begins, decides whether it is worth while.
+// If ctx ends while Acquire waits, it returns an ErrLimited that matches the error of ctx and
+// its cause; a place that is free is taken even if ctx has ended. The deadline that ctx has
+// when the waiting begins decides whether Acquire waits at all.
 //
-// The caller may do something in its place before Run, such as asking for a lease, and may
-// give the place back by Release instead. It should do so at once if there is nothing to
-// run: others wait.
+// The caller may do something in its place before Run, such as acquiring a lease, and may
+// give the place back with Release instead. If there is nothing to run it should do so at
+// once, because other calls wait.
 func (b *Breaker) Acquire(ctx context.Context, class Class) (*Place, error) {
 	return b.orOff().acquire(ctx, class, class != Background)
 }
 
-// TryAcquire is Acquire for a call that does not wait: it returns ErrLimited if no place is
-// free.
+// TryAcquire is Acquire without waiting: it returns ErrLimited if no place is free.
 func (b *Breaker) TryAcquire(ctx context.Context, class Class) (*Place, error) {
 	return b.orOff().acquire(ctx, class, false)
 }
@@ -134,7 +132,7 @@ func (b *Breaker) acquire(ctx context.Context, class Class, waits bool) (*Place,
 		return nil, ErrOpen
 	}
 	p := &Place{b: b, class: class}
-	if class != Background { // nobody waits for it, also not the function that has begun it
+	if class != Background { // no caller waits for it, not even the function that started it
 		p.outer = placeOf(ctx)
 	}
 	if p.nested = p.outer.inside(b); p.nested {
@@ -148,16 +146,16 @@ func (b *Breaker) acquire(ctx context.Context, class Class, waits bool) (*Place,
 }
 
 // Release gives the place back if Run has not been called. It may be called more than once
-// and after Run, so that it can be deferred. A nil Place is none.
+// and after Run, so that it can be deferred. On a nil Place it does nothing.
 func (p *Place) Release() {
 	if p != nil && p.state.CompareAndSwap(acquired, over) && !p.nested {
 		p.b.queue.release(p, notCalled, false)
 	}
 }
 
-// Run calls fn as [Breaker.Do] does, with ctx, and gives the place back when fn has returned:
-// that may be later than Run does. Nothing is called, and ErrOpen returned, if the breaker
-// has opened since Acquire. A second Run, and one after Release, returns ErrLimited.
+// Run calls fn with ctx as [Breaker.Do] does, and gives the place back when fn has returned,
+// which may be after Run has returned. If the breaker has opened since Acquire, Run does not
+// call fn and returns ErrOpen. A second Run, or a Run after Release, returns ErrLimited.
 func (p *Place) Run(ctx context.Context, fn func(ctx context.Context) error) error {
 	b := p.b
 	if ctx.Err() != nil {
@@ -177,9 +175,9 @@ func (p *Place) Run(ctx context.Context, fn func(ctx context.Context) error) err
 	return p.run(context.WithValue(ctx, placeKey{}, p), fn, settle)
 }
 
-// admit lets the function of p run, whose verdict must then be given to settle. A half-open
-// circuit lets one call in, and with it those that its function makes: their verdicts are part
-// of its own.
+// admit reports whether the function of p may run; if so, its verdict must be passed to settle.
+// A half-open circuit lets one call in, and with it the calls that its function makes: their
+// verdicts do not count.
 func (p *Place) admit() (settle func(verdict error), ok bool) {
 	for outer := p.outer; outer != nil; outer = outer.outer {
 		if outer.b == p.b && outer.tries.Load() {
@@ -191,9 +189,9 @@ func (p *Place) admit() (settle func(verdict error), ok bool) {
 	return settle, ok
 }
 
-// run calls fn and gives the verdict as soon as the call is over for its caller.
-// The place is given back when fn itself is over, and only after the verdict,
-// so that the next call from the queue meets a breaker that knows the verdict.
+// run calls fn and passes the verdict to settle as soon as the call is over for its
+// caller. It gives the place back when fn itself is over, and only after the verdict,
+// so that the breaker knows the verdict when the next call leaves the queue.
 func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle func(error)) error {
 	b := p.b
 	ctx, cancel := b.bound(ctx)
@@ -206,7 +204,7 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 	})
 	v, err := b.judge(ctx, cleared, err)
 	if v == failure || v == timeout {
-		failed := err // a copy, or each call's error would be on the heap
+		failed := err // a copy, so that not every call's err is allocated on the heap
 		b.lastFail.Store(&failed)
 	}
 	p.tries.Store(false)
@@ -229,7 +227,7 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 	return err
 }
 
-// end gives the place of a function back that took so long, or was notCalled.
+// end gives the place back. took is how long its function ran, or notCalled.
 func (p *Place) end(took time.Duration, speaks bool) {
 	p.state.Store(over)
 	if !p.nested {

@@ -10,40 +10,40 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// A queue has the places of a Breaker, and the calls that wait for one, first in, first
-// out.
+// A queue counts the places of a Breaker, and has the calls that wait for one, first in,
+// first out.
 //
-// It serves bursts and sheds standing overload, by Little's law: a call that has n others
-// before it, waiting or running, waits for about n ÷ limit times as long as one function
-// takes. If it has less time than that it is refused at once, while its caller can still
-// do something about it. A bound on the wait alone does neither: a short one fails bursts
-// that would be over in a second, and behind a long one all callers wait for most of their
-// time and are then served too late to be of use (Maurer, "Fail at Scale", ACM Queue 2015).
+// It serves bursts and sheds lasting overload, by Little's law: a call with n others in
+// front of it, waiting or running, waits for about n ÷ limit times as long as one function
+// takes. If it has less time than that, the queue refuses it at once, while its caller can
+// still do something about it. A bound on the wait alone does neither: a short one fails
+// bursts that would be over in a second, and with a long one all callers wait for most of
+// their time and are then served too late (Maurer, "Fail at Scale", ACM Queue 2015).
 type queue struct {
 	name     string
-	most     [classes]int // limits of Options; most[Normal] is that of all classes together
+	most     [classes]int // limits of Options; most[Normal] is for all classes together
 	maxQueue int
-	longest  time.Duration // QueueTimeout; negative: nobody waits
-	capped   bool          // longest holds for callers with a deadline too
-	timeout  time.Duration // how long a function counts at most
+	longest  time.Duration // QueueTimeout; negative: no call waits
+	capped   bool          // longest applies to callers with a deadline too
+	timeout  time.Duration // a function that takes longer counts as if it took this long
 
 	mu      sync.Mutex   // guards what follows
 	trial   *trial       // that finds the limit; nil: it is most
-	limits  [classes]int // at present
-	shut    error        // why nobody may wait now; nil: the breaker is closed
+	limits  [classes]int // the present ones
+	shut    error        // why no call may wait now; nil: the breaker is closed
 	taken   [classes]int
 	waiting [classes]line
-	mean    time.Duration // that a function keeps its place, the later ones counting for more
-	samples int           // that the mean is made of, up to window
+	mean    time.Duration // how long a function keeps its place on average; later ones weigh more
+	samples int           // the number of functions in mean, up to window
 	counts  struct {
 		waited, shed uint64
 		waitTime     time.Duration
 	}
 }
 
-// window is how many functions the mean is made of, more or less. A mean of fewer refuses
-// nobody: the first functions of a burst may be slow for reasons of their own, such as
-// connections that are being opened.
+// window is about how many functions the mean covers. With fewer samples the queue refuses no
+// call by the mean: the first functions of a burst may be slow for reasons of their own, such
+// as connections that are being opened.
 const window = 64
 
 func newQueue(o Options, capped bool) *queue {
@@ -67,8 +67,8 @@ func newQueue(o Options, capped bool) *queue {
 	return q
 }
 
-// acquire takes a place for p. The error matches ErrLimited, and that of ctx if it has
-// ended, or is that of shut.
+// acquire takes a place for p, and waits for one if waits is true. Its error is shut, or matches
+// ErrLimited and, if ctx has ended, the error of ctx.
 func (q *queue) acquire(ctx context.Context, p *Place, waits bool) error {
 	p.began = time.Now()
 	if q == nil {
@@ -106,8 +106,9 @@ func (q *queue) take(p *Place) {
 	}
 }
 
-// adapt has the limits be those of now. Who waits is ahead of who comes when they have risen.
-// A trial gives places back also if no call comes or ends then. The caller holds q.mu.
+// adapt sets the limits to their present values. If they have risen, waiting calls get places before
+// new ones. A timer restores the places that a trial took even if no call starts or ends by then.
+// The caller holds q.mu.
 func (q *queue) adapt(now time.Time) {
 	if q.trial == nil {
 		return
@@ -129,7 +130,7 @@ func (q *queue) adapt(now time.Time) {
 	}
 }
 
-// usual is the limit but for the moments of a trial. The caller holds q.mu.
+// usual returns the limit outside of trials. The caller holds q.mu.
 func (q *queue) usual() int {
 	if q.trial == nil {
 		return q.limits[Normal]
@@ -137,11 +138,11 @@ func (q *queue) usual() int {
 	return int(q.trial.limit)
 }
 
-// notCalled is how long a function took that was not called.
+// notCalled is the duration of a function that was not called.
 const notCalled = -1
 
-// release gives the place of p back, whose function took so long. It speaks of the source if
-// it succeeded or ran into Timeout.
+// release gives the place of p back. took is how long its function ran, or notCalled. speaks
+// reports whether that says something about the source: the function succeeded or ran into Timeout.
 func (q *queue) release(p *Place, took time.Duration, speaks bool) {
 	if q == nil {
 		return
@@ -153,7 +154,7 @@ func (q *queue) release(p *Place, took time.Duration, speaks bool) {
 		q.taken[p.class]--
 	}
 	if took != notCalled {
-		took = min(took, q.timeout) // one that hangs for an hour says nothing about the others
+		took = min(took, q.timeout) // a function that hangs for an hour says nothing about the others
 		q.samples = min(q.samples+1, window)
 		q.mean += (took - q.mean) / time.Duration(q.samples)
 	}
@@ -164,7 +165,7 @@ func (q *queue) release(p *Place, took time.Duration, speaks bool) {
 	q.dispatch()
 }
 
-// enlist lets a call wait, or refuses it. The caller holds q.mu.
+// enlist makes w wait, or returns why it may not. The caller holds q.mu.
 func (q *queue) enlist(ctx context.Context, w *waiter, waits bool) error {
 	class := w.place.class
 	switch {
@@ -184,12 +185,12 @@ func (q *queue) enlist(ctx context.Context, w *waiter, waits bool) error {
 	return nil
 }
 
-// margin is by how much a wait may turn out longer than the mean says. Under twice the load
-// that a source can serve, with queries that differ as much as an exponential distribution
-// has it, 91 % of what the source does is of use, and 84 % without a margin.
+// margin is the factor by which a wait may turn out longer than the mean says. Under twice the
+// load that a source can serve, with exponentially distributed query times, 91 % of the queries
+// that the source runs still have a caller, and 84 % without the margin.
 const margin = 1.1
 
-// expected is how long the next call of class is likely to wait. The caller holds q.mu.
+// expected returns how long the next call of class is likely to wait. The caller holds q.mu.
 func (q *queue) expected(class Class) time.Duration {
 	degraded := q.waiting[Degraded].len
 	ahead := q.taken[Normal] + q.waiting[Normal].len + min(degraded, q.limits[Degraded])
@@ -200,8 +201,8 @@ func (q *queue) expected(class Class) time.Duration {
 	return time.Duration(margin * wait * float64(q.mean))
 }
 
-// has is how long a call may wait: until it would be too late for its function to return
-// before the deadline of ctx, and QueueTimeout if that was given or there is no deadline.
+// has returns how long a call may wait for its function to return before the deadline of
+// ctx, at most QueueTimeout if that was given. Without a deadline it returns QueueTimeout.
 func (q *queue) has(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	switch remains := time.Until(deadline) - q.mean; {
@@ -214,7 +215,7 @@ func (q *queue) has(ctx context.Context) time.Duration {
 	}
 }
 
-// dispatch hands the places that are free to those who wait. The caller holds q.mu.
+// dispatch gives free places to waiting calls. The caller holds q.mu.
 func (q *queue) dispatch() {
 	for w := q.next(); w != nil; w = q.next() {
 		w.place.began = time.Now()
@@ -225,7 +226,8 @@ func (q *queue) dispatch() {
 	}
 }
 
-// next returns the call that has waited for longest of those that fit.
+// next returns, of the waiting calls that fit, the one that has waited longest, or nil. The caller
+// holds q.mu.
 func (q *queue) next() *waiter {
 	var first *waiter
 	for class := range q.waiting {
@@ -249,7 +251,7 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 			return q.giveUp(w, left(ctx))
 		case <-timer.C:
 			if _, ends := ctx.Deadline(); ends && !q.capped {
-				timer.Reset(q.longest) // the deadline of a context that speaks for several callers may move
+				timer.Reset(q.longest) // the deadline of a context for several callers may move
 				continue
 			}
 			q.mu.Lock()
@@ -260,10 +262,13 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 	}
 }
 
-// left is the error of a caller who does not wait for a place any more.
-func left(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrLimited, &gone{wait.Ended(ctx)}) }
+// left returns the error of a caller who left because ctx has ended.
+func left(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ErrLimited, &callerLeft{wait.Ended(ctx)})
+}
 
-// giveUp ends the waiting of w with err, unless it has just ended otherwise.
+// giveUp ends the waiting of w and returns err, unless w has just got its place or a refusal:
+// then it returns the result of that.
 func (q *queue) giveUp(w *waiter, err error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -274,23 +279,23 @@ func (q *queue) giveUp(w *waiter, err error) error {
 	return err
 }
 
-// close ends the waiting of all calls, and lets none wait until open is called.
-func (q *queue) close(why error) {
+// close ends the waiting of all calls with err, and lets no call wait until open is called.
+func (q *queue) close(err error) {
 	if q == nil {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.shut = why
+	q.shut = err
 	for class := range q.waiting {
 		for l := &q.waiting[class]; l.first != nil; {
-			l.end(l.first, why)
+			l.end(l.first, err)
 		}
 	}
 }
 
-// open lets calls wait again. What functions took before the source failed, and while it
-// did, says nothing about what they will take.
+// open lets calls wait again. It forgets the mean: how long functions took before the source
+// failed, and while it failed, says nothing about how long they will take.
 func (q *queue) open() {
 	if q == nil {
 		return
@@ -300,7 +305,7 @@ func (q *queue) open() {
 	q.shut, q.mean, q.samples = nil, 0, 0
 }
 
-// stats fills in what the queue knows.
+// stats sets the fields of s that the queue counts.
 func (q *queue) stats(s *Stats) {
 	if q == nil {
 		return
@@ -315,24 +320,25 @@ func (q *queue) stats(s *Stats) {
 	s.Waited, s.WaitTime, s.Shed = q.counts.waited, q.counts.waitTime, q.counts.shed
 }
 
-// A refusal is the ErrLimited of a call whose context has not ended. Its text is made when
-// it is read: under overload there are many that nobody reads.
+// A refusal is the ErrLimited of a call whose context has not ended. It formats its text
+// when Error is called, because most refusals under overload are never printed.
 type refusal struct {
-	name  string // of the Breaker
-	limit int
-	of    Class  // the limit that was reached
-	why   string // it does not wait
+	name   string // of the Breaker
+	limit  int
+	class  Class  // the class whose limit was reached
+	reason string // why the call does not wait
 }
 
-// refusal refuses a call of class, by the limit that was reached. The caller holds q.mu.
-func (q *queue) refusal(class Class, why string) error {
+// refusal returns the error of a call of class, which names the limit that was reached. The
+// caller holds q.mu.
+func (q *queue) refusal(class Class, reason string) error {
 	if q.taken[class] < q.limits[class] {
 		class = Normal
 	}
-	return &refusal{q.name, q.limits[class], class, why}
+	return &refusal{q.name, q.limits[class], class, reason}
 }
 
-// Unwrap makes a refusal an ErrLimited.
+// Unwrap returns ErrLimited.
 func (r *refusal) Unwrap() error { return ErrLimited }
 
 func (r *refusal) Error() string {
@@ -340,7 +346,7 @@ func (r *refusal) Error() string {
 	if name != "" {
 		name += ": "
 	}
-	return fmt.Sprintf("%v: %sthe %d places of %s are taken%s", ErrLimited, name, r.limit, limitNames[r.of], r.why)
+	return fmt.Sprintf("%v: %sthe %d places of %s are taken%s", ErrLimited, name, r.limit, limitNames[r.class], r.reason)
 }
 
 var limitNames = [...]string{Normal: "MaxConcurrent", Degraded: "MaxDegraded", Background: "MaxBackground"}

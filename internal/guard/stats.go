@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stats are those of package breaker, which says what each counts.
+// Stats has the fields of breaker.Stats, which documents them.
 type Stats struct {
 	State          State
 	Running        int
@@ -26,7 +26,7 @@ type Stats struct {
 	WaitTime       time.Duration
 }
 
-// Stats takes a snapshot. It does not wait.
+// Stats returns a snapshot of the counters. It does not wait for calls.
 func (b *Breaker) Stats() Stats {
 	if b == nil {
 		return Stats{}
@@ -53,7 +53,7 @@ type tally struct {
 	open, limited, left                     atomic.Uint64
 }
 
-// judged counts a call whose function ran.
+// judged counts a call whose function ran, by its verdict.
 func (t *tally) judged(v verdict) {
 	switch v {
 	case success:
@@ -68,13 +68,13 @@ func (t *tally) judged(v verdict) {
 	}
 }
 
-// refused counts a call that did not get a place.
+// refused counts a call without a place, by its error.
 func (t *tally) refused(err error) {
-	var gone *gone
+	var caller *callerLeft
 	switch {
 	case errors.Is(err, ErrOpen):
 		t.open.Add(1)
-	case errors.As(err, &gone):
+	case errors.As(err, &caller):
 		t.left.Add(1)
 	default:
 		t.limited.Add(1)

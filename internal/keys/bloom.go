@@ -1,7 +1,6 @@
 package keys
 
-// Names of a shared filter. Everything of one filter is in one cluster slot, that
-// of its name.
+// Names of a shared filter. The braces put all keys of one filter into one cluster slot.
 //
 //	levee:b2:{name}           its record
 //	levee:b2:{name}:log       the newest adds
@@ -12,16 +11,16 @@ package keys
 //
 // The b2 is the version of the layout.
 
-// A Filter makes the names of one filter. Filters of different names have
-// different ones, whatever bytes the names have.
+// A Filter makes the names of one filter's keys and channel. Filters with different
+// names share none, whatever bytes the names have.
 type Filter struct{ record, channel string }
 
-// BloomFilter is the names of the filter called name.
+// BloomFilter returns the names for the filter called name.
 func BloomFilter(name string) Filter {
 	return Filter{"levee:b2:{" + escape(name) + "}", "levee:bloom:2:" + name}
 }
 
-// Record names what says which snapshot is in use.
+// Record names the hash that says which snapshot is in use.
 func (f Filter) Record() string { return f.record }
 
 // Log names the stream of the newest adds.

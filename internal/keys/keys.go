@@ -1,16 +1,16 @@
-// Package keys makes the names of everything levee keeps in Redis. No other
-// package builds one.
+// Package keys makes the names of all keys and channels that levee uses in Redis. No
+// other package builds one.
 //
 //	levee:c1:{product:42}       the value of id 42 in the cache "product"
 //	levee:c1:{product:42}:v3    the same with Schema 3
 //	levee:c1:{product:42}:lock  its lease, one for all schemas
-//	levee:c1:{product}:clears   what was cleared of the cache, see Clear and ClearTags
+//	levee:c1:{product}:clears   the cache's Clears and ClearTags
 //	levee:cache:1:product       the channel of that cache's messages
 //	levee:hub:1:<process>       the channel of a process's heartbeat
 //
-// The c1 is the version of the layout, and the 1 in a channel's name that of the
-// messages on it. Pub/sub does not know database numbers: caches of one name in two
-// databases hear each other, which costs them a needless miss and nothing else.
+// The c1 is the version of the layout, and the 1 in a channel's name is the version of the
+// messages on it. Pub/sub ignores database numbers: caches with one name in two databases
+// receive each other's messages, which costs them a needless miss and nothing else.
 package keys
 
 import (
@@ -20,13 +20,13 @@ import (
 	"unicode"
 )
 
-// A Cache makes the names of one cache. Different caches, schemas and ids have
-// different ones, whatever bytes an id has, as long as the cache's name is one that
-// CheckCache lets pass. All names of one id are in one cluster slot: Redis Cluster looks
-// only at what is between the braces, and there are no others.
+// A Cache makes the names of one cache's keys and channel. Different caches, schemas and ids
+// have different names, whatever bytes an id has, provided that CheckCache accepts the cache's
+// name. All keys of one id are in one cluster slot: Redis Cluster hashes only the text
+// between the braces, and a key has just one pair of them.
 type Cache struct{ prefix, name string }
 
-// OfCache is the names of the cache called name.
+// OfCache returns the names for the cache called name.
 func OfCache(name string) Cache { return Cache{"levee:c1:{" + name, name} }
 
 // Value names the value of id.
@@ -40,15 +40,15 @@ func (c Cache) Value(schema int, id string) string {
 // Lease names the lease of id.
 func (c Cache) Lease(id string) string { return c.prefix + ":" + escape(id) + "}:lock" }
 
-// Clears names what was cleared. It has no colon between the braces, as every id has.
+// Clears names the hash of the cache's clears. It has no colon between the braces, where every id's key has one.
 func (c Cache) Clears() string { return c.prefix + "}:clears" }
 
 // Messages names the channel of the cache.
 func (c Cache) Messages() string { return "levee:cache:1:" + c.name }
 
-const field = "Name" // of the options, which an error about a name begins with
+const field = "Name" // the field of Options with which an error about a name begins
 
-// CheckCache returns an error if name cannot be that of a cache.
+// CheckCache returns an error if a cache cannot be called name.
 func CheckCache(name string) error {
 	if strings.ContainsAny(name, ":{}") {
 		return fmt.Errorf("%s must hold none of \":{}\", got %.60q", field, name)
@@ -67,11 +67,11 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Heartbeat names the channel on which a process hears only itself.
+// Heartbeat names the channel on which only the process itself publishes.
 func Heartbeat(process string) string { return "levee:hub:1:" + process }
 
-// escape replaces the braces, which would choose a cluster slot, and the
-// percent sign, which makes the replacement reversible.
+// escape replaces the braces of id, which would choose a cluster slot, and its
+// percent signs, which makes the replacement reversible.
 func escape(id string) string {
 	if !strings.ContainsAny(id, "{}%") {
 		return id

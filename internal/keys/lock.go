@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Names of locks. Everything of one lock is in one cluster slot, that of its
-// name: the braces are always there and the name has none of its own. Each kind
-// of lock has names of its own, so a mutex "a" and a semaphore "a" do not meet.
+// Names of locks. All keys of one lock are in one cluster slot: each has the lock's
+// name in braces, and the name's own braces are escaped. The kind of the lock is part
+// of its keys, so a mutex "a" and a semaphore "a" share none.
 //
 //	levee:l1:m:{name}      the record of the mutex "name"
-//	levee:l1:m:{name}:q    who waits for it, in order
-//	levee:l1:m:{name}:w    which of the waiting processes are alive
-//	levee:l1:m:{name}:s    who shares it: readers, permits
-//	levee:l1:c:process     the channel on which a process hears of its turns
+//	levee:l1:m:{name}:q    its queue of waiting callers
+//	levee:l1:m:{name}:w    the waiting processes that are alive
+//	levee:l1:m:{name}:s    its shares: readers, permits
+//	levee:l1:c:process     the channel that tells a process whose turn has come
 //
 // The l1 is the version of the layout: a library with another one neither
 // understands nor touches these keys.
 
-// LockKind is a kind of lock, as it stands in the names.
+// LockKind is a kind of lock, as its keys spell it.
 type LockKind string
 
 // The kinds of locks.
@@ -30,10 +30,10 @@ const (
 	Once      LockKind = "o"
 )
 
-// LockLayout is the version that stands in the names.
+// LockLayout is the version of the layout, part of every name.
 const LockLayout = "l1"
 
-// Lock names the keys of a lock, in the order in which the scripts take them:
+// Lock returns the keys of a lock, in the order in which the scripts take them:
 // record, queue, alive, shares. prefix must hold no braces; "" for none.
 func Lock(prefix string, kind LockKind, name string) []string {
 	var space [256]byte
@@ -46,10 +46,10 @@ func Lock(prefix string, kind LockKind, name string) []string {
 	return lockKeys(b)
 }
 
-// LockOf names the keys of the lock that has this record.
+// LockOf returns the keys of the lock with the given record.
 func LockOf(record string) []string { return lockKeys([]byte(record)) }
 
-// lockKeys makes one string for all keys: the record stands before the suffix of each.
+// lockKeys cuts all keys from one string: each is the record and a suffix.
 func lockKeys(b []byte) []string {
 	n := len(b)
 	b = append(append(b, ":q"...), b[:n]...)
@@ -68,7 +68,8 @@ func LocksShareSlot(records []string) bool {
 	return true
 }
 
-// slot is the slot of a key with a hash tag: the CRC-16 (XMODEM) of what is in its braces.
+// slot returns the cluster slot of a key with a hash tag: the CRC-16 (XMODEM) of the text in
+// braces, modulo 16384.
 func slot(key string) (crc uint16) {
 	_, tag, _ := strings.Cut(key, "{")
 	tag, _, _ = strings.Cut(tag, "}")
@@ -88,5 +89,5 @@ func slot(key string) (crc uint16) {
 // StripeName names the i-th stripe of a striped lock.
 func StripeName(name string, i int) string { return name + ":" + strconv.Itoa(i) }
 
-// LockChannels is what the channels of processes begin with.
+// LockChannels is the prefix of the processes' channels.
 const LockChannels = "levee:" + LockLayout + ":c:"

@@ -1,6 +1,6 @@
-// Package logonce logs what the library survives and nobody else would be told of.
-// A Redis that is gone fails ten thousand operations a second; an operator wants
-// to read of it once.
+// Package logonce logs events that the library survives and that no caller learns of,
+// at most once a minute for each kind. If Redis is down, ten thousand operations a
+// second fail; an operator wants to read that once.
 package logonce
 
 import (
@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Every is how often an event of one kind is logged at the most.
+// Every is the shortest time between two logged events of one kind.
 const Every = time.Minute
 
-// A Log logs events to a logger, and counts those that it does not log for
-// the next of their kind, as "unlogged". It may be used concurrently, and with any
-// mutex held: it leaves the work to a goroutine. A nil Log logs nothing.
+// A Log logs events to a logger. It counts the events that it does not log; the next
+// event of their kind carries the count as "unlogged". It may be used concurrently,
+// and with any mutex held: a goroutine calls the logger. A nil Log logs nothing.
 type Log struct {
 	log    *slog.Logger
 	prefix string
 	seen   *seen
 }
 
-// seen is what happened lately, by kind of event.
+// A seen counts the recent events by kind.
 type seen struct {
 	mu    sync.Mutex // guards what follows
 	kinds map[string]*kind
@@ -40,18 +40,18 @@ func New(log *slog.Logger, prefix string) *Log {
 	return &Log{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
 }
 
-// To is the same Log with another logger.
+// To returns a Log with another logger, which shares the counts of l.
 func (l *Log) To(log *slog.Logger) *Log {
 	return &Log{log: log, prefix: l.prefix, seen: l.seen}
 }
 
-// Info logs an event, whose kind is what. Args are those of slog.
+// Info logs an event of the kind what. args are key-value pairs or Attrs, as for slog.
 func (l *Log) Info(what string, args ...any) { l.note(slog.LevelInfo, what, args) }
 
-// Warn is Info for what an operator should know of.
+// Warn is like Info for an event that an operator should know of.
 func (l *Log) Warn(what string, args ...any) { l.note(slog.LevelWarn, what, args) }
 
-// Error is Info for what only an operator can mend.
+// Error is like Info for an event that only an operator can fix.
 func (l *Log) Error(what string, args ...any) { l.note(slog.LevelError, what, args) }
 
 func (l *Log) note(level slog.Level, what string, args []any) {
@@ -68,8 +68,8 @@ func (l *Log) note(level slog.Level, what string, args []any) {
 	go l.log.Log(context.Background(), level, l.prefix+what, args...)
 }
 
-// count counts an event, and tells whether to log it and how many were not since
-// the last.
+// count counts an event. It reports whether to log it, and how many events of its kind
+// have gone unlogged since the last logged one.
 func (s *seen) count(what string) (silent int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,18 +88,18 @@ func (s *seen) count(what string) (silent int, ok bool) {
 	return silent, true
 }
 
-// Name is a name or key as it stands in a log, see Shown.
+// Name returns an Attr with a name or key, formatted by Shown.
 func Name(what, name string) slog.Attr { return slog.Any(what, shown(name)) }
 
-// shown is turned into text only when it is logged.
+// A shown is formatted only when it is logged.
 type shown string
 
 func (s shown) LogValue() slog.Value { return slog.StringValue(Shown(string(s))) }
 
-// Shown is a name or key for a log. It may have come from anywhere, and be of any length:
-// it is cut, and quoted if anything in it would look otherwise inside quotes. Handlers
-// quote by themselves what they need to, and an ordinary id quoted twice is hard to
-// search for.
+// Shown returns a name or key for a log line. A key may come from anywhere and have any
+// length: Shown cuts it to 100 characters, and quotes it if strconv.Quote would escape
+// anything in it. Other names stay unquoted: handlers quote where they need to, and an
+// ordinary id quoted twice is hard to search for.
 func Shown(name string) string {
 	cut := fmt.Sprintf("%.100s", name)
 	if quoted := strconv.Quote(cut); len(quoted) != len(cut)+2 {

@@ -8,11 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// An alarm bounds operations without a timer for each: all that begin within an eighth
-// of the timeout share one.
+// An alarm bounds operations without a timer for each: all operations that start within
+// an eighth of the timeout share one.
 //
-// A deadline is all that go-redis needs while it reads or writes by our copy of a client; see
-// [client]. It waits for a context to be done only where it waits for a connection.
+// While go-redis reads or writes with our copy of a client, it looks only at the context's
+// deadline, see [client]. It waits for the context's end only while it waits for a connection.
 type alarm struct {
 	timeout time.Duration
 	next    atomic.Pointer[bell]
@@ -39,7 +39,7 @@ func (a *alarm) at(now time.Time) *bell {
 	}
 }
 
-// A boundContext has a deadline, and the values of another context.
+// A boundContext is a context with a deadline of its own and the values of another context.
 type boundContext struct {
 	context.Context
 	deadline time.Time
@@ -47,8 +47,8 @@ type boundContext struct {
 	bare     *redis.Client // see byBare
 }
 
-// bind returns a context with the values of ctx for a lone operation that begins now and lasts as long as
-// all do, or until the deadline of ctx.
+// bind returns a context with the values of ctx for a lone operation that starts now and may take as long as
+// lasts: the usual time of lone operations, or until the deadline of ctx.
 func (c *Conn) bind(ctx context.Context, now time.Time, lasts time.Duration) *boundContext {
 	var b *bell
 	if lasts == c.alarm.timeout {
@@ -57,8 +57,8 @@ func (c *Conn) bind(ctx context.Context, now time.Time, lasts time.Duration) *bo
 	return &boundContext{ctx, now.Add(lasts), b, c.client.bare}
 }
 
-// bindTrip is bind for a trip, whose time is ours to choose: until its bell rings. With a deadline
-// before that, a trip that waits for a connection could get one too late, and break it.
+// bindTrip returns a context with the values of ctx for a trip that starts now. Its deadline is when its bell
+// rings: with an earlier one, a trip that waits for a connection could get one too late, and break it.
 func (c *Conn) bindTrip(ctx context.Context, now time.Time) *boundContext {
 	b := c.forTrips.at(now)
 	return &boundContext{ctx, b.rings, b, c.client.bare}

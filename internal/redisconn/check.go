@@ -16,21 +16,21 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// A Checkup is what was found out about a Redis and the client's way to it.
+// A Checkup is the result of checking a Redis and the client's connection to it.
 type Checkup struct {
-	// Broken is why it cannot be used, or not by this client. nil: it can.
+	// Broken says why this client cannot use the Redis. nil: it can.
 	Broken error
-	// Weak is what weakens a promise, an error for each reason.
+	// Weak joins an error for each reason why a promise is weaker. nil: there is none.
 	Weak error
 }
 
-// checkTime is how long a step of a Checkup may take. It is longer than go-redis goes on
-// with what a replica refuses, so that the refusal is heard.
+// checkTime is how long a step of a check may take. It is longer than go-redis repeats a
+// command that a replica refuses, so that the step returns the refusal.
 const checkTime = 3 * time.Second
 
-// evicts is what is said of an eviction policy.
+// evicts has, for each Use, the eviction policies that fit it and the advice for the others.
 var evicts = map[Use]struct {
-	policies []string // that may be used, by their beginnings
+	policies []string // prefixes of the policies that fit
 	advice   string
 }{
 	Reads: {[]string{"noeviction", "volatile-"}, "keys of others that must not be lost are evicted for the cache's; " +
@@ -38,9 +38,9 @@ var evicts = map[Use]struct {
 	Scripts: {[]string{"noeviction"}, "locks and filters may be evicted; use noeviction, and another Redis for what may go"},
 }
 
-// Check asks each master whether levee can work with it: whether it answers, as a master
-// of version 6.2 or later, and does not evict what must stay. A user who may not ask for
-// INFO hears nothing of evictions. It returns by the end of ctx.
+// Check checks for each master whether levee can work with it: whether it replies, as a master
+// of version 6.2 or later, and does not evict keys that must stay. If the client's user may not
+// run INFO, Check does not report evictions. It returns by the end of ctx.
 func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) {
 	_, isCluster := rdb.(clusterClient)
 	err := eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
@@ -57,14 +57,14 @@ func Check(ctx context.Context, rdb redis.UniversalClient, use Use) (c Checkup) 
 	c.Weak = eachMaster(ctx, rdb, func(ctx context.Context, node redis.UniversalClient) error {
 		memory, err := Info(ctx, node, "memory")
 		if err != nil {
-			return nil // it may not ask, or what comes next finds out why
+			return nil // INFO is not allowed, or the next step finds the cause
 		}
 		return Evicting(memory, use)
 	})
 	return c
 }
 
-// Step runs a step of a check, and leaves it behind when it takes too long.
+// Step runs op as a step of a check. After 3 s it returns an error and leaves op behind.
 func Step[T any](ctx context.Context, op func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("no answer within %v", checkTime))
 	defer cancel()
@@ -72,13 +72,13 @@ func Step[T any](ctx context.Context, op func(context.Context) (T, error)) (T, e
 	return value, err
 }
 
-// A clusterClient is a *redis.ClusterClient, also inside a user's type.
+// A clusterClient is a *redis.ClusterClient, or a user's type that embeds one.
 type clusterClient interface {
 	ForEachMaster(ctx context.Context, fn func(ctx context.Context, client *redis.Client) error) error
 }
 
-// eachMaster calls ask for each master of a cluster, or for the only one. It returns the
-// errors of all, each once.
+// eachMaster calls ask for each master of a cluster at once, or for the only master. It returns
+// the first error.
 func eachMaster(ctx context.Context, rdb redis.UniversalClient, ask func(context.Context, redis.UniversalClient) error) error {
 	cluster, ok := rdb.(clusterClient)
 	if !ok {
@@ -90,8 +90,8 @@ func eachMaster(ctx context.Context, rdb redis.UniversalClient, ask func(context
 	return err
 }
 
-// greeting is a server's answer to HELLO, which everybody may ask for. A server or a proxy that does not know
-// the command works all the same: what it is, INFO tells, if it does.
+// greeting returns a server's reply to HELLO, which every user may call. If the server or proxy does not know
+// HELLO, greeting takes the same fields from INFO; they are empty if INFO is refused too.
 func greeting(ctx context.Context, node redis.UniversalClient) (map[string]string, error) {
 	hello, err := Step(ctx, func(ctx context.Context) (any, error) { return node.Do(ctx, "HELLO").Result() })
 	if err == nil {
@@ -107,7 +107,7 @@ func greeting(ctx context.Context, node redis.UniversalClient) (map[string]strin
 	return map[string]string{"version": info["redis_version"], "mode": info["redis_mode"], "role": info["role"]}, nil
 }
 
-// unfit says what is wrong with a server, by its answer to HELLO.
+// unfit returns why levee cannot work with a server that replies hello to HELLO, nil if it can.
 func unfit(hello map[string]string, isCluster bool) error {
 	version := hello["version"]
 	if before62(version) {
@@ -122,7 +122,7 @@ func unfit(hello map[string]string, isCluster bool) error {
 	return nil
 }
 
-// before62 reports whether a version is older than 6.2. One that is no version is not.
+// before62 reports whether a version is older than 6.2. It reports false for a text that is no version.
 func before62(version string) bool {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {
@@ -133,7 +133,7 @@ func before62(version string) bool {
 	return err1 == nil && err2 == nil && (major < 6 || major == 6 && minor < 2)
 }
 
-// pairs reads a reply of names and values: a map, or a list with protocol 2.
+// pairs returns the names and values of a reply: a map, or with protocol 2 a list.
 func pairs(reply any) map[string]string {
 	all := map[string]string{}
 	switch reply := reply.(type) {
@@ -151,7 +151,7 @@ func pairs(reply any) map[string]string {
 	return all
 }
 
-// Info returns a section of INFO by the names of its lines, as a step of a check.
+// Info returns the values of a section of INFO by the names of its lines, as a step of a check.
 func Info(ctx context.Context, rdb redis.UniversalClient, section string) (map[string]string, error) {
 	text, err := Step(ctx, func(ctx context.Context) (string, error) { return rdb.Info(ctx, section).Result() })
 	lines := map[string]string{}
@@ -162,8 +162,8 @@ func Info(ctx context.Context, rdb redis.UniversalClient, section string) (map[s
 	return lines, err
 }
 
-// Evicting says what is wrong with the eviction policy in the section "memory" of INFO. A
-// server without a limit of its memory evicts nothing.
+// Evicting returns an error if the eviction policy in memory, the section of INFO, does not fit
+// use. A server without a memory limit evicts nothing.
 func Evicting(memory map[string]string, use Use) error {
 	policy := memory["maxmemory_policy"]
 	if policy == "" || memory["maxmemory"] == "0" {
@@ -177,13 +177,13 @@ func Evicting(memory map[string]string, use Use) error {
 	return fmt.Errorf("the server has maxmemory-policy %s: %s", policy, evicts[use].advice)
 }
 
-// cause finds out by a connection of its own whether err comes of a port that nobody
-// listens at. err may not say: go-redis dials so often that the time may be up before it
-// gives out why it cannot.
+// cause dials the server to find out why it cannot be used, and returns that error, or err if
+// the dial says no more. err may not say that nothing listens at the port: go-redis dials so
+// often that the time may be up before it returns the dial's error.
 func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	addr, _, _ := strings.Cut(address(rdb), ",")
 	if _, _, none := net.SplitHostPort(addr); none != nil || Answered(err) || ctx.Err() != nil {
-		return err // none: a socket of Unix, or "FailoverClient"
+		return err // none: a Unix socket, or "FailoverClient"
 	}
 	said, unreachable := atTheDoor(ctx, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", addr) })
 	switch {
@@ -195,8 +195,8 @@ func cause(ctx context.Context, rdb redis.UniversalClient, err error) error {
 	return err
 }
 
-// atTheDoor returns the error that a server gives to a new connection before it closes it, as at maxclients:
-// it is an answer to nobody's command, so that go-redis does not read it.
+// atTheDoor returns the error that a server sends on a new connection before it closes it, as at maxclients.
+// go-redis does not read that error, because it is no reply to a command.
 func atTheDoor(ctx context.Context, dial func(context.Context) (net.Conn, error)) (said string, unreachable error) {
 	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

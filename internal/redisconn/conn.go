@@ -18,23 +18,23 @@ import (
 )
 
 var (
-	// ErrTimeout reports that the caller left an operation behind when its time was
-	// up. Whether the operation took effect is unknown.
+	// ErrTimeout reports that an operation had no reply when its time was up. Whether it
+	// took effect is unknown.
 	ErrTimeout = errors.New("levee: redis did not answer in time")
 
-	// ErrBusy reports that an operation was not started, because too many that were
-	// left behind still wait for Redis.
+	// ErrBusy reports that an operation was not started, because too many earlier ones
+	// still wait for Redis.
 	ErrBusy = errors.New("levee: too many redis operations without an answer")
 )
 
-// A Conn is one Redis, and the time that an operation may take. It may be used
-// concurrently. Make it with Open or New.
+// A Conn runs operations on one Redis within a time limit. It may be used concurrently.
+// Make it with Open or New.
 type Conn struct {
 	client   client
 	timeout  time.Duration
 	limit    int64 // of running
-	alarm    alarm // of operations on their callers' goroutines
-	forTrips alarm // which their callers may leave
+	alarm    alarm // for lone operations
+	forTrips alarm // for trips
 	lanes    lanes
 	long     longKeys
 	log      *logonce.Log
@@ -47,8 +47,7 @@ type Conn struct {
 	longest atomic.Pointer[any] // see boxed
 }
 
-// connKey is what the users of one shared Conn have in common: a client, and the time
-// that operations may take.
+// A connKey names a shared Conn by its client and the time that operations may take.
 type connKey struct {
 	rdb     redis.UniversalClient
 	timeout time.Duration
@@ -56,10 +55,10 @@ type connKey struct {
 
 var conns registry[connKey, *Conn]
 
-// Open returns the Conn of a client for operations of at most timeout, which notes
-// outages. All who open it with that timeout share it: their operations ride together,
-// and one outage is found for all. The log and the limit of Do are those of the first.
-// Each Open needs a Close.
+// Open returns a Conn for operations of at most timeout, which detects outages. All users
+// who open rdb with that timeout share the Conn, its trips and its outages. The first Open
+// sets log and limit, the number of operations of Do that may run at a time. Each Open
+// needs a Close.
 func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logonce.Log) *Conn {
 	at := connKey{rdb, timeout}
 	return conns.open(at, rdb, func() *Conn {
@@ -73,8 +72,8 @@ func Open(rdb redis.UniversalClient, timeout time.Duration, limit int, log *logo
 	})
 }
 
-// New returns a Conn of its own, for callers who ask Redis in any case: it knows no
-// outage and needs no Close. limit is how many operations of Do may be without an answer.
+// New returns a Conn that is not shared, for callers who call Redis even during an outage: it
+// detects none and needs no Close. limit is how many operations of Do may run at a time.
 func New(rdb redis.UniversalClient, timeout time.Duration, limit int) *Conn {
 	return newConn(rdb, timeout, limit, nil, false)
 }
@@ -86,11 +85,11 @@ func newConn(rdb redis.UniversalClient, timeout time.Duration, limit int, log *l
 	return c
 }
 
-// Close gives a Conn of Open up. The last Close ends its outages. Each user calls it
-// once.
+// Close releases a Conn of Open. The last Close ends the probes of its outages. Each user
+// calls it once.
 func (c *Conn) Close() { c.release() }
 
-// UsedBy has log lines of an outage name a user of the Conn, until forget is called.
+// UsedBy adds name to the log lines about outages of the Conn until forget is called.
 func (c *Conn) UsedBy(name string) (forget func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,23 +106,23 @@ func (c *Conn) UsedBy(name string) (forget func()) {
 	}
 }
 
-// names returns the users of the Conn, as they stand in a log.
+// names returns the names of UsedBy for a log line.
 func (c *Conn) names() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(slices.Sorted(maps.Keys(c.users)), ",")
 }
 
-// Client returns the user's client, for an operation of Do.
+// Client returns the user's client for an operation of Do.
 func (c *Conn) Client() redis.UniversalClient { return c.client.get() }
 
-// Clustered reports whether Redis is a cluster: then a script may have keys of one slot only.
+// Clustered reports whether Redis is a cluster. In a cluster, all keys of a script must be in one slot.
 func (c *Conn) Clustered() bool { return c.lanes.cluster != nil }
 
 // Timeout returns how long an operation may take.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// Outage returns the Outage of a Redis of one node, nil for a cluster.
+// Outage returns the Outage of a Redis with one node, nil for a cluster.
 func (c *Conn) Outage() *Outage {
 	if c.lanes.cluster != nil {
 		return nil
@@ -131,12 +130,11 @@ func (c *Conn) Outage() *Outage {
 	return c.lanes.one.outage
 }
 
-// OutageOf returns the Outage of the node that has key, as far as the nodes of a cluster
-// are known by now.
+// OutageOf returns the Outage of the node that has key. Until the nodes of a cluster are
+// known, one Outage serves all keys.
 func (c *Conn) OutageOf(key string) *Outage { return c.lanes.of(key).outage }
 
-// Outages returns how many outages there have been, of all nodes, and whether there is
-// one now.
+// Outages returns how many outages all nodes have had together, and whether one lasts now.
 func (c *Conn) Outages() (count uint64, now bool) {
 	c.lanes.each(func(l *lane) {
 		count += l.outage.Count()
@@ -145,17 +143,18 @@ func (c *Conn) Outages() (count uint64, now bool) {
 	return count, now
 }
 
-// unanswered takes note of an operation that had no answer.
+// unanswered reacts to an operation without a reply: it has a cluster client reload its slots, and
+// counts the operation for client.tookLate.
 func (c *Conn) unanswered() {
 	c.lanes.lookAgain()
 	c.client.late()
 }
 
-// Do runs an operation that cannot ride with others, on a goroutine that its caller
-// leaves behind when ctx ends or timeout is up, whatever op does; the context given to
-// op ends at the same moment. The result of an op that was left behind goes to late,
-// unless late is nil. If op panicked, the error is a *contain.PanicError. Do does not
-// start op if ctx has ended.
+// Do runs op, an operation that cannot share a trip, on a new goroutine. It leaves op
+// behind when ctx ends or timeout is up, whatever op does; the context given to op ends
+// at the same moment. The result of an op that was left behind is passed to late, unless
+// late is nil. If op panics, the error is a *contain.PanicError. Do does not start op if
+// ctx has ended, and returns ErrBusy if too many operations run.
 //
 // A go-redis client with its default options ignores a context's deadline while it
 // reads, and repeats an operation that timed out: against a server that hangs, a call
@@ -186,7 +185,7 @@ func Do[T any](ctx context.Context, c *Conn, timeout time.Duration, op func(cont
 		c.unanswered()
 	}
 	if deadline, _ := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && !time.Now().Before(deadline) {
-		<-ctx.Done() // the socket's timer was first, by some microseconds
+		<-ctx.Done() // the socket's timer was some microseconds ahead of the context's
 		err = context.Cause(ctx)
 	}
 	return value, err

@@ -16,14 +16,14 @@ import (
 // A detour is the innermost hook of a client. It sends the commands of a Conn by the copy
 // that their context names, and passes all others on.
 //
-// A hook that the user adds later is further in, and would be passed by. go-redis makes the
-// whole chain anew then, which our hook notices by what it is given to call: the chain's
-// end is another function. The next operation then adds our hook once more, and the old
-// one passes everything on. There is one detour per client, whatever opens Conns of it.
+// A hook that the user adds later is further in, and our hook would skip it. When a hook is
+// added, go-redis builds the whole chain anew, which our hook notices by the function that it
+// is given to call: the chain ends in another one. The next operation then adds our hook once
+// more, and the old one passes everything on. All Conns of a client share one detour.
 type detour struct {
 	dialing  atomic.Int32 // connections that are being opened
-	refused  atomic.Bool  // the last attempt to open one was refused, or failed otherwise at once
-	passedBy atomic.Bool  // a hook of the user's is further in
+	refused  atomic.Bool  // the last attempt to open one failed, and not by a timeout
+	passedBy atomic.Bool  // a hook of the user is further in
 	late     atomic.Int32 // operations that ran out of time, see Link.connect
 	newest   atomic.Pointer[detourHook]
 
@@ -31,10 +31,10 @@ type detour struct {
 	added int
 }
 
-// maxDetours bounds our hooks of one client, should we be wrong about what we are given.
+// maxDetours bounds our hooks on one client, should go-redis end its chain in a new function each time.
 const maxDetours = 16
 
-// byBare is the key of a context's value: the copy that is to send its commands.
+// byBare is the context key of the copy that sends the commands with that context.
 type byBare struct{}
 
 var detours = struct {
@@ -42,7 +42,7 @@ var detours = struct {
 	byClient map[weak.Pointer[redis.Client]]*detour
 }{byClient: map[weak.Pointer[redis.Client]]*detour{}}
 
-// detourOf returns the detour of a client, which lasts as long as the client.
+// detourOf returns the detour of a client. The detour lasts as long as the client.
 func detourOf(rdb *redis.Client) *detour {
 	name := weak.Make(rdb)
 	detours.mu.Lock()
@@ -81,8 +81,8 @@ func (d *detour) keepInnermost(rdb *redis.Client) {
 
 type detourHook struct {
 	detour    *detour
-	commands  atomic.Uintptr // the function that it was given to call when it was added
-	pipelines atomic.Uintptr // and that for pipelines
+	commands  atomic.Uintptr // the end of the chain for commands when the hook was added
+	pipelines atomic.Uintptr // the end of the chain for pipelines when the hook was added
 }
 
 func (h *detourHook) DialHook(next redis.DialHook) redis.DialHook {
@@ -113,7 +113,7 @@ func (h *detourHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	h.pipelines.CompareAndSwap(0, end)
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		bare := h.bare(ctx)
-		if bare == nil || end != h.pipelines.Load() { // transactions go through here too
+		if bare == nil || end != h.pipelines.Load() { // another end: a transaction
 			return next(ctx, cmds)
 		}
 		p := bare.Pipeline()
@@ -123,7 +123,7 @@ func (h *detourHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// bare returns the client that is to send the commands of ctx, nil for the next hook.
+// bare returns the copy that sends the commands with ctx, nil if the hook has to pass them on.
 func (h *detourHook) bare(ctx context.Context) *redis.Client {
 	bare, _ := ctx.Value(byBare{}).(*redis.Client)
 	if bare == nil || h.detour.newest.Load() != h {

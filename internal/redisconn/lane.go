@@ -19,32 +19,32 @@ import (
 
 // Lanes
 //
-// A lane is the way to one node of Redis. A lone operation is a plain command on its
-// caller's goroutine, which is the fastest there is. Where more are in flight, further
-// ones gather in a trip: a pipeline, on a goroutine of its own. At most maxTrips are
-// under way. While they are, the next one gathers, so trips are as long as the load is
-// high: callers × round trip / maxTrips operations. There is no timer between an
-// operation and its sending, and no goroutine without a trip.
+// A lane sends operations to one node of Redis. A lone operation is a plain command on its
+// caller's goroutine, which is the fastest way. While lone operations or trips are in flight,
+// further operations gather in a trip: a pipeline, on a goroutine of its own. At most maxTrips
+// trips are under way; meanwhile the next one gathers, so its length grows with the load:
+// callers × round trip / maxTrips operations. No timer delays the sending of an operation,
+// and no goroutine runs without a trip.
 //
 //	caller ──▶ lone: fewer than maxLone in flight, and no trip ──▶ plain command
 //	       └─▶ the trip that gathers ──▶ sent when fewer than maxTrips are ──▶ pipeline
 //
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
-// trip goes on. A lone operation cannot be left: so it takes a caller with time enough,
-// and a client that keeps to its time, of maxUnnoticed at most. Where an operation may take
-// longer, or its caller has less time, only a read is lone. It then goes on in a trip, which
-// sends it again, for the rest of its time. A script would run twice.
+// trip goes on. A caller cannot leave a lone operation, so lone ones need a *redis.Client,
+// a time limit of at most maxUnnoticed, and a caller whose deadline is later than that.
+// With a longer limit or an earlier deadline only a read is lone. If it has no reply in its
+// shorter time, a trip sends it again for the rest of its time. A script would run twice.
 //
 // An operation that times out costs its connection: its reply may still come, and the
 // next operation must not take it for its own. So a trip has more time than its callers.
-// When they leave, it gives its place to the next; maxLeft may be left behind like that.
-// And when an operation has taken as long as a lone one may, none is lone for afterSlow: a slow
-// server would see nothing but new connections. Nor is any for afterHeld once one has kept its caller
-// for much longer than that: code of the user's, such as a hook, does not keep to the time, and a trip
-// can be left.
+// When they leave, it gives its place to the next trip; maxLeft trips may be left behind.
+// When an operation has taken as long as a lone one may, none is lone for afterSlow: a slow
+// server would see nothing but new connections. When a lone operation has kept its caller for
+// more than twice that time, none is lone for afterHeld: code of the user, such as a hook, does
+// not keep to the time, and callers can leave a trip.
 //
-// A value that was long when it was last read does not ride with others, which would
-// have to wait for it; see [longKeys].
+// A value that was long when it was last read does not share a trip with other
+// operations, which would have to wait for it; see [longKeys].
 
 const (
 	maxLone  = 4   // operations on their callers' goroutines
@@ -52,26 +52,26 @@ const (
 	maxOps   = 256 // in a trip
 	maxLeft  = 64  // trips that were left behind and have not come back
 
-	maxLeftEach = 4096 // where each operation is a trip
+	maxLeftEach = 4096 // maxLeft where each operation is a trip of its own
 
-	minLone = 50 * time.Millisecond // of a caller's time that is enough to wait for a reply without a trip
+	minLone = 50 * time.Millisecond // until a caller's deadline; with less its read takes a trip
 
 	afterSlow = time.Second // without lone operations, after one has taken too long for them
-	afterHeld = time.Minute // without them, after one has held its caller for more than twice its time
+	afterHeld = time.Minute // without lone operations, after one has held its caller for more than twice its time
 )
 
-// An op is a command, and a key of it, which says what node it is for.
+// An op is a command with one of its keys, which says to which node it goes.
 type op struct {
 	key  string
 	cmd  redis.Cmder
-	read bool // a GETRANGE: each is an answer of Redis or the lack of one; see Outage
-	long bool // the value was long when it was last read
-	ride bool // never lone: the caller has to learn of a late reply
+	read bool // a GETRANGE, whose end always counts for the Outage
+	long bool // a read of a value that was long when it was last read
+	ride bool // never lone, because the caller has to learn of a late reply
 }
 
 type lane struct {
 	conn     *Conn
-	outage   *Outage // nil: none is ever declared
+	outage   *Outage // nil: the lane detects no outage
 	maxLone  int
 	maxTrips int
 	maxOps   int
@@ -79,18 +79,18 @@ type lane struct {
 
 	mu        sync.Mutex // guards what follows
 	lone      int        // operations in flight on their callers' goroutines
-	slow      time.Time  // when an operation last took longer than they may
-	held      time.Time  // when one of them last held its caller for too long
-	underWay  int        // trips that have a place, without those left behind
-	starting  int        // of these, goroutines that have not taken a trip yet
+	slow      time.Time  // when an operation last took longer than a lone one may
+	held      time.Time  // when a lone operation last held its caller for too long
+	underWay  int        // trips that have one of maxTrips places, without those left behind
+	starting  int        // goroutines, counted in underWay, that have not taken a trip yet
 	left      int        // trips left behind
-	usual     int        // operations of the last trip: room for as many in the next
-	gathering []*trip    // that are not sent yet; the last takes more operations
+	usual     int        // operations of the last trip: the next one allocates as many
+	gathering []*trip    // trips not sent yet; the last one takes more operations
 }
 
-// do sends ops, and returns nil when each has its reply or an error of its own. After
-// another error, the caller must not look at their commands any more. If they were sent
-// all the same, late is called when they are over, unless it is nil.
+// do sends ops and waits for their replies. It returns nil when each op has its reply or
+// an error of its own. If it returns an error, the caller must no longer look at the
+// commands; if they were sent, late is called when they are over, unless late is nil.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	if now, lasts := l.enter(ctx, ops); lasts > 0 {
 		over, err := l.alone(ctx, now, lasts, ops)
@@ -108,11 +108,11 @@ func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	return t.wait(ctx, late)
 }
 
-// enter takes a place for ops on their caller's goroutine, if there is one, and returns for how long it
-// is; 0: there is none.
+// enter counts ops as lone, if they may be, and returns how long they may then take on their caller's
+// goroutine. If lasts is 0 they have to take a trip.
 func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.Duration) {
 	lasts = l.conn.client.brief()
-	goesOn := len(ops) == 1 && ops[0].read // where it may take longer
+	goesOn := len(ops) == 1 && ops[0].read // a read goes on in a trip if its time as a lone one is up
 	if l.maxLone == 0 || ops[0].ride || lasts < l.conn.timeout && !goesOn || l.outage.Down() || ctx.Err() != nil {
 		return now, 0
 	}
@@ -121,13 +121,13 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long {
 		return now, 0
 	}
-	now = time.Now() // not before: of many callers most have returned above
+	now = time.Now() // read late: most callers under load have returned above
 	if now.Sub(l.slow) < afterSlow || now.Sub(l.held) < afterHeld {
 		return now, 0
 	}
 	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < lasts {
 		lasts = deadline.Sub(now)
-		if !goesOn || lasts < minLone || !l.conn.client.hasIdle() { // one that it began to make would be lost with it
+		if !goesOn || lasts < minLone || !l.conn.client.hasIdle() { // a connection that it opens would be lost at its deadline
 			return now, 0
 		}
 	}
@@ -135,9 +135,9 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 	return now, lasts
 }
 
-// alone sends ops on the caller's goroutine, and reports whether they are over: a read without a
-// reply may have time left. A panic of the user's hook is an error, as on a goroutine of ours: in
-// an Unlock it would leave a lock that is renewed for ever.
+// alone sends ops on the caller's goroutine. over is false for a read without a reply that has time
+// left for a trip. alone turns a panic of the user's hook into an error, as happens on a goroutine of
+// ours: a panic in an Unlock would leave a lock that is renewed for ever.
 func (l *lane) alone(ctx context.Context, now time.Time, lasts time.Duration, ops []op) (over bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -162,7 +162,7 @@ func (l *lane) alone(ctx context.Context, now time.Time, lasts time.Duration, op
 	return true, nil
 }
 
-// leave gives back the place that an operation had for a while, from the time began on.
+// leave ends a lone operation that started at began and was allowed to take as long as lasts.
 func (l *lane) leave(began time.Time, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,8 +172,8 @@ func (l *lane) leave(began time.Time, lasts time.Duration) {
 	}
 }
 
-// took returns how long an operation took that was sent at the time began, and notes if that is more
-// than a lone one may. The caller holds l.mu.
+// took returns how long an operation took that was sent at began, and notes if that is as long as
+// may, the time of a lone one. The caller holds l.mu.
 func (l *lane) took(began time.Time, may time.Duration) time.Duration {
 	took := time.Since(began)
 	if took >= may {
@@ -182,7 +182,7 @@ func (l *lane) took(began time.Time, may time.Duration) time.Duration {
 	return took
 }
 
-// join puts ops on the trip that gathers, and starts it if it may start.
+// join adds ops to the trip that gathers, and starts the trip if it may start.
 func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	switch {
 	case l.outage.Down():
@@ -198,7 +198,7 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	var t *trip
 	if n := len(l.gathering); n > 0 && len(l.gathering[n-1].cmds)+len(ops) <= l.maxOps {
 		t = l.gathering[n-1]
-		t.values = context.Background() // it has callers with different ones
+		t.values = context.Background() // its callers' contexts have different values
 	} else {
 		t = &trip{lane: l, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
 		t.cmds = make([]redis.Cmder, 0, max(l.usual, len(ops)))
@@ -209,7 +209,7 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	return t, nil
 }
 
-// start sends the next trip if there is one and it may be sent. The caller holds l.mu.
+// start has a goroutine send the next trip, if there is one and it may be sent. The caller holds l.mu.
 func (l *lane) start() {
 	if l.underWay < l.maxTrips && l.starting < len(l.gathering) {
 		l.underWay++
@@ -221,7 +221,7 @@ func (l *lane) start() {
 // send sends the trip that has gathered for longest.
 func (l *lane) send() {
 	contain.GrowStack()
-	runtime.Gosched() // callers who are about to ask come along
+	runtime.Gosched() // so that callers who are about to join share the trip
 	t := l.next()
 	if t == nil {
 		return
@@ -239,7 +239,7 @@ func (l *lane) next() *trip {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starting--
-	if l.outage.Down() { // declared while they gathered
+	if l.outage.Down() { // the outage began while the trips gathered
 		l.dismiss(ErrOutage, time.Now())
 	}
 	if len(l.gathering) == 0 {
@@ -254,7 +254,7 @@ func (l *lane) next() *trip {
 	return t
 }
 
-// dismiss ends trips that began to gather before a time, and are not sent. The caller
+// dismiss ends with err the unsent trips that began to gather before a time. The caller
 // holds l.mu.
 func (l *lane) dismiss(err error, before time.Time) {
 	for len(l.gathering) > 0 && l.gathering[0].began.Before(before) {
@@ -263,29 +263,29 @@ func (l *lane) dismiss(err error, before time.Time) {
 	}
 }
 
-// A trip is a pipeline, and those who wait for it.
+// A trip is a pipeline that the operations of several callers share.
 type trip struct {
 	lane   *lane
-	values context.Context // of its caller, if it has only one
-	began  time.Time       // to gather, and then to be under way
-	timer  *time.Timer     // while it is
+	values context.Context // the caller's, if the trip has only one
+	began  time.Time       // when it began to gather, and once sent, when it was sent
+	timer  *time.Timer     // expire, while it is under way
 	done   chan struct{}   // closed when the callers may go on
-	err    error           // says why their commands have no replies; set before done is closed
+	err    error           // why their commands have no replies; set before done is closed
 
-	// What follows is guarded by lane.mu until the trip is sent. Its goroutine then has
-	// cmds, reads and key.
+	// lane.mu guards the following fields. Once the trip is sent, cmds, reads and key belong to
+	// its goroutine.
 	cmds  []redis.Cmder
 	reads int // the first of cmds are reads
 	key   string
 	sent  bool
 	over  bool     // done is closed
-	back  bool     // it has come back
-	late  []func() // of callers who have left
+	back  bool     // its replies are here, or an error
+	late  []func() // to call at its end, for callers who have left
 }
 
-// add puts reads before scripts. After a pipeline whose first command was refused for
-// the moment (READONLY, LOADING), go-redis sends all of it again, and again: a server
-// that refuses scripts still answers reads, which need not wait for that.
+// add appends ops, and keeps reads in front of scripts. If the first command of a pipeline
+// is refused for the moment (READONLY, LOADING), go-redis sends all of it again and again.
+// A server that refuses scripts still replies to reads, which then need not wait for that.
 func (t *trip) add(ops []op) {
 	t.cmds = slices.Grow(t.cmds, len(ops))
 	for _, op := range ops {
@@ -301,13 +301,13 @@ func (t *trip) add(ops []op) {
 	}
 }
 
-// execLong is exec with more time than the callers have.
+// execLong sends the commands with more time than the callers have.
 func (t *trip) execLong() error {
 	return t.exec(t.lane.conn.bindTrip(t.values, t.began))
 }
 
-// exec sends the commands. An error is that of all of them; otherwise they have their
-// own.
+// exec sends the commands. It returns an error only if no command has one; otherwise each
+// command has its own reply or error.
 func (t *trip) exec(ctx context.Context) error {
 	if len(t.cmds) == 1 {
 		t.lane.conn.process(ctx, t.cmds[0])
@@ -329,10 +329,10 @@ func (t *trip) exec(ctx context.Context) error {
 			return nil
 		}
 	}
-	return err // of a hook that sent nothing and told no command
+	return err // a hook returned it, sent nothing and set no command's error
 }
 
-// process sends one command, which has the error.
+// process sends one command. Its error is in cmd.
 func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
 	for tries := c.tries(); ; {
 		if _ = c.client.get().Process(ctx, cmd); !tries.more(ctx, cmd.Err()) {
@@ -341,25 +341,25 @@ func (c *Conn) process(ctx context.Context, cmd redis.Cmder) {
 	}
 }
 
-// tries are those that an operation still has.
+// A tries counts the attempts that an operation has left.
 type tries struct {
 	conn  *Conn
-	left  int          // on connections that turn out to be closed
-	pause wait.Backoff // before the next one on a connection that may be new
-	until time.Time    // for a connection: with MaxActiveConns go-redis does not wait for one
+	left  int          // attempts on connections that turn out to be closed
+	pause wait.Backoff // before an attempt that may open a new connection
+	until time.Time    // when it gives up: with MaxActiveConns go-redis does not wait for a connection
 }
 
 func (c *Conn) tries() tries {
 	return tries{conn: c, left: c.client.attempts(), pause: wait.Backoff{First: time.Millisecond, Max: c.timeout}, until: time.Now().Add(c.timeout)}
 }
 
-// more reports whether to send an operation once more that has ended with err.
+// more reports whether to send an operation that has ended with err once more. It may pause before.
 func (t *tries) more(ctx context.Context, err error) bool {
 	switch {
 	case lostConn(err):
 		if t.left--; t.left == 0 {
 			return false
-		} else if !t.conn.client.hasIdle() { // something may close each new one
+		} else if !t.conn.client.hasIdle() { // something may close each new connection
 			t.pause.Sleep(ctx)
 		}
 	case errors.Is(err, redis.ErrPoolExhausted):
@@ -370,9 +370,8 @@ func (t *tries) more(ctx context.Context, err error) bool {
 	return ctx.Err() == nil && time.Now().Before(t.until)
 }
 
-// lostConn reports whether an operation ended because the server had closed its
-// connection, which may be long ago. Another connection may do: every script may be
-// repeated.
+// lostConn reports whether an operation ended because its connection was closed, perhaps
+// long ago. Another connection may work, and every script may be repeated.
 func lostConn(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -384,7 +383,7 @@ func (t *trip) finish(err error) {
 	t.back = true
 	_ = l.took(t.began, l.conn.client.brief())
 	late := t.late
-	if t.over { // it was left behind, and has no place any more
+	if t.over { // it was left behind, and has given its place away
 		l.left--
 	} else {
 		t.end(err)
@@ -397,8 +396,8 @@ func (t *trip) finish(err error) {
 	}
 }
 
-// expire ends the trip for its callers when its time is up. Those who have waited for as
-// long for a place leave with them.
+// expire ends the trip for its callers when its time is up. Trips that have gathered for as
+// long end with it.
 func (t *trip) expire() {
 	l := t.lane
 	l.mu.Lock()
@@ -415,7 +414,7 @@ func (t *trip) expire() {
 	l.start()
 }
 
-// end lets the callers go on. The caller holds lane.mu.
+// end lets the callers of the trip go on, with err if it is not nil. The caller of end holds lane.mu.
 func (t *trip) end(err error) {
 	t.err, t.over = err, true
 	if t.timer != nil {
@@ -424,7 +423,7 @@ func (t *trip) end(err error) {
 	close(t.done)
 }
 
-// wait waits for the end of the trip or of ctx.
+// wait waits for the end of the trip or of ctx. If the trip goes on, late will be called at its end.
 func (t *trip) wait(ctx context.Context, late func()) error {
 	select {
 	case <-t.done:
@@ -438,7 +437,7 @@ func (t *trip) wait(ctx context.Context, late func()) error {
 	switch {
 	case t.over && t.err == nil:
 		return nil
-	case late == nil || t.back || t.over && !t.sent: // over, or never begun
+	case late == nil || t.back || t.over && !t.sent: // the commands are over, or were never sent
 	default:
 		t.late = append(t.late, late)
 	}

@@ -10,16 +10,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lanes are the lanes of a Conn: one, or in a cluster one for each node, so that a node
-// that hangs holds up nobody who asks the others. A cluster's operations still go over
-// the cluster client, which knows better when a slot moves.
+// lanes has the lanes of a Conn: one, or in a cluster one for each node, so that a node that
+// hangs does not delay operations on the others. Operations on a cluster still go through the
+// cluster client, which knows better when a slot moves.
 type lanes struct {
 	conn         *Conn
 	notesOutages bool
 	cluster      *redis.ClusterClient  // nil: there is one lane
 	one          *lane                 // for all keys; in a cluster, until its nodes are known
-	reload       func(context.Context) // of the cluster client: asks again who has which slots; nil: it is none
-	known        atomic.Bool           // the cluster client knows its nodes, and no longer asks for them first
+	reload       func(context.Context) // has the cluster client reload its slots; nil: the client has no slots
+	known        atomic.Bool           // the cluster client knows its nodes, and need not query them first
 
 	mu     sync.RWMutex // guards what follows
 	byNode map[string]*lane
@@ -38,8 +38,8 @@ func (ls *lanes) init(c *Conn, notesOutages bool) {
 func (ls *lanes) open(address string) *lane {
 	l := &lane{conn: ls.conn, maxLone: ls.conn.client.mayBeLone(), maxTrips: maxTrips, maxOps: maxOps, maxLeft: maxLeft}
 	if ls.conn.client.plain == nil && ls.cluster == nil {
-		// Who knows where such a client sends what. An operation that hangs must not hold
-		// up others, so each is a trip of its own.
+		// Such a client may send operations anywhere. One that hangs must not delay others, so each
+		// is a trip of its own.
 		l.maxTrips, l.maxOps, l.maxLeft = math.MaxInt, 1, maxLeftEach
 	}
 	if ls.notesOutages {
@@ -53,7 +53,7 @@ func (ls *lanes) of(key string) *lane {
 	if ls.cluster == nil || !ls.known.Load() {
 		return ls.one
 	}
-	node, err := ls.cluster.MasterForKey(context.Background(), key) // asks nobody
+	node, err := ls.cluster.MasterForKey(context.Background(), key) // makes no call, since the nodes are known
 	if err != nil {
 		return ls.one
 	}
@@ -73,17 +73,17 @@ func (ls *lanes) of(key string) *lane {
 	return l
 }
 
-// lookAgain has the cluster client ask again which node has which slots, as one has not
-// answered. A replica may have taken its place, which the client learns of by itself only
-// after its ClusterStateReloadInterval, of a minute: nobody else says MOVED for a node that
-// is dead. The client asks once in 200 ms at the most, in the background.
+// lookAgain has the cluster client reload which node has which slots, because a node has not
+// replied. A replica may have taken its place; by itself the client notices that only after its
+// ClusterStateReloadInterval of a minute, because no other node replies MOVED for a dead one.
+// The client reloads in the background, at most once in 200 ms.
 func (ls *lanes) lookAgain() {
 	if ls.reload != nil {
 		ls.reload(context.Background())
 	}
 }
 
-// each calls f with all lanes.
+// each calls f with each lane.
 func (ls *lanes) each(f func(*lane)) {
 	ls.mu.RLock()
 	defer ls.mu.RUnlock()
@@ -93,14 +93,14 @@ func (ls *lanes) each(f func(*lane)) {
 	}
 }
 
-// endOutages ends the probes.
+// endOutages ends the probes of all lanes.
 func (ls *lanes) endOutages() {
 	ls.each(func(l *lane) { l.outage.close() })
 }
 
-// doMany is lane.do for operations of several nodes, in parts of at most maxOps. It returns
-// for each operation why it has no reply, nil if it has one, and calls late for those that
-// may still run.
+// doMany sends ops to their nodes, in parts of at most maxOps, and waits for the replies. It
+// returns for each op why it has no reply, nil if it has one. It calls late with the index of
+// each op that was sent and ends after doMany has returned.
 func (c *Conn) doMany(ctx context.Context, ops []op, late func(int)) (errs []error) {
 	parts := c.lanes.parts(ops)
 	if len(parts) == 1 {
@@ -124,12 +124,12 @@ func (c *Conn) doMany(ctx context.Context, ops []op, late func(int)) (errs []err
 	return errs
 }
 
-// A part is those of some operations that go the same way together.
+// A part has the operations of a doMany that share a trip.
 type part struct {
 	lane *lane
 	ops  []op
-	at   []int // the places of ops among all; nil: they follow each other
-	from int   // the place of the first, if at is nil
+	at   []int // the indices of ops among all; nil: they follow each other
+	from int   // the index of the first op, if at is nil
 	trip *trip
 	err  error
 }
@@ -156,7 +156,7 @@ func (ls *lanes) parts(ops []op) (parts []*part) {
 	return parts
 }
 
-// each returns a function that calls f with the place of each operation of the part, or
+// each returns a function that calls f with the index of each operation of the part, or
 // nil if f is nil.
 func (p *part) each(f func(int)) func() {
 	if f == nil {

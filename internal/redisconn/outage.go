@@ -15,45 +15,44 @@ import (
 // Outages
 //
 // An Outage is a circuit breaker for a node of Redis. A node that hangs would cost every
-// caller its RedisTimeout, and every operation that times out a connection. So after
-// maxMissed operations in a row without an answer the circuit opens: operations fail at
-// once with ErrOutage, and one goroutine probes the node with one read at a time and
-// growing pauses. The first answer ends the outage.
+// caller its RedisTimeout, and each operation that times out costs a connection. So after
+// maxMissed operations in a row without a reply the circuit opens: operations fail at once
+// with ErrOutage, and one goroutine probes the node with one read at a time and growing
+// pauses. The first reply ends the outage.
 //
-//	up ──maxMissed in a row without an answer──▶ down ──a probe is answered──▶ up
+//	up ──maxMissed in a row without a reply──▶ down ──a probe has its reply──▶ up
 //
 // Which operations count:
 //
-//   - A read that is answered starts the count again; so does a script that has run.
+//   - A read with a reply, or a script that has run, starts the count again.
 //   - An operation whose time passed while go-redis waited for the server, or whose
-//     connection could not be made, had no answer. So had a read that got an error in place of an
-//     answer (LOADING, BUSY, MASTERDOWN): such a server has nothing to give. A script that
-//     got an error says nothing: a server that is full, or a replica, refuses scripts and
-//     still answers reads.
+//     connection could not be opened, had no reply. A read that got an error (LOADING, BUSY,
+//     MASTERDOWN) counts the same: such a server serves no reads. A script that got an error
+//     does not count: a server that is full, or a replica, refuses scripts and still serves
+//     reads.
 //   - An operation whose time passed in our own process says little about Redis: it
-//     waited for a connection that others had, or for one that was being opened. Nor does
-//     one whose connection was closed, which may have been long ago, by something on the
-//     way. Such unsure ones open the circuit only when nothing was answered for maxUnsure
-//     timeouts in a row.
+//     waited for a connection that others used, or for one that was being opened. Nor does
+//     an operation whose connection was closed say much: that may be long ago, by something
+//     on the way. Such unsure ones open the circuit only if Redis has not replied for
+//     maxUnsure timeouts.
 //
-// A Redis that answers in about a timeout would open and close the circuit all the
+// A Redis that replies in about a timeout would open and close the circuit all the
 // time. So a circuit that opens again within afterOutage goes on with the pause
 // between probes that it had reached.
 
 const (
-	maxMissed   = 3                      // operations in a row without an answer
-	maxUnsure   = 5                      // timeouts without any answer, where it is unclear who was slow
+	maxMissed   = 3                      // operations in a row without a reply
+	maxUnsure   = 5                      // timeouts without any reply, if Redis may not have been the slow one
 	firstPause  = 50 * time.Millisecond  // between the first two probes
 	maxPause    = 500 * time.Millisecond // between any two probes
-	afterOutage = 10 * time.Second       // in which a new outage goes on with the pause of the last
+	afterOutage = 10 * time.Second       // within which a new outage goes on with the pause of the last
 )
 
-// ErrOutage reports that an operation was not started because Redis does not
-// answer.
+// ErrOutage reports that an operation was not started, because Redis does not reply.
 var ErrOutage = errors.New("levee: redis does not reply, and is not used until it does")
 
-// An Outage knows whether there is an outage of a node at present. With a nil Outage
-// there never is one. It may be used concurrently.
+// An Outage detects outages of one node. A nil Outage detects none. It may be used
+// concurrently.
 type Outage struct {
 	conn     *Conn
 	address  string                                      // of the node
@@ -64,17 +63,17 @@ type Outage struct {
 	work     sync.WaitGroup
 	log      *logonce.Log
 
-	missed atomic.Int32 // operations in a row without an answer
+	missed atomic.Int32 // operations in a row without a reply
 	down   atomic.Bool
 	count  atomic.Uint64
 
-	pauses wait.Backoff // between probes; nobody else touches it during an outage
+	pauses wait.Backoff // between probes; belongs to the probing goroutine during an outage
 
 	mu    sync.Mutex    // guards what follows
-	sure  int           // of missed, those that are not unsure
-	up    chan struct{} // closed while Redis is asked
-	since time.Time     // of the first of missed
-	ended time.Time     // when the last outage did
+	sure  int           // how many of missed are not unsure
+	up    chan struct{} // closed while there is no outage
+	since time.Time     // when the first of missed ended
+	ended time.Time     // when the last outage ended
 }
 
 func newOutage(c *Conn, address string) *Outage {
@@ -91,18 +90,18 @@ func newOutage(c *Conn, address string) *Outage {
 	return o
 }
 
-// close ends the probes. Those who wait for the end of an outage go on.
+// close ends the probes, and the outage with them: callers of WaitUp go on.
 func (o *Outage) close() {
 	if o == nil {
 		return
 	}
-	o.mu.Lock() // whoever begins probes has begun them, or sees the end
+	o.mu.Lock() // Missed has started its probes by now, or sees that ctx has ended
 	o.end()
 	o.mu.Unlock()
 	o.work.Wait()
 }
 
-// Down reports whether Redis is not asked.
+// Down reports whether the node has an outage: operations fail with ErrOutage.
 func (o *Outage) Down() bool { return o != nil && o.down.Load() }
 
 // Count returns how many outages there have been.
@@ -113,15 +112,15 @@ func (o *Outage) Count() uint64 {
 	return o.count.Load()
 }
 
-// Up returns a channel that is closed when Redis is asked again.
+// Up returns a channel that is closed when the outage is over.
 func (o *Outage) Up() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.up
 }
 
-// WaitUp waits until Redis is asked again, for at most patience or until ctx ends,
-// and reports whether it is.
+// WaitUp waits until the outage is over, for at most patience or until ctx ends, and
+// reports whether it is over.
 func (o *Outage) WaitUp(ctx context.Context, patience time.Duration) bool {
 	if !o.Down() {
 		return true
@@ -137,8 +136,8 @@ func (o *Outage) WaitUp(ctx context.Context, patience time.Duration) bool {
 	return false
 }
 
-// Answered counts an operation that was answered. It is on the path of every hit, so it
-// writes only when there is something to forget.
+// Answered notes an operation with a reply. It is on the path of every hit, so it writes
+// only if operations had no reply before.
 func (o *Outage) Answered() {
 	if o == nil {
 		return
@@ -148,8 +147,8 @@ func (o *Outage) Answered() {
 	}
 }
 
-// Missed counts an operation that was not answered but ended with err, see above for sure.
-// Probes will read a byte of key, as the same node of a cluster has it.
+// Missed counts an operation that ended with err and without a reply. sure is false for the
+// unsure ones described above. Probes read a byte of key, which this node of a cluster has.
 func (o *Outage) Missed(key string, err error, sure bool) {
 	if o == nil {
 		return
@@ -167,13 +166,13 @@ func (o *Outage) Missed(key string, err error, sure bool) {
 	if !opens || o.down.Load() || o.ctx.Err() != nil {
 		return
 	}
-	again := time.Since(o.ended) <= afterOutage // else a hiccup is over by now: probe at once
+	again := time.Since(o.ended) <= afterOutage // if not, probe at once: a hiccup may be over by now
 	if !again {
 		o.pauses.Reset()
 	}
 	o.down.Store(true)
 	o.count.Add(1)
-	o.log.Warn("redis does not reply; the caches go on without it until it does", o.whose("error", err)...)
+	o.log.Warn("redis does not reply; the caches go on without it until it does", o.logArgs("error", err)...)
 	o.up = make(chan struct{})
 	o.work.Go(func() { o.probeUntilAnswered(key, again) })
 	if o.conn.client.plain != nil {
@@ -181,17 +180,18 @@ func (o *Outage) Missed(key string, err error, sure bool) {
 	}
 }
 
-// whose are the arguments of a log line: who uses the node, where it is, and more.
-func (o *Outage) whose(more ...any) []any {
+// logArgs returns the arguments of a log line: the users of the node, its address, and more.
+func (o *Outage) logArgs(more ...any) []any {
 	return append([]any{"cache", o.conn.names(), "address", o.address}, more...)
 }
 
-// tellWhy logs what the server says to a new connection. Operations end by their time then, or with EOF.
+// tellWhy logs the error that the server sends on a new connection, if any: the operations themselves
+// end with a timeout or EOF.
 func (o *Outage) tellWhy() {
 	options := o.conn.client.plain.Options()
 	said, _ := atTheDoor(o.ctx, func(ctx context.Context) (net.Conn, error) { return options.Dialer(ctx, options.Network, options.Addr) })
 	if said != "" {
-		o.log.Warn("redis refuses connections", o.whose("error", said)...)
+		o.log.Warn("redis refuses connections", o.logArgs("error", said)...)
 	}
 }
 
@@ -210,6 +210,6 @@ func (o *Outage) probeUntilAnswered(key string, pauseFirst bool) {
 	o.down.Store(false)
 	close(o.up)
 	if o.ctx.Err() == nil {
-		o.log.Info("redis replies again", o.whose("after", o.ended.Sub(began))...)
+		o.log.Info("redis replies again", o.logArgs("after", o.ended.Sub(began))...)
 	}
 }

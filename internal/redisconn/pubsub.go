@@ -17,23 +17,22 @@ import (
 
 // Messages
 //
-// Pub/sub is at most once: a message that is published while the connection is
+// Pub/sub delivers at most once: a message that is published while the connection is
 // down is lost, and a connection whose packets disappear looks like one with no
-// messages. So a Link sends itself a heartbeat through Redis every second. When
-// three are missing it reports that it is not live and opens another connection,
-// and whenever a channel has been subscribed, for the first time or again, it
-// reports a gap. go-redis' own Channel notices no connection whose packets
-// disappear, does not tell its reader of a gap, and drops messages to a slow
-// reader.
+// messages. So a Link sends itself a heartbeat through Redis every second. When three
+// heartbeats are missing it reports that it is not live and opens another connection,
+// and whenever a channel has been subscribed, for the first time or again, it reports
+// a gap. go-redis' own Channel does not notice that packets disappear, reports no gap
+// to its reader, and drops messages to a slow reader.
 //
 // Before a PubSub returns the error of a connection that has ended, it opens another one and
-// holds its mutex meanwhile. If the server's host is gone, that takes as long as the dialler
-// likes. So nothing that decides whether the link is live calls a PubSub: one goroutine
-// receives, and another waits for it and for the end of the silence.
+// holds its mutex meanwhile. If the server's host is gone, that takes as long as the client's
+// dialler takes. So the code that decides whether the link is live calls no PubSub: one
+// goroutine receives, and another waits for its messages and for heartbeats that are missing.
 //
 // On a cluster a message crosses the bus to all nodes. Sharded pub/sub (SPUBLISH) avoids
-// that and costs each process a connection to every master in place of one. With all
-// processes hearing all messages that is no gain: on three masters with a replica each,
+// that and costs each process a connection to every master in place of one. Since all
+// processes receive all messages, that is no gain: on three masters with a replica each,
 // an invalidation took 96, 160 and 317 µs of the servers' time with 1, 10 and 50
 // processes, and 54, 143 and 407 µs by SPUBLISH (go test ./internal/clients -run '^$'
 // -bench Messages -benchtime 3000x). A script can publish only to channels of its own
@@ -43,29 +42,29 @@ const (
 	beatEvery    = time.Second
 	maxSilence   = 3 * beatEvery         // without a heartbeat for this long the link is not live
 	firstConnect = 10 * time.Millisecond // between the first two attempts to connect
-	maxConnect   = time.Second           // between any two
-	maxBeats     = 3                     // that may wait for an answer while another is sent
-	closeTime    = time.Second           // for the end of what the client does for the link
+	maxConnect   = time.Second           // between any two attempts to connect
+	maxBeats     = 3                     // heartbeats without a reply at a time
+	closeTime    = time.Second           // how long Close waits for connections that are being opened
 )
 
-// errSilent ends a connection over which no heartbeat comes back.
+// errSilent is the error of a connection over which no heartbeat came back for maxSilence.
 var errSilent = errors.New("no heartbeat came back")
 
-// A Subscriber is told about one channel. Its functions run on the link's only
-// receiving goroutine, in the order of the messages, and must not block: a slow
-// one holds up everybody's messages. Each may be nil.
+// A Subscriber receives the messages of one channel. Its functions run on the link's
+// only receiving goroutine, in the order of the messages, and must not block: a slow
+// one delays the messages of all subscribers. Each may be nil.
 type Subscriber struct {
-	// Message gets each message.
+	// Message is called with each message.
 	Message func(payload string)
 	// Gap is called when the channel has been subscribed, for the first time or
 	// again: messages that were published before may be lost.
 	Gap func()
-	// Live is called when the link becomes live or stops being so, and after the
-	// first Gap if the link is live already. Until then a subscriber has to take
-	// it as not live.
+	// Live is called when the link becomes live or stops being live, and after a Gap
+	// if the link is live already. Before the first call the subscriber has to treat
+	// the link as not live.
 	Live func(live bool)
-	// Failed is called when a connection has failed, with its error. The link opens
-	// another.
+	// Failed is called with the error of a connection that has failed. The link then
+	// opens another.
 	Failed func(err error)
 }
 
@@ -73,25 +72,25 @@ type Subscriber struct {
 // may be used concurrently.
 type Link struct {
 	rdb  redis.UniversalClient
-	self string // the channel of our own heartbeat
+	self string // the channel of this link's heartbeat
 	stop context.CancelFunc
-	done sync.WaitGroup // the two goroutines that begin with the link; one of them calls the subscribers
-	side sync.WaitGroup // calls of a PubSub or the client, which may take as long as the client's dialler likes
+	done sync.WaitGroup // the two goroutines of the link, listen and tend; listen calls the subscribers
+	side sync.WaitGroup // calls of a PubSub or the client, which may take as long as the client's dialler
 	kick chan struct{}  // wakes the tending goroutine before its next beat
 
-	connecting atomic.Int32 // connections that are being made, see connect
+	connecting atomic.Int32 // heartbeats by which connect is opening connections
 
 	mu      sync.Mutex                          // guards what follows
 	subs    map[string]map[*Subscriber]struct{} // by channel
 	changed map[string]struct{}                 // channels to subscribe or unsubscribe on conn
-	conn    *redis.PubSub                       // nil while there is none
+	conn    *redis.PubSub                       // nil between two connections
 	live    bool                                // a heartbeat came back over conn and none is overdue
 }
 
 var links registry[redis.UniversalClient, *Link]
 
-// OpenLink returns the link of rdb, which starts with its first user. It does not
-// wait for a connection. Each OpenLink needs a Close.
+// OpenLink returns the link of rdb, which all users of rdb share; the first call starts
+// it. OpenLink does not wait for a connection. Each OpenLink needs a Close.
 func OpenLink(rdb redis.UniversalClient) *Link {
 	return links.open(rdb, rdb, func() *Link { return startLink(rdb) })
 }
@@ -111,9 +110,9 @@ func startLink(rdb redis.UniversalClient) *Link {
 	return l
 }
 
-// Close gives the link up. The last user's Close closes the connection, waits for the call of
-// a subscriber that runs, and for a second at most for connections that are being opened: they
-// end when the client's dialler or its timeouts let them.
+// Close releases the link. The last user's Close closes the connection, waits until no
+// subscriber is being called, and waits for at most a second for connections that are being
+// opened: they end when the client's dialler or its timeouts let them.
 func (l *Link) Close() {
 	if !links.release(l.rdb, l.rdb) {
 		return
@@ -123,7 +122,7 @@ func (l *Link) Close() {
 	conn := l.conn
 	l.mu.Unlock()
 	if conn != nil {
-		l.drop(conn) // which ends a Receive that waits; while a connection is opened, it waits itself
+		l.drop(conn) // ends a Receive that waits; it waits itself while conn opens a connection
 	}
 	l.done.Wait()
 	ended := make(chan struct{})
@@ -134,9 +133,9 @@ func (l *Link) Close() {
 	}
 }
 
-// Subscribe starts to tell s about channel and returns a function that ends it; a
-// call of s that is under way then may still finish. Subscribe does not wait for
-// Redis: the call of s.Gap says that the subscription stands.
+// Subscribe starts to pass the messages of channel to s, until unsubscribe is called; a
+// call of s that runs at that moment may finish later. Subscribe does not wait for
+// Redis: the call of s.Gap tells that the channel has been subscribed.
 func (l *Link) Subscribe(channel string, s Subscriber) (unsubscribe func()) {
 	sub := &s
 	l.mu.Lock()
@@ -157,16 +156,16 @@ func (l *Link) Subscribe(channel string, s Subscriber) (unsubscribe func()) {
 	}
 }
 
-// Live reports whether a heartbeat came back within the last three seconds and
-// over the connection that stands now.
+// Live reports whether a heartbeat came back within the last three seconds over the
+// present connection.
 func (l *Link) Live() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.live
 }
 
-// change has the tending goroutine bring the connection in line with subs. A call
-// to Redis here could block our caller while the connection is being opened.
+// change has the tending goroutine subscribe or unsubscribe channel, as subs says. A call
+// of Redis here could block Subscribe while the connection is being opened.
 func (l *Link) change(channel string) {
 	l.changed[channel] = struct{}{}
 	wait.Wake(l.kick)
@@ -177,7 +176,7 @@ func (l *Link) listen(ctx context.Context) {
 	retries := wait.Backoff{First: firstConnect, Max: maxConnect}
 	for ctx.Err() == nil {
 		heard := false
-		err := <-contain.Go(func() (err error) { // a hook of the user's may panic while a connection is dialled
+		err := <-contain.Go(func() (err error) { // a hook of the user may panic while a connection is dialled
 			heard, err = l.follow(ctx)
 			return err
 		})
@@ -190,16 +189,16 @@ func (l *Link) listen(ctx context.Context) {
 	}
 }
 
-// follow opens a connection and delivers its messages, until it fails or stays
-// silent. It reports whether anything was heard.
+// follow opens a connection and delivers its messages, until the connection fails or no
+// heartbeat comes for maxSilence. heard reports whether anything was received.
 func (l *Link) follow(ctx context.Context) (heard bool, err error) {
 	own, cancel := context.WithCancel(ctx)
-	defer cancel()               // ends an attempt of conn to connect again, if the client's dialler heeds it
+	defer cancel()               // ends conn's attempt to connect again, if the client's dialler heeds contexts
 	conn := l.rdb.Subscribe(own) // opens no connection yet
 	defer l.drop(conn)
 
 	l.mu.Lock()
-	if ctx.Err() != nil { // Close has passed by and would not see this connection
+	if ctx.Err() != nil { // Close may have looked at l.conn already and would not see this connection
 		l.mu.Unlock()
 		return false, nil
 	}
@@ -229,7 +228,7 @@ func (l *Link) follow(ctx context.Context) (heard bool, err error) {
 	defer silence.Stop()
 	for {
 		select {
-		case <-silence.C: // other messages may come on while the heartbeat does not
+		case <-silence.C: // the heartbeat is missing, even if other messages arrive
 			return heard, errSilent
 		case err := <-ended:
 			return heard, err
@@ -250,7 +249,7 @@ func (l *Link) follow(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// receive passes on what conn receives, until it fails or ctx ends.
+// receive sends what conn receives on to, until conn fails or ctx ends.
 func receive(ctx context.Context, conn *redis.PubSub, to chan<- any) error {
 	for {
 		news, err := conn.Receive(ctx)
@@ -265,15 +264,15 @@ func receive(ctx context.Context, conn *redis.PubSub, to chan<- any) error {
 	}
 }
 
-// run runs fn, which calls a PubSub or the client, on a goroutine of its own. A hook of the
-// user's may panic while a connection is opened.
+// run runs fn, which calls a PubSub or the client, on a new goroutine, and sends its error. It
+// contains panics, since a hook of the user may panic while a connection is opened.
 func (l *Link) run(fn func() error) <-chan error {
 	ended := make(chan error, 1)
 	l.side.Go(func() { contain.Call(fn, func(err error) { ended <- err }) })
 	return ended
 }
 
-// drop closes a connection and does not wait for that.
+// drop closes a connection without waiting for the end of the closing.
 func (l *Link) drop(conn *redis.PubSub) { l.run(conn.Close) }
 
 func (l *Link) subscribed(news *redis.Subscription) {
@@ -281,7 +280,7 @@ func (l *Link) subscribed(news *redis.Subscription) {
 		return
 	}
 	if news.Channel == l.self {
-		wait.Wake(l.kick) // beat at once: users need not wait a second for Live
+		wait.Wake(l.kick) // send a heartbeat at once: users need not wait a second for Live
 		return
 	}
 	live := l.Live() // changed only by this goroutine
@@ -303,7 +302,7 @@ func (l *Link) deliver(m *redis.Message) {
 	}
 }
 
-// failed tells the subscribers why a connection has ended, unless Close ended it.
+// failed calls the subscribers' Failed with the error of a connection, unless Close has ended it.
 func (l *Link) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -330,8 +329,8 @@ func (l *Link) setLive(live bool) {
 	}
 }
 
-// subscribers returns those of channel, or all for "". The functions of a
-// subscriber are called outside the lock.
+// subscribers returns the subscribers of channel, or all for "", so that their functions
+// can be called without the mutex.
 func (l *Link) subscribers(channel string) []*Subscriber {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -349,10 +348,10 @@ func (l *Link) subscribers(channel string) []*Subscriber {
 
 // tend sends the heartbeats and carries changed subscriptions to the connection.
 //
-// It gives up a heartbeat after a second. Heartbeats share the pool with all other
-// commands. When a firewall has forgotten the pool's connections, each dead one costs one
-// command its timeout. With a longer timeout the link's new connection would get no
-// heartbeat within maxSilence, and be replaced too.
+// A heartbeat times out after a second. Heartbeats share the pool with all other commands.
+// When a firewall has forgotten the pool's connections, each dead one costs one command its
+// timeout. With a longer timeout the link's new connection would get no heartbeat within
+// maxSilence, and be replaced too.
 func (l *Link) tend(ctx context.Context) {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
@@ -372,10 +371,10 @@ func (l *Link) tend(ctx context.Context) {
 	}
 }
 
-// connect makes connections, by heartbeats at the client's own pace: as many as there were operations that
-// ran out of time, if none is being made. An operation that finds no connection makes one, and throws it away half
-// made when its time is up. Where that is always too short (TLS far away, credentials that are fetched)
-// no operation would ever have one.
+// connect opens pool connections by heartbeats with the client's own timeouts: one for each operation that ran
+// out of time, up to maxTrips, unless some are still being opened. An operation that finds no connection opens
+// one, and loses it half opened when its time is up. Where that time is always too short (TLS far away,
+// credentials that are fetched) no operation would ever get a connection.
 func (l *Link) connect(ctx context.Context, by *client) {
 	n := by.tookLate()
 	if l.connecting.Load() > 0 {
@@ -391,7 +390,7 @@ func (l *Link) connect(ctx context.Context, by *client) {
 }
 
 // apply subscribes and unsubscribes the channels that have changed. Without a
-// connection there is nothing to do: the next one starts from subs.
+// connection it does nothing: the next one subscribes all channels of subs.
 func (l *Link) apply(ctx context.Context) {
 	l.mu.Lock()
 	conn := l.conn
@@ -422,7 +421,7 @@ func (l *Link) apply(ctx context.Context) {
 		if err == nil {
 			return
 		}
-	case <-time.After(beatEvery): // it connects again; the heartbeats must go on
+	case <-time.After(beatEvery): // conn is connecting again; the heartbeats must go on
 	case <-ctx.Done():
 	}
 	l.drop(conn) // the next connection starts from subs

@@ -8,12 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Read reads up to longest bytes of key, and one more if the value is longer. It is not
-// a GET: somebody else may have put hundreds of megabytes there, and go-redis makes room
-// for all that a server announces. A value of another type reads as none. During an
-// outage Read returns ErrOutage at once. It returns by the end of the Conn's time; before
-// that when ctx ends. Where the read is alone, a cancellation that is no deadline may go
-// unnoticed for 250 ms.
+// Read returns up to longest bytes of the value of key, and one more if the value is
+// longer. It uses GETRANGE and not GET: another application may have stored hundreds of
+// megabytes there, and go-redis allocates as much as the server announces. A key of
+// another type reads as empty. During an outage Read returns ErrOutage at once. It returns
+// within the Conn's timeout, and earlier when ctx ends; a lone read may ignore a
+// cancellation that is no deadline for up to 250 ms.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
 	cmd := new(getrange).of(ctx, key, c.boxed(longest))
 	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
@@ -24,8 +24,8 @@ func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error
 	return data, err
 }
 
-// ReadMany is Read for many keys, in one trip to each node, or more if they are more than
-// maxOps. Each key has its value or an error of its own.
+// ReadMany reads many keys as Read does, in one trip to each node for every 256 of its keys. It
+// returns a value or an error for each key.
 func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) (values [][]byte, errs []error) {
 	reads := make([]getrange, len(keys)) // one piece of memory
 	ops := make([]op, len(keys))
@@ -35,28 +35,28 @@ func (c *Conn) ReadMany(ctx context.Context, keys []string, longest int) (values
 	}
 	values, errs = make([][]byte, len(keys)), c.doMany(ctx, ops, nil)
 	for i := range reads {
-		if errs[i] == nil { // else its command must not be looked at any more
+		if errs[i] == nil { // with an error the command must no longer be looked at
 			values[i], errs[i] = read(&reads[i].cmd)
 		}
 	}
 	return values, errs
 }
 
-// A getrange is a command and its arguments in one piece of memory.
+// A getrange is a GETRANGE command and its arguments in one allocation.
 type getrange struct {
 	cmd  redis.StringCmd
 	args [4]any
 }
 
-// of makes r the command for key.
+// of sets r to the command for key and returns it.
 func (r *getrange) of(ctx context.Context, key string, longest any) *redis.StringCmd {
 	r.args = [4]any{"getrange", key, int64(0), longest}
 	r.cmd = *redis.NewStringCmd(ctx, r.args[:]...)
 	return &r.cmd
 }
 
-// boxed returns n as an argument of a command, without an allocation if n is what it was
-// the last time.
+// boxed returns n as an argument of a command. It does not allocate if n is the same as in
+// the last call.
 func (c *Conn) boxed(n int) any {
 	if last := c.longest.Load(); last != nil && (*last).(int64) == int64(n) {
 		return *last
@@ -66,7 +66,7 @@ func (c *Conn) boxed(n int) any {
 	return box
 }
 
-// read is the answer to a GETRANGE.
+// read returns the value of a GETRANGE, nil for a key of another type.
 func read(cmd *redis.StringCmd) ([]byte, error) {
 	data, err := cmd.Bytes()
 	if err != nil && redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -75,19 +75,19 @@ func read(cmd *redis.StringCmd) ([]byte, error) {
 	return data, err
 }
 
-// Long reports whether the value of key was long when it was last read: those who want it
-// at one moment should share a read. It calls key only if there may be such a key.
+// Long reports whether the value of key was long when it was last read: callers who want it
+// at the same time should share a read. It calls key only if any long value has been read.
 func (c *Conn) Long(key func() string) bool { return c.long.any.Load() && c.long.has(key()) }
 
-// longKeys remembers, of some keys, that their values were long when they were last
-// read. Which keys it has is a matter of chance: a key takes the place of another.
+// longKeys remembers keys whose values were long when they were last read. It has 256
+// places, chosen by hash: a key may push out another.
 type longKeys struct {
-	any    atomic.Bool // one has ever been noted
+	any    atomic.Bool // a key has been noted at some time
 	hashes [256]atomic.Uint64
 }
 
-// longValue is from when on a value is long: reading it takes as long as reading a few
-// hundred short ones.
+// longValue is the length in bytes from which a value is long: reading it takes as long as
+// reading a few hundred short ones.
 const longValue = 64 << 10
 
 var seed = maphash.MakeSeed()

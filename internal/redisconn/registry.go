@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A registry holds what all users of one client share, for as long as there is a user.
-// Its keys hold the client. A client of a type that cannot be a map key shares nothing.
+// A registry has values that the users of one client share, each as long as it has a user.
+// The client is part of K. The users of a client that cannot be a map key share nothing.
 type registry[K comparable, T any] struct {
 	mu      sync.Mutex // guards what follows
 	entries map[K]*shared[T]
@@ -19,7 +19,7 @@ type shared[T any] struct {
 	users int
 }
 
-// open returns the value of name. It calls make for the first user.
+// open adds a user to the value of name, which make makes for the first user, and returns it.
 func (r *registry[K, T]) open(name K, client redis.UniversalClient, make func() T) T {
 	if !reflect.ValueOf(client).Comparable() {
 		return make()
@@ -38,8 +38,8 @@ func (r *registry[K, T]) open(name K, client redis.UniversalClient, make func() 
 	return s.value
 }
 
-// release is called once by each user. It reports true for the last, who has to end the
-// value.
+// release removes a user; each user calls it once. It reports true for the last, who has to
+// end the value.
 func (r *registry[K, T]) release(name K, client redis.UniversalClient) (last bool) {
 	if !reflect.ValueOf(client).Comparable() {
 		return true

@@ -6,19 +6,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Reply is what Redis has answered to a call: a value or an error.
+// A Reply is the value or the error of a call.
 type Reply struct {
 	value any
 	err   error
 }
 
-// replyOf is the reply of a command that is over.
+// replyOf returns the reply of a command that is over.
 func replyOf(cmd *redis.Cmd) Reply {
 	value, err := cmd.Result()
 	return Reply{value, err}
 }
 
-// ReplyOr returns r, or the reply that did not come if err says why.
+// ReplyOr returns r, or a Reply with err if err is not nil.
 func ReplyOr(r Reply, err error) Reply {
 	if err != nil {
 		return Reply{err: err}
@@ -26,19 +26,19 @@ func ReplyOr(r Reply, err error) Reply {
 	return r
 }
 
-// Err returns the error of Redis, or why there is no reply.
+// Err returns the error of Redis, or why Redis gave no reply; nil if there is a value.
 func (r Reply) Err() error { return r.err }
 
-// Result returns the value as it came: an int64, a string, a []any, or nil with an error.
+// Result returns the value as go-redis has it: an int64, a string, a []any, or nil with an error.
 func (r Reply) Result() (any, error) { return r.value, r.err }
 
-// Int returns a number.
+// Int returns a value that is a number, or an error.
 func (r Reply) Int() (int64, error) { return as[int64](r) }
 
-// Text returns a string.
+// Text returns a value that is a string, or an error.
 func (r Reply) Text() (string, error) { return as[string](r) }
 
-// List returns an array.
+// List returns a value that is an array, or an error.
 func (r Reply) List() ([]any, error) { return as[[]any](r) }
 
 func as[T any](r Reply) (value T, err error) {

@@ -9,11 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Rights finds out which commands of a package the server refuses its user. The script check.lua of the
-// package runs each of them on the only key of call, and gives the name and the error of each that failed.
-// It is run by its hash and by its text. Each of channels is subscribed and left by a connection of its own.
+// Rights checks which commands of a package the server refuses to the client's user. script is the check.lua of
+// the package: it runs each of them on the only key of call, and returns the name and error of each that failed.
+// Rights runs it by its hash and by its text, and subscribes each of channels on a connection of its own.
 //
-// A refused message, or channel, makes Redis Weak and not Broken: a process that misses a message finds out later.
+// A refused PUBLISH or channel is Weak and not Broken: a process that misses a message finds out later.
 func Rights(ctx context.Context, rdb redis.UniversalClient, script *Script, call Call, channels ...string) (c Checkup) {
 	var refused []any
 	for _, by := range []struct {
@@ -42,7 +42,7 @@ func Rights(ctx context.Context, rdb redis.UniversalClient, script *Script, call
 	return c
 }
 
-// hear subscribes a channel and leaves it.
+// hear subscribes and unsubscribes a channel, and returns the error of the step that failed.
 func hear(ctx context.Context, rdb redis.UniversalClient, channel string) error {
 	_, err := Step(ctx, func(ctx context.Context) (struct{}, error) {
 		conn := rdb.Subscribe(ctx)

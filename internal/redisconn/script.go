@@ -12,25 +12,25 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrTooFewReplicas reports that scripts ran, and that fewer replicas than asked
-// for have confirmed it.
+// ErrTooFewReplicas reports that scripts ran, but that fewer replicas than wanted have
+// confirmed them.
 var ErrTooFewReplicas = errors.New("too few replicas")
 
-// A Call is the keys and arguments of one run of a script.
+// A Call has the keys and arguments of one run of a script.
 type Call struct {
 	Keys  []string
-	Boxed []any // Keys as arguments, for callers who run several scripts with them; nil: none have been made
+	Boxed []any // the first of Keys, or all, as arguments: it saves allocations; nil: none
 	Args  []any
 }
 
-// A Script is a Lua script. A server knows it by the SHA-1 of its text, once it has run it.
+// A Script is a Lua script. Once a server has run it, the server knows it by the SHA-1 of its text.
 type Script struct {
 	text, hash string
 	boxed      any // hash, as an argument
 }
 
-// NewScript makes a script of texts, one after the other. They are constants: nothing that a
-// user sends becomes Lua.
+// NewScript returns the script that texts are when joined. They must be constants, so that no
+// input of a user becomes Lua.
 func NewScript(texts ...string) *Script {
 	text := strings.Join(texts, "")
 	hash := fmt.Sprintf("%x", sha1.Sum([]byte(text)))
@@ -40,7 +40,7 @@ func NewScript(texts ...string) *Script {
 // Hash returns the SHA-1 by which a server knows the script.
 func (s *Script) Hash() string { return s.hash }
 
-// attempts are the two ways to run a script: by its hash and, if that does not do, by its text.
+// attempts has the two ways to run a script: by its hash and, if the server cannot run that, by its text.
 var attempts = []func(s *Script, ctx context.Context, call Call) *redis.Cmd{
 	func(s *Script, ctx context.Context, call Call) *redis.Cmd { return call.with(ctx, "evalsha", s.boxed) },
 	(*Script).whole,
@@ -50,7 +50,7 @@ func (s *Script) whole(ctx context.Context, call Call) *redis.Cmd {
 	return call.with(ctx, "eval", s.text)
 }
 
-// with is the command of a call.
+// with returns the command that runs script, by name, with the keys and arguments of c.
 func (c Call) with(ctx context.Context, name string, script any) *redis.Cmd {
 	all := make([]any, 0, 3+len(c.Keys)+len(c.Args))
 	all = append(all, name, script, len(c.Keys))
@@ -63,7 +63,7 @@ func (c Call) with(ctx context.Context, name string, script any) *redis.Cmd {
 	return cmd
 }
 
-// Run runs the script by a client of the user, at the client's own pace.
+// Run runs the script with a client of the user and the client's own timeouts.
 func (s *Script) Run(ctx context.Context, rdb redis.UniversalClient, call Call) Reply {
 	var cmd *redis.Cmd
 	for _, attempt := range attempts {
@@ -75,18 +75,18 @@ func (s *Script) Run(ctx context.Context, rdb redis.UniversalClient, call Call) 
 	return replyOf(cmd)
 }
 
-// RunWhole is Run for a server that is sent the text in any case.
+// RunWhole is like Run but always sends the text of the script.
 func (s *Script) RunWhole(ctx context.Context, rdb redis.UniversalClient, call Call) Reply {
 	cmd := s.whole(ctx, call)
 	_ = rdb.Process(ctx, cmd)
 	return replyOf(cmd)
 }
 
-// Eval runs script for each of calls and returns their replies, each with its own error:
-// the reply's, or ErrOutage, ErrTimeout, ErrBusy or that of ctx. That takes one trip to
-// each node, and a second one for the calls that met a server without the script, or a slot
-// that moves. late is called for each call that may still run when Eval has returned, with
-// its reply, unless it is nil.
+// Eval runs script for each of calls and returns their replies. The error of a reply is
+// Redis' own, ErrOutage, ErrTimeout, ErrBusy or the cause of ctx. Eval takes one trip to
+// each node, and a second one for calls that met a server without the script, or a slot
+// that moves. If late is not nil, it is called with the reply of each call that ends after
+// Eval has returned.
 func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func(i int, reply Reply)) []Reply {
 	if len(calls) == 1 {
 		var lateOne func(Reply)
@@ -101,7 +101,7 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 		due[i] = i
 	}
 	for _, attempt := range attempts {
-		asked, cmds, ops := due, make([]*redis.Cmd, len(due)), make([]op, len(due)) // late may be called after due has changed
+		asked, cmds, ops := due, make([]*redis.Cmd, len(due)), make([]op, len(due)) // asked: late may be called after due has changed
 		for n, i := range asked {
 			cmds[n] = attempt(script, ctx, calls[i])
 			ops[n] = op{key: calls[i].Keys[0], cmd: cmds[n], ride: late != nil}
@@ -113,7 +113,7 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 		})
 		due = nil
 		for n, i := range asked {
-			if errs[n] != nil { // its command must not be looked at any more
+			if errs[n] != nil { // the command must no longer be looked at
 				replies[i] = Reply{err: errs[n]}
 				continue
 			}
@@ -129,8 +129,8 @@ func (c *Conn) Eval(ctx context.Context, script *Script, calls []Call, late func
 	return replies
 }
 
-// EvalOne is Eval for one call by a caller who will ask again if it times out: late is
-// not called then.
+// EvalOne runs script once, as Eval does, for a caller who repeats a call that times out: unlike
+// with Eval the call may be lone, and late is not called after the timeout of a lone call.
 func (c *Conn) EvalOne(ctx context.Context, script *Script, call Call, late func(Reply)) Reply {
 	return c.eval(ctx, script, op{key: call.Keys[0]}, call, late)
 }
@@ -154,27 +154,27 @@ func (c *Conn) eval(ctx context.Context, script *Script, o op, call Call, late f
 	return reply
 }
 
-// unrun reports whether the reply is one after which the text of the script may do: the
-// server does not know the script, or it has sent the client on to another node, and that
-// one has too. While a slot moves, a script of two keys can meet ASK, TRYAGAIN and MOVED
-// one after the other, and go-redis gives up after ClusterOptions.MaxRedirects of them, 3.
+// unrun reports whether the script did not run and its text should be tried: the server does
+// not know the script, or each node has redirected the client to another. While a slot moves,
+// a script of two keys can meet ASK, TRYAGAIN and MOVED one after the other, and go-redis
+// gives up after ClusterOptions.MaxRedirects of them, 3 by default.
 func unrun(cmd *redis.Cmd) bool {
 	err := cmd.Err()
 	return err != nil && (redis.HasErrorPrefix(err, "NOSCRIPT") || redis.HasErrorPrefix(err, "MOVED") ||
 		redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "TRYAGAIN"))
 }
 
-// A Confirm says what has to confirm that a script ran, and how long to wait for that.
+// A Confirm says how many replicas must confirm that a script ran, and how long to wait for them.
 type Confirm struct {
 	Replicas int
-	Disk     bool // the node has it in its append-only file, and so have the replicas: WAITAOF
+	Disk     bool // the node and the replicas must have it in their append-only files (WAITAOF)
 	Within   time.Duration
 }
 
-// Wanted reports whether there is something to wait for.
+// Wanted reports whether c wants any confirmation.
 func (c Confirm) Wanted() bool { return c.Replicas > 0 || c.Disk }
 
-// wait is the command that waits.
+// wait returns the command that waits for the confirmations.
 func (c Confirm) wait() []any {
 	ms := max(c.Within.Milliseconds(), 1) // 0 would wait without limit
 	if c.Disk {
@@ -183,7 +183,8 @@ func (c Confirm) wait() []any {
 	return []any{"WAIT", c.Replicas, ms}
 }
 
-// confirmed reads its reply: how many replicas have confirmed, -1 if the node has not.
+// confirmed returns how many replicas have confirmed, by the reply to the command of wait; -1 if
+// the node itself has not.
 func (c Confirm) confirmed(reply *redis.Cmd) (int, error) {
 	if !c.Disk {
 		return reply.Int()
@@ -195,14 +196,14 @@ func (c Confirm) confirmed(reply *redis.Cmd) (int, error) {
 	return int(n[1]), nil
 }
 
-// EvalAndWait is Eval for calls whose keys are all on one node, followed in the same
-// pipeline by the command that waits for want. It returns how many replicas have
-// confirmed, -1 if the node itself has not. err is that of finding the node or of the
-// waiting; the replies have their own. It does not ride with others, and is for an op of Do.
+// EvalAndWait runs script for calls whose keys are all on one node, and in the same pipeline
+// the command that waits for want. It returns how many replicas have confirmed, -1 if the node
+// itself has not. err reports that the node was not found or the waiting failed; the replies
+// have their own errors. EvalAndWait shares no trip: it is to be called in an op of Do.
 //
-// In a cluster it goes by the client of the node, since a WAIT has no key: the hooks of the
-// cluster client do not see it, and nobody follows a redirection. When a slot has moved, a
-// call or two fail until the cluster client has learnt of it; while it moves, calls fail.
+// In a cluster it uses the client of the node, since a WAIT has no key: the hooks of the
+// cluster client do not see it, and it follows no redirection. After a slot has moved, a call
+// or two fail until the cluster client knows the new node; while a slot moves, calls fail.
 func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call, want Confirm) (replies []Reply, confirmed int, err error) {
 	until := time.Now().Add(want.Within)
 	for _, attempt := range attempts {
@@ -236,7 +237,7 @@ func (c *Conn) EvalAndWait(ctx context.Context, script *Script, calls []Call, wa
 	return replies, 0, nil
 }
 
-// TooFew is ErrTooFewReplicas with the figures.
+// TooFew returns an ErrTooFewReplicas with the numbers.
 func TooFew(confirmed, wanted int) error {
 	return fmt.Errorf("%w: %d of %d acknowledged", ErrTooFewReplicas, confirmed, wanted)
 }

@@ -17,25 +17,25 @@ import (
 
 // Clients
 //
-// Several types of go-redis pass as a redis.UniversalClient, and users wrap them in types
-// of their own. Levee cannot keep its promises over all of them: some have a read
-// answered by a cache or by a replica, where an invalidation that Redis has confirmed may
-// be missing. So the packages have CheckClient look at each client that they are given,
-// through the types that embed it.
+// Several types of go-redis implement redis.UniversalClient, and users wrap them in types
+// of their own. Levee cannot keep its promises with all of them: some serve reads from a
+// cache or a replica, where an invalidation that Redis has confirmed may be missing. So
+// the packages pass each client to CheckClient, which also looks into types that embed a
+// client.
 
-// A Use says how a package asks Redis.
+// A Use says how a package uses Redis.
 type Use int
 
 const (
-	// Scripts: by scripts alone. Go-redis sends them to a master, whatever its options,
-	// and never answers them from a cache.
+	// Scripts: only by scripts. go-redis sends them to a master, whatever its options,
+	// and never serves them from a cache.
 	Scripts Use = iota
-	// Reads: by plain reads too.
+	// Reads: by scripts and plain reads.
 	Reads
 )
 
-// CheckClient returns why a package cannot work with rdb, nil if it can. The error names
-// the option or type, and what to use in its place. It does not ask Redis.
+// CheckClient returns an error if a package cannot work with rdb. The error names the
+// option or type, and what to use in its place. CheckClient does not call Redis.
 func CheckClient(rdb redis.UniversalClient, use Use) error {
 	return look(rdb, func(client redis.UniversalClient) error { return supports(client, use) })
 }
@@ -62,8 +62,8 @@ func supports(client redis.UniversalClient, use Use) error {
 	return nil
 }
 
-// replicaOption names the option by which go-redis reads from replicas. Each of the
-// others sets ReadOnly too, as FailoverOptions.ReplicaOnly does.
+// replicaOption returns the name of the option that makes go-redis read from replicas, "" if
+// none is set. RouteByLatency, RouteRandomly and FailoverOptions.ReplicaOnly set ReadOnly too.
 func replicaOption(o *redis.ClusterOptions) string {
 	switch {
 	case o.RouteByLatency:
@@ -78,12 +78,12 @@ func replicaOption(o *redis.ClusterOptions) string {
 	return ""
 }
 
-// look calls see with rdb or, if that is of a user's type, with the clients that the type
-// embeds. It returns see's first error, or one of a client that was not made by go-redis'
-// functions.
+// look calls see with rdb or, if rdb has a user's type, with the clients that the type
+// embeds. It returns the first error of see, or an error if a client is nil or was not made by
+// a function of go-redis.
 func look(rdb redis.UniversalClient, see func(redis.UniversalClient) error) (err error) {
 	defer func() {
-		if recover() != nil { // the zero redis.Client panics when it is asked for its options
+		if recover() != nil { // Options panics on a zero redis.Client
 			err = fmt.Errorf("the redis client %T was not made by redis.NewClient, NewFailoverClient or NewClusterClient", rdb)
 		}
 	}()
@@ -121,13 +121,13 @@ func lookInto(v reflect.Value, see func(redis.UniversalClient) error) error {
 
 var universal = reflect.TypeFor[redis.UniversalClient]()
 
-// fromGoRedis reports whether t is one of go-redis' clients.
+// fromGoRedis reports whether t is a client type of go-redis.
 func fromGoRedis(t reflect.Type) bool {
 	return t.Implements(universal) && t.Kind() == reflect.Pointer && t.Elem().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath()
 }
 
-// Advise logs once for each client which of its settings hurt, and if they cannot be
-// seen.
+// Advise logs, once for each client, which of its settings hurt. If it cannot see them, it
+// logs that.
 func Advise(rdb redis.UniversalClient, log *logonce.Log) {
 	seen := false
 	_ = look(rdb, func(client redis.UniversalClient) error {
@@ -145,7 +145,7 @@ func Advise(rdb redis.UniversalClient, log *logonce.Log) {
 	}
 }
 
-// advised has the options that were logged, by weak pointers.
+// advised has weak pointers to the options that were logged.
 var advised sync.Map
 
 func adviseOnce[O any](options *O, log *logonce.Log, hurts []string) {
@@ -157,7 +157,7 @@ func adviseOnce[O any](options *O, log *logonce.Log, hurts []string) {
 	}
 }
 
-// fewConns is how many connections are few: callers would wait for each other.
+// fewConns is the number of connections below which callers wait for each other.
 const fewConns = 5
 
 func hurting(o *redis.Options) (hurts []string) {
@@ -170,8 +170,8 @@ func hurting(o *redis.Options) (hurts []string) {
 	return hurts
 }
 
-// hurtingCluster is about what a ClusterClient does for its operations, which cannot be
-// given options of our own.
+// hurtingCluster returns advice on options of a ClusterClient, in whose place levee cannot
+// use a copy with other options.
 func hurtingCluster(o *redis.ClusterOptions) (hurts []string) {
 	if o.PoolSize < fewConns {
 		hurts = append(hurts, fmt.Sprintf("PoolSize %d: callers wait for each other's connections", o.PoolSize))
@@ -182,11 +182,11 @@ func hurtingCluster(o *redis.ClusterOptions) (hurts []string) {
 	return hurts
 }
 
-// Refused reports whether err is an answer by which Redis refuses a client that cannot
-// work as it is: its user or password is wrong or lacks rights, its database does not
-// exist, it has reached a replica or a lone node of a cluster, or the server or a proxy does
-// not have a command that is needed, such as EVAL. Only an operator can mend that. A master
-// that was just replaced answers like a replica for a moment.
+// Refused reports whether err is a reply by which Redis refuses a client that cannot work as
+// it is: its user or password is wrong or lacks rights, its database does not exist, it has
+// reached a replica or a lone node of a cluster, or the server or a proxy lacks a command that
+// levee needs, such as EVAL. Only an operator can fix that. A master that was just replaced
+// replies like a replica for a moment.
 func Refused(err error) bool {
 	if err == nil {
 		return false
@@ -205,7 +205,7 @@ func Refused(err error) bool {
 	})
 }
 
-// refusals are texts of servers for which go-redis has no function.
+// refusals has the beginnings of refusals for which go-redis has no function.
 var refusals = []string{
 	"DB index is out of range",
 	"MOVED",
@@ -213,10 +213,10 @@ var refusals = []string{
 	"ACL failure in script",               // 7.2 and later, Valkey
 }
 
-// withoutCommand are parts, in lower case, of the texts of servers and proxies that do not have a command.
+// withoutCommand has parts, in lower case, of the errors of servers and proxies that lack a command.
 var withoutCommand = []string{
 	"unknown command",       // Redis, Valkey and most proxies: disabled by rename-command, or by a managed service
-	"unknown redis command", // the same, by a script
+	"unknown redis command", // the same for a command in a script
 	"not support",           // "ERR command eval not support for your account" of a managed service
-	"unsupported command",   // of proxies
+	"unsupported command",   // proxies
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// note tells the lane's Outage how an operation ended.
+// note tells the lane's Outage how a lone operation or a trip ended.
 func (l *lane) note(err error, read bool, key string) {
 	switch {
 	case err == nil || answeredWithError(err, read):
 		l.outage.Answered()
 	case isOurs(err), l.conn.client.limited() && !isOfNetwork(err):
-	case !read && Answered(err): // refused, which says nothing
+	case !read && Answered(err): // a refused script says nothing
 	default:
 		l.conn.unanswered()
 		l.outage.Missed(key, err, l.conn.client.refused() || !waitedForSocket(err) && !lostConn(err))
 	}
 }
 
-// note is the lane's note for a trip: one answer among its operations is an answer.
+// note tells the lane's Outage how the trip ended: one reply among its operations counts as a reply.
 func (t *trip) note(err error) {
 	if t.leftBehind() {
 		return
@@ -48,31 +48,31 @@ func (t *trip) note(err error) {
 	t.lane.note(err, t.reads > 0, t.key)
 }
 
-// leftBehind reports whether it has been noted already that the trip is late.
+// leftBehind reports whether the trip's time was up before, which expire has told the Outage.
 func (t *trip) leftBehind() bool {
 	t.lane.mu.Lock()
 	defer t.lane.mu.Unlock()
 	return t.over
 }
 
-// answeredWithError reports whether a read has its answer, though it is an error: the
-// value is of another type.
+// answeredWithError reports whether a read's error is as good as a reply: the key is of
+// another type.
 func answeredWithError(err error, read bool) bool {
 	return read && err != nil && redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
-// isOurs reports whether err is that of code of this process, such as the user's hooks, or says that this
-// process has too little of something.
+// isOurs reports whether err comes from code of this process, such as the user's hooks, or from a lack of
+// resources in it.
 func isOurs(err error) bool {
 	var panicked *contain.PanicError
 	return errors.As(err, &panicked) || errors.Is(err, redis.ErrClosed) ||
 		slices.ContainsFunc(scarce, func(what error) bool { return errors.Is(err, what) })
 }
 
-// scarce are the errors of a process that has no descriptor, port or memory for a connection.
+// scarce has the errors of a process that lacks a descriptor, port or memory for a connection.
 var scarce = []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL}
 
-// isOfNetwork reports whether err may come from the way to the server, or the time that it took.
+// isOfNetwork reports whether err may come from the network, the server or a timeout.
 func isOfNetwork(err error) bool {
 	var way net.Error
 	var code syscall.Errno
@@ -87,9 +87,9 @@ func Answered(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// waitedForSocket reports whether the time of an operation passed before it had a
-// connection: others had all of them, or one was being opened. Opening one may take long
-// (TLS, many at once, a busy process), and says little about the server.
+// waitedForSocket reports whether an operation ran out of time before it had a
+// connection: all were in use, or one was being opened. Opening one may take long (TLS,
+// many at once, a busy process), which says little about the server.
 func waitedForSocket(err error) bool {
 	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) {
 		return true

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// A Budget is memory that several caches share: name it in the Options of each. What is
-// wanted more, of whichever cache, stays. It also saves the tables and goroutines that
-// each cache would have otherwise.
+// A Budget is memory that several caches share: set it in the Options of each. The entries
+// that are read most stay, whichever cache they belong to. The caches also share the tables
+// and goroutines that each would have otherwise.
 //
 //	shared := &localcache.Budget{MaxBytes: 256 << 20}
 //
-// The fields must not change once a cache has it. A Budget needs no Close: it frees
-// everything with the last of its caches. Entries of a cache that was closed before the
-// others stay until others push them out.
+// The fields must not change once a cache uses the Budget. A Budget needs no Close: it frees
+// everything when the last of its caches is closed. The entries of a cache that was closed
+// earlier stay until others push them out.
 type Budget struct {
 	// MaxBytes and MaxNullBytes are as in [Options], for all caches together. A
 	// negative MaxBytes is an error here.
@@ -21,10 +21,10 @@ type Budget struct {
 
 	mu            sync.Mutex // guards what follows
 	caches        int
-	values, nulls *store // nulls is nil if they are not kept
+	values, nulls *store // nulls is nil if nulls are not kept
 }
 
-// join returns the stores of the budget, and makes them for the first cache.
+// join adds a cache and returns the stores of the budget, which the first cache creates.
 func (b *Budget) join() (values, nulls *store) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,7 +37,7 @@ func (b *Budget) join() (values, nulls *store) {
 	return b.values, b.nulls
 }
 
-// leave is called by a cache that nobody is inside of any more.
+// leave removes a cache, in which no caller is any more. The last one closes the stores.
 func (b *Budget) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

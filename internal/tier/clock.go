@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A hit does not ask the system for the time, which would cost more than the
-// hit. A timer publishes the time each tick, ahead by lead. So a life ends early,
-// by at most lead; it ends late only if the timer is late by more than a tick.
-// Fills read the time anyway, and publish it if the timer is late. The first fill
-// starts the timer: an empty cache has none.
+// A hit does not read the system's clock, which would cost more than the hit. A
+// timer publishes the time each tick, ahead by lead. So a life ends early, by at
+// most lead; it ends late only if the timer is late by more than a tick. Fills read
+// the clock anyway, and publish the time if the timer is late. The first fill starts
+// the timer: an empty cache has none.
 const (
 	tick = 25 * time.Millisecond
 	lead = 2 * tick
@@ -32,7 +32,7 @@ func (c *clock) start() {
 	c.publish(0)
 }
 
-// stop ends the ticks. None runs when it returns.
+// stop ends the ticks. When it returns, tick publishes no more.
 func (c *clock) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *clock) tick() {
 	}
 }
 
-// now reads the time itself. What it returns is never after soon.
+// now reads the system's clock. The time that it returns is never after soon.
 func (c *clock) now() int64 {
 	if !c.running.Load() {
 		c.run()
@@ -73,8 +73,8 @@ func (c *clock) now() int64 {
 	return now
 }
 
-// publish moves soon forward and never back: entries whose life has ended would
-// count again.
+// publish moves soon forward to now and lead, and never back, since entries whose life
+// has ended would count again.
 func (c *clock) publish(now int64) {
 	for {
 		soon := c.soon.Load()

@@ -2,10 +2,10 @@ package tier
 
 import "sync/atomic"
 
-// An entry is a value or a null. It does not change once it is set, but for its state.
+// An entry is a value or a null. Only its state changes once it is stored.
 //
-// What a hit reads stands in front, in one line of the processor's cache: the head and
-// the first 24 bytes of the value, which is a pointer, a string, or a slice.
+// The fields that a hit reads come first, so that they share a cache line of the processor:
+// the head and the first 24 bytes of the value, enough for a pointer, a string, or a slice.
 type entry[K comparable, V any] struct {
 	head
 	value V
@@ -15,7 +15,7 @@ type entry[K comparable, V any] struct {
 	cost uint32 // in bytes
 }
 
-// A head says what an entry is of, and for how long it counts.
+// A head has the hashes of an entry's key, and for how long the entry counts.
 type head struct {
 	hash, check uint64
 	filled      int64  // by the clock
@@ -25,10 +25,10 @@ type head struct {
 	stripe      uint16
 }
 
-// What an entry's state can hold.
+// The bits of an entry's state.
 const (
-	gone       = 1 << iota // ristretto has let go of it
-	superseded             // it is on its way into ristretto, and a newer one will follow
+	gone       = 1 << iota // ristretto has let go of the entry
+	superseded             // the entry is on its way into ristretto, and a newer one will follow
 )
 
 // An item is an entry of any cache, as a store sees it.
@@ -36,8 +36,8 @@ type item interface {
 	header() *head
 	bytes() int64
 
-	// letGo is called once for every entry that ristretto was given, or was to be
-	// given, when ristretto has it no longer.
+	// letGo is called once for every item that was put into the store, when
+	// ristretto no longer has it or will never get it.
 	letGo()
 	evicted()
 	rejected()

@@ -2,16 +2,16 @@ package tier
 
 import "sync/atomic"
 
-// A front is a table of entries before ristretto, for as many as there are. A hit in
-// ristretto takes a lock that all readers of a key share, looks into a map, and enters
+// A front is a table of entries in front of ristretto, which grows with their number. A hit
+// in ristretto takes a lock that all readers of a key share, looks into a map, and enters
 // and leaves the callCounter. A hit in the front does none of this: the cores that read
-// one hot key do not wait for each other, and a hit of any key is two misses of the
-// processor's cache, the slot and the entry.
+// one hot key do not wait for each other, and a hit of any key costs two misses of the
+// processor's cache, for the slot and the entry.
 //
-// A hit in ristretto puts its entry here, if there is room in its bucket; if not, one
-// hit in many does, so that the hotter entries stay. An entry leaves when another takes
-// its slot, or when ristretto lets go of it. It counts under the same conditions as
-// everywhere: the front decides how fast a hit is, never what it finds.
+// A hit in ristretto puts its entry into the front if there is room in its bucket. If not,
+// only one hit in 64 does, so that the hotter entries stay. An entry leaves when another
+// takes its slot, or when ristretto lets go of it. Cache.counts judges it like any entry:
+// the front decides how fast a hit is, never what it finds.
 //
 // A nil front is off.
 type front[K comparable, V any] struct {
@@ -20,11 +20,11 @@ type front[K comparable, V any] struct {
 
 type table[K comparable, V any] struct {
 	buckets []bucket[K, V]
-	shift   uint // of a hash, which leaves the number of its bucket
+	shift   uint // a hash shifted right by it is the number of the bucket
 }
 
-// A bucket is two neighbouring lines of the processor's cache. An entry stands in the
-// slot that its hash names or, if that is taken, in another one, of the same line first.
+// A bucket is two neighbouring lines of the processor's cache. An entry is in the slot
+// that its hash names or, if that is taken, in another one, first of the same line.
 type bucket[K comparable, V any] [ways]slot[K, V]
 
 type slot[K comparable, V any] struct {
@@ -38,15 +38,15 @@ const (
 	mostBuckets  = 20
 
 	// One hit in 64 in ristretto may take the slot of another entry. One hit in 16 in the
-	// front goes on to ristretto, which has to know which entries are wanted: one in 64
-	// while it has so much room that it need not choose.
+	// front goes on to ristretto, which has to know which entries are read often; only one
+	// in 64 while ristretto has so much room that it need not choose.
 	putBits       = 6
 	passBits      = 4
 	roomyPassBits = 6
 )
 
-// sampled picks one n in 1<<bits, evenly but without a period: if callers ask for
-// keys in turn, a period might pick the same few keys each time.
+// sampled reports whether n is in the sample of one in 1<<bits. The sample is even but
+// has no period: if callers read keys in turn, a period might pick the same few keys each time.
 func sampled(n uint64, bits int) bool { return n*golden>>(64-bits) == 0 }
 
 // golden is 2^64 divided by the golden ratio.
@@ -64,8 +64,8 @@ func newTable[K comparable, V any](bits uint) *table[K, V] {
 
 func (t *table[K, V]) bucket(hash uint64) *bucket[K, V] { return &t.buckets[hash>>t.shift] }
 
-// fit makes a larger table if there are entries for three quarters of the slots. It
-// begins empty, which costs each entry one hit in ristretto.
+// fit makes a larger table if there are entries for three quarters of the slots. The new
+// table is empty, which costs each entry one hit in ristretto.
 func (f *front[K, V]) fit(entries int64) {
 	if f == nil {
 		return
@@ -76,7 +76,7 @@ func (f *front[K, V]) fit(entries int64) {
 	}
 }
 
-// get returns an entry with this hash, which may be gone by now.
+// get returns an entry with this hash or nil. The entry may be gone by now.
 func (f *front[K, V]) get(hash uint64) *entry[K, V] {
 	b := f.table.Load().bucket(hash)
 	first := hash % ways
@@ -88,7 +88,7 @@ func (f *front[K, V]) get(hash uint64) *entry[K, V] {
 	return nil
 }
 
-// put is called for the nth hit in ristretto.
+// put stores e, the entry of the nth hit in ristretto, if there is room or n is in the sample.
 func (f *front[K, V]) put(e *entry[K, V], n uint64) {
 	b := f.table.Load().bucket(e.hash)
 	s := b.free(e.hash)

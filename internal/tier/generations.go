@@ -5,12 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// generations number the deletions: those of each stripe of ids, and those of
-// everything. The generation of a stripe is the sum of the two. As neither
-// goes back, the sum is the same only if both are, even if a deletion falls
-// between the two reads.
+// generations counts the deletions: of each stripe of ids, and of everything. The
+// generation of a stripe is the sum of the two counts. As neither goes back, the
+// sum is the same only if both are, even if a deletion falls between the two reads.
 //
-// They have 32 bits, so that the table stays in the processor's cache. A number
+// The counts have 32 bits, so that the table stays in the processor's cache. A number
 // returns after 4 billion deletions; an old entry would count again only if it
 // lived through exactly that many.
 type generations struct {
@@ -31,7 +30,7 @@ func (g *generations) now(stripe uint16) uint32 {
 	return g.stripe[stripe].Load() + g.all.Load()
 }
 
-// bump overtakes every generation of the stripe and returns the new one.
+// bump raises the generation of the stripe and returns the new one.
 func (g *generations) bump(stripe uint16) uint32 {
 	return g.stripe[stripe].Add(1) + g.all.Load()
 }

@@ -6,21 +6,21 @@ import (
 	"unsafe"
 )
 
-// A hasher turns keys into the 64 bits that ristretto knows them by, and 64 more by
-// which an entry knows whether it is the one that was asked for. Both are seeded, so
-// that nobody outside can choose keys that hash alike.
+// A hasher turns keys into 64 bits by which ristretto finds them, and a check of 64 bits
+// more, which tells whether an entry belongs to the key. Both are seeded, so that nobody
+// outside the process can choose keys that hash alike.
 //
-// Comparing keys costs one more miss of the processor's cache in a hit of a string,
-// which is why they are compared only where hashes do not suffice:
+// Comparing keys costs a hit of a string key one more miss of the processor's cache, so
+// keys are compared only where hashes do not suffice:
 //
 //   - The hash of an integer is one to one. Its check only tells the caches of a
 //     [Budget] apart.
-//   - Two strings are taken for one if their hashes and their checks are equal, which
-//     are 128 bits under two secret seeds: among a billion keys by chance once in
-//     10^21 processes. bare ristretto relies on as many bits, half of them without a
+//   - Two strings count as equal if their hashes and their checks are equal, 128 bits
+//     under two secret seeds: among a billion keys that happens by chance once in
+//     10^21 processes. ristretto itself relies on as many bits, half of them without a
 //     seed.
-//   - Any other key is compared. Interfaces of different types hash alike, for
-//     instance, under every seed.
+//   - Keys of any other type are compared: interfaces of different types, for instance,
+//     may hash alike under every seed.
 type hasher[K comparable] struct {
 	kind  keyKind
 	size  uintptr // of K, if it is an integer
@@ -49,10 +49,10 @@ func newHasher[K comparable]() hasher[K] {
 	return h
 }
 
-// sum hashes the most common types of key itself: maphash.Comparable takes 7 ns
-// for an integer, which is a fifth of a hit.
+// sum returns the hash and the check of key. It hashes integers and strings itself:
+// maphash.Comparable takes 7 ns for an integer, which is a fifth of a hit.
 func (h *hasher[K]) sum(key K) (hash, check uint64) {
-	switch h.kind { // which says what is behind the pointer
+	switch h.kind { // the kind says what the pointers below point to
 	case integer:
 		return h.mix(number(unsafe.Pointer(&key), h.size)), h.a
 	case text:
@@ -75,16 +75,16 @@ func number(p unsafe.Pointer, size uintptr) uint64 {
 	return uint64(*(*uint8)(p))
 }
 
-// mix is one to one, so that no two integers have the same hash. Ids differ in
-// their low bits, which the multiplication carries up; the shift brings the high
-// bits down, by which ristretto chooses one of its shards.
+// mix hashes an integer, one to one, so that no two integers have the same hash. Ids
+// differ in their low bits, which the multiplication carries up; the shift brings the
+// high bits down to where ristretto takes the number of a shard from.
 func (h *hasher[K]) mix(k uint64) uint64 {
 	k = (k ^ h.a) * h.b
 	k = (k ^ k>>32) * golden
 	return k ^ k>>32
 }
 
-// kept is what an entry keeps of its key: nothing if the hashes suffice.
+// kept returns the key that an entry stores: the zero K if the hashes suffice.
 func (h *hasher[K]) kept(key K) (kept K) {
 	if h.kind == compared {
 		return key
@@ -92,7 +92,7 @@ func (h *hasher[K]) kept(key K) (kept K) {
 	return kept
 }
 
-// is reports whether e is the entry of key, whose hash and check are given.
+// is reports whether the entry with head e and stored key kept belongs to key, which has hash and check.
 func (h *hasher[K]) is(e *head, kept *K, hash, check uint64, key *K) bool {
 	return e.hash == hash && e.check == check && (h.kind != compared || *kept == *key)
 }

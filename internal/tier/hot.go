@@ -9,16 +9,15 @@ import (
 
 // A HotKey is a key that is read often.
 type HotKey[K comparable] struct {
-	Key K // as the callers of Get gave it
-	// Share is the part of all Gets, lately, that were for Key. It is an estimate, from
-	// above: it may be too high by Error and is never too low, but for the luck of the
-	// samples.
+	Key K // as the callers of Get passed it
+	// Share is the part of all recent Gets that read Key. It is an upper estimate: apart
+	// from sampling errors it is never too low, and too high by at most Error.
 	Share, Error float64
 }
 
-// TopKeys returns the keys that were read most in the last minutes, the hottest first: n
-// of them at the most, none unless there is Options.HotKeys. They are found from a sample
-// of the Gets, one in 64, whatever these found.
+// TopKeys returns at most n keys that were read most in the last minutes, the hottest
+// first; none if Options.HotKeys is 0. It uses a sample of one Get in 64, hits and misses
+// alike.
 func (c *Cache[K, V]) TopKeys(n int) []HotKey[K] {
 	if c == nil {
 		return nil
@@ -28,14 +27,14 @@ func (c *Cache[K, V]) TopKeys(n int) []HotKey[K] {
 
 // hot counts samples of keys in a fixed number of counters: Space-Saving (Metwally,
 // Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
-// Streams", ICDT 2005). A key without a counter takes that of the rarest key, and its
-// count, as the error that it may have. So a key that makes up more than 1/counters of
-// all samples surely has a counter. A nil *hot counts nothing.
+// Streams", ICDT 2005). A key without a counter takes the counter of the rarest key with
+// its count, which is then the possible error of the new key's. So a key that makes up more
+// than 1/counters of all samples surely has a counter. A nil *hot counts nothing.
 type hot[K comparable] struct {
 	limit int
 
 	mu       sync.Mutex           // guards what follows
-	counters map[uint64]*count[K] // by hash: a key that is not equal to itself has one each time
+	counters map[uint64]*count[K] // by hash; a key that is not equal to itself gets a new one each time
 	rarest   rarest[K]
 	total    uint64
 	halved   time.Time
@@ -49,15 +48,15 @@ type count[K comparable] struct {
 }
 
 const (
-	// hotBits: one Get in 64 is a sample.
+	// hotBits makes one Get in 64 a sample.
 	hotBits = roomyPassBits
 
-	// What was counted loses half of its weight in this time, so that TopKeys tells of
-	// the last minutes.
+	// halfLife is the time in which counts lose half of their weight, so that TopKeys
+	// reports the last minutes.
 	halfLife = time.Minute
 
-	// A longer key is not counted: counters keep their keys, which may come from
-	// anywhere.
+	// longestHotKey is the length in bytes above which a key is not counted: counters store
+	// their keys, which may come from anywhere.
 	longestHotKey = 1 << 10
 )
 
@@ -68,7 +67,7 @@ func newHot[K comparable](limit int) *hot[K] {
 	return &hot[K]{limit: limit, counters: map[uint64]*count[K]{}, halved: time.Now()}
 }
 
-// sample is called for the nth call of a kind, and takes one in many.
+// sample counts key if n, the number of its Get among those with the same outcome, is in the sample.
 func (h *hot[K]) sample(n, hash uint64, key K) {
 	if h == nil || !sampled(n, hotBits) {
 		return
@@ -76,8 +75,8 @@ func (h *hot[K]) sample(n, hash uint64, key K) {
 	if text, ok := any(key).(string); ok && len(text) > longestHotKey {
 		return
 	}
-	// Nobody waits here. A sample that is dropped because another is being counted says
-	// nothing of its key.
+	// A Get must not wait here. Dropping a sample while another is being counted favours no
+	// key.
 	if !h.mu.TryLock() {
 		return
 	}
@@ -108,8 +107,8 @@ func (h *hot[K]) note(hash uint64, key K) {
 	}
 }
 
-// age halves all counts as often as halfLife has passed. Halving keeps their order, so
-// the heap stays one. The caller holds h.mu.
+// age halves all counts once for each halfLife that has passed. Halving keeps their order,
+// so rarest stays a heap. The caller holds h.mu.
 func (h *hot[K]) age(now time.Time) {
 	halves := now.Sub(h.halved) / halfLife
 	if halves <= 0 {
@@ -137,13 +136,13 @@ func (h *hot[K]) top(n int) []HotKey[K] {
 		if c.n == 0 {
 			break
 		}
-		total := float64(max(h.total, c.n)) // halving rounds down, the sum and its parts
+		total := float64(max(h.total, c.n)) // halving rounds down, so total may be below c.n
 		keys = append(keys, HotKey[K]{Key: c.key, Share: float64(c.n) / total, Error: float64(c.error) / total})
 	}
 	return keys
 }
 
-// rarest is a heap of counters, the lowest first.
+// rarest is a heap of counters, the lowest count first.
 type rarest[K comparable] []*count[K]
 
 func (r rarest[K]) Len() int           { return len(r) }

@@ -2,21 +2,20 @@ package tier
 
 import "time"
 
-// An Entry is what a Cache holds of a key, see [Cache.Inspect].
+// An Entry describes what a Cache has for a key, see [Cache.Inspect].
 type Entry[V any] struct {
 	Value *V            // nil for a null. Nobody may change it.
 	Null  bool          // the key is known not to exist
-	Bytes int           // of the budget, with what an entry takes beside its value
-	Age   time.Duration // since its fill
+	Bytes int           // taken from the budget, for the value and the entry around it
+	Age   time.Duration // since the fill
 	// Filled tells the entry from a later one of the key.
 	Filled int64
-	Left   time.Duration // of its life; 0: it is over, or a deletion has overtaken it
-	Kept   bool          // its life is over and no deletion has overtaken it: [Cache.Kept] may return it
+	Left   time.Duration // of the life; 0: it is over, or a deletion has overtaken the entry
+	Kept   bool          // the life is over and no deletion has overtaken the entry: [Cache.Kept] may return it
 }
 
-// Inspect returns what the cache holds of key, dead or alive, for somebody who looks for a
-// fault. ok is false if there is nothing. Inspect is not counted and does not make key
-// wanted more.
+// Inspect returns the entry of key, even if it no longer counts, for debugging. ok is false if
+// there is none. Inspect does not count in Stats or TopKeys.
 func (c *Cache[K, V]) Inspect(key K) (e Entry[V], ok bool) {
 	if c == nil {
 		return e, false

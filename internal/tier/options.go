@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// Less is surely a mistake: such a budget would hold a handful of entries, and
-	// such a life would lose most of itself to lead.
+	// Less is surely a mistake: a smaller budget has room for a handful of entries, and
+	// a shorter life loses more than half to lead.
 	minBytes = 64 << 10
 	minLife  = 2 * lead
 
-	// More would allocate gigabytes of access counters at once.
+	// A larger budget would allocate gigabytes of access counters at once.
 	maxBytes = 1 << 40
 
 	maxHotKeys = 10_000
 )
 
-// Options are those of package localcache, which says what each means.
+// Options has the fields of localcache.Options, which documents them.
 type Options struct {
 	MaxBytes     int64
 	MaxNullBytes int64
@@ -34,7 +34,8 @@ const (
 	defaultNullBytes = 4 << 20
 )
 
-// withDefaults fills in the defaults and reports the first field that is wrong.
+// withDefaults returns o with its zero fields set to their defaults, or an error that names a
+// field that is wrong.
 func (o Options) withDefaults() (Options, error) {
 	o.TTL = cmp.Or(o.TTL, 30*time.Second)
 	o.DistrustTTL = cmp.Or(o.DistrustTTL, time.Second)
@@ -57,8 +58,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(checkBytes(prefix+"MaxBytes", o.Budget.MaxBytes), checkBytes(prefix+"MaxNullBytes", o.Budget.MaxNullBytes))
 }
 
-// checkBytes reports a budget that is too small or too large. 0 and negatives have
-// meanings of their own.
+// checkBytes returns an error if n is too small or too large for a budget. 0 and negative
+// numbers are valid: they mean the default and off.
 func checkBytes(field string, n int64) error {
 	if n > 0 && (n < minBytes || n > maxBytes) {
 		return fmt.Errorf("localcache: %s must be %v to %v, got %v", field, int64(minBytes), int64(maxBytes), n)

@@ -5,13 +5,13 @@ import (
 	"unsafe"
 )
 
-// A part is what one cache has in a store: its values, or its nulls. A nil part is off.
+// A part has the values, or the nulls, of one cache in a store. A nil part is off.
 type part[K comparable, V any] struct {
 	hash  *hasher[K]
 	store *store
 	front *front[K, V] // or nil
 
-	used, entries     atomic.Int64 // bytes and number of all entries, those in the queue too
+	used, entries     atomic.Int64 // bytes and number of all entries, also those in the queue
 	evicted, rejected atomic.Uint64
 }
 
@@ -19,7 +19,7 @@ func newPart[K comparable, V any](s *store, hash *hasher[K]) *part[K, V] {
 	return &part[K, V]{hash: hash, store: s}
 }
 
-// get returns the entry of key, dead or alive.
+// get returns the entry of key, whether it counts or not, nil if there is none.
 func (t *part[K, V]) get(hash, check uint64, key K) *entry[K, V] {
 	if t == nil {
 		return nil
@@ -39,7 +39,7 @@ func (t *part[K, V]) get(hash, check uint64, key K) *entry[K, V] {
 	if t.store.queue.settled.Load() == settled {
 		return nil
 	}
-	// It may have left the queue between the two looks.
+	// The entry may have left the queue for ristretto between the two looks.
 	found, _ = inner.Get(hash)
 	return t.match(found, hash, check, key)
 }
@@ -52,8 +52,8 @@ func (t *part[K, V]) match(it item, hash, check uint64, key K) *entry[K, V] {
 	return e
 }
 
-// put completes an entry with what is known of its key, and stores it, unless there is
-// no room for it.
+// put sets the hashes, the key and the cost of e, and stores it. It reports false if there is
+// no room.
 func (t *part[K, V]) put(e *entry[K, V], key K, size int) bool {
 	rest := int64(unsafe.Sizeof(*e)) + perEntry
 	if int64(size) > min(t.store.budget, maxCost)-rest {
@@ -67,5 +67,5 @@ func (t *part[K, V]) put(e *entry[K, V], key K, size int) bool {
 	return t.store.put(e)
 }
 
-// maxCost is the most that an entry's cost can say.
+// maxCost is the largest entry.cost.
 const maxCost = 1<<32 - 1

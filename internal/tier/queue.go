@@ -7,26 +7,25 @@ import (
 	"github.com/levee-go/levee/internal/failpoint"
 )
 
-// A queue finds the items that stand in ristretto's queue, so that a Get right after a
-// Fill finds what was filled. ristretto stores a new item on a goroutine of its own,
-// microseconds to milliseconds later.
+// A queue knows the items in ristretto's queue, so that a Get right after a Fill finds
+// the filled value. ristretto stores a new item on a goroutine of its own, microseconds
+// to milliseconds later.
 //
 // An item enters before ristretto gets it and leaves when ristretto is done with it.
-// ristretto takes items from its queue one after another and asks for the cost of each
-// before it stores it. So when it asks for the cost of one, the one before has been
-// stored, or rejected. The last item stays until another follows, which costs
-// nothing: who finds an item in ristretto does not look here.
+// ristretto takes items from its queue one after another and calls Cost for each item
+// before it stores it. So when it calls Cost for an item, the item before has been
+// stored, or rejected. The last item stays until another follows, which costs nothing:
+// a Get that finds an item in ristretto does not look here.
 //
-// Of two items of one hash on their way ristretto would keep the older one: it takes the
-// second for a change of the cost of the first. So ristretto gets the newer one only
-// when it is done with the older one. The older one is superseded and does not count
-// any more. To make sure that another item follows, put gives ristretto a nil under
-// the hash 0.
+// Of two items with one hash in its queue, ristretto would keep the older one: it takes
+// the second for a change of the cost of the first. So ristretto gets the newer one only
+// when it is done with the older one. The older one is superseded and no longer counts.
+// To make sure that another item follows, put gives ristretto a nil under the hash 0.
 type queue struct {
 	length  atomic.Int64  // of ristretto's queue
 	waiting atomic.Int64  // hashes in shards
-	settled atomic.Uint64 // items that have left
-	last    item          // that ristretto has taken; belongs to ristretto's goroutine
+	settled atomic.Uint64 // hashes that have left the shards
+	last    item          // the last that ristretto has taken; belongs to ristretto's goroutine
 	shards  [16]queueShard
 }
 
@@ -35,20 +34,20 @@ type queueShard struct {
 	records map[uint64]record // by hash
 }
 
-// A record is what is known of a hash.
+// A record has the items of a hash.
 type record struct {
-	given  item // to ristretto
-	newest item // given, or what ristretto gets next
+	given  item // the item that ristretto has
+	newest item // given, or the item that ristretto gets next
 }
 
-// maxQueued is less than ristretto's queue holds. When that is full, ristretto drops
-// what it is given, and if that is an update, silently.
+// maxQueued is less than ristretto's queue holds. When that queue is full, ristretto drops
+// items, and updates even silently.
 const maxQueued = 32_000
 
 func (q *queue) shard(hash uint64) *queueShard { return &q.shards[hash>>60] }
 
-// enter notes that it is on its way. If it is the first one of its hash, the caller has
-// to give it to ristretto. skipped is an item that is never given.
+// enter adds an item. If first is true, the item is the only one of its hash and the caller has
+// to give it to ristretto. skipped is an older item that ristretto will never get, or nil.
 func (q *queue) enter(hash uint64, it item) (first bool, skipped item) {
 	s := q.shard(hash)
 	s.mu.Lock()
@@ -71,8 +70,8 @@ func (q *queue) enter(hash uint64, it item) (first bool, skipped item) {
 	return false, skipped
 }
 
-// leave notes that ristretto is done with it. If there is a newer one, the caller has to
-// give that to ristretto.
+// leave notes that ristretto is done with an item. If there is a newer one of its hash, leave
+// returns it, and the caller has to give it to ristretto.
 func (q *queue) leave(it item) (next item) {
 	hash := it.header().hash
 	s := q.shard(hash)
@@ -81,19 +80,19 @@ func (q *queue) leave(it item) (next item) {
 	p, there := s.records[hash]
 	switch {
 	case !there || p.given != it:
-		return nil // it has left before
+		return nil // the item has left before
 	case p.newest != it:
 		s.records[hash] = record{p.newest, p.newest}
 		return p.newest
 	}
 	delete(s.records, hash)
-	q.settled.Add(1) // first: who finds nothing waiting looks at it
+	q.settled.Add(1) // before waiting: a reader that finds nothing waiting looks at settled next
 	failpoint.At("settled")
 	q.waiting.Add(-1)
 	return nil
 }
 
-// find returns the newest item of hash on its way, or nil.
+// find returns the newest item of hash in the queue, or nil.
 func (q *queue) find(hash uint64) item {
 	if q.waiting.Load() == 0 {
 		return nil
@@ -104,7 +103,7 @@ func (q *queue) find(hash uint64) item {
 	return s.records[hash].newest
 }
 
-// clear lets go of the items that ristretto has not been given.
+// clear lets go of the items that ristretto has not got, and forgets all.
 func (q *queue) clear() {
 	for i := range q.shards {
 		for _, p := range q.shards[i].records {

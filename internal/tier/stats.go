@@ -2,7 +2,7 @@ package tier
 
 import "math"
 
-// Stats are those of package localcache, which says what each counts.
+// Stats has the fields of localcache.Stats, which documents them.
 type Stats struct {
 	Hits, Nulls, Misses       uint64
 	Filled, Outdated, Refused uint64
@@ -12,7 +12,7 @@ type Stats struct {
 	Distrusted                bool
 }
 
-// Stats returns the counters. While other calls run, the counters are not all of the
+// Stats returns the counters. While other calls run, it does not read all counters at the
 // same moment.
 func (c *Cache[K, V]) Stats() Stats {
 	if c == nil {

@@ -8,26 +8,25 @@ import (
 )
 
 // perEntry is how many bytes ristretto, the front and the allocator take for an entry
-// beside the entry itself, as measured.
+// besides the entry itself. It was measured.
 const perEntry = 250
 
-// A store is a ristretto that keeps to its budget and shows at once what it was given.
+// A store is a ristretto that keeps to its budget and finds an item as soon as it was put.
 //
 // ristretto alone exceeds its budget in two ways: it does not count the entries in
 // its queue, and it evicts only for new keys, so values that grow when they are
-// overwritten evict nothing. So the store counts for itself. It adds the size of an
-// entry before ristretto gets it, and subtracts it when ristretto says that it has
-// let go of it.
+// overwritten evict nothing. So the store does its own counting. It adds the size of an
+// entry before ristretto gets it, and subtracts the size when ristretto has let go of
+// the entry.
 //
-// An empty store has neither tables nor goroutines: ristretto is made for the first
-// entry.
+// An empty store has neither tables nor goroutines: the first entry creates ristretto.
 type store struct {
 	budget int64
-	most   int64 // that used may be: entries in ristretto's queue are beyond the budget
+	most   int64 // the most that used may be: ristretto's queue comes on top of the budget
 	used   atomic.Int64
 	queue  queue
 
-	mu    sync.Mutex // guards the making of inner
+	mu    sync.Mutex // guards the creation of inner
 	inner atomic.Pointer[ristretto.Cache[uint64, item]]
 }
 
@@ -35,7 +34,7 @@ func newStore(budget int64) *store {
 	return &store{budget: budget, most: budget + min(max(budget/16, 1<<20), 4<<20)}
 }
 
-// open returns ristretto, which the first call makes.
+// open returns ristretto, which the first call creates.
 func (s *store) open() *ristretto.Cache[uint64, item] {
 	if inner := s.inner.Load(); inner != nil {
 		return inner
@@ -49,7 +48,7 @@ func (s *store) open() *ristretto.Cache[uint64, item] {
 		NumCounters:        min(s.budget/64, 1<<26), // at least four for each entry, of 4 bytes each
 		MaxCost:            s.budget,
 		BufferItems:        64,
-		IgnoreInternalCost: true, // perEntry has it, and more exactly
+		IgnoreInternalCost: true, // perEntry includes it, and is more exact
 		KeyToHash:          func(hash uint64) (uint64, uint64) { return hash, 0 },
 		Cost:               s.dequeued,
 		OnEvict:            s.evicted,
@@ -57,16 +56,16 @@ func (s *store) open() *ristretto.Cache[uint64, item] {
 		OnExit:             s.exited,
 	})
 	if err != nil {
-		panic("localcache: " + err.Error()) // it objects to nothing but zeros and negatives
+		panic("localcache: " + err.Error()) // NewCache rejects only numbers that are zero or negative
 	}
 	s.inner.Store(inner)
 	return inner
 }
 
-// roomy reports whether ristretto has nothing to choose yet.
+// roomy reports whether the budget is less than half used, so that ristretto need not choose yet.
 func (s *store) roomy() bool { return s.used.Load() < s.budget/2 }
 
-// put hands it to ristretto, unless there is no room for it.
+// put stores an item. If there is no room, it lets go of the item and reports false.
 func (s *store) put(it item) bool {
 	hash := it.header().hash
 	if s.used.Add(it.bytes()) > s.most {
@@ -89,12 +88,12 @@ func (s *store) put(it item) bool {
 	return false
 }
 
-// give puts an item into ristretto's queue, unless that is full. An entry that is in
-// ristretto already under this hash is replaced at once.
+// give puts an item into ristretto's queue, and reports false if that is full. If
+// ristretto has an item under this hash already, the new one replaces it at once.
 //
-// A nil makes room when the store is over its budget, which happens when updates grow:
-// ristretto evicts only for new keys. The nil frees the old value of this key at once,
-// or makes ristretto evict for a new one.
+// A nil item makes room when the store is over its budget, which happens when updates grow
+// values: ristretto evicts only for new keys. If ristretto has the hash, nil frees its old
+// value at once; if not, nil is a new key for which ristretto evicts.
 func (s *store) give(hash uint64, it item) bool {
 	if s.queue.length.Add(1) <= maxQueued && s.open().Set(hash, it, 0) {
 		return true
@@ -103,8 +102,8 @@ func (s *store) give(hash uint64, it item) bool {
 	return false
 }
 
-// withdraw takes back an item that ristretto did not take. A newer one of the same hash
-// is tried next.
+// withdraw removes an item that ristretto did not take from the queue. It gives ristretto
+// a newer one of the same hash, if there is one.
 func (s *store) withdraw(it item) {
 	for it != nil {
 		next := s.queue.leave(it)
@@ -116,8 +115,8 @@ func (s *store) withdraw(it item) {
 	}
 }
 
-// settle is called when it is known what has become of an item: it is in ristretto, or
-// was rejected. A newer one of the same hash follows.
+// settle notes that an item has been stored in ristretto, or rejected. It gives ristretto a newer
+// one of the same hash, if there is one.
 func (s *store) settle(it item) {
 	if it == nil {
 		return
@@ -127,14 +126,14 @@ func (s *store) settle(it item) {
 	}
 }
 
-// ristretto calls the following, from its goroutine and from inside of Set. It holds
-// no lock then.
+// ristretto calls the following methods, from its goroutine and from inside of Set, and
+// without holding a lock.
 
-// dequeued gives the cost of an item, which ristretto asks for when the item leaves the
+// dequeued returns the cost of an item. ristretto calls it when the item leaves ristretto's
 // queue.
 func (s *store) dequeued(it item) int64 {
 	s.queue.length.Add(-1)
-	s.settle(s.queue.last) // ristretto is done with the one before
+	s.settle(s.queue.last) // ristretto is done with the item before
 	s.queue.last = it
 	if it == nil {
 		return perEntry
@@ -161,7 +160,7 @@ func (s *store) exited(it item) {
 	}
 }
 
-// close frees the entries. Nobody may be inside.
+// close frees the entries. No other call may run.
 func (s *store) close() {
 	if inner := s.inner.Load(); inner != nil {
 		inner.Close()

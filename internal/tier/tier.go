@@ -1,6 +1,6 @@
-// Package tier is the machinery of package localcache, which says what is promised, and what package
-// cache needs of it beside: marks that a caller takes, nulls, values past their life, and the trust in
-// the messages by which processes tell each other of deletions.
+// Package tier implements package localcache, whose documentation says what is promised. It also has
+// what only package cache needs: marks, nulls, values past their life, and trust in the messages by
+// which processes announce deletions to each other.
 //
 //   - A fill that began before a deletion does not bring the old value back: a reader takes a
 //     [Mark] before it reads from Redis or the database, and Fill drops the value
@@ -10,21 +10,21 @@
 // # How it works
 //
 // Every id belongs to one of 65,536 stripes, and every stripe has a generation,
-// a number that grows with each deletion. An entry carries the generation that
-// its mark saw, and counts only while that is the current one. So a deletion is
-// one atomic addition. ristretto is not asked to delete: its Del may block for tens
-// of milliseconds and take effect later. It still holds the entry, which is now
-// dead: no Get returns it, the budget counts it, and the next fill overwrites it or
+// a number that grows with each deletion. An entry carries the generation of its
+// mark, and counts only while that is the current one. So a deletion is one atomic
+// addition. It does not call ristretto's Del, which may block for tens of milliseconds
+// and take effect later. ristretto still has the entry, which is now dead: no Get
+// returns it, it takes its part of the budget, and the next fill overwrites it or
 // other entries push it out. If ristretto applies writes out of order, the result is
-// a miss and never an old value, because each entry knows its generation.
+// a miss and never an old value, because each entry has its generation.
 //
-// Entries that were read are also in a table before ristretto, where a hit takes no lock.
-// Those that ristretto has not taken from its queue yet are in a table behind it.
-// Caches may share the memory for all this: see [Budget].
+// Entries that were read are also in a table in front of ristretto, see front, where a
+// hit takes no lock. Entries that ristretto has not taken from its queue yet are in a
+// table behind it, see queue. Caches may share the memory for all this: see [Budget].
 //
-// An id is the key as text; processes name it when they tell each other of a
-// deletion. A key is what the caller of Get holds, of any comparable type. They
-// need not be equal, but a key must always have the same id.
+// An id is a key as text; processes use it to announce deletions to each other. A key
+// is the argument of Get, of any comparable type. The two need not be equal, but a key
+// must always have the same id.
 //
 // [ristretto]: https://github.com/dgraph-io/ristretto
 package tier
@@ -35,14 +35,14 @@ import (
 	"time"
 )
 
-// Kind is what Get found.
+// Kind says what Get has found.
 type Kind uint8
 
 const (
-	Miss  Kind = iota // nothing is known
+	Miss  Kind = iota // nothing
 	Value             // a value
 	Null              // the key is known not to exist
-	Past              // nothing that counts, but Kept may have a value whose life is over
+	Past              // nothing that counts, but Kept may return a value whose life is over
 )
 
 // A Mark is a moment in the life of an id, see [Cache.Mark]. The zero Mark is
@@ -59,13 +59,13 @@ type Mark struct {
 type Cache[K comparable, V any] struct {
 	calls       callCounter
 	clock       clock
-	maxAge      atomic.Int64 // older entries do not count, see Trust and Close
+	maxAge      atomic.Int64 // in nanoseconds; older entries do not count, see Trust and Close
 	hash        hasher[K]
 	generations *generations
 	budget      *Budget
 	values      *part[K, V]
 	nulls       *part[K, struct{}] // nil: nulls are not kept
-	hot         *hot[K]            // nil: unless Options.HotKeys
+	hot         *hot[K]            // nil if Options.HotKeys is 0
 
 	ttl         time.Duration
 	distrustTTL time.Duration
@@ -75,7 +75,7 @@ type Cache[K comparable, V any] struct {
 	closed      chan struct{}
 }
 
-// New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is
+// New returns a cache, or an error that names the field of o that is wrong. If o.MaxBytes is
 // negative, New returns nil, a cache that is off.
 //
 // A cache owns goroutines and a timer, from its first fill on: Close it.
@@ -145,8 +145,8 @@ func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	return nil, Miss
 }
 
-// Again is Get for a caller whose Get has missed a moment ago, without Past. Stats does not
-// count it.
+// Again is Get for a caller whose Get has just missed. It never returns Past, and Stats does
+// not count it.
 func (c *Cache[K, V]) Again(key K) (value *V, kind Kind) {
 	if c == nil {
 		return nil, Miss
@@ -168,8 +168,8 @@ func (c *Cache[K, V]) Again(key K) (value *V, kind Kind) {
 
 // Kept returns the value of key even if its life is over, or nil, for a caller that
 // finds nothing better. It returns no value that was pushed out, or that is older than a
-// deletion of its id or than a null of key. The value may be far older than
-// Options.TTL, and Kept does not say how old it is.
+// deletion of its id or a null of key. The value may be far older than Options.TTL, and
+// Kept does not report its age.
 func (c *Cache[K, V]) Kept(key K) *V {
 	if c == nil {
 		return nil
@@ -196,9 +196,8 @@ func (c *Cache[K, V]) counts(e *head) bool {
 // current reports whether no deletion has overtaken an entry.
 func (c *Cache[K, V]) current(e *head) bool { return e.generation == c.generations.now(e.stripe) }
 
-// Mark returns the present moment of id. Take it before you read from Redis or the
-// database what you are going to fill: then a deletion that the read may have missed
-// drops the fill.
+// Mark returns the present moment of id. Call it before you read the value to fill from
+// Redis or the database: then a deletion that the read may have missed drops the fill.
 func (c *Cache[K, V]) Mark(id string) Mark {
 	if c == nil {
 		return Mark{}
@@ -207,7 +206,7 @@ func (c *Cache[K, V]) Mark(id string) Mark {
 	return Mark{c.generations.now(stripe), stripe}
 }
 
-// KeyMark is Mark for a cache without ids: nobody names its keys to another process.
+// KeyMark is Mark for a cache without ids, whose deletions are not announced to other processes.
 func (c *Cache[K, V]) KeyMark(key K) Mark {
 	if c == nil {
 		return Mark{}
@@ -217,13 +216,14 @@ func (c *Cache[K, V]) KeyMark(key K) Mark {
 	return Mark{c.generations.now(stripe), stripe}
 }
 
-// Fill offers value for key, and reports whether it was taken. It is not if the id
-// was deleted or the cache flushed since m, if the cache is closed, or if there is
-// no room at present.
+// Fill stores value for key, and reports whether it did. It does not if the id was
+// deleted or the cache flushed since m, if the cache is closed, or if there is no
+// room at present.
 //
-// m is the mark of the id that belongs to key. size is what value takes in the
-// process, in bytes, for which its size encoded may do; negative counts as 0. The entry
-// lives for ttl from now, or for Options.TTL if that is shorter. With a ttl of 50 ms or less it is not taken.
+// m is the mark of the id that belongs to key. size is how many bytes of memory value
+// takes; its encoded size is a fair estimate, and a negative one counts as 0. The entry
+// lives for ttl from now, or for Options.TTL if that is shorter. With a ttl of 50 ms or
+// less Fill does not store it.
 func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -231,8 +231,8 @@ func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) 
 	return fill(c, c.values, m, key, value, size, ttl)
 }
 
-// FillNull is Fill for a key that does not exist. A value that counts hides the
-// null, so Delete the id first if there may be one.
+// FillNull notes that key does not exist, as Fill does for a value. A value that counts
+// hides the null, so Delete the id first if there may be a value.
 func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -240,8 +240,7 @@ func (c *Cache[K, V]) FillNull(m Mark, key K, ttl time.Duration) bool {
 	return fill(c, c.nulls, m, key, struct{}{}, 0, ttl)
 }
 
-// fill puts an entry into t, one of c's tiers. T is V for a value, struct{} for a
-// null.
+// fill stores an entry in t, a part of c. T is V for a value, struct{} for a null.
 func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, value T, size int, ttl time.Duration) bool {
 	shard := c.calls.shard()
 	if !shard.enter() {
@@ -252,7 +251,7 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, 
 		shard.leave(refused)
 		return false
 	}
-	// This look only saves work: a deletion may overtake the mark right after it.
+	// This check only saves work: a deletion may overtake the mark right after it.
 	if m.generation != c.generations.now(m.stripe) {
 		shard.leave(outdated)
 		return false
@@ -265,19 +264,19 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, 
 	return true
 }
 
-// head starts the life of an entry. The entry carries the generation of the mark,
-// not the present one: so a fill that a deletion overtakes is a miss.
+// head returns the head of an entry whose life starts now. It has the generation of the
+// mark, not the present one, so that a fill that a deletion overtakes is a miss.
 func (c *Cache[K, V]) head(m Mark, life time.Duration) head {
 	return head{generation: m.generation, stripe: m.stripe, filled: c.clock.now(), life: milliseconds(life)}
 }
 
-// milliseconds rounds down. What is longer than seven weeks becomes that.
+// milliseconds returns d in milliseconds, rounded down, at most seven weeks.
 func milliseconds(d time.Duration) uint32 { return uint32(min(d.Milliseconds(), math.MaxUint32)) }
 
-// Put replaces what is known of key by a value that is newer than all reads that
-// have begun. When Put returns, the former value or null is gone, even if Put
-// reports that the new value was not taken. m is a mark of the id of key, of any age; the
-// rest is as for Fill.
+// Put replaces the value or null of key by a value that is newer than all reads that
+// have begun. When Put returns, the former value or null is gone, even if Put reports
+// that it did not store the new one. m is a mark of the id of key, of any age; the other
+// arguments are as for Fill.
 func (c *Cache[K, V]) Put(m Mark, key K, value V, size int, ttl time.Duration) bool {
 	if c == nil {
 		return false
@@ -286,19 +285,19 @@ func (c *Cache[K, V]) Put(m Mark, key K, value V, size int, ttl time.Duration) b
 	return fill(c, c.values, m, key, value, size, ttl)
 }
 
-// Delete ends the value and the null of id: a Get that starts after Delete has
-// returned does not find them, and a Fill whose mark is older is dropped.
+// Delete drops the value and the null of id: a Get that starts after Delete has
+// returned does not find them, and a Fill with an older mark is dropped.
 func (c *Cache[K, V]) Delete(id string) {
 	if c == nil {
 		return
 	}
-	// Overwriting the dead entry would free its memory sooner, but it needs the key,
-	// and another process' deletion names only the id. It also costs 380 ns instead
-	// of 27. The budget counts dead entries.
+	// Overwriting the dead entry would free its memory sooner, but that needs the key,
+	// and another process' deletion names only the id. It also takes 380 ns instead of
+	// 27 ns. The budget counts dead entries.
 	c.Overtake(Mark{stripe: c.generations.stripeOf(id)})
 }
 
-// Overtake is Delete for whatever has the id of m.
+// Overtake deletes the id that m is a mark of.
 func (c *Cache[K, V]) Overtake(m Mark) {
 	if c == nil {
 		return
@@ -307,7 +306,7 @@ func (c *Cache[K, V]) Overtake(m Mark) {
 	c.deletes.Add(1)
 }
 
-// Flush is Delete for every id. Its cost does not depend on how many there are.
+// Flush deletes every id. Its cost does not depend on the number of entries.
 func (c *Cache[K, V]) Flush() {
 	if c == nil {
 		return
@@ -317,9 +316,9 @@ func (c *Cache[K, V]) Flush() {
 }
 
 // Trust tells the cache whether deletions by other processes arrive. While live is
-// false, entries count only for Options.DistrustTTL after their fill, those that are
-// already there too. When it is true again, all entries count for their whole life;
-// Flush first if a deletion may have been missed. A new cache is trusted.
+// false, entries, also those filled before, count only for Options.DistrustTTL after
+// their fill. When live is true again, all entries count for their whole life; Flush
+// first if a deletion may have been missed. A new cache is trusted.
 func (c *Cache[K, V]) Trust(live bool) {
 	if c == nil {
 		return
@@ -337,13 +336,13 @@ func (c *Cache[K, V]) Trust(live bool) {
 }
 
 // closedAge is the maxAge of a closed cache: no entry counts, of whatever age. Get looks
-// into the front before it looks whether the cache is closed, and with a Budget the
-// entries stay there while another cache has it.
+// into the front before it checks whether the cache is closed, and with a Budget the
+// entries stay in memory while another cache uses the Budget.
 const closedAge = math.MinInt64
 
-// Close frees the entries and ends the goroutines of the cache. It waits for the
-// callers inside, which takes microseconds. Afterwards Get returns Miss and nothing
-// is taken. A second Close waits for the first.
+// Close frees the entries and ends the goroutines of the cache, or leaves both to the
+// last cache of its Budget. It waits for calls that run, which takes microseconds. Later
+// Gets return Miss, and later Fills false. A second Close waits for the first.
 func (c *Cache[K, V]) Close() {
 	if c == nil {
 		return

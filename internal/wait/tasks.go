@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Tasks counts what is under way for an owner that can be closed. Unlike a sync.WaitGroup it lets nothing
-// begin any more from then on, and it can be waited for with a limit. The zero value is ready.
+// Tasks counts the running tasks of an owner that can be closed. Unlike a sync.WaitGroup it refuses new
+// tasks after Close, and waiting for the running ones can have a time limit. The zero value is ready to use.
 type Tasks struct {
 	mu      sync.Mutex // guards what follows
 	running int
-	idle    chan struct{} // nil: not closed yet; closed when nothing runs
+	idle    chan struct{} // nil before Close; closed when no task runs
 }
 
-// Begin counts a task, which owes an End. It reports false after Close.
+// Begin counts a task and returns true; the task must call End once. After Close it returns false.
 func (t *Tasks) Begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -24,7 +24,7 @@ func (t *Tasks) Begin() bool {
 	return true
 }
 
-// End is called once for each Begin that was true.
+// End ends a task for which Begin returned true.
 func (t *Tasks) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +33,7 @@ func (t *Tasks) End() {
 	}
 }
 
-// Go runs task in a goroutine, or not at all after Close.
+// Go runs task in a new goroutine. After Close it does nothing.
 func (t *Tasks) Go(task func()) {
 	if t.Begin() {
 		go func() {
@@ -43,7 +43,7 @@ func (t *Tasks) Go(task func()) {
 	}
 }
 
-// Close lets no task begin any more. The channel is closed when none runs.
+// Close makes Begin refuse new tasks. The returned channel is closed when no task runs.
 func (t *Tasks) Close() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *Tasks) Close() <-chan struct{} {
 	return t.idle
 }
 
-// CloseWithin is Close, and returns when no task runs, or after limit.
+// CloseWithin makes Begin refuse new tasks, and waits until no task runs, or for limit.
 func (t *Tasks) CloseWithin(limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

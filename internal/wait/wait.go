@@ -1,4 +1,4 @@
-// Package wait holds the small ways of waiting that the other packages share.
+// Package wait has the pauses, backoffs and task counts that the other packages share.
 package wait
 
 import (
@@ -19,9 +19,9 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Half returns work, which may be ctx, for a step that takes at most most by itself: it ends after half of
-// the time that ctx has left, if that is less. What is done when the step has failed has the other half. Stop
-// must be called after the step.
+// Half returns a context made from work, which may be ctx, for a step that takes at most most. If ctx has less
+// than twice most left, the context ends after half of that time, so that the other half remains for the case
+// that the step fails. The caller must call stop after the step.
 func Half(ctx, work context.Context, most time.Duration) (half context.Context, stop func()) {
 	if until, ok := Halfway(ctx, most); ok {
 		return context.WithDeadline(work, until)
@@ -29,8 +29,8 @@ func Half(ctx, work context.Context, most time.Duration) (half context.Context, 
 	return work, func() {}
 }
 
-// Halfway returns when half of the time that ctx has left is over, and whether that is before a step
-// ends that takes at most most.
+// Halfway returns the time when half of what ctx has left is over. ok reports whether a step that takes at
+// most most could last longer than that.
 func Halfway(ctx context.Context, most time.Duration) (until time.Time, ok bool) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -41,14 +41,14 @@ func Halfway(ctx context.Context, most time.Duration) (until time.Time, ok bool)
 	return now.Add(left / 2), left < 2*most
 }
 
-// Jitter returns d give or take up to part of it, at random, so that what happened
-// together is not repeated together.
+// Jitter returns d plus or minus a random share of it, at most part, so that
+// processes that started together spread out.
 func Jitter(d time.Duration, part float64) time.Duration {
 	return time.Duration(float64(d) * (1 - part + 2*part*rand.Float64()))
 }
 
-// A Backoff tells how long to wait before the next attempt: First, then twice as long each time and
-// Max at most, each give or take a quarter, so that those who failed together do not come back together.
+// A Backoff computes the pauses between attempts: First, then twice as long each time up to Max,
+// each plus or minus a quarter, so that callers who failed together do not retry together.
 type Backoff struct {
 	First, Max time.Duration
 	next       time.Duration // 0: First
@@ -64,11 +64,11 @@ func (b *Backoff) Next() time.Duration {
 // Sleep returns after the pause before the next attempt, or when ctx ends.
 func (b *Backoff) Sleep(ctx context.Context) { Sleep(ctx, b.Next()) }
 
-// Reset begins with First again: an attempt has succeeded.
+// Reset makes First the next pause. Callers use it when an attempt has succeeded.
 func (b *Backoff) Reset() { b.next = 0 }
 
-// Wake signals ch, a channel with room for one signal, and does not block: one
-// signal that nobody has seen yet is enough.
+// Wake sends a signal on ch, a channel with room for one, and does not block: if a
+// signal is still unread, it adds none.
 func Wake(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -76,8 +76,8 @@ func Wake(ch chan<- struct{}) {
 	}
 }
 
-// Ended returns the error of a context that has ended, and its cause if it has one
-// of its own.
+// Ended returns the error of ctx, which has ended, joined with its cause if that is
+// another error.
 func Ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {

@@ -1,8 +1,7 @@
--- Gives a lease back without a value, so that the next one need not wait for
--- its end.
--- KEYS  1 lease
--- ARGV  1 token, 2 channel, 3 wake-up message
--- Gives 1, or 0 if the lease is gone or another's.
+-- Gives a lease back without a value, so that other callers need not wait for its end.
+-- KEYS    1 lease
+-- ARGV    1 token, 2 channel, 3 wake-up message
+-- Returns 1, or 0 if the lease has ended or another caller has it.
 if redis.pcall('HGET', KEYS[1], 't') ~= ARGV[1] then
   return 0
 end

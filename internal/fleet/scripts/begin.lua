@@ -1,21 +1,22 @@
--- Asks for the right to rebuild a value, or takes it from whoever has it: what is under way
--- under another lease cannot be published any more, and holds stay.
--- KEYS  1 value, 2 lease; to take it also 3... values of other schemas
--- ARGV  1 token, 2 life of the lease in ms, 3 "ask"; to take it "drop", which drops the
---       values, or "keep", which leaves its own to answer until commit.lua replaces it,
---       and gives way to a writer's hold; 4 the first 64 bytes of the value that the caller
---       has seen and rejected ("" if it saw none), 5 the length in bytes up to which
---       it wants the value
--- Gives {"value", bytes}  asked: somebody has published one meanwhile
---       {"long", bytes}   asked: something longer stands there; its first 64 bytes
---       {"wait", ms}      asked: another caller has the lease for that long, unless renewed
---       {"held", ms}      a writer holds the key: load, but do not publish. The first of
---                         its holds ends after that long, if not before
---       {"granted", n}    the lease is the caller's
---       {"stands", n}     asked: the same, and what the caller has seen is still there
---       {"foreign", n}    a key of another type stands in the way. n of the keys are such
--- Asked again with the same token, it grants again: a client may repeat what it
--- got no answer to.
+-- Acquires the lease of a value, if it is free ("ask"), or takes it from its holder ("drop", "keep"):
+-- a load under way under another lease can then no longer be published. Holds stay.
+-- KEYS    1 value, 2 lease; except for "ask" also 3... values of other schemas
+-- ARGV    1 token, 2 life of the lease in ms, 3 "ask"; or "drop", which drops the values; or
+--         "keep", which leaves the value in KEYS[1] until commit.lua replaces it, and returns
+--         "held" if a writer holds the key; 4 the first 64 bytes of the value that the caller
+--         has seen and rejected ("" if it saw none), 5 the largest length in bytes of a
+--         value that it wants
+-- Returns {"value", bytes}  ask: another caller has published a value meanwhile
+--         {"long", bytes}   ask: the same, but the value is longer; its first 64 bytes
+--         {"wait", ms}      ask: another caller has the lease for that long, unless it renews it
+--         {"held", ms}      ask, keep: a writer holds the key: load, but do not publish. The first
+--                           of its holds ends after at most that long
+--         {"granted", n}    the caller has the lease
+--         {"stands", n}     ask: the same, and the value that the caller has seen is still there
+--         {"foreign", n}    no lease, because of a key of another type
+--         where n is how many of the keys are of another type
+-- If it is repeated with the same token, it grants again: a client may repeat a command
+-- that got no reply.
 local ask, foreign, granted = ARGV[3] == 'ask', 0, 'granted'
 if ask then
   local found = ours(redis.pcall('GETRANGE', KEYS[1], 0, 63))
@@ -37,7 +38,7 @@ if lease and lease.err then
   return lease
 end
 local at, token, _, first = 0, nil, nil, nil
-if lease and left >= 0 then -- else there is none, or one without an end: not what we have left there
+if lease and left >= 0 then -- otherwise there is none, or one without a TTL, which none of our scripts writes
   at = now()
   token, _, first = read(lease, at)
 end

@@ -1,8 +1,8 @@
--- Runs each command that the scripts of this package run, on a key that nobody else has, and so finds
--- out which of them the server refuses. It leaves nothing behind, or for five seconds if it may not delete.
--- KEYS  1 the key
--- ARGV  1 a channel, to which goes a message that nobody heeds
--- Gives for each command that failed its name and the error.
+-- Runs each command that the scripts of this package use, on a key of its own, to find out which of
+-- them the server refuses. It deletes the key; if it may not, the key ends after five seconds.
+-- KEYS    1 the key
+-- ARGV    1 a channel, for a message that receivers ignore
+-- Returns the name and the error of each command that failed.
 local refused = {}
 local function try(command, reply)
   -- The key has the wrong type only where DEL is refused.
@@ -15,7 +15,7 @@ try('TIME', redis.pcall('TIME'))
 try('DEL', redis.pcall('DEL', KEYS[1]))
 try('PEXPIRE', redis.pcall('PEXPIRE', KEYS[1], 5000))
 if #refused > 2 then
-  return refused -- a key would stay
+  return refused -- a key would stay for ever
 end
 try('SET', redis.pcall('SET', KEYS[1], 'x', 'PX', 5000))
 try('GETRANGE', redis.pcall('GETRANGE', KEYS[1], 0, 0))

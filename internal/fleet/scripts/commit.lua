@@ -1,16 +1,15 @@
--- Publishes a value, if the lease it was built or taken under still stands. So what reaches
--- the server late, after its writer has been told that it failed and somebody has
--- invalidated the key, does no harm.
--- KEYS  1 value, 2 lease
--- ARGV  1 token, 2 bytes ("" to leave no value), 3 life of the value in ms, 4 channel,
---       5 message: one that invalidates ("i...") is always published, another only if
---       somebody waits
--- Gives 1 if the value is published, 0 if it must not be: something happened to
---       the key since the lease was granted; 2 if a key of another type stands there,
---       3 if the message invalidates and the server does not take the value; without such a
---       message that is the error of SET. The lease ends all the same.
--- Asked again, it finds its own bytes and gives 1 again. It reads no more than those
--- and one: somebody else may have put there what takes long to read.
+-- Publishes a value, if its lease is still held. So a commit does no harm if it reaches the
+-- server late, after its caller got an error and a writer has invalidated the key.
+-- KEYS    1 value, 2 lease
+-- ARGV    1 token, 2 bytes ("" to leave no value), 3 life of the value in ms, 4 channel,
+--         5 message: one that invalidates ("i...") is always published, another only if
+--         a caller waits for the lease
+-- Returns 1 if the value is published; 0 if it must not be, because the lease has ended;
+--         2 if the key of the value is of another type; 3 if the server does not store the
+--         value and the message invalidates. With another message it returns the error
+--         of SET then. The lease ends in each case.
+-- If it is repeated, it finds its own bytes and returns 1 again. It reads only one byte more
+-- than those: another application may have stored a value that takes long to read.
 local news = ARGV[5]:sub(1, 1) == 'i'
 if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then
   if news then
@@ -31,7 +30,7 @@ else
 end
 local awaited = redis.call('HDEL', KEYS[2], 't', 'w') == 2
 local holds = redis.call('HGETALL', KEYS[2])
-if #holds > 0 then -- of writers beside the one that has taken the lease
+if #holds > 0 then -- holds of writers other than the one that has taken the lease
   local at = now()
   local _, _, _, last = read(holds, at)
   redis.call('PEXPIRE', KEYS[2], last - at)

@@ -1,7 +1,7 @@
--- Helpers of several scripts, in front of which this file stands.
+-- Helpers of several scripts, to which this file is prepended.
 
--- ours gives a reply, and nil if it says that the key is of another type than ours.
--- Such a key is somebody else's: no script overwrites or deletes it.
+-- ours returns a reply, or nil if it is the error that the key is of another type than ours.
+-- Such a key belongs to another application: no script overwrites or deletes it.
 local function ours(reply)
   if type(reply) == 'table' and reply.err and reply.err:find('^WRONGTYPE') then
     return nil
@@ -9,15 +9,16 @@ local function ours(reply)
   return reply
 end
 
--- now is the server's time in ms.
+-- now returns the server's time in ms.
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- read gives the token of a lease whose fields are given, and of the holds ("h:") that end after a
--- time: their ends by field, the first of them and the last. Among these fields are those of
--- holds that were lifted before they arrived ("x:"), which close nothing, see invalidate.lua.
+-- read takes the fields and values of a lease. It returns its token, and for the holds ("h:") that
+-- end later than after: their ends by field, the first end and the last. The ends by field and the
+-- last end include the notes of holds that were lifted before they arrived ("x:", see
+-- invalidate.lua), which keep no value from being published.
 local function read(lease, after)
   local token, holds, first, last = nil, {}, nil, after
   for i = 1, #lease, 2 do
@@ -33,8 +34,8 @@ local function read(lease, after)
   return token, holds, first, last
 end
 
--- drop deletes those of the values among KEYS that are ours, and gives how many are
--- not. KEYS[2] is the lease, and kept says by their numbers which values to leave alone.
+-- drop deletes the values among KEYS that are ours, and returns how many are not. KEYS[2]
+-- is the lease. kept has true for the numbers of values to leave alone.
 local function drop(kept)
   local values, foreign = {}, 0
   for i, key in ipairs(KEYS) do
@@ -51,9 +52,9 @@ local function drop(kept)
   return foreign
 end
 
--- expire sets the mark of those of the values among KEYS that can have one, and drops the others:
--- nulls, what has another layout, and all where there is no memory for it. See cache/format.go,
--- which has the mark in byte 7, outside the checksum. It gives what drop gives.
+-- expire marks the values among KEYS that can have a mark, leaves them for at most life ms, and drops
+-- the others: nulls, values of another layout, and all values if there is no memory. The mark is
+-- byte 7, outside the checksum, see cache/format.go. expire returns how many keys are not ours.
 local function expire(life)
   local marked = {}
   for i, key in ipairs(KEYS) do

@@ -1,20 +1,21 @@
--- What has been cleared in a cache: everything, by Clear, and what has a tag, by ClearTags.
--- The tags share 65,536 counters. A clear is known by its time, by this server's clock in
--- microseconds; each is later than all that the server or the caller knows.
--- KEYS  1 hash: "c" the last Clear, "l" the latest clear of anything, "f" the time from which
---       on the hash has every clear (what was in it before, Redis may have lost), and by the
---       number of a counter its last clear
--- ARGV  1 "look"; "clear"; "tags", to clear counters; "keep", to put back what Redis has lost
---       2 the latest clear of anything that the caller knows, 3 the last Clear that it knows
---       4 look: the l up to which the caller knows every counter, or more than any l if it wants
---         no others than it names; keep: the f that it knows, "0" if clears may have escaped it
---       5 life of the key in ms, 6 channel, 7 message
---       8... look: counters that it wants in any case; tags: those to clear; keep: counters,
---       each with its time
--- Gives {c, f, l, counter, time, ...}, all as text. look gives all counters if l is later than
---       it knows up to, and an f of "0" if the hash is gone and the caller may know what was in it.
---       Gives {} if a key of another type stands there, and then nothing is done.
-local limit = 2 ^ 53 -- from here on a number of Lua is not exact
+-- Reads and writes the clears of a cache: of everything (Clear), and of tags (ClearTags,
+-- ExpireTags). The tags share 65,536 counters for clears and as many for expiries. A clear is
+-- its time, by this server's clock in microseconds, and is later than all clears that the server
+-- or the caller knows.
+-- KEYS    1 hash: "c" the last Clear, "l" the latest clear of any kind, "f" the time from which
+--         on the hash has every clear (earlier ones Redis may have lost), and by the number of
+--         a counter its last clear
+-- ARGV    1 "look"; "clear"; "tags", to clear counters; "keep", to put back clears that Redis has lost
+--         2 the latest clear of any kind that the caller knows, 3 the last Clear that it knows
+--         4 look: the l up to which the caller knows every counter, or more than any l if it wants
+--           only the counters that it names; keep: the f that it knows, "0" if it may have missed clears
+--         5 life of the key in ms, 6 channel, 7 message
+--         8... look: counters that it wants in any case; tags: counters to clear; keep: counters,
+--         each with its time
+-- Returns {c, f, l, counter, time, ...}, all as text. look returns all counters if l is later than
+--         ARGV[4], and an f of "0" if the hash is missing and the caller may know its clears.
+--         Returns {} and does nothing if the key is of another type.
+local limit = 2 ^ 53 -- from here on Lua's numbers are not exact
 local function number(text)
   local n = tonumber(text)
   return n and n >= 0 and n < limit and math.floor(n) or 0
@@ -56,15 +57,16 @@ elseif how == 'keep' then
   end
   f = f > 0 and f or number(ARGV[4])
 end
-if f == 0 then -- the hash is complete from here on, with the clear that has made it
+if f == 0 then -- the hash is complete from now on, with the clear that has created it
   f, l = (how == 'clear' or how == 'tags') and now - 1 or now, now
 end
 if text(c) ~= there[1] or text(f) ~= there[2] or text(l) ~= there[3] or #changed > 0 then
-  -- First what needs no memory: once a script has written, a server without memory lets it finish.
+  -- PEXPIRE comes first, because it needs no memory: once a script has written, a server without memory
+  -- lets it finish.
   redis.pcall('PEXPIRE', KEYS[1], ARGV[5])
   local set = redis.pcall('HSET', KEYS[1], 'c', text(c), 'f', text(f), 'l', text(l))
   local failed = type(set) == 'table'
-  if failed and how ~= 'look' then -- a server that takes no writes lets a look through: nobody relies on what it did not store
+  if failed and how ~= 'look' then -- a look goes on: its caller does not rely on a change that was not stored
     return set
   elseif not failed then
     for i = 1, #changed, 2 do

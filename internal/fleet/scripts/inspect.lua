@@ -1,9 +1,9 @@
--- Tells what is known of an id, and changes nothing.
--- KEYS  1 value, 2 lease
--- ARGV  1 the length in bytes up to which the value is wanted
--- Gives {value, ms, lease, awaited, hold, ...}: the value, for how long it stays and the lease
---       lasts in ms (-1: there is none), 1 if somebody waits for it, and for how long each
---       hold lasts. A value or lease of another type is nil.
+-- Reads the state of an id, and changes nothing.
+-- KEYS    1 value, 2 lease
+-- ARGV    1 the largest length in bytes of a value that is wanted; of a longer one, one byte more
+-- Returns {value, ms, lease, awaited, hold, ...}: the value, how long the value and the lease
+--         last in ms (below 0: there is none), 1 if a caller waits for the lease, and how long each
+--         hold lasts in ms. A value or lease of another type is nil.
 local value, lease = ours(redis.pcall('GETRANGE', KEYS[1], 0, ARGV[1])), ours(redis.pcall('HGETALL', KEYS[2]))
 if type(value) == 'table' then
   return value

@@ -1,21 +1,20 @@
--- Drops the values of an id, or marks them as expired, together with any right to publish one,
--- and tells everybody.
--- A hold keeps new rights from being granted: for the length of a write, or for
--- as long as the source's replicas may lag. Holds of several writers stand side
--- by side; each lifts its own. A hold may arrive after it was lifted: its caller leaves at a timeout,
--- and the end of a short write takes another connection. So a hold that is lifted and is not there
--- leaves a note for a while, and beside that does nothing.
--- KEYS  1 value, 2 lease, 3... values of other schemas
--- ARGV  1 hold to place ("" for none), 2 its life in ms, 3 holds to lift, separated by
---       blanks, 4 channel, 5 invalidation message, 6 for how long what is marked may stay, in ms;
---       0 to drop it, 7 the life of the note in ms
--- Gives how many of the keys are of another type. Nothing can be published beside
---       one, so what else is there to do is done.
+-- Drops the values of an id, or marks them as expired, ends its lease, and notifies all processes.
+-- A hold prevents new leases: for the length of a write, or for as long as the source's replicas
+-- may lag. An id can have holds of several writers; each writer lifts its own. A hold may arrive after
+-- it was lifted: its caller leaves at a timeout, and the end of a short write takes another
+-- connection. So lifting a hold that is not there leaves a note ("x:") for a while, and a placing
+-- that finds its note does nothing.
+-- KEYS    1 value, 2 lease, 3... values of other schemas
+-- ARGV    1 hold to place ("" for none), 2 its life in ms, 3 holds to lift, separated by
+--         blanks, 4 channel, 5 invalidation message, 6 how long marked values may stay, in ms;
+--         0 to drop them, 7 the life of the note in ms
+-- Returns how many of the keys are of another type. While there is one, nothing can be
+--         published, so the script does the rest of its work.
 local lease = ours(redis.pcall('HGETALL', KEYS[2]))
 local leased = lease ~= nil
 if leased and lease.err then
   return lease
-elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- without an end: not what we have left there
+elseif not leased or redis.call('PTTL', KEYS[2]) == -1 then -- one without a TTL, which none of our scripts writes
   lease = {}
 end
 local at = (#lease > 0 or ARGV[1] ~= '' or ARGV[3] ~= '') and now() or 0

@@ -1,8 +1,8 @@
--- Prolongs a lease that still stands. It never takes one anew: what has been
--- invalidated must stay so.
--- KEYS  1 lease
--- ARGV  1 token, 2 life in ms
--- Gives 1, or 0 if the lease is gone or another's.
+-- Renews a lease that is still held. It never grants one anew, because a lease that an
+-- invalidation has ended must stay ended.
+-- KEYS    1 lease
+-- ARGV    1 token, 2 life in ms
+-- Returns 1, or 0 if the lease has ended or another caller has it.
 local token = redis.pcall('HGET', KEYS[1], 't')
 if token ~= ARGV[1] then
   return 0
