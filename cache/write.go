@@ -19,10 +19,11 @@ import (
 // The keys need not be known before: tx may name keys that it finds, such as an id that an INSERT
 // makes, with [Also] and the context that it gets.
 //
-// If tx fails or panics, Write returns its error and nothing else, and the keys stay expired, as after [Cache.Expire]: a transaction that reports failure
-// may have committed, so the next reader loads, and the old value is served, marked stale, only
-// if that load fails. So when a database that is down refuses a write, readers keep their values.
-// Write does the work after tx even if ctx has ended. If tx succeeds and Redis does not confirm the invalidation, the error matches
+// If tx fails or panics, Write returns its error and nothing else, and the keys stay expired, as
+// after [Cache.Expire]: a transaction that reports failure may have committed, so the next reader
+// loads, and the old value is served, marked stale, only if that load fails. So when a database
+// that is down refuses a write, readers keep their values. Write does the work after tx even if
+// ctx has ended. If tx succeeds and Redis does not confirm the invalidation, the error matches
 // [ErrNotInvalidated]: the change is committed, and other processes may not see it yet. The
 // invalidation is tried again until Redis confirms it. No other error of Write matches
 // ErrNotInvalidated, even if tx returns another call's ErrNotInvalidated; Write's error still
