@@ -15,12 +15,13 @@
 // processes one gets the key's lease in Redis and calls the loader. The lease is also the
 // right to store the result. That a key does not exist is a result like any other.
 //
-// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and
-// then, up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when
-// the caller's own deadline comes. [Result.Stale] marks such a value. A key that is read often is
-// refreshed before its TTL ends, see [Options.EarlyRefresh]. While Redis is unavailable, a value that
-// was loaded less than a second ago is served, and older ones are loaded within the breaker's limit
-// for degraded loads; if such a load fails or finds no place, the value that the process has kept is served.
+// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and then,
+// up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when the
+// caller's own deadline comes. [Result.Stale] marks such a value. A key that is read often is
+// refreshed before its TTL ends, see [Options.EarlyRefresh]. While Redis is unavailable, a value
+// that was loaded less than a second ago is served, and older ones are loaded within the breaker's
+// limit for degraded loads; if such a load fails or finds no place, the value that the process has
+// kept is served.
 //
 // [Cache.GetMany] reads many keys. [Cache.With] makes a [Reader] with rules of its own ([Reads]): no
 // value older than MaxAge, no load (NoLoad), no value from before a confirmed write of any process
@@ -33,8 +34,9 @@
 // the change is committed and Redis has not confirmed its invalidation; with any other error of
 // Write the transaction has failed, or has not run. A filter has to know a key before its row
 // commits: Write, Also and [Cache.Set] add it, [Cache.Announce] adds keys of rows that are written
-// elsewhere, and [Cache.KeepFilter] fills the filter. [Follow] invalidates the keys of rows that the
-// database's own log reports as changed, for writers that do not use the cache or die before Invalidate.
+// elsewhere, and [Cache.KeepFilter] fills the filter. [Follow] invalidates the keys of rows that
+// the database's own log reports as changed, for writers that do not use the cache or die before
+// Invalidate.
 //
 // # Guarantees
 //

@@ -31,12 +31,12 @@ var (
 	ErrInvalidKey = errors.New("cache: invalid key")
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
-	// ErrNotInvalidated reports that the change is made but Redis did not confirm its
-	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire, Set,
-	// Clear, ClearTags or Announce has done what it could. The cache repeats the invalidation until
-	// Redis confirms it; until then this process does not serve the old value, but other processes
-	// may. Close gives up after about a second. When more than 10,000 keys wait, a Clear replaces
-	// their invalidations. The error of a Write whose transaction failed never matches ErrNotInvalidated.
+	// ErrNotInvalidated reports that the change is made but Redis did not confirm its invalidation:
+	// the transaction of a Write has committed, or an Invalidate, Expire, Set, Clear, ClearTags or
+	// Announce has done what it could. The cache repeats the invalidation until Redis confirms it;
+	// until then this process does not serve the old value, but other processes may. Close gives up
+	// after about a second. When more than 10,000 keys wait, a Clear replaces their invalidations.
+	// The error of a Write whose transaction failed never matches ErrNotInvalidated.
 	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
 	// ErrNotCached reports, to a read with [Reads].NoLoad, that neither this process nor Redis has
 	// the value. The source may have it.

@@ -34,12 +34,12 @@
 //
 // # Who may
 //
-// Anybody who reaches the Handler can put load on the database. So Options.Allow is required; it is called
-// before anything is done or shown, even for the page. It is not called for requests that are refused
-// anyway: a form that cannot be read, an unknown verb, a wrong method, a POST from another site. All
-// changes need a POST; a POST that a browser sends for another site is refused
-// ([http.CrossOriginProtection]), so that no page that an operator visits can use the
-// operator's login. Values are not shown.
+// Anybody who reaches the Handler can put load on the database. So Options.Allow is required; it is
+// called before anything is done or shown, even for the page. It is not called for requests that
+// are refused anyway: a form that cannot be read, an unknown verb, a wrong method, a POST from
+// another site. All changes need a POST; a POST that a browser sends for another site is refused
+// ([http.CrossOriginProtection]), so that no page that an operator visits can use the operator's
+// login. Values are not shown.
 package cacheadmin
 
 import (

@@ -14,8 +14,8 @@
 // costs a few nanoseconds, and a hit in the process calls no hook. No key is in a metric or a
 // span.
 //
-// The metrics have their names in Prometheus with dots in place of the first two underscores, without the
-// suffixes that OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets.
+// The metrics have their names in Prometheus with dots in place of the first two underscores,
+// without the suffixes that OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets.
 // docs/reference/stats.md of the module levee has a line for each of them.
 package cacheotel
 

@@ -15,10 +15,10 @@
 //
 // # Rollout
 //
-// When you set a Codec for the first time, or change the encoding, raise cache.Options.Schema by one:
-// releases n and n+1 then run side by side, each with values of its own. Without a new Schema, levee takes
-// JSON that it has written without a Codec for a value of another type, a miss; but it cannot tell two
-// Codecs apart.
+// When you set a Codec for the first time, or change the encoding, raise cache.Options.Schema by
+// one: releases n and n+1 then run side by side, each with values of its own. Without a new Schema,
+// levee takes JSON that it has written without a Codec for a value of another type, a miss; but it
+// cannot tell two Codecs apart.
 //
 // When you put compression around a Codec, new processes can read old values without a new Schema:
 // bytes that S2 and Zstd have compressed begin with a mark, and all other bytes are read by the

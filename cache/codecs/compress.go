@@ -16,9 +16,10 @@ import (
 // of cache.Options.MaxValue: with compression the same values are stored, in fewer bytes.
 const DefaultLimit = 1 << 20
 
-// A Compressor stores the bytes of the inner codec, or a mark and compressed bytes. Neither JSON, nor
-// text, nor msgpack begins with the first byte of a mark, nor does a protobuf message whose lowest field
-// number is below 1,000. Bytes of the inner codec that do begin with it get the mark markedBare.
+// A Compressor stores the bytes of the inner codec, or a mark and compressed bytes. Neither JSON,
+// nor text, nor msgpack begins with the first byte of a mark, nor does a protobuf message whose
+// lowest field number is below 1,000. Bytes of the inner codec that do begin with it get the mark
+// markedBare.
 const (
 	mark       = 0xc1
 	markedS2   = 'S'

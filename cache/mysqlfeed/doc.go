@@ -38,17 +38,18 @@
 // hide which tables it changes. In MariaDB the rows that an ON DELETE CASCADE may have changed
 // are also reported as Truncated; MySQL does not log them, so a first Open refuses such a table.
 //
-// A row also comes as Truncated if it is not certain that it has the table's present columns, since the
-// log does not name columns: a row between an ALTER TABLE and the moment at which the feed has read the
-// columns anew. With binlog_row_metadata = FULL the log names them, and such rows are reported one by one.
+// A row also comes as Truncated if it is not certain that it has the table's present columns, since
+// the log does not name columns: a row between an ALTER TABLE and the moment at which the feed has
+// read the columns anew. With binlog_row_metadata = FULL the log names them, and such rows are
+// reported one by one.
 //
-// A table that does not exist, lacks a column of Columns, or is not visible to the user does not stop the
-// others: the feed logs an error, once a minute, and each change of the table comes as
+// A table that does not exist, lacks a column of Columns, or is not visible to the user does not
+// stop the others: the feed logs an error, once a minute, and each change of the table comes as
 // Truncated until it is fit. Only a first Open returns an error, if none of the tables is fit.
 //
 // # Changes that it misses
 //
-// The feed misses changes of sessions with sql_log_bin = 0; it notices an ALTER TABLE of such a session by
-// the types of the rows that follow, if at all. Transactions whose global id has a tag, which MySQL
-// allows since 8.3, end the stream with an error.
+// The feed misses changes of sessions with sql_log_bin = 0; it notices an ALTER TABLE of such a
+// session by the types of the rows that follow, if at all. Transactions whose global id has a tag,
+// which MySQL allows since 8.3, end the stream with an error.
 package mysqlfeed

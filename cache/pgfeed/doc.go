@@ -44,32 +44,33 @@
 //
 // # What it promises
 //
-// Each committed change of the tables comes at least once, in the order of the commits, and
-// not before other transactions see it. The slot moves only when the follower has confirmed.
-// If the server cannot continue from a position, the error is [feed.ErrPositionLost]: the slot was
-// dropped or fell behind too far, a backup was restored, or a standby was promoted
-// before it had everything. The position is also lost when the publication was made anew or altered,
-// another table took the name of one, or a REPLICA IDENTITY was altered: the server does not send changes
-// that commit while the publication lacks a table or the log lacks an old value, and does not say so. The
-// feed checks that every five seconds while it is followed.
+// Each committed change of the tables comes at least once, in the order of the commits, and not
+// before other transactions see it. The slot moves only when the follower has confirmed. If the
+// server cannot continue from a position, the error is [feed.ErrPositionLost]: the slot was dropped
+// or fell behind too far, a backup was restored, or a standby was promoted before it had
+// everything. The position is also lost when the publication was made anew or altered, another
+// table took the name of one, or a REPLICA IDENTITY was altered: the server does not send changes
+// that commit while the publication lacks a table or the log lacks an old value, and does not say
+// so. The feed checks that every five seconds while it is followed.
 //
 // A partition does not inherit REPLICA IDENTITY: set it in the transaction that makes the partition,
 // or its table cannot be followed until you do.
 //
 // # A table that cannot be followed
 //
-// A table that does not exist, lacks a column of Columns, has a REPLICA IDENTITY that lacks one, or is
-// missing from a publication that the feed may not alter, does not stop the others. Its caches are cleared
-// when the feed is opened, once a minute, and at each change of the table in the log: the change comes as
-// [feed.Truncated]. One Error in the log names the table and the remedy, such as the
-// statement to run, and [Feed.Check] returns it too. Within a minute after that the feed reports the table's
-// rows again; if the publication lacked the table, the position is lost then, and all caches of the feed are
-// cleared once. Open returns an error only if no table can be followed. The filter of a cache abstains
-// meanwhile, since inserted keys are not known, and Cache.KeepFilter rebuilds it after each of these clears.
+// A table that does not exist, lacks a column of Columns, has a REPLICA IDENTITY that lacks one, or
+// is missing from a publication that the feed may not alter, does not stop the others. Its caches
+// are cleared when the feed is opened, once a minute, and at each change of the table in the log:
+// the change comes as [feed.Truncated]. One Error in the log names the table and the remedy, such
+// as the statement to run, and [Feed.Check] returns it too. Within a minute after that the feed
+// reports the table's rows again; if the publication lacked the table, the position is lost then,
+// and all caches of the feed are cleared once. Open returns an error only if no table can be
+// followed. The filter of a cache abstains meanwhile, since inserted keys are not known, and
+// Cache.KeepFilter rebuilds it after each of these clears.
 //
 // # Changes that it misses
 //
-// The log has no row changes of an ALTER TABLE that rewrites rows, of a DROP TABLE, or of a single partition
-// that is attached, detached or truncated: clear the cache after them. Unlogged tables and generated
-// columns are not in the log.
+// The log has no row changes of an ALTER TABLE that rewrites rows, of a DROP TABLE, or of a single
+// partition that is attached, detached or truncated: clear the cache after them. Unlogged tables
+// and generated columns are not in the log.
 package pgfeed

@@ -13,10 +13,11 @@ import (
 )
 
 // An unfit table does not stop the others. Its changes are not known, so a stream reports that all
-// of its rows may have changed: when it begins, once a minute, and at each change of the table in the log.
-// When the table is fit again the stream ends, and the next one reports its rows. If the publication has had
-// the table all the time, each of its changes was reported so, and the position is kept. Otherwise the table
-// is added to the publication, or its old values to the log, which loses the position, see publicationState.
+// of its rows may have changed: when it begins, once a minute, and at each change of the table in
+// the log. When the table is fit again the stream ends, and the next one reports its rows. If the
+// publication has had the table all the time, each of its changes was reported so, and the position
+// is kept. Otherwise the table is added to the publication, or its old values to the log, which
+// loses the position, see publicationState.
 
 // look reads the tables and makes sure that the publication has those that are fit; without keep
 // it only checks that.
