@@ -36,17 +36,18 @@ func (s *shared) addChunk(ctx context.Context, ids []string) error {
 	})
 }
 
-// errLate is the end of an add whose reply came when the updater had read past it. The add is
-// repeated.
+// errLate reports that the reply to an add came after the updater had read past the add's
+// entries. The add is repeated.
 var errLate = errors.New("a reply was late")
 
 // added puts hashes into the tables of this process, after Redis has put them into the log,
-// the last of them at the entry last. It notes the entries: the updater will have to find
-// them when it reads that far. If it has read that far already, nobody has compared what it found:
+// the last of them as the entry last. It notes the entries in own: the updater must find them
+// when it reads that far. If the updater has read that far already, it has not compared what it
+// found, and added returns errLate:
 //
 //  1. Add(x) gets entry 8, and the reply is on the way.
 //  2. Redis fails over and loses entry 8. Another process adds y: another entry 8.
-//  3. The updater reads it. Nobody has told it of the first.
+//  3. The updater reads y's entry 8, and does not know of x's.
 //  4. The reply of step 1 arrives.
 func (s *shared) added(rec *record, hashes []hash, last entryID) error {
 	s.mu.Lock()
@@ -68,8 +69,8 @@ func (s *shared) added(rec *record, hashes []hash, last entryID) error {
 	return nil
 }
 
-// read applies a part of the log to the tables of this process. It fails if the log has
-// something else where Redis has acknowledged an add of this process.
+// read applies a part of the log to the tables of this process. It fails if an entry that
+// Redis has acknowledged for an add of this process has another hash in the log.
 func (s *shared) read(rec *record, part logPart) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,17 +91,17 @@ func (s *shared) read(rec *record, part logPart) error {
 	return nil
 }
 
-// ensure adds ids, but does not fail for those that the copy holds. The copy may be outdated, and
-// the filter may abstain for it: it holds what it held. An id that only looks held has to be in
-// the log all the same, from which a Rebuild takes over what its scan has missed:
+// ensure adds ids, but does not fail for ids that the copy holds, even if the copy is so outdated
+// that the filter abstains: ids stay in it. An id that only looks as if the copy held it must get
+// into the log all the same, from which a Rebuild takes over what its scan has missed:
 //
 //  1. The Rebuild of another process scans past the place of x.
 //  2. Ensure(x) here, where x looks held. It does not reach Redis.
 //  3. The row of x commits.
 //  4. The Rebuild puts a snapshot without x in use.
 //
-// So the updater adds x when Redis can be reached again. When the updater has not reached Redis for
-// MaxLag, ensure does not wait for it either.
+// So the updater adds x when Redis can be reached again. If the updater has not reached Redis for
+// MaxLag, ensure does not try to either.
 func (s *shared) ensure(ctx context.Context, ids []string) error {
 	if s.life.Err() != nil {
 		return ErrClosed
@@ -126,8 +127,8 @@ func (s *shared) ensure(ctx context.Context, ids []string) error {
 	return s.add(ctx, others)
 }
 
-// owe puts ids into the tables of this process, and has the updater add them. Of very many it
-// adds those that are in recent.
+// owe puts ids into the tables of this process, and leaves it to the updater to add them to the
+// log. If they are too many, the updater adds those that are in recent.
 func (s *shared) owe(ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,8 @@ func (s *shared) owe(ids []string) {
 	}
 }
 
-// payOff adds what is owed, and what this process has added lately if Redis may have lost that.
+// payOff adds the ids that are owed to the log, and the ids that this process has added lately if
+// Redis may have lost them.
 func (s *shared) payOff(ctx context.Context) error {
 	for {
 		s.mu.Lock()
@@ -163,8 +165,8 @@ func (s *shared) payOff(ctx context.Context) error {
 	}
 }
 
-// add puts hashes into the log, and returns the entry of the last. If more than most entries
-// follow the snapshot, it gives that up.
+// add puts hashes into the log, and returns the entry of the last hash. If more than most
+// entries follow the snapshot, it gives the snapshot up.
 func (s *store) add(ctx context.Context, rec *record, hashes []hash, most uint64) (last entryID, err error) {
 	reply, err := s.eval(ctx, addScript, []string{s.names.Record(), s.names.Log()}, rec.header, encodeHashes(hashes),
 		s.o.logRetention().Milliseconds(), most, s.names.Channel(), s.self, minLog).List()

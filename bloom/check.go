@@ -10,18 +10,18 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check tests whether a shared filter can work with its Redis, for the start of a service;
-// let no readiness probe depend on it, since a filter without Redis lets every id pass:
-// whether it answers, as a master of version 6.2 or later, accepts
-// the client's password and database, lets it run every command of a filter and hear other
-// processes' messages, and does not evict the filter. It tries the commands on a key of its own, which
-// it takes away again. Without the right to INFO, Check cannot see the eviction policy.
-// It does not say whether the filter abstains; see Stats.
+// Check tests whether a shared filter can work with its Redis: whether Redis replies, as a
+// master of version 6.2 or later, accepts the client's password and database, allows every
+// command and message of a filter, and does not evict the filter. Call it when a service
+// starts; let no readiness probe depend on it, since a filter without Redis lets every id
+// pass. Check tries the commands on a key of its own, which it deletes again. Without the
+// right to INFO it cannot see the eviction policy. It does not say whether the filter
+// abstains; see Stats.
 //
 // The error matches ErrUnavailable if Redis cannot be used, and ErrParameters if the
-// stored filter has another Secret; any other says what weakens the filter. Check takes some
-// milliseconds; if Redis does not answer, some seconds, or until ctx ends. In one process
-// it returns nil.
+// stored filter has another Secret; any other error says what weakens the filter. Check takes
+// some milliseconds; if Redis does not reply, some seconds, or until ctx ends. For a filter
+// in one process it returns nil.
 func (f *Filter) Check(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -48,7 +48,7 @@ func (s *shared) check(ctx context.Context) error {
 	if err == nil {
 		_, err = s.store.tail(ctx, rec, last)
 	}
-	if errors.Is(err, errGap) { // it can be read, whatever stands there
+	if errors.Is(err, errGap) { // it can be read, whatever it has
 		err = nil
 	}
 	if err != nil {

@@ -33,8 +33,8 @@ func keyOf(b []byte) key {
 	return key{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])}
 }
 
-// sum is SipHash-2-4 with 128 bits of output (Aumasson and Bernstein, "SipHash: a
-// fast short-input PRF", and its reference implementation). The standard library
+// sum returns the SipHash-2-4 of s, with 128 bits of output (Aumasson and Bernstein,
+// "SipHash: a fast short-input PRF", and its reference implementation). The standard library
 // has no keyed hash for a read path: maphash has a seed per process, and HMAC
 // takes five times as long.
 func (k key) sum(s string) hash {

@@ -15,9 +15,9 @@ var ErrParameters = errors.New("bloom: the stored filter was made with other opt
 // errHeader reports a header that no version of this package has written.
 var errHeader = errors.New("bloom: the stored header is corrupt")
 
-// A header is the part of a filter's record in Redis that never changes. It is made with
-// the record, and every script compares it, so that a script does nothing to another
-// filter of the same name. Its bytes:
+// A header is the part of a filter's record in Redis that never changes. Every script
+// compares it with the caller's, so that it does nothing to a later filter of the same
+// name. Its bytes:
 //
 //	 0  "LVBF"
 //	 4  2, the version
@@ -37,7 +37,7 @@ const (
 	headerLen     = 42
 )
 
-// newHeader makes a header with a salt of its own.
+// newHeader returns a header with a new salt.
 func newHeader(o Options) (header, error) {
 	h := header{salted: len(o.Secret) == 0}
 	_, _ = rand.Read(h.salt[:]) // never fails

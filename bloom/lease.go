@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// A lease is a key in Redis that holds the token of a Rebuild or of a compaction. While
-// it stands, those of other processes wait or do nothing. It saves work, but alone it does not
-// make a switch safe, since a process that was stopped may believe in a lease that has
-// expired. The scripts of each step check the lease in Redis: see save.
+// A lease is a key in Redis that holds the token of a Rebuild or of a compaction. While it
+// exists, Rebuilds of other processes wait, and their compactions do nothing. It saves work, but
+// alone it does not make a switch safe, since a process that was stopped may rely on a lease that
+// has expired. So the script of each step checks the lease in Redis: see save.
 type lease struct {
 	store  *store
 	record *record
 	name   string
 	token  string
-	held   bool // the last acquire has got it
+	held   bool // the last acquire got it
 
-	invalid string // how often the filter was invalidated when the first acquire got it
+	invalid string // how often the filter had been invalidated when acquire first got the lease
 }
 
 const (
 	leaseLife  = 10 * time.Second       // how long others wait for a Rebuild whose process died
 	leaseRenew = time.Second            // how often a Rebuild renews its lease and reads the log
-	leasePoll  = 250 * time.Millisecond // how often those who wait for the lease look
+	leasePoll  = 250 * time.Millisecond // how often a waiting Rebuild tries to get the lease
 )
 
 var errLeaseLost = errors.New("the lease was lost")
@@ -34,7 +34,7 @@ func (s *shared) newLease(rec *record, name string) *lease {
 }
 
 // acquire takes or renews the lease, and returns the shape of the snapshot in use. If a Rebuild
-// has put that in use less than age ago it is fresh, and the lease stays where it is.
+// has put that snapshot in use less than age ago, fresh is true and the lease stays as it is.
 func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh bool, shape string, err error) {
 	reply, err := l.store.eval(ctx, leaseScript, []string{l.store.names.Record(), l.name},
 		l.record.header, l.token, leaseLife.Milliseconds(), age.Milliseconds()).List()
@@ -51,9 +51,8 @@ func (l *lease) acquire(ctx context.Context, age time.Duration) (mine, fresh boo
 	return l.held, kind == "fresh", texts[0], nil
 }
 
-// release ends the lease. After a switch it has ended already, unless it was renewed since. If the
-// release fails, or a renewal that was left behind comes after it, others wait until the lease
-// expires.
+// release ends the lease. After a switch the lease has ended already, unless it was renewed since.
+// If release fails, or a delayed renewal comes after it, others wait until the lease expires.
 func (l *lease) release() {
 	if l.held {
 		_ = l.store.eval(context.Background(), releaseScript, []string{l.name}, l.token)

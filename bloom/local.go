@@ -48,7 +48,7 @@ import (
 //     behind its scan.
 //  3. The Add fills the first table and the second.
 type local struct {
-	// answering is the table that MayContain asks. Nil: the filter abstains.
+	// answering is the table that MayContain reads. Nil: the filter abstains.
 	answering atomic.Pointer[table]
 	o         Options // with the defaults filled in
 	key       key
@@ -61,19 +61,19 @@ type local struct {
 	recent  recent[hash]
 	counts  counts
 	current atomic.Pointer[table]     // nil after Close
-	next    atomic.Pointer[table]     // the one that a Rebuild fills; nil: none
+	next    atomic.Pointer[table]     // the table that a Rebuild fills; nil: none
 	settled atomic.Pointer[time.Time] // before this time Removes do nothing; set before current
 
 	turn    chan struct{} // full while a Rebuild runs
-	mu      sync.Mutex    // guards the switch against Close, and what follows
+	mu      sync.Mutex    // guards the switch against Close, and the fields below
 	rebuilt time.Time     // when the last Rebuild succeeded; zero: none has since the last Invalidate
 	invalid int           // how often the filter was invalidated
 }
 
-// counts are the calls that a filter has seen.
+// counts holds the counters of Stats.
 type counts struct{ adds, removes, rebuilds atomic.Uint64 }
 
-// New makes a Filter in this process. Its errors name the option that is wrong.
+// New returns a Filter for this process alone. Its errors name the option that is wrong.
 func New(o Options) (*Filter, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -140,8 +140,8 @@ func (l *local) addHashes(hashes []hash) error {
 	return nil
 }
 
-// ensure is add, but a filter that counts does not count those ids that it holds: a Rebuild
-// takes them over.
+// ensure adds ids, but a counting filter does not count ids that it holds. A Rebuild takes
+// them over all the same.
 func (l *local) ensure(_ context.Context, ids []string) error {
 	hashes := l.key.appendSums(nil, ids)
 	if t := l.current.Load(); t != nil && l.o.Counting && l.next.Load() == nil && !t.saturated.Load() {
@@ -218,8 +218,8 @@ func (l *local) stats() Stats {
 	return s
 }
 
-// rebuildIfOlder runs a Rebuild after the one that runs, unless that succeeds, or one has ended
-// less than age ago.
+// rebuildIfOlder waits for a Rebuild that runs. Then it runs one, unless the other has succeeded,
+// or the last one that succeeded ended less than age ago.
 func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
 	ctx, cancel := untilClosed(ctx, l.life)
 	defer cancel()
@@ -242,8 +242,8 @@ func (l *local) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.
 	return err == nil, err
 }
 
-// run makes the next table, into which Adds go from then on, takes over what was added within
-// MaxTransaction before, and reads ids into it.
+// run makes the next table, which Adds fill from then on, takes over the ids that were added
+// within MaxTransaction before, reads ids into the table and switches to it.
 func (l *local) run(ctx context.Context, ids iter.Seq2[string, error]) error {
 	next, current := l.newTable(), l.current.Load()
 	if current == nil {

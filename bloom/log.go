@@ -74,9 +74,9 @@ func decodeHashes(s string) ([]hash, error) {
 	return hashes, nil
 }
 
-// readLog reads the log after the entry at to its end, gives it to apply in parts, and
-// returns the snapshot that was in use then, the newest entry, and when the last read began:
-// what apply has had by the end is all that Redis held at that moment.
+// readLog reads the log from the entry after at to its end, passes it to apply in parts, and
+// returns the snapshot in use at the end, the newest entry, and when the last read began. By
+// then apply has got everything that Redis held at that moment.
 func (s *shared) readLog(ctx context.Context, rec *record, at entryID, apply func(logPart) error) (snap snapshot, end entryID, begun int64, err error) {
 	for {
 		begun = now()
@@ -102,7 +102,7 @@ func (s *shared) readLog(ctx context.Context, rec *record, at entryID, apply fun
 // A logPart is the reply to one read of the log, and what the record said at that moment.
 type logPart struct {
 	snapshot snapshot
-	entry    entryID // the newest that was read
+	entry    entryID // the newest entry that was read
 	hashes   []hash
 	first    uint64 // the number of the entry with the first of the hashes
 	more     bool   // there are newer entries
@@ -131,7 +131,7 @@ func parseLogPart(reply []any) (logPart, error) {
 		return logPart{}, errReply(reply)
 	}
 	p := logPart{snapshot: snapshot{shape: texts[0], pieces: texts[1], damaged: texts[4] != ""}, more: more != 0}
-	p.snapshot.at, _ = decodeEntryID(texts[2]) // what is none is not in the log: the snapshot cannot be loaded
+	p.snapshot.at, _ = decodeEntryID(texts[2]) // text that is no ID is not in the log: the snapshot cannot be loaded
 	p.snapshot.last, err = decodeEntryID(texts[3])
 	switch {
 	case kind == "gap" || err != nil:

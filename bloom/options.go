@@ -14,10 +14,10 @@ import (
 // maxBytes is how large the table of a filter may be; a Rebuild holds two tables.
 const maxBytes = 4 << 30
 
-// Options of a Filter. Capacity is required, and Open needs a Name.
+// Options configures a Filter. Capacity is required, and Open needs a Name.
 type Options struct {
-	// Name tells filters apart that share a Redis. Open needs one that is not blank and
-	// holds no control characters; New ignores it.
+	// Name distinguishes filters that share a Redis. Open needs a Name that is not blank and
+	// has no control characters; New ignores it.
 	Name string
 
 	// Capacity is how many ids the filter is sized for. The filter takes more, at a
@@ -43,30 +43,30 @@ type Options struct {
 	// Complete says that no id exists yet when New or Open is called, so that the filter
 	// answers at once. Otherwise it abstains until its first Rebuild has completed.
 	//
-	// Open honours Complete only when it creates the filter in Redis. A filter that is
-	// there is used as it is. If Redis does not answer Open, or loses the filter later,
-	// the filter needs a Rebuild. A Redis that has lost its data looks to Open like a
-	// new one: set Complete for the first deployment and never on a restart, or ids
-	// that exist are denied until a Rebuild.
+	// Open honours Complete only when it creates the filter in Redis. It uses a filter that
+	// exists as it is. If Redis does not reply to Open, or loses the filter later, the filter
+	// needs a Rebuild. A Redis that has lost its data looks to Open like a new one: set
+	// Complete for the first deployment and never on a restart, or the filter denies ids
+	// that exist until a Rebuild.
 	Complete bool
 
 	// MaxLag is how far a shared filter may be behind Redis and still say no: it may
 	// deny an id for that long after another process has added it. Each process reads the
-	// log four times in MaxLag. Give all processes the same. 0: 1 s; at least 20 ms. New
-	// ignores it, but refuses a negative one.
+	// log four times in MaxLag. Give all processes the same MaxLag. 0: 1 s; at least 20 ms.
+	// New ignores it, but refuses a negative one.
 	MaxLag time.Duration
 
 	// MaxTransaction is how long after Add a row may take to commit, and how long after
 	// the commit of a deletion Remove may begin. A Rebuild may miss rows that commit
 	// during its scan, so its result also holds the ids that were added within
-	// MaxTransaction before it. Give all processes the same. 0: 1 min. Negative: every row has
-	// committed when its id is added.
+	// MaxTransaction before it. Give all processes the same MaxTransaction. 0: 1 min.
+	// Negative: every row has committed when its id is added.
 	MaxTransaction time.Duration
 
 	// Progress is called during a Rebuild after every 65,536 ids, and at its end, with
 	// the number of ids read so far. It runs on the goroutine that reads the ids, which
-	// waits for it. While Rebuild waits before it reads, see there, it is not called.
-	// Nil: nobody is told.
+	// waits for it. It is not called while Rebuild waits before it reads the ids.
+	// Nil: no progress is reported.
 	Progress func(done uint64)
 	// Logger logs when a shared filter stops or resumes following Redis, and when it
 	// holds more ids than Capacity. Nil: slog.Default(). New ignores it.
@@ -147,8 +147,9 @@ func (o Options) checkSize() error {
 // waiting for less than a millisecond.
 const addChunk = 256
 
-// back is how far in the log a Rebuild begins before its scan. A row may commit MaxTransaction
-// after its Add has returned, and that may be callTimeout after the log had the id.
+// back returns how far before its scan a Rebuild begins to read the log. A row may commit
+// MaxTransaction after its Add has returned, and Add may return callTimeout after the log got
+// the id.
 func (o Options) back() time.Duration {
 	if o.MaxTransaction < 0 {
 		return 0
@@ -156,14 +157,14 @@ func (o Options) back() time.Duration {
 	return later(o.MaxTransaction, callTimeout)
 }
 
-// retention is how long a process keeps what it has added, for the case that Redis loses it.
+// retention returns how long a process keeps the ids that it has added, in case Redis loses them.
 func (o Options) retention() time.Duration { return max(o.back(), time.Minute) }
 
-// logRetention is how long the log keeps an entry. A Rebuild needs the entry that it begins at
-// until it has read the log for the first time. It may be without an answer until its lease ends.
+// logRetention returns how long the log keeps an entry. A Rebuild needs the entry that it begins
+// at until its first read of the log, which may get no reply until the lease ends.
 func (o Options) logRetention() time.Duration { return later(o.retention(), leaseLife) }
 
-// later is the sum of d and more, or the longest Duration if that is less.
+// later returns the sum of d and more, or the longest Duration if the sum is longer.
 func later(d, more time.Duration) time.Duration {
 	if d > math.MaxInt64-more {
 		return math.MaxInt64
@@ -171,10 +172,10 @@ func later(d, more time.Duration) time.Duration {
 	return d + more
 }
 
-// settle is how old a log must be before a Rebuild trusts it to hold what processes had
-// added to a filter that Redis has lost. By then a process has read the log in vain,
-// which it does four times in MaxLag, has asked for the new record and has added again what it
-// had added, even if each of these three calls takes as long as a call may.
+// settle returns how old a log must be before a Rebuild trusts it to have the ids that processes
+// had added to a filter that Redis has lost. By then each process has read the log in vain, which
+// it does four times in MaxLag, has read the new record and has added its ids again, even if each
+// of these three calls takes callTimeout.
 func (o Options) settle() time.Duration {
 	return min(2*o.MaxLag+3*callTimeout, o.back())
 }

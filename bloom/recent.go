@@ -8,21 +8,21 @@ import (
 // maxBatch is how many hashes or ids a batch keeps: 2 MB of hashes, and there are two batches.
 const maxBatch = 1 << 17
 
-// A recent keeps what was added in the last span, in two batches that each cover at
+// A recent keeps the entries that were added in the last span, in two batches that each cover at
 // most a span. A filter in one process keeps hashes for its next Rebuild: their rows may commit
-// behind its scan. A process that shares a filter keeps ids for the case that Redis loses
-// them. If more are added than two batches hold, it drops the older batch and notes until
-// when one of those rows may still commit, so that a Rebuild can wait.
+// behind its scan. A process that shares a filter keeps ids in case Redis loses them. If more
+// entries are added than two batches hold, the recent drops the older batch and notes until
+// when one of its rows may still commit, so that a Rebuild can wait.
 type recent[T any] struct {
 	span time.Duration // how long a row may take to commit; 0 or less: nothing is kept
 	room int           // entries that a batch holds
-	// clock says what the time is. That of a shared filter stands still while Redis is not
-	// read: what Redis may have lost must not grow old meanwhile.
+	// clock returns the time. The clock of a shared filter stops while the log is not read:
+	// ids that Redis may have lost must not grow old meanwhile.
 	clock func() time.Time
 
 	mu       sync.Mutex // guards the fields below
 	now, old batch[T]
-	lost     time.Time // until then a dropped row may commit
+	lost     time.Time // until then the row of a dropped entry may commit
 }
 
 type batch[T any] struct {
@@ -63,8 +63,8 @@ func (r *recent[T]) matters(b batch[T], now time.Time) bool {
 	return len(b.added) > 0 && now.Sub(b.last) < r.span
 }
 
-// take returns what was added in the last span, and how long to wait until the rows of what
-// was dropped have committed.
+// take returns the entries that were added in the last span, and how long to wait until the
+// rows of dropped entries have committed.
 func (r *recent[T]) take() (kept []T, wait time.Duration) {
 	now := r.clock()
 	r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 // progressEvery is how many ids lie between two calls of Progress.
 const progressEvery = 1 << 16
 
-// scan reads the ids of a Rebuild.
+// scan passes the ids of a Rebuild to add, and their number to progress.
 func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint64), add func(id string)) error {
 	if progress == nil {
 		progress = func(uint64) {}
@@ -38,10 +38,10 @@ func scan(ctx context.Context, ids iter.Seq2[string, error], progress func(uint6
 	return nil
 }
 
-// entire yields ids and then, if ctx has ended meanwhile, its error: ids that end early because
-// of ctx need not say so. scan cannot see that by itself. Its context is derived from ctx, and
-// for a moment after ctx has ended it has not: the ids that were read until then would pass for
-// all that exist, and the filter would deny the others.
+// entire yields ids and then, if ctx has ended meanwhile, the error of ctx: ids that end early
+// because of ctx need not report it. scan cannot see that by itself, since its context is derived
+// from ctx and ends a moment later. In that moment the ids that were read would count as all that
+// exist, and the filter would deny the others.
 func entire(ctx context.Context, ids iter.Seq2[string, error]) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		more := true
@@ -55,7 +55,7 @@ func entire(ctx context.Context, ids iter.Seq2[string, error]) iter.Seq2[string,
 	}
 }
 
-// untilClosed returns a context that ends with ctx, and with life for ErrClosed.
+// untilClosed returns a context that ends with ctx, and with ErrClosed as its cause when life ends.
 func untilClosed(ctx, life context.Context) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { end(ErrClosed) })
@@ -76,7 +76,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// ended is the error of a Rebuild whose context has ended: the context's own and its
+// ended returns the error of a Rebuild whose context has ended: the context's error and its
 // cause, or ErrClosed.
 func ended(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), ErrClosed) {

@@ -17,27 +17,27 @@ type shape struct {
 	capacity uint64 // ids that the table is sized for
 	blocks   uint64
 	hashes   int    // positions of an id, all in one block
-	seed     uint64 // which ids share positions: an id that was found to pass, by trying, passes until the next Rebuild only
+	seed     uint64 // decides which ids share positions: an id that passes, found by trying, passes only until the next Rebuild
 }
 
-// A block is the 512 positions in which all those of an id lie: with a bit each they are one
-// cache line, and a question costs one access to memory (Putze, Sanders and Singler, "Cache-,
-// Hash- and Space-Efficient Bloom Filters", 2007).
+// A block is 512 positions, and all positions of an id are in one block. With one bit each, a
+// block is one cache line, and a look-up costs one access to memory (Putze, Sanders and Singler,
+// "Cache-, Hash- and Space-Efficient Bloom Filters", 2007).
 const (
 	blockBits  = 512
 	blockWords = blockBits / 64
 )
 
 // newShape returns the smallest shape in which capacity ids let at most rate of the absent
-// ones pass. The positions of an id are as many as in the filter of bits-and-blooms. At 1 %
-// it takes 4 % more memory than that, since some blocks hold more ids than others.
+// ids pass. An id has as many positions as in a filter of bits-and-blooms. At 1 % a table takes
+// 4 % more memory than that filter, since some blocks hold more ids than others.
 func newShape(capacity uint64, rate float64, seed uint64) shape {
 	_, hashes := bloom.EstimateParameters(uint(min(capacity, 1<<40)), rate)
 	blocks := math.Ceil(float64(capacity) / loadFor(rate, int(hashes)))
 	return shape{capacity, uint64(min(blocks, math.MaxInt64)), int(hashes), seed}
 }
 
-// newSeed makes the seed of a shape.
+// newSeed returns a random seed for a shape.
 func newSeed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -46,9 +46,9 @@ func newSeed() uint64 {
 
 func (s shape) positions() uint64 { return s.blocks * blockBits }
 
-// passing is the share of absent ids that pass where a block holds load ids on average. The
+// passing returns the share of absent ids that pass if a block holds load ids on average. The
 // number of ids in a block follows Poisson's distribution; the share of the block that they
-// set varies a little, which lets more pass than its mean does.
+// set varies a little, which lets more ids pass than the mean share would.
 func passing(load float64, hashes int) float64 {
 	if load > 100*blockBits { // all of its positions are set
 		return 1
@@ -67,7 +67,7 @@ func passing(load float64, hashes int) float64 {
 	return min(share, 1)
 }
 
-// loadFor is the highest load at which at most rate of the absent ids pass.
+// loadFor returns the highest load at which at most rate of the absent ids pass.
 func loadFor(rate float64, hashes int) float64 {
 	low, high := 0.0, blockBits*20.0
 	for range 50 {
@@ -80,12 +80,12 @@ func loadFor(rate float64, hashes int) float64 {
 	return low
 }
 
-// fill is the share of the positions that are set where a block holds load ids on average, and
+// fill returns the share of the positions that are set if a block holds load ids on average;
 // load is its inverse.
 func fill(load float64, hashes int) float64 { return -math.Expm1(-load * setByOne(hashes)) }
 func load(fill float64, hashes int) float64 { return -math.Log1p(-fill) / setByOne(hashes) }
 
-// setByOne is the share of a block that one id sets.
+// setByOne returns the share of a block that one id sets.
 func setByOne(hashes int) float64 { return 1 - math.Pow(1-1.0/blockBits, float64(hashes)) }
 
 // limit returns how many positions are set when the estimated rate reaches most.

@@ -32,7 +32,7 @@ type shared struct {
 	answering atomic.Pointer[localCopy] // nil: the filter abstains
 	rdb       redis.UniversalClient
 	o         Options
-	ownShape  shape  // of what this process would rebuild
+	ownShape  shape  // of the table of a Rebuild in this process, but for the seed
 	quoted    string // the name, for logs
 
 	_ [64]byte // keeps what Adds write off the cache line that every MayContain reads
@@ -46,7 +46,7 @@ type shared struct {
 	closing     sync.Once
 	announced   chan struct{} // signals that the log may have new entries
 
-	recent recent[string]            // ids that this process adds
+	recent recent[string]            // ids that this process has added lately
 	readAt atomic.Pointer[time.Time] // when the log was last read to its end
 	counts counts
 	loads  atomic.Uint64
@@ -60,26 +60,25 @@ type shared struct {
 	own      map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
 	newest   uint64          // the greatest number of an entry that was in own
 	snapshot snapshot        // in use, as of at
-	fed      []*table        // what adds go into: the table that answers and those being made
+	fed      []*table        // the tables that adds go into: the one that answers and those being made
 	changed  chan struct{}   // closed when another copy begins to answer
-	lost     bool            // Redis has lost something: what was added lately is to be added again
+	lost     bool            // Redis has lost something: the updater has to add the recent ids again
 	owed     []string        // ids that the updater has to add
 }
 
-// Open makes a Filter that is one filter in all processes that Open the same Name in
-// the same Redis. The package documentation says what such a filter promises.
+// Open returns a Filter that is shared by all processes that Open the same Name in the same
+// Redis. The package documentation says what such a filter guarantees.
 //
 // Open reads the filter's record from Redis, and makes one if there is none. It returns
 // ErrParameters if the stored filter has another Secret, and an error that says so if it
 // cannot work with a client like rdb, or if Options.Counting is set. Capacity and
-// FalsePositiveRate may differ between processes: those of the process that makes a Rebuild
-// hold for its result.
+// FalsePositiveRate may differ between processes: a Rebuild uses its own process's values.
 //
-// If Redis does not answer, Open succeeds: the filter abstains and keeps trying. It also
-// abstains if the stored filter turns out only then to have another Secret. Open does
-// not wait until the copy is loaded.
+// If Redis does not reply, Open succeeds, and the filter abstains and keeps trying; but if ctx
+// has ended, Open returns ErrUnavailable. The filter also abstains if the stored filter only
+// then turns out to have another Secret. Open does not wait until the copy is loaded.
 //
-// The Filter has goroutines of its own until Close.
+// The Filter runs goroutines until Close.
 func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, error) {
 	o, err := o.withSharedDefaults()
 	if err != nil {
@@ -157,8 +156,8 @@ func (s *shared) mayContainMany(ids []string) []bool {
 	return allTrue(len(ids))
 }
 
-// currentRecord returns the record of the filter in Redis, and asks Redis for it if
-// it is not known.
+// currentRecord returns the record of the filter in Redis, which it reads from Redis if it
+// is not known.
 func (s *shared) currentRecord(ctx context.Context) (*record, error) {
 	if rec := s.knownRecord(); rec != nil {
 		return rec, nil
@@ -172,8 +171,8 @@ func (s *shared) knownRecord() *record {
 	return s.record
 }
 
-// askForRecord asks Redis for the record, which Redis makes if there is none: of a filter
-// that is complete and empty, or of one that abstains.
+// askForRecord reads the record from Redis. If there is none, it makes the record of a filter
+// that is complete and empty, or of a filter that abstains.
 func (s *shared) askForRecord(ctx context.Context, complete bool) (*record, error) {
 	rec, last, err := s.store.ensure(ctx, complete)
 	if err != nil {
@@ -193,9 +192,9 @@ func (s *shared) noteRead() {
 	s.readAt.Store(&now)
 }
 
-// forget makes the filter abstain, because nothing known of rec holds any longer. The
-// next call and the updater ask Redis what there is, and the updater adds again what this
-// process has added lately.
+// forget makes the filter abstain, because nothing known of rec is true any longer. The next
+// call, or the updater, reads the record from Redis again, and the updater adds again the ids
+// that this process has added lately.
 func (s *shared) forget(rec *record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,14 +206,15 @@ func (s *shared) forget(rec *record) {
 	s.abstain()
 }
 
-// abstain ends the copy that answers. The caller holds mu.
+// abstain drops the copy that answers. The caller holds mu.
 func (s *shared) abstain() {
 	if c := s.answering.Swap(nil); c != nil {
 		s.unfed(c.table)
 	}
 }
 
-// invalidate has every process abstain, this one at once, until a Rebuild that begins later has succeeded.
+// invalidate makes every process abstain, this one at once, until a Rebuild that begins later has
+// succeeded.
 func (s *shared) invalidate(ctx context.Context) error {
 	if s.life.Err() != nil {
 		return ErrClosed
@@ -238,10 +238,10 @@ func (s *shared) invalidate(ctx context.Context) error {
 // attempts is how often a call is repeated because the filter has changed meanwhile.
 const attempts = 8
 
-// onRecord calls fn with the record of the filter in Redis. If Redis has lost that filter,
-// fn has done nothing and is called again with the next record. It is also called again if a
-// reply was late. If all are, Redis has lost the end of the log: new entries get numbers that the
-// updater has read.
+// onRecord calls fn with the record of the filter in Redis. If fn returns errLost, Redis has lost
+// the filter and fn has done nothing: onRecord calls it again with the next record. It also
+// calls fn again after errLate. If all replies are late, Redis has lost the end of the log, so that
+// new entries get numbers that the updater has read already: onRecord then forgets the record.
 func (s *shared) onRecord(ctx context.Context, fn func(*record) error) (err error) {
 	for i := range attempts {
 		var rec *record
@@ -258,9 +258,9 @@ func (s *shared) onRecord(ctx context.Context, fn func(*record) error) (err erro
 	return err
 }
 
-// needsRebuild reports whether nothing but a Rebuild brings this process a copy, as far as
-// it knows: nobody has rebuilt the filter, or Redis has lost it, or what it has is damaged.
-// The caller holds mu.
+// needsRebuild reports whether only a Rebuild can give this process a copy, as far as it
+// knows: the filter was never rebuilt, Redis has lost it, or its snapshot is damaged. The
+// caller holds mu.
 func (s *shared) needsRebuild() bool {
 	read := s.record != nil && s.snapshot.last != (entryID{})
 	return s.answering.Load() == nil && read && (s.snapshot.shape == "" || s.snapshot.damaged)

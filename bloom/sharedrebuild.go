@@ -34,12 +34,12 @@ type sharedRebuild struct {
 }
 
 const (
-	sayWait     = time.Second     // from which on the wait of a Rebuild is logged
+	sayWait     = time.Second     // a wait of a Rebuild is logged if it is at least this long
 	copyTimeout = 5 * time.Second // how long Rebuild waits at its end for this process's copy
 )
 
-// rebuildIfOlder makes and runs a sharedRebuild, or waits for one in another process, unless one has
-// ended less than age ago. It reports whether this call has read ids to their end.
+// rebuildIfOlder runs a sharedRebuild, or waits for one in another process, unless one has ended
+// less than age ago. It reports whether this call has read ids to their end.
 func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error) {
 	ctx, cancel := untilClosed(ctx, s.life)
 	defer cancel()
@@ -59,7 +59,8 @@ func (s *shared) rebuildIfOlder(ctx context.Context, age time.Duration, ids iter
 	return false, unavailable(ctx, "Rebuild", err)
 }
 
-// rebuildOrWait returns the shape of the result, and whether it is this call's.
+// rebuildOrWait is rebuildIfOlder, but does not wait for the copy. It returns the shape of the
+// result, and whether this call has made that.
 func (s *shared) rebuildOrWait(ctx context.Context, age time.Duration, ids iter.Seq2[string, error]) (shape string, ran bool, err error) {
 	var r *sharedRebuild
 	err = s.onRecord(ctx, func(rec *record) (err error) {
@@ -81,9 +82,8 @@ func (s *shared) rebuildOrWait(ctx context.Context, age time.Duration, ids iter.
 	return shape, true, nil
 }
 
-// waitForLease waits until this Rebuild has the lease, or until another Rebuild has
-// succeeded, meanwhile or less than age before: then it returns the shape of that one's
-// result.
+// waitForLease waits until this Rebuild has the lease. If another Rebuild has succeeded
+// meanwhile, or less than age before, it returns the shape of the other's result.
 func (r *sharedRebuild) waitForLease(ctx context.Context, age time.Duration) (done string, err error) {
 	before := ""
 	for first := true; ; first = false {
@@ -106,7 +106,7 @@ func (r *sharedRebuild) waitForLease(ctx context.Context, age time.Duration) (do
 	}
 }
 
-// A scanError is the error in which the caller's ids ended.
+// A scanError wraps the error with which the caller's ids ended.
 type scanError struct{ cause error }
 
 func (e *scanError) Error() string { return e.cause.Error() }
@@ -140,7 +140,7 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 		shape, err = r.save(ctx)
 	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errLeaseLost) {
-		return "", cause // why keepLease has ended ctx, not what that has led to
+		return "", cause // the reason why keepLease has ended ctx, not its consequence
 	}
 	return shape, err
 }
@@ -148,10 +148,10 @@ func (r *sharedRebuild) run(ctx context.Context, ids iter.Seq2[string, error]) (
 // begin finds where in the log to begin, and how long to wait before the scan: the row of an
 // add that is not in the log may still be uncommitted.
 //
-// A log that does not reach back as far as Options.back has lost what was before it. If it is
-// there from its beginning, the filter is new, or Redis has lost everything. Every process
-// that still follows the filter then notices, and adds again what it has added lately, so the
-// scan can begin when all of them have had time to do so. Otherwise the wait is Options.back.
+// A log that does not reach back as far as Options.back has lost older entries. If it still has
+// its first entry, the filter is new, or Redis has lost everything. Every process that still
+// follows the filter then notices, and adds again the ids that it has added lately, so the scan
+// can begin when all of them have had time to do so. Otherwise the wait is Options.back.
 func (r *sharedRebuild) begin(ctx context.Context) (patience time.Duration, err error) {
 	s := r.filter
 	shape := s.ownShape
@@ -255,7 +255,7 @@ func (r *sharedRebuild) save(ctx context.Context) (shape string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if r.readLog(ctx) == nil { // what came meanwhile is in the log, but not yet in the table
+	if r.readLog(ctx) == nil { // newer entries are in the log, but not yet in the table
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		_ = r.filter.install(r.record, r.next, snap.shape, r.begun, func(*localCopy) bool { return true })

@@ -14,7 +14,7 @@ import (
 	"github.com/levee-go/levee/internal/failpoint"
 )
 
-// A snapshot is what the record says of the snapshot in use. Its pieces never change: they
+// A snapshot is the record's description of the snapshot in use. The pieces never change: they
 // are written under a new name, and put in use by one script.
 type snapshot struct {
 	shape   string  // as encode writes it; "": there is no snapshot, every process abstains
@@ -24,12 +24,12 @@ type snapshot struct {
 	damaged bool    // a process could not load it
 }
 
-// since is how many entries the log has after the snapshot.
+// since returns how many entries the log has after the snapshot.
 func (snap snapshot) since() uint64 { return snap.last.number - snap.at.number }
 
-// A piece is a part of a table, followed by a checksum of 4 bytes. Larger ones hardly save
-// time, and make other clients of Redis wait longer. With what Redis adds it takes just
-// 256 KiB: a few bytes more would take 320.
+// A piece is a part of a table, followed by a checksum of 4 bytes. Larger pieces would hardly
+// save time, and make other clients of Redis wait longer. With Redis' overhead a piece takes
+// just 256 KiB: with a few bytes more it would take 320 KiB.
 const (
 	pieceBytes = 256<<10 - 64
 	pieceWords = pieceBytes / 8
@@ -46,7 +46,7 @@ func (t *table) piece(i int) []uint64 {
 
 func (t *table) pieces() int { return (len(t.words) + pieceWords - 1) / pieceWords }
 
-// checksum covers where the bytes belong too.
+// checksum returns the checksum of a piece, which also covers the place of the piece.
 func checksum(pieces string, i int, bytes []byte) uint32 {
 	place := binary.LittleEndian.AppendUint64([]byte(pieces), uint64(i))
 	return crc32.Update(crc32.Checksum(place, castagnoli), castagnoli, bytes)
@@ -63,7 +63,7 @@ func (t *table) encodePiece(pieces string, i int) []byte {
 	return binary.LittleEndian.AppendUint32(b, checksum(pieces, i, b))
 }
 
-// decodePiece fills the i-th piece of a table that nobody else has.
+// decodePiece fills the i-th piece of a table that no other goroutine uses.
 func (t *table) decodePiece(pieces string, i int, text string) error {
 	words, b := t.piece(i), []byte(text)
 	if len(b) != len(words)*8+4 {
@@ -82,9 +82,9 @@ func (t *table) decodePiece(pieces string, i int, text string) error {
 	return nil
 }
 
-// save writes a table that includes the log up to the entry at as the snapshot in use.
-// The caller has read that entry before it calls save, so that the bits are no older. While
-// save runs, adds go on: the log has them, whether or not they get into the snapshot.
+// save makes a table the snapshot in use, which includes the log up to the entry at. The
+// caller has read that entry into the table before, so that the bits are no older. While save
+// runs, adds go on: the log has them, whether or not they get into the snapshot.
 //
 // The scripts check the lease at each step, the log and the record at the last one. Without
 // these checks:
@@ -93,7 +93,7 @@ func (t *table) decodePiece(pieces string, i int, text string) error {
 //     in use and shortens the log up to there. The switch would bring back a snapshot
 //     without what the log has lost (the lease, the shape and the entry).
 //   - Redis fails over, and loses the entries before at. The switch would make other
-//     processes believe that they have them (the entry).
+//     processes assume that they have these entries (the entry).
 func (s *shared) save(ctx context.Context, rec *record, t *table, at entryID, l *lease, rebuilt bool) (snapshot, error) {
 	next := snapshot{shape: t.shape.encode(), pieces: rand.Text(), at: at}
 	for i := range t.pieces() {
@@ -117,8 +117,8 @@ func (s *shared) save(ctx context.Context, rec *record, t *table, at entryID, l 
 	return next, errLeaseLost
 }
 
-// load makes a copy of the snapshot in use and lets it answer. Until then the old copy
-// answers.
+// load makes a copy of the snapshot in use, and then the copy that answers. Until then the
+// old copy answers.
 func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 	before := s.answering.Load()
 	shape, err := decodeShape(snap.shape)
@@ -161,8 +161,9 @@ func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 
 var errOvertaken = errors.New("another snapshot was put in use meanwhile")
 
-// unloadable tells other processes of a snapshot that is damaged, or whose log is: one that
-// has a copy writes a new one. A snapshot that is no longer in use is not damaged.
+// unloadable returns the error of a load that failed with err. If the snapshot, or the log after
+// it, is damaged, it notes that in Redis: a process that has a copy then writes a new snapshot. If
+// the snapshot is no longer in use, it returns errOvertaken.
 func (s *shared) unloadable(ctx context.Context, rec *record, snap snapshot, err error) error {
 	if !errors.Is(err, errCorrupt) && !errors.Is(err, errGap) {
 		return err
@@ -174,9 +175,9 @@ func (s *shared) unloadable(ctx context.Context, rec *record, snap snapshot, err
 	return fmt.Errorf("loading: %w", err)
 }
 
-// compact writes the copy that answers as the snapshot in use, so that the log can be
-// shortened, or because another process could not load the snapshot. If another process is
-// about to do so, it does nothing.
+// compact makes the copy that answers the snapshot in use, so that the log can be shortened,
+// or because another process could not load the snapshot. If another process has the lease to
+// do so, compact does nothing.
 func (s *shared) compact(ctx context.Context, rec *record, c *localCopy, at entryID) error {
 	l := s.newLease(rec, s.store.names.Compact())
 	defer l.release()
@@ -190,15 +191,15 @@ func (s *shared) compact(ctx context.Context, rec *record, c *localCopy, at entr
 
 const (
 	minLog     = 1 << 17 // entries that the log may have in any case, about 5 MB
-	entryBytes = 40      // is about what one takes in Redis
+	entryBytes = 40      // about what an entry takes in Redis
 )
 
-// compactAfter is how many entries may follow a snapshot: minLog, or as much memory as the
-// snapshot takes. So no more is written to Redis for snapshots than for adds.
+// compactAfter returns how many entries may follow a snapshot: minLog, or as many as take the
+// memory of the snapshot. So no more is written to Redis for snapshots than for adds.
 func (s shape) compactAfter() uint64 { return max(minLog, s.positions()/8/entryBytes) }
 
-// insist calls fn, a step of something long, up to three times until it succeeds. What Redis
-// has said, it says again.
+// insist calls fn up to three times, until it succeeds. It does not repeat fn when ctx has ended,
+// or after an error that Redis would return again.
 func insist(ctx context.Context, fn func() error) (err error) {
 	for range 3 {
 		err = fn()
@@ -209,8 +210,8 @@ func insist(ctx context.Context, fn func() error) (err error) {
 	return err
 }
 
-// giveUpAfter is how many entries may follow a snapshot that nobody replaces. As long as this
-// process does not know the snapshot, it gives none up.
+// giveUpAfter returns how many entries may follow a snapshot that no process replaces. As long
+// as this process does not know the snapshot, it does not give it up.
 func (s *shared) giveUpAfter() uint64 {
 	s.mu.Lock()
 	inUse := s.snapshot.shape
@@ -221,7 +222,7 @@ func (s *shared) giveUpAfter() uint64 {
 	return 1 << 53
 }
 
-// feed puts a table among those into which this process's adds and the log go.
+// feed adds a table to fed: from then on this process's adds and the log go into it.
 func (s *shared) feed(t *table) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,8 +236,8 @@ func (s *shared) feeds(shape string) bool {
 	return slices.ContainsFunc(s.fed, func(t *table) bool { return t.shape.encode() == shape })
 }
 
-// lately returns what this process has added lately, and what it owes: Redis may have lost that or
-// lack it, so a table that is fed needs it too.
+// lately returns the hashes of the ids that this process has added lately or owes. Redis may have
+// lost or lack them, so a table that is fed needs them too.
 func (s *shared) lately(rec *record) []hash {
 	s.mu.Lock()
 	ids, _ := s.recent.take()
@@ -245,7 +246,7 @@ func (s *shared) lately(rec *record) []hash {
 	return rec.key.appendSums(nil, ids)
 }
 
-// starve ends feed, unless the table answers.
+// starve removes a table from fed, unless the table answers.
 func (s *shared) starve(t *table) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,13 +255,13 @@ func (s *shared) starve(t *table) {
 	}
 }
 
-// unfed takes a table out of fed. The caller holds mu.
+// unfed removes a table from fed. The caller holds mu.
 func (s *shared) unfed(t *table) {
 	s.fed = slices.DeleteFunc(s.fed, func(other *table) bool { return other == t })
 }
 
-// install lets a table answer that has everything which Redis held at begun.
-// It does so only if it may replace the copy that answers now, nil for none.
+// install makes a table, which has everything that Redis held at begun, the copy that answers.
+// It does so only if may reports true for the copy that answers now (nil: none).
 func (s *shared) install(rec *record, t *table, shape string, begun int64, may func(now *localCopy) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

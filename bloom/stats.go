@@ -4,8 +4,8 @@ import "time"
 
 // Stats is a snapshot of a Filter.
 type Stats struct {
-	Capacity uint64 // ids it is sized for; of a shared filter, by the process that rebuilt it
-	Bytes    uint64 // of its table; a Rebuild takes as many again
+	Capacity uint64 // ids the filter is sized for; a shared one by the process that rebuilt it
+	Bytes    uint64 // size of the table; a Rebuild takes as many again
 
 	Adds     uint64 // ids given to Add
 	Removes  uint64 // ids given to Remove
@@ -13,13 +13,13 @@ type Stats struct {
 
 	Fill              float64 // share of the positions that are set
 	FalsePositiveRate float64 // estimated from Fill: the share of absent ids that pass
-	Ids               uint64  // estimated from Fill: different ids in it
+	Ids               uint64  // estimated from Fill: different ids in the filter
 
 	Complete     bool // a Rebuild has succeeded, or Options.Complete
 	Saturated    bool // the rate is above MaxFalsePositiveRate
 	Abstaining   bool // says yes to everything
 	NeedsRebuild bool // abstains until the next Rebuild: it is new, or Redis has lost it
-	Rebuilding   bool // in this process
+	Rebuilding   bool // a Rebuild runs or waits in this process
 
 	// Of a shared filter only.
 	Loads uint64        // how often this process has loaded a copy of the table

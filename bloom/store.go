@@ -70,23 +70,23 @@ var (
 )
 
 const (
-	// life is how long a key in Redis lives. Each process prolongs it every
-	// touchEvery, so a filter expires when no process has used it for that long.
+	// life is the TTL of a key in Redis. Each process extends it every touchEvery, so a
+	// filter expires when no process has used it for that long.
 	life       = 7 * 24 * time.Hour
 	touchEvery = time.Hour
-	// orphanLife is how long the pieces of a snapshot live that is not in use yet: the
+	// orphanLife is how long the pieces of a snapshot live before it is put in use: the
 	// process that writes it may die.
 	orphanLife = 10 * time.Minute
-	// callTimeout is how long Redis may take for a call, whatever the options of the
+	// callTimeout is how long a call to Redis may take, whatever the options of the
 	// user's client are.
 	callTimeout = time.Second
 )
 
-// A store is what Redis holds of a filter. Each method is one call to Redis, and
-// returns within callTimeout.
+// A store reads and writes a filter in Redis. Each method but ensure makes one call to
+// Redis, and a call returns within callTimeout.
 type store struct {
 	conn    *redisconn.Conn
-	logConn *redisconn.Conn // for reads of the log: they are many, so few of them may hang
+	logConn *redisconn.Conn // for reads of the log, which are frequent: few of them may hang at a time
 	names   keys.Filter
 	o       Options
 	self    string // the message with which this process announces its changes
@@ -132,7 +132,7 @@ func (s *store) ensure(ctx context.Context, complete bool) (*record, entryID, er
 	if complete {
 		first = newShape(s.o.Capacity, s.o.FalsePositiveRate, newSeed()).encode()
 	}
-	corrupt := "" // a header that Redis shall replace, unless somebody else already has
+	corrupt := "" // a header that Redis is to replace, unless another process already has
 	for {
 		reply, err := s.eval(ctx, recordScript, []string{s.names.Record(), s.names.Log()},
 			proposal.encode(), life.Milliseconds(), corrupt, first).List()
@@ -176,8 +176,8 @@ func (s *store) write(ctx context.Context, l *lease, pieces string, i int, bytes
 	return err
 }
 
-// makeCurrent puts the snapshot next in use and returns the pieces of old, or does nothing
-// and returns those that are in use in their place.
+// makeCurrent puts the snapshot next in use in place of the pieces old, and returns old. If
+// other pieces are in use, it does nothing and returns those.
 func (s *store) makeCurrent(ctx context.Context, rec *record, l *lease, next snapshot, old string, rebuilt bool) (inUse string, err error) {
 	reply, err := s.eval(ctx, switchScript, []string{s.names.Record(), s.names.Log(), l.name, s.names.Pieces(next.pieces), s.names.Pieces(old)},
 		rec.header, l.token, next.shape, next.pieces, next.at.String(), old, rebuilt, life.Milliseconds(),
@@ -205,7 +205,7 @@ func (s *store) damaged(ctx context.Context, rec *record, snap snapshot) (inUse 
 	return n == 1, err
 }
 
-// invalidate gives the snapshot in use up, and has a Rebuild that runs fail.
+// invalidate gives the snapshot in use up, and makes a Rebuild that runs fail.
 func (s *store) invalidate(ctx context.Context, rec *record) error {
 	n, err := s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
 		rec.header, rand.Text(), (2 * leaseRenew).Milliseconds(), s.names.Channel(), s.self).Int()
@@ -215,7 +215,7 @@ func (s *store) invalidate(ctx context.Context, rec *record) error {
 	return err
 }
 
-// touch prolongs the life of the filter.
+// touch extends the TTL of the filter's keys.
 func (s *store) touch(ctx context.Context, pieces string) error {
 	return s.eval(ctx, touchScript, []string{s.names.Record(), s.names.Log(), s.names.Pieces(pieces)}, life.Milliseconds()).Err()
 }
@@ -240,7 +240,8 @@ func parseReply(reply []any, least, most int) (kind string, texts []string, err 
 
 func errReply(reply []any) error { return fmt.Errorf("unexpected reply %.60q", fmt.Sprint(reply...)) }
 
-// unavailable hides go-redis' errors: their text stays, their types do not.
+// unavailable makes an error that matches ErrUnavailable, with the text of err but not its type, so
+// that no error of go-redis leaves the package.
 func unavailable(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil:

@@ -42,7 +42,7 @@ const perWord = 7
 type walk struct {
 	first      uint64 // of the block
 	word, step uint64
-	bits, left uint64 // what is not used of word, and how many positions are in it
+	bits, left uint64 // the unused bits of word, and how many positions they have
 }
 
 func (t *table) walk(h hash) walk {
@@ -63,8 +63,8 @@ func (w *walk) next() (position uint64) {
 }
 
 // contains reports whether all positions of a hash are set. In a table of bits it reads all of
-// them, though the first that is clear would do: to guess wrong which one that is costs a
-// processor more than to read the rest of the cache line.
+// them, though the first that is clear would do: a wrong guess which one that is costs a
+// processor more than reading the rest of the cache line.
 func (t *table) contains(h hash) bool {
 	w := t.walk(h)
 	if t.counting {
@@ -107,8 +107,8 @@ func (t *table) addAll(hashes []hash) {
 	}
 }
 
-// remove takes a hash out of a counting table, unless a position of it is clear: then
-// it is not in.
+// remove removes a hash from a counting table. If one of its positions is clear, the hash is
+// not in the table, and remove does nothing.
 func (t *table) remove(h hash) {
 	if !t.contains(h) {
 		return
@@ -144,8 +144,8 @@ func (t *table) mark(p uint64) bool {
 	return atomic.OrUint64(word, bit)&bit == 0
 }
 
-// maxCount is where a counter stays. Its position may have been set more often, so
-// counting it down could clear it while an id still needs it.
+// maxCount is the value at which a counter stays. Its position may have been set more often,
+// so counting it down could clear the position while an id still needs it.
 const maxCount = 1<<counterBits - 1
 
 // count changes a counter by one and reports whether it left or reached zero.
@@ -164,7 +164,7 @@ func (t *table) count(p uint64, by int) bool {
 	}
 }
 
-// filled notes how many positions are set.
+// filled updates saturated for the number of positions that are set.
 func (t *table) filled(set uint64) {
 	if full := set > t.limit; full != t.saturated.Load() {
 		t.saturated.Store(full)
@@ -189,11 +189,12 @@ func (t *table) rate() float64 {
 	return 0
 }
 
-// ids estimates how many different ids are in.
+// ids estimates how many different ids are in the table.
 func (t *table) ids() uint64 { return uint64(math.Round(t.load() * float64(t.blocks))) }
 
-// containsMany makes all hashes first, then touches the block of each, and only then looks for
-// the positions. The blocks so come from memory side by side, while contains waits for each.
+// containsMany reports for each of ids what contains would. For up to 64 ids at a time it makes
+// the hashes, then touches the block of each, and only then looks for the positions. So the blocks
+// come from memory side by side, while contains would wait for each.
 func (t *table) containsMany(k key, ids []string) []bool {
 	may := make([]bool, len(ids))
 	var hashes [64]hash
@@ -212,7 +213,7 @@ func (t *table) containsMany(k key, ids []string) []bool {
 	return may
 }
 
-// allTrue is what a filter answers that abstains.
+// allTrue returns n times true, the answer of a filter that abstains.
 func allTrue(n int) []bool {
 	may := make([]bool, n)
 	for i := range may {

@@ -23,19 +23,19 @@ import (
 //
 // Counted from step 3, the copy could deny x for 1.9 s after its Add with a MaxLag of 1 s.
 //
-// It reads the log whether or not the process has a copy, for what the log says of this
-// process's own adds. Redis has lost something if the log does not go on from the entry that
-// was read last (log.go), or lacks an add that Redis has acknowledged to this process. The
-// filter then forgets the record and abstains. The next step adds again what this process
-// has added lately, and loads a copy. An error of the connection has no such effect: the copy
+// It reads the log whether or not the process has a copy, to check this process's own adds.
+// Redis has lost something if the log does not continue after the entry that was read last
+// (log.go), or lacks an add that Redis has acknowledged to this process. The filter then
+// forgets the record and abstains. The next step adds again the ids that this process has
+// added lately, and loads a copy. An error of the connection has no such effect: the copy
 // answers until MaxLag has passed, and again after the next good read.
 type updater struct {
 	filter *shared
 
-	job     chan error // of the load or the compaction that runs; nil: none does
-	retryAt time.Time  // when the next may begin
+	job     chan error // the result of the load or compaction that runs; nil: none runs
+	retryAt time.Time  // when the next job may begin
 	retries wait.Backoff
-	pieces  string    // of the snapshot to which they belong
+	pieces  string    // of the snapshot that retryAt and retries are about
 	touched time.Time // when the keys in Redis were last prolonged
 	trouble string    // the problem that was last logged; "": none
 	warned  string    // the shape that was reported as full
@@ -88,8 +88,8 @@ func (u *updater) rest(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// step reads the log, and begins to load the snapshot in use if the copy is of another one, or
-// to write a new one if the log has grown long.
+// step reads the log. It begins to load the snapshot in use if the copy is of another one, or to
+// write a new snapshot if the log has grown long.
 func (u *updater) step(ctx context.Context) error {
 	s := u.filter
 	rec, err := s.currentRecord(ctx)
@@ -104,7 +104,7 @@ func (u *updater) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if snap.pieces != u.pieces { // what failed with another one
+	if snap.pieces != u.pieces { // a failure with another snapshot does not count
 		u.pieces, u.retryAt = snap.pieces, time.Time{}
 		u.retries.Reset()
 	}
@@ -119,8 +119,9 @@ func (u *updater) step(ctx context.Context) error {
 	return owing
 }
 
-// update reads the log to its end. The copy that answers, if it is still one of the snapshot
-// in use or the next is being loaded, then has everything that Redis held when the read began.
+// update reads the log to its end. The copy that answers then has everything that Redis held
+// when the read began, so its no is valid for MaxLag from then. If no snapshot is in use any
+// more, update makes the filter abstain.
 func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, error) {
 	s.mu.Lock()
 	c, at, acknowledged := s.answering.Load(), s.at, s.newest
@@ -138,7 +139,7 @@ func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, er
 	switch {
 	case s.record != rec:
 		return snap, at, errLost
-	case c == nil || c != s.answering.Load(): // another one answers since, and has not got all of the read
+	case c == nil || c != s.answering.Load(): // another copy answers by now, and may lack a part of the read
 	case snap.shape == "":
 		s.abstain()
 	default:
@@ -147,7 +148,7 @@ func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, er
 	return snap, at, nil
 }
 
-// begin begins what there is to do beside the reads of the log.
+// begin starts a load or a compaction, if one is due.
 func (u *updater) begin(ctx context.Context, rec *record, snap snapshot, at entryID) {
 	s := u.filter
 	c := s.answering.Load()
@@ -168,8 +169,8 @@ func (u *updater) start(job func() error) {
 	u.filter.running.Go(func() { u.job <- job() })
 }
 
-// ended notes the end of a job. What failed is tried again, later each time. A compaction that
-// another process is at is looked for again after a pause too.
+// ended notes the end of a job. A job that failed is tried again, later each time. After one that
+// succeeded there is a pause too, since it may have left a compaction to another process.
 func (u *updater) ended(err error) error {
 	u.job = nil
 	switch {

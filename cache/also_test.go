@@ -250,7 +250,7 @@ func TestAWriteThatNamesNoKeyIsLogged(t *testing.T) {
 // denied as soon as the row is deleted whose positions it shares.
 func TestACountingFilterCountsTheKeysOfAlso(t *testing.T) {
 	r := newRig(t, cell{redis: "none"}, nil)
-	filter := must(bloom.New(bloom.Options{Capacity: 100, FalsePositiveRate: 0.2, Counting: true, Complete: true}))
+	filter := redistest.Must(bloom.New(bloom.Options{Capacity: 100, FalsePositiveRate: 0.2, Counting: true, Complete: true}))
 	defer filter.Close()
 	for id := range 100 {
 		if err := filter.Add(r.ctx, fmt.Sprint(id)); err != nil {

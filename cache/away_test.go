@@ -146,7 +146,7 @@ func TestWhileRedisIsAwayAGetTakesWhatItsLoadTakes(t *testing.T) {
 					w := &way{}
 					ways = append(ways, w)
 					caches = append(caches, openOn(r, w.client(r, m), source.source(), func(o *cache.Options) {
-						o.Breaker = must(breaker.New(breaker.Options{}))
+						o.Breaker = redistest.Must(breaker.New(breaker.Options{}))
 					}))
 				}
 				for key := range int64(keys) {

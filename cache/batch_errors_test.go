@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/levee-go/levee/cache"
 )
@@ -50,27 +49,4 @@ func TestAnErrorOfLoadManyIsThatOfItsKeys(t *testing.T) {
 			})
 		})
 	}
-}
-
-// One key's load hangs, and all other keys have their values at the deadline. With LoadMany the other
-// keys of the same call have none.
-func TestAHungKeyLeavesTheOthersTheirValuesAtTheDeadline(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newRows(r, upTo(1, 300)...)
-		source.slowly(func(ctx context.Context, key int64) error {
-			if key == 7 {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		})
-		c := open(r, source.source())
-		ctx, cancel := context.WithTimeout(r.ctx, 2*time.Second)
-		defer cancel()
-		got, err := c.GetMany(ctx, upTo(1, 300))
-		var batch *cache.BatchError
-		if len(got) != 299 || !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(7)], context.DeadlineExceeded) {
-			r.Errorf("want 299 values and the deadline of 7, got %d, %.200v", len(got), err)
-		}
-	})
 }

@@ -56,6 +56,26 @@ func (b *batches) source() cache.Source[int64, string] {
 	return cache.Source[int64, string]{LoadMany: b.load}
 }
 
+// oneByOne is the same table without LoadMany.
+func (b *batches) oneByOne() cache.Source[int64, string] {
+	return cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
+		found, err := b.load(ctx, []int64{key})
+		value, ok := found[key]
+		if err == nil && !ok {
+			err = cache.ErrNotFound
+		}
+		return value, err
+	}}
+}
+
+// alike is the source for n keys that are read by fetches: with LoadMany for a page.
+func (b *batches) alike(n int64) cache.Source[int64, string] {
+	if n > 1 {
+		return b.source()
+	}
+	return b.oneByOne()
+}
+
 func (b *batches) put(key int64, value string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,6 +146,15 @@ func (p *probe[K, V]) givesMany(r *rig, keys []K, want any) {
 			r.Errorf("want %v for %v, got %v", want, key, value)
 		}
 	}
+}
+
+// fetches reads a key by Fetch, and a page by FetchMany.
+func (p *probe[K, V]) fetches(r *rig, keys []K) (map[K]cache.Result[V], error) {
+	if len(keys) > 1 {
+		return p.FetchMany(r.ctx, keys)
+	}
+	got, err := p.Fetch(r.ctx, keys[0])
+	return map[K]cache.Result[V]{keys[0]: got}, err
 }
 
 // traffic is a hook that counts what a client sends.

@@ -152,32 +152,6 @@ func TestABatchOfNothingAndOfOneKeyManyTimes(t *testing.T) {
 	})
 }
 
-// A key that is absent from the map does not exist. Redis stores a null for it from its second miss on.
-func TestAbsentKeysOfABatchAreNulls(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newBatches(r, 1, 3)
-		c := open(r, source.source())
-		for range 3 {
-			got, err := c.GetMany(r.ctx, upTo(1, 6))
-			if err != nil || len(got) != 3 {
-				r.Errorf("want 3 values, got %v, %v", got, err)
-			}
-			c.gives404(r, 5)
-		}
-		byKey, _ := source.loads()
-		if n := byKey[6]; r.rdb != nil && n > 2 {
-			r.Errorf("want an absent key loaded twice at the most, got %d times", n)
-		}
-		if r.rdb == nil {
-			return
-		}
-		other := newBatches(r, 1, 6) // it would have the rows
-		if got, err := open(r, other.source()).GetMany(r.ctx, upTo(1, 6)); !r.local && (err != nil || len(got) != 3) {
-			r.Errorf("want the nulls of Redis, got %v, %v", got, err)
-		}
-	})
-}
-
 // LoadMany returns more keys than it was given. The extra values are dropped: nobody has a lease for them.
 func TestKeysThatNobodyAskedForAreDropped(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
@@ -195,42 +169,5 @@ func TestKeysThatNobodyAskedForAreDropped(t *testing.T) {
 			r.Errorf("want one value, got %v, %v", got, err)
 		}
 		c.gives(r, 3, "call 3")
-	})
-}
-
-// Readers load the keys that a writer holds in one call, and publish nothing.
-func TestABatchDuringAWriteIsNotPublished(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newBatches(r, 1, 10)
-		reader := open(r, source.source())
-		writer := reader
-		if r.rdb != nil {
-			writer = open(r, source.source())
-		}
-		err := writer.Write(r.ctx, upTo(1, 10), func(context.Context) error {
-			reader.givesMany(r, upTo(1, 10), "v1")
-			for key := range int64(10) {
-				source.put(1+key, "v2")
-			}
-			return nil
-		})
-		if err != nil {
-			r.Error(err)
-		}
-		r.eventually("messages have told the reader", func() bool {
-			got, err := reader.GetMany(r.ctx, upTo(1, 10))
-			if err != nil {
-				r.Error(err)
-			}
-			for _, value := range got {
-				if value != "v2" {
-					return false
-				}
-			}
-			return true
-		})
-		if _, calls := source.loads(); calls < 2 || calls > 2 && !r.local {
-			r.Errorf("want two calls, or more while messages come, got %d", calls)
-		}
 	})
 }

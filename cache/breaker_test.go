@@ -18,7 +18,7 @@ var withBreaker = []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: 
 func TestAFailingSourceIsSparedAndSaysSo(t *testing.T) {
 	inCells(t, withBreaker, func(r *rig) {
 		source := newRows(r, 1, 2)
-		b := must(breaker.New(breaker.Options{MinRequests: 5, Cooldown: time.Hour}))
+		b := redistest.Must(breaker.New(breaker.Options{MinRequests: 5, Cooldown: time.Hour}))
 		c := open(r, source.source(), func(o *cache.Options) { o.Breaker = b }, unheld)
 		c.gives(r, 1, "v1")
 		c.comesFrom(r, 1, r.near())
@@ -65,7 +65,7 @@ func TestASourceThatIsBusyIsNotAskedForMore(t *testing.T) {
 		source, gate := newRows(r, 1, 2), newLatch()
 		source.slowly(gate.wait)
 		c := open(r, source.source(), func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1}))
 		}, unheld)
 		done := make(chan struct{})
 		go func() {
@@ -89,7 +89,7 @@ func TestASourceThatIsBusyIsNotAskedForMore(t *testing.T) {
 func TestScrapersDoNotTripTheBreaker(t *testing.T) {
 	inCells(t, withBreaker, func(r *rig) {
 		source := newRows(r)
-		b := must(breaker.New(breaker.Options{MinRequests: 5}))
+		b := redistest.Must(breaker.New(breaker.Options{MinRequests: 5}))
 		c := open(r, source.source(), func(o *cache.Options) { o.Breaker = b })
 		for key := range int64(50) {
 			c.gives404(r, key)
@@ -151,7 +151,7 @@ func TestOneBadKeyCostsTheOthersNothing(t *testing.T) {
 // The caches of one database share its limits.
 func TestCachesShareABreaker(t *testing.T) {
 	inCells(t, withBreaker, func(r *rig) {
-		b := must(breaker.New(breaker.Options{MinRequests: 5, Cooldown: time.Hour}))
+		b := redistest.Must(breaker.New(breaker.Options{MinRequests: 5, Cooldown: time.Hour}))
 		broken := errors.New("connection refused")
 		failing := open(r, cache.Source[int64, string]{Load: func(context.Context, int64) (string, error) { return "", broken }},
 			func(o *cache.Options) { o.Name, o.Breaker = "failing", b }, unheld)

@@ -28,7 +28,7 @@ func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 	var none int // the second time with a pool that is there
 	for range 6 {
 		load := func(context.Context, int64) (string, error) { time.Sleep(5 * time.Millisecond); return "v", nil }
-		c := must(cache.New(rdb, load, cache.Options{Name: "burst", Logger: slog.New(slog.DiscardHandler)}))
+		c := redistest.Must(cache.New(rdb, load, cache.Options{Name: "burst", Logger: slog.New(slog.DiscardHandler)}))
 		errs := burst(t, c.Get)
 		s := c.Stats()
 		_ = c.Close()
@@ -53,7 +53,7 @@ func TestABurstOfColdKeysIsNoOutage(t *testing.T) {
 func TestABurstOfColdKeysFailsNobody(t *testing.T) {
 	inBubble(t, cell{redis: "mini"}, func(r *rig, _ *redistest.MiniServer) {
 		load := func(context.Context, int64) (string, error) { time.Sleep(5 * time.Millisecond); return "v", nil }
-		c := must(cache.New(r.rdb, load, cache.Options{Name: "burst", Logger: slog.New(slog.DiscardHandler)}))
+		c := redistest.Must(cache.New(r.rdb, load, cache.Options{Name: "burst", Logger: slog.New(slog.DiscardHandler)}))
 		defer c.Close()
 		for _, err := range burst(r, c.Get) {
 			r.Error(err)

@@ -112,7 +112,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	for range processes {
 		caches = append(caches, openOn(r, proxy.Client(t, set), source.source(), func(o *cache.Options) {
 			o.RedisTimeout = redisTimeout
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 2 * atMost, MaxDegraded: atMost, QueueTimeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 2 * atMost, MaxDegraded: atMost, QueueTimeout: time.Second}))
 		}))
 	}
 	for key := range int64(keys) {
@@ -242,7 +242,7 @@ func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 	for range 4 {
 		caches = append(caches, open(r, source.source(), func(o *cache.Options) {
 			o.RedisTimeout = 100 * time.Millisecond
-			o.Breaker = must(breaker.New(breaker.Options{QueueTimeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{QueueTimeout: time.Second}))
 		}))
 	}
 	for key := range int64(keys) {

@@ -49,7 +49,7 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 		t.Errorf("%d loads of %d", n, callers*each)
 	}
 	// Nor does a breaker stay half-open, whatever becomes of the call that tries.
-	b := must(breaker.New(breaker.Options{MinRequests: 1, Cooldown: time.Millisecond}))
+	b := redistest.Must(breaker.New(breaker.Options{MinRequests: 1, Cooldown: time.Millisecond}))
 	tried := open(r, source.source(), unheld, calmly, func(o *cache.Options) { o.Name, o.Breaker = "tried", b })
 	for key := range int64(redistest.Pick(50, 2000)) {
 		_, _ = tried.Get(r.ctx, 1000+key)
@@ -88,7 +88,7 @@ func TestChaosCallersHangUp(t *testing.T) {
 	}
 	source := newRows(r)
 	source.slowly(func(ctx context.Context, key int64) error { return gateOf(key).wait(ctx, key) })
-	b := must(breaker.New(breaker.Options{}))
+	b := redistest.Must(breaker.New(breaker.Options{}))
 	c := open(r, source.source(), calmly, func(o *cache.Options) { o.Breaker = b })
 	var wg sync.WaitGroup
 	for worker := range 16 {
@@ -138,7 +138,7 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 	}
 	source.slowly(func(context.Context, int64) error { time.Sleep(takes); return nil })
 	c := open(r, source.source(), calmly, func(o *cache.Options) {
-		o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
 	}, unheld)
 	began := time.Now()
 	home := crowd{caches: []*probe[int64, string]{c}, callers: 64, pause: 10 * time.Millisecond, patience: patience,
@@ -178,7 +178,7 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 	var caches []*probe[int64, string]
 	for range processes {
 		caches = append(caches, open(r, source.source(), calmly, func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
 		}))
 	}
 	for key := range int64(keys) {
@@ -244,7 +244,7 @@ func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
 			for range processes {
 				caches = append(caches, open(r, source.source(), calmly, func(o *cache.Options) {
 					o.TTL, o.Local.TTL = 500*time.Millisecond, 200*time.Millisecond
-					o.Breaker = must(breaker.New(breaker.Options{
+					o.Breaker = redistest.Must(breaker.New(breaker.Options{
 						MaxConcurrent: atMost, MinRequests: 8, Window: 2 * time.Second, Timeout: 500 * time.Millisecond, Cooldown: time.Second,
 					}))
 				}))

@@ -120,7 +120,7 @@ func TestCheckWithoutRedisAndAfterClose(t *testing.T) {
 	if err := checked(t, nil); err != nil {
 		t.Error(err)
 	}
-	c := must(cache.New(nil, func(context.Context, int64) (int64, error) { return 0, nil }, cache.Options{Name: "product"}))
+	c := redistest.Must(cache.New(nil, func(context.Context, int64) (int64, error) { return 0, nil }, cache.Options{Name: "product"}))
 	_ = c.Close()
 	if err := c.Check(t.Context()); !errors.Is(err, cache.ErrClosed) {
 		t.Error(err)

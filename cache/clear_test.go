@@ -15,55 +15,76 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// Values and nulls from before a Clear answer nobody: at once in the process that
-// clears, and in others when the message has come. What is loaded afterwards is kept.
-// Without the comparison of epochs in judge, Redis goes on to answer.
-func TestClearEndsEveryValueAndNull(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source := newRows(r, 1, 2)
-		c, other := open(r, source.source()), open(r, source.source())
-		for range 3 { // the second miss puts a null into Redis
-			for _, p := range []*probe[int64, string]{c, other} {
-				p.gives(r, 1, "v1")
-				p.gives404(r, 7)
-				if got, err := p.GetMany(r.ctx, []int64{1, 2}); err != nil || len(got) != 2 {
-					r.Errorf("%v, %v", got, err)
+// Values and nulls from before a Clear answer nobody, and ClearTags ends the values of its tags and no
+// others: at once in the process that clears, and in others when the message has come. What is loaded
+// afterwards is kept.
+//
+// Without the comparison of epochs in judge, Redis goes on to answer. Catches also a hit in the local
+// tier or in Redis whose tags are not compared, an epoch of the last Clear alone (no value with the tag
+// would count any more), and a ClearTags that ends everything.
+func TestAClearEndsItsValuesAndNoOthers(t *testing.T) {
+	type process = *probe[int64, string]
+	ofTags := func(tags ...string) func(*rig, process) error {
+		return func(r *rig, p process) error { return p.ClearTags(r.ctx, tags...) }
+	}
+	for name, test := range map[string]struct {
+		clear       func(*rig, process) error
+		ends, stays []int64 // 7 does not exist at first
+	}{
+		"everything":    {func(r *rig, p process) error { return p.Clear(r.ctx) }, []int64{1, 2, 7, 11, 12}, nil},
+		"a tag":         {ofTags(tenant(0), "of nothing"), []int64{1, 2}, []int64{11, 12}},
+		"a tag of each": {ofTags("everybody"), []int64{1, 2, 11, 12}, nil},
+		"no tags":       {ofTags(), nil, []int64{1, 2, 11, 12}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, fewCells, func(r *rig) {
+				source := newRows(r, 1, 2, 11, 12)
+				c, other := open(r, source.tagged()), open(r, source.tagged())
+				for range 3 { // the second miss puts a null into Redis
+					for _, p := range []process{c, other} {
+						p.gives(r, 1, "v1")
+						p.gives404(r, 7)
+						p.givesMany(r, []int64{1, 2, 11, 12}, "v1")
+					}
 				}
-			}
-		}
-		for round := range 3 {
-			value := fmt.Sprint("v2", round)
-			source.put(1, value)
-			source.put(2, value)
-			source.put(7, value)
-			if err := c.Clear(r.ctx); err != nil {
-				r.Fatal(err)
-			}
-			if got, err := c.GetMany(r.ctx, []int64{1, 2, 7}); err != nil || got[1] != value || got[2] != value || got[7] != value {
-				r.Errorf("%v, %v", got, err)
-			}
-			loads := source.loads(1)
-			if r.rdb == nil {
-				if err := other.Clear(r.ctx); err != nil { // without Redis they know nothing of each other
-					r.Fatal(err)
+				for round := range 3 {
+					value := fmt.Sprint("v2", round)
+					for _, key := range slices.Concat(test.ends, test.stays) {
+						source.put(key, value)
+					}
+					before := c.Stats()
+					r.do(test.clear(r, c))
+					if len(test.ends) > 0 {
+						c.gives(r, test.ends[0], value)
+					}
+					c.givesMany(r, test.ends, value)
+					loads := source.all()
+					if r.rdb == nil {
+						r.do(test.clear(r, other)) // without Redis they know nothing of each other
+					}
+					for _, key := range test.ends {
+						r.eventually("the other follows", func() bool { got, err := other.Get(r.ctx, key); return err == nil && got == value })
+					}
+					if r.rdb != nil && source.all() != loads {
+						r.Errorf("%d loads after the first", source.all()-loads)
+					}
+					if !r.kept() {
+						continue
+					}
+					c.givesMany(r, test.stays, "v1")
+					for _, key := range test.ends {
+						c.comesFrom(r, key, r.near())
+					}
+					if n := c.Stats().Loads - before.Loads; n != uint64(len(test.ends)) {
+						r.Errorf("%d loads, want one of each value that has ended", n)
+					}
 				}
-			}
-			r.eventually("the other follows", func() bool {
-				got, err := other.Get(r.ctx, 1)
-				return err == nil && got == value
+				if s := c.Stats(); s.Unfit != 0 || r.rdb != nil && s.Cleared == 0 && len(test.ends) > 0 {
+					r.Errorf("%d values were unfit, %d from before a clear", s.Unfit, s.Cleared)
+				}
 			})
-			other.gives(r, 7, value)
-			if r.rdb != nil && source.loads(1) != loads {
-				r.Errorf("%d loads after the first", source.loads(1)-loads)
-			}
-			if r.kept() {
-				c.comesFrom(r, 1, r.near())
-			}
-		}
-		if s := c.Stats(); s.Unfit != 0 || r.rdb != nil && s.Cleared == 0 {
-			r.Errorf("%d values were unfit, %d from before a Clear", s.Unfit, s.Cleared)
-		}
-	})
+		})
+	}
 }
 
 // A load that began before Clear may have read what was there before. Its own callers get
@@ -99,32 +120,48 @@ func TestALoadUnderWayDoesNotOutliveAClear(t *testing.T) {
 	})
 }
 
-// A Clear that Redis does not confirm is an error, and holds for this process all the
-// same; it is confirmed later, for everybody.
+// Redis does not confirm a clear: the call returns an error, and the clear holds in its own process all
+// the same. A later try confirms it for all processes.
 func TestAClearThatIsNotConfirmedIsTriedAgain(t *testing.T) {
-	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
-		source := newRows(r, 1)
-		c, other := open(r, source.source()), open(r, source.source())
-		c.gives(r, 1, "v1")
-		other.gives(r, 1, "v1")
-		source.put(1, "v2")
-		m.SetError("LOADING")
-		if err := c.Clear(r.ctx); !errors.Is(err, cache.ErrNotInvalidated) {
-			r.Errorf("got %v", err)
-		}
-		c.gives(r, 1, "v2")
-		m.SetError("")
-		c.gives(r, 1, "v2")
-		r.eventually("it is confirmed", func() bool { return c.Stats().Rebuild.Unconfirmed == 0 })
-		c.gives(r, 1, "v2")
-		r.eventually("the other follows", func() bool { v, err := other.Get(r.ctx, 1); return err == nil && v == "v2" })
-		if err := c.Close(); err != nil {
-			r.Error(err)
-		}
-		if err := c.Clear(r.ctx); !errors.Is(err, cache.ErrClosed) {
-			r.Errorf("after Close: %v", err)
-		}
-	})
+	for name, test := range map[string]struct {
+		clear func(r *rig, p *probe[int64, string]) error
+		rest  string // what another process has then of a value without the tag
+	}{
+		"all values": {func(r *rig, p *probe[int64, string]) error { return p.Clear(r.ctx) }, "v2"},
+		"those of tags": {
+			func(r *rig, p *probe[int64, string]) error { return p.ClearTags(r.ctx, tenant(0), "more") }, "v1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, m *redistest.MiniServer) {
+				source := newRows(r, 1, 11)
+				c, other := open(r, source.tagged()), open(r, source.tagged())
+				for _, p := range []*probe[int64, string]{c, other} {
+					p.gives(r, 1, "v1")
+					p.gives(r, 11, "v1")
+				}
+				source.put(1, "v2")
+				source.put(11, "v2")
+				m.SetError("LOADING")
+				if err := test.clear(r, c); !errors.Is(err, cache.ErrNotInvalidated) {
+					r.Errorf("got %v", err)
+				}
+				c.gives(r, 1, "v2")
+				m.SetError("")
+				c.gives(r, 1, "v2")
+				r.eventually("it is confirmed", func() bool { return c.Stats().Rebuild.Unconfirmed == 0 })
+				c.gives(r, 1, "v2")
+				r.eventually("the other follows", func() bool { v, err := other.Get(r.ctx, 1); return err == nil && v == "v2" })
+				other.gives(r, 11, test.rest)
+				if err := c.Close(); err != nil {
+					r.Error(err)
+				}
+				if err := test.clear(r, c); !errors.Is(err, cache.ErrClosed) {
+					r.Errorf("after Close: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // No message reaches the process, as it knows by now. It may answer with old values for
@@ -175,40 +212,56 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 	}
 }
 
-// However many values there are, a Clear is one command; they stay in Redis until their
-// TTL, which it does not touch.
+// However many values there are, a clear of all of them or of a tag is one command; they stay in Redis
+// until their TTL, which it does not touch.
 func TestAClearOfManyIsOneCommand(t *testing.T) {
 	t.Parallel()
-	keys := redistest.Pick(5_000, 1_000_000)
+	keys, tenants := redistest.Pick(5_000, 1_000_000), redistest.Pick[int64](200, 10_000)
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	source := cache.Source[int64, string]{LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
-		found := map[int64]string{}
-		for _, key := range keys {
-			found[key] = "v1"
-		}
-		return found, nil
-	}}
+	tag := func(key int64) string { return tenant(key % tenants) }
+	source := cache.Source[int64, string]{
+		LoadMany: func(_ context.Context, keys []int64) (map[int64]string, error) {
+			found := map[int64]string{}
+			for _, key := range keys {
+				found[key] = "v1"
+			}
+			return found, nil
+		},
+		Tags: func(key int64, _ string) []string { return []string{tag(key)} },
+	}
 	c := open(r, source, func(o *cache.Options) { o.RedisTimeout = 10 * time.Second })
 	readAllOf(r, c, keys)
 	r.eventually("messages arrive", func() bool { return c.Stats().Live })
-	before, stored := server.Stat("total_commands_processed"), r.rdb.DBSize(r.ctx).Val()
-	began := time.Now()
-	if err := c.Clear(r.ctx); err != nil {
-		r.Fatal(err)
+	// Most is for the script, the dozen commands in it, a heartbeat or two, and what this test asks.
+	clears := func(what string, most int64, clear func() error) {
+		r.Helper()
+		before, stored := server.Stat("total_commands_processed"), r.rdb.DBSize(r.ctx).Val()
+		began := time.Now()
+		r.do(clear())
+		r.Logf("%s of %d values cleared in %v", what, stored, time.Since(began))
+		if sent := server.Stat("total_commands_processed") - before; sent > most {
+			r.Errorf("%s: %d commands", what, sent)
+		}
+		if left := r.rdb.DBSize(r.ctx).Val(); stored < int64(keys) || left < stored {
+			r.Errorf("%s: %d keys before, %d after", what, stored, left)
+		}
 	}
-	r.Logf("%d values cleared in %v", stored, time.Since(began))
-	// The script, once as EVALSHA and once as EVAL, the commands in it, heartbeats of two seconds,
-	// and what this test asks.
-	if sent := server.Stat("total_commands_processed") - before; sent > 30 {
-		r.Errorf("%d commands", sent)
-	}
-	if left := r.rdb.DBSize(r.ctx).Val(); stored < int64(keys) || left < stored {
-		r.Errorf("%d keys before, %d after", stored, left)
-	}
+
+	r.do(c.ClearTags(r.ctx, "warm")) // the server has the script
+	clears("one tag", 20, func() error { return c.ClearTags(r.ctx, tag(7)) })
 	loads := c.Stats().Loads
+	for _, key := range []int64{7, 7 + tenants, 8} {
+		c.gives(r, key, "v1")
+	}
+	if n := c.Stats().Loads - loads; n != 2 {
+		r.Errorf("%d loads, want one for each value with the tag", n)
+	}
+
+	clears("all", 30, func() error { return c.Clear(r.ctx) })
+	before := c.Stats()
 	readAllOf(r, c, keys)
-	if s := c.Stats(); s.Redis != 0 || s.Cleared < uint64(keys) || s.Loads == loads {
+	if s := c.Stats(); s.Redis != before.Redis || s.Cleared < before.Cleared+uint64(keys) || s.Loads == before.Loads {
 		r.Errorf("%+v", s)
 	}
 }
@@ -243,26 +296,6 @@ func TestAClearOnACluster(t *testing.T) {
 			}
 		}
 		return true
-	})
-}
-
-// The source is read from replicas that lag: what is loaded before they have caught up is
-// an answer, and is kept nowhere.
-func TestAClearWaitsForTheReplicasOfTheSource(t *testing.T) {
-	inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
-		const lag = 2 * time.Second
-		source := newRows(r, 1)
-		c := open(r, source.source(), func(o *cache.Options) { o.ReplicaLag = lag })
-		c.gives(r, 1, "v1")
-		if err := c.Clear(r.ctx); err != nil {
-			r.Fatal(err)
-		}
-		c.gives(r, 1, "v1") // from a replica that lags
-		source.put(1, "v2")
-		c.gives(r, 1, "v2")
-		time.Sleep(lag)
-		c.gives(r, 1, "v2")
-		c.comesFrom(r, 1, cache.TierLocal)
 	})
 }
 

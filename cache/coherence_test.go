@@ -152,7 +152,7 @@ func staleness(t *testing.T, server *redistest.Server, keys int64, meanwhile fun
 			t.Fatal(err)
 		}
 	}
-	c := must(openShared(rdb, db))
+	c := redistest.Must(openShared(rdb, db))
 	defer c.Close()
 	child := redistest.Child(t, "reader", server.Addr(), strconv.FormatInt(keys, 10))
 	child.Expect("ready")

@@ -115,7 +115,7 @@ func TestAPageThatIsMadeOfAFallbackIsNotStored(t *testing.T) {
 			return func(ctx context.Context) (string, error) { return pages.Get(ctx, 7) }
 		},
 		"bytes": func(r *rig, rows *probe[int64, string]) func(context.Context) (string, error) {
-			pages := must(mutexrebuild.New(r.client(), mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}))
+			pages := redistest.Must(mutexrebuild.New(r.client(), mutexrebuild.Keyspace{Name: "page"}, mutexrebuild.Options{}))
 			r.Cleanup(pages.Close)
 			return func(ctx context.Context) (string, error) {
 				data, err := pages.Rebuild(ctx, "7", func(ctx context.Context) ([]byte, time.Duration, error) {

@@ -49,7 +49,7 @@ func sharedFilter(r *rig, change ...func(*bloom.Options)) *bloom.Filter {
 	for _, c := range change {
 		c(&o)
 	}
-	f := must(bloom.Open(r.ctx, r.client(), o))
+	f := redistest.Must(bloom.Open(r.ctx, r.client(), o))
 	r.Cleanup(func() { _ = f.Close() })
 	return f
 }

@@ -29,7 +29,7 @@ func TestAFleetResizesItsFilterWithoutHidingARow(t *testing.T) {
 	var fleet []*probe[int64, string]
 	capacities := []uint64{1000, 1000, 200_000, 200_000}
 	for _, capacity := range capacities {
-		f := must(bloom.Open(r.ctx, r.client(), bloom.Options{
+		f := redistest.Must(bloom.Open(r.ctx, r.client(), bloom.Options{
 			Name: "test", Capacity: capacity, FalsePositiveRate: 1e-6, Complete: true, MaxLag: lag, MaxTransaction: 5 * time.Second,
 		}))
 		r.Cleanup(func() { _ = f.Close() })

@@ -30,7 +30,7 @@ func all[K any](keys ...K) iter.Seq2[K, error] {
 
 // filtered is a filter in the process, which abstains until it is filled.
 func filtered(r *rig) (*bloom.Filter, func(*cache.Options)) {
-	f := must(bloom.New(bloom.Options{Capacity: 10_000, FalsePositiveRate: 1e-6}))
+	f := redistest.Must(bloom.New(bloom.Options{Capacity: 10_000, FalsePositiveRate: 1e-6}))
 	r.Cleanup(func() { _ = f.Close() })
 	return f, func(o *cache.Options) { o.Filter = f }
 }

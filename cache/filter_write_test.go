@@ -81,7 +81,7 @@ func TestUpdatesDoNotCountARowAgain(t *testing.T) {
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	r.patient = true
-	filter := must(bloom.New(bloom.Options{Capacity: 10_000, Counting: true, Complete: true, MaxTransaction: -1}))
+	filter := redistest.Must(bloom.New(bloom.Options{Capacity: 10_000, Counting: true, Complete: true, MaxTransaction: -1}))
 	defer filter.Close()
 	c := open(r, newRows(r, 1).source(), func(o *cache.Options) { o.Filter = filter })
 	nothing := func(context.Context) error { return nil }

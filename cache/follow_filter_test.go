@@ -43,7 +43,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 			r := onServer(t, server, cell{redis: "real"})
 			source, db := newRows(r, 1), newLedger()
 			process := func() (*bloom.Filter, *probe[int64, string]) {
-				f := must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
+				f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
 				t.Cleanup(func() { _ = f.Close() })
 				return f, openOn(r, redis.UniversalClient(server.Client(t)), source.source(), func(o *cache.Options) { o.Filter = f })
 			}
@@ -91,7 +91,7 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	server, noEvict := redistest.Start(t), redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
-	f := must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
+	f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
 	defer f.Close()
 	c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
 	noEvict.Stop()

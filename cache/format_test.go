@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of the stored bytes anew")
@@ -61,7 +63,7 @@ func goldenSince[V any](since int, name string, value V, what life, o Options) g
 	o.Name, o.MaxValue = "product", 1<<20
 	what.created, what.expires, what.cost, what.epoch = goldenCreated, goldenCreated+goldenTTL, uint32(goldenCost/time.Millisecond), goldenEpoch
 	return golden{name, since, func(t *testing.T, file string) {
-		f := must(newFormat[V](o, nil))
+		f := redistest.Must(newFormat[V](o, nil))
 		e := &entry[V]{value: value, life: what}
 		data, _, ttl, err := f.encode(goldenID, e)
 		if err != nil || ttl != goldenTTL*time.Millisecond {
@@ -124,13 +126,6 @@ func TestStoredBytesStayReadable(t *testing.T) {
 	}
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func goldenFile(version int, name string) string {
 	return filepath.Join("testdata", "golden", fmt.Sprintf("v%d-%s.hex", version, name))
 }
@@ -167,7 +162,7 @@ func read(t testing.TB, file string) []byte {
 // stored returns bytes that the format reads as a value of id "42", and the format.
 func stored(t testing.TB) (format[string], []byte) {
 	t.Helper()
-	f := must(newFormat[string](Options{Name: "product", MaxValue: 1000}, nil))
+	f := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 1000}, nil))
 	data, _, _, err := f.encode("42", &entry[string]{value: "lamp", life: life{created: goldenCreated, expires: goldenCreated + goldenTTL}})
 	if err != nil {
 		t.Fatal(err)
@@ -253,15 +248,15 @@ func TestBytesOfAnotherKeyAreAMiss(t *testing.T) {
 			t.Errorf("the value of 42 is taken for that of %q", id)
 		}
 	}
-	other := must(newFormat[string](Options{Name: "customer", MaxValue: 1000}, nil))
+	other := redistest.Must(newFormat[string](Options{Name: "customer", MaxValue: 1000}, nil))
 	if _, ok := other.decode("42", data); ok {
 		t.Error("a product is taken for a customer")
 	}
-	schema := must(newFormat[string](Options{Name: "product", Schema: 1, MaxValue: 1000}, nil))
+	schema := redistest.Must(newFormat[string](Options{Name: "product", Schema: 1, MaxValue: 1000}, nil))
 	if _, ok := schema.decode("42", data); ok {
 		t.Error("schema 0 is taken for schema 1")
 	}
-	codec := must(newFormat[string](Options{Name: "product", MaxValue: 1000, Codec: upperCodec{}}, nil))
+	codec := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 1000, Codec: upperCodec{}}, nil))
 	if _, ok := codec.decode("42", data); ok {
 		t.Error("raw bytes are given to a codec")
 	}
@@ -280,7 +275,7 @@ func TestForeignTextIsAMiss(t *testing.T) {
 }
 
 func TestMoreThanMaxValueIsAMiss(t *testing.T) {
-	small, large := must(newFormat[string](Options{Name: "p", MaxValue: 10}, nil)), must(newFormat[string](Options{Name: "p", MaxValue: 11}, nil))
+	small, large := redistest.Must(newFormat[string](Options{Name: "p", MaxValue: 10}, nil)), redistest.Must(newFormat[string](Options{Name: "p", MaxValue: 11}, nil))
 	data, _, _, _ := large.encode("42", &entry[string]{value: "12345678901"})
 	if _, ok := large.decode("42", data); !ok {
 		t.Fatal("what is written is not read")
@@ -296,7 +291,7 @@ func TestMoreThanMaxValueIsAMiss(t *testing.T) {
 // survives checks that a value of type V is read as it was written.
 func survives[V any](t *testing.T, value V) {
 	t.Helper()
-	f := must(newFormat[V](Options{Name: "product", MaxValue: 1 << 20}, nil))
+	f := redistest.Must(newFormat[V](Options{Name: "product", MaxValue: 1 << 20}, nil))
 	data, _, _, err := f.encode("1", &entry[V]{value: value})
 	if err != nil {
 		t.Errorf("%T: %v", value, err)

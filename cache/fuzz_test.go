@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 )
 
@@ -30,8 +31,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add("", []byte{})
 	f.Add("42", append(bytes.Clone(data[:headerSize]), `[[[[[[[[[[{"a":{"a":{"a":[1e999,"\ud800"`...))
 	o := Options{Name: "product", MaxValue: 1 << 20}
-	raw, text := must(newFormat[[]byte](o, nil)), must(newFormat[string](o, nil))
-	structs, anything := must(newFormat[*goldenProduct](o, nil)), must(newFormat[map[string]any](o, nil))
+	raw, text := redistest.Must(newFormat[[]byte](o, nil)), redistest.Must(newFormat[string](o, nil))
+	structs, anything := redistest.Must(newFormat[*goldenProduct](o, nil)), redistest.Must(newFormat[map[string]any](o, nil))
 	f.Fuzz(func(t *testing.T, id string, data []byte) {
 		data, id = data[:min(len(data), 1024)], id[:min(len(id), 512)] // as long as a key may be
 		if allocated := allocatedBy(func() {
@@ -93,11 +94,11 @@ func FuzzRoundTrip(f *testing.F) {
 				times.more.tags = nil
 			}
 		}
-		roundTrip(t, must(newFormat[string](o, nil)), id, other, entry[string]{value: text, life: times})
-		roundTrip(t, must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{value: []byte(text), life: times})
+		roundTrip(t, redistest.Must(newFormat[string](o, nil)), id, other, entry[string]{value: text, life: times})
+		roundTrip(t, redistest.Must(newFormat[[]byte](o, nil)), id, other, entry[[]byte]{value: []byte(text), life: times})
 		// JSON keeps valid UTF-8 only; that is the user's to know.
 		p := &goldenProduct{ID: number, Name: strings.ToValidUTF8(text, "?"), Tags: []string{}}
-		roundTrip(t, must(newFormat[*goldenProduct](o, nil)), id, other, entry[*goldenProduct]{value: p, life: times})
+		roundTrip(t, redistest.Must(newFormat[*goldenProduct](o, nil)), id, other, entry[*goldenProduct]{value: p, life: times})
 	})
 }
 

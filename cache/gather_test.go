@@ -12,6 +12,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // While fewer than four calls run, a load begins at once. What comes after that shares
@@ -45,7 +46,7 @@ func TestABreakerWithOnePlaceDoesNotStopManyGets(t *testing.T) {
 		source := newBatches(r, 1, 1000)
 		source.slowly(func(context.Context, []int64) error { time.Sleep(10 * time.Millisecond); return nil })
 		c := open(r, source.source(), func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: time.Second}))
 		})
 		began := time.Now()
 		var wg sync.WaitGroup
@@ -63,56 +64,58 @@ func TestABreakerWithOnePlaceDoesNotStopManyGets(t *testing.T) {
 // A load that asks its own cache for other keys holds one of the four calls. If its
 // keys waited for a call, four such loads would wait for themselves.
 func TestALoadManyMayAskItsOwnCacheForOtherKeys(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		r.known(upTo(1, 200)...)
-		var c *probe[int64, string]
-		c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
-			found := map[int64]string{}
-			var others []int64
+	type process = *probe[int64, string]
+	for name, ask := range map[string]func(ctx context.Context, c process, keys []int64) (map[int64]string, error){
+		"Get": func(ctx context.Context, c process, keys []int64) (map[int64]string, error) {
+			values := map[int64]string{}
 			for _, key := range keys {
-				if found[key] = "v1"; key <= 100 {
-					others = append(others, key+100)
+				value, err := c.Get(ctx, key)
+				if err != nil {
+					return nil, err
 				}
+				values[key] = value
 			}
-			if len(others) == 0 {
-				return found, nil
-			}
-			time.Sleep(20 * time.Millisecond) // all four calls are taken
-			values, err := c.GetMany(ctx, others)
-			if len(values) != len(others) {
-				err = errors.Join(err, fmt.Errorf("%d values for %d keys", len(values), len(others)))
-			}
-			return found, err
-		}}, func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Second })
-		var wg sync.WaitGroup
-		for _, key := range upTo(1, 8) {
-			wg.Go(func() { c.gives(r, key, "v1") })
-		}
-		wg.Go(func() { c.givesMany(r, upTo(9, 100), "v1") })
-		wg.Wait()
-	})
-}
-
-// Not only the load of a key that asks for that key waits for itself, but also one that
-// asks for another, whose load asks for the first.
-func TestALoadThatAsksForItsOwnKeyInABatchIsTold(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		r.known(1, 2, 3)
-		var c *probe[int64, string]
-		c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
-			if slices.Contains(keys, 1) {
-				_, err := c.GetMany(ctx, []int64{2, 3})
-				return nil, err
-			}
-			_, err := c.Get(ctx, 1)
-			return nil, err
-		}}, func(o *cache.Options) { o.Rebuild.ErrorHold = -1 })
-		ctx, cancel := context.WithTimeout(r.ctx, 3*time.Second)
-		defer cancel()
-		if _, err := c.GetMany(ctx, []int64{1}); !errors.Is(err, cache.ErrReentrant) {
-			r.Errorf("want ErrReentrant, got %v", err)
-		}
-	})
+			return values, nil
+		},
+		"GetMany": func(ctx context.Context, c process, keys []int64) (map[int64]string, error) {
+			return c.GetMany(ctx, keys)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, fewCells, func(r *rig) {
+				r.known(upTo(1, 200)...)
+				var c process
+				c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
+					found := map[int64]string{}
+					var others []int64
+					for _, key := range keys {
+						if found[key] = "v1"; key <= 100 {
+							others = append(others, key+100)
+						}
+					}
+					if len(others) == 0 {
+						return found, nil
+					}
+					time.Sleep(20 * time.Millisecond) // all four calls are taken
+					values, err := ask(ctx, c, others)
+					if len(values) != len(others) {
+						err = errors.Join(err, fmt.Errorf("%d values for %d keys", len(values), len(others)))
+					}
+					return found, err
+				}})
+				began := time.Now()
+				var wg sync.WaitGroup
+				for _, key := range upTo(1, 16) {
+					wg.Go(func() { c.gives(r, key, "v1") })
+				}
+				wg.Go(func() { c.givesMany(r, upTo(17, 100), "v1") })
+				wg.Wait()
+				if took := time.Since(began); took > 4*time.Second { // the load has five
+					r.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
 }
 
 // A read by rules has a flight of its own beside that of the Gets. Where there is no lease to tell

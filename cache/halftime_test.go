@@ -27,7 +27,7 @@ func TestNoReadFailsBesideARedisThatHangs(t *testing.T) {
 				}
 				w, other := &way{}, &way{}
 				c := openOn(r, w.client(r, m), source.source())
-				bytes := must(mutexrebuild.New(other.client(r, m), mutexrebuild.Keyspace{Name: "bytes"}, mutexrebuild.Options{}))
+				bytes := redistest.Must(mutexrebuild.New(other.client(r, m), mutexrebuild.Keyspace{Name: "bytes"}, mutexrebuild.Options{}))
 				r.Cleanup(bytes.Close)
 				for key := range int64(40) {
 					c.gives(r, key, "v1")
@@ -72,7 +72,7 @@ func TestNoReadFailsBesideARedisThatHangsAfterItsFirstAnswer(t *testing.T) {
 					source.put(key, "v1")
 				}
 				c := openOn(r, m.Client(r), source.source())
-				bytes := must(mutexrebuild.New(m.Client(r), mutexrebuild.Keyspace{Name: "bytes"}, mutexrebuild.Options{}))
+				bytes := redistest.Must(mutexrebuild.New(m.Client(r), mutexrebuild.Keyspace{Name: "bytes"}, mutexrebuild.Options{}))
 				r.Cleanup(bytes.Close)
 				var hangs atomic.Bool
 				over := make(chan struct{})

@@ -26,7 +26,7 @@ func TestAHeartbeatDuringNewIsNotForgotten(t *testing.T) {
 			} else {
 				time.Sleep(rand.N(3 * time.Millisecond))
 			}
-			c := must(cache.New(rdb, newRows(r, 1).load, r.options(nil)))
+			c := redistest.Must(cache.New(rdb, newRows(r, 1).load, r.options(nil)))
 			r.eventually("the local tier is trusted", func() bool { return !c.Stats().LocalTier.Distrusted })
 			_ = c.Close()
 			link.Close()

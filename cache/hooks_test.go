@@ -379,7 +379,7 @@ func TestJoinedHooksAreAllTold(t *testing.T) {
 		return ctx, func(cache.Outcome) { events = append(events, "rebuilt") }
 	}}
 	hooks := cache.JoinHooks(load("a"), silent, alone, load("b"), panics, cache.Hooks{})
-	c := must(cache.New(nil, func(ctx context.Context, _ int64) (string, error) {
+	c := redistest.Must(cache.New(nil, func(ctx context.Context, _ int64) (string, error) {
 		within, _ := ctx.Value(begun{}).(string)
 		events = append(events, "loads in "+within)
 		return "", errBroken

@@ -100,7 +100,7 @@ func (s state) String() string {
 // audited returns what package audit needs to find writers that forget to invalidate.
 func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 	return inside.Audit[K, V]{
-		ReplicaLag: c.o.ReplicaLag, Closing: c.closing, Log: c.log, Counts: &c.counts.audit,
+		ReplicaLag: c.o.ReplicaLag, Closing: c.closing, Log: c.log, Counts: &c.counts.audit, Shadow: &c.counts.shadow,
 		Stale: func(age time.Duration) { c.counts.audit.Stale.Add(1); c.times.audit.add(&ages, age) },
 		Sample: func() (pick func() (K, bool), stop func()) {
 			s := &inside.Sample[K]{}
@@ -121,7 +121,7 @@ func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V]
 	if look.ID, err = c.id(key); err != nil {
 		return look, err
 	}
-	served, err := c.served(ctx, key, look.ID)
+	served, stored, err := c.served(ctx, key, look.ID)
 	if err != nil || served == nil {
 		return look, named(err)
 	}
@@ -129,36 +129,45 @@ func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V]
 	if err != nil {
 		return look, named(err)
 	}
-	look.There, look.Cached, look.Stored, look.Age = true, c.own(served), served.identity(), served.age(time.Now())
+	look.There, look.Stored = true, stored
+	if look.Null = served.null; !look.Null {
+		look.Cached, look.Age = c.own(served), served.age(time.Now())
+	}
 	if look.Gone = source.null; !look.Gone {
 		look.Source = c.own(source)
 	}
 	return look, nil
 }
 
-// served returns the value that a Get would return now, or nil if Get would load, or return a
-// null or an old value.
-func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (*entry[V], error) {
+// served returns the value or null that a Get would return now, with a stored that differs from
+// that of any later value. It returns nil if Get would load, or return an old value.
+func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (e *entry[V], stored any, err error) {
 	now := time.Now()
-	if held, ok := c.local.Inspect(key); ok && held.Value != nil && held.Left > 0 {
-		return c.fresh(held.Value, now), nil
+	if held, ok := c.local.Inspect(key); ok && held.Left > 0 {
+		if held.Null {
+			return c.absent, held.Filled, nil
+		}
+		return c.fresh(held.Value, now)
+	}
+	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, id) {
+		return c.absent, "filter", nil
 	}
 	value := c.fleet.GetOne(ctx, id)
 	if value.Err != nil || len(value.Data) == 0 {
-		return nil, value.Err
+		return nil, nil, value.Err
 	}
 	e, ok := c.format.decode(id, value.Data)
 	if !ok {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return c.fresh(e, now), nil
+	return c.fresh(e, now)
 }
 
-func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) *entry[V] {
-	if e.null || e.expired || e.past(now) || c.cleared(e) {
-		return nil
+func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) {
+	if e.expired || e.past(now) || c.cleared(e) {
+		return nil, nil, nil
 	}
-	return e
+	return e, e.identity(), nil
 }
 
 // fromSource loads key without sharing the load with other callers.

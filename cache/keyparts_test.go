@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/levee-go/levee/cache/internal/keytext"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A tenantKey is a key as services have them.
@@ -85,7 +86,7 @@ func TestTheTextOfAKeyTellsKeysApart(t *testing.T) {
 		k.addr, k.N = addrs.Draw(t, "addr"), uint16(small.Draw(t, "n"))
 		return k
 	})
-	id := must(keyFunc[nestedKey](nil, 512))
+	id := redistest.Must(keyFunc[nestedKey](nil, 512))
 	parse := keytext.Parser[nestedKey]()
 	rapid.Check(t, func(t *rapid.T) {
 		k, other := keys.Draw(t, "key"), keys.Draw(t, "other")
@@ -111,7 +112,7 @@ func TestTheTextOfAKeyTellsKeysApart(t *testing.T) {
 			}
 			other = one
 		}
-		if a, b := must(id(k)), must(id(other)); (a == b) != (k == other) {
+		if a, b := redistest.Must(id(k)), redistest.Must(id(other)); (a == b) != (k == other) {
 			t.Fatalf("%+v is %q and %+v is %q", k, a, other, b)
 		} else if back, err := parse(a); err != nil || back != k {
 			t.Fatalf("%+v is %q, which comes back as %+v, %v", k, a, back, err)
@@ -131,18 +132,18 @@ func FuzzTextOfAKey(f *testing.F) {
 		n    int64
 		sold bool
 	}
-	id, parse := must(keyFunc[key](nil, 1<<20)), keytext.Parser[key]()
+	id, parse := redistest.Must(keyFunc[key](nil, 1<<20)), keytext.Parser[key]()
 	f.Fuzz(func(t *testing.T, a, b string, n int64, otherA, otherB string, otherN int64, text string) {
 		k, other := key{a, [1]sku{sku(b)}, n, n > 0}, key{otherA, [1]sku{sku(otherB)}, otherN, otherN > 0}
-		own := must(id(k))
-		if another := must(id(other)); (own == another) != (k == other) {
+		own := redistest.Must(id(k))
+		if another := redistest.Must(id(other)); (own == another) != (k == other) {
 			t.Errorf("%+v is %q and %+v is %q", k, own, other, another)
 		}
 		if back, err := parse(own); err != nil || back != k {
 			t.Errorf("%+v is %q, which comes back as %+v, %v", k, own, back, err)
 		}
 		if read, err := parse(text); err == nil {
-			if again, err := parse(must(id(read))); err != nil || again != read {
+			if again, err := parse(redistest.Must(id(read))); err != nil || again != read {
 				t.Errorf("%q is %+v, which comes back as %+v, %v", text, read, again, err)
 			}
 		}
@@ -170,7 +171,7 @@ func TestATextThatIsNoKeyIsAnError(t *testing.T) {
 }
 
 func TestAPartThatCannotBeMarshaledIsNamed(t *testing.T) {
-	id := must(keyFunc[struct{ By [2]unspeakable }](nil, 512))
+	id := redistest.Must(keyFunc[struct{ By [2]unspeakable }](nil, 512))
 	_, err := id(struct{ By [2]unspeakable }{[2]unspeakable{0, 1}})
 	if !errors.Is(err, ErrInvalidKey) || !errors.Is(err, errOdd) || !strings.Contains(err.Error(), "By[]: odd") {
 		t.Errorf("got %v", err)
@@ -224,7 +225,7 @@ func BenchmarkTextOfAKey(b *testing.B) {
 }
 
 func textOfAKey[K comparable](b *testing.B, key K) {
-	id := must(keyFunc[K](nil, 512))
+	id := redistest.Must(keyFunc[K](nil, 512))
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _ = id(key)

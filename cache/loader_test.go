@@ -176,7 +176,7 @@ func TestLoadersThatHangKeepTheirPlaces(t *testing.T) {
 				})
 				c := open(r, source.source(), func(o *cache.Options) {
 					o.Rebuild.LoadTimeout = 2 * time.Second
-					o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: places, QueueTimeout: queue, Timeout: time.Second}))
+					o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: places, QueueTimeout: queue, Timeout: time.Second}))
 				}, unheld)
 				c.gives(r, cached, "v1")
 				var callers sync.WaitGroup

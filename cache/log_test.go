@@ -180,7 +180,7 @@ func TestOptionsThatNeedRedisSaySo(t *testing.T) {
 			var log redistest.Log
 			o := cache.Options{Name: "test", Logger: log.Logger()}
 			change(&o)
-			c := must(cache.New(nil, loadNothing, o))
+			c := redistest.Must(cache.New(nil, loadNothing, o))
 			defer c.Close()
 			synctest.Wait() // a line is written by a goroutine of its own
 			if n := log.Count(told); (n == 1) != (options != "") || n != log.Count("options="+options+"\n") {

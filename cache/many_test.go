@@ -3,6 +3,8 @@ package cache_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,25 +15,47 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
+// A key that Load says does not exist, or that is absent from the map of LoadMany, is left out. Redis
+// stores a null for it from its second miss on.
 func TestGetManyLeavesOutWhatDoesNotExist(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source := newRows(r, 1, 2, 3)
-		r.known(404)
-		c := open(r, source.source())
-		c.gives(r, 1, "v1")
-		for range 3 {
-			got, err := c.GetMany(r.ctx, []int64{1, 2, 404, 3, 2, 405, 1})
-			if err != nil || len(got) != 3 || got[1] != "v1" || got[2] != "v1" || got[3] != "v1" {
-				r.Errorf("GetMany: %v, %v", got, err)
-			}
-		}
-		if r.rdb != nil && source.all() > 5+2 { // Redis takes a null at its second miss
-			r.Errorf("%d loads of 3 values and 2 nulls", source.all())
-		}
-		if got, err := c.GetMany(r.ctx, nil); err != nil || len(got) != 0 || got == nil {
-			r.Errorf("GetMany of nothing: %v, %v", got, err)
-		}
-	})
+	for name, test := range map[string]struct {
+		kind  func(*batches) cache.Source[int64, string]
+		cells []cell
+	}{
+		"Load": {(*batches).oneByOne, everyCell()}, "LoadMany": {(*batches).source, fewCells},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, test.cells, func(r *rig) {
+				source := newBatches(r, 1, 3)
+				r.known(404)
+				c := open(r, test.kind(source))
+				c.gives(r, 1, "v1")
+				want := map[int64]string{1: "v1", 2: "v1", 3: "v1"}
+				for range 3 {
+					got, err := c.GetMany(r.ctx, []int64{1, 2, 404, 3, 2, 405, 406, 1})
+					if err != nil || !maps.Equal(got, want) {
+						r.Errorf("GetMany: %v, %v", got, err)
+					}
+					c.gives404(r, 406)
+				}
+				if r.rdb == nil {
+					return
+				}
+				byKey, _ := source.loads()
+				for key, n := range byKey {
+					if _, exists := want[key]; n > 2 || n > 1 && exists {
+						r.Errorf("%d loads of %d", n, key)
+					}
+				}
+				for key := range int64(3) {
+					source.put(404+key, "v1")
+				}
+				if got, err := open(r, test.kind(source)).GetMany(r.ctx, []int64{1, 2, 3, 404, 405, 406}); !r.local && (err != nil || !maps.Equal(got, want)) {
+					r.Errorf("want the nulls of Redis, got %v, %v", got, err)
+				}
+			})
+		})
+	}
 }
 
 // Each key of a page has a Result of its own. Catches one that says of a value in the local tier
@@ -98,39 +122,60 @@ func TestGetManyTellsWhichKeysFailedAndWhy(t *testing.T) {
 	})
 }
 
+// One key's load hangs, and all other keys have their values when the caller leaves. With LoadMany the
+// other keys of the same call have none.
 func TestGetManyGivesWhatItHasAtTheDeadline(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		source, gate := newRows(r, 1, 2, 3), newLatch()
-		source.slowly(func(ctx context.Context, key int64) error {
-			if key == 2 {
-				return gate.wait(ctx, key)
-			}
-			return nil
+	for name, test := range map[string]struct {
+		cells []cell
+		until func(context.Context) (context.Context, context.CancelFunc)
+		cause error
+	}{
+		"canceled": {everyCell(), context.WithCancel, context.Canceled},
+		"its deadline": {fewCells, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 2*time.Second)
+		}, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, test.cells, func(r *rig) {
+				const hangs = 7
+				all := upTo(1, 300)
+				source, gate := newRows(r, all...), newLatch()
+				source.slowly(func(ctx context.Context, key int64) error {
+					if key == hangs {
+						return gate.wait(ctx, key)
+					}
+					return nil
+				})
+				c := open(r, source.source())
+				ctx, cancel := test.until(r.ctx)
+				defer cancel()
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					got, err := c.GetMany(ctx, all)
+					for key, value := range got {
+						if value != "v1" || key == hangs {
+							r.Errorf("%d is %q", key, value)
+						}
+					}
+					var batch *cache.BatchError
+					if len(got) != 299 || !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(hangs)], test.cause) {
+						r.Errorf("want 299 values and an error for %d, got %d, %.200v", hangs, len(got), err)
+					}
+				})
+				gate.arrived(r)
+				others := slices.DeleteFunc(slices.Clone(all), func(key int64) bool { return key == hangs })
+				c.givesMany(r, others, "v1") // now they have their values
+				if test.cause == context.Canceled {
+					cancel()
+				}
+				wg.Wait()
+				close(gate.open) // the load goes on without its caller, and is kept
+				r.eventually("the load has ended", func() bool { return c.Stats().Breaker.Running == 0 })
+				source.slowly(nil)
+				c.gives(r, hangs, "v1")
+			})
 		})
-		c := open(r, source.source())
-		ctx, cancel := context.WithCancel(r.ctx)
-		defer cancel()
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			got, err := c.GetMany(ctx, []int64{1, 2, 3})
-			if len(got) != 2 || got[1] != "v1" || got[3] != "v1" {
-				r.Errorf("values: %v", got)
-			}
-			var batch *cache.BatchError
-			if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(2)], context.Canceled) {
-				r.Errorf("error: %v", err)
-			}
-		})
-		gate.arrived(r)
-		c.gives(r, 1, "v1") // now the others have their values
-		c.gives(r, 3, "v1")
-		cancel()
-		wg.Wait()
-		close(gate.open) // the load goes on without its caller, and is kept
-		r.eventually("the load has ended", func() bool { return c.Stats().Breaker.Running == 0 })
-		source.slowly(nil)
-		c.gives(r, 2, "v1")
-	})
+	}
 }
 
 // On a goroutine of GetMany's own a panic would end the process.
@@ -179,33 +224,6 @@ func TestAPanicOfSourceKeyIsACause(t *testing.T) {
 			_, _ = c.Cache.Get(r.ctx, 2) // which is none that the cache can count
 			r.Error("the panic of Key has not come to the caller of Get")
 		}()
-	})
-}
-
-// Single reads and batches share their flights.
-func TestGetManyJoinsTheLoadsOfOthers(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		source, gate := newRows(r, 1, 2, 3), newLatch()
-		source.slowly(gate.wait)
-		c := open(r, source.source())
-		var wg sync.WaitGroup
-		wg.Go(func() { c.gives(r, 2, "v1") })
-		gate.arrived(r)
-		for range 3 {
-			wg.Go(func() {
-				got, err := c.GetMany(r.ctx, []int64{1, 2, 3})
-				if err != nil || len(got) != 3 {
-					r.Errorf("GetMany: %v, %v", got, err)
-				}
-			})
-		}
-		r.eventually("all are in", func() bool { return c.Stats().Gets == 10 })
-		time.Sleep(10 * time.Millisecond)
-		close(gate.open)
-		wg.Wait()
-		if n := source.all(); n != 3 {
-			r.Errorf("%d loads of 3 keys", n)
-		}
 	})
 }
 

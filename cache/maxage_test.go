@@ -21,7 +21,7 @@ func TestAValueOlderThanMaxAgeIsLoadedAnewForEverybody(t *testing.T) {
 		c.reads(r, cache.Reads{MaxAge: time.Minute}, 1, "v1", false)
 		time.Sleep(20 * time.Millisecond)
 		c.reads(r, cache.Reads{MaxAge: 10 * time.Millisecond}, 1, "v2", false)
-		r.eventually("a Get follows", func() bool { return must(c.Get(r.ctx, 1)) == "v2" })
+		r.eventually("a Get follows", func() bool { return redistest.Must(c.Get(r.ctx, 1)) == "v2" })
 		if r.rdb != nil {
 			open(r, source.source()).gives(r, 1, "v2")
 		}
@@ -51,7 +51,7 @@ func TestAStampedeOfTheAsStrictIsOneLoad(t *testing.T) {
 				src = cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
 					values := map[int64]string{}
 					for _, key := range keys {
-						values[key] = must(source.load(ctx, key))
+						values[key] = redistest.Must(source.load(ctx, key))
 					}
 					return values, nil
 				}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A loader of a nested load hands its context to a goroutine of its own, which goes on to read when all those
@@ -17,7 +18,7 @@ import (
 // Defect: the context is inside for as long as it lives, and MaxConcurrent does not bound what is read with it.
 func TestAContextThatOutlivesItsLoadIsBoundAsAnyOther(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "none"}}, func(r *rig) {
-		shared := must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1}))
+		shared := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1}))
 		with := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.Breaker = name, shared }
 		}

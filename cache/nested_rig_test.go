@@ -48,7 +48,7 @@ func (s *nestedShop) query() {
 // openShop opens the caches of one process.
 func openShop(r *rig, limit int, loads string) *nestedShop {
 	s := &nestedShop{rig: r, limit: limit, before: func() {}}
-	b := must(breaker.New(breaker.Options{MaxConcurrent: limit, MaxDegraded: min(limit, 16), FailureRatio: -1}))
+	b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: limit, MaxDegraded: min(limit, 16), FailureRatio: -1}))
 	with := func(name string) func(*cache.Options) {
 		return func(o *cache.Options) { o.Name, o.Breaker = name, b }
 	}

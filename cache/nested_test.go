@@ -10,6 +10,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // The products of a category are loaded in its place. Otherwise it would wait for loads that wait for
@@ -77,7 +78,7 @@ func TestProcessesDoNotHoldUpEachOthersLoadsForLong(t *testing.T) {
 // Otherwise both would wait until they time out.
 func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
 	inCells(t, nested, func(r *rig) {
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1, FailureRatio: -1}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, MaxDegraded: 1, FailureRatio: -1}))
 		with := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
 		}
@@ -106,7 +107,7 @@ func TestALoadThatRefreshesLendsItsPlace(t *testing.T) {
 // load that waited finds it.
 func TestALoadDoesNotWaitForWhoWaitsForItsPlace(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 1}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1}))
 		with := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
 		}
@@ -142,7 +143,7 @@ func TestALoadDoesNotWaitForWhoWaitsForItsPlace(t *testing.T) {
 // closed it.
 func TestALoadThatReadsAColdKeyClosesTheBreaker(t *testing.T) {
 	inCells(t, nested, func(r *rig) {
-		b := must(breaker.New(breaker.Options{MinRequests: 1}))
+		b := redistest.Must(breaker.New(breaker.Options{MinRequests: 1}))
 		with := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
 		}
@@ -186,7 +187,7 @@ func TestALoadThatReadsAColdKeyClosesTheBreaker(t *testing.T) {
 // it: it would wait behind those who wait for it, until QueueTimeout.
 func TestAFlightOfLoadsIsNestedForAsLongAsOneOfThemWaits(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 2, FailureRatio: -1, QueueTimeout: time.Minute}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 2, FailureRatio: -1, QueueTimeout: time.Minute}))
 		with := func(name string) func(*cache.Options) {
 			return func(o *cache.Options) { o.Name, o.Breaker = name, b }
 		}

@@ -62,7 +62,7 @@ func TestAnInsertThatAnnounceRolledBackIsNotTakenForCommitted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	exists := must(bloom.New(bloom.Options{Capacity: 1000, Complete: true})) // it needs no Redis, and learns
+	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 1000, Complete: true})) // it needs no Redis, and learns
 	source := newRows(r)
 	products := open(r, source.source(), func(o *cache.Options) { o.Name, o.Filter = "product", exists })
 	slugs := open(r, cache.Source[string, int64]{Load: func(context.Context, string) (int64, error) { return 0, cache.ErrNotFound }},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 func loadNothing(context.Context, int64) (string, error) { return "", cache.ErrNotFound }
@@ -57,11 +58,11 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"WaitBudget", func(o *cache.Options) { o.Rebuild.WaitBudget = negative }},
 		{"Hold", func(o *cache.Options) { o.Rebuild.Hold = negative }},
 		{"Rebuild.LoadTimeout", func(o *cache.Options) { // the breaker would take its end for a caller's
-			o.Breaker = must(breaker.New(breaker.Options{Timeout: 2 * time.Second, QueueTimeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: 2 * time.Second, QueueTimeout: time.Second}))
 			o.Rebuild.LoadTimeout = 3 * time.Second
 		}},
 		{"LoadTimeout", func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{Timeout: -1}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: -1}))
 			o.Rebuild.LoadTimeout = negative
 		}},
 	} {
@@ -92,14 +93,14 @@ func TestOptionsThatLookOddAndAreNot(t *testing.T) {
 		"no local nulls":           func(o *cache.Options) { o.Local.MaxNullBytes = -1 },
 		"no error hold":            func(o *cache.Options) { o.Rebuild.ErrorHold = -1 },
 		"no limits": func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
 		},
 		"no limits but the rebuild's": func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{Timeout: -1}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: -1}))
 			o.Rebuild.LoadTimeout = time.Second
 		},
 		"a rebuild longer than the breaker": func(o *cache.Options) {
-			o.Breaker = must(breaker.New(breaker.Options{Timeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: time.Second}))
 			o.Rebuild.LoadTimeout = 3 * time.Second // than the wait for its queue and its Timeout together
 		},
 		"a load longer than any": func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Hour },

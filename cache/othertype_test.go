@@ -110,7 +110,7 @@ func TestASecondTypeUnderOneNameIsRefused(t *testing.T) {
 		other := func(context.Context, int64) (inCents, error) { return inCents{}, nil }
 		text := func(context.Context, int64) (string, error) { return "", nil }
 		o := r.options(nil)
-		first := must(cache.New(r.rdb, load, o))
+		first := redistest.Must(cache.New(r.rdb, load, o))
 		elsewhere, own, raised := o, o, o
 		elsewhere.Name, raised.Schema = "other", 1
 		own.Codec = new(testCodec)

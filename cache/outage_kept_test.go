@@ -95,7 +95,7 @@ func duringABusyOutage(r *rig, m *redistest.MiniServer) (c *probe[int64, string]
 	w := &way{}
 	source, wg = newRows(r, 1, 2, 3, 4, 5, 6, 7), &sync.WaitGroup{}
 	c = openOn(r, w.client(r, m), source.source(), ttl(time.Hour), func(o *cache.Options) {
-		o.Breaker = must(breaker.New(breaker.Options{MaxDegraded: 1}))
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxDegraded: 1}))
 	})
 	c.gives(r, 1, "v1")
 	time.Sleep(time.Minute)

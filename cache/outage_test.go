@@ -197,7 +197,7 @@ func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 	source := newRows(r)
 	source.slowly(func(context.Context, int64) error { time.Sleep(10 * time.Millisecond); return nil })
 	c := open(r, source.source(), func(o *cache.Options) {
-		o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 32, MaxDegraded: 3, QueueTimeout: 20 * time.Second}))
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 32, MaxDegraded: 3, QueueTimeout: 20 * time.Second}))
 	})
 	all := func() int {
 		var wg sync.WaitGroup

@@ -20,13 +20,13 @@ import (
 // places gives each cache a breaker of its own with room for n loads.
 func places(n int) func(*cache.Options) {
 	return func(o *cache.Options) {
-		o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: n, Timeout: time.Minute}))
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: n, Timeout: time.Minute}))
 	}
 }
 
 // onePlace gives a cache a breaker of its own with room for one load, where nobody waits.
 func onePlace(o *cache.Options) {
-	o.Breaker = must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
+	o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 1, QueueTimeout: -1, Timeout: time.Minute}))
 }
 
 // One process begins a cold start a moment before the other. Catches leases that are

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -144,64 +144,41 @@ func TestACallerWhoHasGoneTakesNoLateJoinerAlong(t *testing.T) {
 	})
 }
 
-// A load that asks for another key, whose load asks for the first, would wait for
-// itself until the load timeout.
+// A load that asks for another key, alone or in a page, whose load asks for the first, would wait
+// for itself until the load timeout.
 func TestALoadThatAsksForItsOwnKeyOverAnotherIsTold(t *testing.T) {
-	for name, batches := range map[string]bool{"Load": false, "LoadMany": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, way := range []string{"Load", "LoadMany", "LoadMany for a page"} {
+		t.Run(way, func(t *testing.T) {
 			inCells(t, fewCells, func(r *rig) {
 				var c *probe[int64, string]
-				src := cache.Source[int64, string]{Load: func(ctx context.Context, key int64) (string, error) {
-					return c.Get(ctx, 3-key)
-				}}
-				if batches {
-					load := src.Load
-					src.Load, src.LoadMany = nil, func(ctx context.Context, keys []int64) (map[int64]string, error) {
-						value, err := load(ctx, keys[0])
+				one := func(ctx context.Context, key int64) (string, error) { return c.Get(ctx, 3-key) }
+				c = open(r, map[string]cache.Source[int64, string]{
+					"Load": {Load: one},
+					"LoadMany": {LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
+						value, err := one(ctx, keys[0])
 						return map[int64]string{keys[0]: value}, err
-					}
-				}
-				c = open(r, src)
+					}},
+					"LoadMany for a page": {LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
+						if slices.Contains(keys, 1) {
+							return c.GetMany(ctx, []int64{2, 3})
+						}
+						_, err := c.Get(ctx, 1)
+						return nil, err
+					}},
+				}[way], unheld)
 				began := time.Now()
 				if _, err := c.Get(r.ctx, 1); !errors.Is(err, cache.ErrReentrant) {
-					r.Errorf("got %v, want ErrReentrant", err)
+					r.Errorf("Get: %v, want ErrReentrant", err)
 				}
-				if took := time.Since(began); took > 4*time.Second { // the load has five
-					r.Errorf("it took %v", took)
+				if _, err := c.GetMany(r.ctx, []int64{1}); !errors.Is(err, cache.ErrReentrant) {
+					r.Errorf("GetMany: %v, want ErrReentrant", err)
+				}
+				if took := time.Since(began); took > 3*time.Second { // the load has five
+					r.Errorf("they took %v", took)
 				}
 			})
 		})
 	}
-}
-
-// Calls of LoadMany that ask for other keys of their own cache must not wait for one of
-// the few places for such calls: they have them all.
-func TestLoadsOfManyThatAskForOthersDoNotWaitForThemselves(t *testing.T) {
-	inCells(t, fewCells, func(r *rig) {
-		var c *probe[int64, string]
-		c = open(r, cache.Source[int64, string]{LoadMany: func(ctx context.Context, keys []int64) (map[int64]string, error) {
-			found := map[int64]string{}
-			for _, key := range keys {
-				found[key] = "v1"
-				if key >= 100 {
-					time.Sleep(10 * time.Millisecond) // until all places are taken
-					if _, err := c.Get(ctx, key-100); err != nil {
-						return nil, err
-					}
-				}
-			}
-			return found, nil
-		}})
-		began := time.Now()
-		var all sync.WaitGroup
-		for key := range int64(16) {
-			all.Go(func() { c.gives(r, 100+key, "v1") })
-		}
-		all.Wait()
-		if took := time.Since(began); took > 4*time.Second { // the load has five
-			r.Errorf("it took %v", took)
-		}
-	})
 }
 
 // The load of a caller who has waited for another process for WaitBudget is one without

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // Two processes serve a stale value during one refresh. Catches a refresh that a caller waits for,
@@ -35,7 +36,7 @@ func TestWhatIsStaleIsRefreshedOnceWhileItAnswers(t *testing.T) {
 		}
 		close(gate.open)
 		for _, c := range caches {
-			r.eventually("the new value answers", func() bool { return must(c.Get(r.ctx, 1)) == "v2" })
+			r.eventually("the new value answers", func() bool { return redistest.Must(c.Get(r.ctx, 1)) == "v2" })
 		}
 		if n := source.loads(1); n != 2 {
 			r.Errorf("%d loads, want 2: the first, and one refresh", n)
@@ -62,7 +63,7 @@ func TestAnInvalidationBeatsARefreshUnderWay(t *testing.T) {
 		close(gate.open)
 		r.eventually("the refresh is refused", func() bool { return c.Stats().Rebuild.Refused == 1 })
 		other.gives(r, 1, "v2")
-		r.eventually("the new value answers", func() bool { return must(c.Get(r.ctx, 1)) == "v2" })
+		r.eventually("the new value answers", func() bool { return redistest.Must(c.Get(r.ctx, 1)) == "v2" })
 		if n := c.Stats().Refreshed; n != 0 {
 			r.Errorf("%d refreshes count as successful", n)
 		}

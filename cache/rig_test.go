@@ -132,7 +132,7 @@ func newRig(t *testing.T, c cell, client func() redis.UniversalClient) *rig {
 		t.Cleanup(func() { everyKeyEnds(t, r.rdb) })
 	}
 	if c.filter {
-		r.exists = must(bloom.New(bloom.Options{Capacity: 10_000, FalsePositiveRate: 1e-6, Complete: true}))
+		r.exists = redistest.Must(bloom.New(bloom.Options{Capacity: 10_000, FalsePositiveRate: 1e-6, Complete: true}))
 		t.Cleanup(func() { _ = r.exists.Close() })
 	}
 	return r
@@ -152,7 +152,7 @@ func (r *rig) options(changes []func(*cache.Options)) cache.Options {
 		o.Filter = r.exists
 	}
 	if !r.breaker {
-		o.Breaker = must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
 	}
 	for _, change := range changes {
 		change(&o)
@@ -363,13 +363,6 @@ func (r *rig) do(err error) {
 	if err != nil {
 		r.Fatal(err)
 	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // hard ends values with their TTL.

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A testSealer is AES-GCM whose nonce is a hash, so that the golden files stay as they are.
@@ -16,7 +18,7 @@ import (
 type testSealer struct{ fault func() error }
 
 func (s testSealer) aead() cipher.AEAD {
-	return must(cipher.NewGCM(must(aes.NewCipher(bytes.Repeat([]byte("k"), 32)))))
+	return redistest.Must(cipher.NewGCM(redistest.Must(aes.NewCipher(bytes.Repeat([]byte("k"), 32)))))
 }
 
 func (s testSealer) Seal(plain, bound []byte) ([]byte, error) {
@@ -54,7 +56,7 @@ func sealed[V any](t *testing.T, f format[V], id string, e entry[V]) []byte {
 // that is not bound, a null that anybody may plant, and bytes that are taken unsealed.
 func TestSealedBytesThatWereTamperedWithAreAMiss(t *testing.T) {
 	o := Options{Name: "product", MaxValue: 1000, Seal: testSealer{}}
-	f := must(newFormat[string](o, nil))
+	f := redistest.Must(newFormat[string](o, nil))
 	life1 := life{created: goldenCreated, expires: goldenCreated + goldenTTL, cost: 5, epoch: goldenEpoch, more: &extra{tags: []uint32{7}, version: "v1"}}
 	lamp := sealed(t, f, "1", entry[string]{value: "lamp", life: life1})
 	chair := sealed(t, f, "2", entry[string]{value: "chair", life: life1})
@@ -113,16 +115,16 @@ func TestSealedBytesThatWereTamperedWithAreAMiss(t *testing.T) {
 	other.Schema = 1
 	bumped := bytes.Clone(lamp)
 	bumped[offSchema+3] = 1
-	refused("another schema's", must(newFormat[string](other, nil)), "1", bumped)
+	refused("another schema's", redistest.Must(newFormat[string](other, nil)), "1", bumped)
 	other = o
 	other.Name = "tcudorp"
-	renamed, g := bytes.Clone(lamp), must(newFormat[string](other, nil))
+	renamed, g := bytes.Clone(lamp), redistest.Must(newFormat[string](other, nil))
 	binary.BigEndian.PutUint64(renamed[offDigest:], g.digest("1"))
 	refused("another cache's", g, "1", renamed)
 
 	plain := o
 	plain.Seal = nil
-	open := must(newFormat[string](plain, nil))
+	open := redistest.Must(newFormat[string](plain, nil))
 	unsealed := sealed(t, open, "1", entry[string]{value: "lamp", life: life1})
 	refused("unsealed bytes, with a Sealer", f, "1", bytes.Clone(unsealed))
 	unsealed[offCodec] |= sealedFlag
@@ -146,7 +148,7 @@ func TestSealedBytesThatWereTamperedWithAreAMiss(t *testing.T) {
 // The digest of the header is no MAC: keys that have the same can be made. Catches a bound without
 // the key itself.
 func TestWhatIsSealedIsBoundToTheWholeKey(t *testing.T) {
-	f := must(newFormat[string](Options{Name: "product", MaxValue: 1000, Seal: testSealer{}}, nil))
+	f := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 1000, Seal: testSealer{}}, nil))
 	if bound := f.bound("42", make([]byte, headerSize)); !bytes.HasSuffix(bound, []byte("product:42")) {
 		t.Errorf("it is bound to %q", bound)
 	}
@@ -154,7 +156,7 @@ func TestWhatIsSealedIsBoundToTheWholeKey(t *testing.T) {
 
 // MaxValue bounds what stands in Redis.
 func TestMaxValueBoundsTheSealedBytes(t *testing.T) {
-	f := must(newFormat[string](Options{Name: "product", MaxValue: 100, Seal: testSealer{}}, nil))
+	f := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 100, Seal: testSealer{}}, nil))
 	for length, fits := range map[int]bool{72: true, 73: false} {
 		data, _, _, err := f.encode("1", &entry[string]{value: strings.Repeat("x", length)})
 		if err != nil || (data != nil) != fits {
@@ -165,7 +167,7 @@ func TestMaxValueBoundsTheSealedBytes(t *testing.T) {
 
 func TestAPanicOfASealerIsContained(t *testing.T) {
 	panics := testSealer{func() error { panic("bug in the Sealer") }}
-	f := must(newFormat[string](Options{Name: "product", MaxValue: 100, Seal: testSealer{}}, nil))
+	f := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 100, Seal: testSealer{}}, nil))
 	data := sealed(t, f, "1", entry[string]{value: "lamp"})
 	f.sealer = panics
 	if _, ok := f.decode("1", data); ok {
@@ -182,7 +184,7 @@ func TestAPanicOfASealerIsContained(t *testing.T) {
 
 // FuzzOpen: no bytes but those of Seal are read, under their own id and header.
 func FuzzOpen(f *testing.F) {
-	form := must(newFormat[string](Options{Name: "product", MaxValue: 1 << 20, Seal: testSealer{}}, nil))
+	form := redistest.Must(newFormat[string](Options{Name: "product", MaxValue: 1 << 20, Seal: testSealer{}}, nil))
 	own, _, _, _ := form.encode("42", &entry[string]{value: "lamp", life: life{created: 1, expires: 2}})
 	f.Add("42", own)
 	f.Add("42", own[:headerSize])

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // A gcm seals with AES-GCM, and fails when told to.
@@ -20,7 +21,7 @@ type gcm struct {
 }
 
 func newGCM(key byte) *gcm {
-	return &gcm{aead: must(cipher.NewGCMWithRandomNonce(must(aes.NewCipher([]byte(strings.Repeat(string(key), 16))))))}
+	return &gcm{aead: redistest.Must(cipher.NewGCMWithRandomNonce(redistest.Must(aes.NewCipher([]byte(strings.Repeat(string(key), 16))))))}
 }
 
 var errSeal = errors.New("no key at hand")

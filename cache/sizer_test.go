@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // tenfold is a codec that takes values of a page ten times the same line down to the
@@ -58,7 +59,7 @@ func TestASizerKeepsACompressingCodecToTheBudget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := cache.Options{Name: "page", Codec: test.codec}
 			o.Local.MaxBytes = budget
-			c := must(cache.New(nil, printed, o))
+			c := redistest.Must(cache.New(nil, printed, o))
 			defer c.Close()
 			before := heapInUse()
 			for id := range int64(pages) {

@@ -100,7 +100,7 @@ func playScript(t *testing.T, d *dice) {
 		o.Jitter = pick(d, 0, -1, 0.9)
 		o.Rebuild.ErrorHold = pick(d, 0, -1, 10*time.Second)
 		if d.roll(2) == 1 {
-			o.Breaker = must(breaker.New(breaker.Options{MinRequests: 3, Cooldown: time.Second, MaxConcurrent: 2, Timeout: time.Second}))
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MinRequests: 3, Cooldown: time.Second, MaxConcurrent: 2, Timeout: time.Second}))
 		}
 	}})
 	for i := range s.keys {

@@ -93,7 +93,8 @@ type Stats struct {
 
 	FilterRebuild FilterRebuild      // the last rebuild that this process has run
 	Follow        feed.Stats         // change feeds, see [Follow]
-	Audit         AuditStats         // see package audit
+	Audit         AuditStats         // see audit.Run
+	Shadow        ShadowStats        // see audit.Shadow
 	LocalTier     localcache.Stats   // the tier in this process
 	Rebuild       mutexrebuild.Stats // leases, waiting, outages and invalidations
 	Breaker       breaker.Stats      // Options.Breaker, including its calls from other caches
@@ -109,6 +110,32 @@ type AuditStats struct {
 	StaleAge Histogram // age of the stale values, since their load
 }
 
+// ShadowStats counts what an audit.Shadow of the cache has found in this process. Each read that
+// asked the cache too is one of the first seven, by what the cache would have answered.
+type ShadowStats struct {
+	Local   uint64 // a value from the local tier
+	Redis   uint64 // a value from Redis
+	Null    uint64 // "does not exist", from the local tier or from Redis
+	Filter  uint64 // "does not exist", by the filter
+	Loaded  uint64 // nothing: it had to load, or to wait for a load
+	Stale   uint64 // a value past its TTL, which is not compared
+	Failed  uint64 // an error
+	Skipped uint64 // reads that did not ask, as too many would have at a time, or whose difference was not followed
+
+	Equal   uint64 // the cache's answer was that of the source
+	Raced   uint64 // it differed at first, and was equal, invalidated or gone when it was looked at again
+	Differs uint64 // it differed still: a reader would have been served an old or another value
+}
+
+// HitRatio returns the part of reads that the cache would have answered without its source, 0 to 1.
+func (s ShadowStats) HitRatio() float64 {
+	hits := s.Local + s.Redis + s.Null + s.Filter + s.Stale
+	if hits == 0 {
+		return 0
+	}
+	return float64(hits) / float64(hits+s.Loaded+s.Failed)
+}
+
 type counter = atomic.Uint64
 
 // counters counts outcomes. The local tier counts most hits of its values itself.
@@ -121,6 +148,7 @@ type counters struct {
 	unpublished, unfit, otherType, cleared, refreshes, refreshed, filterFalse, filterWrong counter
 	notInvalidated                                                                         counter
 	audit                                                                                  inside.Counts
+	shadow                                                                                 inside.ShadowCounts
 }
 
 // count counts an answer. first says that the caller is the first of the callers that share it.
@@ -170,6 +198,11 @@ func (c *Cache[K, V]) Stats() Stats {
 		Audit: AuditStats{
 			Compared: n.audit.Compared.Load(), Raced: n.audit.Raced.Load(), Stale: n.audit.Stale.Load(),
 			Healed: n.audit.Healed.Load(), Failed: n.audit.Failed.Load(), StaleAge: t.audit.histogram(&ages),
+		},
+		Shadow: ShadowStats{
+			Local: n.shadow.Local.Load(), Redis: n.shadow.Redis.Load(), Null: n.shadow.Null.Load(), Filter: n.shadow.Filter.Load(),
+			Loaded: n.shadow.Loaded.Load(), Stale: n.shadow.Stale.Load(), Failed: n.shadow.Failed.Load(), Skipped: n.shadow.Skipped.Load(),
+			Equal: n.shadow.Equal.Load(), Raced: n.shadow.Raced.Load(), Differs: n.shadow.Differs.Load(),
 		},
 		LocalTier: localcache.Stats(local), Rebuild: mutexrebuild.Stats(c.fleet.Stats()), Breaker: c.o.Breaker.Stats(),
 	}

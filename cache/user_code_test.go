@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // exitsAt2 is a cache without Redis whose Source.Key ends the goroutine that makes the id of key 2.
 func exitsAt2() *cache.Cache[int64, string] {
 	load := func(context.Context, int64) (string, error) { return "v1", nil }
-	return must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+	return redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
 		if key == 2 {
 			runtime.Goexit()
 		}
@@ -29,31 +30,29 @@ func exitsAt2() *cache.Cache[int64, string] {
 
 // A function of the user's may end its goroutine, as a test's FailNow does. A batch must
 // not have opened flights before it that nobody runs then: other callers would wait for
-// them without an end, and Close too.
+// them without an end, and Close too. The same of a Warm.
 func TestAGoexitInABatchLeavesNoFlightBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := exitsAt2()
-		var batch sync.WaitGroup
-		batch.Go(func() { _, _ = c.GetMany(t.Context(), []int64{1, 2}) })
-		batch.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
-			t.Errorf("Get(1) after it: %q, %v", got, err)
-		}
-		_ = c.Close()
-	})
-}
-
-// The same of a Warm.
-func TestAGoexitInAWarmLeavesNoFlightBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := exitsAt2()
-		var warm sync.WaitGroup
-		warm.Go(func() { _ = c.Warm(t.Context(), slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1}) })
-		warm.Wait()
-		_ = c.Close()
-	})
+	for name, batch := range map[string]func(ctx context.Context, c *cache.Cache[int64, string]){
+		"GetMany": func(ctx context.Context, c *cache.Cache[int64, string]) { _, _ = c.GetMany(ctx, []int64{1, 2}) },
+		"Warm": func(ctx context.Context, c *cache.Cache[int64, string]) {
+			_ = c.Warm(ctx, slices.Values([]int64{1, 2}), cache.WarmOptions{Rate: -1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := exitsAt2()
+				var ended sync.WaitGroup
+				ended.Go(func() { batch(t.Context(), c) })
+				ended.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if got, err := c.Get(ctx, 1); err != nil || got != "v1" {
+					t.Errorf("Get(1) after it: %q, %v", got, err)
+				}
+				_ = c.Close()
+			})
+		})
+	}
 }
 
 // A long value is read in its flight, which a page opens beside those of keys that it has to load.
@@ -63,7 +62,7 @@ func TestAGoexitInTheReadOfALongValueLeavesNoFlightBehind(t *testing.T) {
 		source, long := newRows(r, 1, 2), strings.Repeat("x", 64<<10)
 		source.put(1, long)
 		var reads atomic.Int64 // until one that does not return
-		c := must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
+		c := redistest.Must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
 			o.Hooks.Read = func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
 				if reads.Add(-1) == 0 {
 					runtime.Goexit()
@@ -162,7 +161,7 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 func TestAGoexitOfAHookEndsTheFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first atomic.Bool
-		c := must(cache.New(nil, func(context.Context, int64) (string, error) {
+		c := redistest.Must(cache.New(nil, func(context.Context, int64) (string, error) {
 			time.Sleep(time.Second)
 			return "v1", nil
 		}, cache.Options{Name: "test", Hooks: cache.Hooks{Rebuild: func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
@@ -191,7 +190,7 @@ func (u *unreadable) Error() string { return u.text }
 func TestAnErrorThatCannotBeReadIsAPanicOfTheLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err *unreadable
-		c := must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
+		c := redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
 			return nil, err
 		}}, cache.Options{Name: "test"}))
 		var panicked *cache.PanicError

@@ -175,7 +175,7 @@ func TestAnEmptyCacheCostsLittle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			load := func(context.Context, int64) (int64, error) { return 0, nil }
 			openOne := func(name string) {
-				c := must(cache.New(client, load, cache.Options{Name: name}))
+				c := redistest.Must(cache.New(client, load, cache.Options{Name: name}))
 				t.Cleanup(func() { _ = c.Close() })
 				if client != nil {
 					redistest.Eventually(t, 20*time.Second, "the cache hears its heartbeat", func() bool { return c.Stats().Live })
@@ -201,7 +201,7 @@ func TestCachesShareABudget(t *testing.T) {
 	shared := &localcache.Budget{MaxBytes: 1 << 20}
 	for i := range 3 {
 		load := func(_ context.Context, key int64) (int64, error) { return key*10 + int64(i), nil }
-		c := must(cache.New(nil, load, cache.Options{Name: fmt.Sprint("share", i), Local: localcache.Options{Budget: shared}}))
+		c := redistest.Must(cache.New(nil, load, cache.Options{Name: fmt.Sprint("share", i), Local: localcache.Options{Budget: shared}}))
 		defer func() { _ = c.Close() }()
 		for range 2 {
 			for key := range int64(100) {

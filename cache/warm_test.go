@@ -91,7 +91,7 @@ func TestWarmKeepsToItsRateAndConcurrency(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newRows(r, upTo(1, 500)...)
 		source.slowly(takes(100 * time.Millisecond))
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 64}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 64}))
 		c, began := open(r, source.source(), func(o *cache.Options) { o.Breaker = b }), time.Now()
 		c.warmed(r, upTo(1, 300), cache.WarmOptions{Rate: 100, Concurrency: 20})
 		if took := time.Since(began); took < 2990*time.Millisecond || took > 3200*time.Millisecond {
@@ -173,7 +173,7 @@ func TestAWarmWithMoreCallsThanTheBreakerAllowsLoadsAll(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source := newRows(r, upTo(1, 400)...)
 		source.slowly(takes(100 * time.Millisecond))
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 8, MaxBackground: 2}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 8, MaxBackground: 2}))
 		c := open(r, source.source(), func(o *cache.Options) { o.Breaker = b })
 		c.warmed(r, upTo(1, 400), cache.WarmOptions{})
 		if n, most := source.all(), source.allAtOnce(); n != 400 || most != 2 {
@@ -186,7 +186,7 @@ func TestAWarmWithMoreCallsThanTheBreakerAllowsLoadsAll(t *testing.T) {
 func TestWarmGivesWayToReads(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
 		source, gate := newRows(r, upTo(1, 104)...), newLatch()
-		b := must(breaker.New(breaker.Options{MaxConcurrent: 4}))
+		b := redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 4}))
 		c := open(r, source.source(), func(o *cache.Options) { o.Breaker = b })
 		source.slowly(gate.wait)
 		for key := range int64(4) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -159,35 +160,86 @@ func (r *rig) stored(key int64) string {
 
 // Readers during a write see one or the other value, and none of it stays; their process
 // keeps it no longer than the write takes. The hold is what this tests: without it, who reads
-// v1 during tx publishes it, and without the second invalidation it would stay.
+// v1 during tx publishes it, and without the second invalidation it would stay. A page of the
+// keys is one call of the source, during the write and after it.
 func TestNothingReadDuringAWriteIsKept(t *testing.T) {
-	inCells(t, everyCell(), func(r *rig) {
-		c, source := written(r)
-		err := c.Write(r.ctx, []int64{1}, func(context.Context) error {
-			expired := r.stored(1) // the old value, which answers if a load fails
-			for n := range 3 {
-				got, err := c.Fetch(r.ctx, 1) // the transaction has not committed
-				if err != nil || got.Value != "v1" {
-					r.Errorf("during the write: %+v, %v", got, err)
+	for name, test := range map[string]struct {
+		n         int64
+		elsewhere bool
+	}{
+		"a key": {1, false}, "a key, written elsewhere": {1, true},
+		"a page": {10, false}, "a page, written elsewhere": {10, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, everyCell(), func(r *rig) {
+				if test.elsewhere && r.rdb == nil {
+					return
 				}
-				if want := r.withoutRedis(n); r.rdb != nil && got.Tier != want {
-					r.Errorf("read %d is from %v, want %v", n, got.Tier, want)
+				keys, source := upTo(1, test.n), newBatches(r, 1, test.n)
+				c := open(r, source.alike(test.n))
+				writer := c
+				if test.elsewhere {
+					writer = open(r, source.alike(test.n))
+				} else {
+					c.givesMany(r, keys, "v1")
+					c.comesFrom(r, 1, r.near())
 				}
-				if r.stored(1) != expired {
-					r.Error("a value has been published during the write")
+				given := func() (values []string) {
+					got, err := c.fetches(r, keys)
+					if err != nil || len(got) != len(keys) {
+						r.Errorf("%d values, %v", len(got), err)
+					}
+					for _, result := range got {
+						values = append(values, result.Value)
+					}
+					slices.Sort(values)
+					return slices.Compact(values)
 				}
-			}
-			source.put(1, "v2")
-			return nil
+				err := writer.Write(r.ctx, keys, func(context.Context) error {
+					expired := r.stored(1) // the old value, which answers if a load fails
+					source.forget()
+					for n := range 3 {
+						got, err := c.fetches(r, keys) // the transaction has not committed
+						if err != nil || len(got) != len(keys) {
+							r.Errorf("during the write: %+v, %v", got, err)
+						}
+						for key, got := range got {
+							if want := r.withoutRedis(n); got.Value != "v1" || !test.elsewhere && r.rdb != nil && got.Tier != want {
+								r.Errorf("read %d of %d during the write: %+v, want v1 from %v", n, key, got, want)
+							}
+						}
+						if _, calls := source.loads(); calls > n+1 {
+							r.Errorf("%d calls for %d reads", calls, n+1)
+						}
+						if r.stored(1) != expired {
+							r.Error("a value has been published during the write")
+						}
+					}
+					for _, key := range keys {
+						source.put(key, "v2")
+					}
+					source.forget()
+					return nil
+				})
+				r.do(err)
+				if test.elsewhere {
+					r.eventually("messages have told the reader", func() bool { return slices.Equal(given(), []string{"v2"}) })
+				}
+				for n := range 20 {
+					if got := given(); !slices.Equal(got, []string{"v2"}) {
+						r.Errorf("after the write: %v", got)
+					}
+					if _, calls := source.loads(); n == 0 && !test.elsewhere && calls != 1 {
+						r.Errorf("%d calls after the write, want one", calls)
+					}
+				}
+				if _, calls := source.loads(); r.rdb != nil && !r.local && calls != 1 {
+					r.Errorf("%d calls after the write, want one", calls)
+				}
+				c.comesFrom(r, 1, r.near())
+			})
 		})
-		if err != nil {
-			r.Fatal(err)
-		}
-		for range 20 {
-			c.gives(r, 1, "v2")
-		}
-		c.comesFrom(r, 1, r.near())
-	})
+	}
 }
 
 // The first writer to end must not open the key for readers of the second.

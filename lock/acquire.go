@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lock takes a lock that one owner has, or several share.
+// lock takes a lock for one caller, in the mode of t, and returns its lease.
 func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*Lease, error) {
 	if wait && t.mode != permit && heldBy(ctx, t.record()) {
 		return nil, ErrDeadlock
@@ -19,7 +19,7 @@ func (l *locker) lock(ctx context.Context, t *target, o *Options, wait bool) (*L
 	return l.lease(ctx, grants), nil
 }
 
-// take takes a lock and has it renewed.
+// take takes a lock and has the watchdog renew it.
 func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) ([]*grant, error) {
 	return l.count(ctx, o, wait, func() ([]*grant, bool, error) {
 		if wait {
@@ -31,12 +31,12 @@ func (l *locker) take(ctx context.Context, t *target, o *Options, wait bool) ([]
 	})
 }
 
-// count runs take as one call: for Stats, for the hooks, and for those who close the Locker or
-// give up meanwhile. wait tells whether it may wait. A take that returns neither grants nor an
-// error does not count.
+// count runs take as one call: it updates Stats, calls the hooks, and releases the grants if the
+// Locker was closed or ctx ended meanwhile. wait tells whether take may wait. A take that returns
+// neither grants nor an error does not count.
 func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (grants []*grant, contended bool, err error)) (grants []*grant, err error) {
 	begin, contended := time.Now(), false
-	l.calls.Add(1) // before the look at closed: Close sees the call, or the call sees Close
+	l.calls.Add(1) // before isClosed: either Close sees the call, or the call sees Close
 	defer l.calls.Add(-1)
 	if wait {
 		l.counts.waiting.Add(1)
@@ -61,7 +61,7 @@ func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (
 	case l.isClosed(): // they came too late for Close to find them
 		_ = l.releaseAll(ctx, grants, 0)
 		err = ErrClosed
-	case ctx.Err() != nil: // while they were granted: the caller does not want them any more
+	case ctx.Err() != nil: // while they were granted: the caller has given up
 		l.releaseLater(grants...)
 		err = notAcquired(ctx)
 	}
@@ -78,7 +78,7 @@ func (l *locker) count(ctx context.Context, o *Options, wait bool, take func() (
 	return grants, nil
 }
 
-// takeNow takes a lock if it can be had at once.
+// takeNow takes a lock if it is free and nobody waits for it.
 func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (*grant, error) {
 	b := o.bid()
 	b.owners = []string{l.newOwner()}
@@ -96,13 +96,13 @@ func (l *locker) takeNow(ctx context.Context, t *target, o *Options) (*grant, er
 	return nil, &HeldError{Name: t.name, Remaining: r.busy.remaining, Waiting: r.busy.waiting}
 }
 
-// bid is what the options say about a bid.
+// bid returns a bid with the fields that the options determine.
 func (o *Options) bid() bid {
 	return bid{lease: o.Lease, label: o.Label, confirm: o.confirm()}
 }
 
-// ask makes a bid. If its outcome is not known, it sees to it that its owners do not
-// hold the lock.
+// ask sends a bid to Redis. If its outcome is unknown, ask makes sure that the owners do
+// not keep the lock.
 func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
 	r, err := l.redis.acquire(ctx, t, b)
 	if err != nil && !errors.Is(err, ErrConflict) {
@@ -111,10 +111,10 @@ func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidRepl
 	return r, err
 }
 
-// lateReply gets the reply to a copy of a bid that its caller did not wait for, or its
-// error: what was granted is given back, unless its owner has it, and an entry for which
-// nobody waits any more leaves the queue. See refuse for why a bid can be granted after
-// its refusal, and lateCopies for why after its release.
+// lateReply handles the reply, or the error, of a copy of a bid that its caller did not wait
+// for. It releases the lock for owners without a grant in this process, and removes an entry
+// for which nobody waits from the queue. See refuse for how a bid can be granted after
+// its refusal, and lateCopies for how after its release.
 func (l *locker) lateReply(t *target, b bid, r bidReply, err error) {
 	switch {
 	case err != nil || r.answer == answerGranted:
@@ -128,8 +128,8 @@ func (l *locker) lateReply(t *target, b bid, r bidReply, err error) {
 	}
 }
 
-// accept makes the grant of what an owner got. If it came too late, or too few
-// replicas know of it, it is given back.
+// accept makes a grant of the lock that an owner got. If the reply came too late, or too
+// few replicas have confirmed the lock, accept releases it and returns an error.
 func (l *locker) accept(ctx context.Context, t *target, o *Options, owner string, got granted) (*grant, error) {
 	g := newGrant(t, o, owner, got)
 	if got.confirmed < o.Replicas {

@@ -10,14 +10,14 @@ import (
 )
 
 // LockAll takes the locks of all names, or none. If all are free and nobody waits for any of
-// them, that is one script and one moment. Otherwise, or in a cluster that keeps them in
-// several slots, or with more than 128 names, it takes them one after the other, in an order
-// that is the same for all callers, so that callers with names in common cannot block each
-// other. When it fails, it gives back the locks that it has. Duplicates count once; no names
-// is ErrConfig. Otherwise it is like Lock, for each name.
+// them, it takes them with one script, at one moment. Otherwise, or in a cluster that keeps
+// them in several slots, or with more than 128 names, it takes them one after the other, in an
+// order that is the same for all callers, so that callers with names in common cannot
+// deadlock. When it fails, it releases the locks it has taken. Duplicate names count once;
+// without names the error matches ErrConfig. Otherwise it is like Lock, for each name.
 //
-// The lease ends when any of the locks is lost. Its fence is higher than all before of any
-// of the locks, so that it fences all protected resources.
+// The lease ends when any of the locks is lost. Its fence is larger than every earlier fence
+// of each of the locks, so that it fences all protected resources.
 func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	if len(names) == 0 {
 		return nil, badConfig("no names")
@@ -41,11 +41,11 @@ func (l *Locker) LockAll(ctx context.Context, names ...string) (*Lease, error) {
 	return l.shared.lease(ctx, grants), nil
 }
 
-// maxTogether is how many locks one script takes: a server serves nobody else meanwhile.
+// maxTogether is how many locks one script takes: Redis serves no other client meanwhile.
 const maxTogether = 128
 
-// takeAll takes locks and gives all the same fence. With an error it returns those that it
-// has taken until then.
+// takeAll takes locks and gives all of them the same fence. With an error it also returns the
+// grants that it has got until then.
 func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (grants []*grant, err error) {
 	if l.mayShareScript(targets) {
 		grants, err = l.count(ctx, o, true, func() ([]*grant, bool, error) { return l.takeTogether(ctx, targets, o) })
@@ -66,7 +66,7 @@ func (l *locker) takeAll(ctx context.Context, targets []target, o *Options) (gra
 	return grants, l.raiseFences(ctx, grants)
 }
 
-// mayShareScript reports whether there are several locks that one script can take.
+// mayShareScript reports whether targets are several locks that one script can take.
 func (l *locker) mayShareScript(targets []target) bool {
 	if len(targets) < 2 || len(targets) > maxTogether {
 		return false
@@ -81,9 +81,9 @@ func (l *locker) mayShareScript(targets []target) bool {
 	return keys.LocksShareSlot(records)
 }
 
-// takeTogether takes locks in one script, which it never runs again: if its outcome is not known,
-// it sees to it that its owners hold none of the locks. It returns neither grants nor an error if
-// they have to be waited for, one after the other. contended is always false.
+// takeTogether takes locks with one script, which it does not repeat: if the outcome is unknown,
+// it makes sure that its owners keep none of the locks. It returns neither grants nor an error if
+// the locks have to be taken one after the other. contended is always false.
 func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options) (grants []*grant, contended bool, err error) {
 	b := o.bid()
 	for range targets {
@@ -118,8 +118,8 @@ func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options)
 	return grants, false, nil
 }
 
-// raiseFences raises the fence of each lock to the highest of them, so that a later
-// holder of any of the locks gets a higher one.
+// raiseFences raises the fence of each lock to the highest fence of grants, so that a
+// later holder of any of the locks gets a higher one.
 func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 	var highest int64
 	for _, g := range grants {
@@ -134,7 +134,7 @@ func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 }
 
 func (l *locker) raiseFence(ctx context.Context, g *grant, least int64) error {
-	l.watchdog.keepForOne(g) // its own fences are too low for others
+	l.watchdog.keepForOne(g) // the fences it could pass on are too low
 	r, err := l.redis.raiseFence(ctx, g, least)
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// maxQueues is in how many queues a LockAny stands at a time.
+// maxQueues is how many queues a LockAny waits in at a time.
 const maxQueues = 64
 
-// A stripeQueue is that of a stripe, which somebody else has.
+// A stripeQueue is the queue of a stripe that is taken.
 type stripeQueue struct{ stripe, length int }
 
-// takeAny takes a stripe that is free, or else the first that it is granted.
+// takeAny takes a free stripe; if there is none, it waits for the first that it is granted.
 func (s *Striped) takeAny(ctx context.Context, o *Options, skip []int) (g *grant, stripe int, contended bool, err error) {
 	g, stripe, queues, err := s.tryEach(ctx, o, skip)
 	if g != nil || err != nil {
@@ -34,8 +34,8 @@ func (s *Striped) takeAny(ctx context.Context, o *Options, skip []int) (g *grant
 }
 
 // tryEach takes the first stripe that is free. If there is none it returns the queues to wait
-// in. After a failure of a cluster's node it tries no more of them, since each may take as
-// long to fail: those that are left are waited for, all at once.
+// in. After a node of a cluster has failed it tries no more stripes, since each may take as
+// long to fail: it returns the queues of the rest, to wait in all of them at once.
 func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant, stripe int, queues []stripeQueue, err error) {
 	var failed error
 	own := false
@@ -47,7 +47,7 @@ func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant
 		}
 		t := s.target(stripe)
 		if heldBy(ctx, t.record()) {
-			own = true // to wait for it would be to wait for oneself
+			own = true // the caller would wait for itself
 			continue
 		}
 		if failed != nil {
@@ -78,27 +78,27 @@ func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant
 	return nil, -1, nil, badConfig("skip leaves none of the %d stripes", s.n)
 }
 
-// ofOneNode reports whether another node of a cluster may do better.
+// ofOneNode reports whether err may concern only one node of a cluster.
 func ofOneNode(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotReplicated)
 }
 
 // An outcome is how the wait for one of several locks ended.
 type outcome struct {
-	of        int // the lock, among the targets
+	of        int // index of the lock in targets
 	grant     *grant
 	contended bool
 	err       error
 }
 
-// takeFirst stands in the queues of several locks, takes the first that it is granted and
-// leaves the other queues. What it was granted besides, in the same moment, goes on to
-// those behind. It fails when it can wait for none any more. What is left to do when it
-// returns is done in the background, and Close waits for that.
+// takeFirst waits in the queues of several locks, takes the first lock that it is granted and
+// leaves the other queues. Another lock that it is granted at the same moment is released.
+// takeFirst fails when all its waits have failed. When it returns, it still leaves queues and
+// releases locks in the background, and Close waits for that.
 func (l *locker) takeFirst(ctx context.Context, targets []target, o *Options) (g *grant, of int, contended bool, err error) {
 	waits, leave := context.WithCancel(ctx)
 	defer leave()
-	outcomes := make(chan outcome) // without room: an outcome is received, or given back
+	outcomes := make(chan outcome) // unbuffered: an outcome is received, or its grant is released
 	for i := range targets {
 		l.background(func(life context.Context) error {
 			g, contended, err := l.takeInTurn(waits, &targets[i], o)

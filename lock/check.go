@@ -9,17 +9,18 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// Check tests whether locks can be kept in this Redis, for the start of a service; let no
-// readiness probe depend on it, unless nothing works without a lock: whether it answers, as a
-// master of version 6.2 or later, accepts the client's password and database, lets it run every
-// command of locks and hear messages, has the replicas for Options.Replicas, and does not
-// evict locks. It takes and gives back a lock of its own, without calling Options.Hooks; of a
-// cluster it tries one node. Without the right to INFO, Check cannot see the eviction policy.
+// Check tests whether locks can be kept in this Redis: whether it replies, as a master of
+// version 6.2 or later, accepts the client's password and database, allows every command and
+// message of locks, has the replicas for Options.Replicas, and does not evict locks. Call it
+// when a service starts; let no readiness probe depend on it, unless nothing works without a
+// lock. Check takes and releases a lock of its own, without calling Options.Hooks; in a
+// cluster it tries one node. Without the right to INFO it cannot see the eviction policy.
 //
-// The error matches ErrUnavailable if Redis cannot be used and ErrNotReplicated if too few
-// replicas answer. ErrConfig says that the server evicts locks, does not say what its replicas
+// The error matches ErrUnavailable if Redis cannot be used, ErrNotReplicated if too few
+// replicas reply, and ErrConfig if the server evicts locks, does not say what its replicas
 // have, or refuses messages, without which waiters poll. The error names each right that the
-// user lacks. Check takes some milliseconds; if Redis does not answer, some seconds, or until ctx ends.
+// user lacks. Check takes some milliseconds; if Redis does not reply, some seconds, or until
+// ctx ends.
 func (l *Locker) Check(ctx context.Context) error {
 	if l.err != nil {
 		return l.err

@@ -7,9 +7,9 @@ import (
 
 // Cohorts
 //
-// A holder that unlocks while others of its process wait passes the lock on to the first of
-// them. Redis is not asked: its owner of the lock stays the same and is renewed as before.
-// (Lock cohorting: Dice, Marathe, Shavit, PPoPP 2012.)
+// A holder that unlocks while other callers of its process wait passes the lock on to the
+// first of them without calling Redis: the owner in Redis stays the same and is renewed as
+// before. (Lock cohorting: Dice, Marathe, Shavit, PPoPP 2012.)
 //
 //	goroutine 1     goroutine 2     another process     Redis
 //	Lock ────────────────────────────────────────────▶ owner a, fences 1600 to 1615
@@ -20,37 +20,37 @@ import (
 //
 // It is as safe as a lease that one caller holds all the time:
 //
-//   - Each caller's fence is one more than that of the caller before. Redis begins the next
-//     owner's fences after the last of this one's, whatever becomes of this process.
+//   - Each caller's fence is one more than the fence of the caller before. The next owner's
+//     fences begin after the last of this owner's, whatever becomes of this process.
 //   - The lease of each caller ends at the deadline that Redis has confirmed. A lease that
 //     is lost, or has little time left, is not passed on.
 //
-// What is given up: an Unlock that passes the lock on does not hear that Redis has lost it.
-// That was within maxTurn. The caller who got the lock hears of it.
+// The price: an Unlock that passes the lock on does not notice that Redis lost it, within
+// maxTurn before. The caller that gets the lock does.
 //
 // It is fair to other processes: after maxPassed callers or maxTurn the lock goes back to
-// Redis, and from there to the head of the queue. That may be this process once more, if its
-// waiters came before the others': then it has a second turn, and its next place is the last.
+// Redis, and from there to the head of the queue. The head may be this process once more, if
+// its waiters came first: then it has a second turn, and after that the last place.
 
 const (
-	maxPassed = 15                    // callers after the first; FENCES of begin.lua less one
+	maxPassed = 15                    // callers after the first; FENCES of begin.lua minus one
 	maxTurn   = 50 * time.Millisecond // since Redis has granted the lock
 )
 
-// mayPassOn reports whether callers with these options take part. A lease that ends at a time
-// of its own, or that replicas or a disk have to confirm, is one caller's; and in strict
-// order waiters of other processes may stand between those of this one.
+// mayPassOn reports whether callers with these options pass locks on. A lease that ends at a
+// time of its own, or that replicas or a disk have to confirm, serves one caller; and in strict
+// order waiters of other processes may come between two waiters of this one.
 func (o *Options) mayPassOn() bool {
 	return !o.StrictFIFO && !o.NoRenewal && o.MaxHold == 0 && !o.confirm().Wanted()
 }
 
-// passOn gives a lock, which its holder gives back, to the first who waits for it in this
-// process. It reports false, and does nothing, if the lock is to go back to Redis.
+// passOn gives a lock that its holder releases to the first waiter of this process. It
+// reports false, and does nothing, if the lock has to be released in Redis.
 func (l *locker) passOn(g *grant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room := l.rooms[roomFor(&g.target, g.o)]
-	// A leader whose bid is on its way may be granted the lock by Redis in this moment.
+	// Redis may grant the lock to a leader whose bid is in flight at this moment.
 	if room == nil || room.bids || l.closing {
 		return false
 	}
@@ -68,8 +68,8 @@ func (l *locker) passOn(g *grant) bool {
 	return true
 }
 
-// succeed puts a grant for another caller, with its options, into the place of g, and returns
-// it; nil: g must not be passed on.
+// succeed replaces g by a grant for another caller, whose options are o, and returns that
+// grant. It returns nil if g must not be passed on.
 func (w *watchdog) succeed(g *grant, o *Options) *grant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,14 +81,14 @@ func (w *watchdog) succeed(g *grant, o *Options) *grant {
 		target: g.target, owner: g.owner, fence: g.fence + 1, spare: g.spare - 1, o: o, granted: g.granted, taken: now,
 		ends: g.ends, deadline: g.deadline, next: g.next, watched: true, index: g.index,
 	}
-	g.watched = false // a renewal of it on its way says nothing any more
+	g.watched = false // settle ignores a renewal of it that is in flight
 	w.grants[g.index] = next
 	heap.Fix(&w.grants, next.index)
 	w.wakeFor(next)
 	return next
 }
 
-// keepForOne sees to it that a grant is not passed on.
+// keepForOne makes sure that a grant is not passed on.
 func (w *watchdog) keepForOne(g *grant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

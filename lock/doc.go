@@ -1,6 +1,6 @@
-// Package lock is a distributed lock over Redis: leases that are renewed while
-// their holder lives, a queue that wakes one waiter and no herd, and a fence on
-// every lease.
+// Package lock implements distributed locks on Redis: leases that are renewed while
+// their holder lives, a queue that wakes one waiter at a time, and a fence for every
+// lease.
 //
 //	locker, err := lock.New(rdb, lock.Options{})
 //	defer locker.Close()
@@ -11,43 +11,43 @@
 // It works with Redis 6.2 or Valkey and newer, standalone, behind Sentinel and as
 // a Cluster.
 //
-// # What it promises
+// # Guarantees
 //
-//   - As long as Redis keeps its memory and its clock goes forward evenly, one
-//     holder at a time. The context of a lease ends before Redis can give the lock
-//     to another, also when Redis is silent or the machine was asleep.
+//   - A lock has one holder at a time, as long as Redis keeps its data and its clock runs
+//     forward evenly. The context of a lease ends before Redis can grant the lock to another
+//     holder, even if Redis does not reply or the machine was suspended.
 //   - When a process dies, its locks are free when their leases end, after at most
 //     Options.Lease.
-//   - A later lease has a larger fence. While Redis remembers the lock, this holds
-//     whatever its clock does. After Redis has lost its memory, it holds if its clock is
-//     past the last fence.
-//   - Unlock frees the lock of its own lease and never that of a later one, and reports
-//     a lease that was lost. It works with a context that has ended.
-//   - Every operation is safe to repeat after a lost reply. A lock granted to a caller
-//     who has left is released at once.
-//   - Waiting processes are served in the order of their arrival, and so are the waiters
-//     of one process. A process that has a mutex may first serve 16 of its waiters, for
-//     50 ms: they hand it on among themselves (Options.StrictFIFO). A lost wake-up costs a
-//     second at most. A process that dies while it waits costs the others two seconds once,
-//     however many of its goroutines waited; with StrictFIFO up to a thousand of them.
-//   - A free lock costs two scripts, Lock and Unlock. A hand-over to another process costs
-//     two, however many wait, and one within a process none. Waiting costs one script a
-//     second for each process and lock.
-//   - No call holds its caller longer than its context lives (Unlock: a tenth of a
-//     second more), whatever Redis does and whatever the client's options are.
-//   - All times are the server's: the clocks of clients do not matter. Setting a client's
-//     clock while it holds a lock can end its lease early, never late.
+//   - A later lease of a lock has a larger fence. While Redis remembers the lock, this holds
+//     whatever its clock does. After Redis has lost its data, it holds if its clock is past
+//     the last fence.
+//   - Unlock releases the lock of its own lease, never the lock of a later lease, and
+//     reports a lease that was lost. It works with a context that has ended.
+//   - Every operation may be repeated after its reply was lost. A lock granted to a caller
+//     that no longer waits is released at once.
+//   - Waiting processes are served in order of arrival, and so are the waiters of one
+//     process. A process that has a mutex may first pass it on among 16 of its own waiters,
+//     for 50 ms (Options.StrictFIFO). A lost wake-up delays a waiter by 1 s at most. A process
+//     that dies while it waits delays the others once, by 2 s, however many of its goroutines
+//     waited; with StrictFIFO, if at most a thousand did.
+//   - A free lock costs two scripts, Lock and Unlock. A hand-off to another process costs
+//     two, however many wait, and a hand-off within a process none. A waiting process runs
+//     one script a second for each lock.
+//   - Every call returns when its context ends (Unlock: at most 100 ms later), whatever Redis
+//     does and whatever the client's options are.
+//   - All times are measured by the server's clock: the clients' clocks do not matter. Setting
+//     a client's clock while it holds a lock can end its lease early, never late.
 //
-// # What it does not promise
+// # Limitations
 //
-//   - It is a lease. A process that is paused after its last look at the lease can go
-//     on when another holds the lock; no lock can prevent that. Only the protected
-//     resource can, by refusing a fence that is older than one it has seen; see below.
-//   - Redis replicates after it has answered: a failover can forget a lock that was
-//     granted, and grant it again. Options.Replicas makes that less likely, not
-//     impossible. The first holder learns it with its next renewal; if it unlocks before,
-//     and another has been granted the lock by then, Unlock may return nil. A restart without persistence forgets all locks; holders learn it
-//     when the connection is back.
+//   - A process that is paused just after it checked its lease can go on working when
+//     another holds the lock; no lock can prevent that. Only the protected resource can, by
+//     refusing a fence that is lower than one it has seen; see below.
+//   - Redis replicates after it has replied: a failover can forget a granted lock, and grant
+//     it again. Options.Replicas makes that less likely, not impossible. The first holder
+//     notices at its next renewal; if it unlocks before, and the lock has been granted to
+//     another by then, Unlock may return nil. A restart without persistence forgets all
+//     locks; holders notice when the connection is back.
 //   - A fence may repeat if Redis loses a lock's record and its clock was set back.
 //     Redis keeps the record for 10 minutes beyond the lease; if its clock is set back
 //     by up to a day, it keeps the record until the clock is past the fence again.
@@ -56,11 +56,11 @@
 //     noeviction), such as a cache's: an evicted lock is lost.
 //   - Unlock after the transaction's commit. After an Unlock before the commit, the next
 //     holder may read the old rows.
-//   - The order of the queue is that of arrival at Redis, by process: a process's
-//     waiters have one place, and go to the end of the queue after each turn.
-//     Options.StrictFIFO gives each its own.
-//   - An Unlock that hands the lock on within its process does not call Redis, so it does not
-//     hear that Redis has lost the lock within the last 50 ms. The next holder learns of it.
+//   - The queue is in order of arrival at Redis, with one place for each process: after each
+//     turn the waiters of a process go to the end of the queue together.
+//     Options.StrictFIFO gives each waiter a place of its own.
+//   - An Unlock that passes the lock on within its process does not call Redis, so it does
+//     not notice that Redis lost the lock within the last 50 ms. The next holder does.
 //   - LockAll takes its locks at one moment if all are free. Otherwise it takes them one by
 //     one, in an order that is the same for all callers: its caller gets all or none, but
 //     holds the first while it waits for the others.
@@ -74,7 +74,7 @@
 // # Fences
 //
 // The fence is a number that grows with every lease. Write it with the protected rows
-// and refuse an older one, in the same statement:
+// and refuse a lower one, in the same statement:
 //
 //	UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
 //
@@ -83,6 +83,6 @@
 //
 // # Errors
 //
-// All errors match one or more of the package's by errors.Is. The error of a call
-// whose context has ended matches the context's error too.
+// Every error matches, by errors.Is, one or more of the errors that this package declares.
+// The error of a call whose context has ended also matches the context's error.
 package lock

@@ -9,44 +9,44 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// What the errors of this package match, by errors.Is. An error may match
-// several: one that gave up also matches the cause of its context's end.
+// The errors of this package match these by errors.Is. An error may match several: the
+// error of a call whose context has ended also matches the cause of that end.
 var (
-	// ErrNotAcquired: the lock was not taken. [HeldError] says what was in the way.
+	// ErrNotAcquired reports that the lock was not taken. [HeldError] has the details.
 	ErrNotAcquired = errors.New("lock: not acquired")
-	// ErrLost: the lock was held and is no longer, without having been released.
-	// The error also matches why: ErrExpired, ErrTakenOver or ErrStateLost.
+	// ErrLost reports that a lease has ended without being released. The error also
+	// matches the reason: ErrExpired, ErrTakenOver, ErrStateLost or, after Close, ErrClosed.
 	ErrLost = errors.New("lock: lost")
-	// ErrExpired: the lease has ended, as far as this process can tell.
+	// ErrExpired reports that the lease has expired, as far as this process can tell.
 	ErrExpired = errors.New("lock: lease expired")
-	// ErrTakenOver: somebody else has had the lock since, or ForceUnlock has taken it.
+	// ErrTakenOver reports that another has had the lock since, or ForceUnlock took it.
 	ErrTakenOver = errors.New("lock: taken over by another")
-	// ErrStateLost: Redis does not know of the lease: it lost its memory, failed
-	// over to a replica that had not heard of it, or evicted or deleted the key.
+	// ErrStateLost reports that Redis does not know the lease: it lost its data, failed
+	// over to a replica without the lease, or evicted or deleted the key.
 	ErrStateLost = errors.New("lock: redis has lost the lock's state")
-	// ErrNotHeld: this lease or token does not hold the lock, or no longer.
+	// ErrNotHeld reports that this lease or token does not hold the lock, or no longer.
 	ErrNotHeld = errors.New("lock: not held")
-	// ErrUnavailable: Redis did not answer, or answered with an error. If it carried the
-	// command out all the same, that is undone in the background.
+	// ErrUnavailable reports that Redis did not reply, or replied with an error. If a call
+	// was to take a lock and Redis granted it all the same, it is released in the background.
 	ErrUnavailable = errors.New("lock: redis is unavailable")
-	// ErrNotReplicated: fewer replicas than Options.Replicas know of the lock, which was
-	// given back.
+	// ErrNotReplicated reports that fewer replicas than Options.Replicas confirmed the lock,
+	// or that a disk was too slow for Options.Fsync. A lock just taken is released.
 	ErrNotReplicated = errors.New("lock: not replicated")
-	// ErrDeadlock: the caller's context is that of a lease on the same lock: the caller
-	// would wait for itself. Locks are told apart by Prefix and name here, not by their Redis:
-	// Lockers of two servers whose locks are taken within each other need a Prefix each.
+	// ErrDeadlock reports that the caller's context comes from a lease on the same lock: the
+	// caller would wait for itself. Here locks are compared by Prefix and name, not by server:
+	// Lockers of two servers whose locks are nested need different Prefixes.
 	ErrDeadlock = errors.New("lock: already held by the caller")
-	// ErrConflict: a key of the lock holds a value of another kind. It was not changed.
+	// ErrConflict reports that a key of the lock holds a value of another type, which stays.
 	ErrConflict = errors.New("lock: key is used for something else")
-	// ErrBadToken: the text is not a token, or a token of another version.
+	// ErrBadToken reports that a text is not a token, or a token of another version.
 	ErrBadToken = errors.New("lock: malformed token")
-	// ErrConfig: an argument or option is not acceptable; the text says which.
+	// ErrConfig reports an invalid argument or option, and names it.
 	ErrConfig = errors.New("lock: invalid argument")
-	// ErrClosed: the Locker has been closed.
+	// ErrClosed reports that the Locker has been closed.
 	ErrClosed = errors.New("lock: closed")
 )
 
-// A HeldError says that a lock is held by another. It matches ErrNotAcquired.
+// A HeldError reports that another holder has the lock. It matches ErrNotAcquired.
 type HeldError struct {
 	Name      string        // of the lock
 	Remaining time.Duration // until the holder's lease ends, unless it is renewed
@@ -67,14 +67,14 @@ func isHeld(err error) bool {
 	return errors.As(err, &held)
 }
 
-// lossError makes the error of a lease that was lost for cause.
+// lossError returns the error of a lease that was lost because of cause.
 func lossError(cause error) error { return fmt.Errorf("%w: %w", ErrLost, cause) }
 
-// unavailable makes the error for a Redis that failed with cause. Only the text of
-// cause is shown: no error of a dependency leaves the package.
+// unavailable returns the error of a call to Redis that failed with cause. It contains only
+// the text of cause: no error of a dependency leaves the package.
 func unavailable(cause error) error { return fmt.Errorf("%w: %v", ErrUnavailable, cause) }
 
-// notAcquired makes the error of a caller whose context has ended.
+// notAcquired returns the error of a caller whose context has ended.
 func notAcquired(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrNotAcquired, wait.Ended(ctx))
 }

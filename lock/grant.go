@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// A grant is one lock that Redis has granted to us, from then until it is given
-// back. A Lease has one, that of LockAll several.
+// A grant is one lock that Redis has granted to this process, until it is released.
+// A Lease has one grant, a Lease of LockAll several.
 type grant struct {
 	target
 	owner   string
 	fence   int64
-	o       *Options    // of the caller who has it
-	granted time.Time   // when the command was sent by which Redis granted it
-	taken   time.Time   // since when this caller has it: later, if it was passed on
-	told    atomic.Bool // it is a caller's, and no grant that nobody wants: the hooks know of it
+	o       *Options    // options of the caller that has it
+	granted time.Time   // when the command that Redis granted it to was sent
+	taken   time.Time   // since when this caller has it: later than granted if it was passed on
+	told    atomic.Bool // a caller has got it, so its release calls Hooks.Released
 
 	// Guarded by watchdog.mu, the mutex of the watchdog that has the grant.
-	spare    int          // so many fences after its own are its own too, see cohort.go
+	spare    int          // how many callers it may still be passed on to, see cohort.go
 	acq      *acquisition // nil until there is a Lease
-	ends     int64        // the end of the lease by the server's clock (ms), at the earliest
-	deadline time.Time    // before which the server cannot give the lock away
+	ends     int64        // the earliest end of the lease, by the server's clock (ms)
+	deadline time.Time    // until then the server cannot grant the lock to another
 	last     time.Time    // when renewals stop; zero: never
 	next     time.Time    // when the next renewal is due
-	renewing bool         // a renewal is on its way
-	watched  bool         // it stands in the watchdog's heap
-	index    int          // there
+	renewing bool         // a renewal is in flight
+	watched  bool         // it is in the watchdog's heap
+	index    int          // its index in the heap
 	err      error        // why it was lost
 }
 
@@ -38,29 +38,29 @@ func newGrant(t *target, o *Options, owner string, got granted) *grant {
 	return g
 }
 
-// setDeadline sets until when the holder may believe in a lease of this length. It
-// counts from when the command was sent, not from its answer:
+// setDeadline sets until when the holder may rely on a lease of this length. It counts
+// from when the command was sent, not from its reply:
 //
 //  1. this process sends the command             sent
-//  2. Redis starts the lease                     ends there: now there + lease
-//  3. the answer arrives, perhaps much later
+//  2. Redis starts the lease                     ends in Redis: its now + lease
+//  3. the reply arrives, perhaps much later
 //
-// Counted from 3 the holder would go on after Redis has given the lock to another;
-// counted from 1 its lease ends before the one in Redis. The margin covers clocks
-// that run at different speeds.
+// Counted from 3 the holder would go on after Redis has granted the lock to another;
+// counted from 1 its lease ends before the lease in Redis. The margin covers clocks
+// that run at different speeds. The caller holds watchdog.mu, or has g alone.
 func (g *grant) setDeadline(sent time.Time, lease time.Duration) {
 	g.deadline = sent.Add(lease - max(lease/100, 10*time.Millisecond))
 	g.next = sent.Add(g.o.Lease / 3)
 }
 
-// left is the time until deadline by the clock that says less. The monotonic clock
-// stands still while a machine is suspended, and the wall clock may be set back.
+// left returns the time until deadline by the clock that says less: the monotonic clock
+// stops while a machine is suspended, and the wall clock may be set back.
 func left(deadline, now time.Time) time.Duration {
 	return min(deadline.Sub(now), deadline.Round(0).Sub(now.Round(0)))
 }
 
-// nextLook is when the watchdog has to look at the grant. As for all that follows,
-// the caller holds watchdog.mu.
+// nextLook returns when the watchdog has to look at the grant next. The caller holds
+// watchdog.mu.
 func (g *grant) nextLook() time.Time {
 	if g.renewable() {
 		return g.next
@@ -68,12 +68,13 @@ func (g *grant) nextLook() time.Time {
 	return g.deadline
 }
 
+// renewable reports whether the next look is for a renewal. The caller holds watchdog.mu.
 func (g *grant) renewable() bool {
 	return !g.o.NoRenewal && !g.renewing && g.next.Before(g.deadline) && (g.last.IsZero() || g.next.Before(g.last))
 }
 
-// due reports whether there is something to do at the time now. A renewal may come a
-// little early, so that many share a round trip.
+// due reports whether the watchdog has to look at the grant now. A renewal may come a
+// little early, so that many share a round trip. The caller holds watchdog.mu.
 func (g *grant) due(now time.Time) bool {
 	if g.renewable() {
 		now = now.Add(g.o.Lease / 60)
@@ -81,17 +82,18 @@ func (g *grant) due(now time.Time) bool {
 	return !g.nextLook().After(now)
 }
 
-// expired reports whether the deadline has passed.
+// expired reports whether the deadline has passed. The caller holds watchdog.mu, or has g alone.
 func (g *grant) expired(now time.Time) bool { return left(g.deadline, now) <= 0 }
 
-// stopRenewing lets the grant end at the time last, if it does not end before.
+// stopRenewing stops renewals at the time last, if they do not stop before. The caller
+// holds watchdog.mu.
 func (g *grant) stopRenewing(last time.Time) {
 	if g.last.IsZero() || last.Before(g.last) {
 		g.last = last
 	}
 }
 
-// A grantHeap orders grants by when the watchdog has to look at them.
+// A grantHeap orders grants by nextLook. It is guarded by watchdog.mu.
 type grantHeap []*grant
 
 func (q grantHeap) Len() int           { return len(q) }

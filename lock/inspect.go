@@ -7,43 +7,42 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// Info is the state of a lock at a moment that has passed.
+// Info is the state of a lock at the moment when Inspect read it.
 type Info struct {
-	// Held: somebody has the lock. With Holders 0 it is on its way from one holder to the
-	// next: it has been granted to the first in the queue, who takes it up within a moment,
-	// or is passed over after two seconds.
+	// Held reports whether the lock is taken. If Holders is 0, the lock has been granted to
+	// the first waiter in the queue, which claims it within a moment or loses it after 2 s.
 	Held      bool
-	Holders   int           // 1, or how many readers, or how many permits are taken
+	Holders   int           // 1, or the number of readers, or of permits taken
 	Fence     int64         // of the last grant by Redis, 0: none; if passed on within a process, up to 15 more
-	Remaining time.Duration // until the lease ends, of several the first, unless it is renewed
+	Remaining time.Duration // until the lease ends, or the first of several, unless it is renewed
 	Label     string        // Options.Label of the holder; readers and permits have none
 	Waiting   int           // the length of the queue: one for each waiting process
-	Longest   time.Duration // for how long the first in the queue whose process lives has waited there
-	Done      time.Duration // of Once: for how long the work still counts as done
+	Longest   time.Duration // how long the first waiter in the queue whose process lives has waited
+	Done      time.Duration // how long the work of Once still counts as done
 }
 
-// Inspect describes the lock that Lock(name) takes, for people to look at. It changes
-// nothing and is one round trip. Its answer may be out of date when it arrives.
+// Inspect returns the state of the lock that Lock(name) takes, for people to look at. It
+// changes nothing and takes one round trip. The result may be out of date when it arrives.
 //
 // RW, Semaphore and Striped have an Inspect of their own.
 func (l *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	return l.inspect(ctx, keys.Mutex, name, exclusive)
 }
 
-// InspectOnce is [Locker.Inspect] for the work of Once(name): somebody does it now
-// (Held), it is done (Done), or neither, and the next Once does it.
+// InspectOnce returns the state of the work of Once(name), as [Locker.Inspect] does: a
+// caller does it now (Held), it is done (Done), or neither, and the next Once does it.
 func (l *Locker) InspectOnce(ctx context.Context, name string) (Info, error) {
 	return l.inspect(ctx, keys.Once, name, once)
 }
 
-// Inspect is [Locker.Inspect] for this lock. A writer and a single reader both are one
-// holder; the Fence of a reader is that of the writer before it.
+// Inspect returns the state of this lock, as [Locker.Inspect] does. A writer counts as one
+// holder, as a single reader does; readers have the Fence of the last writer.
 func (w *RW) Inspect(ctx context.Context) (Info, error) {
 	return w.l.inspect(ctx, keys.ReadWrite, w.name, write)
 }
 
-// Inspect is [Locker.Inspect] for this semaphore. Holders counts all permits that are
-// taken, also by callers with another n.
+// Inspect returns the state of this semaphore, as [Locker.Inspect] does. Holders counts all
+// permits that are taken, also by callers with another n.
 func (s *Semaphore) Inspect(ctx context.Context) (Info, error) {
 	t, err := s.target()
 	if err != nil {
@@ -52,7 +51,7 @@ func (s *Semaphore) Inspect(ctx context.Context) (Info, error) {
 	return s.l.shared.redis.inspect(ctx, &t)
 }
 
-// Inspect is [Locker.Inspect] for the stripe of this number.
+// Inspect returns the state of the stripe with this number, as [Locker.Inspect] does.
 func (s *Striped) Inspect(ctx context.Context, stripe int) (Info, error) {
 	t, err := s.numbered(stripe)
 	if err != nil {
@@ -61,7 +60,7 @@ func (s *Striped) Inspect(ctx context.Context, stripe int) (Info, error) {
 	return s.l.shared.redis.inspect(ctx, &t)
 }
 
-// inspect describes a lock of a kind.
+// inspect returns the state of a lock of a kind.
 func (l *Locker) inspect(ctx context.Context, kind keys.LockKind, name string, m mode) (Info, error) {
 	t, err := l.target(kind, name, m)
 	if err != nil {

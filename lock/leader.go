@@ -9,24 +9,24 @@ import (
 const (
 	fastestPoll = 20 * time.Millisecond
 	slowestPoll = 250 * time.Millisecond
-	silentPolls = 8 // so many polls in a row without messages are worth a log line
+	silentPolls = 8 // polls in a row without messages before a log line
 )
 
 // lead takes the lock for the leader w of a room, and for readers behind it. Each turn of
-// its loop is one bid; once the room's entry stands in the queue, a wait comes before it.
+// its loop makes one bid; once the room's entry is in the queue, lead waits before each bid.
 //
-// Redis may fail while we wait. A leader that has no place in the queue yet gives up at
-// once: its caller is told that Redis is unavailable. One that stands in the queue goes
-// on for the length of a lease, as its place may still be there, and so may a grant to
-// it. Either way everybody in the room learns of it, see fail.
+// Redis may fail meanwhile. A leader without a place in the queue gives up at once, with
+// ErrUnavailable. A leader with a place goes on for one Options.Lease, since its place may
+// still be there, and even a grant to it. When it gives up, everybody in the room gets the
+// error, see fail.
 func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options) (g *grant, contended bool, err error) {
 	var failing time.Time // since when Redis has not answered
 	for {
 		ticket, due := l.standing(room)
 		if ticket > 0 {
 			contended = true
-			// A message that came since the last bid is still in room.wake: then this
-			// returns at once.
+			// If a message came since the last bid, it is still in room.wake, and
+			// waitForTurn returns at once.
 			got, err := l.waitForTurn(ctx, room, w, time.Until(due))
 			if err != nil {
 				l.exit(room, w)
@@ -36,14 +36,14 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			}
 		}
 		b, readers := l.roomBid(room, w, o, ticket)
-		if readers == nil { // the lock has been passed on to it
-			room.call() // a message that it has taken off is for the next leader
+		if readers == nil { // the lock has been passed on to w
+			room.call() // the message that roomBid may have taken is for the next leader
 			return (<-w.handed).grant, true, nil
 		}
 		r, err := l.ask(ctx, &room.target, o, b)
 		switch {
 		case err != nil && (ctx.Err() != nil || l.isClosed()):
-			room.call() // what the bid would have found is the next leader's to find
+			room.call() // the next leader bids for what this bid would have found
 			l.exit(room, w)
 			return nil, contended, l.gaveUp(ctx)
 		case err != nil:
@@ -78,7 +78,7 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 			continue
 		case answerDone:
 			err = errDone
-		default: // "gone" cannot be: an owner's name is used once
+		default: // "gone" cannot happen: an owner's name is used once
 			err = unavailable(errors.New("unexpected answer to a bid"))
 		}
 		l.fail(room, w, err)
@@ -86,12 +86,13 @@ func (l *locker) lead(ctx context.Context, room *waitRoom, w *waiter, o *Options
 	}
 }
 
-// askAgain notes that the leader's bid is over, and after how long the next one is due, by
-// whoever leads then: it comes before if there is a message. Where none arrive the leader
-// polls, and askAgain returns how often it has in a row. The caller holds mu.
+// askAgain notes that the leader's bid is over and when the next one is due: after the given
+// time, or when a message comes. While no messages arrive, the leader polls: askAgain then
+// shortens the time, and returns the number of polls in a row. The caller holds mu.
 //
-// A leader that began to wait anew would never bid in a room whose callers leave sooner. But
-// a lease that ends is found by a bid alone, and a process that makes none counts as dead.
+// The time is the room's, not the leader's. If each leader began to wait anew, a room whose
+// callers leave soon would never bid. But only a bid finds a lease that has ended, and a
+// process that makes no bids counts as dead.
 func (l *locker) askAgain(room *waitRoom, after time.Duration) (polls int) {
 	room.bids = false
 	if room.polls++; l.hearsLocked() {
@@ -110,8 +111,8 @@ func (l *locker) gaveUp(ctx context.Context) error {
 	return ErrClosed
 }
 
-// waitForTurn waits until the lock is passed on to the leader w, there was a message, or it
-// is time to bid again.
+// waitForTurn waits until the lock is passed on to the leader w, there is a message, or
+// pause is over. It fails if ctx ends or the locker is closed.
 func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, w *waiter, pause time.Duration) (*grant, error) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -129,9 +130,9 @@ func (l *locker) waitForTurn(ctx context.Context, room *waitRoom, w *waiter, pau
 	}
 }
 
-// roomBid makes the next bid of a room, and returns for whom it is: for the leader w,
-// or for the leader and the readers behind it, an owner for each. It is for nobody if the
-// lock has been passed on to the leader.
+// roomBid returns the next bid of a room, and the waiters that it is for, with one owner
+// each: the leader w, or w and the readers behind it. There are no waiters if the lock has
+// been passed on to w.
 func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (bid, []*waiter) {
 	select {
 	case <-room.wake: // this bid finds what the message was about
@@ -158,15 +159,15 @@ func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (b
 	return b, readers
 }
 
-// handOut gives what was granted to those the bid was for, of whom the first is the
+// handOut gives the granted lock to the waiters of the bid, the first of which is the
 // caller, and appoints the next leader. A reader may leave at any moment:
 //
-//  1. before the line is changed here: it is no longer in the line, its owner is refused
-//  2. after that, before its grant is handed to it: exit waits for the grant, and gives
-//     it back
+//  1. before handOut changes the line: it is no longer in the line, and handOut refuses
+//     its owner
+//  2. after that, before handOut hands it its grant: exit waits for the grant, and
+//     releases it
 //
-// The next leader is appointed before the grants are accepted, which may take a round
-// trip: it need not wait for that.
+// handOut appoints the next leader first, since accepting the grants may take a round trip.
 func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
 	l.mu.Lock()
 	room.ticket = got.ticket

@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// A Lease is a lock that is held, or was. It may be used concurrently.
-//
-// It is one handle of an acquisition; Reenter makes more of them.
+// A Lease is a lock that this process holds, until it is released or lost. It may be used
+// concurrently. Reenter makes more handles of the same lease.
 type Lease struct {
 	locker   *locker
 	watchdog *watchdog
 	acq      *acquisition
-	returned bool // this handle was given back; guarded by watchdog.mu
+	returned bool // this handle was released; guarded by watchdog.mu
 }
 
-// An acquisition is what the handles of a lease share. It has one grant, or several
-// of LockAll.
+// An acquisition is the state that the handles of a lease share. It has one grant, or
+// several for LockAll.
 type acquisition struct {
 	watchdog *watchdog
-	first    Lease // handle
+	first    Lease // the first handle
 	grants   []*grant
 	fence    int64
 	values   leaseValues
@@ -28,13 +27,13 @@ type acquisition struct {
 	cancel   context.CancelCauseFunc
 
 	// Guarded by watchdog.mu.
-	handles int   // that were not given back
+	handles int   // handles that are not released yet
 	err     error // why it was lost
 }
 
-// leaseValues gives the context of a lease the values of the context that was given
-// to Lock, but not its end. It is also the mark by which a Lock of the same name
-// finds that it would wait for itself; outer is the mark of the lease around it.
+// leaseValues is the parent of a lease's context. It has the values of the context that
+// was given to Lock, but does not end with it. It also marks the context, so that a Lock of
+// the same name finds that it would wait for itself; outer is the mark of the lease around.
 type leaseValues struct {
 	context.Context
 	acq   *acquisition
@@ -53,7 +52,7 @@ func (v *leaseValues) Value(key any) any {
 	return context.WithoutCancel(v.Context).Value(key)
 }
 
-// lease makes the first handle of grants that the watchdog has already.
+// lease returns the first handle of a lease on grants, which the watchdog already has.
 func (l *locker) lease(ctx context.Context, grants []*grant) *Lease {
 	a := &acquisition{watchdog: l.watchdog, grants: grants, handles: 1}
 	a.first = Lease{locker: l, watchdog: l.watchdog, acq: a}
@@ -72,9 +71,8 @@ func (l *locker) lease(ctx context.Context, grants []*grant) *Lease {
 	return &a.first
 }
 
-// heldBy reports whether ctx is that of a lease on the lock with this record, or of
-// one that was taken within such a lease: to wait for the lock would be to wait for
-// oneself.
+// heldBy reports whether ctx comes from a lease on the lock with this record, or from a
+// lease that was taken within such a lease: then its caller would wait for itself.
 func heldBy(ctx context.Context, record string) bool {
 	mark, _ := ctx.Value(leaseKey{}).(*leaseValues)
 	for ; mark != nil; mark = mark.outer {
@@ -101,7 +99,7 @@ func (a *acquisition) lose(err error) {
 	}
 }
 
-// left is how long the lease stands if it is not renewed. The caller holds
+// left returns how long the lease lasts if it is not renewed. The caller holds
 // watchdog.mu.
 func (a *acquisition) left(now time.Time) time.Duration {
 	shortest := left(a.grants[0].deadline, now)
@@ -111,27 +109,28 @@ func (a *acquisition) left(now time.Time) time.Duration {
 	return shortest
 }
 
-// Context ends when the lease is lost, before the server can give the lock to
-// another, and when it is given back. Its cause then matches ErrLost or is
+// Context returns a context that ends when the lease is lost, before the server can grant
+// the lock to another, or released. Its cause then matches ErrLost or is
 // context.Canceled. It has the values of the context given to Lock.
 func (s *Lease) Context() context.Context { return s.acq.ctx }
 
-// Fence is larger than that of every lease of the lock before, and stays the same
-// for the life of the lease. By it the protected resource can refuse a holder that does
-// not know yet that it has lost the lock; see the package comment. Readers have the
-// fence of the writer before them.
+// Fence returns a number that is larger than the fence of every earlier lease of the lock,
+// and never changes. With it the protected resource can refuse a holder that does not know
+// yet that it has lost the lock; see the package comment. Readers have the fence of the
+// writer before them.
 func (s *Lease) Fence() int64 { return s.acq.fence }
 
-// Err returns nil as long as the lease is held, as far as this process knows; an error
-// that matches ErrLost when it was lost, and ErrNotHeld when it was given back.
+// Err returns nil as long as the lease is held, as far as this process knows, an error
+// that matches ErrLost after the lease was lost, and ErrNotHeld after this handle was
+// released.
 func (s *Lease) Err() error {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
 	return s.errLocked()
 }
 
-// errLocked is Err for callers that hold watchdog.mu. It looks at the clock itself:
-// the watchdog may not have had the processor yet.
+// errLocked is Err for callers that hold watchdog.mu. It looks at the clock itself, since
+// the watchdog may not have run yet.
 func (s *Lease) errLocked() error {
 	if s.returned {
 		return ErrNotHeld
@@ -142,7 +141,7 @@ func (s *Lease) errLocked() error {
 	return s.acq.err
 }
 
-// Remaining is how long the lease is held if it is not renewed, 0 if it does not.
+// Remaining returns how long the lease lasts if it is not renewed, 0 if it is not held.
 func (s *Lease) Remaining() time.Duration {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -152,10 +151,10 @@ func (s *Lease) Remaining() time.Duration {
 	return max(s.acq.left(time.Now()), 0)
 }
 
-// Check reads from Redis whether the lease is held, one round trip for each lock. It
-// returns nil if so, an error that matches ErrLost if not, ErrNotHeld after the
-// lease was given back, and ErrUnavailable or the context's cause if Redis did not
-// answer, which says nothing about the lease.
+// Check reads from Redis whether the lease is held, with one round trip for each lock. It
+// returns nil if it is, an error that matches ErrLost if it is not, ErrNotHeld after this
+// handle was released, and an error that matches ErrUnavailable if Redis did not reply,
+// which says nothing about the lease, and then also the cause of ctx if that has ended.
 func (s *Lease) Check(ctx context.Context) error {
 	for _, g := range s.acq.grants {
 		if err := s.Err(); err != nil {
@@ -172,10 +171,10 @@ func (s *Lease) Check(ctx context.Context) error {
 	return s.Err()
 }
 
-// Reenter returns another handle of the lease, for code further down that unlocks
-// what it locks: the locks are given back with the last handle. It does not call Redis.
-// The error is that of Err. There is no other way for a holder to enter again: a second
-// Lock waits, whoever calls it.
+// Reenter returns another handle of the lease, for a function further down that unlocks
+// what it locks: the locks are released with the last handle. It does not call Redis.
+// It fails with the error of Err. There is no other way for a holder to take the lock again:
+// a second Lock waits, or fails with ErrDeadlock.
 func (s *Lease) Reenter() (*Lease, error) {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -186,16 +185,16 @@ func (s *Lease) Reenter() (*Lease, error) {
 	return &Lease{locker: s.locker, watchdog: s.watchdog, acq: s.acq}, nil
 }
 
-// Unlock gives the lock back. It does so even if ctx has ended, holds its caller
-// for a tenth of a second beyond that at most, and goes on in the background if
-// Redis does not answer; the error then matches ErrUnavailable. If the lease was
-// lost before, the error matches ErrLost: another holder may have worked at the same
-// time. A second Unlock gives ErrNotHeld and never touches a later holder's lock.
+// Unlock releases the lock, even if ctx has ended. It returns at most 100 ms after the end
+// of ctx. If Redis does not reply, Unlock goes on in the background and the error matches
+// ErrUnavailable. If the lease was lost before, the error matches ErrLost: another holder
+// may have worked at the same time. A second Unlock returns ErrNotHeld and never touches a
+// later holder's lock.
 //
 // Unlock after the commit of the transaction that the lock protects, not before.
 func (s *Lease) Unlock(ctx context.Context) error { return s.unlock(ctx, 0) }
 
-// unlock is Unlock; keep is how long the work counts as done (once).
+// unlock is Unlock; keep is how long the work counts as done (Once).
 func (s *Lease) unlock(ctx context.Context, keep time.Duration) error {
 	last, err := s.endHandle()
 	if !last {
@@ -208,8 +207,8 @@ func (s *Lease) unlock(ctx context.Context, keep time.Duration) error {
 	return err
 }
 
-// endHandle ends this handle, and reports whether it was the last one. The error is
-// that of Err before.
+// endHandle ends this handle, and reports whether it was the last one. The error is what
+// Err returned until then.
 func (s *Lease) endHandle() (last bool, err error) {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -222,7 +221,7 @@ func (s *Lease) endHandle() (last bool, err error) {
 	return s.acq.handles == 0, err
 }
 
-// endOnlyHandle is endHandle for a lease that must have no other handles.
+// endOnlyHandle ends this handle, but fails if the lease has others or is not held.
 func (s *Lease) endOnlyHandle() error {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()
@@ -237,7 +236,7 @@ func (s *Lease) endOnlyHandle() error {
 	return nil
 }
 
-// windDown ends the renewals after one lease more.
+// windDown stops the renewals after one more lease.
 func (s *Lease) windDown() {
 	s.watchdog.mu.Lock()
 	defer s.watchdog.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 )
 
 // A Locker takes locks for one process. It keeps one subscription per Redis
-// client, one goroutine that renews all its leases, and nothing for a lock that
+// client, one goroutine that renews all its leases, and no state for a lock that
 // is not in use. It may be used concurrently.
 type Locker struct {
-	shared *locker  // with all Lockers made of it by With
-	o      *Options // that are checked, and err says what is wrong with them
-	err    error
+	shared *locker  // shared with the Lockers that With makes
+	o      *Options // with the defaults filled in
+	err    error    // why New would refuse the options; nil: it would not
 }
 
-// New makes a Locker that keeps its locks in rdb, which stays the caller's. It
-// does not wait for Redis. The error matches ErrConfig.
+// New returns a Locker that keeps its locks in rdb, which stays open when the Locker
+// is closed. New does not wait for Redis. Its error matches ErrConfig.
 func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 	if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
 		return nil, badConfig("%v", err)
@@ -33,21 +33,21 @@ func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 	return &Locker{shared: newLocker(rdb, o), o: &o}, nil
 }
 
-// With returns a Locker with other settings that shares everything else with l: Close
-// of one closes both. Options that New would refuse make each of its calls fail with
+// With returns a Locker with the options o that shares everything else with l: Close of
+// one closes both. If New would refuse o, every call that uses the options fails with
 // ErrConfig.
 func (l *Locker) With(o Options) *Locker {
 	o, err := o.withDefaults()
 	return &Locker{l.shared, &o, err}
 }
 
-// Lock takes the lock name, after the callers already waiting. It waits as long as ctx
-// lives, and no longer, whatever Redis does. The end of ctx does not end the lease,
-// whose own context has the values of ctx.
+// Lock takes the lock name, after the callers already waiting. It blocks until it has the
+// lock, fails or ctx ends, whatever Redis does. The end of ctx does not end the lease; the
+// lease has its own context, with the values of ctx.
 //
-// The error matches ErrNotAcquired and the context's cause when ctx has ended;
-// ErrUnavailable when Redis does not answer (a caller that is in the queue already
-// goes on waiting for the length of a lease); ErrDeadlock when ctx is that of a lease on
+// The error matches ErrNotAcquired and the context's cause if ctx has ended;
+// ErrUnavailable if Redis does not reply (a caller that is already in the queue first
+// goes on waiting for one Options.Lease); ErrDeadlock if ctx comes from a lease on
 // name; or ErrConflict, ErrNotReplicated, ErrConfig or ErrClosed.
 func (l *Locker) Lock(ctx context.Context, name string) (*Lease, error) {
 	return l.lock(ctx, keys.Mutex, name, exclusive, true)
@@ -59,16 +59,16 @@ func (l *Locker) TryLock(ctx context.Context, name string) (*Lease, error) {
 	return l.lock(ctx, keys.Mutex, name, exclusive, false)
 }
 
-// Do runs fn while it holds the lock name, and gives the lock back when fn has
+// Do runs fn while it holds the lock name, and releases the lock when fn has
 // returned, panicked or called runtime.Goexit. It returns fn's error, joined with
-// an error that matches ErrLost if the lease was lost while fn ran: then another holder
-// may have run at the same time; or with ErrNotHeld if fn has given the lease back itself.
-// If the lock cannot be taken, fn does not run and the errors are those of Lock. So
-// ErrUnavailable says that fn has not run: an Unlock that Redis does not confirm is logged,
+// an error that matches ErrLost if the lease was lost while fn ran (another holder may
+// have run at the same time), or with ErrNotHeld if fn has released the lease itself.
+// If the lock cannot be taken, fn does not run and Do returns the error of Lock. So
+// ErrUnavailable means that fn has not run: an Unlock that Redis does not confirm is logged,
 // goes on in the background, and is no error.
 //
-// The context of fn is that of the lease, and ends with ctx too. When ctx has ended,
-// the lease is renewed for the length of one lease more, so that fn can unwind under it.
+// fn gets the lease's context, which here also ends with ctx. After ctx has ended,
+// the lease is still renewed for one Options.Lease, so that fn can clean up under the lock.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, lease *Lease) error) error {
 	lease, err := l.Lock(ctx, name)
 	if err != nil {
@@ -77,19 +77,19 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return lease.do(ctx, 0, fn)
 }
 
-// do runs fn under a lease and gives the lease back. If fn succeeds, its work counts
-// as done for keep (once).
+// do runs fn under the lease and releases the lease. If fn succeeds, its work counts
+// as done for the time keep (Once).
 func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Context, *Lease) error) (err error) {
 	inner, cancel := context.WithCancelCause(s.Context())
 	deadline, bounded := ctx.Deadline()
 	stop := context.AfterFunc(ctx, func() {
-		if !bounded || !errors.Is(ctx.Err(), context.DeadlineExceeded) { // else inner ends by its own deadline, and says so
+		if !bounded || !errors.Is(ctx.Err(), context.DeadlineExceeded) { // else inner ends by its own deadline, with that error
 			cancel(context.Cause(ctx))
 		}
 		s.windDown()
 	})
 	returned := false
-	defer func() { // also on a panic or Goexit of fn, which go on
+	defer func() { // also when fn panics or calls Goexit, which go on
 		stop()
 		cancel(nil)
 		if err != nil || !returned {
@@ -112,9 +112,9 @@ func (s *Lease) do(ctx context.Context, keep time.Duration, fn func(context.Cont
 	return err
 }
 
-// Close gives back all locks that are held, ends all waits with ErrClosed and stops the
-// Locker's goroutines. If Redis does not answer it takes up to a second, and the leases
-// end by themselves.
+// Close releases all held locks, ends all waiting calls with ErrClosed and stops the
+// Locker's goroutines. If Redis does not reply, Close takes up to 1 s and the leases
+// expire by themselves. It always returns nil.
 func (l *Locker) Close() error {
 	l.shared.close()
 	return nil
@@ -129,7 +129,7 @@ func (l *Locker) lock(ctx context.Context, kind keys.LockKind, name string, m mo
 	return l.shared.lock(ctx, &t, l.o, wait)
 }
 
-// target is the lock name, which is acceptable, and so are the options, if err is nil.
+// target returns the target for a lock, or an error if its name or the options are invalid.
 func (l *Locker) target(kind keys.LockKind, name string, m mode) (target, error) {
 	if err := checkName(name); err != nil {
 		return target{}, err

@@ -19,11 +19,11 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// A locker is what a Locker and those made of it by With share.
+// A locker is the state that a Locker shares with the Lockers that With makes.
 type locker struct {
-	process  string       // 128 random bits: no two processes or Lockers are the same
-	entered  atomic.Int64 // names entries in queues
-	calls    atomic.Int64 // under way, that may be granted a lock
+	process  string       // the locker's name in Redis: 128 random bits, so it is unique
+	entered  atomic.Int64 // numbers the entries in queues
+	calls    atomic.Int64 // calls in progress that may be granted a lock
 	redis    *store
 	watchdog *watchdog
 	counts   *counters
@@ -33,22 +33,22 @@ type locker struct {
 	unsubscribe func()
 
 	logger          *slog.Logger
-	checkedServer   atomic.Bool // whether it is one to keep locks in
-	checkedReplicas atomic.Bool // whether it has any
+	checkedServer   atomic.Bool // adviseOnce has looked whether the server evicts keys
+	checkedReplicas atomic.Bool // adviseOnce has looked whether the server has replicas
 
-	ctx    context.Context // of what runs in the background
+	ctx    context.Context // of the background tasks
 	cancel context.CancelFunc
 	closed chan struct{} // closed by Close, as its first step
 
-	mu         sync.Mutex // guards what follows, and those fields of wait rooms that say so
+	mu         sync.Mutex // guards the fields below, and those fields of wait rooms that say so
 	rooms      map[roomKey]*waitRoom
-	entries    map[string]*waitRoom // by their entry in the queue
+	entries    map[string]*waitRoom // the rooms by their entry in the queue
 	attaching  map[Token]bool       // tokens that an Attach is about to take
-	subscribed bool                 // to our channel
-	hearing    bool                 // what noteHearing found last
+	subscribed bool                 // the channel of this process has been subscribed to
+	hearing    bool                 // the result of hears in the last noteHearing
 	closing    bool
 	ending     sync.Once
-	tasks      wait.Tasks // in the background
+	tasks      wait.Tasks // background tasks
 }
 
 func newLocker(rdb redis.UniversalClient, o Options) *locker {
@@ -72,9 +72,9 @@ func newLocker(rdb redis.UniversalClient, o Options) *locker {
 	return l
 }
 
-// newOwner makes the name of an acquisition, which is never used again. Whoever knows it can
-// give the lock back, so those who have the Token of one lock must not be able to guess
-// another's.
+// newOwner returns a new owner name, for one acquisition. Anyone who knows the name can
+// release the lock, so it is random: a Token contains one, and must not help to guess
+// another.
 func (l *locker) newOwner() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // it does not fail
@@ -83,9 +83,9 @@ func (l *locker) newOwner() string {
 	return string(base32.StdEncoding.WithPadding(base32.NoPadding).AppendEncode(name, random[:]))
 }
 
-// hear gets the message that an entry of ours has been granted its lock or, with the name
-// of this process for the entry, that what we had of a lock was taken from us. An entry
-// has a colon in it, and this name has none.
+// hear handles a message, which is a record and an entry: the entry, one of ours, has been
+// granted that lock. With the name of this process in place of the entry, ForceUnlock has
+// taken the lock from this process. An entry has a colon in it, and this name has none.
 func (l *locker) hear(payload string) {
 	at := strings.LastIndexByte(payload, ' ')
 	if at < 0 {
@@ -103,15 +103,15 @@ func (l *locker) hear(payload string) {
 		room.call()
 		return
 	}
-	// Nobody waits under this entry any more: a command that was held up on its way
-	// has put it back in the queue. Pass the lock on.
+	// Nobody waits under this entry any more: a command that was delayed has put it back
+	// in the queue. Pass the lock on.
 	t := targetOf("", keys.LockOf(record), exclusive, 1)
 	l.background(func(ctx context.Context) error { return l.redis.leave(ctx, &t, entry) })
 }
 
-// gap is told that messages may have been missed: grants, and perhaps more. A
-// server that has restarted or failed over may not know our leases. They are made due first:
-// a Locker that hears has nothing left to check.
+// gap is called when messages may have been missed, such as grants. A server that has
+// restarted or failed over may not know our leases, so gap makes them due. It does that
+// before it sets subscribed: when hears reports true, no lease is left to check.
 func (l *locker) gap() {
 	l.watchdog.renewAll()
 	l.mu.Lock()
@@ -133,7 +133,8 @@ func (l *locker) hears() bool {
 // hearsLocked is hears for callers that hold mu.
 func (l *locker) hearsLocked() bool { return l.subscribed && l.link.Live() }
 
-// noteHearing tells the log when messages cease to arrive, if somebody waits for one: a Locker whose calls do not wait, such as a server's of a Quorum, misses none.
+// noteHearing logs when messages cease to arrive while a caller waits for one. A Locker whose
+// calls do not wait, such as a Quorum's, needs no messages.
 func (l *locker) noteHearing() {
 	hears := l.hears()
 	l.mu.Lock()
@@ -154,15 +155,15 @@ func (l *locker) isClosed() bool {
 	}
 }
 
-// close ends everything, in this order:
+// close stops the locker, in this order:
 //
-//  1. closed: callers who wait leave, new ones are refused
-//  2. leases end and are given back
-//  3. the last caller has left its room, and so the queue in Redis, and the last call has
-//     begun to give back what it was granted in vain
-//  4. nothing more is started; what runs in the background ends
+//  1. it closes closed: waiting callers leave, new ones are refused
+//  2. it ends and releases the leases
+//  3. it waits until the last caller has left its room, and so the queue in Redis, and the
+//     last call has begun to release a grant that came too late
+//  4. it starts no more background tasks, and waits for those that run
 //
-// After a second, 2 to 4 are cut short.
+// After 1 s, steps 2 to 4 are cut short.
 func (l *locker) close() { l.ending.Do(l.end) } // a second call waits for the first
 
 func (l *locker) end() {
@@ -185,8 +186,8 @@ func (l *locker) end() {
 	l.link.Close()
 }
 
-// awaitCalls waits until nobody waits and no call is under way, so that entries are taken out
-// of the queues, and grants given back, before the end.
+// awaitCalls waits until no caller waits and no call is in progress, so that their entries
+// leave the queues and unwanted grants are released before the background tasks end.
 func (l *locker) awaitCalls() {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()

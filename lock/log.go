@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// tell calls a hook for a grant.
+// tell calls a hook for a grant, and logs its panic.
 func tell(log *logonce.Log, g *grant, hook func()) {
 	contain.Call(func() error { hook(); return nil }, func(err error) {
 		if err != nil {
@@ -37,14 +37,14 @@ func (l *locker) logUnlock(g *grant, err error) {
 	l.log.To(g.o.Logger).Warn("an Unlock was not confirmed and goes on in the background", logonce.Name("name", g.name), "error", err)
 }
 
-// logNoMessages says that grants are not heard, which costs nothing but time.
+// logNoMessages logs that messages of grants do not arrive, which costs only time.
 func (l *locker) logNoMessages(logger *slog.Logger) {
 	l.log.To(logger).Warn("no messages from Redis, waiters poll every 250ms")
 }
 
-// adviseOnce looks, after the first lock that was taken, whether the server is one to
-// keep locks in, and after the first with Replicas whether it has any. Nobody waits
-// for it, and a user whom an ACL forbids to ask hears nothing.
+// adviseOnce warns, after the first lock that was taken, if the server may evict keys, and
+// after the first with Replicas, if it has no replicas. It looks in the background, and is
+// silent if an ACL forbids INFO.
 func (l *locker) adviseOnce(o *Options) {
 	if !l.checkedServer.Swap(true) {
 		l.advise("memory", func(memory map[string]string) {
@@ -62,7 +62,7 @@ func (l *locker) adviseOnce(o *Options) {
 	}
 }
 
-// advise looks at a section of INFO, in the background.
+// advise calls look with a section of INFO, in the background.
 func (l *locker) advise(section string, look func(info map[string]string)) {
 	l.background(func(ctx context.Context) error {
 		info, err := redisconn.Info(ctx, l.redis.patient.Client(), section)

@@ -16,37 +16,37 @@ const (
 	maxReplicas = 100
 )
 
-// Options adjusts a Locker. The zero value is ready to use. A negative value is
-// an error of New, except where a field says otherwise.
+// Options configures a Locker. The zero value is ready to use. New refuses negative
+// values.
 type Options struct {
-	// Lease is how long a holder that dies keeps others out. It is renewed every
-	// third of it while the holder lives. 0: 10 s; at least 100 ms, at most 24 h.
+	// Lease is how long a lock stays taken after its holder has died. While the holder
+	// lives, it is renewed every Lease/3. 0: 10 s; at least 100 ms, at most 24 h.
 	Lease time.Duration
-	// MaxHold is how long a lease is renewed at the longest. Then its context ends, so
-	// that a holder that lives but is stuck does not keep others out without end.
+	// MaxHold is the longest time for which a lease is renewed. Then its context ends, so
+	// that a holder that lives but is stuck does not keep the lock forever.
 	// 0: no limit; otherwise at least Lease.
 	MaxHold time.Duration
-	// NoRenewal lets every lease end after its time, whether or not its holder lives.
+	// NoRenewal turns renewal off: a lease ends after Lease even if its holder lives.
 	NoRenewal bool
 	// Replicas is how many replicas must have confirmed an acquisition, and each
 	// renewal, for it to count. It lowers the chance that a failover forgets the
 	// lock; it does not remove it. 0: none.
 	Replicas int
-	// Fsync has an acquisition, and each renewal, count only when the server has it in its
-	// append-only file on its disk, and the Replicas in theirs (WAITAOF of Redis 7.2 and
+	// Fsync makes an acquisition, and each renewal, count only after the server has synced
+	// it to its append-only file, and the Replicas to theirs (WAITAOF of Redis 7.2 and
 	// Valkey): then no restart forgets the lock. With appendfsync everysec each takes up to
-	// a second. On a server without WAITAOF or without such a file the error matches
-	// ErrConfig; if its disk is too slow, ErrNotReplicated. Lease must be at least six times
+	// 1 s. On a server without WAITAOF or without an append-only file the error matches
+	// ErrConfig; if the disk is too slow, ErrNotReplicated. Lease must be at least six times
 	// ReplicaTimeout.
 	Fsync bool
 	// ReplicaTimeout is how long to wait for Replicas and Fsync. 0: 100 ms, with Fsync
 	// 1.5 s; at most 3 s.
 	ReplicaTimeout time.Duration
-	// StrictFIFO puts every waiter in the queue by itself, instead of one entry for the whole
-	// process, and has each Unlock go to Redis: waiters are served by when they came, wherever
-	// they run, for two round trips each. Without it a process that has a mutex may first serve
-	// 16 of its waiters, for 50 ms, without a round trip. NoRenewal, MaxHold, Replicas and Fsync
-	// also have each Unlock go to Redis.
+	// StrictFIFO gives every waiter its own entry in the queue, instead of one for the whole
+	// process, and makes each Unlock call Redis: waiters are served in order of arrival,
+	// wherever they run, for two round trips each. Without it a process that has a mutex may
+	// first pass it on among 16 of its own waiters, for 50 ms, without a round trip. With
+	// NoRenewal, MaxHold, Replicas or Fsync each Unlock calls Redis too.
 	StrictFIFO bool
 	// Prefix is put in front of the names of all keys, followed by a colon. Locks with
 	// different prefixes are independent. "": none. At most 128 bytes, no braces.
@@ -54,25 +54,25 @@ type Options struct {
 	// Label is shown by Inspect while the lock is held, to name its holder. "": none.
 	// At most 256 bytes.
 	Label string
-	// Hooks are told what happens.
+	// Hooks are called when a lock is acquired, released or lost.
 	Hooks Hooks
-	// Logger gets events that were survived, each kind at most once a minute: a lease
-	// that was lost, renewals that fail, messages that do not arrive. After the first
-	// lock it also gets a warning if the server may evict keys, or has no replicas
-	// though Replicas wants some. nil: slog.Default().
+	// Logger logs lost leases, failed renewals, messages that do not arrive and other
+	// problems, each kind at most once a minute. After the first lock was taken it also
+	// warns if the server may evict keys, or has no replicas though Replicas is set.
+	// nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// Hooks are called when something happens, on the goroutine it happens on (Lost: on one
-// of its own), with no mutex of this package held. They must not block. A panic of theirs is
-// logged. Each may be nil.
+// Hooks are functions that a Locker calls on events, each on the goroutine of its event
+// (Lost: on a new one), with no mutex of this package held. They must not block. A panic in a
+// hook is recovered and logged. Each may be nil.
 type Hooks struct {
-	// Acquired: a lock was taken after so long a wait; contended reports whether
-	// somebody had it at first.
+	// Acquired is called when a lock was taken; wait is how long the call took, and contended
+	// reports whether it had to wait for a holder.
 	Acquired func(name string, wait time.Duration, contended bool)
-	// Released: a lock was given back that had been held for so long.
+	// Released is called when a lock was released; held is how long its caller had it.
 	Released func(name string, held time.Duration)
-	// Lost: a lease ended that had not been released; cause matches ErrLost.
+	// Lost is called when a lease ended without being released; cause matches ErrLost.
 	Lost func(name string, cause error)
 }
 
@@ -109,7 +109,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// confirm is what has to confirm an acquisition and each renewal.
+// confirm returns which replicas and disks must confirm an acquisition and each renewal.
 func (o *Options) confirm() redisconn.Confirm {
 	return redisconn.Confirm{Replicas: o.Replicas, Disk: o.Fsync, Within: o.ReplicaTimeout}
 }
@@ -121,8 +121,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// ceilMillis rounds up: Redis counts milliseconds, and a lease must not be
-// shorter than was asked for.
+// ceilMillis rounds d up to milliseconds, the unit of Redis, so that a lease is not
+// shorter than requested.
 func ceilMillis(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

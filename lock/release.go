@@ -10,12 +10,11 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// grace is how long a caller is held beyond the end of its context, for a lock to be
-// given back.
+// grace is how long releasing a lock may block after the end of the caller's context.
 const grace = 100 * time.Millisecond
 
-// release gives back a grant: to somebody who waits for it in this process, or to Redis, in
-// the background if that takes too long.
+// release passes a grant on to a waiter of this process, or releases it in Redis; if that
+// takes too long, it goes on in the background.
 func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) error {
 	if g.o.Hooks.Released != nil && g.told.Load() {
 		defer tell(l.log, g, func() { g.o.Hooks.Released(g.name, time.Since(g.taken)) })
@@ -47,7 +46,7 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 	return lossError(what.cause())
 }
 
-// releaseAll gives back grants, all at once.
+// releaseAll releases grants, all at the same time.
 func (l *locker) releaseAll(ctx context.Context, grants []*grant, keep time.Duration) error {
 	if len(grants) == 1 {
 		return l.release(ctx, grants[0], keep)
@@ -55,7 +54,7 @@ func (l *locker) releaseAll(ctx context.Context, grants []*grant, keep time.Dura
 	return atOnce(grants, func(g *grant) error { return l.release(ctx, g, keep) })
 }
 
-// releaseLater gives back, in the background, grants that their caller does not want any more.
+// releaseLater releases, in the background, grants that their caller does not want any more.
 func (l *locker) releaseLater(grants ...*grant) {
 	for _, g := range grants {
 		l.background(func(ctx context.Context) error { return l.release(ctx, g, 0) })
@@ -73,25 +72,26 @@ func atOnce(grants []*grant, do func(*grant) error) error {
 	return errors.Join(errs...)
 }
 
-// refuse denies owners, in the background, a lock that they may have been granted.
+// refuse releases, in the background, a lock that owners may have been granted, and makes
+// Redis refuse it to them.
 //
-// A bid whose outcome is not known may still be on its way to Redis, and arrive
-// after the refusal:
+// A bid whose outcome is unknown may still be on its way to Redis, and arrive after the
+// refusal:
 //
-//  1. bid for owner 7           ──▶ held up on its connection
+//  1. bid for owner 7           ──▶ delayed on its connection
 //  2. its caller leaves; refuse 7 ──▶ Redis notes: 7 was the last to release
 //  3. the bid arrives: 7 has released, {"gone"}
 //
-// If another owner releases between 2 and 3 the note is overwritten and the bid is
-// granted. Its reply then comes to lateReply, which refuses the owner once more.
+// If another owner releases between 2 and 3, the note is overwritten and the bid is
+// granted. Then lateReply gets the reply, and refuses the owner once more.
 func (l *locker) refuse(t *target, lease time.Duration, owners []string) {
 	for _, owner := range owners {
 		l.insist(lease, func(ctx context.Context) error { return l.redis.refuse(ctx, t, owner) })
 	}
 }
 
-// insist runs op in the background, and again until it succeeds, repeating it makes
-// no sense, or the time is over.
+// insist runs op in the background, and repeats it until it succeeds, its error is final,
+// or the time within is over.
 func (l *locker) insist(within time.Duration, op func(context.Context) error) {
 	l.background(insisting(within, op))
 }
@@ -109,7 +109,7 @@ func insisting(within time.Duration, op func(context.Context) error) func(contex
 	}
 }
 
-// withGrace returns a context that ends a little after ctx.
+// withGrace returns a context that ends when grace has passed after the end of ctx.
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return ctx, func() {}

@@ -32,7 +32,7 @@ var answers = []answer{
 	answerExpired, answerTaken, answerLost, answerReleased, answerFree, answerHeld, answerForced,
 }
 
-// cause is why an owner does not have its lock, nil after answerOK.
+// cause returns why an owner does not have its lock, nil for answerOK.
 func (a answer) cause() error {
 	switch a {
 	case answerOK:
@@ -47,43 +47,43 @@ func (a answer) cause() error {
 	return ErrTakenOver
 }
 
-// A bidReply is the answer to a bid: granted and busy come with more, done and gone
-// with nothing.
+// A bidReply is the reply to a bid. The answers granted and busy have details, done and
+// gone have none.
 type bidReply struct {
 	answer  answer
 	granted granted
 	busy    busy
 }
 
-// A granted says what the owners of a bid got.
+// A granted is the lock that the owners of a bid got.
 type granted struct {
 	fence     int64
 	ends      int64     // when the lease ends, by the server's clock (ms)
 	ticket    int64     // the entry is in the queue again, with this ticket; 0: it is not
-	confirmed int       // by so many replicas
+	confirmed int       // how many replicas have confirmed it
 	sent      time.Time // before the command left this process
 }
 
-// A busy says how long a lock may be held yet, and where the entry stands.
+// A busy says how long the lock may still be held, and where the entry is in the queue.
 type busy struct {
 	remaining time.Duration
 	waiting   int
 	ticket    int64
-	askAgain  time.Duration // after so long, unless a message comes before
+	askAgain  time.Duration // when to bid again, unless a message comes before
 }
 
-// A renewReply is the answer to what looks at a lease or changes it.
+// A renewReply is the reply of renew.lua, which reads or changes a lease.
 type renewReply struct {
-	answer    answer // ok, or why the lease does not stand
+	answer    answer // ok, or why the lease is not held
 	ends      int64  // by the server's clock (ms)
 	confirmed int
 	sent      time.Time
 }
 
-// A reply is what Redis sent back, not parsed yet.
+// A reply is a reply of Redis that is not parsed yet.
 type reply struct {
 	value     any
-	confirmed int       // by so many replicas
+	confirmed int       // how many replicas have confirmed the command
 	sent      time.Time // before the command left this process
 }
 
@@ -117,7 +117,7 @@ func (r *reply) renewal() (renewReply, error) {
 	return renewed, err
 }
 
-// words splits a reply into its answer and what comes with it.
+// words splits a reply into its answer and the details.
 func (r *reply) words() (answer, []any, error) {
 	word, _ := r.value.(string)
 	list, _ := r.value.([]any)
@@ -133,7 +133,7 @@ func (r *reply) words() (answer, []any, error) {
 
 func (r *reply) unexpected() error { return fmt.Errorf("unexpected answer %.100q", r.value) }
 
-// numbers puts the numbers of list where into points.
+// numbers stores the numbers of list through the pointers into.
 func numbers(list []any, into ...*int64) error {
 	if len(list) != len(into) {
 		return errors.New("an answer of an unexpected length")

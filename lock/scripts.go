@@ -41,7 +41,7 @@ var (
 	checkScript      = redisconn.NewScript(checkLua)
 )
 
-// compose puts a script together: begin.lua, and the files that it includes.
+// compose makes a script of begin.lua and text, with the files that text includes.
 func compose(text string) *redisconn.Script {
 	text = strings.Replace(text, "-- include state.lua\n", stateLua, 1)
 	return redisconn.NewScript(beginLua, strings.Replace(text, "-- include queue.lua\n", queueLua, 1))

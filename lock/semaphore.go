@@ -22,11 +22,11 @@ type Semaphore struct {
 func (l *Locker) Semaphore(name string, n int) *Semaphore { return &Semaphore{l, name, n} }
 
 // Acquire takes a permit, after the callers already waiting; otherwise it is like
-// [Locker.Lock]. A caller may take several permits: ErrDeadlock does not warn it when it
-// waits for one of its own.
+// [Locker.Lock]. A caller may take several permits: it does not get ErrDeadlock when it
+// waits for a permit of its own.
 func (s *Semaphore) Acquire(ctx context.Context) (*Lease, error) { return s.take(ctx, true) }
 
-// TryAcquire takes a permit if there is one and nobody waits for it.
+// TryAcquire takes a permit if one is free and nobody waits for it, as [Locker.TryLock] does.
 func (s *Semaphore) TryAcquire(ctx context.Context) (*Lease, error) { return s.take(ctx, false) }
 
 func (s *Semaphore) take(ctx context.Context, wait bool) (*Lease, error) {

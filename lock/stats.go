@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// Stats is a snapshot of a Locker and of those made of it by With. Each lock of a
-// LockAll, each reader and each permit counts by itself, a LockAny as one, however many
-// stripes it tries or waits for. The counters start at zero in New.
+// Stats is a snapshot of the counters of a Locker and of the Lockers that With makes. Each
+// lock of a LockAll, each reader and each permit counts by itself, a LockAny as one, however
+// many stripes it tries or waits for. The counters start at zero in New.
 type Stats struct {
 	Held    int // locks that this process holds now
 	Waiting int // calls that have not got their lock yet
 
-	// Calls of Lock, TryLock and their like that ended, by how. A call that is refused
-	// for its arguments does not count, and Attach changes Held alone.
+	// Calls of Lock, TryLock and the like that have ended, by their end. A call that is
+	// refused for its arguments does not count, and Attach changes only Held.
 	Acquired uint64 // with the lock
-	Refused  uint64 // somebody had it and the call was not to wait, or the work of Once was done
+	Refused  uint64 // the lock was taken and the call does not wait, or the work of Once was done
 	GaveUp   uint64 // the caller's context ended
 	Failed   uint64 // with another error, such as ErrUnavailable
 
 	Waits    uint64        // of these calls, those that found the lock taken, and waited
 	HandOffs uint64        // of these waits, those that ended with the lock
-	WaitTime time.Duration // of all Waits
+	WaitTime time.Duration // of all Waits together
 
-	Renewals      uint64 // that were confirmed
-	RenewalErrors uint64 // that were not, and are tried again
-	Losses        uint64 // leases that ended without having been given back
+	Renewals      uint64 // renewals that were confirmed
+	RenewalErrors uint64 // renewals that were not, and are tried again
+	Losses        uint64 // leases that ended without being released
 
-	// Live says that messages of hand-offs arrive. Without them waiters poll.
+	// Live reports whether messages of hand-offs arrive. Without them waiters poll.
 	Live bool
 }
 
-// counters counts what Stats says.
+// counters holds the counters of Stats.
 type counters struct {
 	acquired, refused, gaveUp, failed atomic.Uint64
 	waits, handOffs                   atomic.Uint64
@@ -42,7 +42,7 @@ type counters struct {
 	renewals, renewalErrors, losses   atomic.Uint64 // by the watchdog
 }
 
-// ended counts a call that wanted a lock.
+// ended counts the end of a call that was to take a lock.
 func (c *counters) ended(ctx context.Context, waited bool, took time.Duration, err error) {
 	switch {
 	case err == nil:
@@ -64,8 +64,8 @@ func (c *counters) ended(ctx context.Context, waited bool, took time.Duration, e
 	}
 }
 
-// Stats returns a snapshot. Its counters are read one after another, so while calls are
-// under way they are not all of one moment.
+// Stats returns a snapshot of the counters. They are read one after another, so while calls
+// are in progress they are not all of one moment.
 func (l *Locker) Stats() Stats {
 	c := l.shared.counts
 	return Stats{
@@ -77,7 +77,7 @@ func (l *Locker) Stats() Stats {
 	}
 }
 
-// held is how many locks are held.
+// held returns the number of grants that the watchdog has.
 func (w *watchdog) held() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	patientTime = 5 * time.Second        // for one script, whatever the client's own options are
-	promptTime  = 100 * time.Millisecond // for one on the caller's own goroutine
-	maxScripts  = 1 << 16                // without an answer at a time
+	patientTime = 5 * time.Second        // timeout of a script, whatever the client's own options are
+	promptTime  = 100 * time.Millisecond // timeout of a script on the caller's own goroutine
+	maxScripts  = 1 << 16                // scripts without a reply at a time
 )
 
 // A renewal sets the end of a lease, to the time lease from now.
@@ -27,24 +27,24 @@ type renewal struct {
 	lease time.Duration
 }
 
-// A renewed is how a renewal went.
+// A renewed is the result of a renewal.
 type renewed struct {
 	renewReply
 	err error
 }
 
-// A store is one Redis. Each method is one round trip, two after the server has
-// lost its scripts. Each returns when ctx ends, whatever Redis does.
+// A store runs the scripts in Redis. Each method takes one round trip, two after the server
+// has lost its scripts. Each returns when ctx ends, whatever Redis does.
 //
-// There are two connections because a server that stands still for a second must fail no
-// Lock and no Unlock. With the patient one alone a free lock takes 1.2 to 1.8 times as long
-// (BenchmarkUncontendedPair): no operation of it runs on its caller's goroutine.
+// It has two connections because a server that pauses for a second must not fail a Lock or
+// an Unlock. With the patient one alone a free lock takes 1.2 to 1.8 times as long
+// (BenchmarkUncontendedPair), since its operations do not run on the caller's goroutine.
 type store struct {
-	prompt  *redisconn.Conn // what is not answered is asked again over the patient one
+	prompt  *redisconn.Conn // a script without a reply here is sent again over patient
 	patient *redisconn.Conn
 	process any // a string
-	// late gets the reply to a copy of a bid that its caller did not wait for, or its
-	// error. It is set before the first bid.
+	// late is called with the reply, or the error, of a copy of a bid that its caller did
+	// not wait for. It is set before the first bid.
 	late func(t *target, b bid, r bidReply, err error)
 }
 
@@ -57,7 +57,7 @@ func newStore(rdb redis.UniversalClient, process string) *store {
 	}
 }
 
-// acquire takes a lock for the owners of a bid, or says why not.
+// acquire takes a lock for the owners of a bid; if it cannot, the reply says why.
 func (s *store) acquire(ctx context.Context, t *target, b bid) (bidReply, error) {
 	args := make([]any, 0, 9+len(b.owners))
 	args = append(args, modes[t.mode], t.permits, keys.LockChannels, s.process, b.entry, b.ticket, b.more,
@@ -85,7 +85,7 @@ func (s *store) acquireAll(ctx context.Context, targets []target, b bid) (bidRep
 	})
 }
 
-// bid runs a script that takes locks. late gets the replies that its caller did not wait for.
+// bid runs a script that takes locks, and calls late with replies that its caller did not wait for.
 func (s *store) bid(ctx context.Context, run scriptRun, late func(bidReply, error)) (bidReply, error) {
 	copies := &lateCopies{tell: late}
 	r, err := s.eval(ctx, run, copies.came)
@@ -97,22 +97,22 @@ func (s *store) bid(ctx context.Context, run scriptRun, late func(bidReply, erro
 	return answer, err
 }
 
-// lateCopies are the replies to copies of a bid that its caller did not wait for: it has
-// left, or has asked again. The latter kind can be a second grant:
+// lateCopies handles replies to copies of a bid that the caller did not wait for, because
+// it left or sent the bid again. If it sent it again, such a copy can be a second grant:
 //
-//  1. bid for owner 7     ──▶ held up in this process
+//  1. bid for owner 7     ──▶ delayed in this process
 //  2. bid for owner 7 again, which is granted and released
 //  3. owner 8 is granted the lock, and releases it
-//  4. the first copy arrives: Redis knows of 8 only, and grants it to 7
+//  4. the first copy arrives: Redis knows only of 8, and grants the lock to 7
 //
-// A copy that says what the caller has heard changes nothing: the caller has the lock.
+// A copy with the same reply as the caller's changes nothing: the caller has the lock.
 type lateCopies struct {
 	tell func(bidReply, error)
 
-	mu    sync.Mutex        // guards what follows
-	heard bool              // the caller has its answer
-	got   bidReply          // which is this
-	early []redisconn.Reply // to copies, from before that
+	mu    sync.Mutex        // guards the fields below
+	heard bool              // the caller has its reply
+	got   bidReply          // the caller's reply
+	early []redisconn.Reply // replies to copies that came before it
 }
 
 // came is called with the reply to a copy.
@@ -126,7 +126,7 @@ func (c *lateCopies) came(r redisconn.Reply) {
 	c.judge(r)
 }
 
-// answered is called with what the caller hears, the zero reply if that is an error.
+// answered is called with the caller's reply, or the zero bidReply if that is an error.
 func (c *lateCopies) answered(answer bidReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,6 +136,7 @@ func (c *lateCopies) answered(answer bidReply) {
 	}
 }
 
+// judge tells of the reply to a copy, unless it is the caller's too. The caller holds mu.
 func (c *lateCopies) judge(late redisconn.Reply) {
 	value, err := late.Result()
 	var r bidReply
@@ -150,13 +151,13 @@ func (c *lateCopies) judge(late redisconn.Reply) {
 	c.tell(r, err)
 }
 
-// release gives a lock back; keep is how long its work counts as done (once).
+// release releases a lock; keep is how long its work counts as done (Once).
 func (s *store) release(ctx context.Context, g *grant, keep time.Duration) (answer, error) {
 	return s.giveBack(ctx, &g.target, g.owner, g.fence, g.ends, false, keep)
 }
 
-// refuse denies an owner a lock that it has asked for and may have got, or may still get by
-// a command that is on its way.
+// refuse releases a lock that an owner may have got, and refuses it to a bid of that owner
+// that is still on its way.
 func (s *store) refuse(ctx context.Context, t *target, owner string) error {
 	_, err := s.giveBack(ctx, t, owner, 0, 0, true, 0)
 	return err
@@ -172,14 +173,14 @@ func (s *store) giveBack(ctx context.Context, t *target, owner string, fence, en
 	return parsed(what, err)
 }
 
-// leave takes an entry out of the queue, and passes on what it has been granted.
+// leave removes an entry from the queue, and passes on a lock that the entry has been granted.
 func (s *store) leave(ctx context.Context, t *target, entry string) error {
 	call := t.call(entry, t.permits, keys.LockChannels)
 	_, err := s.eval(ctx, scriptRun{script: leaveScript, call: call}, nil)
 	return err
 }
 
-// renew sets the ends of leases. Its results are in the order of its arguments.
+// renew sets the ends of leases. Its results are in the order of renewals.
 func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	if len(renewals) == 1 {
 		g, lease := renewals[0].grant, renewals[0].lease
@@ -205,7 +206,7 @@ func (s *store) renew(ctx context.Context, renewals []renewal) []renewed {
 	return results
 }
 
-// check looks whether a lease stands, and changes nothing.
+// check reads whether a lease is held, and changes nothing.
 func (s *store) check(ctx context.Context, g *grant) (renewReply, error) {
 	return s.change(ctx, g, redisconn.Confirm{}, renewArgs(g, 0, 0, "")) // there is nothing to confirm
 }
@@ -220,8 +221,8 @@ func (s *store) transfer(ctx context.Context, g *grant, heir string, lease time.
 	return s.change(ctx, g, g.o.confirm(), renewArgs(g, lease, 0, heir))
 }
 
-// renewArgs are the arguments of renew.lua. lease 0: leave the end as it is; raise 0:
-// leave the fence; heir "": leave the owner.
+// renewArgs returns the arguments of renew.lua. With lease 0 the lease keeps its end, with
+// raise 0 the lock its fence, with heir "" the lease its owner.
 func renewArgs(g *grant, lease time.Duration, raise int64, heir string) []any {
 	return []any{modes[g.mode], g.owner, g.fence, lease.Milliseconds(), raise, heir}
 }
@@ -242,8 +243,8 @@ func (s *store) inspect(ctx context.Context, t *target) (Info, error) {
 	return parsed(r.info())
 }
 
-// force takes a lock from those who have it if fence is its last one. With answerHeld
-// comes the fence that is.
+// force takes a lock from its holders if fence is the lock's last fence. If not, it returns
+// answerHeld and the last fence.
 func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int64, error) {
 	call := t.call(modes[t.mode], t.permits, keys.LockChannels, fence)
 	r, err := s.eval(ctx, scriptRun{script: forceScript, call: call}, nil)
@@ -258,7 +259,7 @@ func (s *store) force(ctx context.Context, t *target, fence int64) (answer, int6
 	return what, fence, err
 }
 
-// A scriptRun is one run of a script, and what has to confirm it.
+// A scriptRun is one run of a script, with the confirmations that it needs.
 type scriptRun struct {
 	script  *redisconn.Script
 	call    redisconn.Call
@@ -266,8 +267,8 @@ type scriptRun struct {
 	short   bool // it has a short way, over the record alone
 }
 
-// eval runs a script. While the keys of the lock lie on two nodes of a cluster, it goes the
-// script's short way.
+// eval runs a script. While the keys of the lock are on two nodes of a cluster, it runs the
+// script's short way, with the record alone.
 func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
 	answer, err := s.evalOnce(ctx, run, late)
 	if err != nil && run.short && strings.HasPrefix(err.Error(), "TRYAGAIN") {
@@ -280,10 +281,10 @@ func (s *store) eval(ctx context.Context, run scriptRun, late func(redisconn.Rep
 	return answer, nil
 }
 
-// evalOnce runs a script. A server that does not answer within promptTime is asked again:
-// every script may be repeated. The time sent is that of the first attempt, which may
-// have been the one that counted. A reply that comes when the caller has left, or has
-// asked again, goes to late.
+// evalOnce runs a script, and sends it again if the server does not reply within promptTime:
+// every script may be repeated. The reply's sent is the time of the first attempt, which may
+// have been the one that took effect. It calls late with a reply that comes after the caller
+// has left or the script was sent again.
 func (s *store) evalOnce(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (reply, error) {
 	answer := reply{sent: time.Now()}
 	var r redisconn.Reply
@@ -300,7 +301,7 @@ func (s *store) evalOnce(ctx context.Context, run scriptRun, late func(redisconn
 	return answer, err
 }
 
-// evalAndWait runs a script and has it confirmed.
+// evalAndWait runs a script and waits for its confirmations.
 func (s *store) evalAndWait(ctx context.Context, run scriptRun, late func(redisconn.Reply)) (redisconn.Reply, int) {
 	type waited struct {
 		reply     redisconn.Reply
@@ -325,7 +326,7 @@ func (s *store) evalAndWait(ctx context.Context, run scriptRun, late func(redisc
 	return redisconn.ReplyOr(w.reply, err), w.confirmed
 }
 
-// parsed is what was parsed, or an error that matches ErrUnavailable.
+// parsed returns value, or turns err into an error that matches ErrUnavailable.
 func parsed[T any](value T, err error) (T, error) {
 	if err != nil {
 		var none T
@@ -334,11 +335,11 @@ func parsed[T any](value T, err error) (T, error) {
 	return value, nil
 }
 
-// errSlots: the keys of a script are in several slots. A proxy may hide that it is in front of
-// a cluster.
+// errSlots reports that the keys of a script are in several slots: a proxy may hide that it is
+// in front of a cluster.
 var errSlots = errors.New("lock: keys in several slots")
 
-// refine turns an error of Redis, or of the wait for it, into one of ours.
+// refine turns an error of Redis, or of the wait for it, into an error of this package.
 func refine(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(context.Cause(ctx), ErrClosed):
@@ -355,5 +356,5 @@ func refine(ctx context.Context, err error) error {
 	return unavailable(err)
 }
 
-// final reports whether trying again makes no sense.
+// final reports whether it makes no sense to try again after err.
 func final(err error) bool { return errors.Is(err, ErrConflict) || !errors.Is(err, ErrUnavailable) }

@@ -33,15 +33,15 @@ func (s *Striped) LockKey(ctx context.Context, key string) (*Lease, error) {
 	return s.l.shared.lock(ctx, &t, s.l.o, true)
 }
 
-// LockAny takes the lock of whichever stripe is free first, and returns its number. It
-// leaves out the stripes skip, such as those that the caller found empty; if that is all of
-// them the error is ErrConfig.
+// LockAny takes the lock of whichever stripe is free first, and returns the stripe's number.
+// It leaves out the stripes in skip, such as those that the caller found empty; if that
+// leaves none, the error matches ErrConfig.
 //
-// It tries each stripe, beginning with a random one, at a round trip each. If others have
-// them all, it waits in the queues of all of them at once, or of the 64 with the shortest
-// queues, as [Locker.Lock] does in one, and leaves the others when it is granted a stripe.
-// In a cluster it goes on without the stripes of a node that fails, as long as there are
-// others. The errors are those of Lock.
+// It tries each stripe, beginning with a random one, with a round trip each. If all are
+// taken, it waits in the queues of all stripes at once, or of the 64 with the shortest
+// queues, as [Locker.Lock] does in one, and leaves the other queues when it is granted a
+// stripe. In a cluster it goes on without the stripes of a node that fails, as long as
+// there are others. It returns the same errors as Lock.
 func (s *Striped) LockAny(ctx context.Context, skip ...int) (*Lease, int, error) {
 	if err := s.check(); err != nil {
 		return nil, -1, err
@@ -68,7 +68,7 @@ func (s *Striped) check() error {
 	return s.l.err
 }
 
-// numbered is the stripe of this number, for operators.
+// numbered returns the stripe with this number, for Inspect and ForceUnlock.
 func (s *Striped) numbered(stripe int) (target, error) {
 	if err := s.check(); err != nil {
 		return target{}, err
@@ -83,7 +83,7 @@ func (s *Striped) target(stripe int) target {
 	return newTarget(s.l.o.Prefix, keys.Stripe, keys.StripeName(s.name, stripe), exclusive)
 }
 
-// stripe must be the same in every process and every version.
+// stripe returns the number of a key's stripe, the same in every process and every version.
 func (s *Striped) stripe(key string) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key))

@@ -7,7 +7,7 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// A mode is a way to take a lock, as the scripts know it.
+// A mode is a way to take a lock, by its name in the scripts.
 type mode string
 
 const (
@@ -18,7 +18,7 @@ const (
 	permit    mode = "p"
 )
 
-// modes are the modes as arguments, boxed once.
+// modes holds the modes as arguments of scripts, boxed once.
 var modes = map[mode]any{exclusive: "m", once: "o", write: "w", read: "r", permit: "p"}
 
 // A target is a lock and the way to take it.
@@ -42,13 +42,13 @@ func targetOf(name string, names []string, m mode, permits int) target {
 	return t
 }
 
-// call is a run of a script with the keys of the lock.
+// call returns the call of a script with all keys of the lock.
 func (t *target) call(args ...any) redisconn.Call {
 	return redisconn.Call{Keys: t.keys, Boxed: t.boxed[:], Args: args}
 }
 
-// held is a run of renew.lua, with the keys that a lease is in: while a slot of a cluster
-// moves, a script with others is refused.
+// held returns the call of renew.lua with only the keys that a lease is in: while a cluster
+// moves a slot, it refuses a script if one of the keys is on another node.
 func (t *target) held(args ...any) redisconn.Call {
 	if t.mode != read && t.mode != permit {
 		return recordOnly(redisconn.Call{Keys: t.keys, Boxed: t.boxed[:], Args: args})
@@ -56,20 +56,20 @@ func (t *target) held(args ...any) redisconn.Call {
 	return redisconn.Call{Keys: []string{t.keys[0], t.keys[3]}, Boxed: []any{t.boxed[0], t.boxed[3]}, Args: args}
 }
 
-// recordOnly is a call with the first of its keys alone.
+// recordOnly returns a call with only its first key, the record.
 func recordOnly(call redisconn.Call) redisconn.Call {
 	call.Keys, call.Boxed = call.Keys[:1], call.Boxed[:1]
 	return call
 }
 
-// record is the key of the lock's record, which also tells one lock from another.
+// record returns the key of the lock's record, which also identifies the lock.
 func (t *target) record() string { return t.keys[0] }
 
-// A bid asks for a lock: for one owner, or for several readers at once.
+// A bid is a request for a lock, for one owner or for several readers at once.
 type bid struct {
 	owners  []string
 	entry   string // in the queue; "": do not wait
-	ticket  int64  // the entry's, by which it stands in the queue; 0: none yet
+	ticket  int64  // the entry's place in the queue; 0: none yet
 	more    bool   // others wait behind the entry in this process
 	lease   time.Duration
 	label   string

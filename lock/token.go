@@ -12,10 +12,10 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// A Token is a lock that is handed over, as text: Detach makes it, and Attach or Release
-// takes it, in this process or in another that uses the same Redis. It is text without
-// special characters, for a URL or a header. Keep it secret: whoever has it can give the
-// lock back.
+// A Token is a detached lock as text. Detach makes it, and Attach or Release takes it, in
+// this process or in another that uses the same Redis. It has no special characters, so
+// that it fits in a URL or a header. Keep it secret: anyone who has it can release the
+// lock.
 type Token string
 
 // A part of a token is one lock; LockAll makes several.
@@ -29,8 +29,8 @@ type part struct {
 }
 
 const (
-	tokenVersion = keys.LockLayout + "."            // that of the layout whose locks a token stands for
-	tokenRecord  = "levee:" + keys.LockLayout + ":" // stands in the key of each lock's record
+	tokenVersion = keys.LockLayout + "."            // names the key layout of the token's locks
+	tokenRecord  = "levee:" + keys.LockLayout + ":" // part of the key of each lock's record
 )
 
 func makeToken(parts []part) Token {
@@ -42,7 +42,7 @@ func makeToken(parts []part) Token {
 	return Token(tokenVersion + base64.RawURLEncoding.EncodeToString(text))
 }
 
-// part is what a token says of a grant.
+// part returns the part of a token that describes g.
 func (g *grant) part() part {
 	return part{[]byte(g.name), []byte(g.record()), string(g.mode), g.permits, g.owner, g.fence}
 }
@@ -63,7 +63,7 @@ func (t Token) parts() ([]part, error) {
 	}
 	for _, p := range parts {
 		known := []mode{exclusive, write, read, permit}
-		// "g:" and an entry is the owner of a lock that has been granted and not taken up.
+		// "g:" and an entry is the owner of a lock that has been granted and not claimed.
 		if !slices.Contains(known, mode(p.Mode)) || p.Owner == "" || strings.HasPrefix(p.Owner, "g:") || p.Fence <= 0 || !strings.Contains(string(p.Record), tokenRecord) {
 			return nil, ErrBadToken
 		}
@@ -71,7 +71,7 @@ func (t Token) parts() ([]part, error) {
 	return parts, nil
 }
 
-// grant is what a part stands for, as Redis knows it. It has not been attached.
+// grant returns the grant that p describes, which is not attached yet.
 func (p *part) grant(o *Options) *grant {
 	t := targetOf(string(p.Name), keys.LockOf(string(p.Record)), mode(p.Mode), max(p.Permits, 1))
 	return newGrant(&t, o, p.Owner, granted{fence: p.Fence, sent: time.Now()})

@@ -14,22 +14,22 @@ import (
 //
 // A lock is transferred by a change of its owner's name in Redis:
 //
-//	Detach   owner a ──▶ b, a new name, which stands in the token
+//	Detach   owner a ──▶ b, a new name, which the token contains
 //	Attach   owner b ──▶ c, a name made of b and of this process
-//	Release  of owner b
+//	Release  owner b ──▶ none
 //
-// A command for an earlier name, such as a renewal that was held up on its way, finds
-// that owner gone and does nothing. As c follows from b, an Attach whose reply was
-// lost can be repeated by the same process, and by no other.
+// A command for an earlier name, such as a delayed renewal, finds that owner gone and does
+// nothing. As c is made of b and of the process, an Attach whose reply was lost can be
+// repeated by the same process, and by no other.
 
-// Detach ends this lease and returns a token for its locks. The locks are
-// held for the time ttl from now, and not renewed, unless the token is attached or
-// released before. It is one round trip for each lock. The lease must have no other
-// handles (Reenter). A lock may be handed over any number of times; its fence stays.
+// Detach ends this lease and returns a token for its locks. The locks stay taken for the
+// time ttl from now, without renewal, unless the token is attached or released before.
+// Detach takes one round trip for each lock. A lock may be detached and attached any number
+// of times; its fence stays the same.
 //
-// ttl is from 100 ms to 24 h, otherwise the error matches ErrConfig. If the lease
-// was lost, the error matches ErrLost. If Redis does not answer, it matches
-// ErrUnavailable; the lease is over then too, and its locks are given back.
+// If ttl is not from 100 ms to 24 h, or the lease has other handles (Reenter), the error
+// matches ErrConfig. If the lease was lost, it matches ErrLost. If Redis does not reply, it
+// matches ErrUnavailable; the lease has ended then too, and its locks are released.
 func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	if ttl < minLease || ttl > maxLease {
 		return "", badConfig("ttl must be from %v to %v, got %v", minLease, maxLease, ttl)
@@ -43,7 +43,7 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	for i, g := range s.acq.grants {
 		detached, err := s.locker.detach(ctx, g, ceilMillis(ttl))
 		if err != nil {
-			_ = s.locker.releaseAll(ctx, append(grants, detached), 0) // g has the one name or the other
+			_ = s.locker.releaseAll(ctx, append(grants, detached), 0) // in Redis g's lock has one owner or the other
 			return "", err
 		}
 		detached.told.Store(true)
@@ -53,8 +53,8 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	return makeToken(parts), nil
 }
 
-// detach hands a grant over to a new owner, which nobody renews. It returns the grant
-// of that one, which may or may not have the lock if there is an error.
+// detach gives the lock of a grant to a new owner, which nobody renews, and returns the new
+// owner's grant. After an error the new owner may or may not have the lock.
 func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*grant, error) {
 	l.watchdog.remove(g)
 	detached := &grant{target: g.target, owner: l.newOwner(), fence: g.fence, o: g.o, taken: g.taken}
@@ -70,10 +70,10 @@ func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*gran
 	return detached, nil
 }
 
-// Attach takes over the locks of a token, and renews them from now on with
-// the Lease of the Locker's options. A token can be attached once: afterwards, and when
-// its time is over or its locks were given back, the error matches ErrNotHeld. The same
-// Locker may repeat a call that failed with ErrUnavailable.
+// Attach takes over the locks of a token, and renews them from now on with the Options.Lease
+// of the Locker. A token can be attached once: afterwards, and after its ttl has passed or its
+// locks were released, the error matches ErrNotHeld. The same Locker may repeat a call that
+// failed with ErrUnavailable.
 func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	parts, err := t.parts()
 	if err != nil {
@@ -131,7 +131,7 @@ func (l *locker) attach(ctx context.Context, detached *grant) (*grant, error) {
 	return newGrant(&detached.target, o, heir, granted{fence: detached.fence, ends: r.ends, sent: r.sent}), nil
 }
 
-// beginAttach reports whether no other Attach of this token is on its way.
+// beginAttach notes that an Attach of this token runs, or reports false if another one does.
 func (l *locker) beginAttach(t Token) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,9 +148,9 @@ func (l *locker) endAttach(t Token) {
 	delete(l.attaching, t)
 }
 
-// Release gives back the locks of a token, without attaching it. A second
-// Release returns nil as long as nobody else has taken the locks. If the token was
-// attached or its time is over, the error matches ErrNotHeld.
+// Release releases the locks of a token without attaching it. A second Release returns nil
+// as long as nobody else has taken the locks. If the token was attached or its ttl has
+// passed, the error matches ErrNotHeld.
 func (l *Locker) Release(ctx context.Context, t Token) error {
 	parts, err := t.parts()
 	if err != nil {

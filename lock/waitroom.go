@@ -13,27 +13,27 @@ import (
 
 // Waiting
 //
-// A process stands in the queue of a lock once, however many of its goroutines wait
-// for the lock. They stand in a wait room, in the order in which they came. The first
-// of them, the leader, acts for all:
+// A process has one entry in the queue of a lock, however many of its goroutines wait for
+// the lock. They wait in a wait room, in the order in which they came. The first of them,
+// the leader, acts for all:
 //
 //  1. It makes a bid. If the lock is taken, that puts the room's entry in the queue.
-//  2. It waits for the message that the entry has been granted the lock, or until
-//     Redis said to ask again. If it leaves before, the next leader waits on until then.
-//  3. It bids again: that claims what was granted, tells the others that this process
-//     is alive, and finds a grant whose message was lost. If the lock is still taken,
-//     it goes on with 2.
+//  2. It waits for the message that the entry has been granted the lock, or until the next
+//     bid is due. If it leaves before, the next leader waits on until then.
+//  3. It bids again: that claims a granted lock, tells the others that this process is
+//     alive, and finds a grant whose message was lost. If the lock is still taken, it goes
+//     on with 2.
 //
 // A holder of this process may also pass the lock on to the leader (cohort.go). When the
-// leader has the lock or gives up, the next in line becomes the leader. There is no
-// goroutine besides those of the callers who wait.
+// leader has the lock or gives up, the next in line becomes the leader. The waiting callers'
+// goroutines do all this; there are no others.
 //
-// An entry belongs to one room. When the room is gone, its entry leaves the queue. A
-// bid that was held up on its way may put the entry back; it is then granted the lock
-// until we hear of it (see hear), which is a moment.
+// An entry belongs to one room. When the room is closed, its entry leaves the queue. A
+// delayed bid may put the entry back in the queue, which may then be granted the lock. The
+// message of that grant comes to hear, which passes the lock on.
 
-// A roomKey is what those in one wait room have in common, so that one bid can be for
-// all of them.
+// A roomKey is what the waiters of one wait room have in common, so that one bid can be
+// for all of them.
 type roomKey struct {
 	record  string
 	mode    mode
@@ -41,7 +41,7 @@ type roomKey struct {
 	lease   time.Duration
 	label   string
 	confirm redisconn.Confirm
-	single  string // with StrictFIFO: a name of its own, for a room of its own
+	single  string // with StrictFIFO: a unique name, for a room of its own
 }
 
 // A waitRoom is where the callers of one process wait for a lock.
@@ -49,26 +49,26 @@ type waitRoom struct {
 	key    roomKey
 	target target
 	entry  string        // in the queue
-	opener waiter        // who opened it
+	opener waiter        // the waiter that opened the room
 	wake   chan struct{} // there was a message, or messages may have been missed
 
-	bidders [1]*waiter // for whom the leader's bid is, if not for more; its own
+	bidders [1]*waiter // roomBid's result if the bid is for one waiter; only the leader uses it
 
 	// Guarded by locker.mu.
 	line   list.List // of *waiter; the first is the leader
-	bids   bool      // a bid of the leader is on its way
-	asked  bool      // the entry may stand in the queue
-	ticket int64     // by which it stands there, as far as we know; 0: it does not
+	bids   bool      // a bid of the leader is in flight
+	asked  bool      // the entry may be in the queue
+	ticket int64     // the entry's place in the queue, as far as we know; 0: none
 	due    time.Time // when the leader is to bid again if there is no message
 	polls  int       // bids in a row after which no message could come
 }
 
-// A waiter is a caller in a wait room. It may be told that it is the leader now, and is
-// handed a grant or an error, unless it leaves before.
+// A waiter is a caller in a wait room. Unless it leaves before, it gets a grant or an error
+// from handed; before that it may be made the leader.
 type waiter struct {
 	o      *Options
-	handed chan handed   // has room for the lead and a grant; nil: its first bid is on its way
-	place  *list.Element // in the line; nil when it stands there no more; guarded by locker.mu
+	handed chan handed   // has room for the lead and a grant; nil: the first bid is in flight
+	place  *list.Element // in the line; nil when it is no longer there; guarded by locker.mu
 }
 
 // A handed is a grant or an error. If it is neither, the waiter is the leader now.
@@ -79,18 +79,18 @@ type handed struct {
 
 func (h handed) final() bool { return h.grant != nil || h.err != nil }
 
-// roomFor is the key of the room in which callers wait for a lock, but those with StrictFIFO.
+// roomFor returns the key of the room in which callers without StrictFIFO wait for a lock.
 func roomFor(t *target, o *Options) roomKey {
 	return roomKey{t.record(), t.mode, t.permits, o.Lease, o.Label, o.confirm(), ""}
 }
 
-// maxReaders is for how many readers one bid is.
+// maxReaders is how many readers one bid can be for.
 const maxReaders = 256
 
 // call makes the leader bid again.
 func (r *waitRoom) call() { wait.Wake(r.wake) }
 
-// takeInTurn takes a lock after those who came before. contended tells whether it
+// takeInTurn takes a lock after the callers that came before. contended tells whether it
 // had to wait for them.
 func (l *locker) takeInTurn(ctx context.Context, t *target, o *Options) (g *grant, contended bool, err error) {
 	room, w, first := l.enter(t, o)
@@ -113,8 +113,8 @@ func (l *locker) takeInTurn(ctx context.Context, t *target, o *Options) (g *gran
 	return nil, true, err
 }
 
-// enter puts a waiter in the room for what it wants, which it may have to open. first
-// tells that it is the leader.
+// enter adds a waiter to the room for t and o. If there is no such room, it opens one; then
+// the waiter is the leader, and first is true.
 func (l *locker) enter(t *target, o *Options) (room *waitRoom, w *waiter, first bool) {
 	key := roomFor(t, o)
 	if o.StrictFIFO {
@@ -135,7 +135,7 @@ func (l *locker) enter(t *target, o *Options) (room *waitRoom, w *waiter, first 
 	return room, w, false
 }
 
-// exit takes a waiter that gives up out of its room.
+// exit removes a waiter that gives up from its room, and releases a grant that it still gets.
 func (l *locker) exit(room *waitRoom, w *waiter) {
 	l.mu.Lock()
 	if w.place != nil {
@@ -148,7 +148,7 @@ func (l *locker) exit(room *waitRoom, w *waiter) {
 		return
 	}
 	l.mu.Unlock()
-	// It has been taken out of the line, so something is handed to it at this moment.
+	// It was removed from the line, so it is being handed a grant or an error at this moment.
 	got := <-w.handed
 	for !got.final() {
 		got = <-w.handed
@@ -158,7 +158,7 @@ func (l *locker) exit(room *waitRoom, w *waiter) {
 	}
 }
 
-// remove takes a waiter out of the line. The caller holds locker.mu.
+// remove removes a waiter from the line. The caller holds locker.mu.
 func (r *waitRoom) remove(w *waiter) {
 	r.line.Remove(w.place)
 	w.place = nil
@@ -179,15 +179,15 @@ func (l *locker) appointLeader(room *waitRoom) {
 	}
 }
 
-// leaveQueue takes the entry of a closed room out of the queue, in the background. The
+// leaveQueue removes the entry of a closed room from the queue, in the background. The
 // caller holds mu.
 func (l *locker) leaveQueue(t *target, entry string) {
-	const counted = 3 * time.Second // then the other processes do not count us as alive
+	const counted = 3 * time.Second // after that the other processes count this one as dead
 	l.background(insisting(counted, func(ctx context.Context) error { return l.redis.leave(ctx, t, entry) }))
 }
 
-// fail ends the room with an error for all who wait in it. Each by itself would only
-// find out the same, one after the other.
+// fail gives err to all waiters of the room but the leader, and closes the room. Without it
+// each would find the same error, one after the other.
 func (l *locker) fail(room *waitRoom, leader *waiter, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +204,7 @@ func (l *locker) fail(room *waitRoom, leader *waiter, err error) {
 	l.appointLeader(room)
 }
 
-// standing gives the ticket by which the room's entry stands in the queue, and when the next
-// bid is due.
+// standing returns the ticket of the room's entry in the queue, and when the next bid is due.
 func (l *locker) standing(room *waitRoom) (ticket int64, due time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

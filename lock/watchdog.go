@@ -14,18 +14,18 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// A watchdog renews the leases of a Locker, and ends the contexts of those that are
-// lost: in time, even if Redis is silent. It is one goroutine, besides one for each
-// round trip on its way, which renews many leases.
+// A watchdog renews the leases of a Locker, and ends the contexts of lost leases in time,
+// even if Redis does not reply. It is one goroutine, and one more for each round trip in
+// flight, which renews many leases.
 //
 // A grant is in one of three states:
 //
-//	resting ──next comes──▶ renewing ──an answer──▶ resting, or lost
+//	resting ──next comes──▶ renewing ───a reply───▶ resting, or lost
 //	   └────────deadline passes─────────┴─────────▶ lost
 //
-// An answer that confirms the lease moves the deadline. No answer, or one from too
-// few replicas, does not: Redis may or may not have renewed the lease, so the
-// holder believes only in what was confirmed before.
+// A reply that confirms the lease moves the deadline. No reply, or one that too few
+// replicas have confirmed, does not: Redis may or may not have renewed the lease, so the
+// holder relies on the deadline that was confirmed last.
 type watchdog struct {
 	redis  *store
 	log    *logonce.Log
@@ -35,8 +35,8 @@ type watchdog struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	// mu guards what follows, and those fields of grants, acquisitions and leases
-	// that say so. It is held for moments only, never over a round trip or a hook.
+	// mu guards the fields below, and those fields of grants, acquisitions and leases
+	// that say so. It is never held during a round trip or a hook.
 	mu     sync.Mutex
 	grants grantHeap
 	sleeps time.Time // until when the goroutine sleeps; zero: until it is woken
@@ -44,7 +44,7 @@ type watchdog struct {
 }
 
 const (
-	wallCheck  = 250 * time.Millisecond // a jump of the clocks is noticed within
+	wallCheck  = 250 * time.Millisecond // how long a jump of the clocks may go unnoticed
 	maxRenewed = 256                    // leases in one round trip
 )
 
@@ -60,7 +60,7 @@ func (w *watchdog) stop() {
 	w.done.Wait()
 }
 
-// add begins the care for a grant.
+// add puts a grant under the watchdog's care.
 func (w *watchdog) add(g *grant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *watchdog) add(g *grant) {
 	w.wakeFor(g)
 }
 
-// remove ends the care for a grant that is given back.
+// remove ends the care for a grant that is being released.
 func (w *watchdog) remove(g *grant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,20 +92,21 @@ func (w *watchdog) wakeFor(g *grant) {
 	}
 }
 
+// all returns the grants that are cared for.
 func (w *watchdog) all() []*grant {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.grants)
 }
 
-// has reports whether an owner has a grant that is cared for.
+// has reports whether a grant of this owner is cared for.
 func (w *watchdog) has(owner string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.grants, func(g *grant) bool { return g.owner == owner })
 }
 
-// firstLoss returns the error of the first of grants that was lost.
+// firstLoss returns the error of the first of grants that was lost, nil if none was.
 func (w *watchdog) firstLoss(grants []*grant) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +130,8 @@ func (w *watchdog) renewAll() {
 	wait.Wake(w.kick)
 }
 
-// doubt asks Redis whether the leases on a lock stand, and changes nothing there.
+// doubt reads from Redis whether the leases on the lock with this record are held, and ends
+// those that are not. It changes nothing in Redis.
 func (w *watchdog) doubt(ctx context.Context, record string) {
 	for _, g := range w.all() {
 		if g.record() != record {
@@ -137,10 +139,10 @@ func (w *watchdog) doubt(ctx context.Context, record string) {
 		}
 		r, err := w.redis.check(ctx, g)
 		if err != nil || r.answer == answerOK {
-			continue // without an answer, the next renewal or the deadline tells
+			continue // without a reply, the next renewal or the deadline decides
 		}
 		w.mu.Lock()
-		for _, held := range slices.Clone(w.grants) { // g may have been given back meanwhile
+		for _, held := range slices.Clone(w.grants) { // g may have been passed on or released meanwhile
 			if held.owner == g.owner {
 				w.loseLocked(held, r.answer.cause())
 			}
@@ -156,8 +158,9 @@ func (w *watchdog) lose(g *grant, cause error) {
 	w.loseLocked(g, cause)
 }
 
+// loseLocked is lose for callers that hold mu.
 func (w *watchdog) loseLocked(g *grant, cause error) {
-	if g.err != nil || !g.watched { // it was lost before, or given back
+	if g.err != nil || !g.watched { // it was lost before, passed on or released
 		return
 	}
 	g.err = lossError(cause)
@@ -207,8 +210,8 @@ func jumped(before, now time.Time) bool {
 	return now.Round(0).Sub(before.Round(0))-now.Sub(before) > 5*time.Millisecond
 }
 
-// look ends the leases whose deadline has passed, returns those to renew now, and
-// how long there is nothing to do.
+// look ends the leases whose deadline has passed, and returns the grants to renew now and
+// how long there is nothing else to do.
 func (w *watchdog) look(now time.Time, jumped bool) (due []*grant, next time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +226,7 @@ func (w *watchdog) look(now time.Time, jumped bool) (due []*grant, next time.Dur
 		}
 		g.renewing = true
 		heap.Fix(&w.grants, 0)
-		if g.o.confirm().Wanted() { // it is renewed by itself, so it goes to the front
+		if g.o.confirm().Wanted() { // it has a round trip of its own (see run), so it goes to the front
 			due = append([]*grant{g}, due...)
 		} else {
 			due = append(due, g)
@@ -232,7 +235,7 @@ func (w *watchdog) look(now time.Time, jumped bool) (due []*grant, next time.Dur
 	return due, w.sleep(now)
 }
 
-// expire ends those of grants whose deadline has passed. The caller holds mu.
+// expire ends the grants whose deadline has passed. The caller holds mu.
 func (w *watchdog) expire(grants []*grant, now time.Time) {
 	for _, g := range grants {
 		if g.expired(now) {
@@ -278,7 +281,7 @@ func (w *watchdog) renewNow(due []*grant) {
 	}
 }
 
-// length is that of the renewed lease, which MaxHold may cut.
+// length returns for how long to renew a lease: Options.Lease, or less because of MaxHold.
 func (w *watchdog) length(g *grant) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,7 +291,7 @@ func (w *watchdog) length(g *grant) time.Duration {
 	return max(min(g.o.Lease, time.Until(g.last)), minLease)
 }
 
-// learn takes in how a renewal went.
+// learn applies the result of a renewal to its grant, counts it and logs a failure.
 func (w *watchdog) learn(r renewal, got renewed) {
 	g := r.grant
 	remaining, still, err := w.settle(r, got)
@@ -304,9 +307,9 @@ func (w *watchdog) learn(r renewal, got renewed) {
 	}
 }
 
-// settle changes the grant as a renewal says, and returns how long the lease stands
-// and why the renewal did not succeed. It reports false, and changes nothing, if
-// the grant was given back or lost meanwhile.
+// settle applies the result of a renewal to its grant, and returns how long the lease lasts
+// and why the renewal did not succeed. It reports false, and changes nothing, if the grant
+// was released, passed on or lost meanwhile.
 func (w *watchdog) settle(r renewal, got renewed) (remaining time.Duration, still bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

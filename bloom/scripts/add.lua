@@ -2,10 +2,10 @@
 -- KEYS  1 record, 2 log
 -- ARGV  1 header, 2 hashes of the ids (16 bytes each), 3 how long the log of a filter
 --       without a snapshot keeps an entry in ms, 4 how many entries may follow a snapshot,
---       5 channel, 6 message, 7 how many entries the log keeps where none is old enough to go
+--       5 channel, 6 message, 7 how many entries the log keeps if the clock was set back
 -- Gives {"ok", newest entry}, or {"lost"} if the record is gone or another one is there.
 -- Run twice, it logs the ids twice, which does no harm. If so many entries follow the
--- snapshot that nobody seems to write a new one, it gives the snapshot up: every process
+-- snapshot that no process seems to write a new one, it gives the snapshot up: every process
 -- abstains, and from then on the log stays short.
 local record = redis.pcall('HMGET', KEYS[1], 'header', 'last', 'shape', 'at')
 local n, ms = number(record[2])

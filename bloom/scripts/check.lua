@@ -1,8 +1,8 @@
--- Runs each command that the scripts of this package run, on a key that nobody else has, and so finds
--- out which of them the server refuses. It leaves nothing behind, or for five seconds if it may not delete.
+-- Finds out which commands the server refuses: runs each command of this package's scripts, on a key
+-- that nobody else has. It leaves nothing behind, or the key for five seconds if it may not delete.
 -- KEYS  1 the key
--- ARGV  1 a channel, to which goes a message that nobody heeds
--- Gives for each command that failed its name and the error.
+-- ARGV  1 a channel, for a message that nobody reads
+-- Gives the name and the error of each command that failed.
 local refused = {}
 local function try(command, reply)
   -- The key has the wrong type only where DEL is refused.

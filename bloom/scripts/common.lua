@@ -1,4 +1,4 @@
--- Helpers of several scripts, in front of which this file stands.
+-- Helpers for several scripts. This file is put in front of them.
 
 -- now returns the server's clock in ms.
 local function now()
@@ -11,14 +11,14 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- number returns n of an entry's ID, <ms>-<n>, and ms; nil for what is no ID.
+-- number returns n and ms of an entry's ID, <ms>-<n>; nil if id is no ID.
 local function number(id)
   local ms, n = tostring(id):match('^(%d+)-(%d+)$')
   return tonumber(n), tonumber(ms)
 end
 
--- shorten deletes the entries of the log from before a time in ms, but for the newest of
--- them: a reader who has read everything knows that one.
+-- shorten deletes the entries of the log that are older than a time in ms, except the newest
+-- of them: a reader that has read everything knows that entry.
 local function shorten(log, from)
   local newest = redis.call('XREVRANGE', log, whole(math.max(from, 0)), '-', 'COUNT', 1)
   if #newest > 0 then

@@ -1,4 +1,4 @@
--- Notes that the snapshot in use cannot be read, or not be brought up to date.
+-- Notes that the snapshot in use cannot be read, or cannot be brought up to date.
 -- KEYS  1 record
 -- ARGV  1 header, 2 shape of the snapshot, 3 its pieces
 -- Gives 1, or 0 if another one is in use.

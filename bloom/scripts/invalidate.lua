@@ -1,10 +1,10 @@
--- Gives the snapshot up: rows may exist of which nobody has told the filter. Every process abstains until
--- a Rebuild that begins later has succeeded.
+-- Gives the snapshot up: rows may exist whose ids were not added. Every process abstains until a Rebuild
+-- that begins later has succeeded.
 -- KEYS  1 record, 2 lease of a Rebuild
 -- ARGV  1 header, 2 a token that nobody has, 3 life of the lease in ms, 4 channel, 5 message
 -- Gives 1, or 0 if the record is gone or another one is there.
--- A Rebuild that runs may have scanned past such a row: switch.lua refuses its result. It loses its lease,
--- so that it ends soon.
+-- A Rebuild that runs may have scanned past such a row: switch.lua refuses its result. This script takes
+-- the lease from the Rebuild, so that it ends soon.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return 0
 end

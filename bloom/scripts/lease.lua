@@ -1,9 +1,11 @@
--- Takes or renews a lease: that of a Rebuild or that of a compaction.
+-- Takes or renews the lease of a Rebuild or of a compaction.
 -- KEYS  1 record, 2 lease
 -- ARGV  1 header, 2 token, 3 life of the lease in ms, 4 age in ms
--- Gives {"mine", shape, how often the filter was invalidated} or {"held", shape}, or {"lost"} if the record is gone or another
--- one is there, or {"fresh", shape} if a Rebuild has put a snapshot in use less than that
--- age ago which nobody has found damaged: then the lease stays as it is.
+-- Gives {"mine", shape, how often the filter was invalidated}
+--       {"held", shape}   another process has the lease
+--       {"lost"}          the record is gone or another one is there
+--       {"fresh", shape}  a Rebuild has put the snapshot in use less than that age ago, and no
+--                         process has found it damaged: the lease stays as it is
 local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'since', 'damaged', 'invalid')
 if record[1] ~= ARGV[1] then
   return {'lost'}

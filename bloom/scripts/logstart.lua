@@ -1,4 +1,4 @@
--- Finds the entry of the log from which a Rebuild has to read.
+-- Finds the entry of the log after which a Rebuild has to read.
 -- KEYS  1 log
 -- ARGV  1 how far back to go in ms
 -- Gives {newest entry that is older, 0, "", what it holds}

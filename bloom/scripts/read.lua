@@ -2,6 +2,6 @@
 -- replicas, and sends scripts to the master.
 -- KEYS  1 snapshot
 -- ARGV  1 number of the piece
--- Gives its bytes, none if it is not there.
+-- Gives its bytes, or "" if it is missing.
 local bytes = redis.pcall('HGET', KEYS[1], ARGV[1])
 return type(bytes) == 'string' and bytes or ''

@@ -1,15 +1,15 @@
 -- Puts a snapshot in use, deletes the old one, shortens the log, and releases the lease.
 -- KEYS  1 record, 2 log, 3 lease, 4 new snapshot, 5 old snapshot
 -- ARGV  1 header, 2 token of the lease, 3 shape of the new snapshot, 4 its pieces, 5 the entry
---       of the log up to which it goes, 6 pieces of the old one, 7 1 for that of a
---       Rebuild, 0 for one that must have the shape of the old one, 8 life in ms, 9 how long
---       the log keeps an entry in ms, 10 channel, 11 message, 12 what that entry holds ("": the
---       caller does not know), 13 how often the filter was invalidated when a Rebuild began
+--       of the log up to which it goes, 6 pieces of the old snapshot, 7 1 for the snapshot of a
+--       Rebuild, 0 for one that must have the old snapshot's shape, 8 life in ms, 9 how long
+--       the log keeps an entry in ms, 10 channel, 11 message, 12 what entry 5 holds ("": the
+--       caller does not know), 13 how often the filter had been invalidated when a Rebuild began
 -- Gives {"ok"}
 --       {"lost"}  the record or the lease is gone, or another one is there, or the old snapshot
 --       comes from another Rebuild, or the filter was invalidated since this one began
 --       {"stale", pieces}  the old snapshot is not the one in use
---       {"gap"}  the log does not have that entry: it has lost what the snapshot needs
+--       {"gap"}  the log does not have entry 5: it has lost entries that the snapshot needs
 -- Run twice, it finds the new snapshot in use and gives ok.
 local record = redis.pcall('HMGET', KEYS[1], 'header', 'pieces', 'shape', 'last', 'invalid')
 if record[1] ~= ARGV[1] then

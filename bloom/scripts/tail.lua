@@ -1,14 +1,14 @@
 -- Reads the log after the entry that the caller knows, and the record at the same moment.
 -- KEYS  1 record, 2 log
 -- ARGV  1 header, 2 the newest entry that the caller knows, 3 how many entries to read, 4 what
---       that entry holds ("": the caller does not know)
+--       entry 2 holds ("": the caller does not know)
 -- Gives {"lost"}  the record is gone, or another one is there
 --       {"ok", shape, pieces, at, last, damaged, entry, hashes, 1 if there are more}: fields
 --       of the record, the newest entry that was read, and the hashes in the log up to it
 --       {"gap", …}  the same, but the log does not go on from the entry that the caller knows
--- The log goes on from an entry if it still has that, if the numbers of all that follow
--- have no gap, and if it ends with the newest entry of the record. Otherwise it was cut off,
--- or has another history since a failover that lost writes.
+-- The log goes on from an entry if it still has that entry, if the numbers of all later
+-- entries have no gap, and if it ends with the newest entry of the record. Otherwise it was
+-- cut off, or has another history since a failover that lost writes.
 local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'pieces', 'at', 'last', 'damaged')
 if record[1] ~= ARGV[1] then
   return {'lost'}

@@ -1,4 +1,4 @@
--- Prolongs the life of the filter.
+-- Extends the TTL of the filter's keys.
 -- KEYS  1 record, 2 log, 3 snapshot
 -- ARGV  1 life in ms
 -- Gives 1.

@@ -1,4 +1,4 @@
--- Writes a piece of a snapshot that nobody uses yet, and prolongs the lease.
+-- Writes a piece of a snapshot that is not in use yet, and extends the lease.
 -- KEYS  1 lease, 2 snapshot
 -- ARGV  1 token of the lease, 2 number of the piece, 3 its bytes, 4 life of the snapshot in
 --       ms, 5 life of the lease in ms

@@ -1,5 +1,5 @@
-// Package audit finds writers that forget to invalidate: [Run] compares what a cache serves
-// with its source.
+// Package audit compares what a cache serves with its source. A [Shadow] does so before the cache
+// serves anybody, and [Run] finds writers that forget to invalidate afterwards.
 package audit
 
 import (
@@ -39,10 +39,11 @@ type Options[K comparable, V any] struct {
 // invalidated it.
 type StaleValue[K comparable, V any] struct {
 	Key    K             // key of the cache
-	Cached V             // the value that Redis has and readers get
+	Cached V             // the value that Redis has and readers get; the zero V if Null
+	Null   bool          // readers are told that there is no such key; for a Shadow only
 	Source V             // the value in the source; the zero V if Gone
 	Gone   bool          // the source does not have the key
-	Age    time.Duration // since the cached value was read from the source
+	Age    time.Duration // since the cached value was read from the source; 0 if Null
 }
 
 // Run compares values that this process serves with the source, until ctx ends, whose error it
@@ -119,7 +120,7 @@ func (a *audit[K, V]) step(ctx context.Context) error {
 		return nil
 	}
 	look, equal, err := a.compare(ctx, key)
-	if err != nil || !look.There {
+	if err != nil || !look.There || look.Null {
 		return err
 	}
 	a.of.Counts.Compared.Add(1)
@@ -136,7 +137,7 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 	switch {
 	case err != nil:
 		return err
-	case !look.There || look.Stored != s.was || equal:
+	case !look.There || look.Null || look.Stored != s.was || equal:
 		a.of.Counts.Raced.Add(1)
 		return nil
 	}
@@ -159,7 +160,7 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 func (a *audit[K, V]) compare(ctx context.Context, key K) (look inside.Look[V], equal bool, err error) {
 	look, err = a.of.Look(ctx, key)
 	switch {
-	case err != nil || !look.There || look.Gone:
+	case err != nil || !look.There || look.Null || look.Gone:
 		return look, false, err
 	case a.o.Equal != nil:
 		return look, a.o.Equal(look.Cached, look.Source), nil

@@ -49,7 +49,7 @@ func newRig(t *testing.T) *rig {
 
 // open makes a cache without a local tier whose spans are kept.
 func (r *rig) open(src cache.Source[string, string]) *cache.Cache[string, string] {
-	c := must(cache.NewSource(r.server.Client(r), src, cache.Options{
+	c := redistest.Must(cache.NewSource(r.server.Client(r), src, cache.Options{
 		Name: "product", Local: localcache.Options{MaxBytes: -1}, RedisTimeout: 5 * time.Second,
 		Hooks: cacheotel.Hooks(r.provider),
 	}))
@@ -148,7 +148,7 @@ func TestWithoutARecordingSpanThereIsNone(t *testing.T) {
 	unsampled, span := never.Tracer("test").Start(t.Context(), "GET /")
 	defer span.End()
 	for i, ctx := range []context.Context{t.Context(), unsampled} {
-		_ = must(c.Get(ctx, fmt.Sprint(i)))
+		_ = redistest.Must(c.Get(ctx, fmt.Sprint(i)))
 	}
 	r.want()
 }
@@ -163,13 +163,13 @@ func TestAWaitLinksToTheLoad(t *testing.T) {
 		return "lamp", nil
 	}})
 	var both sync.WaitGroup
-	both.Go(func() { r.within("first", func(ctx context.Context) { _ = must(c.Get(ctx, "secret-7")) }) })
+	both.Go(func() { r.within("first", func(ctx context.Context) { _ = redistest.Must(c.Get(ctx, "secret-7")) }) })
 	<-loading
 	ctx, span := r.provider.Tracer("test").Start(t.Context(), "second")
 	started := make(chan struct{})
 	both.Go(func() {
 		defer span.End()
-		_ = must(c.Get(startedTo{ctx, started}, "secret-7"))
+		_ = redistest.Must(c.Get(startedTo{ctx, started}, "secret-7"))
 	})
 	<-started
 	close(finish)
@@ -206,7 +206,9 @@ func TestRebuildsLinkToALoadThatTheyShare(t *testing.T) {
 		}
 		return values, nil
 	}})
-	r.within("GET /", func(ctx context.Context) { _ = must(c.GetMany(ctx, []string{"secret-1", "secret-2", "secret-3"})) })
+	r.within("GET /", func(ctx context.Context) {
+		_ = redistest.Must(c.GetMany(ctx, []string{"secret-1", "secret-2", "secret-3"}))
+	})
 	spans := r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.load",
 		"GET / > cache.rebuild -> cache.load", "GET / > cache.rebuild -> cache.load")
 	if size := attribute.NewSet(spans["cache.load"].Attributes...); !size.HasValue("db.operation.batch.size") {
@@ -224,9 +226,9 @@ func TestTheWaitForAnotherProcessIsASpan(t *testing.T) {
 	}})
 	c := r.open(cache.Source[string, string]{Load: func(context.Context, string) (string, error) { return "", errors.New("loaded twice") }})
 	var both sync.WaitGroup
-	both.Go(func() { _ = must(other.Get(t.Context(), "7")) })
+	both.Go(func() { _ = redistest.Must(other.Get(t.Context(), "7")) })
 	<-loading
-	both.Go(func() { r.within("GET /", func(ctx context.Context) { _ = must(c.Get(ctx, "7")) }) })
+	both.Go(func() { r.within("GET /", func(ctx context.Context) { _ = redistest.Must(c.Get(ctx, "7")) }) })
 	redistest.Eventually(t, 20*time.Second, "it waits", func() bool { return c.Stats().Rebuild.Waits > 0 })
 	close(finish)
 	both.Wait()
@@ -282,19 +284,19 @@ func (e everything) Stats() cache.Stats {
 func TestManyCachesAreCollectedAsOne(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	shared := must(breaker.New(breaker.Options{Name: "catalog"}))
+	shared := redistest.Must(breaker.New(breaker.Options{Name: "catalog"}))
 	var tenants []cacheotel.Cache
 	for i := range 5 {
 		o := cache.Options{Name: fmt.Sprint("tenant-", i)}
 		if i < 3 {
 			o.Breaker = shared
 		}
-		c := must(cache.New(nil, func(context.Context, string) (string, error) { return "lamp", nil }, o))
+		c := redistest.Must(cache.New(nil, func(context.Context, string) (string, error) { return "lamp", nil }, o))
 		defer c.Close()
-		_ = must(c.Get(t.Context(), "a"))
+		_ = redistest.Must(c.Get(t.Context(), "a"))
 		tenants = append(tenants, c)
 	}
-	defer must(cacheotel.RegisterSum(provider, "tenants", tenants...)).Unregister()
+	defer redistest.Must(cacheotel.RegisterSum(provider, "tenants", tenants...)).Unregister()
 	got := collect(t, reader)
 	for name, want := range map[string]float64{
 		"levee.cache.loads tenants": 5, "levee.breaker.calls catalog success": 3, "levee.breaker.calls tenants success": 2,
@@ -314,20 +316,20 @@ func TestManyCachesAreCollectedAsOne(t *testing.T) {
 func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	db := must(breaker.New(breaker.Options{Name: "catalog"}))
-	exists := must(bloom.New(bloom.Options{Capacity: 100}))
-	c := must(cache.New(rdb, func(context.Context, string) (string, error) { return "lamp", nil },
+	db := redistest.Must(breaker.New(breaker.Options{Name: "catalog"}))
+	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 100}))
+	c := redistest.Must(cache.New(rdb, func(context.Context, string) (string, error) { return "lamp", nil },
 		cache.Options{Name: "product", Breaker: db, Filter: exists}))
 	defer c.Close()
-	locker := must(lock.New(rdb, lock.Options{}))
+	locker := redistest.Must(lock.New(rdb, lock.Options{}))
 	defer locker.Close()
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	all := []metric.Registration{
-		must(cacheotel.Register(provider, everything{c})), must(cacheotel.RegisterLocker(provider, "orders", locker)),
+		redistest.Must(cacheotel.Register(provider, everything{c})), redistest.Must(cacheotel.RegisterLocker(provider, "orders", locker)),
 	}
 	for range 5 {
-		_ = must(c.Get(t.Context(), "secret-7"))
+		_ = redistest.Must(c.Get(t.Context(), "secret-7"))
 	}
 	got := collect(t, reader)
 	stats := c.Stats()
@@ -341,7 +343,7 @@ func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 			t.Errorf("%s is %v (%v), want %v", name, value, ok, want)
 		}
 	}
-	page := string(must(os.ReadFile("../../docs/reference/stats.md")))
+	page := string(redistest.Must(os.ReadFile("../../docs/reference/stats.md")))
 	rows := regexp.MustCompile("(?m)^\\| `\\w+` \\| `levee_([a-z]+)_(\\w+)`").FindAllStringSubmatch(page, -1)
 	documented := map[string]bool{}
 	for _, row := range rows {
@@ -411,11 +413,4 @@ func collect(t *testing.T, reader sdkmetric.Reader) map[string]float64 {
 		}
 	}
 	return values
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

@@ -141,7 +141,7 @@ func (s *shop) make(rdb redis.UniversalClient, name string, load cache.Loader[st
 	if change != nil {
 		change(&o)
 	}
-	c := must(cache.New(rdb, load, o))
+	c := redistest.Must(cache.New(rdb, load, o))
 	s.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -173,7 +173,7 @@ var errDown = errors.New("no route to host")
 
 // well is a cache that uses everything, and has no fault.
 func (s *shop) well() {
-	exists := must(bloom.New(bloom.Options{Name: "well", Capacity: 1000}))
+	exists := redistest.Must(bloom.New(bloom.Options{Name: "well", Capacity: 1000}))
 	c := s.open(s.server.Client(s), "well", lamp, func(o *cache.Options) { o.Filter = exists })
 	rebuild := func() {
 		check(s, c.RebuildFilter(s.ctx, func(yield func(string, error) bool) {
@@ -197,10 +197,10 @@ func (s *shop) well() {
 			_ = c.Invalidate(s.ctx, fmt.Sprint("key ", n%100))
 		}
 	})
-	locker := must(lock.New(s.server.Client(s), lock.Options{Logger: quiet, Lease: time.Minute}))
+	locker := redistest.Must(lock.New(s.server.Client(s), lock.Options{Logger: quiet, Lease: time.Minute}))
 	s.Cleanup(func() { _ = locker.Close() })
 	check(s, cacheprom.RegisterLocker(s.registry, "well", locker))
-	_ = must(locker.Lock(s.ctx, "well"))
+	_ = redistest.Must(locker.Lock(s.ctx, "well"))
 }
 
 // sourceDown is what the service of docs/getting-started.md meets when its database is away: it
@@ -212,7 +212,7 @@ func (s *shop) sourceDown() {
 
 // sourceHangs has a breaker that is half open for as long as it is open.
 func (s *shop) sourceHangs() {
-	b := must(breaker.New(breaker.Options{Name: "source-hangs", Timeout: 150 * time.Millisecond, Cooldown: 150 * time.Millisecond, Window: 2 * time.Second}))
+	b := redistest.Must(breaker.New(breaker.Options{Name: "source-hangs", Timeout: 150 * time.Millisecond, Cooldown: 150 * time.Millisecond, Window: 2 * time.Second}))
 	c := s.open(nil, "source-hangs", func(ctx context.Context, _ string) (string, error) { <-ctx.Done(); return "", ctx.Err() },
 		func(o *cache.Options) { o.Breaker = b })
 	for range 8 {
@@ -294,7 +294,7 @@ func (s *shop) foreignKey() {
 
 func (s *shop) twoTypes() {
 	type row struct{ Name string }
-	old := must(cache.New(s.server.Client(s), func(context.Context, string) (row, error) { return row{"lamp"}, nil },
+	old := redistest.Must(cache.New(s.server.Client(s), func(context.Context, string) (row, error) { return row{"lamp"}, nil },
 		cache.Options{Name: "two-types", Logger: quiet, RedisTimeout: patient}))
 	s.Cleanup(func() { _ = old.Close() })
 	c := s.make(s.server.Client(s), "two-types", lamp, nil)
@@ -305,7 +305,7 @@ func (s *shop) twoTypes() {
 
 // filterWithoutRows says of itself that it is complete, and knows nothing.
 func (s *shop) filterWithoutRows() {
-	exists := must(bloom.New(bloom.Options{Capacity: 100, Complete: true}))
+	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 100, Complete: true}))
 	c := s.open(nil, "filter-wrong", lamp, func(o *cache.Options) { o.Filter = deaf{exists} })
 	check(s, c.Set(s.ctx, "a", "lamp"))
 }
@@ -317,10 +317,10 @@ func (deaf) Add(context.Context, ...string) error    { return nil }
 func (deaf) Ensure(context.Context, ...string) error { return nil }
 
 func (s *shop) filters() {
-	unbuilt := must(bloom.Open(s.ctx, s.server.Client(s), bloom.Options{Name: "never-built", Capacity: 100, Logger: quiet}))
+	unbuilt := redistest.Must(bloom.Open(s.ctx, s.server.Client(s), bloom.Options{Name: "never-built", Capacity: 100, Logger: quiet}))
 	s.Cleanup(func() { _ = unbuilt.Close() })
 	check(s, cacheprom.RegisterFilter(s.registry, unbuilt))
-	full := must(bloom.New(bloom.Options{Name: "full", Capacity: 100, Complete: true}))
+	full := redistest.Must(bloom.New(bloom.Options{Name: "full", Capacity: 100, Complete: true}))
 	for n := range 300 {
 		check(s, full.Add(s.ctx, fmt.Sprint(n)))
 	}
@@ -445,9 +445,9 @@ func (s *shop) locks() {
 		{"renewals", 30 * time.Second, func(server *redistest.Server) { server.Kill() }},
 	} {
 		server := redistest.Start(s)
-		locker := must(lock.New(server.Client(s), lock.Options{Logger: quiet, Lease: fault.lease}))
+		locker := redistest.Must(lock.New(server.Client(s), lock.Options{Logger: quiet, Lease: fault.lease}))
 		s.Cleanup(func() { _ = locker.Close() })
-		_ = must(locker.Lock(s.ctx, "order"))
+		_ = redistest.Must(locker.Lock(s.ctx, "order"))
 		check(s, cacheprom.RegisterLocker(s.registry, fault.name, locker))
 		fault.hurt(server)
 	}

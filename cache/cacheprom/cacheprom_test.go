@@ -47,16 +47,16 @@ type service struct {
 func newService(t testing.TB) *service {
 	s := &service{t: t, server: redistest.Start(t)}
 	rdb := s.server.Client(t)
-	s.db = must(breaker.New(breaker.Options{Name: "catalog"}))
-	s.exists = must(bloom.Open(t.Context(), rdb, bloom.Options{Name: "product", Capacity: 1000, Complete: true}))
+	s.db = redistest.Must(breaker.New(breaker.Options{Name: "catalog"}))
+	s.exists = redistest.Must(bloom.Open(t.Context(), rdb, bloom.Options{Name: "product", Capacity: 1000, Complete: true}))
 	redistest.Eventually(t, time.Minute, "the filter answers", func() bool { return !s.exists.Stats().Abstaining })
-	s.products = must(cache.New(rdb, func(_ context.Context, key string) (string, error) {
+	s.products = redistest.Must(cache.New(rdb, func(_ context.Context, key string) (string, error) {
 		if strings.HasPrefix(key, "absent") {
 			return "", cache.ErrNotFound
 		}
 		return "lamp", nil
 	}, cache.Options{Name: "product", Breaker: s.db, Filter: s.exists, RedisTimeout: 5 * time.Second}))
-	s.locker = must(lock.New(rdb, lock.Options{}))
+	s.locker = redistest.Must(lock.New(rdb, lock.Options{}))
 	t.Cleanup(func() {
 		_, _, _ = s.products.Close(), s.exists.Close(), s.locker.Close()
 	})
@@ -72,14 +72,14 @@ func newService(t testing.TB) *service {
 // scrape asks the endpoint, as Prometheus does.
 func (s *service) scrape() (text string, families map[string]*dto.MetricFamily) {
 	s.t.Helper()
-	response := must(http.Get(s.url))
+	response := redistest.Must(http.Get(s.url))
 	defer response.Body.Close()
-	text = string(must(io.ReadAll(response.Body)))
+	text = string(redistest.Must(io.ReadAll(response.Body)))
 	if response.StatusCode != http.StatusOK {
 		s.t.Fatal(response.Status, text)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return text, must(parser.TextToMetricFamilies(strings.NewReader(text)))
+	return text, redistest.Must(parser.TextToMetricFamilies(strings.NewReader(text)))
 }
 
 // value is that of a metric without the label outcome, or with this one.
@@ -111,7 +111,7 @@ func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 			_, _ = s.products.Get(ctx, key)
 		}
 	}
-	lease := must(s.locker.Lock(ctx, "secret-order"))
+	lease := redistest.Must(s.locker.Lock(ctx, "secret-order"))
 	text, families := s.scrape()
 	stats := s.products.Stats()
 	if stats.Loads < 3 || stats.Local == 0 {
@@ -174,7 +174,7 @@ func TestTheBucketsOfAHistogramAddUp(t *testing.T) {
 	}
 	registry := prometheus.NewPedanticRegistry()
 	check(t, cacheprom.Register(registry, &statistics{name: "x", stats: cache.Stats{LoadTime: h}}))
-	for _, family := range must(registry.Gather()) {
+	for _, family := range redistest.Must(registry.Gather()) {
 		if family.GetName() != "levee_cache_load_seconds" {
 			continue
 		}
@@ -334,7 +334,7 @@ func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
 // docs/reference/stats.md has a line for each metric and for no other. That it stands beside the right field is tested with the list of metrics.
 func TestEachMetricIsDocumented(t *testing.T) {
 	families := everything(t)
-	page := string(must(os.ReadFile("../../docs/reference/stats.md")))
+	page := string(redistest.Must(os.ReadFile("../../docs/reference/stats.md")))
 	for _, name := range slices.Sorted(maps.Keys(families)) {
 		for _, m := range families[name].GetMetric() {
 			cell := "| `" + name + "`"
@@ -347,12 +347,12 @@ func TestEachMetricIsDocumented(t *testing.T) {
 		}
 	}
 	exists(t, families, page)
-	exists(t, families, string(must(os.ReadFile("../../docs/monitoring.md"))))
+	exists(t, families, string(redistest.Must(os.ReadFile("../../docs/monitoring.md"))))
 }
 
 // docs/reference/alerts.md has each alert, in the words of the file.
 func TestEachAlertIsDocumented(t *testing.T) {
-	page := string(must(os.ReadFile("../../docs/reference/alerts.md")))
+	page := string(redistest.Must(os.ReadFile("../../docs/reference/alerts.md")))
 	for _, rule := range rules(t) {
 		said := regexp.MustCompile("{{[^}]*}}").ReplaceAllString(rule.Annotations["summary"], "…")
 		if line := "| `" + rule.Alert + "` | " + rule.Labels["severity"] + " | " + said + " | " + rule.Annotations["runbook"] + " |\n"; !strings.Contains(page, line) {
@@ -362,13 +362,6 @@ func TestEachAlertIsDocumented(t *testing.T) {
 	if n := strings.Count(page, "\n| `Levee"); n != len(rules(t)) {
 		t.Errorf("docs/reference/alerts.md has %d alerts, the file %d", n, len(rules(t)))
 	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 func check(t testing.TB, err error) {

@@ -29,7 +29,7 @@ var durations = regexp.MustCompile(`(\[|offset |for: )((?:\d+(?:ms|[smh]))+)`)
 func scaled(rules string, times, by model.Duration) string {
 	return durations.ReplaceAllStringFunc(rules, func(found string) string {
 		parts := durations.FindStringSubmatch(found)
-		length := must(model.ParseDuration(parts[2]))
+		length := redistest.Must(model.ParseDuration(parts[2]))
 		return parts[1] + (length * times / by).String()
 	})
 }
@@ -43,7 +43,7 @@ var waits = regexp.MustCompile(`for: \S+`)
 // impatient is the text of the rules with each for cut to lasts.
 func impatient(rules string) string {
 	return waits.ReplaceAllStringFunc(rules, func(found string) string {
-		return "for: " + min(lasts, must(model.ParseDuration(strings.TrimPrefix(found, "for: ")))).String()
+		return "for: " + min(lasts, redistest.Must(model.ParseDuration(strings.TrimPrefix(found, "for: ")))).String()
 	})
 }
 
@@ -80,7 +80,7 @@ scrape_configs: [{job_name: service, static_configs: [{targets: [%q]}]}]
 		}
 	}
 	p := &prom{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", redistest.FreePort())}
-	log := must(os.Create(filepath.Join(dir, "log")))
+	log := redistest.Must(os.Create(filepath.Join(dir, "log")))
 	command := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+strings.TrimPrefix(p.url, "http://"), "--log.level=warn")
 	command.Stdout, command.Stderr = log, log
@@ -92,7 +92,7 @@ scrape_configs: [{job_name: service, static_configs: [{targets: [%q]}]}]
 		_ = command.Wait()
 		_ = log.Close()
 		if t.Failed() {
-			t.Logf("Prometheus says:\n%s", must(os.ReadFile(log.Name())))
+			t.Logf("Prometheus says:\n%s", redistest.Must(os.ReadFile(log.Name())))
 		}
 	})
 	redistest.Eventually(t, 60*time.Second, "Prometheus is ready", func() bool {

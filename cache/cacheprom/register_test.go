@@ -40,14 +40,14 @@ func (s *statistics) Inside() inside.Cache { return inside.Cache{Breaker: s.own,
 func everything(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	all := &statistics{
-		name: "all", own: must(breaker.New(breaker.Options{})), filter: must(bloom.New(bloom.Options{Capacity: 10})),
+		name: "all", own: redistest.Must(breaker.New(breaker.Options{})), filter: redistest.Must(bloom.New(bloom.Options{Capacity: 10})),
 		stats: newCache(t, "all", nil).Stats(),
 	}
 	fill(reflect.ValueOf(&all.stats).Elem())
 	all.stats.Rebuild.InProcess = false
 	registry := prometheus.NewPedanticRegistry()
 	check(t, cacheprom.Register(registry, all))
-	locker := must(lock.New(redistest.Start(t).Client(t), lock.Options{Logger: slog.New(slog.DiscardHandler)}))
+	locker := redistest.Must(lock.New(redistest.Start(t).Client(t), lock.Options{Logger: slog.New(slog.DiscardHandler)}))
 	defer locker.Close()
 	check(t, cacheprom.RegisterLocker(registry, "all", locker))
 	return gather(t, registry)
@@ -123,7 +123,7 @@ func newCache(t testing.TB, name string, change func(*cache.Options)) *cache.Cac
 	if change != nil {
 		change(&o)
 	}
-	c := must(cache.New(nil, func(_ context.Context, key string) (string, error) {
+	c := redistest.Must(cache.New(nil, func(_ context.Context, key string) (string, error) {
 		if key == "fails" {
 			return "", errors.New("no route to host")
 		}
@@ -154,7 +154,7 @@ func TestACachesOwnBreakerIsScraped(t *testing.T) {
 
 // A breaker that two caches share was scraped twice, if it was registered with each.
 func TestABreakerThatCachesShareIsScrapedOnce(t *testing.T) {
-	shared, nameless := must(breaker.New(breaker.Options{Name: "catalog"})), must(breaker.New(breaker.Options{}))
+	shared, nameless := redistest.Must(breaker.New(breaker.Options{Name: "catalog"})), redistest.Must(breaker.New(breaker.Options{}))
 	registry := prometheus.NewPedanticRegistry()
 	a := newCache(t, "a", func(o *cache.Options) { o.Breaker = shared })
 	b := newCache(t, "b", func(o *cache.Options) { o.Breaker = shared })
@@ -185,7 +185,7 @@ func TestABreakerThatCachesShareIsScrapedOnce(t *testing.T) {
 // A cache for each of 300 tenants made 52,500 series.
 func TestManyCachesAreScrapedAsOne(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	shared := must(breaker.New(breaker.Options{Name: "catalog"}))
+	shared := redistest.Must(breaker.New(breaker.Options{Name: "catalog"}))
 	var tenants []cacheprom.Cache
 	for i := range 40 {
 		c := newCache(t, fmt.Sprint("tenant-", i), func(o *cache.Options) {
@@ -301,7 +301,7 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 	}
 	ofFilter := series(families, "levee_filter") + series(families, "levee_cache_filter")
 	withRedis := series(families, "levee_cache") + series(families, "levee_breaker") - series(families, "levee_cache_filter")
-	page := string(must(os.ReadFile("../../docs/monitoring.md")))
+	page := string(redistest.Must(os.ReadFile("../../docs/monitoring.md")))
 	for what, n := range map[string]int{
 		"a cache without Redis, and its breaker": alone, "a cache with a Redis, and its breaker": withRedis, "its filter": ofFilter,
 		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit and every histogram": series(everything(t), ""),

@@ -56,9 +56,9 @@ func onPostgres(t *testing.T) database {
 }
 
 func onMariaDB(t *testing.T) database {
-	admin := must(sql.Open("mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/", mariadb.Get(t).Port)))
+	admin := redistest.Must(sql.Open("mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/", mariadb.Get(t).Port)))
 	defer admin.Close()
-	must(admin.ExecContext(t.Context(), "CREATE DATABASE IF NOT EXISTS outbox"))
+	redistest.Must(admin.ExecContext(t.Context(), "CREATE DATABASE IF NOT EXISTS outbox"))
 	return newDatabase(t, outbox.MySQL, "mysql", fmt.Sprintf("root@tcp(127.0.0.1:%d)/outbox?interpolateParams=true", mariadb.Get(t).Port))
 }
 
@@ -68,18 +68,11 @@ func onSQLite(t *testing.T) database {
 }
 
 func newDatabase(t *testing.T, dialect outbox.Dialect, driver, source string) database {
-	db := must(sql.Open(driver, source))
+	db := redistest.Must(sql.Open(driver, source))
 	t.Cleanup(func() { _ = db.Close() })
 	d := database{t, db, dialect, source}
 	d.do("DROP TABLE IF EXISTS levee_outbox")
 	return d
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 func (d database) do(query string, args ...any) {
@@ -96,7 +89,7 @@ func (d database) box(changes ...func(*outbox.Options)) *outbox.Outbox {
 	for _, change := range changes {
 		change(&o)
 	}
-	b := must(outbox.New(d.DB, o))
+	b := redistest.Must(outbox.New(d.DB, o))
 	for range 2 { // it may be there
 		if err := b.Create(d.Context()); err != nil {
 			d.Fatal(err)
@@ -107,7 +100,7 @@ func (d database) box(changes ...func(*outbox.Options)) *outbox.Outbox {
 
 func (d database) begin() *sql.Tx {
 	d.Helper()
-	return must(d.BeginTx(d.Context(), nil))
+	return redistest.Must(d.BeginTx(d.Context(), nil))
 }
 
 // add writes keys in a transaction of their own.
@@ -252,7 +245,7 @@ func TestRowsStayUntilTheyAreConfirmed(t *testing.T) {
 		if err := s.Confirm(d.Context(), one); err != nil || d.rows() != 3 {
 			d.Errorf("%v, %d rows are left", err, d.rows())
 		}
-		next := must(b.Open(d.Context(), two))
+		next := redistest.Must(b.Open(d.Context(), two))
 		if err := next.Confirm(d.Context(), two); err != nil { // it does not know which rows these are
 			d.Error(err)
 		}
@@ -355,7 +348,7 @@ func TestEveryCommittedChangeIsRead(t *testing.T) {
 				read[key]++
 			}
 			if rand.IntN(10) == 0 { // another follower
-				s = must(b.Open(d.Context(), batch.Position))
+				s = redistest.Must(b.Open(d.Context(), batch.Position))
 				continue
 			}
 			if err := s.Confirm(d.Context(), batch.Position); err != nil {
@@ -423,8 +416,8 @@ func TestANotificationWakesTheFeed(t *testing.T) {
 func (d database) listen() (wake chan struct{}, stop func()) {
 	wake = make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(d.Context())
-	conn := must(pgx.Connect(ctx, d.source))
-	must(conn.Exec(ctx, "LISTEN levee_outbox"))
+	conn := redistest.Must(pgx.Connect(ctx, d.source))
+	redistest.Must(conn.Exec(ctx, "LISTEN levee_outbox"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -455,7 +448,7 @@ func TestFollowAnOutbox(t *testing.T) {
 		d.do("INSERT INTO product VALUES (1, 0)")
 		var caches []*cache.Cache[int64, int]
 		for range 2 {
-			c := must(cache.New(s.Client(d), func(ctx context.Context, id int64) (price int, err error) {
+			c := redistest.Must(cache.New(s.Client(d), func(ctx context.Context, id int64) (price int, err error) {
 				err = d.QueryRowContext(ctx, "SELECT price FROM product WHERE id = "+strconv.FormatInt(id, 10)).Scan(&price)
 				return price, err
 			}, cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Local: localcache.Options{MaxBytes: -1}, Logger: slog.New(slog.DiscardHandler)}))
@@ -505,7 +498,7 @@ func TestFollowSurvivesARestartOfTheDatabase(t *testing.T) {
 			d := test.open(t)
 			s := redistest.Start(t)
 			b := d.box()
-			c := must(cache.New(s.Client(t), func(context.Context, int64) (int, error) { return 1, nil },
+			c := redistest.Must(cache.New(s.Client(t), func(context.Context, int64) (int, error) { return 1, nil },
 				cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}))
 			t.Cleanup(func() { _ = c.Close() })
 			ctx, cancel := context.WithCancel(t.Context())
@@ -533,7 +526,7 @@ func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
 	d.add(b, "1")
 	_, at := d.next(s)
 	blocking := d.begin()
-	must(blocking.ExecContext(t.Context(), "LOCK TABLE levee_outbox IN ACCESS EXCLUSIVE MODE"))
+	redistest.Must(blocking.ExecContext(t.Context(), "LOCK TABLE levee_outbox IN ACCESS EXCLUSIVE MODE"))
 	for name, ask := range map[string]func(context.Context) error{
 		"Open":    func(ctx context.Context) error { _, err := b.Open(ctx, feed.Position{}); return err },
 		"Next":    func(ctx context.Context) error { _, err := s.Next(ctx); return err },
@@ -566,7 +559,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	if _, err := outbox.New(nil, outbox.Options{Dialect: outbox.SQLite}); err == nil {
 		t.Error("no database is enough")
 	}
-	b := must(outbox.New(db, outbox.Options{Dialect: outbox.SQLite, Table: "not_there"}))
+	b := redistest.Must(outbox.New(db, outbox.Options{Dialect: outbox.SQLite, Table: "not_there"}))
 	if _, err := b.Open(t.Context(), feed.Position{}); err == nil || !strings.Contains(err.Error(), "not_there") {
 		t.Errorf("a table that is not there: %v", err)
 	}

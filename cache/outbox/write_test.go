@@ -129,9 +129,9 @@ func (s *store) id(ctx context.Context, slug string) (id int64, err error) {
 func newStore(d database, server *redistest.Server, exists *bloom.Filter) *store {
 	d.Helper()
 	rdb, s := server.Client(d), &store{db: d.DB}
-	s.products = must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists}))
+	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists}))
 	d.Cleanup(func() { _ = s.products.Close() })
-	s.bySlug = must(cache.New(rdb, s.id, cache.Options{Name: "product-slug"}))
+	s.bySlug = redistest.Must(cache.New(rdb, s.id, cache.Options{Name: "product-slug"}))
 	d.Cleanup(func() { _ = s.bySlug.Close() })
 	return s
 }
@@ -150,7 +150,7 @@ func TestKeysThatPostgresReturnsJoinTheirWrite(t *testing.T) {
 	d.do(`CREATE CONSTRAINT TRIGGER held AFTER INSERT OR UPDATE ON product DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()`)
 	server := redistest.Start(t)
 	ctx := t.Context()
-	exists := must(bloom.New(bloom.Options{Capacity: 100, Counting: true, Complete: true}))
+	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 100, Counting: true, Complete: true}))
 	defer exists.Close()
 	var others []string
 	for n := 1000; !exists.MayContain(ctx, "1"); n++ {
@@ -162,9 +162,9 @@ func TestKeysThatPostgresReturnsJoinTheirWrite(t *testing.T) {
 	writer, reader := newStore(d, server, exists), newStore(d, server, exists)
 	beside := func(write func() error, read func()) {
 		t.Helper()
-		lock := must(d.Conn(ctx))
+		lock := redistest.Must(d.Conn(ctx))
 		defer lock.Close()
-		_ = must(lock.ExecContext(ctx, "SELECT pg_advisory_lock(7)"))
+		_ = redistest.Must(lock.ExecContext(ctx, "SELECT pg_advisory_lock(7)"))
 		done := make(chan error)
 		go func() { done <- write() }()
 		redistest.Eventually(t, 20*time.Second, "the commit waits", func() bool {
@@ -173,7 +173,7 @@ func TestKeysThatPostgresReturnsJoinTheirWrite(t *testing.T) {
 			return err == nil && waiting == 1
 		})
 		read()
-		_ = must(lock.ExecContext(ctx, "SELECT pg_advisory_unlock(7)"))
+		_ = redistest.Must(lock.ExecContext(ctx, "SELECT pg_advisory_unlock(7)"))
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

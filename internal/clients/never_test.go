@@ -97,7 +97,7 @@ func TestAClientThatCanNeverWorkSaysWhy(t *testing.T) {
 func TestALockAndAFilterThatCanNeverWorkSayWhy(t *testing.T) {
 	for _, test := range nevers(t) {
 		t.Run(test.name, func(t *testing.T) {
-			l := must(lock.New(test.open(t), lock.Options{Logger: quiet}))
+			l := redistest.Must(lock.New(test.open(t), lock.Options{Logger: quiet}))
 			defer l.Close()
 			var log redistest.Log
 			var asked atomic.Int64

@@ -22,7 +22,7 @@ func TestEveryPackageRefusesWhatItCannotUse(t *testing.T) {
 	s, nodes := redistest.Start(t), redistest.Cluster(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
-	pipeliner := must(s.Client(t).AutoPipeline())
+	pipeliner := redistest.Must(s.Client(t).AutoPipeline())
 	t.Cleanup(func() { _ = pipeliner.Close() })
 	for _, test := range []struct {
 		name, says string

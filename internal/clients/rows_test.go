@@ -33,14 +33,6 @@ type row struct {
 	open func(t *testing.T) redis.UniversalClient
 }
 
-// must is for what a test cannot go on without.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // A source is a database of one table.
 type source struct {
 	value atomic.Int64 // that every key has

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -151,6 +152,9 @@ func TestAClusterWithAnyClient(t *testing.T) {
 	} {
 		open := func(t *testing.T) redis.UniversalClient { return c.Client(t, option) }
 		t.Run(name, func(t *testing.T) {
+			if race.Detector && name == "RouteByLatency" {
+				t.Skip("go-redis 9.23 pings a new node while it still completes its client (osscluster.go, newClusterNodeWithNodeAddress and OnNewNode)")
+			}
 			t.Run("lock", func(t *testing.T) { lockExcludes(t, open) })
 			t.Run("filter", func(t *testing.T) { filterKnows(t, open) })
 		})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/race"
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/localcache"
 )
 
@@ -25,7 +26,7 @@ func inMemory[K comparable, V any](t testing.TB, keys []K, value V, tags ...stri
 	if len(tags) > 0 {
 		source.Tags = func(K, V) []string { return tags }
 	}
-	c := must(cache.NewSource(nil, source, cache.Options{
+	c := redistest.Must(cache.NewSource(nil, source, cache.Options{
 		Name: "bench", TTL: time.Hour, Local: localcache.Options{TTL: time.Hour, MaxBytes: 256 << 20},
 	}))
 	t.Cleanup(func() { _ = c.Close() })
@@ -141,7 +142,7 @@ func benchReads(n int) (r reads) {
 
 // localHit reads on all processors, each with a place in the order of its own.
 func localHit[V any](b *testing.B, o reads, value V, good func(V) bool) {
-	bare := must(ristretto.NewCache(&ristretto.Config[int64, V]{
+	bare := redistest.Must(ristretto.NewCache(&ristretto.Config[int64, V]{
 		NumCounters: 1 << 20, MaxCost: 256 << 20, BufferItems: 64, IgnoreInternalCost: true,
 	}))
 	defer bare.Close()

@@ -102,7 +102,7 @@ func TestARedisHitAllocatesLittle(t *testing.T) {
 // noLocal opens a cache without a local tier that has value in Redis under 42.
 func noLocal[V any](b testing.TB, rdb redis.UniversalClient, name string, value V) *cache.Cache[int64, V] {
 	b.Helper()
-	c := must(cache.New(rdb, func(context.Context, int64) (V, error) { return value, nil }, cache.Options{
+	c := redistest.Must(cache.New(rdb, func(context.Context, int64) (V, error) { return value, nil }, cache.Options{
 		Name: name, TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
 	}))
 	b.Cleanup(func() { _ = c.Close() })
@@ -115,14 +115,14 @@ func noLocal[V any](b testing.TB, rdb redis.UniversalClient, name string, value 
 // BenchmarkMiss is a key that is nowhere: three round trips and the loader.
 func BenchmarkMiss(b *testing.B) {
 	server := redistest.Start(b)
-	c := must(cache.New(server.Client(b), func(context.Context, int64) (string, error) { return "v", nil }, cache.Options{
+	c := redistest.Must(cache.New(server.Client(b), func(context.Context, int64) (string, error) { return "v", nil }, cache.Options{
 		Name: "miss", Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
 	key := int64(0)
 	b.ReportAllocs()
 	for b.Loop() {
-		if key++; must(c.Get(b.Context(), key)) != "v" {
+		if key++; redistest.Must(c.Get(b.Context(), key)) != "v" {
 			b.Fatal("a wrong answer")
 		}
 	}
@@ -140,7 +140,7 @@ func BenchmarkPage(b *testing.B) {
 	rdb := server.Client(b)
 	ctx := b.Context()
 	text := strings.Repeat("x", 200)
-	c := must(cache.New(rdb, func(context.Context, int64) (string, error) { return text, nil }, cache.Options{
+	c := redistest.Must(cache.New(rdb, func(context.Context, int64) (string, error) { return text, nil }, cache.Options{
 		Name: "page", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
@@ -149,7 +149,7 @@ func BenchmarkPage(b *testing.B) {
 		for i := range ids {
 			ids[i], names[i] = int64(i), keys.OfCache("page").Value(0, fmt.Sprint(i))
 		}
-		_ = must(c.GetMany(ctx, ids))
+		_ = redistest.Must(c.GetMany(ctx, ids))
 		bare := func(int) bool {
 			p := rdb.Pipeline()
 			replies := make([]*redis.StringCmd, size)
@@ -182,12 +182,12 @@ func BenchmarkPage(b *testing.B) {
 func BenchmarkRedisHits(b *testing.B) {
 	server := redistest.Start(b)
 	load := func(context.Context, int64) ([]byte, error) { return []byte(strings.Repeat("x", 200)), nil }
-	c := must(cache.New(server.Client(b), load, cache.Options{
+	c := redistest.Must(cache.New(server.Client(b), load, cache.Options{
 		Name: "hits", TTL: time.Hour, Local: localcache.Options{MaxBytes: -1},
 	}))
 	defer c.Close()
 	for key := range int64(10000) {
-		_ = must(c.Get(b.Context(), key))
+		_ = redistest.Must(c.Get(b.Context(), key))
 	}
 	get := func(b *testing.B, caller, i int) {
 		if got, err := c.Get(context.Background(), int64((caller*39+7*i)%10000)); err != nil || len(got) != 200 {

@@ -18,10 +18,3 @@ type product struct {
 }
 
 type pair struct{ A, B int64 }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}

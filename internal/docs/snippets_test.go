@@ -14,6 +14,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/localcache"
@@ -45,6 +46,31 @@ func _(noEvict redis.UniversalClient) error {
 		return err
 	}
 	defer locker.Close()
+	return nil
+}
+
+// docs/adopting.md, the Shadow.
+func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", TTL: 10 * time.Minute})
+	if err != nil {
+		return err
+	}
+	shadow, err := audit.NewShadow(products, store.Product, audit.ShadowOptions[int64, Product]{
+		Share: 0.1, // of the keys
+		Differs: func(v audit.StaleValue[int64, Product]) {
+			slog.Error("the cache would have been wrong", "product", v.Key, "cached", v.Cached, "source", v.Source, "age", v.Age)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer shadow.Close()
+
+	product, err := shadow.Get(ctx, 42) // in place of store.Product(ctx, 42)
+	if err != nil {
+		return err
+	}
+	_ = product
 	return nil
 }
 

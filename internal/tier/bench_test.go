@@ -8,6 +8,7 @@ import (
 
 	"github.com/dgraph-io/ristretto/v2"
 
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -45,7 +46,7 @@ func getBesideBare[K interface{ int64 | string }](b *testing.B, keys []K, bareTT
 		b.Fatal(err)
 	}
 	defer bare.Close()
-	c := must(tier.New[K, *product](tier.Options{TTL: time.Hour}))
+	c := redistest.Must(tier.New[K, *product](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	for i, key := range keys {
 		bare.SetWithTTL(key, &product{Price: 7}, 250, bareTTL)
@@ -93,13 +94,6 @@ func getBesideBare[K interface{ int64 | string }](b *testing.B, keys []K, bareTT
 	}
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // BenchmarkHotKey is one key read from all cores: what a lock shared by its
 // readers costs.
 func BenchmarkHotKey(b *testing.B) {
@@ -110,7 +104,7 @@ func BenchmarkHotKey(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer bare.Close()
-	c := must(tier.New[int64, *product](tier.Options{TTL: time.Hour}))
+	c := redistest.Must(tier.New[int64, *product](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	bare.Set(1, &product{}, 250)
 	bare.Wait()
@@ -136,7 +130,7 @@ func BenchmarkHotKey(b *testing.B) {
 }
 
 func BenchmarkCalls(b *testing.B) {
-	c := must(tier.New[int, int](tier.Options{TTL: time.Hour}))
+	c := redistest.Must(tier.New[int, int](tier.Options{TTL: time.Hour}))
 	defer c.Close()
 	const keys = 1 << 14
 	ids := make([]string, keys)

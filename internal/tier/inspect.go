@@ -8,8 +8,10 @@ type Entry[V any] struct {
 	Null  bool          // the key is known not to exist
 	Bytes int           // of the budget, with what an entry takes beside its value
 	Age   time.Duration // since its fill
-	Left  time.Duration // of its life; 0: it is over, or a deletion has overtaken it
-	Kept  bool          // its life is over and no deletion has overtaken it: [Cache.Kept] may return it
+	// Filled tells the entry from a later one of the key.
+	Filled int64
+	Left   time.Duration // of its life; 0: it is over, or a deletion has overtaken it
+	Kept   bool          // its life is over and no deletion has overtaken it: [Cache.Kept] may return it
 }
 
 // Inspect returns what the cache holds of key, dead or alive, for somebody who looks for a
@@ -41,7 +43,7 @@ func (c *Cache[K, V]) Inspect(key K) (e Entry[V], ok bool) {
 
 func (c *Cache[K, V]) inspected(h *head, cost uint32) (e Entry[V]) {
 	e.Bytes = int(cost)
-	e.Age = max(0, time.Duration(c.clock.now()-h.filled))
+	e.Age, e.Filled = max(0, time.Duration(c.clock.now()-h.filled)), h.filled
 	if c.counts(h) {
 		life := min(time.Duration(h.life)*time.Millisecond, time.Duration(c.maxAge.Load()))
 		e.Left = max(1, life-e.Age)

@@ -23,6 +23,9 @@ func Example() {
 		defer server.Close()
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer rdb.Close()
+		if err := rdb.Ping(context.Background()).Err(); err != nil {
+			return
+		}
 		nodes = append(nodes, rdb)
 	}
 	quorum, err := redlock.New(nodes, lock.Options{})

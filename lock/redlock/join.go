@@ -8,8 +8,8 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// join has server i count for the lease, while the lease stands: it takes the lock there,
-// once more or for the first time, and gives the server the lease's fence. It tries again
+// join makes server i count for the lease, as long as the lease is held: it takes the lock
+// there, again or for the first time, and gives the server the lease's fence. It tries again
 // after a random time that grows to a third of the lease, and 5 s at most. The package
 // comment says why this is safe.
 func (l *Lease) join(i int) {
@@ -31,7 +31,7 @@ func (l *Lease) join(i int) {
 	}
 }
 
-// begins reports whether server i lacks, and nobody is at it yet.
+// begins reports whether server i is missing and no join for it runs yet, and notes that one does.
 func (l *Lease) begins(i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *Lease) begins(i int) bool {
 	return true
 }
 
-// goesOn reports whether server i lacks still. If not, join has ended.
+// goesOn reports whether server i is still missing. If not, it notes that join has ended.
 func (l *Lease) goesOn(i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,31 +50,32 @@ func (l *Lease) goesOn(i int) bool {
 	return l.members[i].joining
 }
 
-// lacks reports whether the lease stands, and not on server i. With NoRenewal it is not
-// taken there a second time: it would not end in time. The caller holds mu.
+// lacks reports whether the lease is held, but not on server i. It is false if server i has
+// lost the lease and NoRenewal is set: taken there again, the lease would not end in time.
+// The caller holds mu.
 func (l *Lease) lacks(i int) bool {
 	m := &l.members[i]
 	lost := m.part != nil && m.part.Err() != nil
 	return l.errLocked() == nil && l.phase == held && (!m.counts || lost) && !(lost && l.quorum.o.NoRenewal)
 }
 
-// joinNow is one attempt of join. The end of the lease does not cut it short: a lock whose
-// answer has come can be given back at once, and also while the Quorum closes.
+// joinNow makes one attempt of join. The end of the lease does not cut it short: when the
+// reply has come, the lock can be released at once, also while the Quorum closes.
 //
 // The server counts only if a majority has confirmed the lease after this server granted the
 // lock. Otherwise the lease could lose its majority, and have one again, unnoticed:
 //
 //  1. A has the lock on 1 and 2; 3 is free
-//  2. server 2 forgets; B is granted the lock on 2 and 3, and gives it back
-//  3. A joins on 3, and hears only then that it has lost 2
+//  2. server 2 forgets; B is granted the lock on 2 and 3, and releases it
+//  3. A joins on 3, and notices only then that it has lost 2
 //
-// Servers that have the lease still, when 3 is A's too, have given the lock to nobody.
+// Servers that still have the lease when 3 has granted the lock have granted it to nobody else.
 func (l *Lease) joinNow(i int) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(l.ctx), l.quorum.timeout, errTooSlow)
 	defer cancel()
 	part, lost := l.part(i)
 	if lost != nil {
-		_ = lost.Unlock(ctx) // if the server knows of it still, it would keep us out
+		_ = lost.Unlock(ctx) // if the server still knows the lost lease, it would refuse us
 	}
 	if part == nil {
 		var err error
@@ -86,11 +87,11 @@ func (l *Lease) joinNow(i int) {
 		return
 	}
 	if isLost(l.raise(ctx, i, part, l.fence)) {
-		_ = part.Check(ctx) // which ends it, so that the next attempt takes the lock again
+		_ = part.Check(ctx) // ends part, so that the next attempt takes the lock again
 	}
 }
 
-// confirmed reports whether a majority of the servers says now that they have the lease.
+// confirmed reads from the servers whether a majority has the lease now.
 func (l *Lease) confirmed(ctx context.Context) bool {
 	l.mu.Lock()
 	counting, _ := l.parts()
@@ -98,7 +99,8 @@ func (l *Lease) confirmed(ctx context.Context) bool {
 	return l.quorum.enough(l.quorum.each(ctx, counting, func(ctx context.Context, part *lock.Lease) error { return part.Check(ctx) }))
 }
 
-// part is the lease on server i, if there is one. One that was lost has no place any more.
+// part returns the lease on server i, if there is one. A lease that was lost is removed and
+// returned as lost.
 func (l *Lease) part(i int) (part, lost *lock.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +112,7 @@ func (l *Lease) part(i int) (part, lost *lock.Lease) {
 }
 
 // takeAgain takes the lock on server i, if nobody has it there. MaxHold counts from when
-// the lease began; if less than one lease is left of it, this is an error.
+// the lease began; takeAgain fails if less than one Options.Lease is left of it.
 func (l *Lease) takeAgain(ctx context.Context, i int) (*lock.Lease, error) {
 	node, o := l.quorum.nodes[i], l.quorum.parts
 	if o.MaxHold > 0 {

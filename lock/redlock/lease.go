@@ -12,8 +12,8 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// A Lease is a lock that this process holds, on a majority of the servers at least, until
-// Unlock. It may be used concurrently.
+// A Lease is a lock that this process holds on at least a majority of the servers, until it
+// is released or lost. It may be used concurrently.
 type Lease struct {
 	quorum *Quorum
 	name   string
@@ -21,26 +21,26 @@ type Lease struct {
 	taken  time.Time
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	outer  *Lease // whose context the lock was taken with
+	outer  *Lease // the lease with whose context the lock was taken
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	members []member   // one for each server
 	phase   phase
 	err     error // why it was lost
 }
 
-// A member is what a Lease has on one server.
+// A member is the part of a Lease on one server.
 type member struct {
-	part    *lock.Lease // nil: nothing yet
+	part    *lock.Lease // nil: the server has not granted the lock
 	counts  bool        // the server knows the lease's fence
-	joining bool        // join is at work
+	joining bool        // join runs
 }
 
-// stands reports whether the server keeps others out and knows the lease's fence.
+// stands reports whether the server has the lease and knows its fence.
 func (m *member) stands() bool { return m.counts && m.part.Err() == nil }
 
-// A phase is where a Lease stands: it is taken, held, and given back. One that is not
-// granted goes from taking to over.
+// A phase is the state of a Lease: it is being taken, then held, then over. A Lease that is
+// not granted goes from taking to over.
 type phase int
 
 const (
@@ -58,8 +58,8 @@ func (q *Quorum) newLease(ctx context.Context, name string) *Lease {
 	return l
 }
 
-// heldBy reports whether ctx is that of a lease on the lock, or of one that was taken
-// within such a lease: to wait for the lock would be to wait for oneself.
+// heldBy reports whether ctx comes from a lease on the lock, or from a lease that was taken
+// within such a lease: then its caller would wait for itself.
 func (q *Quorum) heldBy(ctx context.Context, name string) bool {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	for ; l != nil; l = l.outer {
@@ -70,9 +70,9 @@ func (q *Quorum) heldBy(ctx context.Context, name string) bool {
 	return false
 }
 
-// granted takes the lock that server i has granted, which does not count yet, and reports
-// whether there is a place for it. If not, the lock is given back: the lease has ended
-// meanwhile, or another call has been granted the lock there.
+// granted notes that server i has granted the lock, which does not count yet. If the lease
+// has ended meanwhile, or has the lock there from another call, it releases the lock and
+// reports false.
 func (l *Lease) granted(i int, part *lock.Lease) bool {
 	l.mu.Lock()
 	m := &l.members[i]
@@ -89,8 +89,8 @@ func (l *Lease) granted(i int, part *lock.Lease) bool {
 	return true
 }
 
-// raise gives server i the lease's fence. Only then does the server count: its part of the
-// fences' order is to know the last one.
+// raise gives server i the lease's fence. Only then does the server count, since the order
+// of fences relies on servers that know the last fence.
 func (l *Lease) raise(ctx context.Context, i int, part *lock.Lease, to int64) error {
 	if err := fence.Raise(ctx, part, to); err != nil {
 		return err
@@ -103,7 +103,8 @@ func (l *Lease) raise(ctx context.Context, i int, part *lock.Lease, to int64) er
 	return nil
 }
 
-// begin says that the lock is held with this fence, if a majority of the servers knows it.
+// begin marks the lease as held with this fence, if it stands on a majority of the servers.
+// If not, it reports false.
 func (l *Lease) begin(with int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +120,7 @@ func (l *Lease) begin(with int64) bool {
 	return true
 }
 
-// end says that the lock is held no longer, and returns what is to be given back.
+// end marks the lease as over, and returns the leases to release.
 func (l *Lease) end() []*lock.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +129,7 @@ func (l *Lease) end() []*lock.Lease {
 	return append(counting, others...)
 }
 
-// parts are the leases on the servers that count, and on the others. The caller holds mu.
+// parts returns the leases on the servers that count, and on the others. The caller holds mu.
 func (l *Lease) parts() (counting, others []*lock.Lease) {
 	for i := range l.members {
 		switch m := &l.members[i]; {
@@ -141,8 +142,8 @@ func (l *Lease) parts() (counting, others []*lock.Lease) {
 	return counting, others
 }
 
-// loss is nil if the lease stands on a majority of the servers, and else why it does not on
-// one of them. The caller holds mu.
+// loss returns nil if the lease stands on a majority of the servers, and otherwise the error
+// of one server where it does not. The caller holds mu.
 func (l *Lease) loss() (err error) {
 	standing := 0
 	for i := range l.members {
@@ -161,16 +162,17 @@ func (l *Lease) loss() (err error) {
 	return err
 }
 
-// Context ends when the lease is lost, before a majority of the servers can give the lock
-// to another, and when it is given back. Its cause then matches lock.ErrLost or is
-// context.Canceled. It has the values of the context given to Lock.
+// Context returns a context that ends when the lease is lost, before a majority of the
+// servers can grant the lock to another, or released. Its cause then matches lock.ErrLost
+// or is context.Canceled. It has the values of the context given to Lock.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Fence is larger than that of every lease of the lock before, as [lock.Lease.Fence].
+// Fence returns a number larger than the fence of every earlier lease of the lock, as
+// [lock.Lease.Fence] does.
 func (l *Lease) Fence() int64 { return l.fence }
 
-// Err returns nil as long as the lease is held, as far as this process knows; an error that
-// matches lock.ErrLost when it was lost, and lock.ErrNotHeld when it was given back.
+// Err returns nil as long as the lease is held, as far as this process knows, an error that
+// matches lock.ErrLost after it was lost, and lock.ErrNotHeld after it was released.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +194,8 @@ func (l *Lease) errLocked() error {
 	return l.err
 }
 
-// lose ends the lease. What a minority of the servers still holds is given back. The caller
-// holds mu.
+// lose ends the lease, and releases the locks that a minority of the servers still has. The
+// caller holds mu.
 func (l *Lease) lose(why error) {
 	counting, others := l.parts()
 	l.err, l.members = why, make([]member, len(l.members))
@@ -204,7 +206,7 @@ func (l *Lease) lose(why error) {
 	}
 }
 
-// Remaining is how long the lease is held if it is not renewed, 0 if it does not.
+// Remaining returns how long the lease lasts if it is not renewed, 0 if it is not held.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +222,7 @@ func (l *Lease) Remaining() time.Duration {
 	return all[len(all)-l.quorum.majority()]
 }
 
-// Check reads from the servers whether the lease is held. The errors are those of
+// Check reads from the servers whether the lease is held. It returns the same errors as
 // [lock.Lease.Check].
 func (l *Lease) Check(ctx context.Context) error {
 	l.mu.Lock()
@@ -240,9 +242,9 @@ func (l *Lease) Check(ctx context.Context) error {
 	return l.quorum.verdict(votes)
 }
 
-// Unlock gives the lock back, as [lock.Lease.Unlock] does. If the lease was lost before, the
-// error matches lock.ErrLost, and if too few servers answered, lock.ErrUnavailable. A second
-// Unlock gives lock.ErrNotHeld.
+// Unlock releases the lock, as [lock.Lease.Unlock] does. If the lease was lost before, the
+// error matches lock.ErrLost, and if too few servers replied, lock.ErrUnavailable. A second
+// Unlock returns lock.ErrNotHeld.
 func (l *Lease) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	err := l.errLocked()

@@ -17,16 +17,16 @@ var (
 	errNoMajority  = fmt.Errorf("redlock: %w: a majority of the servers did not answer", lock.ErrUnavailable)
 )
 
-// A vote is what one server answered, or its error.
+// A vote is the reply of one server, or its error.
 type vote[R any] struct {
 	reply R
 	err   error
 }
 
-// poll calls n servers, all at once, and returns their votes. When decided says that the
-// votes so far are enough, it waits as much time again for the others and not the whole
-// timeout, so that a server that hangs costs little. Their calls go on until the timeout,
-// also if ctx ends when poll has returned.
+// poll calls n servers, all at the same time, and returns their votes. When decided reports
+// that the votes so far are enough, poll waits for the others only as long again, not for the
+// whole timeout, so that a server that hangs costs little. Calls still running go on until the
+// timeout, also if ctx ends after poll has returned.
 func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) bool, call func(ctx context.Context, i int) (R, error)) []vote[R] {
 	votes := make([]vote[R], n)
 	if !q.calls.Begin() {
@@ -74,7 +74,7 @@ func poll[R any](ctx context.Context, q *Quorum, n int, decided func([]vote[R]) 
 	return votes
 }
 
-// count is how many votes are errors of a kind.
+// count returns how many votes are errors of a kind.
 func count[R any](votes []vote[R], is func(error) bool) (n int) {
 	for _, v := range votes {
 		if is(v.err) {
@@ -84,7 +84,7 @@ func count[R any](votes []vote[R], is func(error) bool) (n int) {
 	return n
 }
 
-// first is the first error of a kind.
+// first returns the first error of a kind, nil if there is none.
 func first[R any](votes []vote[R], is func(error) bool) error {
 	for _, v := range votes {
 		if is(v.err) {
@@ -110,7 +110,7 @@ func isHeld(err error) bool {
 	return errors.As(err, &held)
 }
 
-// notAcquired is the error of a caller whose ctx has ended.
+// notAcquired returns the error of a caller whose ctx has ended.
 func notAcquired(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", lock.ErrNotAcquired, wait.Ended(ctx))
 }

@@ -21,19 +21,19 @@ import (
 type Quorum struct {
 	nodes   []*lock.Locker
 	o       lock.Options
-	parts   lock.Options // o as each node has it
+	parts   lock.Options // the options of each node's Locker
 	log     *logonce.Log
-	timeout time.Duration // of a server, for one call
+	timeout time.Duration // of one call to a server
 	ending  sync.Once
 	closed  chan struct{}
-	calls   wait.Tasks // of servers, on their way
+	calls   wait.Tasks // calls to servers that run
 }
 
-// New makes a Quorum of at least three servers that do not replicate each other. The
-// clients stay the caller's. Keys are those of a [lock.Locker] whose Prefix is that of o,
-// and "redlock", so o.Prefix has at most 120 bytes. Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks
-// are called for the Quorum's locks. New does not wait for Redis. The error matches
-// lock.ErrConfig.
+// New returns a Quorum of at least three servers that do not replicate each other. Their
+// clients stay open when the Quorum is closed. It uses the keys of a [lock.Locker] with the
+// Prefix "redlock", or o.Prefix and ":redlock", so o.Prefix has at most 120 bytes.
+// Options.Replicas, Fsync and StrictFIFO must be zero. Options.Hooks are called for the
+// Quorum's locks. New does not wait for Redis. Its error matches lock.ErrConfig.
 func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	if len(nodes) < 3 {
 		return nil, fmt.Errorf("redlock: %w: nodes must be at least 3, got %d", lock.ErrConfig, len(nodes))
@@ -70,16 +70,16 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	return q, nil
 }
 
-// TryLock takes the lock name if a majority of the servers grants it at once. It is two
-// round trips to all of them. The error matches lock.ErrNotAcquired if another has it or
-// tries at the same time, and lock.ErrUnavailable if too few answer; or it is as that of
-// [lock.Locker.TryLock].
+// TryLock takes the lock name if a majority of the servers grants it at once. It takes two
+// round trips to all servers. The error matches lock.ErrNotAcquired if another caller has the
+// lock or tries at the same time, and lock.ErrUnavailable if too few servers reply; otherwise
+// it is an error of [lock.Locker.TryLock].
 func (q *Quorum) TryLock(ctx context.Context, name string) (*Lease, error) {
 	return q.try(ctx, name, time.Now(), false)
 }
 
-// Lock tries until it has the lock, ctx ends, or too few servers answer. The errors are
-// those of [lock.Locker.Lock].
+// Lock takes the lock name. It tries, at random intervals, until it has the lock, ctx ends, or
+// too few servers reply. It returns the same errors as [lock.Locker.Lock].
 func (q *Quorum) Lock(ctx context.Context, name string) (*Lease, error) {
 	if q.heldBy(ctx, name) {
 		return nil, lock.ErrDeadlock
@@ -103,7 +103,7 @@ func (q *Quorum) Lock(ctx context.Context, name string) (*Lease, error) {
 	}
 }
 
-// try is TryLock for a caller who has waited since begin.
+// try is TryLock for a caller that has waited since begin; contended is for the hook.
 func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contended bool) (*Lease, error) {
 	l := q.newLease(ctx, name)
 	votes := poll(ctx, q, len(q.nodes), func(votes []vote[*lock.Lease]) bool {
@@ -121,13 +121,13 @@ func (q *Quorum) try(ctx context.Context, name string, begin time.Time, contende
 		}
 		return l, nil
 	}
-	// Before anything else is tried, what was granted is given back.
+	// Release the granted locks before the caller tries anything else.
 	_ = q.giveBack(context.WithoutCancel(ctx), l.end())
 	return nil, q.refusal(ctx, name, votes)
 }
 
-// raise puts the highest fence of those that granted a lock on all of them, and returns it.
-// The votes of those where that failed become its errors.
+// raise writes the highest fence of the granted locks to all servers that granted one, and
+// returns it. Where that fails, the server's vote becomes the error.
 func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease]) (top int64) {
 	var on []int
 	for i, v := range votes {
@@ -144,7 +144,7 @@ func (q *Quorum) raise(ctx context.Context, l *Lease, votes []vote[*lock.Lease])
 	return top
 }
 
-// tell calls a hook.
+// tell calls a hook, and logs its panic.
 func (q *Quorum) tell(hook func()) {
 	contain.Call(func() error { hook(); return nil }, func(err error) {
 		if err != nil {
@@ -153,22 +153,23 @@ func (q *Quorum) tell(hook func()) {
 	})
 }
 
-// giveBack unlocks parts. It returns nil if a majority of all servers was held until then.
+// giveBack unlocks parts. It returns nil if a majority of all servers confirms that its lock was
+// held until then.
 func (q *Quorum) giveBack(ctx context.Context, parts []*lock.Lease) error {
 	return q.verdict(q.each(ctx, parts, func(ctx context.Context, part *lock.Lease) error { return part.Unlock(ctx) }))
 }
 
-// each calls do for the leases on several servers, until a majority of all has said yes.
+// each calls do for leases on several servers, until it has succeeded for a majority of all servers.
 func (q *Quorum) each(ctx context.Context, parts []*lock.Lease, do func(context.Context, *lock.Lease) error) []vote[struct{}] {
 	return poll(ctx, q, len(parts), q.enough,
 		func(ctx context.Context, i int) (struct{}, error) { return struct{}{}, do(ctx, parts[i]) })
 }
 
-// enough reports whether a majority of all servers has said yes.
+// enough reports whether a call has succeeded for a majority of all servers.
 func (q *Quorum) enough(votes []vote[struct{}]) bool { return granted(votes) >= q.majority() }
 
-// verdict is nil if a majority of all servers said yes, the error of one whose lease was
-// lost if the others are no majority any more, and ErrUnavailable if too few answered.
+// verdict returns nil if a call has succeeded for a majority of all servers, the error of a
+// lost lease if the others are no majority any more, and otherwise ErrUnavailable.
 func (q *Quorum) verdict(votes []vote[struct{}]) error {
 	switch lost := count(votes, isLost); {
 	case granted(votes) >= q.majority():
@@ -179,7 +180,7 @@ func (q *Quorum) verdict(votes []vote[struct{}]) error {
 	return errNoMajority
 }
 
-// refusal is why a lock was not taken.
+// refusal returns the error of a lock that was not taken.
 func (q *Quorum) refusal(ctx context.Context, name string, votes []vote[*lock.Lease]) error {
 	if ctx.Err() != nil {
 		return notAcquired(ctx)
@@ -204,10 +205,10 @@ func (q *Quorum) refusal(ctx context.Context, name string, votes []vote[*lock.Le
 
 func (q *Quorum) majority() int { return len(q.nodes)/2 + 1 }
 
-// blocking is how many servers make a majority of the others impossible.
+// blocking returns how many servers make a majority of the others impossible.
 func (q *Quorum) blocking() int { return len(q.nodes) - q.majority() + 1 }
 
-// Close gives back what is held and stops the Quorum's goroutines, as [lock.Locker.Close]
+// Close releases all held locks and stops the Quorum's goroutines, as [lock.Locker.Close]
 // does.
 func (q *Quorum) Close() error {
 	idle := q.calls.Close()

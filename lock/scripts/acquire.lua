@@ -1,5 +1,5 @@
--- Takes a lock, or stands in its queue, or claims what has been granted: the one
--- script of everybody who wants the lock, also as a heartbeat while waiting.
+-- Takes a lock, or puts the caller's entry in its queue, or claims a lock that the entry has
+-- been granted. Waiting callers also run it as a heartbeat.
 -- ARGV  1 mode, 2 permits (of a semaphore, else 1), 3 channel prefix,
 --       4 process, 5 entry in the queue ("": do not wait), 6 its ticket (0: none yet),
 --       7 "1" if more wait behind it in that process, 8 lease (ms), 9 label,
@@ -8,8 +8,8 @@
 --       {"busy", remaining ms, queue's length, ticket, ask again in ms}
 --       {"done"}  the work has been done (once)
 --       {"gone"}  this owner has released already: a late copy of the command
--- Asked again by the same owner, it gives the same answer. With the record as its only key
--- it does what needs no other, and else gives TRYAGAIN.
+-- Run again for the same owner, it gives the same answer. With the record as its only key
+-- it does what needs no other key, and otherwise gives TRYAGAIN.
 local mode, permits, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local mine, ticket, more = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 local lease, me = tonumber(ARGV[8]), ARGV[10]
@@ -17,8 +17,8 @@ local lease, me = tonumber(ARGV[8]), ARGV[10]
 -- The short way, for a mutex that is free and that nobody waits for, or that nobody
 -- has ever had. The long way gives the same answer, and is needed when the clock has
 -- stepped back, when the record was evicted and the queue was not, and when this
--- owner was the last to release (lr): then the command is a late copy, whose lock
--- nobody would give back.
+-- owner was the last to release (lr): then the command is a late copy, and nobody would
+-- release its lock.
 if mode == 'm' and ticket == 0 and not more then
   local found = redis.call('HMGET', record, 'o', 'f', 'q', 'lr')
   local fresh = not found[2] and redis.call('EXISTS', record, queue or record) == 0
@@ -32,8 +32,8 @@ if mode == 'm' and ticket == 0 and not more then
   end
 end
 
--- The long way. First what needs no queue: a command that is repeated, and work that
--- is done.
+-- The long way. First the cases that need no queue: a command that is repeated, and work
+-- that is done.
 -- include state.lua
 if owner == me and ends > now then
   return {'granted', fence, ends, queue and tonumber(redis.call('ZSCORE', queue, mine) or 0) or 0}
@@ -76,8 +76,8 @@ local function enqueue(with, patience)
   return with
 end
 
--- Tells whether the caller may take the lock now: it was granted to its entry, which
--- it hereby claims, or it fits and nobody stands before it.
+-- Tells whether the caller may take the lock now: the lock was granted to its entry, which
+-- it hereby claims, or the lock fits and the caller is first in the queue.
 local function mayTake()
   if mine ~= '' and exclusive(mode) and owner == 'g:' .. mine then
     owner = ''
@@ -109,11 +109,11 @@ local function take()
   end
 end
 
--- Counts the processes that have entries before the caller's, for the first entry of its
--- process. The pace goes by them: the entries of a dead process go together, after one
--- CLAIM. Any other entry, or one behind a thousand, goes by its rank, so that a process with
--- many entries does not ask for each of them every second. Behind a hundred the pace is at its
--- slowest, so the count ends there.
+-- Gives the number by which the caller's entry is paced. For the first entry of a process it
+-- is the number of processes with entries before it: the entries of a dead process go
+-- together, after one CLAIM. For any other entry, or one behind a thousand, it is the rank, so
+-- that a process with many entries does not bid for each of them every second. From a hundred
+-- on the pace is at its slowest, so the count ends there.
 local function before(rank)
   if rank > 1000 then
     return rank

@@ -1,13 +1,13 @@
--- Takes several mutexes, if every one of them is free and nobody waits for any of them:
--- the short way of acquire.lua, for all at one moment. Otherwise it takes none. As it
--- never waits, it is in nobody's way, in whatever order others take the same locks.
+-- Takes several mutexes at one moment, if all of them are free and nobody waits for any of
+-- them, like the short way of acquire.lua. Otherwise it takes none. As it never waits, it
+-- cannot deadlock with others, in whatever order they take the same locks.
 -- KEYS  for each lock its record and its queue
 -- ARGV  1 lease (ms), 2 label, 3… owners: one for each lock
 -- Gives {"granted", fence, end of lease, 0}  with one fence for all
 --       {"busy", 0, 0, 0, 0}  it took none
 --       {"gone"}  an owner has released already, or not all of them have their lock any
 --                 more: a late copy of the command
--- Asked again by the same owners, it gives the same answer.
+-- Run again for the same owners, it gives the same answer.
 local lease = tonumber(ARGV[1])
 local fence, ends = micros, now + lease
 local repeated, free, fresh = 0, 0, {}
@@ -38,7 +38,7 @@ elseif free < n then
   return {'busy', 0, 0, 0, 0}
 end
 
--- A server that is out of memory refuses the first of these, and none after it.
+-- A server that is out of memory refuses the first of these writes, and none after it.
 local ttl = lifetime(lease, fence)
 for i = 1, n do
   local record = KEYS[2 * i - 1]

@@ -1,15 +1,15 @@
--- Takes a lock from those who have it, tells their processes to look, and grants it to
--- whoever is next.
--- ARGV  1 mode, 2 permits, 3 channel prefix, 4 the lock's last fence, as the caller has
---       been told it (0: not yet)
--- Gives {"free"}         nobody has it; it may have been granted to somebody who has
---                        not claimed it
+-- Takes a lock from its holders, tells their processes to check their leases, and grants the
+-- lock to the next entries in the queue.
+-- ARGV  1 mode, 2 permits, 3 channel prefix, 4 the lock's last fence, from an earlier reply
+--       (0: none yet)
+-- Gives {"free"}         nobody has it; it may have been granted to an entry that has not
+--                        claimed it
 --       {"held", fence}  somebody has it, and this is its last fence, not ARGV 4
---       {"forced"}       it has been taken from them, now or by another copy
--- All who were granted the lock before have a fence below b then. A copy that comes late
--- finds another last fence and does nothing. Only to a reader, who has the fence of the
--- one before, it can happen that such a copy takes the lock from it, if the first copy
--- came when nobody had it.
+--       {"forced"}       it has been taken from its holders, now or by another copy
+-- All earlier holders then have a fence below b. A copy that comes late finds another last
+-- fence and does nothing. There is one exception: readers have the fence of the holder
+-- before, so a late copy can take the lock from a reader, if the first copy came when nobody
+-- had it.
 -- include state.lua
 local mode, permits, channel, mine = ARGV[1], tonumber(ARGV[2]), ARGV[3], ''
 -- include queue.lua

@@ -1,9 +1,8 @@
--- Tells about a lock, and changes nothing.
+-- Reads the state of a lock, and changes nothing.
 -- ARGV  1 mode
--- Gives {1 if somebody has it or has been granted it, how many have it, fence,
---        remaining ms of the lease that ends first, length of the queue,
---        for how long the first of it has waited (µs), for how long the work counts as
---        done (ms), label}
+-- Gives {1 if it is held or granted, number of holders, fence, remaining ms of the lease
+--        that ends first, length of the queue, how long the first living entry has waited
+--        (µs), how long the work still counts as done (ms), label}
 -- include state.lua
 local taken, holders, remaining, label = owner ~= '' and ends > now, 0, 0, ''
 if taken then
@@ -17,15 +16,15 @@ elseif ARGV[1] ~= 'm' and ARGV[1] ~= 'o' then
     taken, remaining = true, math.min(first - now, length)
     holders = redis.call('ZCARD', shares) - #redis.call('ZRANGEBYSCORE', shares, '-inf', now)
     for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '(' .. now, now + CLAIM)) do
-      if string.sub(holder, 1, 2) == 'g:' then -- such a one ends within CLAIM
+      if string.sub(holder, 1, 2) == 'g:' then -- the share of a grant ends within CLAIM
         holders = holders - 1
       end
     end
   end
 end
 
--- The dead stand in the queue until the lock comes to them. A thousand of them and
--- nobody alive before is not worth a longer look.
+-- Entries of dead processes are in the queue until the lock comes to them. If the first
+-- thousand are all dead, it looks no further.
 local waited, first = 0, redis.call('ZRANGE', queue, 0, 999, 'WITHSCORES')
 for i = 1, #first, 2 do
   local seen = redis.call('ZSCORE', alive, string.match(first[i], '^.:([^:]*):') or '')

@@ -15,15 +15,15 @@ local function check(mode)
   end
 end
 
--- A process that lets a grant lapse counts as dead until it is heard again. It may
--- have a thousand entries, and each would cost the others CLAIM.
+-- Makes a process that lets a grant lapse count as dead until it bids again. It may have a
+-- thousand entries, and each would cost the others CLAIM.
 local function suspect(holder)
   if string.sub(holder, 1, 2) == 'g:' then
     redis.call('ZREM', alive, process(string.sub(holder, 3)))
   end
 end
 
--- Drops what has ended by now.
+-- Drops the leases and grants that have ended by now.
 local function expire(mode)
   if owner ~= '' and ends <= now then
     suspect(owner)
@@ -45,7 +45,7 @@ local function expire(mode)
   end
 end
 
--- Tells whether the lock can be taken in this mode, whoever stands in the queue.
+-- Tells whether the lock can be taken in this mode, whatever is in the queue.
 local function fits(mode)
   if owner ~= '' then
     return false
@@ -57,8 +57,8 @@ local function fits(mode)
   return redis.call('ZCARD', shares) < permits
 end
 
--- Gives the first entry of a living process, and drops those of dead ones. A process
--- that was only slow comes back with its ticket.
+-- Gives the first entry of a living process, and drops the entries of dead ones before it. A
+-- process that was only slow comes back with its ticket.
 local function head()
   while queued do
     local entry = redis.call('ZRANGE', queue, 0, 0)[1]
@@ -77,8 +77,8 @@ local function head()
   end
 end
 
--- Grants the lock to as many from the head of the queue as it fits. Gives the entry
--- that it stopped at: the caller's own, which takes the lock itself, or one that the
+-- Grants the lock to entries from the head of the queue, as long as it fits. Gives the
+-- entry at which it stopped: the caller's own, which takes the lock itself, or one that the
 -- lock does not fit. While an owner has the lock it looks at no entry.
 local function advance()
   while owner == '' do
@@ -103,8 +103,8 @@ local function advance()
   end
 end
 
--- Gives every key its time to live. Those who wait give theirs to the queue and to
--- alive, and do so again every few seconds.
+-- Gives every key its time to live: the queue and alive only if the caller waits, since
+-- waiting callers do this every few seconds.
 local function retain(mode, waits)
   local ttl = lifetime(math.max(length, done - now, 0), fence)
   redis.call('PEXPIRE', record, ttl)

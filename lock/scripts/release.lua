@@ -1,23 +1,24 @@
--- Gives a lock back, and grants it to whoever is next.
+-- Releases a lock, and grants it to the next entries in the queue.
 -- ARGV  1 mode, 2 permits, 3 channel prefix, 4 owner, 5 its fence, 6 the end of its
---       lease as it knows it (ms), 7 "1" to refuse it also a lock it asked for and
---       may still get, 8 how long its work counts as done (ms, 0: not at all)
--- Gives "ok"       it had the lock, now it has not
+--       lease as it knows it (ms), 7 "1" to refuse the lock also to a bid of the owner
+--       that may still arrive, 8 how long its work counts as done (ms, 0: not at all)
+-- Gives "ok"       it had the lock, and now has not
 --       "expired"  its lease had ended, but nobody has had the lock since
 --       "again"    it was the last to release before, and nobody else has had it since
 --       "past"     it had released before: by ARGV 6 its lease would go on, yet it does
 --                  not have the lock
 --       "taken"    its lease had ended and somebody else has had the lock, or the lock
 --                  was forced
---       "lost"     the record is not the one it had the lock in, or one from before
--- With the record as its only key it does what needs no other, and else gives TRYAGAIN.
+--       "lost"     the record is not the one it had the lock in, or is an older state of it
+-- With the record as its only key it does what needs no other key, and otherwise gives
+-- TRYAGAIN.
 local mode, me = ARGV[1], ARGV[4]
 local permits, channel, mine = tonumber(ARGV[2]), ARGV[3], ''
 
 -- The short way: nobody waits. The record keeps the TTL that it got with its lease,
 -- which is at least RETAIN from now. A server that is out of memory refuses HSET as the
 -- first write of a script, but not after a write that needs no memory: the long way
--- begins with such a one.
+-- begins with such a write.
 if mode == 'm' then
   local found = redis.call('HMGET', record, 'o', 'x', 'q')
   local rest = (tonumber(found[2]) or 0) - now
@@ -76,7 +77,7 @@ else
   redis.call('HSET', record, 'lr', me)
 end
 local answer = expires > now and 'ok' or 'expired'
-if answer == 'ok' and ARGV[8] ~= '0' then -- wake everybody who waits: the work is done
+if answer == 'ok' and ARGV[8] ~= '0' then -- wake all waiters: the work is done
   done = now + tonumber(ARGV[8])
   redis.call('HSET', record, 'd', done)
   for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

@@ -1,13 +1,13 @@
--- Looks whether an owner still has the lock, and sets the end of its lease, raises
+-- Checks whether an owner still has the lock, and sets the end of its lease, raises
 -- the lock's fence or makes another the owner. It never takes a lock, not even one
 -- that nobody has had since.
--- KEYS  1 record, and of a lock that is shared 2 shares
+-- KEYS  1 record, 2 shares (only for a lock that is shared)
 -- ARGV  1 mode, 2 owner, 3 its fence, 4 lease from now (ms; 0: leave its end),
 --       5 fence to raise the lock's to (0: leave it), 6 owner to hand it to ("": none);
 --       with 4 and 5 both 0 it changes nothing
--- Gives {"ok", end of lease}, or {"expired"}, {"taken"}, {"lost"},
---       {"released"}: why it is not the owner's
--- Asked again after it has handed the lock over, it gives the same answer.
+-- Gives {"ok", end of lease}, or why the owner does not have the lock: {"expired"},
+--       {"taken"}, {"lost"}, {"released"}
+-- Run again after it has handed the lock over, it gives the same answer.
 local found = redis.call('HMGET', record, 'o', 'x', 'l', 'f', 'b', 'lr', 'fu')
 local length, fence = tonumber(found[3] or 0), tonumber(found[4] or 0)
 if not found[4] then

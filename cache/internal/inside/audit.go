@@ -16,6 +16,7 @@ type Audit[K comparable, V any] struct {
 	Closing    context.Context // ends with the cache
 	Log        *logonce.Log
 	Counts     *Counts
+	Shadow     *ShadowCounts
 	Stale      func(age time.Duration) // counts a stale value
 	// Sample starts recording the keys that are read, until stop is called. pick is nil if they
 	// are recorded already.
@@ -28,9 +29,10 @@ type Audit[K comparable, V any] struct {
 // A Look is the value that the cache serves for a key, and the value in the source.
 type Look[V any] struct {
 	ID     string
-	There  bool // a Get would return Cached at once; otherwise the source was not read
+	There  bool // a Get would return Cached or a null at once; otherwise the source was not read
+	Null   bool // Get would return that the key does not exist; otherwise Cached
 	Cached V
-	Stored any           // differs, by ==, from the Stored of a later value with the same bytes
+	Stored any           // differs, by ==, from the Stored of a later answer with the same bytes
 	Age    time.Duration // age of Cached
 	Source V
 	Gone   bool // the source does not have the key
@@ -38,6 +40,12 @@ type Look[V any] struct {
 
 // Counts counts the results of an audit.
 type Counts struct{ Compared, Raced, Stale, Healed, Failed atomic.Uint64 }
+
+// ShadowCounts are the counters of cache.ShadowStats.
+type ShadowCounts struct {
+	Local, Redis, Null, Filter, Loaded, Stale, Failed, Skipped atomic.Uint64
+	Equal, Raced, Differs                                      atomic.Uint64
+}
 
 // A Sample holds keys that were read lately.
 type Sample[K comparable] struct {

@@ -41,6 +41,7 @@ const (
 	Feed                    // Follow was called
 	Audit                   // Audit has compared something
 	Local                   // the local tier is on
+	Shadow                  // a Shadow has asked it
 )
 
 // Caches are the metrics of a cache. All outcomes of gets_total are exported for every cache.
@@ -140,6 +141,19 @@ var Caches = []Family[cache.Stats]{
 		Outcome[cache.Stats]{"stale", func(s *cache.Stats) uint64 { return s.Audit.Stale }},
 		Outcome[cache.Stats]{"healed", func(s *cache.Stats) uint64 { return s.Audit.Healed }},
 		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Audit.Failed }}).of(Audit),
+	counters("levee_cache_shadow_total", "Reads of a Shadow, by what the cache would have answered.",
+		Outcome[cache.Stats]{"local", func(s *cache.Stats) uint64 { return s.Shadow.Local }},
+		Outcome[cache.Stats]{"redis", func(s *cache.Stats) uint64 { return s.Shadow.Redis }},
+		Outcome[cache.Stats]{"null", func(s *cache.Stats) uint64 { return s.Shadow.Null }},
+		Outcome[cache.Stats]{"filter", func(s *cache.Stats) uint64 { return s.Shadow.Filter }},
+		Outcome[cache.Stats]{"loaded", func(s *cache.Stats) uint64 { return s.Shadow.Loaded }},
+		Outcome[cache.Stats]{"stale", func(s *cache.Stats) uint64 { return s.Shadow.Stale }},
+		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Shadow.Failed }},
+		Outcome[cache.Stats]{"skipped", func(s *cache.Stats) uint64 { return s.Shadow.Skipped }}).of(Shadow),
+	counters("levee_cache_shadow_compared_total", "Answers of a cache that a Shadow has compared with its source.",
+		Outcome[cache.Stats]{"equal", func(s *cache.Stats) uint64 { return s.Shadow.Equal }},
+		Outcome[cache.Stats]{"raced", func(s *cache.Stats) uint64 { return s.Shadow.Raced }},
+		Outcome[cache.Stats]{"differs", func(s *cache.Stats) uint64 { return s.Shadow.Differs }}).of(Shadow),
 	histogram("levee_cache_audit_stale_age_seconds", "Age of the stale values that an Audit has found.",
 		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }).of(Audit),
 

@@ -158,6 +158,7 @@ func partsOf(c Cache, s *cache.Stats) (parts Part) {
 		Filter: c.Inside().Filter != nil,
 		Feed:   s.Follow != feed.Stats{},
 		Audit:  s.Audit.Compared+s.Audit.Failed > 0,
+		Shadow: s.Shadow != cache.ShadowStats{},
 		Local:  s.LocalTier.Filled+s.LocalTier.Refused+s.LocalTier.Flushes > 0,
 	} {
 		if has {

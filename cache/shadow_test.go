@@ -1,0 +1,291 @@
+package cache_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
+	"github.com/levee-go/levee/internal/redistest"
+)
+
+// A shadowed is a service whose reads go through a Shadow.
+type shadowed struct {
+	*audit.Shadow[int64, string]
+	c      *probe[int64, string]
+	mu     sync.Mutex
+	differ map[int64]audit.StaleValue[int64, string]
+}
+
+// shadow puts a Shadow of c before source, whose every key asks the cache.
+func shadow(r *rig, c *probe[int64, string], source *rows, change ...func(*audit.ShadowOptions[int64, string])) *shadowed {
+	s := &shadowed{c: c, differ: map[int64]audit.StaleValue[int64, string]{}}
+	o := audit.ShadowOptions[int64, string]{Share: 1, Settle: 500 * time.Millisecond, Differs: func(v audit.StaleValue[int64, string]) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.differ[v.Key] = v
+	}}
+	for _, f := range change {
+		f(&o)
+	}
+	s.Shadow = redistest.Must(audit.NewShadow(c.Cache, source.load, o))
+	r.Cleanup(func() {
+		s.Close()
+		c.asked.Store(c.Stats().Gets) // the Shadow has read it, not the probe
+	})
+	return s
+}
+
+func (s *shadowed) stats() cache.ShadowStats { return s.c.Stats().Shadow }
+
+func (s *shadowed) found() map[int64]audit.StaleValue[int64, string] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.differ)
+}
+
+// reads reads keys until each has asked the cache, and says what the source has.
+func (s *shadowed) reads(r *rig, keys int64) {
+	r.Helper()
+	before, n := s.asked(), uint64(0)
+	for key := range keys {
+		if _, err := s.Get(r.ctx, key); err != nil && !errors.Is(err, cache.ErrNotFound) {
+			r.Errorf("Get(%d): %v", key, err)
+		}
+		n++
+	}
+	r.eventually("the cache was asked", func() bool { return s.asked() >= before+n })
+}
+
+func (s *shadowed) asked() uint64 {
+	n := s.stats()
+	return n.Local + n.Redis + n.Null + n.Filter + n.Loaded + n.Stale + n.Failed + n.Skipped
+}
+
+// A Shadow finds what a writer has forgotten to invalidate: a value that has changed, one that is gone,
+// and one that has come to be where the cache says that there is none. It accuses no other key.
+func TestAShadowFindsAWriterThatForgets(t *testing.T) {
+	const keys = 60
+	inCells(t, fewCells, func(r *rig) {
+		source := newRows(r)
+		for key := range int64(keys) {
+			if key%3 != 2 {
+				source.put(key, "v1")
+			}
+		}
+		c := open(r, source.source())
+		s := shadow(r, c, source)
+		for range 3 {
+			s.reads(r, keys)
+		}
+		forgets := func(key int64) bool { return key%10 == 1 }
+		for key := range int64(keys) {
+			switch key % 3 {
+			case 0, 2: // a change, and an insert
+				source.put(key, "v2")
+			case 1:
+				source.remove(key)
+			}
+			if !forgets(key) {
+				if err := c.Invalidate(r.ctx, key); err != nil {
+					r.Fatal(err)
+				}
+			}
+		}
+		if s.reads(r, keys); r.near() == cache.TierSource { // no tier holds anything
+			return
+		}
+		time.Sleep(600 * time.Millisecond)
+		r.eventually("what was forgotten is found", func() bool {
+			n := s.stats()
+			return n.Differs+n.Raced >= keys/10 && len(s.found()) == int(n.Differs)
+		})
+		for key := range int64(keys) {
+			got, ok := s.found()[key]
+			if ok != forgets(key) {
+				r.Errorf("%d: %+v, %v", key, got, ok)
+			}
+			if ok && (got.Null != (key%3 == 2) || got.Gone != (key%3 == 1) || !got.Null && got.Cached != "v1" || !got.Gone && got.Source != "v2") {
+				r.Errorf("%d: %+v", key, got)
+			}
+		}
+		if n := s.stats(); n.Failed+n.Skipped > 0 || n.Loaded == 0 || n.Equal == 0 || n.HitRatio() < 0.3 || n.HitRatio() > 0.9 {
+			r.Errorf("got %+v, ratio %v", n, n.HitRatio())
+		}
+	})
+}
+
+// Writers that forget nothing are not accused, however their writes, the reads and the looks fall together.
+// Defect: what differs from the answer of the read is accused at once, or without the same look at the
+// cache.
+func TestAShadowAccusesNobodyInRaces(t *testing.T) {
+	t.Parallel()
+	length := redistest.Length(4*time.Second, time.Hour)
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
+	r.patient = true
+	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)
+	a, b := open(r, source.source()), open(r, source.source())
+	s := shadow(r, a, source, func(o *audit.ShadowOptions[int64, string]) { o.Settle = 2 * time.Second })
+	ctx, cancel := context.WithTimeout(r.ctx, length)
+	defer cancel()
+	var all sync.WaitGroup
+	var mu sync.Mutex // one writer at a time
+	for i := range 4 {
+		c := []*probe[int64, string]{a, b}[i%2]
+		all.Go(func() {
+			for ctx.Err() == nil {
+				key, value := rand.Int64N(8), "v"+strconv.Itoa(rand.Int())
+				mu.Lock()
+				err := c.Write(r.ctx, []int64{key}, func(context.Context) error {
+					source.put(key, value)
+					time.Sleep(rand.N(5 * time.Millisecond))
+					return nil
+				})
+				mu.Unlock()
+				if err != nil {
+					r.Error(err)
+				}
+				for range 5 {
+					_, _ = s.Get(r.ctx, rand.Int64N(8))
+					time.Sleep(rand.N(3 * time.Millisecond))
+				}
+			}
+		})
+	}
+	all.Wait()
+	time.Sleep(2500 * time.Millisecond)
+	n := s.stats()
+	r.Logf("%+v", n)
+	if n.Differs > 0 {
+		r.Errorf("accused: %v", s.found())
+	}
+	if n.Raced == 0 || n.Equal < 100 {
+		r.Errorf("no race: %+v", n)
+	}
+}
+
+// Whatever the cache has or cannot do, a read gets what the source gives, and its error.
+func TestAShadowAnswersFromTheSourceAlone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source := newRows(r, 1, 2)
+	c := open(r, source.source())
+	s := shadow(r, c, source)
+	if err := c.Set(r.ctx, 1, "wrong"); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	gives := func(what string) {
+		t.Helper()
+		if got, err := s.Get(r.ctx, 1); got != "v1" || err != nil {
+			t.Errorf("%s: Get: %q, %v", what, got, err)
+		}
+		if got, err := s.GetMany(r.ctx, []int64{1, 2, 3}); err != nil || len(got) != 2 || got[1] != "v1" || got[2] != "v1" {
+			t.Errorf("%s: GetMany: %v, %v", what, got, err)
+		}
+		if _, err := s.Get(r.ctx, 3); !errors.Is(err, cache.ErrNotFound) {
+			t.Errorf("%s: %v", what, err)
+		}
+		source.slowly(func(context.Context, int64) error { return broken })
+		if _, err := s.Get(r.ctx, 1); !errors.Is(err, broken) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := s.GetMany(r.ctx, []int64{1}); !errors.Is(err, broken) {
+			t.Errorf("%s: %v", what, err)
+		}
+		source.slowly(nil)
+	}
+	gives("the cache is wrong")
+	server.Stop()
+	gives("Redis hangs")
+	server.Cont()
+	r.eventually("Redis is used", func() bool { return c.Invalidate(r.ctx, 1) == nil })
+	s.Close()
+	gives("closed")
+	before := s.asked()
+	gives("closed")
+	if n := s.asked(); n != before {
+		t.Errorf("asked after Close: %d", n-before)
+	}
+}
+
+// All reads of a share of the keys ask the cache, and none of the others.
+func TestAShadowAsksForAShareOfTheKeys(t *testing.T) {
+	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
+		const keys = 4000
+		source := newRows(r)
+		s := shadow(r, open(r, source.source()), source, func(o *audit.ShadowOptions[int64, string]) { o.Share = 0.25 })
+		var before uint64
+		for round := range 2 {
+			for key := range int64(keys) {
+				_, _ = s.Get(r.ctx, key)
+				if key%100 == 99 {
+					time.Sleep(time.Millisecond) // the workers are done
+				}
+			}
+			n := s.asked() - before
+			if n < keys/5 || n > keys*3/10 || round == 1 && n != before {
+				r.Errorf("round %d: %d reads asked, after %d", round, n, before)
+			}
+			before += n
+		}
+		if n := s.stats(); n.Skipped > 0 || n.Null == 0 {
+			r.Errorf("got %+v", n)
+		}
+	})
+}
+
+// A field that the codec loses is a difference once Redis answers.
+func TestAShadowFindsWhatTheCodecLoses(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
+		type product struct {
+			Name string
+			Cost int `json:"-"`
+		}
+		load := func(context.Context, int64) (product, error) { return product{"umbrella", 7}, nil }
+		c := redistest.Must(cache.New(r.rdb, load, r.options([]func(*cache.Options){func(o *cache.Options) { o.Codec = cache.JSON }})))
+		defer c.Close()
+		differs := make(chan audit.StaleValue[int64, product], 9)
+		s := redistest.Must(audit.NewShadow(c, load, audit.ShadowOptions[int64, product]{
+			Share: 1, Differs: func(v audit.StaleValue[int64, product]) { differs <- v },
+		}))
+		defer s.Close()
+		for range 2 {
+			if _, err := s.Get(r.ctx, 1); err != nil {
+				r.Error(err)
+			}
+			time.Sleep(3 * time.Second)
+		}
+		if n := c.Stats().Shadow; n.Loaded != 1 || n.Redis != 1 || n.Equal != 1 || n.Differs != 1 {
+			r.Fatalf("got %+v", n)
+		}
+		if v := <-differs; v.Cached != (product{"umbrella", 0}) || v.Source != (product{"umbrella", 7}) {
+			r.Errorf("got %+v", v)
+		}
+	})
+}
+
+func TestAShadowRefusesWhatCannotWork(t *testing.T) {
+	inCells(t, []cell{{redis: "none"}}, func(r *rig) {
+		source := newRows(r)
+		c := open(r, source.source())
+		for says, o := range map[string]audit.ShadowOptions[int64, string]{
+			"Share": {Share: 1.1}, "Share must": {Share: -1}, "Settle": {Settle: -1},
+		} {
+			if _, err := audit.NewShadow(c.Cache, source.load, o); err == nil || !strings.Contains(err.Error(), says) {
+				r.Errorf("%+v: %v", o, err)
+			}
+		}
+		if _, err := audit.NewShadow(c.Cache, nil, audit.ShadowOptions[int64, string]{}); err == nil {
+			r.Error("a Shadow without a load")
+		}
+	})
+}
