@@ -12,23 +12,22 @@ import (
 	"github.com/levee-go/levee/internal/tier"
 )
 
-// Set publishes a value that the source already holds. It ends every lease of key, so
-// that no rebuild under way overwrites the value. Of two writers who Set at the same
-// time the later one stays, which need not be the one whose value the source kept:
-// where writers compete, use Write or Invalidate. A nil pointer says that the source does
-// not have the key, as that of a [Loader] does: Get returns ErrNotFound for
-// Options.NullTTL.
+// Set stores a value that the source already has. It ends every lease of key, so that no running
+// rebuild overwrites the value. If two writers Set a key at the same time, the later value stays,
+// which need not be the one that the source has kept: where writers compete, use Write or
+// Invalidate. A nil pointer says that the source does not have the key, as it does from a
+// [Loader]: Get then returns ErrNotFound for Options.NullTTL.
 //
-// It does its work also when ctx has ended, as that of a request does whose client hangs
-// up, and takes RedisTimeout at most for each of its two round trips, beside the filter's
-// time. It returns ErrInvalidKey, ErrClosed or the error of the filter, and then nothing was
-// done; the codec's; or ErrNotInvalidated. A value that the codec does not take, or that is
-// over Options.MaxValue, is not stored; what was there before is dropped.
+// Set does its work even if ctx has ended, as a request's context does when its client hangs up.
+// It takes RedisTimeout at most for each of its two round trips, plus the filter's time. If it
+// returns ErrInvalidKey, ErrClosed or the filter's error, it has done nothing; otherwise the
+// error is the codec's, or ErrNotInvalidated. A value that the codec refuses, or that is over
+// Options.MaxValue, is not stored, and the previous value is dropped.
 func (c *Cache[K, V]) Set(ctx context.Context, key K, value V) error {
 	return c.setAll(ctx, []K{key}, func(int) V { return value })
 }
 
-// SetMany is [Cache.Set] for several values, in two round trips to each Redis node for
+// SetMany sets several values, as [Cache.Set] does, in two round trips to each Redis node for
 // every 128 of them. If it returns an error, some of them may have been set.
 func (c *Cache[K, V]) SetMany(ctx context.Context, values map[K]V) error {
 	keys := slices.Collect(maps.Keys(values))
@@ -51,7 +50,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	for i, key := range keys {
 		entries[i] = c.setEntry(ctx, key, ids[i], value(i))
 		data, size, ttl, err := c.format.encode(ids[i], entries[i])
-		if err != nil { // the source has another value than Redis all the same
+		if err != nil { // the source has changed nevertheless, so the value in Redis must go
 			unfit, data, size = append(unfit, named(err)), nil, 0
 		}
 		sizes[i] = size
@@ -64,15 +63,14 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		}
 		err := c.fleet.Set(ctx, publications...)
 		// Another process may have invalidated the value already: the local tier fills
-		// from Redis, which knows the order.
+		// from Redis, where the order is known.
 		c.forgetLocal(ids)
 		return err
 	})
 	return errors.Join(append(unfit, err)...)
 }
 
-// setEntry makes an entry of what the source holds now, by the rule of a Loader: a nil
-// pointer is a key that it does not have.
+// setEntry makes an entry for a value that the source has now. A nil pointer makes a null.
 func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *entry[V] {
 	epoch := c.fleet.LoadEpoch()
 	if isNil(&value) {
@@ -84,8 +82,8 @@ func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *
 	return c.newEntry(key, value, epoch, 0)
 }
 
-// setHere sets values without Redis, in the local tier alone. An invalidation may come
-// between any two of its steps: it takes the lease away, or overtakes the mark.
+// setHere sets values in the local tier, for a cache without Redis. An invalidation may come
+// between any two of its steps: it takes the lease away or overtakes the mark.
 func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entries []*entry[V], encoded []int) {
 	leases := make([]fleet.Publication, len(ids))
 	for i, grant := range c.fleet.Claim(ctx, ids...) {
@@ -103,23 +101,23 @@ func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entri
 			continue
 		}
 		if c.source.Clone != nil && !e.null {
-			e.value = c.source.Clone(e.value) // the caller may go on to change its own
+			e.value = c.source.Clone(e.value) // the caller may change its own value later
 		}
 		failpoint.At("set")
 		c.keep(marks[i], keys[i], ids[i], e, encoded[i], e.ttl(), time.Now())
 	}
 }
 
-// Invalidate drops keys after their write has committed. When it returns nil, no
-// Get that starts afterwards, in any process, takes from Redis or from a rebuild
-// under way what was there before; local tiers of other processes follow as soon
-// as the message arrives. An error matches ErrInvalidKey or ErrClosed, and then nothing was
-// done, or ErrNotInvalidated. What is not confirmed is tried again in the background until
-// it is; until then this process takes the keys neither from Redis nor puts them there.
+// Invalidate drops keys after their write has committed. When it returns nil, no Get that starts
+// afterwards, in any process, gets an older value from Redis or from a running rebuild; local
+// tiers of other processes follow as soon as the message arrives. If the error matches
+// ErrInvalidKey or ErrClosed, nothing was done. Otherwise it is ErrNotInvalidated: levee repeats
+// unconfirmed invalidations in the background until Redis confirms them, and until then this
+// process neither reads the keys from Redis nor stores them there.
 //
-// The write has committed, so Invalidate does its work also when ctx has ended, as that of
-// a request does whose client hangs up. It waits for RedisTimeout at most, and for as long
-// again if it has to wait for its turn.
+// Because the write has committed, Invalidate does its work even if ctx has ended, as a request's
+// context does when its client hangs up. It waits for RedisTimeout at most, and for as long again
+// if it has to wait for its turn.
 func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
 	if err != nil {
@@ -129,16 +127,17 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return c.invalidate(ctx, ids)
 }
 
-// Expire is [Cache.Invalidate] that keeps the old values as a fallback: for rows
-// that change while the source is slow or fails. The next reader loads. Only if that fails or is
-// refused, takes longer than SoftTimeout, or the caller's own deadline comes, is the old value
-// served, marked stale, and no later than StaleIfError after the Expire: as a value past its TTL does. So
-// what Invalidate promises holds for answers that are not marked. A later Invalidate, Clear
-// or ClearTags ends the old value.
+// Expire invalidates keys as [Cache.Invalidate] does, but keeps their old values as a fallback:
+// for rows that change while the source is slow or fails. The next reader loads. The old value is
+// served, marked stale, only if that load fails or is refused, takes longer than SoftTimeout, or
+// the caller's own deadline comes, and for StaleIfError after the Expire at most, as a value past
+// its TTL is. So the guarantee of Invalidate holds for values that are not marked. A later
+// Invalidate, Clear or ClearTags ends the old value.
 //
-// Nulls are dropped, and so is what no process has in Redis: the old value of an [Entry] that is
-// Hard, everything with a negative StaleIfError, and in a cache without Redis. Errors are those
-// of Invalidate. What is not confirmed is invalidated in the background.
+// Expire drops nulls, and every old value that Redis does not keep: that of an [Entry] that is
+// Hard, all values if StaleIfError is negative, and all values of a cache without Redis. It
+// returns the errors of Invalidate. Keys whose expiry Redis does not confirm are invalidated in
+// the background.
 func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
 	if err != nil {
@@ -151,12 +150,12 @@ func (c *Cache[K, V]) expire(ctx context.Context, ids []string) error {
 	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Expire(ctx, c.windows.fallback, ids...) })
 }
 
-// Announce says that keys are about to exist: they go into the filter, a counting one
-// counts them, and what is known of their absence is dropped. Call it before the row
-// commits. A reader that comes between Announce and the commit may learn once more that a
-// key does not exist, for at most Options.NullTTL; in a Write, [Also] does the same and
-// excludes that. Errors are those of Invalidate and the filter's, after which the row must
-// not commit. After ErrNotInvalidated it may: the filter knows the keys.
+// Announce says that keys are about to exist: it adds them to the filter (a counting filter
+// counts them) and drops their nulls. Call it before the row commits. A reader that comes between
+// Announce and the commit may find once more that a key does not exist, and that null lives for
+// Options.NullTTL at most; [Also], in a Write, excludes that. Announce returns the errors of
+// Invalidate and of the filter, after which the row must not commit. After ErrNotInvalidated the
+// row may commit, because the filter knows the keys.
 func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
 	if err != nil || len(ids) == 0 {
@@ -171,7 +170,7 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	return err
 }
 
-// check returns the ids of all keys, or why nothing may be done.
+// check returns the ids of all keys, or the error for which the call may do nothing.
 func (c *Cache[K, V]) check(keys ...K) ([]string, error) {
 	if c.closed() {
 		return nil, ErrClosed
@@ -203,14 +202,15 @@ func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(
 	return err
 }
 
-// change does what a writer waits for Redis for, and notes it. Its error is named.
+// change runs do, which changes Redis on behalf of a writer, and counts and times it. It returns
+// an error of this package.
 func (c *Cache[K, V]) change(ctx context.Context, call string, ids []string, do func(context.Context) error) error {
 	ctx, done := c.beginWrite(ctx, call, ids)
 	began := time.Now()
 	err := do(ctx)
 	c.times.write.add(&latencies, time.Since(began))
 	switch {
-	case call == "hold": // whose end says so
+	case call == "hold": // the end of the Write reports what is not confirmed
 		err = named(err)
 	case err != nil:
 		c.counts.notInvalidated.Add(1)

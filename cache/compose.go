@@ -9,9 +9,9 @@ import (
 
 // Composed values
 //
-// A loader may read other values by a cache, to make one of them: a page of its rows. The local tier
-// follows another process's write with the message, so a row that is read there may be old for some
-// milliseconds. A page that is made of it would be old for its whole TTL:
+// A loader may make its value of other cached values: a page of its rows. The local tier learns of
+// another process's write by a message, so a row that is read there may be old for some
+// milliseconds. A page made of that row would be old for its whole TTL:
 //
 //	a Write of the row and the page       another process
 //	drops both in Redis, and returns
@@ -20,12 +20,11 @@ import (
 //	                                      stores the page
 //	the message arrives and drops the row
 //
-// So reads with the context of a load ask Redis, which Write has told before it returned, as
-// [Reads].SkipLocal has it, and look at what was cleared first, as a Clear is no more than a message to
-// other processes. What they get in place of an error may be old all the same: a value that is made of it
-// is not stored.
+// So a read with the context of a load goes to Redis, as with [Reads].SkipLocal, because Write changes
+// Redis before it returns. First it reads the clears, since a Clear is only a message to other
+// processes. A fallback may be old all the same, so a value that is made of one is not stored.
 
-// plain is how a read without rules reads: nil, unless ctx is that of a load.
+// plain returns the rules of a read without rules: nil, unless ctx is the context of a load.
 func (c *Cache[K, V]) plain(ctx context.Context) *want {
 	if !flight.Loads() {
 		return nil
@@ -40,7 +39,7 @@ func (c *Cache[K, V]) part(ctx context.Context) *want {
 	return c.composing(ctx, Reads{})
 }
 
-// composing is how a read by rules reads, whose context may be that of a load.
+// composing returns the rules of a read by rules, whose context may be the context of a load.
 func (c *Cache[K, V]) composing(ctx context.Context, rules Reads) *want {
 	w := &want{Reads: rules, called: time.Now()}
 	if c.fleet.Shared() && flight.Composing(ctx) {
@@ -52,10 +51,10 @@ func (c *Cache[K, V]) composing(ctx context.Context, rules Reads) *want {
 	return w
 }
 
-// composes reports whether the answer of a read becomes a part of a value that is being loaded.
+// composes reports whether the value that is read becomes a part of a value that is being loaded.
 func (w *want) composes() bool { return w != nil && w.part }
 
-// unstored keeps an entry out of Redis, and in this process for no longer than an error is held.
+// unstored keeps an entry out of Redis, and in this process for hold at most.
 func (e *life) unstored(hold time.Duration) {
 	e.expires, e.private, e.hard = e.created+max(hold, 0).Milliseconds(), true, true
 }

@@ -13,18 +13,19 @@
 // A hit in the local tier costs no allocation and no clock call, a hit in Redis one read.
 // Callers of one process that miss the same key share a flight; of the flights of all
 // processes one gets the key's lease in Redis and calls the loader. The lease is also the
-// right to store the result. Absence of a key is a result like any other.
+// right to store the result. That a key does not exist is a result like any other.
 //
-// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and
-// then, up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when
-// the caller's own deadline comes. [Result] marks it. A key that is read often is refreshed
-// before its TTL ends, see [Options.EarlyRefresh]. While Redis is away, values of
-// the last second are served, the others are loaded within the breaker's limit for degraded loads,
-// and an older value that the process has kept is served if its load fails or finds no place.
+// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and then,
+// up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when the
+// caller's own deadline comes. [Result.Stale] marks such a value. A key that is read often is
+// refreshed before its TTL ends, see [Options.EarlyRefresh]. While Redis is unavailable, a value
+// that was loaded less than a second ago is served, and older ones are loaded within the breaker's
+// limit for degraded loads; if such a load fails or finds no place, the value that the process has
+// kept is served.
 //
-// [Cache.GetMany] reads many keys. [Cache.With] makes a [Reader] that keeps to [Reads]: a value no
-// older than MaxAge, no load (NoLoad), the order of writes of all processes (SkipLocal), nothing
-// past its TTL (NoStale).
+// [Cache.GetMany] reads many keys. [Cache.With] makes a [Reader] with rules of its own ([Reads]): no
+// value older than MaxAge, no load (NoLoad), no value from before a confirmed write of any process
+// (SkipLocal), no value past its TTL (NoStale).
 //
 // # Writing
 //
@@ -32,9 +33,10 @@
 // only the transaction finds, such as the id that an INSERT makes. [ErrNotInvalidated] means that
 // the change is committed and Redis has not confirmed its invalidation; with any other error of
 // Write the transaction has failed, or has not run. A filter has to know a key before its row
-// commits: Write, Also and [Cache.Set] tell it, [Cache.Announce] does for rows that are written
-// elsewhere, and [Cache.KeepFilter] fills it. [Follow] invalidates what a database's own log
-// reports, for writers that do not use the cache or die before Invalidate.
+// commits: Write, Also and [Cache.Set] add it, [Cache.Announce] adds keys of rows that are written
+// elsewhere, and [Cache.KeepFilter] fills the filter. [Follow] invalidates the keys of rows that
+// the database's own log reports as changed, for writers that do not use the cache or die before
+// Invalidate.
 //
 // # Guarantees
 //
@@ -49,11 +51,11 @@
 //     down. A failed load is never retried.
 //   - Honest errors: an outage never looks like [ErrNotFound], and an error of Redis never comes
 //     out of Get.
-//   - Everything in Redis has a TTL, and is checked when it is read.
+//   - Every key in Redis has a TTL, and every value is checked when it is read.
 //
-// Not guaranteed are freshness without any call of a writer, order between different keys, and
-// an invalidation that Redis confirmed and then lost. The whole contract, with each call and each
-// bound, is [docs/consistency.md].
+// The cache does not guarantee freshness if a writer calls nothing, or an order between different
+// keys, or an invalidation that Redis confirmed and then lost. [docs/consistency.md] has the whole
+// contract, with each call and each bound.
 //
 // [docs/consistency.md]: https://github.com/levee-go/levee/blob/main/docs/consistency.md
 package cache

@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// An entry is a value, or the knowledge that there is none, and its times.
+// An entry is a value or a null (the knowledge that a key does not exist), and its times.
 type entry[V any] struct {
 	value V
 	life
 }
 
-// A life is what is known of an entry beside its value.
+// A life is all that is known of an entry, except its value.
 type life struct {
-	epoch   uint64 // of the cache when the load began; in front, where a hit may look at it
+	epoch   uint64 // of the cache when the load began; first field, because a hit may read it
 	created int64  // when it was read from the source, Unix milliseconds
 	expires int64  // when its TTL ends, Unix milliseconds
-	cost    uint32 // what the load took, in milliseconds
+	cost    uint32 // duration of the load, in milliseconds
 	null    bool
-	private bool   // not for Redis: the null of a key that is missed for the first time
-	hard    bool   // dead at the end of its TTL
-	expired bool   // Cache.Expire has ended it: it answers only for want of another
-	more    *extra // nil if there is nothing more
+	private bool   // not stored in Redis: the null of a key that is missed for the first time
+	hard    bool   // never served past its TTL
+	expired bool   // Cache.Expire has ended it: it is only a fallback
+	more    *extra // nil: none
 }
 
-// An extra is what few values have.
+// An extra holds the parts of an entry that few values have.
 type extra struct {
-	looked  atomic.Uint64 // how many clears of tags were known when none of them had ended the value
-	tags    []uint32      // their digests
-	version string        // in the source
+	looked  atomic.Uint64 // number of clears of tags after which the value was last found valid
+	tags    []uint32      // digests of the tags
+	version string        // that the source gave the value
 }
 
-// tag notes the tags of a value.
+// tag stores the digests of a value's tags.
 func (e *life) tag(tags []string) {
 	if len(tags) > 0 {
 		e.more = &extra{tags: digests(tags)}
 	}
 }
 
-// digests are those of tags.
+// digests returns a 32-bit digest of each tag.
 func digests(tags []string) []uint32 {
 	digests := make([]uint32, len(tags))
 	for i, tag := range tags {
@@ -58,7 +58,7 @@ func (x *extra) encodedSize() int {
 	return len(x.tags)*tagBytes + len(x.version)
 }
 
-// encode notes x in the header that data is, and appends it.
+// encode writes the lengths of x into the header, which data holds, and appends x to data.
 func (x *extra) encode(data []byte) []byte {
 	if x == nil {
 		return data
@@ -71,13 +71,13 @@ func (x *extra) encode(data []byte) []byte {
 	return append(data, x.version...)
 }
 
-// payloadAt is where the value begins in data, which has a header.
+// payloadAt returns where the value begins in data, which has a header.
 func payloadAt(data []byte) int {
 	return headerSize + int(data[offTags]&^hardFlag)*tagBytes + int(data[offVersionSize])
 }
 
-// decodeExtra reads what encode has written, and returns what is behind it. data has room for
-// it, see fits.
+// decodeExtra decodes the extra behind the header, and returns it and the bytes behind it. fits
+// has checked that data is long enough.
 func decodeExtra(data []byte) (more *extra, payload []byte) {
 	between, payload := data[headerSize:payloadAt(data)], data[payloadAt(data):]
 	if len(between) == 0 {
@@ -92,16 +92,15 @@ func decodeExtra(data []byte) (more *extra, payload []byte) {
 	return more, payload
 }
 
-// stamp sets the times of an entry that was read now. What remains of ttl beyond
-// whole milliseconds is left out: the difference of two rounded times could be
-// longer than ttl.
+// stamp sets the times of an entry that was read now. It drops the fraction of a millisecond from
+// ttl: the difference of two rounded times could be longer than ttl.
 func (e *life) stamp(now time.Time, ttl, cost time.Duration) {
 	e.created = now.UnixMilli()
 	e.expires = e.created + ttl.Milliseconds()
-	e.cost = uint32(min(e.created-now.Add(-cost).UnixMilli(), math.MaxUint32)) // so that began is not too late
+	e.cost = uint32(min(e.created-now.Add(-cost).UnixMilli(), math.MaxUint32)) // rounded so that began is not too late
 }
 
-// spread takes a random part of any size off the TTL: what one Warm has loaded must not
+// spread shortens the TTL by a random part of any size: values that one Warm has loaded must not
 // expire together.
 func (e *life) spread() {
 	e.expires = e.created + shortened(e.ttl(), rand.Float64()).Milliseconds()
@@ -111,20 +110,21 @@ func (e *life) ttl() time.Duration {
 	return time.Duration(e.expires-e.created) * time.Millisecond
 }
 
-// began is when the load began, or up to a millisecond before.
+// began returns when the load began, or up to a millisecond earlier.
 func (e *life) began() time.Time { return time.UnixMilli(e.created - int64(e.cost)) }
 
-// left is what remains of the TTL. The times may come from a host whose clock is
-// off, so it is never less than nothing nor more than the TTL.
+// left returns how much of the TTL remains, from 0 to the whole TTL: the times may come from a
+// host whose clock is off.
 func (e *life) left(now time.Time) time.Duration {
 	return min(max(time.UnixMilli(e.expires).Sub(now), 0), e.ttl())
 }
 
-// identity tells a value from a later one of its key, wherever it was read.
+// identity returns a comparable key that differs between a value and later ones of its key, and
+// is the same in all tiers.
 func (e *life) identity() any { return [3]int64{e.created, e.expires, int64(e.epoch)} }
 
-// age is how long ago the value was read from the source, as far as the clocks
-// of the hosts agree.
+// age returns how long ago the value was read from the source, as far as the clocks of the hosts
+// agree.
 func (e *entry[V]) age(now time.Time) time.Duration {
 	if e == nil || e.created == 0 {
 		return 0
@@ -137,14 +137,14 @@ func (e *entry[V]) past(now time.Time) bool {
 	return e != nil && e.created != 0 && !now.Before(time.UnixMilli(e.expires))
 }
 
-// jittered takes a random part off ttl, at most the share jitter, so that what
-// was stored together does not expire together. It never adds: a TTL is a bound.
+// jittered shortens ttl by a random part, at most the share jitter, so that values that were
+// stored together do not expire together. It never lengthens ttl, which is a bound.
 func jittered(ttl time.Duration, jitter float64) time.Duration {
 	return shortened(ttl, jitter*rand.Float64())
 }
 
-// shortened is ttl less a share of it in [0, 1), but not less than a millisecond:
-// Redis stores for ever what has no TTL, and go-redis sends none for 0.
+// shortened returns ttl less a share of it in [0, 1), but at least a millisecond: Redis keeps a
+// key without a TTL for ever, and go-redis sends no TTL for 0.
 func shortened(ttl time.Duration, share float64) time.Duration {
 	return max(ttl-time.Duration(share*float64(ttl)), time.Millisecond)
 }

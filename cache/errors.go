@@ -16,37 +16,35 @@ import (
 )
 
 var (
-	// ErrNotFound reports that the source has no such key. A loader may return
+	// ErrNotFound reports that the source does not have the key. A loader may return
 	// it to say so.
 	ErrNotFound = errors.New("cache: not found")
-	// ErrNotModified is for a [Source.LoadEntry] to return, as it is or wrapped: the value
-	// that it got as Entry.Prev still holds, and gets another life. Without a Prev it is an
-	// error like others.
+	// ErrNotModified is returned by a [Source.LoadEntry], as it is or wrapped, to say that the
+	// value in Entry.Prev is still valid: Prev is stored with a new TTL. Without a Prev it is an
+	// error like any other.
 	ErrNotModified = errors.New("cache: not modified")
-	// ErrOverloaded reports that the loader was not called, to spare the source. It also
-	// matches the cause, breaker.ErrOpen or breaker.ErrLimited. The latter comes at
-	// once if the load could not be expected to end before the caller's deadline, and its
-	// text says which limit it was.
+	// ErrOverloaded reports that the breaker did not let the loader be called. The error also
+	// matches the cause, breaker.ErrOpen or breaker.ErrLimited. ErrLimited is returned at once if
+	// the load could not be expected to end before the caller's deadline; its text names the limit.
 	ErrOverloaded = errors.New("cache: overloaded")
 	// ErrInvalidKey reports a key that is too long or has no text form.
 	ErrInvalidKey = errors.New("cache: invalid key")
 	// ErrClosed reports that the cache has been closed.
 	ErrClosed = errors.New("cache: closed")
-	// ErrNotInvalidated reports that the change is made, and that Redis did not confirm its
-	// invalidation: the transaction of a Write has committed, or an Invalidate, Expire, Set,
-	// Clear, ClearTags or Announce has done what it could. The invalidation is tried again until
-	// Redis confirms it; then other processes no longer see the old value, and this process does
-	// not see it meanwhile. Close gives it up after about a second. When more than 10,000 keys
-	// wait, a Clear takes their place. It comes from the call that returns it alone: the error of a transaction that failed
-	// does not match it.
+	// ErrNotInvalidated reports that the change is made but Redis did not confirm its invalidation:
+	// the transaction of a Write has committed, or an Invalidate, Expire, Set, Clear, ClearTags or
+	// Announce has done what it could. The cache repeats the invalidation until Redis confirms it;
+	// until then this process does not serve the old value, but other processes may. Close gives up
+	// after about a second. When more than 10,000 keys wait, a Clear replaces their invalidations.
+	// The error of a Write whose transaction failed never matches ErrNotInvalidated.
 	ErrNotInvalidated = errors.New("cache: not invalidated everywhere yet, and tried again")
 	// ErrNotCached reports, to a read with [Reads].NoLoad, that neither this process nor Redis has
-	// the value. Whether the source has it is not known.
+	// the value. The source may have it.
 	ErrNotCached = errors.New("cache: not cached")
 	// ErrUnavailable reports, from Check, cachedebug.Inspect, Warm and Refresh, that Redis could not be
-	// reached, or did not confirm what they did. The source is as it was.
+	// reached, or did not confirm what they did. The source is unchanged.
 	ErrUnavailable = errors.New("cache: redis unavailable")
-	// ErrReentrant reports that a loader asked the cache for the key it loads. It
+	// ErrReentrant reports that a loader has read from the cache the key that it loads. It
 	// would have waited for itself.
 	ErrReentrant = errors.New("cache: a load has read its own key")
 	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
@@ -54,14 +52,14 @@ var (
 	ErrLoadTimeout = errors.New("cache: load timed out")
 )
 
-// A PanicError is what the callers of a loader that panicked, or called runtime.Goexit, get.
-// Value is what was passed to panic, and errors.As and errors.Is find it if it was an error;
-// of a Goexit it is a text that says so. Stack is where, as debug.Stack
-// prints it; the text holds it, because the goroutine that reads the error has another one. The
-// PanicErrors of all packages of the library are one type.
+// A PanicError is returned to the callers that wait for a loader that panicked or called
+// runtime.Goexit. Value is the argument of panic, which errors.As and errors.Is find if it is an
+// error; for a Goexit it is a text that says so. Stack is the stack of the loader's goroutine, as
+// debug.Stack prints it; the text of the error contains it, because the goroutine that reads the
+// error has another stack. The PanicErrors of all packages of the library are one type.
 type PanicError = contain.PanicError
 
-// named gives an error of the packages below the name that this package promises.
+// named returns err as an error of this package, if it is one of the packages below.
 func named(err error) error {
 	var panicked *contain.PanicError
 	var loaders *loaderError
@@ -88,43 +86,42 @@ func named(err error) error {
 	return err
 }
 
-// below begins the texts of the errors of package mutexrebuild, which users of a cache
-// have never met.
+// below is the prefix of the errors of package mutexrebuild, which users of a cache do not know.
 const below = "mutexrebuild: "
 
-// A renamed is an error of package mutexrebuild under this package's name.
+// A renamed is an error of package mutexrebuild with the prefix of this package.
 type renamed struct{ is, err error }
 
 func (r *renamed) Error() string        { return "cache: " + strings.TrimPrefix(r.err.Error(), below) }
 func (r *renamed) Is(target error) bool { return r.is != nil && target == r.is }
 func (r *renamed) Unwrap() error        { return r.err }
 
-// notInvalidated is the error of a change that Redis did not confirm.
+// notInvalidated returns the error of a change that Redis did not confirm.
 func notInvalidated(err error) error {
 	cause := errors.New(strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": "))
-	if errors.Is(err, fleet.ErrTooFewReplicas) { // for Follow
+	if errors.Is(err, fleet.ErrTooFewReplicas) { // Follow looks for it, see onMaster
 		cause = &maskedError{cause.Error(), fleet.ErrTooFewReplicas, nil}
 	}
 	return fmt.Errorf("%w: %w", ErrNotInvalidated, cause)
 }
 
-// masked says what err has stopped. What it returns matches all that err matches but
-// ErrNotInvalidated, which would be that of another call.
+// masked returns an error that begins with what and matches all that err matches except
+// ErrNotInvalidated, which would belong to another call.
 func masked(what string, err error) error {
 	return &maskedError{what + ": " + strings.TrimPrefix(err.Error(), "cache: "), err, []error{ErrNotInvalidated}}
 }
 
-// others are the errors that say something of the cache which returns them. From a loader they are those
-// of another cache.
+// others are errors that describe the state of the cache that returns them. If a loader returns
+// one, it is about another cache.
 var others = []error{ErrNotFound, ErrClosed, ErrInvalidKey, ErrNotCached, flight.ErrClosed, flight.ErrReentrant}
 
-// A loaderError is what a loader has returned, which says nothing of this cache, whatever it matches:
-// the loader may have asked another breaker, another cache or another Redis.
+// A loaderError is an error that a loader has returned. Whatever it matches, it says nothing
+// about this cache: the loader may have used another breaker, another cache or another Redis.
 type loaderError struct{ error }
 
 func (e *loaderError) Unwrap() error { return e.error }
 
-// ofLoader returns the error of a loader as one that says nothing of this cache.
+// ofLoader marks err as the error of a loader.
 func ofLoader(err error) error {
 	if slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) }) {
 		err = &maskedError{err.Error(), err, others}
@@ -132,13 +129,13 @@ func ofLoader(err error) error {
 	return &loaderError{err}
 }
 
-// isOfLoader reports whether a loader has returned err.
+// isOfLoader reports whether err is the error of a loader.
 func isOfLoader(err error) bool {
 	var ours *loaderError
 	return errors.As(err, &ours)
 }
 
-// A maskedError matches what err matches, but for some.
+// A maskedError matches what err matches, except the errors in not.
 type maskedError struct {
 	text string
 	err  error
@@ -154,7 +151,7 @@ func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 // A BatchError reports which keys of a GetMany, a FetchMany, a Warm or a Refresh failed, and why.
 type BatchError struct {
 	Causes map[any]error // by key, of the cache's key type: Causes[int64(42)], not Causes[42]
-	Others int           // more keys of a Warm without an answer, beside the first hundred, which are in Causes
+	Others int           // number of failed keys of a Warm beyond the first hundred, which are in Causes
 }
 
 // Error names one of the causes.
@@ -178,8 +175,9 @@ func (e *BatchError) Unwrap() []error {
 	return causes
 }
 
-// isNotFound reports whether a loader's error says that the source has no such key. An error that
-// also matches one of failures does not: a loader may join the errors of several reads.
+// isNotFound reports whether a loader's error says that the source does not have the key. An
+// error that also matches one of failures does not say so: a loader may join the errors of
+// several reads.
 func (c *Cache[K, V]) isNotFound(err error) bool {
 	switch {
 	case err == nil:
@@ -190,12 +188,12 @@ func (c *Cache[K, V]) isNotFound(err error) bool {
 	return false
 }
 
-// failures say that the source was not read, or not to the end.
+// failures are errors after which the source was not read, or not completely.
 var failures = []error{ErrOverloaded, ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, context.Canceled, context.DeadlineExceeded}
 
-// isNil reports whether a value is a nil pointer, which a loader returns that has found
-// nothing: a caller who has looked at the error alone would panic. Only a V that is a
-// pointer's type has such values: an empty list is a value.
+// isNil reports whether value is a nil pointer. A loader that has found nothing may return one,
+// and a caller that checks only the error would panic. It is false for every V that is not a
+// pointer type: an empty list is a value.
 func isNil[V any](value *V) bool {
 	v := reflect.ValueOf(value).Elem()
 	return v.Kind() == reflect.Pointer && v.IsNil()

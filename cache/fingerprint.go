@@ -19,19 +19,18 @@ import (
 // name now comes back as its zero value. So a value carries a fingerprint of the type
 // that it was made from, and bytes of another type are a miss.
 //
-// A fingerprint is the hash of a text that names all that JSON makes of a type: the
-// names of fields as JSON has them, their types, and the option "string" of their tags.
-// It leaves out what changes no byte, such as the order of fields, the name of a
-// struct, and unexported fields. A type with a marshaler of its own is known by its
-// name alone.
+// A fingerprint is the hash of a text that describes how JSON writes a type: the JSON names
+// of its fields, their types, and the option "string" of their tags. It leaves out what
+// changes no byte, such as the order of fields, the name of a struct, and unexported
+// fields. Of a type with a marshaler of its own the text is only the type's name.
 //
-// Two releases whose types differ, with one Schema, share the place of each value in
-// Redis: each takes the other's bytes for a miss, loads, and writes its own over them.
-// Their local tiers bound that: each process loads a key once in its Local.TTL while the
-// deployment lasts. After it, the next load settles the id.
+// Two releases with different types and the same Schema use the same Redis key for a value:
+// each takes the other's bytes for a miss, loads, and overwrites them. Their local tiers
+// bound that: each process loads a key once in its Local.TTL during the deployment. The
+// first load after it ends the overwriting.
 
-// fingerprintOf returns the fingerprint of a type that is stored as JSON, or why JSON cannot
-// write it.
+// fingerprintOf returns the fingerprint of a type that is stored as JSON, or an error that says
+// why JSON cannot write it.
 func fingerprintOf(t reflect.Type) (uint32, error) {
 	d := describer{done: map[reflect.Type]string{}}
 	text, err := d.describe(t, t.String())
@@ -39,16 +38,16 @@ func fingerprintOf(t reflect.Type) (uint32, error) {
 		return 0, err
 	}
 	hash := fnv1a(fnvOffset, text)
-	return max(uint32(hash^hash>>32), 1), nil // 0 is that of what is not JSON
+	return max(uint32(hash^hash>>32), 1), nil // 0 means: not JSON
 }
 
-// A describer makes the text of a type.
+// A describer makes the text that describes a type.
 type describer struct {
-	above []reflect.Type // types that t is part of, and which may be part of t
+	above []reflect.Type // the types around the present one, which may contain them again
 	done  map[reflect.Type]string
 }
 
-// describe returns the text of t, whose name in errors is path.
+// describe returns the text of t. Errors call it path.
 func (d *describer) describe(t reflect.Type, path string) (string, error) {
 	switch kind := t.Kind(); {
 	case marshals(t):
@@ -93,8 +92,8 @@ func (d *describer) describeParts(t reflect.Type, path string) (string, error) {
 	}
 }
 
-// describeFields returns a hash of what JSON has of a struct: its text may be long, and
-// stand in many places.
+// describeFields returns a hash of the fields of a struct as JSON writes them: their text may be
+// long, and be needed in many places.
 func (d *describer) describeFields(t reflect.Type, path string) (string, error) {
 	hash, fields := uint64(fnvOffset), fieldsOf(t)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -108,13 +107,13 @@ func (d *describer) describeFields(t reflect.Type, path string) (string, error) 
 	return fmt.Sprintf("{%x}", hash), nil
 }
 
-// A jsonField is a field that JSON has of a struct.
+// A jsonField is a field of a struct that JSON writes.
 type jsonField struct {
 	name string // in Go
 	of   reflect.Type
 }
 
-// fieldsOf returns the fields that JSON has of a struct, by their names there.
+// fieldsOf returns the fields of a struct that JSON writes, by their JSON names.
 func fieldsOf(t reflect.Type) map[string]jsonField {
 	fields := map[string]jsonField{}
 	for i := range t.NumField() {
@@ -153,7 +152,7 @@ func embeddedStruct(f reflect.StructField) reflect.Type {
 
 func isInteger(k reflect.Kind) bool { return k >= reflect.Int && k <= reflect.Uintptr }
 
-// marshals reports whether t, which is no interface, makes its own JSON.
+// marshals reports whether t writes or reads its own JSON. It is false for interfaces.
 func marshals(t reflect.Type) bool {
 	if t.Kind() == reflect.Interface || t.Kind() == reflect.Pointer {
 		return false
@@ -167,30 +166,30 @@ var marshalers = []reflect.Type{
 	reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler](),
 }
 
-// A storedForm says how the values of an open cache are stored.
+// A storedForm describes how the values of an open cache are stored.
 type storedForm struct {
 	codec       byte
 	fingerprint uint32
 	values      reflect.Type
-	by          string // how, in words
+	by          string // in words
 	users       int
 }
 
-// A storedName is where they stand.
+// A storedName identifies where values are stored.
 type storedName struct {
 	client redis.UniversalClient
 	name   string
 	schema int
 }
 
-// storedTypes are those of the open caches. Two types under one name would read each
-// other's values as misses, and write over them, for ever.
+// storedTypes are the stored forms of all open caches. Two types under one name would read each
+// other's values as misses, and overwrite them, for ever.
 var storedTypes = struct {
 	mu     sync.Mutex
 	byName map[storedName]*storedForm
 }{byName: map[storedName]*storedForm{}}
 
-// claimName keeps a name for values of type V until the returned function is called.
+// claimName reserves a name for values of type V until the returned function is called.
 func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (release func(), err error) {
 	if rdb == nil || !reflect.ValueOf(rdb).Comparable() {
 		return func() {}, nil

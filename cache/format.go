@@ -14,34 +14,34 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// A Codec turns values into bytes and back. Unmarshal gets bytes of the size that
-// Marshal gave, at most Options.MaxValue, and a pointer to a zero value. It may keep
-// them. Both are called concurrently. A value that Marshal has an error for, or
-// panics on, is returned and not stored; bytes that Unmarshal does not take are a
-// miss.
+// A Codec encodes values as bytes and decodes them. Unmarshal gets bytes of the size that Marshal
+// returned, at most Options.MaxValue, and a pointer to a zero value. It may keep the bytes. Both
+// methods are called concurrently. If Marshal returns an error or panics, the value is returned
+// to its caller and not stored; if Unmarshal does, the read is a miss.
 //
-// An entry of the local tier counts as the bytes that Marshal gave, unless the codec is a
-// [Sizer]: one that compresses should be, or the local tier takes more than its budget by
-// the ratio. Options.MaxValue bounds the bytes of Marshal as well. How much memory a few
-// hostile bytes may become is for Unmarshal to bound.
+// An entry of the local tier counts as the number of bytes that Marshal returned, unless the
+// codec is a [Sizer]: a codec that compresses should be one, or the local tier exceeds its budget
+// by the compression ratio. Options.MaxValue bounds the bytes of Marshal as well. Unmarshal
+// itself has to bound how much memory a few hostile bytes may become.
 type Codec interface {
-	// Marshal gives the bytes of a value.
+	// Marshal returns the encoded bytes of a value.
 	Marshal(v any) ([]byte, error)
-	// Unmarshal sets what v points to. An error says that data is no value of its type.
+	// Unmarshal stores the decoded value in what v points to. It returns an error if data does
+	// not encode a value of its type.
 	Unmarshal(data []byte, v any) error
 }
 
-// A Sizer is a [Codec] that knows what values take in memory.
+// A Sizer is a [Codec] that knows how much memory a value takes.
 type Sizer interface {
-	// Size returns what a value takes in this process, decoded, in bytes: that is what its
-	// entry takes of the budget of the local tier. It gets what Marshal gets, is called
-	// for every entry that goes to the local tier, and concurrently. If it panics, or
-	// returns 0 or less, the entry counts as the bytes of Marshal.
+	// Size returns how many bytes a decoded value takes in this process. Its entry counts as that
+	// much of the budget of the local tier. Size gets the same argument as Marshal. It is called
+	// for every entry that is put into the local tier, and concurrently. If it panics, or returns
+	// 0 or less, the entry counts as the bytes of Marshal.
 	Size(v any) int
 }
 
-// What stands in Redis is a header of fixed size, the digests of the value's tags, its
-// version, and what the codec made of the value; nothing behind the header of a null.
+// An entry is stored in Redis as a header of fixed size, the digests of the value's tags, its
+// version, and the bytes that the codec made of the value; a null is a header only.
 // Numbers are big-endian.
 //
 //	 0  2  magic "Lv"
@@ -60,7 +60,7 @@ type Sizer interface {
 //	48  4  fingerprint of the value's type, see fingerprint.go; 0 in a null and where the codec is not JSON
 //	52  4  CRC-32C of everything else but the mark
 //
-// Bytes of which anything else is true are a miss.
+// Bytes that do not fit this description are a miss.
 const (
 	headerSize = 56
 	magic      = "Lv"
@@ -97,7 +97,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A format knows how the values of one cache are stored.
+// A format encodes and decodes the values of one cache.
 type format[V any] struct {
 	name        string
 	prefix      uint64 // digest of the name
@@ -108,12 +108,13 @@ type format[V any] struct {
 	sizer       Sizer // the codec, if it is one
 	sealer      Sealer
 	fingerprint uint32
-	sample      *sample // of values to compare with what their JSON decodes to; nil: none
+	sample      *sample // picks values to compare with what their JSON decodes to; nil: none
 	after       windows
 	log         *logonce.Log
 }
 
-// newFormat returns an error if values of type V would not come back.
+// newFormat makes the format of a cache. It returns an error if JSON would lose parts of values
+// of type V.
 func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 	f = format[V]{name: o.Name, prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, sealer: o.Seal, after: o.windows(), log: log}
 	values, named := reflect.TypeFor[V](), false
@@ -146,7 +147,7 @@ func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
 	return f, nil
 }
 
-// altered is how many values were compared and came back differently.
+// altered returns how many of the compared values came back differently.
 func (f format[V]) altered() uint64 {
 	if f.sample == nil {
 		return 0
@@ -154,7 +155,7 @@ func (f format[V]) altered() uint64 {
 	return f.sample.altered.Load()
 }
 
-// by says how values are encoded.
+// by describes, in words, how values are encoded.
 func (f format[V]) by() string {
 	how := fmt.Sprintf("with the Codec %T", f.codec)
 	switch f.id {
@@ -169,9 +170,9 @@ func (f format[V]) by() string {
 	return how
 }
 
-// encode gives the bytes of an entry and how long Redis keeps them, or neither for
-// one that is too large to be stored. size is what the entry counts as in the local tier
-// without a Sizer: one that does not encode counts as the largest that could be stored.
+// encode returns the bytes of an entry and how long Redis keeps them, or neither for an entry
+// that is not to be stored in Redis. size is what the entry counts as in the local tier without a
+// Sizer; an entry that cannot be encoded counts as the largest that could be stored.
 func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl time.Duration, err error) {
 	var payload []byte
 	kind, fingerprint := byte(kindNull), uint32(0)
@@ -222,8 +223,8 @@ func (f format[V]) encode(id string, e *entry[V]) (data []byte, size int, ttl ti
 	return data, len(data), f.after.stored(e.ttl()), nil
 }
 
-// keep is what encode returns for a value that stays in this process: it does not encode, or
-// is larger than Redis is to hold.
+// keep logs and returns the results of encode for a value that stays in this process: it cannot
+// be encoded, or is larger than MaxValue.
 func (f format[V]) keep(id string, payload []byte, err error) ([]byte, int, time.Duration, error) {
 	if err != nil {
 		f.log.Warn("a value cannot be encoded and stays in this process", logonce.Name("key", id), "error", err)
@@ -233,9 +234,9 @@ func (f format[V]) keep(id string, payload []byte, err error) ([]byte, int, time
 	return nil, headerSize + len(payload), 0, nil
 }
 
-// decode reads an entry back, ok only if the bytes are one of this id, whole and
-// of this cache's form. It allocates nothing before that is certain. Bytes that a codec makes
-// a nil pointer of, as JSON does of "null", are none: a caller would get nil and no error.
+// decode decodes an entry. It reports ok only if the bytes are a complete entry of this id in
+// this cache's form, and allocates nothing before that is certain. Bytes that a codec decodes to
+// a nil pointer, as JSON does "null", are not ok: a caller would get nil and no error.
 func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 	if !f.fits(id, data) || !f.isOfType(data) {
 		return nil, false
@@ -264,7 +265,7 @@ func (f format[V]) decode(id string, data []byte) (*entry[V], bool) {
 	return nil, false
 }
 
-// fits reports whether bytes are a whole entry of this id, of whatever type.
+// fits reports whether bytes are a complete entry of this id, of any type.
 func (f format[V]) fits(id string, data []byte) bool {
 	return len(data) >= headerSize && len(data) >= payloadAt(data) && len(data)-payloadAt(data) <= f.max && string(data[:2]) == magic &&
 		data[offVersion] == version &&
@@ -274,7 +275,7 @@ func (f format[V]) fits(id string, data []byte) bool {
 		binary.BigEndian.Uint32(data[offSum:]) == checksum(data)
 }
 
-// isOfType reports whether an entry that fits is a value of this cache's type, or a null.
+// isOfType reports whether an entry that fits is a null or has this cache's type.
 func (f format[V]) isOfType(data []byte) bool {
 	want := f.fingerprint
 	if data[offKind] == kindNull {
@@ -283,30 +284,32 @@ func (f format[V]) isOfType(data []byte) bool {
 	return data[offCodec] == f.codecByte() && binary.BigEndian.Uint32(data[offFingerprint:]) == want
 }
 
-// isOfOtherType reports whether bytes are a value of this id that a process has stored
-// whose values are of another type. One that is sealed where this cache's are not, or the
-// other way round, is none: anybody may have stored it.
+// isOfOtherType reports whether bytes are an entry of this id that a process with values of
+// another type has stored. It is false if the entry is sealed and this cache's are not, or the
+// other way round: anybody may have stored such an entry.
 func (f format[V]) isOfOtherType(id string, data []byte) bool {
 	return f.fits(id, data) && !f.isOfType(data) && data[offCodec]&sealedFlag == f.codecByte()&sealedFlag
 }
 
-// marshal and unmarshal make errors of a codec's panics. Let through, one would fail
-// the load and keep its lease until it ends; the other would fail everybody who
-// reads the key, and never let anything else be written over it.
+// marshal calls the codec and returns a panic of it as an error. A panic would fail the load and
+// keep its lease until the lease ends.
 func (f format[V]) marshal(value V) (data []byte, err error) {
 	defer f.contain(&err)
 	if f.id == codecJSON {
-		return f.codec.Marshal(&value) // else a marshaler of *V would be passed over
+		return f.codec.Marshal(&value) // a pointer, so that a marshaler of *V is called
 	}
 	return f.codec.Marshal(value)
 }
 
+// unmarshal calls the codec and returns a panic of it as an error. A panic would fail every
+// reader of the key, and nothing could ever be written over the value.
 func (f format[V]) unmarshal(data []byte, value *V) (err error) {
 	defer f.contain(&err)
 	return f.codec.Unmarshal(data, value)
 }
 
-// sizeOf is what a value counts as in the local tier, whose entry has so many bytes encoded.
+// sizeOf returns what a value counts as in the local tier, if its entry has so many bytes
+// encoded.
 func (f format[V]) sizeOf(value V, encoded int) int {
 	if f.sizer == nil {
 		return encoded
@@ -330,12 +333,12 @@ func (f format[V]) contain(err *error) {
 	}
 }
 
-// digest binds bytes to the key they were stored under: FNV-1a of name and id, which a
-// colon parts, since a name has none. FNV is enough against accidents, such as a reply
-// that reaches the wrong command; who can write to Redis can forge it.
+// digest binds bytes to the key they were stored under. It is FNV-1a of name and id, separated by
+// a colon, which no name contains. FNV is enough against accidents, such as a reply to the wrong
+// command; whoever can write to Redis can forge it.
 func (f format[V]) digest(id string) uint64 { return fnv1a(f.prefix, id) }
 
-// fnv1a goes on with an FNV-1a hash: with fnvOffset it begins one. hash/fnv would
+// fnv1a continues an FNV-1a hash with text; fnvOffset is the hash to begin with. hash/fnv would
 // allocate, and takes bytes.
 func fnv1a(hash uint64, text string) uint64 {
 	for i := range len(text) {
@@ -352,15 +355,15 @@ func checksum(data []byte) uint32 {
 	return crc32.Update(sum, castagnoli, data[headerSize:])
 }
 
-// JSON is the codec of values of all types but string and []byte where [Options].Codec is nil. Named
-// as the Codec, it says that what JSON loses may be lost: New takes every type that JSON can
-// write, also those of which it leaves fields out, and values are not compared with what their JSON
+// JSON encodes values as JSON, as the cache does by default for all types but string and []byte.
+// If you set it as [Options].Codec, you accept what JSON loses: New takes every type that JSON
+// can write, even if JSON leaves out fields, and values are not compared with what their JSON
 // decodes to.
 var JSON Codec = jsonCodec{}
 
 type jsonCodec struct{}
 
-// Marshal gives v an address if it has none: else methods of pointers would be passed over.
+// Marshal passes a pointer to json.Marshal, so that methods of pointers are called.
 func (jsonCodec) Marshal(v any) ([]byte, error) {
 	if t := reflect.TypeOf(v); t != nil && t.Kind() != reflect.Pointer {
 		p := reflect.New(t)
@@ -390,7 +393,7 @@ func (raw) Marshal(v any) ([]byte, error) {
 func (raw) Unmarshal(data []byte, v any) error {
 	switch v := v.(type) {
 	case *string:
-		*v = unsafe.String(unsafe.SliceData(data), len(data)) // nobody writes to what a reply brought
+		*v = unsafe.String(unsafe.SliceData(data), len(data)) // nobody writes to the bytes of a reply
 	case *[]byte:
 		*v = data
 	default:

@@ -10,35 +10,35 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Hooks are called for what a cache does beyond a hit in the local tier: for traces, see
-// cacheotel, or for metrics of your own. Each may be nil, which costs nothing. What is to
-// be counted is in [Cache.Stats] already.
+// Hooks are functions that a cache calls for all operations beyond a hit in the local tier: for
+// traces, see cacheotel, or for metrics of your own. A nil Hook costs nothing. [Cache.Stats] has
+// the counters already.
 type Hooks struct {
-	// Read: keys are read from Redis. Up to 256 keys of a GetMany are one call.
+	// Read is called when keys are read from Redis, once for up to 256 keys of a GetMany.
 	Read Hook
-	// FlightWait: a caller waits for what another caller of this process is reading or
-	// loading. Outcome.Load is that of the load.
+	// FlightWait is called when a caller waits for another caller of this process to read or load
+	// the key. Outcome.Load is the context of that load.
 	FlightWait Hook
-	// Rebuild: a key was not to be had from Redis. It ends with the answer, after waits
-	// and loads; their contexts come from that of the Rebuild. Warm and Refresh, which
-	// load many keys, give none.
+	// Rebuild is called when a read of Redis did not bring a key's value. It ends with the
+	// answer, after waits and loads, whose contexts derive from the context that the hook
+	// returns. Warm and Refresh, which load many keys, do not call it.
 	Rebuild Hook
-	// LeaseWait: a Rebuild waits for the load of another process.
+	// LeaseWait is called when a Rebuild waits for the load of another process.
 	LeaseWait Hook
-	// Load: the loader runs. It gets the context that the hook returns.
+	// Load is called when the loader runs. The loader gets the context that the hook returns.
 	Load Hook
-	// Write: a writer changes keys, see Op.Call. A "write" has the calls "hold", "tx" and
-	// "invalidate" within it, whose contexts come from its own; tx gets the one of "tx".
-	// Each cache of a [Write] has calls for its own "hold" and "invalidate", and the cache that
-	// is named first of "write" and "tx". A Write without Changes names none: pass Changes(),
-	// of no keys, if all of them come by [Also].
+	// Write is called when a writer changes keys, see Op.Call. A "write" contains the calls
+	// "hold", "tx" and "invalidate", whose contexts derive from its own; the transaction gets the
+	// context of "tx". Each cache of a [Write] gets calls for its own "hold" and "invalidate";
+	// the cache that is named first also gets "write" and "tx". A Write without Changes names no
+	// cache: pass Changes() without keys if all keys are added by [Also].
 	Write Hook
 }
 
-// JoinHooks returns Hooks that tell each of hooks, for example those of cacheotel and some of
-// your own. They are called for a beginning in their order, each with the context of the one
-// before, and of the end in the opposite order. One that panics at the beginning hides the
-// operation from the others.
+// JoinHooks returns Hooks that call each of hooks, for example cacheotel's and some of your own.
+// At the beginning of an operation they are called in order, each with the context of the one
+// before, and at its end in reverse order. If one panics at the beginning, the others do not see
+// the operation.
 func JoinHooks(hooks ...Hooks) (joined Hooks) {
 	for _, h := range hooks {
 		joined = Hooks{
@@ -50,7 +50,7 @@ func JoinHooks(hooks ...Hooks) (joined Hooks) {
 	return joined
 }
 
-// within returns a hook that tells outer, and inner within its context.
+// within returns a hook that calls outer, and then inner with the context that outer returned.
 func within(outer, inner Hook) Hook {
 	switch {
 	case outer == nil:
@@ -78,39 +78,39 @@ func within(outer, inner Hook) Hook {
 	}
 }
 
-// A Hook is called when an operation begins, and what it returns when that ends. The
-// context, which must come from ctx, is that of what the operation does; where nothing is
-// done within, it is not used. A nil function is not called.
+// A Hook is called when an operation begins, and the function that it returns is called when the
+// operation ends. The operation uses the returned context, which must derive from ctx, for the
+// work within it, if there is any. A nil function is not called.
 //
-// Both are called while callers wait, with no mutex held, and must not block.
-// They may be called on different goroutines. What they panic with is logged.
+// Both are called while callers wait, with no mutex held, and must not block. They may be called
+// on different goroutines. If one panics, the cache logs it and goes on.
 type Hook func(ctx context.Context, op Op) (context.Context, func(Outcome))
 
-// An Op is what begins.
+// An Op describes an operation that begins.
 type Op struct {
 	Cache      string // the cache's name
-	Key        string // the first key, as Source.Key gives it; it may be a secret, and of any bytes
-	Keys       int    // how many
+	Key        string // id of the first key, see Source.Key; it may be a secret, and of any bytes
+	Keys       int    // number of keys
 	Background bool   // no caller waits for it
-	// Call is what a writer does, for Hooks.Write alone: "write", "invalidate", "set",
+	// Call names the writer's call, in Hooks.Write only: "write", "invalidate", "set",
 	// "clear" or "announce"; and within a write "hold", "tx" and "invalidate".
 	Call string
 }
 
-// An Outcome is how an operation ended.
+// An Outcome describes how an operation ended.
 type Outcome struct {
-	// Err is that of the source, of Redis or of the caller's context. That a key does
+	// Err is the error of the source, of Redis or of the caller's context. A key that does
 	// not exist is no error.
 	Err error
-	// Hits is how many keys a Read has found.
+	// Hits is the number of keys that a Read has found.
 	Hits int
-	// Load is the context that Hooks.Load returned for the load that brought the answer
-	// of a FlightWait or a Rebuild, which may have been of other callers' keys too. Nil:
-	// there was none in this process.
+	// Load is the context that Hooks.Load returned for the load that ended a FlightWait or a
+	// Rebuild. The load may have been for other callers' keys too. It is nil if no load of this
+	// process did.
 	Load context.Context
 }
 
-// begin tells a hook of an operation. The function that it returns is never nil.
+// begin calls a hook for an operation that begins. It never returns a nil function.
 func (c *Cache[K, V]) begin(ctx context.Context, hook Hook, op Op) (context.Context, func(Outcome)) {
 	if hook == nil {
 		return ctx, unheard
@@ -120,7 +120,7 @@ func (c *Cache[K, V]) begin(ctx context.Context, hook Hook, op Op) (context.Cont
 
 func unheard(Outcome) {}
 
-// tell is begin for a hook that is there.
+// tell does the work of begin for a hook that is not nil.
 func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context.Context, done func(Outcome)) {
 	op.Cache = c.o.Name
 	inner, done = ctx, unheard
@@ -139,7 +139,7 @@ func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context
 	return inner, done
 }
 
-// beginWrite tells Hooks.Write of a call. The ids may be none.
+// beginWrite calls Hooks.Write for a call. ids may be empty.
 func (c *Cache[K, V]) beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome)) {
 	op := Op{Call: call, Keys: len(ids)}
 	if len(ids) > 0 {
@@ -148,7 +148,7 @@ func (c *Cache[K, V]) beginWrite(ctx context.Context, call string, ids []string)
 	return c.begin(ctx, c.o.Hooks.Write, op)
 }
 
-// call calls a function of the user's in the way of readers and writers.
+// call calls a user's function on the path of a reader or writer, and logs a panic of it.
 func (c *Cache[K, V]) call(fn func()) {
 	contain.Call(func() error { fn(); return nil }, func(err error) {
 		if err != nil {
@@ -157,14 +157,14 @@ func (c *Cache[K, V]) call(fn func()) {
 	})
 }
 
-// readOne reads a key from Redis. It is the path of every hit. What Redis did not answer
-// is counted elsewhere and is in no histogram: most of it was never sent.
+// readOne reads a key from Redis. Every hit in Redis takes this path. A read without an answer of
+// Redis is counted elsewhere and is in no histogram, because most of these reads were never sent.
 func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value, now time.Time) {
 	if !c.fleet.Shared() {
 		return c.fleet.GetOne(ctx, id), time.Now()
 	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: id, Keys: 1})
-	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // the source has the other half
+	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
 	defer stop()
 	began := time.Now()
 	value = c.fleet.GetOne(ctx, id)
@@ -179,7 +179,7 @@ func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value
 	return value, now
 }
 
-// readMany is readOne for keys that are read together.
+// readMany reads several keys from Redis together.
 func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []fleet.Value, now time.Time) {
 	if len(ids) == 0 || !c.fleet.Shared() {
 		return c.fleet.Get(ctx, ids...), time.Now()
@@ -206,15 +206,15 @@ func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []flee
 	return values, now
 }
 
-// An observed is what hooks and histograms have to know of a job.
+// An observed is the state of a job that hooks and histograms need.
 type observed struct {
-	outer     context.Context // that of the job before its rebuild
+	outer     context.Context // the job's context before its rebuild
 	rebuilt   func(Outcome)   // ends Hooks.Rebuild; nil: it has not begun
-	waitsFrom time.Time       // for the lease that another process has; zero: it does not
+	waitsFrom time.Time       // since when it waits for another process's lease; zero: it does not wait
 	waited    func(Outcome)   // ends Hooks.LeaseWait
 }
 
-// beginRebuild tells of a job that goes on from Redis. It may be called again.
+// beginRebuild calls Hooks.Rebuild for a job that Redis had no value for. It may be called again.
 func (c *Cache[K, V]) beginRebuild(j *job[K, V]) {
 	if c.o.Hooks.Rebuild == nil || j.warms || j.observed.rebuilt != nil {
 		return
@@ -223,8 +223,9 @@ func (c *Cache[K, V]) beginRebuild(j *job[K, V]) {
 	j.ctx, j.observed.rebuilt = c.begin(j.ctx, c.o.Hooks.Rebuild, Op{Key: j.id, Keys: 1, Background: j.class == background})
 }
 
-// endRebuild tells of the end of a job. The next flight of its callers starts from the
-// context from before: a chain of flights must not make a chain of contexts.
+// endRebuild ends Hooks.Rebuild for a job, and restores the job's context: the next flight of its
+// callers must not begin with the context of this one, or a chain of flights would make a chain
+// of contexts.
 func (c *Cache[K, V]) endRebuild(j *job[K, V], answer found[V], err error) {
 	if j.observed.rebuilt == nil {
 		return
@@ -236,7 +237,8 @@ func (c *Cache[K, V]) endRebuild(j *job[K, V], answer found[V], err error) {
 	j.observed.rebuilt(Outcome{Err: err, Load: answer.load.context()})
 }
 
-// beginLeaseWait tells of a job that waits for another process. It may be called again.
+// beginLeaseWait calls Hooks.LeaseWait for a job that waits for another process. It may be called
+// again.
 func (c *Cache[K, V]) beginLeaseWait(j *job[K, V]) {
 	if !j.observed.waitsFrom.IsZero() {
 		return

@@ -10,8 +10,8 @@ import (
 // Name returns [Options.Name].
 func (c *Cache[K, V]) Name() string { return c.o.Name }
 
-// Inside is for the packages of this module that show, export, administer and
-// audit caches.
+// Inside returns what the packages of this module that show, export, administer and audit caches
+// need of c. Other packages cannot use it.
 func (c *Cache[K, V]) Inside() inside.Cache {
 	return inside.Cache{
 		Breaker: c.o.Breaker, Filter: c.o.Filter,
@@ -24,7 +24,7 @@ func (c *Cache[K, V]) Inside() inside.Cache {
 func (c *Cache[K, V]) topKeys(n int) []inside.HotKey {
 	var keys []inside.HotKey
 	for _, hot := range c.local.TopKeys(n) {
-		if id, err := c.id(hot.Key); err == nil { // else no key of this cache
+		if id, err := c.id(hot.Key); err == nil { // otherwise it is not a key of this cache
 			keys = append(keys, inside.HotKey{ID: id, Share: hot.Share, Error: hot.Error})
 		}
 	}
@@ -81,8 +81,8 @@ func (c *Cache[K, V]) standingLocally(key K, now time.Time) *inside.Standing {
 	return s
 }
 
-// describe says what is to be said of an entry. An entry that is about to be refreshed
-// early counts as fresh.
+// describe fills in the state, times and value of an entry. An entry that is due for an early
+// refresh counts as fresh.
 func (c *Cache[K, V]) describe(s *inside.Standing, e *entry[V], now time.Time) {
 	s.Null, s.Age, s.TTL = e.null, e.age(now), e.left(now)
 	if !e.null {
@@ -97,7 +97,7 @@ func (s state) String() string {
 	return [...]string{fresh: "fresh", early: "fresh", stale: "stale", fallback: "fallback", dead: "dead"}[s]
 }
 
-// audited is for package audit, which finds writers that forget to invalidate.
+// audited returns what package audit needs to find writers that forget to invalidate.
 func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 	return inside.Audit[K, V]{
 		ReplicaLag: c.o.ReplicaLag, ID: c.id, Closing: c.closing, Log: c.log, Counts: &c.counts.audit, Shadow: &c.counts.shadow,
@@ -115,7 +115,8 @@ func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 	}
 }
 
-// lookApart reads what is served for key and then the source, for nobody but its caller.
+// lookApart reads the value that is served for key and then the source. It shares neither with
+// other callers.
 func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V], err error) {
 	if look.ID, err = c.id(key); err != nil {
 		return look, err
@@ -138,8 +139,8 @@ func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V]
 	return look, nil
 }
 
-// served returns the value or null that a Get would give now, and what tells it from a later one;
-// nil if Get would load, or give an old value.
+// served returns the value or null that a Get would return now, with a stored that differs from
+// that of any later value. It returns nil if Get would load, or return an old value.
 func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (e *entry[V], stored any, err error) {
 	now := time.Now()
 	if held, ok := c.local.Inspect(key); ok && held.Left > 0 {
@@ -169,13 +170,13 @@ func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) 
 	return e, e.identity(), nil
 }
 
-// fromSource loads key for nobody but its caller.
+// fromSource loads key without sharing the load with other callers.
 func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
 	ctx, stop := c.loadContext(ctx)
 	defer stop()
 	place, err := c.breaker.Acquire(ctx, background)
 	if err != nil {
-		return nil, c.why(ctx, err)
+		return nil, c.loadError(ctx, err)
 	}
 	defer place.Release()
 	j := &job[K, V]{key: key, id: id, class: background}

@@ -9,8 +9,8 @@ import (
 	"github.com/levee-go/levee/cache/internal/keytext"
 )
 
-// keyFunc returns the function that turns keys into ids, the text of a key that
-// processes share, and refuses those that are too long.
+// keyFunc returns the function that turns keys into ids, the texts by which processes share keys.
+// The function returns an error for an id that is too long.
 func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string, error), error) {
 	text := func(key K) (string, error) { return custom(key), nil }
 	if custom == nil {
@@ -31,7 +31,7 @@ func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string,
 	}, nil
 }
 
-// byTexts is do for keys that are named by their texts.
+// byTexts returns a function that calls do with the ids of keys that are given as texts.
 func (c *Cache[K, V]) byTexts(do func(ctx context.Context, ids []string) error) func(ctx context.Context, texts []string) error {
 	return func(ctx context.Context, texts []string) error {
 		if c.closed() {
@@ -64,9 +64,8 @@ func (c *Cache[K, V]) refreshTexts(ctx context.Context, texts []string) error {
 	return c.Refresh(ctx, keys...)
 }
 
-// keyOf returns the id of the key whose text somebody has written, and the key itself where
-// it is known: with a Source.Key, and for keys with a MarshalText and no UnmarshalText, it
-// is not.
+// keyOf returns the id of the key that text names, and the key itself if known is true. The key
+// is not known if there is a Source.Key, or if K has a MarshalText and no UnmarshalText.
 func (c *Cache[K, V]) keyOf(text string) (key K, id string, known bool, err error) {
 	id = text
 	if parse := keytext.Parser[K](); c.source.Key == nil && parse != nil {

@@ -10,31 +10,31 @@ import (
 	"github.com/levee-go/levee/internal/guard"
 )
 
-// The classes of loads, which say within which limits of the breaker they run.
+// The classes of loads. Each class has its own limits in the breaker.
 const (
-	normal     = guard.Normal     // somebody waits for it, under a lease
-	degraded   = guard.Degraded   // somebody waits for it, and without a lease every process may be loading the same
-	background = guard.Background // a refresh: nobody waits for it
+	normal     = guard.Normal     // a caller waits for the load, which has a lease
+	degraded   = guard.Degraded   // a caller waits for the load; without a lease every process may be loading the key
+	background = guard.Background // a refresh: no caller waits for it
 )
 
-// A loaded is what a load brought: an entry or an error.
+// A loaded is the result of a load: an entry or an error.
 type loaded[V any] struct {
 	entry   *entry[V]
 	err     error
-	refused bool          // err is breaker.ErrLimited: there was no place
-	by      *load         // nil: none has begun
-	failed  bool          // err is that of the load
-	rest    time.Duration // that the source has asked for with err, 0 if it has not
+	refused bool          // err is breaker.ErrLimited: no place was free
+	by      *load         // the load that ran; nil: none has begun
+	failed  bool          // the load ran and returned err
+	rest    time.Duration // RetryAfter of err, 0 if it has none
 }
 
 // A load is a call of the source that has begun.
 type load struct {
 	began time.Time
-	ctx   context.Context // that Hooks.Load has given it; nil without that hook
+	ctx   context.Context // that Hooks.Load has returned; nil without that hook
 	done  func(Outcome)   // ends Hooks.Load
 }
 
-// context is for hooks of those who wait for the load.
+// context returns the context of Hooks.Load, for the hooks of callers that wait for the load.
 func (l *load) context() context.Context {
 	if l == nil {
 		return nil
@@ -42,8 +42,8 @@ func (l *load) context() context.Context {
 	return l.ctx
 }
 
-// loadContext is that of a load and of what it waits for before it begins: it ends on Close,
-// and after LoadTimeout if that is set.
+// loadContext returns the context for a load and for its wait in the queue. It ends on Close, and
+// after LoadTimeout if that is set.
 func (c *Cache[K, V]) loadContext(ctx context.Context) (load context.Context, stop func()) {
 	load, cancel := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(c.closing, func() { cancel(ErrClosed) })
@@ -54,16 +54,17 @@ func (c *Cache[K, V]) loadContext(ctx context.Context) (load context.Context, st
 	return load, func() { end(); unhook(); cancel(nil) }
 }
 
-// why is the error of a load whose context is ctx, by its own name if that has ended.
-func (c *Cache[K, V]) why(ctx context.Context, err error) error {
+// loadError replaces err by ErrClosed or ErrLoadTimeout if that is what ended ctx, the context of
+// a load.
+func (c *Cache[K, V]) loadError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
 		return cause
 	}
 	return err
 }
 
-// acquire takes a place at the breaker for jobs, which are of one class. It waits for as long
-// as somebody waits for them.
+// acquire takes a place at the breaker for jobs, which are of one class. It waits as long as any
+// caller waits for the jobs.
 func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*guard.Place, error) {
 	flights, try := make([]*flight.Flight[found[V]], len(jobs)), true
 	for i, j := range jobs {
@@ -76,13 +77,13 @@ func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*guard.Pl
 		acquire = c.breaker.TryAcquire
 	}
 	place, err := acquire(waiting, jobs[0].class)
-	return place, c.why(ctx, err)
+	return place, c.loadError(ctx, err)
 }
 
-// loadsOne reports whether there is a loader of one key.
+// loadsOne reports whether the source has a loader of single keys.
 func (c *Cache[K, V]) loadsOne() bool { return c.source.Load != nil || c.source.LoadEntry != nil }
 
-// load asks the source in place for the keys of jobs, and notes what it brought in each job.
+// load calls the source in place for the keys of jobs, and stores each result in its job.
 func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
 	if c.loadsOne() && len(jobs) == 1 {
 		c.loadOne(ctx, place, jobs)
@@ -91,14 +92,14 @@ func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, jobs []*job[
 	c.loadMany(ctx, place, jobs)
 }
 
-// loadOne is load for one job.
+// loadOne loads the key of the only job.
 func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
 	j, load := jobs[0], c.plainly
 	if c.source.LoadEntry != nil {
 		load = c.withEntry(j)
 	}
-	var brought atomic.Pointer[entry[V]] // a loader that was left behind may still write it
-	j.loaded = c.askSource(ctx, place, jobs, func(ctx context.Context) error {
+	var brought atomic.Pointer[entry[V]] // an abandoned loader may still write it
+	j.loaded = c.callSource(ctx, place, jobs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		value, say, err := load(ctx, j.key, epoch)
 		var e *entry[V]
@@ -111,7 +112,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*j
 		default:
 			return err
 		}
-		e = c.said(j.id, e, say)
+		e = c.applyEntry(j.id, e, say)
 		if flight.Doubtful(ctx) {
 			e.unstored(c.o.Rebuild.ErrorHold)
 		}
@@ -126,15 +127,15 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*j
 // loadMany loads the keys of jobs in one call.
 func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
 	keys, ids := make([]K, 0, len(jobs)), make([]string, 0, len(jobs))
-	at := make(map[string]int, len(jobs)) // two flights of an id may come together where no lease keeps them apart
+	at := make(map[string]int, len(jobs)) // two flights may have the same id if no lease keeps them apart
 	for _, j := range jobs {
 		if _, twice := at[j.id]; !twice {
 			at[j.id] = len(keys)
 			keys, ids = append(keys, j.key), append(ids, j.id)
 		}
 	}
-	var brought atomic.Pointer[[]*entry[V]] // a loader that was left behind may still write it
-	all := c.askSource(ctx, place, jobs, func(ctx context.Context) error {
+	var brought atomic.Pointer[[]*entry[V]] // an abandoned loader may still write it
+	all := c.callSource(ctx, place, jobs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -165,13 +166,13 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 	}
 }
 
-// askSource has fn load in place what jobs want. fn may still be running when askSource
-// returns an error. It returns a loaded without an entry, whose by is nil if the load has not
-// begun: the breaker has opened since it gave the place.
-func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
+// callSource runs fn in place, which loads the keys of jobs. It returns a loaded without an
+// entry. fn may still be running when callSource returns an error. by is nil if the load has not
+// begun because the breaker has opened since it gave the place.
+func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
 	class, ids := jobs[0].class, idsOf(jobs)
 	var began atomic.Pointer[load]
-	var rest atomic.Int64 // that the source has asked for
+	var rest atomic.Int64 // RetryAfter of the error
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
 		if !c.loading.Begin() {
 			return ErrClosed
@@ -191,13 +192,13 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 		}
 		err := fn(ctx)
 		if err != nil {
-			_ = err.Error() // one that panics does so here, where it counts as the loader's panic
+			_ = err.Error() // if Error panics, it does so here, where it counts as the loader's panic
 			rest.Store(int64(retryAfter(err)))
-			err = ofLoader(err) // ErrNotFound is there no absence, see isNotFound
+			err = ofLoader(err) // isNotFound has ruled out that an ErrNotFound in it means absence
 		}
 		return err
 	})
-	err = c.why(ctx, err)
+	err = c.loadError(ctx, err)
 	by := began.Load()
 	if by == nil {
 		return loaded[V]{err: err}
@@ -206,8 +207,7 @@ func (c *Cache[K, V]) askSource(ctx context.Context, place *guard.Place, jobs []
 	return loaded[V]{err: err, by: by, failed: err != nil, rest: time.Duration(rest.Load())}
 }
 
-// retryAfter is for how long a source wants to be left alone that has failed with err. 0: it has
-// said nothing about it.
+// retryAfter returns the RetryAfter of a source's error, 0 if it has none.
 func retryAfter(err error) time.Duration {
 	var says interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &says) {
@@ -216,7 +216,7 @@ func retryAfter(err error) time.Duration {
 	return says.RetryAfter()
 }
 
-// ended notes the end of a load, which may still be running.
+// ended counts and times a load and ends its hook. The loader may still be running.
 func (c *Cache[K, V]) ended(l *load, err error) {
 	if err != nil {
 		c.counts.loadErrors.Add(1)
@@ -225,7 +225,8 @@ func (c *Cache[K, V]) ended(l *load, err error) {
 	l.done(Outcome{Err: err})
 }
 
-// newEntry makes an entry of a value that the source holds now. The load began in epoch.
+// newEntry makes an entry of a value that was just loaded. epoch is the epoch when the load
+// began.
 func (c *Cache[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration) *entry[V] {
 	ttl := c.o.TTL
 	if c.source.TTL != nil {
@@ -241,8 +242,7 @@ func (c *Cache[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration)
 	return e
 }
 
-// newNull makes an entry of a key that the source did not have when it was asked at
-// began.
+// newNull makes an entry of a key that the source did not have in a load that began at began.
 func (c *Cache[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V] {
 	if c.o.Filter != nil {
 		c.counts.filterFalse.Add(1)

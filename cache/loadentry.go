@@ -10,16 +10,16 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// An Entry is what [Source.LoadEntry] gets beside its key, and what it may say beside the
-// value that it returns. It is the loader's until that returns.
+// An Entry is an argument of [Source.LoadEntry], by which the loader learns more about the value
+// that it replaces and tells the cache more about the value that it returns. The loader may use
+// it until it returns.
 //
 // # A value that has not changed
 //
-// Prev is the value that the load is to replace, and Version is what an earlier load left
-// there with it: an ETag, a revision, a time. A loader that learns from the source that Prev
-// still holds returns [ErrNotModified]: then Prev gets another life, with another TTL, as
-// if it had been loaded. So a source that goes on to say so keeps the value for ever: that is
-// a TTL that slides, and its owner's will.
+// Prev is the value that the load will replace, and Version is what an earlier load has set in
+// its Entry: an ETag, a revision, a time. A loader that learns from the source that Prev is still
+// valid returns [ErrNotModified]: Prev then gets a new TTL, as if it had been loaded. A source
+// that keeps saying so keeps the value for ever: it is a sliding TTL, as the source wants it.
 //
 //	func load(ctx context.Context, key string, e *cache.Entry[Page]) (Page, error) {
 //		page, etag, err := get(ctx, key, e.Version) // If-None-Match, unless it is empty
@@ -30,57 +30,58 @@ import (
 //		return page, err
 //	}
 //
-// Prev is there where Redis has it at the moment of the grant of the lease: past its TTL,
-// within the stale windows of Options, or before its end if it is refreshed early. Without
-// the windows there is rarely one. It is nil after an Invalidate, a Clear or an Expire, and
-// an invalidation while the loader runs refuses what that brings: it runs again, without
-// Prev. It is nil beside a Write of the key, without Redis, and when [Cache.Refresh] loads,
-// since its caller says that the value has changed. LoadMany gets none.
+// Prev is set if Redis has the value when it grants the lease: past its TTL, within the stale
+// windows of Options, or before its end if it is refreshed early. Without these windows there is
+// rarely a Prev. It is nil after an Invalidate, a Clear or an Expire. If an invalidation comes
+// while the loader runs, its result is refused and it runs again, without Prev. Prev is also nil
+// during a Write of the key, without Redis, and in a load of [Cache.Refresh], whose caller says
+// that the value has changed. LoadMany gets no Prev.
 //
-// # A source that wants to be left alone
+// # A source that must not be called for a while
 //
-// An error of any loader, of Load and LoadMany too, that has a method RetryAfter()
-// time.Duration (errors.As finds it) is held for that long and up to a fifth more, where
-// other errors are held for Options.Rebuild.ErrorHold: for a minute at the most, for at least
-// ErrorHold, unless that is off, and for 10,000 keys at a time. Callers get the error until
-// then, or an old value within StaleIfError; the error of a refresh keeps refreshes away. It is
-// held in this process alone, and an invalidation of the key, by this process or a message
-// of another, ends it.
+// If the error of a loader, also of Load and LoadMany, has a method RetryAfter() time.Duration
+// (found by errors.As), the cache holds the error for that long and up to a fifth more, instead
+// of for Options.Rebuild.ErrorHold. It holds such an error for a minute at most and for ErrorHold
+// at least, unless ErrorHold is off, and for 10,000 keys at a time. Until then callers get the
+// error, or an old value within StaleIfError; the error of a refresh prevents further refreshes.
+// The error is held in this process only, and an invalidation of the key, by this process or a
+// message of another, ends it.
 type Entry[V any] struct {
-	// Prev is the value that is replaced; nil: there is none. What it leads to may be
-	// shared, without a Clone, and nobody may change it.
+	// Prev is the value that is replaced; nil: there is none. Without a Clone, callers share
+	// whatever it refers to, and nobody may change that.
 	Prev *V
-	// Version is what came with Prev, empty without. What the loader leaves here is stored
-	// with the value, up to 64 bytes; a longer one is not. So a loader that returns
-	// a new value sets it anew, or empties it: the old version would pass for that of the
-	// new value. Beside ErrNotModified an empty one means that of Prev.
+	// Version belongs to Prev when the loader is called, and is empty without a Prev. The Version
+	// that the loader leaves is stored with the value, up to 64 bytes; a longer one is not
+	// stored. So a loader that returns a new value must set Version anew, or empty it: otherwise
+	// the new value would carry the old version. With ErrNotModified an empty Version means the
+	// version of Prev.
 	Version string
-	// TTL is that of this value or, if the loader finds that there is none, of this null. It
-	// is shortened by Options.Jitter as others are. 0: as Source.TTL or Options.NullTTL
-	// say. Negative: answer, and do not store. That is not in Redis then, and what Redis has
-	// of the key ends; this process answers with it for Options.Rebuild.ErrorHold, also where
-	// Options.Local is off, so that callers that come together do not load one after another.
+	// TTL is the TTL of this value or, if the loader finds that the key does not exist, of this
+	// null. It is shortened by Options.Jitter like any other. 0: as Source.TTL or Options.NullTTL
+	// say. Negative: the value is returned and not stored. It is then not in Redis, and the value
+	// that Redis has of the key ends; this process serves it for Options.Rebuild.ErrorHold, even
+	// if Options.Local is off, so that simultaneous callers do not load one after another.
 	TTL time.Duration
 	// Hard says that this value is never served past its TTL, whatever the stale windows of
-	// Options say and whatever fails: a token or a signed URL, say. Beside ErrNotModified it
-	// stays so if Prev was.
+	// Options say and whatever fails: a token or a signed URL, say. With ErrNotModified it stays
+	// set if it was set for Prev.
 	Hard bool
-	// Primary says that a replica may not have what a writer has written, so that a loader
-	// which reads from replicas had better read the primary now: a Write of the key is under
-	// way, or an invalidation, a Clear or a ClearTags is younger than Options.ReplicaLag. During an outage
-	// of Redis nobody can know of either. Then Primary is set if ReplicaLag is, and not
-	// without: a source that does not lag need not have all reads of all processes at its
-	// primary in just that moment. There is no Prev beside it.
+	// Primary tells a loader that reads from replicas to read the primary now, because a replica
+	// may not have the latest write: a Write of the key is running, or an invalidation, a Clear
+	// or a ClearTags is younger than Options.ReplicaLag. During an outage of Redis nobody can
+	// know of either; then Primary is set only if ReplicaLag is: a source that does not lag need
+	// not get all reads of all processes at its primary at that moment. If Primary is set, there
+	// is no Prev.
 	Primary bool
-	// Tags are further tags of this value, beside those of [Source.Tags]: nulls have none. Beside
-	// ErrNotModified nil means those that Prev has.
+	// Tags are further tags of this value, in addition to [Source.Tags]: nulls have no tags. With
+	// ErrNotModified, nil means the tags of Prev.
 	Tags []string
 
-	unmodified *life // of Prev, if it gets another one
+	unmodified *life // of Prev, after ErrNotModified
 }
 
-// prevOf returns the value that the load of j replaces: what begin.lua has compared, and
-// never what a local tier has kept. It is nil if nobody may go by it.
+// prevOf returns the value that the load of j replaces: the one that begin.lua has compared,
+// never one that a local tier has kept. It is nil if the loader must not rely on it.
 func (c *Cache[K, V]) prevOf(j *job[K, V]) *entry[V] {
 	if !j.stands {
 		return nil
@@ -92,19 +93,19 @@ func (c *Cache[K, V]) prevOf(j *job[K, V]) *entry[V] {
 	return e
 }
 
-// plainly is a load by Source.Load.
+// plainly loads a key by Source.Load.
 func (c *Cache[K, V]) plainly(ctx context.Context, key K, _ uint64) (value V, say *Entry[V], err error) {
 	value, err = c.source.Load(ctx, key)
 	return value, nil, err
 }
 
-// withEntry returns the load of a job by Source.LoadEntry. It has all that it needs of the job:
-// a loader that is left behind may run on beside it. The load begins in epoch.
+// withEntry returns a function that loads the key of j by Source.LoadEntry. It copies all that it
+// needs of j: an abandoned loader may outlive the job. The load begins in epoch.
 func (c *Cache[K, V]) withEntry(j *job[K, V]) func(ctx context.Context, key K, epoch uint64) (V, *Entry[V], error) {
 	prev, primary := c.prevOf(j), j.primary
 	return func(ctx context.Context, key K, epoch uint64) (value V, say *Entry[V], err error) {
 		say = &Entry[V]{Primary: primary || c.o.ReplicaLag > 0 && c.fleet.ClearedSince(epoch)}
-		if prev != nil && (say.Primary || c.cleared(prev)) { // judged after epoch was read, which what is loaded carries
+		if prev != nil && (say.Primary || c.cleared(prev)) { // judged after epoch was read, which the loaded value carries
 			prev = nil
 		}
 		if prev != nil {
@@ -126,8 +127,8 @@ func (c *Cache[K, V]) withEntry(j *job[K, V]) func(ctx context.Context, key K, e
 	}
 }
 
-// said gives e what its loader has said of it; nil: nothing.
-func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
+// applyEntry copies what the loader has set in its Entry to e. say is nil for other loaders.
+func (c *Cache[K, V]) applyEntry(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	if say == nil {
 		return e
 	}
@@ -143,7 +144,7 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	}
 	tags := digests(say.Tags)
 	if say.unmodified != nil {
-		e.epoch = say.unmodified.epoch // nobody has loaded it anew: a clear of which this process learns later still ends it
+		e.epoch = say.unmodified.epoch // the value was not loaded anew: a clear that this process learns of later still ends it
 		if say.Tags == nil {
 			tags = say.unmodified.tags()
 		}
@@ -161,7 +162,7 @@ func (c *Cache[K, V]) said(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	return e
 }
 
-// version is what a source has said of an entry's version.
+// version returns the version that the source gave the entry.
 func (e *life) version() string {
 	if e.more == nil {
 		return ""
@@ -169,7 +170,7 @@ func (e *life) version() string {
 	return e.more.version
 }
 
-// tags are the digests of an entry's tags.
+// tags returns the digests of an entry's tags.
 func (e *life) tags() []uint32 {
 	if e.more == nil {
 		return nil

@@ -8,19 +8,18 @@ import (
 	"github.com/levee-go/levee/internal/tier"
 )
 
-// maxStaleLife is for how long the local tier answers with a value past its TTL
-// before somebody looks for a newer one. It takes from Redis the reads of all who ask
-// for a value while one of them refreshes it.
+// maxStaleLife is how long the local tier serves a value past its TTL before a reader looks for a
+// newer one in Redis. It spares Redis the readers of a value that is being refreshed.
 const maxStaleLife = time.Second
 
-// maxUnconfirmed is how long the local tier keeps what was loaded without calling Redis, or
-// beside a writer. A hot key is loaded about once a second then, and not for each of its
+// maxUnconfirmed is how long the local tier keeps a value that was loaded without Redis, or while
+// a writer held the key. So a hot key is loaded about once a second, not once for each of its
 // readers.
 const maxUnconfirmed = time.Second
 
-// localOptions are those of the local tier. Where the user has none, a LoadEntry gets a small one. It
-// keeps for Rebuild.ErrorHold what the loader says is not to be stored, and nothing else: without it
-// the readers of such a key would load one after another.
+// localOptions returns the options of the local tier. If the user has switched the tier off, a
+// LoadEntry gets a small one. It keeps, for Rebuild.ErrorHold, only values that the loader does
+// not want stored: without it the readers of such a key would load one after another.
 func (c *Cache[K, V]) localOptions() tier.Options {
 	o := tier.Options(c.o.Local)
 	if c.unstoredOnly = o.MaxBytes < 0 && c.source.LoadEntry != nil && c.o.Rebuild.ErrorHold > 0; c.unstoredOnly {
@@ -29,18 +28,18 @@ func (c *Cache[K, V]) localOptions() tier.Options {
 	return o
 }
 
-// fill puts the result of a job into the local tier, before the flight ends: the next
-// Get finds it there. The job's mark is older than the read that brought the result,
-// so an invalidation in between drops it. encoded is the size of the entry. What Warm
-// loads stays in Redis: nobody has asked for it, and it would push out what is read.
+// fill puts the result of a job into the local tier before the flight ends, so that the next Get
+// finds it there. The job's mark is older than the read that brought the result, so an
+// invalidation in between drops it. encoded is the size of the entry. Values that Warm loads go
+// to Redis only: no caller wants them yet, and they would push out values that are read.
 func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time) {
 	if !j.warms || !c.fleet.Shared() {
 		j.filled = c.keep(j.mark, j.key, j.id, e, encoded, math.MaxInt64, now)
 	}
 }
 
-// keep puts e into the local tier for longest at most, and reports whether it is there.
-// mark is older than the operation that brought e, and encoded is the size of e.
+// keep puts e into the local tier for longest at most, and reports whether it is there. mark is
+// older than the operation that brought e, and encoded is the size of e.
 func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
 	if c.local == nil || c.unstoredOnly && !e.isUnstored(c.o.Rebuild.ErrorHold) || c.cleared(e) {
 		return false
@@ -51,7 +50,7 @@ func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encode
 		left = min(left, maxStaleLife)
 	}
 	life := min(left, c.o.Local.TTL)
-	if c.fleet.Shared() { // else the TTL is all there is, and has been shortened already
+	if c.fleet.Shared() { // without Redis only the TTL bounds it, which has been shortened already
 		life = jittered(life, c.o.Jitter)
 	}
 	if !e.null {
@@ -66,7 +65,7 @@ func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encode
 	return c.local.FillNull(mark, key, life)
 }
 
-// keptEntry returns the value that this process has kept of a key, whatever its life, unless it
+// keptEntry returns the value that this process has kept of a key, even past its life, unless it
 // was invalidated or cleared.
 func (c *Cache[K, V]) keptEntry(key K) *entry[V] {
 	if e := c.local.Kept(key); e != nil && !c.cleared(e) {
@@ -75,7 +74,7 @@ func (c *Cache[K, V]) keptEntry(key K) *entry[V] {
 	return nil
 }
 
-// forgetLocal drops what this process alone knows of ids: entries and held errors.
+// forgetLocal drops the entries and held errors of ids in this process.
 func (c *Cache[K, V]) forgetLocal(ids []string) {
 	for _, id := range ids {
 		c.local.Delete(id)

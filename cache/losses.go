@@ -17,15 +17,15 @@ import (
 
 // Losses
 //
-// JSON writes types that it cannot read, and leaves parts of others out: one process would
-// serve the value that it has loaded, the next one that value without them. New refuses such
-// types by the name of the field, unless Options.Codec is JSON. lossOf finds them.
+// JSON writes some types that it cannot read, and leaves out parts of others: one process would
+// serve the value that it has loaded, the next one that value without these parts. New refuses
+// such types and names the field, unless Options.Codec is JSON. lossOf finds them.
 //
 // Other losses depend on the value: an int64 in an any, text that is not UTF-8. difference
-// finds them, between a value and what its JSON decodes to.
+// finds them by comparing a value with what its JSON decodes to.
 
-// lossOf returns what JSON does not bring back of type t, or nil. Values of t are addressable,
-// as format.marshal makes them.
+// lossOf returns an error that names what JSON loses of type t, or nil. Values of t are
+// addressable, because format.marshal passes pointers.
 func lossOf(t reflect.Type) error {
 	if t.Kind() == reflect.Interface {
 		return fmt.Errorf("an interface (%s) comes back from JSON as another type", t)
@@ -34,7 +34,7 @@ func lossOf(t reflect.Type) error {
 	return l.of(t, t.String(), true)
 }
 
-// losses are the types that have been looked at, or are just now.
+// losses are the types that have been checked or are being checked.
 type losses map[lossKey]bool
 
 type lossKey struct {
@@ -42,8 +42,8 @@ type lossKey struct {
 	addressable bool
 }
 
-// of returns what JSON loses of t, whose name in errors is path. Methods of pointers are called
-// for addressable values only: an element of a map is none.
+// of returns what JSON loses of t. Errors call t path. Methods of pointers are called only for
+// addressable values, which elements of maps are not.
 func (l losses) of(t reflect.Type, path string, addressable bool) error {
 	key := lossKey{t, addressable}
 	if l[key] || isEmpty(t) {
@@ -100,7 +100,7 @@ func (l losses) ofStruct(t reflect.Type, path string, addressable bool) error {
 	return nil
 }
 
-// A member is a field of a struct or of one that is embedded in it.
+// A member is a field of a struct, or of a struct that is embedded in it.
 type member struct {
 	path        string
 	name        string // in JSON
@@ -110,7 +110,8 @@ type member struct {
 	addressable bool
 }
 
-// membersOf returns the fields of t as JSON flattens them, or the first that it leaves out.
+// membersOf returns the fields of t as JSON flattens them, or an error for the first field that
+// JSON leaves out.
 func membersOf(t reflect.Type, path string, addressable bool, above []reflect.Type) (members []member, err error) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -145,7 +146,7 @@ func membersOf(t reflect.Type, path string, addressable bool, above []reflect.Ty
 	return members, nil
 }
 
-// hiddenMember returns an error that names a field in whose place JSON has another one, or none.
+// hiddenMember returns an error that names a field whose JSON name another field has taken.
 func hiddenMember(members []member) error {
 	first := map[string]member{}
 	for _, m := range members {
@@ -164,7 +165,8 @@ func hiddenMember(members []member) error {
 	return nil
 }
 
-// isEmpty reports whether values of t hold no data: what JSON leaves out of them is nothing.
+// isEmpty reports whether values of t hold no data, so that JSON loses nothing by leaving them
+// out.
 func isEmpty(t reflect.Type) bool {
 	return t.Size() == 0 || t == reflect.TypeFor[sync.Mutex]() || t == reflect.TypeFor[sync.RWMutex]()
 }
@@ -180,15 +182,15 @@ func jsonName(f reflect.StructField) string {
 	return name
 }
 
-// A methodPair is what a type makes its own JSON with.
+// A methodPair is a pair of methods by which a type writes and reads its own JSON.
 type methodPair struct {
 	marshal, unmarshal string
 	writes, reads      reflect.Type
 	writer, reader     func(reflect.Type) (reflect.Method, bool)
 }
 
-// methodPairs are in the order in which encoding/json looks for them. The names of methods are
-// constants, or the linker would keep all methods of all types.
+// methodPairs are in the order in which encoding/json looks for them. The names of the methods
+// are constants: otherwise the linker would keep all methods of all types.
 var methodPairs = []*methodPair{
 	{
 		"MarshalJSON", "UnmarshalJSON", reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),
@@ -202,7 +204,7 @@ var methodPairs = []*methodPair{
 	},
 }
 
-// writerOf returns whose Marshal method JSON calls for values of t, nil if it calls none.
+// writerOf returns the pair whose Marshal method JSON calls for values of t, or nil.
 func writerOf(t reflect.Type, addressable bool) *methodPair {
 	for _, p := range methodPairs {
 		if t.Implements(p.writes) || addressable && reflect.PointerTo(t).Implements(p.writes) {
@@ -212,7 +214,7 @@ func writerOf(t reflect.Type, addressable bool) *methodPair {
 	return nil
 }
 
-// readerOf returns whose Unmarshal method JSON calls.
+// readerOf returns the pair whose Unmarshal method JSON calls for values of t, or nil.
 func readerOf(t reflect.Type) *methodPair {
 	for _, p := range methodPairs {
 		if reflect.PointerTo(t).Implements(p.reads) {
@@ -222,7 +224,7 @@ func readerOf(t reflect.Type) *methodPair {
 	return nil
 }
 
-// unpaired says which half of a pair of methods t lacks.
+// unpaired returns an error that says which method of a pair t lacks.
 func unpaired(t reflect.Type, path string) error {
 	for _, p := range methodPairs {
 		writes, reads := reflect.PointerTo(t).Implements(p.writes), reflect.PointerTo(t).Implements(p.reads)
@@ -236,8 +238,8 @@ func unpaired(t reflect.Type, path string) error {
 	return fmt.Errorf("%s (%s) is not read from JSON as it is written", path, t)
 }
 
-// keyLoss returns what JSON does not bring back of keys of a map. It writes those of a string
-// type as they are, and reads them by UnmarshalText all the same.
+// keyLoss returns what JSON loses of the keys of a map. JSON writes keys of a string type as they
+// are, but reads them by UnmarshalText.
 func keyLoss(t reflect.Type, path string) error {
 	text := methodPairs[1]
 	writes, reads := t.Implements(text.writes), reflect.PointerTo(t).Implements(text.reads)
@@ -250,8 +252,8 @@ func keyLoss(t reflect.Type, path string) error {
 	return fmt.Errorf("the keys of %s (%s) have %s without %s", path, t, text.unmarshal, text.marshal)
 }
 
-// promotionLoss returns what JSON leaves out of a struct that has its pair of methods from
-// an embedded field: all other fields.
+// promotionLoss returns an error if a struct gets its pair of methods from an embedded field:
+// JSON then leaves out all other fields.
 func promotionLoss(t reflect.Type, path string, p *methodPair) error {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -283,8 +285,8 @@ func promotionLoss(t reflect.Type, path string, p *methodPair) error {
 	return nil
 }
 
-// isPromoted reports whether a method of t is that of an embedded field: the compiler has made
-// it then, for values and for pointers.
+// isPromoted reports whether a method of t is promoted from an embedded field: the compiler has
+// then generated it, for values and for pointers.
 func isPromoted(t reflect.Type, find func(reflect.Type) (reflect.Method, bool)) bool {
 	m, ok := find(t)
 	if !ok {
@@ -301,17 +303,17 @@ func isPromoted(t reflect.Type, find func(reflect.Type) (reflect.Method, bool)) 
 	return file == "<autogenerated>"
 }
 
-// Values are compared with what their JSON decodes to: the first of a cache, and then one in
-// sampleEvery. After one that differs each of the next sampleEvery is compared.
+// A cache compares its first sampleFirst values with what their JSON decodes to, and then one in
+// sampleEvery. After a value that differs, it compares each of the next sampleEvery.
 const (
 	sampleFirst = 16
 	sampleEvery = 1000
 )
 
-// A sample says which values of a cache to compare. A nil one says none.
+// A sample decides which values of a cache to compare. A nil sample compares none.
 type sample struct {
 	encoded, until atomic.Uint64
-	altered        atomic.Uint64 // those that differed
+	altered        atomic.Uint64 // number of values that differed
 }
 
 func newSample() *sample {
@@ -329,14 +331,14 @@ func (s *sample) due() bool {
 	return n <= s.until.Load() || n%sampleEvery == 0
 }
 
-// differed notes that a value was altered.
+// differed counts a value that was altered.
 func (s *sample) differed() {
 	s.altered.Add(1)
 	s.until.Store(s.encoded.Load() + sampleEvery)
 }
 
-// alteredAt reports whether payload, the JSON of a value whose turn it is, comes back
-// as another value, and in which field.
+// alteredAt reports whether payload, the JSON of value, decodes to another value, and in which
+// field. It compares only the values that f.sample picks.
 func (f format[V]) alteredAt(value *V, payload []byte) (field string, altered bool) {
 	if !f.sample.due() {
 		return "", false
@@ -363,9 +365,9 @@ func (f format[V]) alteredAt(value *V, payload []byte) (field string, altered bo
 }
 
 // difference compares a value with what its JSON has decoded to, and returns the path of the
-// first difference. Nil and empty slices and maps are equal. Values that make their own JSON are
-// compared by their method Equal or Cmp, or by their JSON: so a time.Time has no
-// monotonic clock and no name of its zone, and a json.RawMessage no white space.
+// first difference. Nil and empty slices and maps are equal. Values that write their own JSON are
+// compared by their method Equal or Cmp, or by their JSON: so the monotonic clock and the zone
+// name of a time.Time do not count, nor does white space in a json.RawMessage.
 func difference(a, b reflect.Value, path string) (field string, differs bool) {
 	if a.Kind() == reflect.Interface {
 		if a.IsNil() || b.IsNil() {
@@ -430,7 +432,7 @@ func differenceOfMaps(a, b reflect.Value, path string) (field string, differs bo
 	return "", false
 }
 
-// lookAlike returns the element of m whose key is key by its own methods.
+// lookAlike returns the element of m whose key equals key by the key's own methods.
 func lookAlike(m, key reflect.Value) reflect.Value {
 	if !marshals(key.Type()) {
 		return reflect.Value{}
@@ -443,7 +445,7 @@ func lookAlike(m, key reflect.Value) reflect.Value {
 	return reflect.Value{}
 }
 
-// sameMarshaler compares values of a type that makes its own JSON.
+// sameMarshaler reports whether two values of a type that writes its own JSON are equal.
 func sameMarshaler(a, b reflect.Value) bool {
 	if isEmpty(a.Type()) || !a.CanInterface() {
 		return true

@@ -10,26 +10,26 @@ import (
 	"github.com/levee-go/levee/internal/tier"
 )
 
-// maxTogether is how many keys of a GetMany are under way at a time. Others may have
-// joined their flights, and wait for their turn with them.
+// maxTogether is how many keys of a GetMany are read or loaded at a time. Callers that have
+// joined flights of these keys wait with them for their turn.
 const maxTogether = 1024
 
-// GetMany returns the values of keys. A key that does not exist is absent from
-// the map, and one that is given twice counts once. If some keys have no answer, the
-// error is a [*BatchError] that says why, and the map, which is never nil, holds the
-// others. GetMany returns when all are there or ctx ends.
+// GetMany returns the values of keys. A key that does not exist is absent from the map, and a key
+// that is given twice counts once. If it fails for some keys, the error is a [*BatchError] that
+// says why, and the map, which is never nil, holds the other values. GetMany returns when all
+// values are there or ctx ends.
 //
-// For every 256 of its keys it reads Redis in one round trip to each node, and loads the
-// missing ones with one call of [Source.LoadMany]; without LoadMany it calls Load for 64
-// keys at a time. Of very many keys 1,024 are under way at a time, and a key whose load
-// hangs holds up those after them. Keys that others are reading or loading, by Get or
-// GetMany, in this process or another, it waits for. Everything that is promised of Get
-// holds for each key.
+// For every 256 of its keys it reads Redis in one round trip to each node, and loads the missing
+// keys with one call of [Source.LoadMany]; without LoadMany it calls Load for 64 keys at a time.
+// It works on 1,024 keys at a time, and a key whose load hangs delays the keys after these. It
+// waits for keys that other callers are reading or loading, by Get or GetMany, in this process or
+// another. All guarantees of Get hold for each key.
 func (c *Cache[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	return c.getMany(ctx, keys, c.plain(ctx))
 }
 
-// FetchMany is [Cache.GetMany], and tells of each value where it came from and how old it is.
+// FetchMany returns the values of keys as [Cache.GetMany] does, with where each came from and how
+// old it is.
 func (c *Cache[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
 	return c.fetchMany(ctx, keys, c.plain(ctx))
 }
@@ -46,7 +46,7 @@ func (c *Cache[K, V]) fetchMany(ctx context.Context, keys []K, w *want) (map[K]R
 	return results, err
 }
 
-// answers gives the answers of the keys that have one. give may call Clone, which is the user's.
+// answers calls give for each key that has an answer. give may call Clone, which is the user's.
 func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(K, found[V])) error {
 	var failed BatchError
 	for part := range slices.Chunk(unique(keys), maxTogether) {
@@ -58,7 +58,7 @@ func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(
 	return nil
 }
 
-// getPart is read for several keys: the flights that it opens go through their steps
+// getPart reads several keys, as read does one. The flights that it opens go through their steps
 // together.
 func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(K, found[V]), failed *BatchError) {
 	lookups, now := make([]lookup[K, V], 0, len(keys)), time.Now()
@@ -92,7 +92,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(
 	}
 }
 
-// renewed returns those of lookups whose answer is refreshed.
+// renewed returns the lookups whose answers are to be refreshed.
 func renewed[K comparable, V any](lookups []lookup[K, V]) (some []*lookup[K, V]) {
 	for i := range lookups {
 		if l := &lookups[i]; l.renews {
@@ -102,8 +102,7 @@ func renewed[K comparable, V any](lookups []lookup[K, V]) (some []*lookup[K, V])
 	return some
 }
 
-// concludeAll is await and conclude for several keys, and returns the lookups that have to join
-// again.
+// concludeAll awaits and concludes several lookups, and returns those that have to join again.
 func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], began time.Time, give func(K, found[V]), failed *BatchError) (again []lookup[K, V]) {
 	var unread []*lookup[K, V] // those that have joined a flight and read nothing
 	for i := range lookups {
@@ -130,10 +129,9 @@ func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], b
 	return again
 }
 
-// lookupAll is lookup for several keys. A filter that answers for many at a time is asked
-// once.
+// lookupAll calls lookup for several keys. It calls a filter with a MayContainMany once.
 func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
-	var exist []bool // nil: the filter is asked for each
+	var exist []bool // nil: the filter looks up each key by itself
 	contain.Call(func() error {
 		if filter, ok := c.o.Filter.(manyFilter); ok && len(lookups) > 1 {
 			ids := make([]string, len(lookups))
@@ -154,7 +152,7 @@ func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
 	}, func(i int, err error) { lookups[i].broken(err) })
 }
 
-// readAll joins the flights that run, and reads the other keys of lookups together.
+// readAll joins the running flights of lookups, and reads the other keys together.
 func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	reading := make([]*lookup[K, V], 0, len(lookups))
 	for i := range lookups {
@@ -171,8 +169,8 @@ func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	})
 }
 
-// joinAll joins lookups to their flights, and returns the jobs of those that it opened.
-// The jobs are one piece of memory.
+// joinAll joins lookups to their flights, and returns jobs for the flights that it opened. The
+// jobs are one piece of memory.
 func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (opened []*job[K, V]) {
 	var piece []job[K, V]
 	for i := range lookups {
@@ -188,8 +186,8 @@ func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (open
 	return opened
 }
 
-// each calls do with the numbers below n. do may call functions of the user's: if one panics,
-// failed gets the error, and the next number has its turn.
+// each calls do with the numbers from 0 to n-1. do may call functions of the user's: if it
+// panics, each calls failed with the error and continues with the next number.
 func each(n int, do func(i int), failed func(i int, err error)) {
 	for i := 0; i < n; i++ {
 		contain.Call(func() error {
@@ -212,7 +210,7 @@ func (e *BatchError) add(key any, err error) {
 	e.Causes[key] = err
 }
 
-// unique returns keys without those that are there already.
+// unique returns keys without repetitions, in their order.
 func unique[K comparable](keys []K) []K {
 	seen := make(map[K]struct{}, len(keys))
 	for _, key := range keys {

@@ -17,45 +17,45 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A Filter knows which keys cannot exist. MayContain gets a key as [Source.Key]
-// gives it. Its "no" is a promise: the loader is not called. It is called concurrently,
-// in the path of every read beyond the local tier. It may have more methods, all of which
-// bloom.Filter has:
+// A Filter knows which keys cannot exist. MayContain gets the id of a key, see [Source.Key]. If
+// it returns false, the loader is not called, so false is a guarantee. It is called concurrently,
+// in every read beyond the local tier. A Filter may have more methods, all of which bloom.Filter
+// has:
 //
-//   - MayContainMany(ctx, ids []string) []bool: GetMany calls it for a page.
-//   - Add(ctx, ids ...string) error: Set, Write, Also and Announce call it before a key comes to
-//     exist.
-//   - Ensure, of that form too: Set, Write and Also call it in place of Add, since they do not
+//   - MayContainMany(ctx, ids []string) []bool: GetMany calls it for up to 1,024 keys at a time.
+//   - Add(ctx, ids ...string) error: Set, Write, Also and Announce call it before a key comes to exist.
+//   - Ensure, with the same parameters: Set, Write and Also call it instead of Add, since they do not
 //     know whether their keys are new.
-//   - Counts() bool: if it is true, Also calls Add all the same.
+//   - Counts() bool: if it returns true, Also calls Add, not Ensure.
 //   - Rebuild(ctx, ids iter.Seq2[string, error]) error: RebuildFilter calls it.
 //   - RebuildIfOlder(ctx, age time.Duration, ids iter.Seq2[string, error]) (ran bool, err error):
 //     KeepFilter calls it.
+//   - Invalidate(ctx) error: Follow calls it when it may have missed new keys. Until the next rebuild
+//     the filter lets every key pass.
 //
-// From Set and Announce, Add and Ensure get a context that does not end, so they have to return
-// by themselves.
+// Set and Announce call Add and Ensure with a context that does not end, so these must return by
+// themselves.
 type Filter interface {
-	// MayContain is false if id surely does not exist.
+	// MayContain returns false if id certainly does not exist.
 	MayContain(ctx context.Context, id string) bool
 }
 
-// Off switches a part off whose field of [Options] says that a negative value does:
-// StaleIfError: cache.Off.
+// Off, as the value of a field of [Options] whose comment allows a negative value, switches that
+// part off: StaleIfError: cache.Off.
 const Off = -1
 
-// Options adjusts a cache. The zero value of every field but Name works. A
-// negative value is an error where the field does not say what it means. A duration that
-// is not 0 has to be at least 1 ms.
+// Options configures a cache. The zero value of every field but Name works. A negative value is
+// an error unless the field says what it means. A duration that is not 0 must be at least 1 ms.
 type Options struct {
-	// Name is the cache's name, the same in all processes and different from
-	// other caches' on the same Redis, and from the groups of package mutexrebuild, which
-	// share its keys. It may not be blank nor hold control characters or any of ":{}".
+	// Name is the cache's name, the same in all processes. It must differ from the names of other
+	// caches on the same Redis and of groups of package mutexrebuild there, which share its keys.
+	// It may not be blank nor contain control characters or any of ":{}".
 	Name string
-	// Schema is part of the names of values in Redis. Raise it by one when the form of
-	// the values changes, and old and new processes do not read each other's. What a
-	// process invalidates, writes or sets, it drops for the schemas one below and one
-	// above as well: so nobody reads a stale value during a rolling deployment or its
-	// rollback, as long as no more than two schemas that follow each other are in use.
+	// Schema is part of the names of values in Redis. Raise it by one when the form of the values
+	// changes: then old and new processes do not read each other's values. When a process
+	// invalidates, writes or sets a key, it also drops the values of the schemas one below and
+	// one above. So nobody reads a stale value during a rolling deployment or its rollback, as
+	// long as no more than two successive schemas are in use.
 	Schema int
 
 	// TTL is how long a value is fresh, from its load. 0: 10 minutes. At least 1 ms.
@@ -63,7 +63,7 @@ type Options struct {
 	// refreshed, and then, up to StaleIfError (1 h) after the TTL, only if its load fails
 	// or is refused, or when the caller's own deadline comes.
 	TTL time.Duration
-	// NullTTL is the TTL of the knowledge that a key does not exist. 0: 30 s.
+	// NullTTL is how long the cache remembers that a key does not exist. 0: 30 s.
 	NullTTL time.Duration
 	// Jitter is the largest part by which a TTL is shortened at random, below 1.
 	// 0: 0.1; negative: none.
@@ -72,89 +72,88 @@ type Options struct {
 	// StaleWhileRevalidate is how long after its TTL a value is still served at once,
 	// while it is refreshed in the background. 0: 30 s; negative: not at all.
 	StaleWhileRevalidate time.Duration
-	// StaleIfError is how long after its TTL a value is still served when its load fails
-	// or is refused, or when the caller's own deadline comes; a slow source is waited
-	// for. Redis keeps values as long. 0: 1 hour; negative: not at all.
+	// StaleIfError is how long after its TTL a value is still served when its load fails or is
+	// refused, or when the caller's own deadline comes. While the source is slow, callers wait.
+	// Redis keeps values for as long. 0: 1 hour; negative: not at all.
 	StaleIfError time.Duration
-	// EarlyRefresh scales how long before the end of its TTL a value that is read
-	// often is refreshed in the background, in units of what its load takes. 0: 1;
-	// negative: not at all.
+	// EarlyRefresh scales how long before the end of its TTL a frequently read value is refreshed
+	// in the background; the unit is the duration of its load. 0: 1; negative: not at all.
 	EarlyRefresh float64
 
-	// Local adjusts the tier in this process; a negative MaxBytes switches it
-	// off. Its 64 MiB are those of this cache alone; with a Budget several caches share
-	// them. Its TTL bounds how long an entry lives there, whatever its own TTL; without
-	// Redis, 0 means that an entry lives there as long as its own TTL says.
+	// Local configures the tier in this process; a negative MaxBytes switches it off. Its 64 MiB
+	// are for this cache alone; with a Budget several caches share memory. Its TTL bounds how
+	// long an entry lives there, whatever the entry's own TTL; without Redis, 0 means that only
+	// the entry's own TTL counts.
 	Local localcache.Options
-	// Filter rejects keys that cannot exist. Nil: none.
+	// Filter rejects keys that cannot exist. Nil: no filter.
 	Filter Filter
 	// FilterBestEffort lets Set, Write, Also and Announce go on when the filter does not confirm
-	// that it has learned of a key. So inserts run while a shared filter's Redis is out of
-	// reach, at a price: other processes, and this one when Redis answers again, may take
-	// the row for absent until the filter's next Rebuild. It is logged at Error.
+	// that it has learned a key. So inserts work while a shared filter's Redis is out of reach,
+	// at a price: other processes, and this one when Redis answers again, may take the row for
+	// absent until the filter's next Rebuild. Each case is logged at Error.
 	FilterBestEffort bool
-	// Breaker protects the source. Caches of one database should share one; a loader
-	// of one of them may read the others, with the context that it got: their loads run in
-	// its place, beside MaxConcurrent. Nil: one of the cache's own, with the defaults of its package and
-	// Rebuild.LoadTimeout as its Timeout.
+	// Breaker protects the source. Caches of one database should share a Breaker. A loader of one
+	// of them may read the others with the context that it got: their loads run in its place and
+	// do not count for MaxConcurrent. Nil: the cache makes its own, with the defaults of its
+	// package and Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild adjusts leases and waiting. Without a Breaker, Rebuild.LoadTimeout limits a
-	// load; 0: 5 s. With a Breaker that has a Timeout, leave it 0: that Timeout limits a load.
-	// A longer one then bounds the load and its wait for the breaker's queue together, and New
-	// refuses one that is shorter than both. What is not confirmed by Rebuild.WaitReplicas is
-	// ErrNotInvalidated.
+	// Rebuild configures leases and waiting. Without a Breaker, Rebuild.LoadTimeout limits a
+	// load; 0: 5 s. With a Breaker that has a Timeout, leave LoadTimeout 0: the Timeout limits a
+	// load. A LoadTimeout then bounds the load and its wait in the breaker's queue together; New
+	// refuses one that is not longer than the breaker's Timeout and QueueTimeout together. A
+	// change that fewer than Rebuild.WaitReplicas replicas acknowledge is ErrNotInvalidated.
 	Rebuild mutexrebuild.Options
-	// SoftTimeout is how long a Get waits for a load when there is a value past its TTL
-	// that could be served (see StaleIfError): for callers that prefer an old value to a
-	// wait. The load goes on. 0: as long as its context lets it.
+	// SoftTimeout is how long a Get waits for a load if there is a value past its TTL that could
+	// be served (see StaleIfError): for callers that prefer an old value to a wait. The load goes
+	// on. 0: Get waits as long as its context lets it.
 	SoftTimeout time.Duration
-	// Refreshes is how many refreshes run in the background at a time; those of values that
-	// share a call of LoadMany are one. 0: 16; negative: none.
+	// Refreshes is how many refreshes run in the background at a time; values that share a call
+	// of LoadMany count as one. 0: 16; negative: none.
 	Refreshes int
 
-	// RedisTimeout is how long one operation of Redis may take, whatever the
-	// client's own options are. A read takes at most half of the time that its caller has left. One that has to wait for its turn, behind others, does so
-	// for at most as long again. Below 150 ms a process with a CPU limit, which is paused
-	// for up to 100 ms at a time, takes its own pauses for those of Redis. 0: 250 ms.
+	// RedisTimeout is how long one operation of Redis may take, whatever the client's own
+	// options. A read takes at most half of the time that its caller has left. An operation that
+	// has to wait for its turn may wait for as long again. Do not set it below 150 ms if the
+	// process has a CPU limit, which pauses it for up to 100 ms at a time: it would take its own
+	// pauses for pauses of Redis. 0: 250 ms.
 	RedisTimeout time.Duration
-	// ReplicaLag is how long after an invalidation nothing is published, because
-	// the loader reads from replicas that may lag this much. A value loaded meanwhile
-	// may be served to others for up to a second, but not beyond it. It needs
-	// Redis: New logs that it protects no write without. 0: the loader reads what was written
-	// last.
+	// ReplicaLag is how long after an invalidation no value of the key is stored in Redis,
+	// because the loader reads from replicas that may lag this much. A value that is loaded in
+	// that time may be served to other callers for up to a second, but not beyond the end of that
+	// time. ReplicaLag needs Redis: without it New logs that writes are not protected. 0: the
+	// loader always reads the latest write.
 	ReplicaLag time.Duration
 
-	// MaxKey is the longest key in bytes. 0: 512.
+	// MaxKey is the longest id of a key, in bytes. 0: 512.
 	MaxKey int
-	// MaxValue is the largest value in bytes, encoded, that is stored. Larger
-	// ones are returned and not stored. With a Codec that compresses it bounds the
-	// compressed bytes alone. 0: 1 MiB.
+	// MaxValue is the largest encoded value that is stored, in bytes. Larger values are returned
+	// and not stored. With a Codec that compresses, MaxValue bounds the compressed bytes only. 0:
+	// 1 MiB.
 	MaxValue int
 
-	// Codec encodes values. Nil: []byte and string as they are, so that a nil
-	// []byte comes back as an empty one, others as JSON. Then New refuses types that JSON does not bring back whole, and names the field:
-	// one that is not exported or has the tag json:"-", say. The first 16 values, one in 1,000 later, and
-	// the next 1,000 after one that differs are decoded and compared. One that differs is
-	// returned and not stored (Stats.Altered). [JSON] takes such types and values. One that compresses should be a [Sizer].
+	// Codec encodes values. If it is nil, []byte and string are stored as they are (a nil []byte
+	// comes back as an empty one) and other types as JSON. New then refuses types that JSON does
+	// not bring back completely, and names the field: one that is not exported or has the tag
+	// json:"-", say. The cache decodes and compares the first 16 values, later one in 1,000, and
+	// the next 1,000 after one that differs. A value that differs is returned and not stored
+	// (Stats.Altered). [JSON] accepts such types and values. A codec that compresses should be a
+	// [Sizer].
 	Codec Codec
-	// Seal encrypts what is stored in Redis, after Codec: values, and that keys do not exist. It
-	// binds them to their keys. Ids stay in the clear, in the names of Redis keys; Source.Key may
-	// hash them. MaxValue bounds the sealed bytes. A cache with Seal takes bytes that are not sealed for
-	// a miss, and one without takes sealed ones for a miss: raise Schema by one with
-	// it. Nil: nothing is sealed.
+	// Seal encrypts what is stored in Redis, after Codec: values, and the fact that a key does
+	// not exist. It binds them to their keys. Ids are not encrypted in the names of Redis keys;
+	// Source.Key may hash them. MaxValue bounds the sealed bytes. A cache with Seal takes
+	// unsealed bytes for a miss, and a cache without takes sealed bytes for a miss: raise Schema
+	// by one when you add or remove it. Nil: nothing is sealed.
 	Seal Sealer
-	// IsNotFound recognizes the loader's error for a key that does not exist,
-	// beside ErrNotFound and sql.ErrNoRows. Nil: there is no other. It is called
-	// concurrently. An error that it does not recognize counts as a failure of the
-	// source.
+	// IsNotFound recognizes further errors by which the loader says that a key does not exist, in
+	// addition to ErrNotFound and sql.ErrNoRows. Nil: there are none. It is called concurrently.
+	// An error that it does not recognize counts as a failure of the source.
 	IsNotFound func(error) bool
-	// Logger gets what the cache survives and its callers do not learn, each kind
-	// of event once a minute at the most, with keys quoted and cut and without
-	// values: a Redis that does not answer, refuses commands, or answers again;
-	// messages that do not arrive; invalidations that are tried again; loads that
-	// fail while an old value is served; foreign bytes, values that cannot be stored,
-	// panics of the codec.
-	// Nil: slog.Default().
+	// Logger gets events that the cache survives and that its callers do not see, each kind at
+	// most once a minute, with keys quoted and shortened and without values: Redis does not
+	// answer, refuses commands, or answers again; messages do not arrive; invalidations are tried
+	// again; loads fail while an old value is served; foreign bytes in Redis, values that cannot
+	// be stored, panics of the codec. Nil: slog.Default().
 	Logger *slog.Logger
 	// Hooks are called for reads of Redis, rebuilds, waits, loads and writes.
 	Hooks Hooks
@@ -195,12 +194,12 @@ func (o Options) withDefaults() (Options, error) {
 	return o.withBreaker()
 }
 
-// windows are what the options say of the life of values.
+// windows returns how long values are refreshed early, stale and kept as a fallback.
 func (o Options) windows() windows {
 	return windows{stale: max(o.StaleWhileRevalidate, 0), fallback: max(o.StaleIfError, 0), early: max(o.EarlyRefresh, 0)}
 }
 
-// keyspace is what the options say of the cache's keys in Redis.
+// keyspace returns the options that concern the cache's keys in Redis.
 func (o Options) keyspace() fleet.Keyspace {
 	return fleet.Keyspace{
 		Name: o.Name, Schema: o.Schema, RedisTimeout: o.RedisTimeout, ReplicaLag: o.ReplicaLag,
@@ -208,9 +207,9 @@ func (o Options) keyspace() fleet.Keyspace {
 	}
 }
 
-// withBreaker makes the breaker, if none was given, and settles who limits the time of a
-// load: the breaker if it has a Timeout. Then Rebuild.LoadTimeout is 0, unless it was
-// set to bound the wait for the breaker's queue too.
+// withBreaker makes the breaker, if none was given, and decides what limits the time of a load:
+// the breaker if it has a Timeout. Rebuild.LoadTimeout is then 0, unless it was set to bound the
+// wait in the breaker's queue too.
 func (o Options) withBreaker() (Options, error) {
 	limit := o.Rebuild.LoadTimeout
 	if limit < 0 {
@@ -241,10 +240,10 @@ func (o Options) withBreaker() (Options, error) {
 	return o, nil
 }
 
-// loadTimeout is the longest that a load may take.
+// loadTimeout returns the longest time that a load may take.
 func (o Options) loadTimeout() time.Duration {
 	return max(o.Rebuild.LoadTimeout, o.guard().MaxDuration())
 }
 
-// guard is Breaker with the calls that only the cache makes.
+// guard returns Breaker as the type with the methods that only the cache calls.
 func (o Options) guard() *guard.Breaker { return (*guard.Breaker)(o.Breaker) }

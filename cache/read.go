@@ -14,17 +14,17 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Get returns the value of key: from the local tier, from Redis, or from the source, which
-// is read once for all callers in all processes that want the key. It returns when
-// the value is there or ctx ends.
+// Get returns the value of key: from the local tier, from Redis, or from the source, which is
+// read once for all callers in all processes that want the key. It returns when the value is
+// there or ctx ends.
 //
-// A value past its TTL may be the answer, see the package's documentation;
-// [Cache.Fetch] tells. The error matches [ErrNotFound] if the source has no such key,
-// [ErrOverloaded] if the loader could not be called, [ErrInvalidKey], [ErrClosed],
-// [ErrLoadTimeout], [ErrReentrant], or the error of ctx or of the loader. It is never
-// one of Redis: when Redis is out of reach, the loader is called. An error of the loader
-// is also returned to callers that read the key soon after it: for Rebuild.ErrorHold, for up to
-// 4 s if the key goes on to fail, or for as long as the error's RetryAfter says.
+// Get may return a value past its TTL, see the package's documentation; [Cache.Fetch] reports
+// that. The error matches [ErrNotFound] if the source does not have the key, [ErrOverloaded] if
+// the loader could not be called, [ErrInvalidKey], [ErrClosed], [ErrLoadTimeout], [ErrReentrant],
+// or the error of ctx or of the loader. It is never an error of Redis: when Redis is out of
+// reach, Get calls the loader. An error of the loader is also returned to callers that read the
+// key soon after it: for Rebuild.ErrorHold, for up to 4 s if the key keeps failing, or for as
+// long as the error's RetryAfter says.
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	if w := c.plain(ctx); w != nil {
 		answer, err := c.read(ctx, key, tier.Miss, w)
@@ -32,13 +32,13 @@ func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	}
 	e, kind := c.local.Get(key)
 	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
-		return c.cloned(&e.value), nil // a hit allocates nothing and asks no clock
+		return c.cloned(&e.value), nil // a hit allocates nothing and reads no clock
 	}
 	answer, err := c.read(ctx, key, kind, nil)
 	return c.own(answer.entry), err
 }
 
-// Fetch is [Cache.Get], and tells where the value came from and how old it is.
+// Fetch returns the value of key as [Cache.Get] does, with where it came from and how old it is.
 func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	if w := c.plain(ctx); w != nil {
 		answer, err := c.read(ctx, key, tier.Miss, w)
@@ -53,12 +53,12 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	return c.result(answer, time.Now()), err
 }
 
-// result tells a caller of an answer, which is stale if it was when it was chosen.
+// result makes the Result of an answer. It is stale if the answer was stale when it was chosen.
 func (c *Cache[K, V]) result(answer found[V], now time.Time) Result[V] {
 	return Result[V]{Value: c.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(now), Stale: answer.stale}
 }
 
-// own gives the value of e to a caller, who may change it if there is a Clone.
+// own returns the value of e for a caller, who may change it if there is a Clone.
 func (c *Cache[K, V]) own(e *entry[V]) (value V) {
 	if e == nil || e.null {
 		return value
@@ -73,25 +73,24 @@ func (c *Cache[K, V]) cloned(value *V) V {
 	return *value
 }
 
-// A found is an answer. What Fetch and the counters say of it is settled where it is
-// chosen.
+// A found is an answer. The fields that Fetch and the counters report are set when it is chosen.
 type found[V any] struct {
 	entry    *entry[V]
 	tier     Tier
-	stale    bool  // past its TTL, or perhaps invalidated by another process without our knowledge
-	fallback bool  // answers because the load failed or takes too long
-	load     *load // that brought it, also if it failed; nil: another process's, or one before the flight
+	stale    bool  // past its TTL, or another process may have invalidated it without our knowledge
+	fallback bool  // served because the load failed or takes too long
+	load     *load // that brought the value, even if it failed; nil: another process's, or before the flight
 }
 
-// read is the read path beyond a value in the local tier. [Cache.lookup] asks what this
-// process knows. A caller joins the flight of its key if one runs, and else reads Redis
-// for itself: a value that is served ends there, and [Cache.deliver] counts it. The rest is
-// [Cache.readOn].
+// read reads a key that the local tier has no value of. [Cache.lookup] uses what this process
+// knows. The caller joins the flight of its key if one runs, and otherwise reads Redis itself: if
+// that brings a value to serve, [Cache.deliver] counts it and the read ends. [Cache.readOn] does
+// the rest.
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
 	c.identify(&l, kind)
 	exists := l.over || c.exists(ctx, l.id)
-	c.counts.asked.Add(1) // a Get that a function of the user's has ended with a panic is none
+	c.counts.asked.Add(1) // after the user's functions: a Get that one of them ends by a panic is not counted
 	c.lookup(ctx, &l, exists)
 	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
 		l.hasRead = true
@@ -104,10 +103,10 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 	return c.readOn(ctx, l)
 }
 
-// readOn is the rest of a read that has to wait, to refresh or to fail: [Cache.join] joins or opens the
-// flight, which the caller who opened it starts, [Cache.await] waits for its end, and
-// [Cache.conclude] says what it has come to. It has a copy of the lookup, on the heap: that of a
-// read which ends before, as nearly all do, stays on the stack.
+// readOn continues a read that has to wait, to refresh or to fail: [Cache.join] joins or opens
+// the flight, the caller that opened it starts it, [Cache.await] waits for its end, and
+// [Cache.conclude] makes the result. It has a copy of the lookup on the heap, so that the lookup
+// of a read that ends earlier, as nearly all do, stays on the stack.
 func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], error) {
 	if l.renews {
 		c.refresh(ctx, &l)
@@ -131,34 +130,34 @@ type lookup[K comparable, V any] struct {
 	key       K
 	id        string
 	want      *want
-	over      bool // answer or err is the end; else the caller reads, or waits
-	renews    bool // answer is early or past its TTL, and is refreshed
+	over      bool // answer or err is final; otherwise the caller reads or waits
+	renews    bool // answer is early or past its TTL, and has to be refreshed
 	answer    found[V]
 	err       error
-	heldError bool // err is that of a load, and held
-	shared    bool // answer or err is also that of the caller who opened the flight
+	heldError bool // err is the held error of an earlier load
+	shared    bool // the caller that opened the flight gets the same answer or err
 	caller    flight.Caller[found[V]]
-	joined    bool // a flight
-	opened    bool // the flight, by this caller, who has to start its job
-	past      bool // the local tier has a value of the key from before
+	joined    bool // the caller has joined a flight
+	opened    bool // the caller has opened the flight and has to start its job
+	past      bool // the local tier has kept an older value of the key
 
 	// impatient is true during an outage if the process has kept a value: the caller takes a
-	// place among the degraded loads if one is free, and does not wait for one.
+	// place among the degraded loads only if one is free.
 	impatient bool
 
 	// What the caller has read in Redis for itself, after its Get began.
-	hasRead  bool      // or tried to
+	hasRead  bool      // it has read Redis, or tried to
 	mark     tier.Mark // of the local tier, from before the read
-	unread   bool      // Redis gave no answer: whether there is a value is unknown, and that is not a miss
-	seen     []byte    // what it has read, if that is to be replaced
-	fallback found[V]  // what may be served if its load fails; without an entry there is none
+	unread   bool      // Redis did not answer: the value is unknown, which is not a miss
+	seen     []byte    // the bytes that a load will replace
+	fallback found[V]  // may be served if the load fails; without an entry: none
 }
 
 // reads reports whether the caller has to read Redis before it opens a flight.
 func (l *lookup[K, V]) reads() bool { return !l.over && !l.joined }
 
-// readsAlone reports whether the caller reads Redis before it opens a flight, and not in it: those
-// who want a long value share a read.
+// readsAlone reports whether the caller reads Redis before it opens a flight, not within the
+// flight: callers of a long value share a read.
 func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil || !c.fleet.Long(l.id) }
 
 // broken ends a lookup whose read of Redis has panicked: the user's client may have hooks.
@@ -168,14 +167,14 @@ func (l *lookup[K, V]) broken(err error) {
 	}
 }
 
-// hasToRead reports whether a caller who waits has read nothing to fall back to yet.
+// hasToRead reports whether a waiting caller has not yet read a value to fall back to.
 func (l *lookup[K, V]) hasToRead() bool { return !l.over && !l.hasRead }
 
-// readOwn reads Redis for callers. The reads begin after their Gets did, so what is found
-// is for them, whatever has been invalidated before: no number is needed.
+// readOwn reads Redis for callers. The reads begin after the callers' Gets did, so each caller
+// may use its value, whatever was invalidated before: no flight number is needed.
 func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 	for _, l := range lookups {
-		l.mark = c.local.Mark(l.id) // before the read: what is invalidated meanwhile must not fill
+		l.mark = c.local.Mark(l.id) // before the read: a value that is invalidated meanwhile must not fill
 	}
 	if len(lookups) == 1 { // without the slices: this is the path of every hit
 		l := lookups[0]
@@ -193,8 +192,8 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 	}
 }
 
-// noteRead ends a lookup with what its caller has read, if that is served, and else keeps
-// it for what follows.
+// noteRead ends a lookup with the value that its caller has read, if it is served; otherwise it
+// keeps the value for the steps that follow.
 func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
 	if l.unread = value.Err != nil; !l.unread && len(value.Data) > 0 {
 		c.noteValue(ctx, l, value, now)
@@ -217,15 +216,15 @@ func (c *Cache[K, V]) noteValue(ctx context.Context, l *lookup[K, V], value flee
 	}
 }
 
-// fallBackTo notes what may be served if the load of a caller fails, if the caller takes it.
+// fallBackTo stores an old value that may be served if the caller's load fails, unless the
+// caller's rules refuse it.
 func (l *lookup[K, V]) fallBackTo(old found[V]) {
 	if old, ok := old.asFallback(l.want); ok {
 		l.fallback = old
 	}
 }
 
-// identify begins the lookup of a key of which the local tier has no value that may be served: it
-// may have a null.
+// identify starts the lookup of a key the local tier could not serve; a null there ends it.
 func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 	if l.want != nil {
 		if answer, ok := c.again(l.key, l.want); ok {
@@ -236,7 +235,7 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 	switch {
 	case kind == tier.Null:
 		l.answered(found[V]{entry: c.absent, tier: TierLocal})
-	case c.closed(): // the filter would go on to answer
+	case c.closed(): // the filter would still answer
 		l.failed(ErrClosed)
 	default:
 		if l.id, l.err = c.id(l.key); l.err != nil {
@@ -245,14 +244,14 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 	}
 }
 
-// lookup goes on with what may answer in this process: the filter, if it says that the key
-// does not exist, and during an outage the values that were kept.
+// lookup ends a read that this process can answer: the filter denies the key, or, during an
+// outage, a value was kept. exists is the filter's answer.
 func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) {
 	if l.over {
 		return
 	}
 	if !exists {
-		if l.past { // else no second look: a flood of absent keys ends here
+		if l.past { // only then a second look: a flood of absent keys ends here
 			c.compareKept(ctx, l.key, l.id)
 		}
 		l.answered(found[V]{entry: c.absent, tier: TierFilter})
@@ -266,10 +265,10 @@ func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) 
 	}
 }
 
-// joinRunning puts a lookup on the flight of its key if one runs: so many who miss one
+// joinRunning joins a lookup to the flight of its key if one runs: so many callers that miss one
 // key cost Redis few reads.
 func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
-	if l.over || l.want != nil { // with rules a caller reads Redis first, since the flight may wait for more than it wants
+	if l.over || l.want != nil { // a caller with rules reads Redis first, since the flight may wait for more than the caller needs
 		return
 	}
 	caller, running, err := c.flights.JoinRunning(ctx, l.id)
@@ -280,9 +279,9 @@ func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
 	l.caller, l.joined = caller, running
 }
 
-// join puts a lookup on the flight of its key. If it opens that, a job of room runs it.
-// It calls no function of the user's: a flight that is opened here has to be started, and a
-// batch joins several before it starts them.
+// join joins a lookup to the flight of its key, or opens one and fills in a job that room
+// returns. It calls no function of the user's: a flight that it opens has to be started, and a
+// batch joins several flights before it starts them.
 func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *job[K, V]) {
 	if !l.reads() {
 		return
@@ -306,10 +305,10 @@ func (l *lookup[K, V]) answered(answer found[V]) { l.over, l.answer = true, answ
 
 func (l *lookup[K, V]) failed(err error) { l.over, l.err = true, err }
 
-// await waits for the flight of a lookup, if it has joined one. It reports false if what that
-// brought is no answer for its caller, who has to join again.
-// batch are the lookups of a GetMany that end after l and have joined a flight unread, and
-// since is when it began to wait for its keys; zero: now.
+// await waits for the flight of a lookup, if it has joined one. It reports false if the flight's
+// answer does not suit the caller, who has to join again. batch are the lookups of a GetMany that
+// end after l and have joined a flight unread. since is when the GetMany began to wait for its
+// keys; zero: now.
 func (c *Cache[K, V]) await(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (ended bool) {
 	if l.over {
 		return true
@@ -323,8 +322,8 @@ func (c *Cache[K, V]) await(ctx context.Context, l *lookup[K, V], batch []*looku
 	return true
 }
 
-// conclude ends a read that had to go on, or a key of a batch, and counts. Every error goes through
-// here.
+// conclude ends a read that had to go on, or a key of a batch, and counts it. Every error goes
+// through conclude.
 func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) (found[V], error) {
 	answer, first, err := l.answer, !l.shared, l.err
 	if err != nil && !errors.Is(err, ErrInvalidKey) && !l.want.noLoad() {
@@ -345,8 +344,8 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 	return found[V]{}, named(err)
 }
 
-// deliver counts an answer, and a null becomes ErrNotFound; first says that no other caller has it
-// yet. Every answer beyond a value in the local tier goes through here.
+// deliver counts an answer and turns a null into ErrNotFound. first says that no other caller has
+// the answer yet. Every answer except values from the local tier goes through deliver.
 func (c *Cache[K, V]) deliver(ctx context.Context, l *lookup[K, V], answer found[V], first bool) (found[V], error) {
 	if answer.fallback && l.want.composes() {
 		flight.Doubt(ctx)

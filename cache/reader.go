@@ -8,29 +8,29 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Reads are the rules of a [Reader]. They hold for its callers alone: what others get of the same
-// keys, and when, does not depend on them. The zero value has no rules: such reads are those of the cache.
+// Reads are the rules of a [Reader]. They apply to its callers only: they do not change what
+// other callers of the same keys get, and when. The zero value has no rules: such reads are reads
+// of the cache itself.
 type Reads struct {
-	// MaxAge bounds how long ago the value was loaded: it is an answer if its load began no
-	// longer than MaxAge before the read did, as far as the clocks of the hosts agree. An older
-	// one is loaded anew, for all who read Redis: one load for all in all processes who are as strict,
-	// while other callers get the old value at once, and other processes keep it in their memory for up to
-	// Local.TTL (Refresh tells them). If that load fails, the older value is
-	// served, marked stale. A load that begins after the read is always new enough, so 1 ns
-	// means: call the loader. 0: of any age; negative: as 1 ns.
+	// MaxAge bounds how long ago the value was loaded: its load must have begun no longer than
+	// MaxAge before the read did, as far as the clocks of the hosts agree. An older value is
+	// loaded anew, and the new one is stored in Redis: callers with rules as strict share one
+	// load in all processes, other callers get the old value at once meanwhile, and other
+	// processes keep it in their memory for up to Local.TTL (Refresh notifies them). If that load
+	// fails, the older value is served, marked stale. A load that begins after the read is always
+	// new enough, so 1 ns means: call the loader. 0: any age; negative: as 1 ns.
 	MaxAge time.Duration
-	// NoLoad never loads: it returns what this process, the filter or Redis knows, otherwise
-	// [ErrNotCached], at once. Such a read waits for nobody's load, and begins none, also no
-	// refresh. While Redis is out of reach, a value that this process has kept is served, marked
-	// stale.
+	// NoLoad never loads: the read returns at once what this process, the filter or Redis knows,
+	// otherwise [ErrNotCached]. It waits for no load, and starts neither a load nor a refresh.
+	// While Redis is out of reach, a value that this process has kept is served, marked stale.
 	NoLoad bool
 	// SkipLocal reads Redis, whatever the local tier holds: a read that begins after an
-	// Invalidate, Write or Set of any process has returned nil sees what that has changed. It
-	// costs a round trip. While Redis is out of reach, the loader is called. A cache without
-	// Redis has no other process to follow, and ignores it.
+	// Invalidate, Write or Set of any process has returned nil sees that change. It costs a round
+	// trip. While Redis is out of reach, the loader is called. A cache without Redis has no other
+	// process to follow, and ignores SkipLocal.
 	SkipLocal bool
-	// With NoStale nothing is served past its TTL, nor in place of an error: the read waits for
-	// the load, and gets its error. No Result is marked stale.
+	// NoStale serves no value past its TTL, and none in place of an error: the read waits for the
+	// load and gets its error. No Result is marked stale.
 	NoStale bool
 }
 
@@ -40,8 +40,8 @@ type Reader[K comparable, V any] struct {
 	rules Reads
 }
 
-// With returns a Reader of c with rules. It is cheap enough to be made for each request. There is
-// nothing to close.
+// With returns a Reader of c with rules. It is cheap enough to call for each request. A Reader
+// need not be closed.
 func (c *Cache[K, V]) With(rules Reads) *Reader[K, V] {
 	rules.SkipLocal = rules.SkipLocal && c.fleet.Shared()
 	if rules.MaxAge < 0 {
@@ -50,7 +50,7 @@ func (c *Cache[K, V]) With(rules Reads) *Reader[K, V] {
 	return &Reader[K, V]{c, rules}
 }
 
-// Get is [Cache.Get] by the rules of r.
+// Get returns the value of key as [Cache.Get] does, by the rules of r.
 func (r *Reader[K, V]) Get(ctx context.Context, key K) (V, error) {
 	if r.rules == (Reads{}) {
 		return r.c.Get(ctx, key)
@@ -59,7 +59,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, key K) (V, error) {
 	return r.c.own(answer.entry), err
 }
 
-// Fetch is [Cache.Fetch] by the rules of r.
+// Fetch returns the value of key as [Cache.Fetch] does, by the rules of r.
 func (r *Reader[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	if r.rules == (Reads{}) {
 		return r.c.Fetch(ctx, key)
@@ -68,7 +68,7 @@ func (r *Reader[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 	return r.c.result(answer, time.Now()), err
 }
 
-// GetMany is [Cache.GetMany] by the rules of r.
+// GetMany returns the values of keys as [Cache.GetMany] does, by the rules of r.
 func (r *Reader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	if r.rules == (Reads{}) {
 		return r.c.GetMany(ctx, keys)
@@ -76,7 +76,7 @@ func (r *Reader[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 	return r.c.getMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 
-// FetchMany is [Cache.FetchMany] by the rules of r.
+// FetchMany returns the values of keys as [Cache.FetchMany] does, by the rules of r.
 func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V], error) {
 	if r.rules == (Reads{}) {
 		return r.c.FetchMany(ctx, keys)
@@ -84,33 +84,33 @@ func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V]
 	return r.c.fetchMany(ctx, keys, r.c.composing(ctx, r.rules))
 }
 
-// A want is what a read takes for an answer. That of [Cache.Get], nil, takes whatever the cache
-// serves.
+// A want says which answers a read accepts. A nil want, as of [Cache.Get], accepts whatever the
+// cache serves.
 type want struct {
 	Reads
-	called time.Time // the read
-	part   bool      // of a value that is being loaded, see compose.go
+	called time.Time // when the read was called
+	part   bool      // the value becomes part of one that is being loaded, see compose.go
 }
 
 func (w *want) noLoad() bool { return w != nil && w.NoLoad }
 
-// strict reports whether a read does not take all that others take, and so shares no flight with
-// them: a flight that is opened for a read without rules may end with an old value.
+// strict reports whether a read refuses answers that other reads accept. A strict read shares no
+// flight with those: a flight that was opened for a read without rules may end with an old value.
 func (w *want) strict() bool { return w != nil && (w.MaxAge != 0 || w.SkipLocal || w.NoStale) }
 
-// suits reports whether an answer is one for w.
+// suits reports whether w accepts an answer.
 func (f *found[V]) suits(w *want) bool {
 	switch {
 	case w == nil:
 		return true
-	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal && !(w.part && f.fallback): // wherever it comes from: a flight may have looked there for another reader
+	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal && !(w.part && f.fallback): // also from a flight, which may have looked there for another reader
 		return false
 	}
 	return f.fallback || f.isNewFor(w)
 }
 
-// isNewFor reports whether an answer is no older than w wants. What the filter says is of now, and
-// a null in the local tier has no times.
+// isNewFor reports whether an answer is no older than w accepts. The filter's answers are always
+// new; a null in the local tier has no times.
 func (f *found[V]) isNewFor(w *want) bool {
 	if w.MaxAge == 0 || f.tier == TierFilter {
 		return true
@@ -119,8 +119,8 @@ func (f *found[V]) isNewFor(w *want) bool {
 	return f.load != nil && !f.load.began.Before(oldest) || f.entry.created != 0 && !f.entry.began().Before(oldest)
 }
 
-// asFallback marks an old value that is served in place of an error, or reports that w takes none.
-// A null is no value to fall back to.
+// asFallback marks an old value that is served in place of an error, and reports whether w
+// accepts it. A null is never a fallback.
 func (f found[V]) asFallback(w *want) (found[V], bool) {
 	f.fallback = true
 	if w == nil {
@@ -130,8 +130,8 @@ func (f found[V]) asFallback(w *want) (found[V], bool) {
 	return f, !f.entry.null && f.suits(w)
 }
 
-// again looks into the local tier for a caller who has missed it, or whose rules may refuse what
-// is there: so nothing is counted.
+// again looks into the local tier for a caller that has already missed it, or whose rules may
+// refuse what is there. So it counts nothing.
 func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
 	answer = found[V]{entry: c.absent, tier: TierLocal}
 	switch e, kind := c.local.Again(key); {
@@ -143,7 +143,7 @@ func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
 	return answer, answer.suits(w)
 }
 
-// notCached ends a lookup that must not load, and whose caller has read Redis in vain.
+// notCached ends a lookup that must not load, after Redis had no value for it.
 func (c *Cache[K, V]) notCached(ctx context.Context, l *lookup[K, V]) {
 	if ctx.Err() != nil {
 		l.failed(wait.Ended(ctx))

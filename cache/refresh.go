@@ -14,21 +14,21 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Refresh loads keys anew from the source, for everybody, while their old values are still
-// served. When it returns nil, no Get that starts afterwards, in any process, takes from Redis
-// or from a rebuild under way what was there before; local tiers of other processes
-// follow as soon as the message arrives. It is for a change that was made elsewhere, of a
-// key that is read too often to be dropped: [Cache.Invalidate] makes the next reader wait
-// for the load. A key that does not exist any more is one whose new value is that.
+// Refresh loads keys anew from the source, for all processes, while their old values are still
+// served. When it returns nil, no Get that starts afterwards, in any process, gets an older value
+// from Redis or from a running rebuild; local tiers of other processes follow as soon as the
+// message arrives. Use it for a change that was made elsewhere, of a key that is read too often
+// to be dropped: [Cache.Invalidate] makes the next reader wait for the load. If a key no longer
+// exists, Refresh stores that.
 //
-// It takes the keys' leases from whoever loads them, since such a load may have begun
-// before the change. A key that a writer holds it invalidates: its value is dropped at
-// the end of the write anyway.
+// It takes the keys' leases from whoever loads them, since such a load may have begun before the
+// change. A key that a writer holds is invalidated instead: its value is dropped at the end of
+// the write anyway.
 //
-// Refresh returns when ctx ends; what it has begun goes on. For keys whose load failed,
-// whose old values are still served, or that Redis did not confirm (ErrUnavailable), the
-// error is a [*BatchError]. It may also return ErrInvalidKey, ErrClosed, or the error of
-// a ctx that has ended.
+// Refresh returns when ctx ends; the loads that it has begun go on. For keys whose load failed,
+// whose old values are still served, or that Redis did not confirm (ErrUnavailable), the error is
+// a [*BatchError]. It may also return ErrInvalidKey, ErrClosed, or the error of a ctx that has
+// ended.
 func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	keys = unique(keys)
 	ids, err := c.check(keys...)
@@ -70,9 +70,9 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	return nil
 }
 
-// replace takes the leases of jobs and loads, until each value has replaced what stands
-// there. Whoever overtakes a load has taken its lease away, and may not have published
-// yet: so the job loads again, at most maxOvertaken times, and then invalidates.
+// replace takes the leases of jobs and loads, until each new value has replaced the old one.
+// Whoever overtakes a load has taken its lease away and may not have published yet: so the job
+// loads again, at most maxOvertaken times, and then invalidates.
 func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
 	for overtaken := 0; len(jobs) > 0; overtaken++ {
 		if overtaken > maxOvertaken {
@@ -83,8 +83,8 @@ func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
 	}
 }
 
-// attemptReplace is attempt for a Refresh: place, lease, load and publish. It returns the
-// jobs that somebody has overtaken.
+// attemptReplace takes a place, takes the leases, loads and publishes once, for a Refresh. It
+// returns the jobs that were overtaken.
 func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
 	ctx, stop := c.loadContext(jobs[0].ctx)
 	defer stop()
@@ -104,7 +104,7 @@ func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V])
 	return c.replaceLoaded(jobs)
 }
 
-// claimed returns the jobs whose leases it has taken, and ends the others.
+// claimed takes the leases of jobs. It returns the jobs that have one, and ends the others.
 func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 	var held []*job[K, V]
 	for i, grant := range c.fleet.Claim(jobs[0].ctx, idsOf(jobs)...) {
@@ -122,8 +122,8 @@ func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
 	return claimed
 }
 
-// replaceLoaded publishes what jobs have loaded under leases that were claimed, in place of
-// what stands there, and returns the jobs that somebody has overtaken.
+// replaceLoaded publishes the values that jobs have loaded under claimed leases, in place of the
+// old ones, and returns the jobs that were overtaken.
 func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
 	ctx := jobs[0].ctx
 	var replacing, unstorable, failed []*job[K, V]
@@ -147,7 +147,7 @@ func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) 
 		return nil
 	}
 	if !c.fleet.Shared() {
-		// The old value ends here, so that what has been read of it cannot fill the local
+		// The old value ends here, so that a caller that has read it cannot fill the local
 		// tier later, and an invalidation from now on ends the new one.
 		for _, j := range replacing {
 			c.forgetLocal([]string{j.id})
@@ -158,7 +158,7 @@ func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) 
 		j := replacing[i]
 		switch {
 		case outcome.Err != nil:
-			c.forgetLocal([]string{j.id}) // it may have been published
+			c.forgetLocal([]string{j.id}) // the value may have been published
 			c.finish(j, found[V]{}, fmt.Errorf("%w: the new value is not confirmed", ErrUnavailable))
 		case !outcome.Published:
 			overtaken = append(overtaken, j)
@@ -173,23 +173,22 @@ func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) 
 	return overtaken
 }
 
-// invalidateInstead ends jobs by dropping what stands there: their new values cannot be
-// put in its place.
+// invalidateInstead ends jobs by dropping the old values, which the new ones cannot replace.
 func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
 	if len(jobs) == 0 {
 		return
 	}
 	err := c.invalidate(flight.Detached(jobs[0].ctx), idsOf(jobs))
-	if err != nil { // of Refresh, which changes nothing, one error says it all
+	if err != nil { // Refresh changes no row, so the cause does not matter
 		err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
 	}
 	c.finishEach(jobs, err)
 }
 
-// refresh loads values in the background while those that have been read still answer: under
-// their leases, so at most once in all processes, and those of one GetMany by one LoadMany. It leaves
-// out a key that this process is refreshing, or failed to a moment ago, and all for which there is
-// no place among Options.Refreshes.
+// refresh loads values in the background while the values that were read are still served. It
+// loads under their leases, so at most once in all processes, and values of one GetMany by one
+// LoadMany. It leaves out a key that this process is refreshing or has just failed to refresh,
+// and keys for which Options.Refreshes leaves no place.
 func (c *Cache[K, V]) refresh(ctx context.Context, lookups ...*lookup[K, V]) {
 	together := 1
 	if c.source.LoadMany != nil {
@@ -202,7 +201,8 @@ func (c *Cache[K, V]) refresh(ctx context.Context, lookups ...*lookup[K, V]) {
 	}
 }
 
-// refreshPart begins a refresh of what one call of the source loads. It returns false if too many run.
+// refreshPart starts a refresh of keys that one call of the source loads. It returns false if too
+// many refreshes run.
 func (c *Cache[K, V]) refreshPart(ctx context.Context, lookups []*lookup[K, V]) bool {
 	if c.refreshing.Add(1) > int64(c.o.Refreshes) {
 		c.refreshing.Add(-1)

@@ -12,8 +12,8 @@ import (
 
 // A Write of several caches that is not confirmed
 //
-// The loader of one cache may read another one. So of the keys of a Write all are dropped before one is
-// opened, see openAll. If a drop is not confirmed, none is opened:
+// The loader of one cache may read another one. So all keys of a Write are dropped before any is
+// opened to publication, see openAll. If a drop is not confirmed, none is opened:
 //
 //	a Write of a row and its page             another process, which Redis answers
 //	expires both, commits
@@ -24,30 +24,32 @@ import (
 //	drops the row, at last
 //
 // The holds end by themselves, after Options.Rebuild.Hold. The drops are repeated until all are confirmed,
-// and then once more: what was made of an old value meanwhile ends then.
+// and then once more, which ends values that were made of an old value meanwhile.
 
-// maxReopening is how many keys and tags of one cache wait to be opened. When there are more, all of it
-// is cleared in their place.
+// maxReopening is how many keys and tags of one cache wait to be opened. If there are more, the
+// whole cache is cleared instead.
 const maxReopening = 10_000
 
-// A reopening drops what Writes have not opened. The cache that is named first in a Write has it.
+// A reopening repeats the drops of Writes whose keys are not opened. It belongs to the cache that
+// is named first in a Write.
 type reopening struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	clock   int        // how many Writes have come
+	clock   int        // counts the Writes
 	of      map[changing]*unopened
 	running bool
 }
 
-// unopened is what waits of one cache, each with the clock of the last Write that has named it.
+// unopened is what waits of one cache, each item with the clock of the last Write that has named
+// it.
 type unopened struct {
 	ids  map[string]int
 	tags map[uint32]int
-	all  int // everything; 0: no
+	all  int // the whole cache; 0: only ids and tags
 }
 
-// add has a goroutine drop what is held, until closing ends.
+// add makes a goroutine drop what is held, until closing ends.
 func (r *reopening) add(closing context.Context, all []held) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +97,7 @@ func (r *reopening) run(closing context.Context) {
 			return dropAll(closing, all, true)
 		}
 		err := drop()
-		if err == nil { // what was confirmed first may have been lost before the last was
+		if err == nil { // the first confirmed drop may have been lost before the last one
 			err = drop()
 		}
 		if err == nil {
@@ -104,8 +106,8 @@ func (r *reopening) run(closing context.Context) {
 	}
 }
 
-// next returns what there is to drop, the caches of which that is everything, and the clock. If there is
-// nothing, the goroutine ends.
+// next returns the ids and tags to drop, the caches to clear, and the clock. If there is nothing,
+// the goroutine ends.
 func (r *reopening) next() (all []held, everything []changing, now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +122,7 @@ func (r *reopening) next() (all []held, everything []changing, now int) {
 	return all, everything, r.clock
 }
 
-// done takes out what no Write has named since now.
+// done removes what no Write has named since now.
 func (r *reopening) done(now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,17 +20,17 @@ import (
 //	 ├── fresh ─┼──────── stale ─────────┼──────── fallback ─────────┼── dead
 //	 └─── early ┘
 //
-// What a read makes of it:
+// A read does with it:
 //
-//	fresh     the answer
-//	early     the answer, and this reader refreshes it in the background
-//	stale     the answer, marked, and refreshed in the background
-//	fallback  loaded; the answer, marked, only if the load fails or is refused, at SoftTimeout
+//	fresh     serve it
+//	early     serve it, and this reader refreshes it in the background
+//	stale     serve it, marked, and refresh it in the background
+//	fallback  load; serve it, marked, only if the load fails or is refused, at SoftTimeout
 //	          if that is set, or at the caller's own deadline
-//	dead      loaded
+//	dead      load
 //
-// An invalidation ends a value in any state. Nulls go from fresh to dead: a key
-// that has come to exist must not be hidden for longer than NullTTL.
+// An invalidation ends a value in any state. Nulls go from fresh to dead: a key that has come to
+// exist must not be hidden for longer than NullTTL.
 type state uint8
 
 const (
@@ -41,13 +41,13 @@ const (
 	dead
 )
 
-// windows say when a value goes from one state to the next.
+// windows says when a value goes from one state to the next.
 type windows struct {
-	stale, fallback time.Duration // after the TTL; 0: never in that state
+	stale, fallback time.Duration // how long after the TTL; 0: never in that state
 	early           float64       // Options.EarlyRefresh; 0: never
 }
 
-// of is the state of e at now. Chance is drawn from (0, 1] each time.
+// of returns the state of e at now. chance must be drawn from (0, 1] for each call.
 func (w windows) of(e life, now time.Time, chance float64) state {
 	switch over := now.Sub(time.UnixMilli(e.expires)); {
 	case e.expired && (e.null || e.hard || over >= w.fallback || w.fallback == 0):
@@ -68,12 +68,12 @@ func (w windows) of(e life, now time.Time, chance float64) state {
 	return dead
 }
 
-// isEarly lets a reader be the one to refresh a value that many read, before it
-// ends: the more likely the nearer the end is and the longer a load takes. With
-// the exponential draw the expected number of refreshes does not depend on the
-// number of readers (Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic
-// Cache Stampede Prevention", VLDB 2015). Only in the last part of the TTL, so that
-// a load that takes as long as its value lives does not run all the time.
+// isEarly picks the reader that refreshes a value which many read, before it ends. It is the more
+// likely, the nearer the end is and the longer a load takes. With the exponential draw the
+// expected number of refreshes does not depend on the number of readers (Vattani, Chierichetti
+// and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", VLDB 2015). It is false
+// outside the last part of the TTL, so that a load that takes as long as its value lives does not
+// run all the time.
 func (w windows) isEarly(ttl, left, cost time.Duration, chance float64) bool {
 	if last := min(max(ttl/10, 8*cost), ttl/2); w.early == 0 || left > last {
 		return false
@@ -81,17 +81,17 @@ func (w windows) isEarly(ttl, left, cost time.Duration, chance float64) bool {
 	return float64(left) <= float64(cost)*w.early*-math.Log(chance)
 }
 
-// stored is how long Redis keeps a value whose TTL this is.
+// stored returns how long Redis keeps a value with this TTL.
 func (w windows) stored(ttl time.Duration) time.Duration {
 	return ttl + min(max(w.stale, w.fallback), math.MaxInt64-ttl)
 }
 
-// stateOf is the state of an entry at now, for one reader.
+// stateOf returns the state of an entry at now, for one reader.
 func (c *Cache[K, V]) stateOf(e *entry[V], now time.Time) state {
 	return c.windows.of(e.life, now, 1-rand.Float64())
 }
 
-// judge decodes a value from Redis and says what it is good for.
+// judge decodes a value from Redis and returns it with its state.
 func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[V], state) {
 	e, ok := c.format.decode(id, value.Data)
 	switch {
@@ -113,7 +113,7 @@ func (c *Cache[K, V]) judge(id string, value fleet.Value, now time.Time) (found[
 	return found[V]{entry: e, tier: TierRedis, stale: state >= stale, fallback: state == fallback}, state
 }
 
-// left is how long e goes on to answer without a load.
+// left returns how much longer e may be served without waiting for a load.
 func (w windows) left(e life, now time.Time) time.Duration {
 	if left := e.left(now); left > 0 || e.null || e.hard {
 		return left
@@ -121,12 +121,12 @@ func (w windows) left(e life, now time.Time) time.Duration {
 	return max(time.UnixMilli(e.expires).Add(w.stale).Sub(now), 0)
 }
 
-// duringOutage goes on with a lookup while there is no Redis to ask. A value that this
-// process has kept is served if it is less than a second old. An older one is loaded, if
-// there is a place among the degraded loads at once: the database is healthy, as far as
-// anybody knows. If there is none, or the load fails, the kept value is served.
+// duringOutage continues a lookup while Redis cannot be read. It serves a value that this process
+// has kept and that is less than a second old. An older one is loaded if a place among the
+// degraded loads is free at once: as far as anybody knows, the database is healthy. If none is
+// free, or the load fails, the kept value is served.
 //
-// In a cache without Redis nobody else changes the value. It is served until
+// In a cache without Redis no other process changes the value. It is served until
 // StaleWhileRevalidate ends, and refreshed in the background past its TTL.
 func (c *Cache[K, V]) duringOutage(l *lookup[K, V]) {
 	e := c.keptEntry(l.key)
@@ -150,11 +150,10 @@ func (c *Cache[K, V]) duringOutage(l *lookup[K, V]) {
 	}
 }
 
-// staleOnError returns an old value for a caller whose read ended in err: its load failed
-// or was refused, or its context ended. It is what the caller has read in Redis for itself,
-// or what this process has kept. That may have been invalidated by other processes without
-// our knowledge, so it is marked. There is none for a closed cache and for a load that asks
-// for its own key.
+// staleOnError returns an old value for a caller whose read ended in err: its load failed or was
+// refused, or its context ended. The value is the one that the caller has read in Redis, or one
+// that this process has kept. Other processes may have invalidated a kept value without our
+// knowledge, so it is marked. A closed cache and a load that reads its own key get no old value.
 func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], err error) (old found[V], ok bool) {
 	if errors.Is(err, ErrClosed) || errors.Is(err, flight.ErrClosed) || errors.Is(err, flight.ErrReentrant) {
 		return old, false
@@ -172,10 +171,11 @@ func (c *Cache[K, V]) staleOnError(ctx context.Context, l *lookup[K, V], batch [
 	return old, ok
 }
 
-// staleWhileSlow is staleOnError for a caller whose load has not ended, at SoftTimeout or
-// at the end of its context. As nothing has failed, what this process has kept must be a
-// value whose invalidation it would have heard of. The rest of its batch is waiting for the
-// same time, and will be too late to read when its turn comes.
+// staleWhileSlow returns an old value for a caller whose load has not ended, at SoftTimeout or at
+// the end of its context. As nothing has failed, it returns a kept value only while messages
+// arrive, so that this process would have heard of its invalidation. It also reads Redis for the
+// rest of the batch, which waits for the same time and would be too late to read when its turn
+// comes.
 func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) (old found[V], ok bool) {
 	c.readFallbacks(ctx, l, batch)
 	if old, ok = c.fallbackOf(l); ok || !c.fleet.Live() {
@@ -184,7 +184,7 @@ func (c *Cache[K, V]) staleWhileSlow(ctx context.Context, l *lookup[K, V], batch
 	return c.kept(l)
 }
 
-// fallbackOf returns the caller's own fallback.
+// fallbackOf returns the fallback that the caller has read, unless it is dead by now.
 func (c *Cache[K, V]) fallbackOf(l *lookup[K, V]) (old found[V], ok bool) {
 	if l.fallback.entry == nil || c.stateOf(l.fallback.entry, time.Now()) == dead {
 		return old, false
@@ -192,8 +192,8 @@ func (c *Cache[K, V]) fallbackOf(l *lookup[K, V]) (old found[V], ok bool) {
 	return l.fallback, true
 }
 
-// readFallbacks reads Redis, in one pipeline, for a caller and for the rest of its batch:
-// for those who have joined a running flight and read nothing yet.
+// readFallbacks reads Redis, in one pipeline, for a caller and for the rest of its batch, as far
+// as they have joined a running flight and read nothing yet.
 func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V]) {
 	if ctx.Err() != nil {
 		return
@@ -209,7 +209,7 @@ func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch 
 	if len(reading) == 0 {
 		return
 	}
-	contain.Call(func() error { // a hook of the user's client may panic; those who wait go on to wait for the load
+	contain.Call(func() error { // a hook of the user's client may panic; the callers then wait for the load
 		values, now := c.readMany(ctx, ids)
 		for i, value := range values {
 			if value.Err != nil || len(value.Data) == 0 {
@@ -223,8 +223,8 @@ func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch 
 	}, func(error) {})
 }
 
-// kept returns the value that this process has kept of a key, if it may be served though
-// nobody can say whether it is right.
+// kept returns the value that this process has kept of a key, if it may be served although nobody
+// knows whether it is still right.
 func (c *Cache[K, V]) kept(l *lookup[K, V]) (old found[V], ok bool) {
 	e := c.keptEntry(l.key)
 	now := time.Now()
@@ -234,12 +234,12 @@ func (c *Cache[K, V]) kept(l *lookup[K, V]) (old found[V], ok bool) {
 	return found[V]{entry: e, tier: TierLocal, stale: c.countsAsStale(e)}.asFallback(l.want)
 }
 
-// mayReplaceAnError reports whether a value that this process has kept may be served in place
-// of an error: also within its TTL, since a read failed, unless StaleIfError is off.
+// mayReplaceAnError reports whether a value that this process has kept may be served in place of
+// an error: also within its TTL, since a read failed, unless StaleIfError is off.
 func (c *Cache[K, V]) mayReplaceAnError(e *entry[V], now time.Time) bool {
 	return c.stateOf(e, now) <= fallback && (e.past(now) || c.windows.fallback > 0)
 }
 
-// countsAsStale reports whether a value that this process has kept counts as stale: it
-// is past its TTL, or another process may have changed it without our knowledge.
+// countsAsStale reports whether a kept value counts as stale: it is past its TTL, or another
+// process may have changed it without our knowledge.
 func (c *Cache[K, V]) countsAsStale(e *entry[V]) bool { return c.fleet.Shared() || e.past(time.Now()) }

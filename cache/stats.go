@@ -12,7 +12,7 @@ import (
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
-// A Tier says where an answer came from. The zero Tier, "none", is that of an error.
+// A Tier says where an answer came from. The zero Tier, "none", belongs to an error.
 type Tier uint8
 
 const (
@@ -35,79 +35,79 @@ var tierNames = [...]string{"none", "local", "filter", "redis", "source"}
 // A Result is a value and where it came from.
 type Result[V any] struct {
 	Value V // shared with other callers, unless there is a Source.Clone
-	// Tier is where the answer came from: of a caller who shared the read or the load of
-	// another one, where that came from.
+	// Tier is where the answer came from. A caller that shared the read or the load of another
+	// caller gets that caller's Tier.
 	Tier Tier
 	// Age is how long ago the value was read from the source, as far as the
 	// clocks of the hosts agree.
 	Age time.Duration
-	// Stale says that the value was past its TTL, or one that this process had kept
-	// and that is served because Redis or the source is out of reach: another
-	// process may have invalidated it in the meantime.
+	// Stale says that the value was past its TTL, or that this process had kept it and served
+	// it because Redis or the source is out of reach: another process may have invalidated it
+	// in the meantime.
 	Stale bool
 }
 
 // Stats counts what a cache has done since it was made. Every Get ends as one of
 // Local, Redis, Null, Filter, Loaded, Joined, Stale, NotCached and Errors.
 type Stats struct {
-	Gets      uint64 // those that ended, and those under way
+	Gets      uint64 // Gets that ended or are running
 	Local     uint64 // values from the local tier
 	Redis     uint64 // values from Redis
 	Null      uint64 // nulls from the local tier or from Redis
-	Filter    uint64 // refused by the filter
+	Filter    uint64 // keys that the filter denied
 	Loaded    uint64 // values and nulls from the source
 	Joined    uint64 // shared the flight of another caller
 	Stale     uint64 // values past their TTL, or kept by this process while Redis was out of reach
-	NotCached uint64 // those that were not to load, see Reads.NoLoad, and found nothing
-	Errors    uint64 // those without an answer, by whatever error but ErrNotFound and ErrNotCached
+	NotCached uint64 // reads with Reads.NoLoad that found nothing
+	Errors    uint64 // errors other than ErrNotFound and ErrNotCached
 
-	// Of these, how they were answered in special cases.
+	// Special cases of the above.
 	Fallbacks  uint64 // of Stale and Local: because a load failed or took too long
-	HeldErrors uint64 // of Errors: by the error of a load that failed a moment ago
+	HeldErrors uint64 // of Errors: the error of a load that failed a moment ago
 
 	Loads        uint64 // calls of the source that began
-	LoadErrors   uint64 // of which ended in an error, a panic or a timeout
+	LoadErrors   uint64 // Loads that ended in an error, a panic or a timeout
 	Degraded     uint64 // loads of a key without a lease: no answer of Redis, WaitBudget spent, or an invalidation pending
-	BesideWriter uint64 // loads of a key while a writer held it, which are not published
-	Unpublished  uint64 // values that could not be stored, by their size or TTL
-	Altered      uint64 // values that would come back from JSON as others, and are not stored
+	BesideWriter uint64 // loads of a key while a writer held it; their values are not published
+	Unpublished  uint64 // values that could not be stored, because of their size or TTL
+	Altered      uint64 // values that JSON would have changed, and that are not stored
 	Unfit        uint64 // bytes in Redis that were no value of their key
 	OtherType    uint64 // values in Redis of another type: two releases with one Schema
-	Cleared      uint64 // values in Redis from before a Clear, or a ClearTags of theirs, which do not count
-	Refreshes    uint64 // begun in the background
-	Refreshed    uint64 // of which brought a new value
+	Cleared      uint64 // values found in Redis that a Clear or ClearTags had ended
+	Refreshes    uint64 // refreshes that began in the background
+	Refreshed    uint64 // Refreshes that brought a new value
 	FilterFalse  uint64 // keys that the filter let pass and the source did not have
-	FilterWrong  uint64 // keys that the filter denied although they exist, of those that were looked at, one in 5 s at the most
+	FilterWrong  uint64 // existing keys that the filter denied; at most one key in 5 s is checked
 
-	NotInvalidated uint64 // calls that changed keys, and which Redis did not confirm at once
+	NotInvalidated uint64 // calls that changed keys and that Redis did not confirm at once
 
-	LoadTime   Histogram // of each load, without its wait for the breaker's queue
-	FlightWait Histogram // of callers, for what another caller of this process was reading or loading
-	LeaseWait  Histogram // for what another process was loading
-	RedisRead  Histogram // until Redis answered; up to 256 keys of a GetMany are one read
-	StaleAge   Histogram // of the values that Stale counts, since they were loaded
-	WriteTime  Histogram // that writers have waited for Redis: each hold, Invalidate, Set, Clear and Announce, and the end of each Write
+	LoadTime   Histogram // duration of each load, without its wait in the breaker's queue
+	FlightWait Histogram // wait for another caller of this process to read or load the key
+	LeaseWait  Histogram // wait for another process to load the key
+	RedisRead  Histogram // duration of reads that Redis answered; up to 256 keys of a GetMany are one read
+	StaleAge   Histogram // age of the values that Stale counts, since their load
+	WriteTime  Histogram // wait of writers for Redis: each hold, Invalidate, Set, Clear and Announce, and the end of each Write
 
-	// Live says that invalidations of other processes arrive.
+	// Live reports whether invalidations of other processes arrive.
 	Live bool
 
-	FilterRebuild FilterRebuild      // the last one that this process has run
-	Follow        feed.Stats         // of feeds of changes, see [Follow]
-	Audit         AuditStats         // of audit.Run
-	Shadow        ShadowStats        // of an audit.Shadow
-	LocalTier     localcache.Stats   // of the tier in this process
-	Rebuild       mutexrebuild.Stats // of leases, waiting, outages and invalidations
-	Breaker       breaker.Stats      // of Options.Breaker, with what other caches do with it
+	FilterRebuild FilterRebuild      // the last rebuild that this process has run
+	Follow        feed.Stats         // change feeds, see [Follow]
+	Audit         AuditStats         // see audit.Run
+	Shadow        ShadowStats        // see audit.Shadow
+	LocalTier     localcache.Stats   // the tier in this process
+	Rebuild       mutexrebuild.Stats // leases, waiting, outages and invalidations
+	Breaker       breaker.Stats      // Options.Breaker, including its calls from other caches
 }
 
 // AuditStats counts what package audit has found in this process.
 type AuditStats struct {
 	Compared uint64    // values that were compared with the source
-	Raced    uint64    // of these, those that differed and were invalidated in time, or were equal at a second look
-	Stale    uint64    // of these, those that nobody had invalidated
-	Healed   uint64    // of these, those that the audit has invalidated
-	Failed   uint64    // looks without an answer of the source or of Redis
-	StaleAge Histogram // of the stale values, since they were read from the source
+	Raced    uint64    // Compared values that differed and were invalidated in time, or were equal at a second look
+	Stale    uint64    // Compared values that differed and that nobody had invalidated
+	Healed   uint64    // Stale values that the audit has invalidated
+	Failed   uint64    // comparisons that failed, for example without an answer of the source or of Redis
+	StaleAge Histogram // age of the stale values, since their load
 }
 
 // ShadowStats counts what an audit.Shadow of the cache has found in this process. Each read that
@@ -138,10 +138,10 @@ func (s ShadowStats) HitRatio() float64 {
 
 type counter = atomic.Uint64
 
-// counters counts outcomes. Most hits of values in the local tier are counted there.
+// counters counts outcomes. The local tier counts most hits of its values itself.
 type counters struct {
 	asked                                                                                  counter
-	overtaken                                                                              counter // hits of the local tier that a ClearTags had ended
+	overtaken                                                                              counter // hits of values in the local tier that a ClearTags had ended
 	local, null, filter, redis, loaded, joined, stale, notCached, errors                   counter
 	fallbacks, heldErrors                                                                  counter
 	loads, loadErrors, degraded, besideWriter                                              counter
@@ -151,8 +151,7 @@ type counters struct {
 	shadow                                                                                 inside.ShadowCounts
 }
 
-// count counts an answer. first says that the caller is the first of those who share
-// it.
+// count counts an answer. first says that the caller is the first of the callers that share it.
 func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
 	if fallback {
 		c.fallbacks.Add(1)
@@ -175,11 +174,11 @@ func (c *counters) count(null bool, tier Tier, stale, fallback, first bool) {
 	}
 }
 
-// Stats returns a snapshot of the counters. They are read one after another, so
-// while calls are under way they are not all of one moment.
+// Stats returns a snapshot of the counters. They are read one after another, so while calls run
+// they may not all be of the same moment.
 func (c *Cache[K, V]) Stats() Stats {
 	n, t := &c.counts, &c.times
-	overtaken := n.overtaken.Load() // before the hits, of which these are a part
+	overtaken := n.overtaken.Load() // read before Hits, which includes them
 	local := c.local.Stats()
 	return Stats{
 		Gets:  local.Hits - overtaken + n.asked.Load(),
@@ -209,18 +208,18 @@ func (c *Cache[K, V]) Stats() Stats {
 	}
 }
 
-// A Histogram counts durations by their size.
+// A Histogram counts durations in buckets.
 type Histogram struct {
-	// Bounds rise. They are the same for all Stats of one release, and nobody may change
-	// them. A Histogram of nothing may have none.
+	// Bounds are the upper bounds of the buckets, in rising order. They are the same for all
+	// Stats of one release, and nobody may change them. An empty Histogram may have none.
 	Bounds []time.Duration
-	// Counts are of the durations up to each bound and over the one before, and at last of
-	// those over all bounds.
+	// Counts has the number of durations up to each bound and over the previous one, and then the
+	// number over all bounds.
 	Counts []uint64
-	Sum    time.Duration // of all
+	Sum    time.Duration // sum of all durations
 }
 
-// Count is how many durations there are.
+// Count returns the number of durations.
 func (h Histogram) Count() (n uint64) {
 	for _, count := range h.Counts {
 		n += count
@@ -228,7 +227,7 @@ func (h Histogram) Count() (n uint64) {
 	return n
 }
 
-// String says how many there are and how long they are on average.
+// String returns the number of durations and their average.
 func (h Histogram) String() string {
 	n := h.Count()
 	if n == 0 {
@@ -237,10 +236,10 @@ func (h Histogram) String() string {
 	return fmt.Sprintf("%d of %v on average", n, h.Sum/time.Duration(n))
 }
 
-// buckets is how many bounds a Histogram has.
+// buckets is the number of bounds of a Histogram.
 const buckets = 17
 
-// bounds are those of a kind of histogram.
+// bounds are the bounds of a kind of histogram.
 type bounds [buckets]time.Duration
 
 var (
@@ -257,22 +256,22 @@ var (
 	}
 )
 
-// times are the durations that a cache notes, none of them of a local hit: to ask the
-// clock takes longer than that.
+// times are the durations that a cache measures. It measures no local hit, because reading the
+// clock takes longer than the hit.
 type times struct {
 	load, flightWait, leaseWait, read, write tally // in latencies
 	stale, audit                             tally // in ages
 }
 
-// A tally is a Histogram that is being counted.
+// A tally is a Histogram that is still being filled.
 type tally struct {
-	counts [buckets + 1]atomic.Uint64 // the last is of those over all bounds
+	counts [buckets + 1]atomic.Uint64 // the last one counts durations over all bounds
 	sum    atomic.Int64
 }
 
 func (t *tally) add(b *bounds, d time.Duration) {
 	i := 0
-	for i < len(b) && d > b[i] { // from below: what happens often is short
+	for i < len(b) && d > b[i] { // from below: most durations are short
 		i++
 	}
 	t.counts[i].Add(1)

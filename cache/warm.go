@@ -16,44 +16,44 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// WarmOptions adjusts a Warm. The zero value is ready to use.
+// WarmOptions configures a Warm. The zero value is ready to use.
 type WarmOptions struct {
-	// Rate is how many keys a second are taken up, at most. 0: 1,000; negative: as many
-	// as Concurrency allows.
+	// Rate is how many keys are processed in a second at most. 0: 1,000; negative: as many as
+	// Concurrency allows.
 	Rate int
-	// Concurrency is how many calls of the source run at a time: of LoadMany, which takes
-	// up to 256 keys, or else of Load. 0: 8. The breaker's MaxBackground bounds it too.
+	// Concurrency is how many calls of the source run at a time: calls of LoadMany, with up to
+	// 256 keys each, or otherwise of Load. 0: 8. The breaker's MaxBackground bounds it too.
 	Concurrency int
 	// Progress is called after every part of the keys and at the end, on the goroutine that
-	// called Warm, with how many keys are done so far, loaded or skipped, and how many have
-	// failed, which are not among them. Nil: it is not.
+	// called Warm. done is how many keys are loaded or skipped so far, and failed how many have
+	// failed. Nil: no function is called.
 	Progress func(done, failed int)
 }
 
 // These bound a Warm whose source is overloaded or whose Redis does not answer: a call is
-// put off by 0.4 s and more, and has failed when four put-offs, 6 s in all, have passed in
-// which the Warm has loaded nothing at all.
+// put off by 0.4 s and more, and fails after four delays, 6 s in all, in which the Warm has
+// loaded nothing at all.
 const (
 	maxPutOffs  = 4
 	firstPutOff = 400 * time.Millisecond
-	maxCauses   = 100 // that a Warm remembers
+	maxCauses   = 100 // errors that a Warm remembers
 )
 
 var errNoRedis = fmt.Errorf("%w: keys are not warmed", ErrUnavailable)
 
-// Warm loads the values of keys that are not in Redis, before somebody reads them,
-// so that a cold start is no flood. It gives way to reads: loads count as background for
-// the breaker, run at a rate, and what is read meanwhile is loaded under the same leases.
-// It skips keys that are there within their TTL, and keys that somebody else is loading
-// or writing; so several processes may warm the same keys, and each is loaded once. The
-// TTLs are spread over their whole length, so that what was loaded together does not
-// expire together. Values go to Redis and not to the local tier; without Redis, to the
-// local tier.
+// Warm loads the values of keys that are not in Redis before anybody reads them, so that a cold
+// start does not flood the source. It gives way to reads: its loads count as background for the
+// breaker, its rate is limited, and keys that are read meanwhile are loaded under the same
+// leases. It skips keys that are in Redis within their TTL, and keys that another caller is
+// loading or writing; so several processes may warm the same keys, and each key is loaded once.
+// The TTLs are spread over their whole length, so that values that were loaded together do not
+// expire together. Values go to Redis, not to the local tier; without Redis, they go to the local
+// tier.
 //
-// Warm returns when all keys are done or ctx ends; loads under way then go on, and publish.
-// While the breaker refuses loads, or Redis does not answer, keys are put off for some
-// seconds. If keys have no answer after that, the error is a [*BatchError]. It returns
-// ErrClosed, and the error of ctx, joined with that.
+// Warm returns when all keys are done or ctx ends; running loads then go on and publish. While
+// the breaker refuses loads, or Redis does not answer, keys are put off for some seconds. If keys
+// have no answer after that, the error is a [*BatchError]. Warm also returns ErrClosed, and the
+// error of ctx, joined with that one.
 func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions) error {
 	if o.Rate == 0 {
 		o.Rate = 1000
@@ -86,11 +86,11 @@ func (c *Cache[K, V]) Warm(ctx context.Context, keys iter.Seq[K], o WarmOptions)
 	return w.end()
 }
 
-// A warming is a Warm that runs.
+// A warming is a running Warm.
 type warming[K comparable, V any] struct {
 	c     *Cache[K, V]
-	ctx   context.Context // ends with that of the caller, and with the cache
-	loads context.Context // that of the loads, which go on
+	ctx   context.Context // ends with the caller's, and with the cache
+	loads context.Context // for the loads, which go on after ctx has ended
 	o     WarmOptions
 	began time.Time
 	slots chan struct{} // a place for each call of the source that runs or is put off
@@ -100,11 +100,12 @@ type warming[K comparable, V any] struct {
 	causes BatchError
 }
 
-// counted are keys. Those that were taken and are counted by nothing else are under way.
+// counted counts keys. A key that is taken but neither loaded, skipped nor failed is still being
+// loaded.
 type counted struct{ taken, loaded, skipped, failed int }
 
-// take takes up a part of the keys when it is time for them. It returns when the last of
-// its loads has begun.
+// take processes a part of the keys when the rate allows it. It returns when the last of its
+// loads has begun.
 func (w *warming[K, V]) take(keys []K) {
 	if w.o.Rate > 0 {
 		wait.Sleep(w.ctx, time.Until(w.began.Add(time.Duration(float64(w.now().taken)/float64(w.o.Rate)*float64(time.Second)))))
@@ -134,7 +135,7 @@ func (w *warming[K, V]) take(keys []K) {
 	w.tell()
 }
 
-// slot waits for a slot. It reports false if the Warm has to end.
+// slot waits for a slot. It returns false if the Warm has to end.
 func (w *warming[K, V]) slot() bool {
 	select {
 	case w.slots <- struct{}{}:
@@ -148,7 +149,7 @@ func (w *warming[K, V]) slot() bool {
 func (w *warming[K, V]) look(keys []K) []*job[K, V] {
 	wanted, ids := make([]K, 0, len(keys)), make([]string, 0, len(keys))
 	for _, key := range keys {
-		contain.Call(func() error { // Source.Key and the filter are the user's: no flight is open yet
+		contain.Call(func() error { // Source.Key and the filter may panic: no flight is open yet
 			id, err := w.wants(key)
 			if err == nil {
 				wanted, ids = append(wanted, key), append(ids, id)
@@ -171,7 +172,7 @@ func (w *warming[K, V]) look(keys []K) []*job[K, V] {
 		j.class, j.warms = background, true
 		jobs = append(jobs, j)
 	}
-	if len(jobs) > 0 { // what Redis does not answer for goes on to the lease step, which puts it off
+	if len(jobs) > 0 { // a key for which Redis does not answer goes on to the lease step, which puts it off
 		w.c.contained(jobs, func() { w.c.look(jobs[0].ctx, jobs) })
 	}
 	return slices.DeleteFunc(jobs, func(j *job[K, V]) bool {
@@ -197,8 +198,8 @@ func (w *warming[K, V]) wants(key K) (id string, err error) {
 	return id, nil
 }
 
-// run loads the keys of jobs, and those again that are put off. It keeps its slot
-// meanwhile, so that a Warm of a busy source asks seldom.
+// run loads the keys of jobs, and loads those again that were put off. It keeps its slot
+// meanwhile, so that a Warm of a busy source rarely calls it.
 func (w *warming[K, V]) run(jobs []*job[K, V]) {
 	for putOffs, loaded := 0, 0; len(jobs) > 0; putOffs++ {
 		if now := w.now().loaded; now > loaded {
@@ -220,8 +221,8 @@ func (w *warming[K, V]) run(jobs []*job[K, V]) {
 	}
 }
 
-// count notes how a key has ended. It reports true, and notes nothing, if the key is put
-// off: the source was not asked, and this is not the last time that it could be.
+// count counts how a key has ended. It returns true, and counts nothing, if the key is put off:
+// the source was not called, and this was not the last attempt.
 func (w *warming[K, V]) count(key K, err error, last bool) (putOff bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,7 +269,7 @@ func (w *warming[K, V]) end() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.causes.Causes) > 0 { // what goes on when ctx has ended is not counted, so it does not change them
+	if len(w.causes.Causes) > 0 { // loads that go on when ctx has ended are not counted, so they do not change causes
 		return errors.Join(ended, &w.causes)
 	}
 	return ended

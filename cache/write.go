@@ -10,55 +10,55 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// Write runs tx, which changes keys in the source, so that no reader keeps what
-// was there before: it tells the filter, expires the keys and closes them to publication, runs tx,
-// and invalidates. Readers meanwhile load and do not publish; their process keeps what they
-// load for a second, so the old value may be served until Write returns. Should the process
-// die in tx, the keys open again after Options.Rebuild.Hold.
+// Write runs tx, which changes keys in the source, so that no reader keeps an older value. It
+// adds the keys to the filter, expires them and closes them to publication, runs tx, and
+// invalidates the keys. Meanwhile readers load and do not publish; their process keeps a loaded
+// value for a second, so the old value may be served until Write returns. If the process dies in
+// tx, the keys open again after Options.Rebuild.Hold.
 //
-// The keys need not be known before: tx may name those that it finds, such as an id that
-// an INSERT makes, with [Also] and the context that it gets.
+// The keys need not be known before: tx may name keys that it finds, such as an id that an INSERT
+// makes, with [Also] and the context that it gets.
 //
-// If tx fails or panics, Write returns its error and nothing else, and the keys stay expired, as after
-// [Cache.Expire]: a transaction that reports failure may have committed, so the next reader loads,
-// and the old value is served, marked stale, only if that fails. So what a database that is down
-// refuses to write, it does not take from readers. It does so too when ctx ends meanwhile. If tx succeeds and Redis does not confirm the
-// invalidation, the error matches [ErrNotInvalidated]: the change is committed, and other
-// processes may not see it yet. The invalidation is tried again until Redis confirms it.
-// No other error of Write matches ErrNotInvalidated, also if tx returns that of another
-// call; whatever else that error matches, Write's does too. So a caller writes
+// If tx fails or panics, Write returns its error and nothing else, and the keys stay expired, as
+// after [Cache.Expire]: a transaction that reports failure may have committed, so the next reader
+// loads, and the old value is served, marked stale, only if that load fails. So when a database
+// that is down refuses a write, readers keep their values. Write does the work after tx even if
+// ctx has ended. If tx succeeds and Redis does not confirm the invalidation, the error matches
+// [ErrNotInvalidated]: the change is committed, and other processes may not see it yet. The
+// invalidation is tried again until Redis confirms it. No other error of Write matches
+// ErrNotInvalidated, even if tx returns another call's ErrNotInvalidated; Write's error still
+// matches whatever else tx's error matches. So a caller writes
 //
 //	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
 //		return err // nothing is committed, as far as tx knows
 //	}
 //
-// Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of a ctx that has
-// ended, or that of the filter. Redis out of reach does not keep
-// tx from running, unless a shared filter does not hold one of the keys: the row would be
-// denied once it exists, and Options.FilterBestEffort chooses that. Until an outage is
-// noticed it costs a Write twice RedisTimeout, three times if it has to wait for its turn.
-// A key that the filter holds, as that of a row that exists, needs no Redis. Other processes
-// may deny a new key for up to the MaxLag of a shared filter, see bloom.Options, after Write
-// has told the filter of it. (A filter that counts its keys, of bloom.New, does not count those
-// that look held, nor one in a hundred of the new ones, its FalsePositiveRate: name new
-// keys with [Also], or [Cache.Announce] them.)
+// Before tx runs, Write may return ErrInvalidKey, ErrClosed, the error of a ctx that has ended,
+// or the filter's error. If Redis is out of reach, tx runs nevertheless, unless a shared filter
+// does not hold one of the keys: the row would be denied once it exists (Options.FilterBestEffort
+// accepts that). Until an outage is noticed it costs a Write twice RedisTimeout, three times if
+// it has to wait for its turn. A key that the filter holds, as it does keys of existing rows,
+// needs no Redis. After Write has added a new key to a shared filter, other processes may deny it
+// for up to the filter's MaxLag, see bloom.Options. (A filter of bloom.New that counts its keys
+// counts neither keys that look held nor one in a hundred of the new ones, its FalsePositiveRate:
+// name new keys with [Also], or [Cache.Announce] them.)
 //
 // For a transaction that changes keys of several caches, see the function [Write].
 func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Context) error) error {
 	return Write(ctx, tx, c.Changes(keys...))
 }
 
-// Changes are keys of one cache that a transaction changes, or tags of the values that it
-// changes. Make them with [Cache.Changes] and [Cache.Tagged] and pass them to [Write] or
-// [Also]; they are of no other use.
+// Changes are the keys of one cache that a transaction changes, or the tags of the values that it
+// changes. Make them with [Cache.Changes] and [Cache.Tagged] and pass them to [Write] or [Also];
+// they have no other use.
 type Changes struct {
 	cache changing
 	ids   []string
 	tags  []uint32
-	err   error // of the keys
+	err   error // ErrInvalidKey, if a key is invalid
 }
 
-// changing is what [Write] needs of a cache, whatever its types.
+// changing is the interface of a cache of any types that [Write] uses.
 type changing interface {
 	closed() bool
 	ensure(ctx context.Context, ids []string) error
@@ -72,25 +72,25 @@ type changing interface {
 	logger() *logonce.Log
 }
 
-// Changes says that a transaction changes keys.
+// Changes returns the keys that a transaction changes, for [Write] and [Also].
 func (c *Cache[K, V]) Changes(keys ...K) Changes {
 	ids, err := c.ids(keys)
 	return Changes{cache: c, ids: ids, err: err}
 }
 
-// Write is [Cache.Write] for a transaction that changes keys of several caches, such as
-// a row that is cached by id and by name:
+// Write runs a transaction as [Cache.Write] does, for keys of several caches, such as a row that
+// is cached by id and by name:
 //
 //	err := cache.Write(ctx, tx, products.Changes(42), bySlug.Changes("old", "new"))
 //
-// The caches are dealt with side by side: several take one round trip longer than one, however
-// many they are. The loader of one may read another of them, as that of a page reads products.
-// If any of them returns an error before tx, tx does not run. Without Changes all keys have to
-// come from tx, by [Also]. A Write that succeeds and has named no key is logged.
+// It handles the caches in parallel: several take one round trip longer than one, however many
+// they are. The loader of one cache may read another of them, as a page's loader reads products.
+// If any cache returns an error before tx, tx does not run. Without Changes, tx has to add all
+// keys by [Also]. A Write that succeeds and has named no key is logged.
 //
-// A Write that is called with the context of another one's tx is part of that: it returns the
-// error of its own tx, and its keys stay closed until the other Write ends, which
-// invalidates them and says whether Redis has confirmed it.
+// If ctx is the context of another Write's tx, this Write is part of that one: it returns the
+// error of its own tx, and its keys stay closed until the other Write ends, which invalidates
+// them and reports whether Redis has confirmed it.
 func Write(ctx context.Context, tx func(context.Context) error, changes ...Changes) (err error) {
 	if tx == nil {
 		return errors.New("cache: Write needs a tx")
@@ -123,9 +123,9 @@ func Write(ctx context.Context, tx func(context.Context) error, changes ...Chang
 
 var errLeft = errors.New("cache: the transaction has panicked, or called runtime.Goexit")
 
-// Also adds keys to the Write in whose tx it is called, with the context that tx got or
-// one made from it: keys that are known only there, such as the id that an INSERT makes or
-// those of the rows that an UPDATE has found. Call it before the transaction commits.
+// Also adds keys to the Write in whose tx it is called, with the context that tx got or one
+// derived from it: keys that become known only there, such as the id that an INSERT makes or the
+// ids of the rows that an UPDATE has found. Call it before the transaction commits.
 //
 //	err := cache.Write(ctx, func(ctx context.Context) error {
 //		id, err := store.Insert(ctx, p) // INSERT … RETURNING id
@@ -135,16 +135,16 @@ var errLeft = errors.New("cache: the transaction has panicked, or called runtime
 //		return cache.Also(ctx, products.Changes(id), bySlug.Changes(p.Slug))
 //	})
 //
-// When it returns nil, the filter knows the keys and they are closed to publication, as if
-// they had been named to Write. (A filter that counts its keys, of bloom.New, counts each of
-// them, also that of a row that was there, which passes until the next Rebuild when the row has
-// been deleted.) As at the start of a Write, Redis out of reach is no error, unless a filter
-// does not confirm the keys.
+// When it returns nil, the filter knows the keys and they are closed to publication, as if they
+// had been named to Write. (A filter of bloom.New that counts its keys counts each of them, also
+// the key of a row that existed before; after such a row is deleted, its key passes until the
+// next Rebuild.) As at the start of a Write, it is no error if Redis is out of reach, unless a
+// filter does not confirm the keys.
 //
-// An error says that the transaction must not commit: ErrInvalidKey, ErrClosed, the error of
-// ctx or of the filter, or that ctx is not that of a tx, or of one that has ended. None
-// matches ErrNotInvalidated. Also may be called from several goroutines, and once for many
-// keys costs less than many times.
+// If Also returns an error, the transaction must not commit: ErrInvalidKey, ErrClosed, the error
+// of ctx or of the filter, or that ctx is not the context of a tx, or of one that has ended. None
+// matches ErrNotInvalidated. Also may be called from several goroutines; one call for many keys
+// costs less than many calls.
 func Also(ctx context.Context, changes ...Changes) error {
 	w := writingOf(ctx)
 	if w == nil {
@@ -164,7 +164,7 @@ func Also(ctx context.Context, changes ...Changes) error {
 	return nil
 }
 
-// A writing is a Write under way.
+// A writing is a running Write.
 type writing struct {
 	outer *writing // the Write in whose tx this one was called; nil: none
 
@@ -173,13 +173,13 @@ type writing struct {
 	held  []held
 }
 
-// A held is what has been closed to publication, and how to open it.
+// A held is a set of keys or tags that is closed to publication, and the function that opens it.
 type held struct {
 	Changes
 	open func(ctx context.Context, succeeded bool) error
 }
 
-// first is the first of the ids, "" of tags.
+// first returns the first of the ids, "" if there are only tags.
 func (c Changes) first() string {
 	if len(c.ids) == 0 {
 		return ""
@@ -194,7 +194,7 @@ func writingOf(ctx context.Context) *writing {
 	return w
 }
 
-// take has the end of w open what is held. It reports false if w has ended.
+// take adds what is held to w, whose end opens it. It returns false if w has ended.
 func (w *writing) take(more []held) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,8 +204,8 @@ func (w *writing) take(more []held) bool {
 	return !w.ended
 }
 
-// end ends a Write. If the one around it is under way still, that is to open the keys. Else
-// it opens them here, and returns what Redis did not confirm.
+// end ends a Write. If the Write around it is still running, that one opens the keys later.
+// Otherwise end opens them and returns the error if Redis did not confirm it.
 func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) error {
 	w.mu.Lock()
 	w.ended = true
@@ -227,7 +227,7 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 		}
 	}
 	return all, eachOf(all, func(h *held) error {
-		if len(h.tags) > 0 { // who loads beside the writer has an epoch from before the clear
+		if len(h.tags) > 0 { // a value loaded during the transaction has an epoch from before the clear
 			h.open = func(ctx context.Context, succeeded bool) error { return h.cache.endTags(ctx, h.tags, succeeded) }
 			return nil
 		}
@@ -236,12 +236,13 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 	})
 }
 
-// openAll opens and invalidates what is held. Of a transaction that failed only the log is
-// told what Redis did not confirm.
+// openAll opens and invalidates what is held. If Redis does not confirm that after a transaction
+// that failed, openAll logs it.
 //
-// The local tiers keep what is loaded beside a writer, and what has a tag answers until its clear. So
-// of several caches all drop that before one is opened, whose loader may read another of them. Tags
-// are cleared once more then, since nothing keeps values that have them closed until all have done so:
+// Until then local tiers may serve values that were loaded during the transaction, and values
+// with a tag are served until its clear. So if there are several caches, openAll drops the keys
+// of all before it opens any, because the loader of one may read another. It clears tags once
+// more then, since nothing closes values with tags to publication until all have been dropped:
 //
 //	a Write of a row and its page         a reader
 //	closes both
@@ -252,7 +253,7 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //	                                      and publishes it: it would stay
 //	opens the row
 //
-// If one of them is not dropped, none is opened here, see reopening.
+// If a drop is not confirmed, openAll opens nothing, see reopening.
 func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	if len(all) > 1 {
 		err = dropAll(ctx, all, succeeded)
@@ -268,15 +269,15 @@ func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	return err
 }
 
-// dropAll takes from readers what they have loaded beside a writer.
+// dropAll drops all values that readers may have loaded during the transaction.
 func dropAll(ctx context.Context, all []held, succeeded bool) error {
 	return eachOf(all, func(h *held) error { return h.cache.drop(ctx, h.ids, h.tags, succeeded) })
 }
 
-// ownerless logs for Writes without a cache.
+// ownerless logs for Writes that name no cache.
 var ownerless = logonce.New(slog.Default(), "levee: ")
 
-// nameless is the log for a Write without keys.
+// nameless returns the log for a Write without keys.
 func nameless(changes []Changes) *logonce.Log {
 	if len(changes) > 0 {
 		return changes[0].cache.logger()
@@ -284,7 +285,7 @@ func nameless(changes []Changes) *logonce.Log {
 	return ownerless.To(slog.Default())
 }
 
-// beginWrite tells the hook of the cache that is named first.
+// beginWrite calls the hook of the cache that is named first.
 func beginWrite(ctx context.Context, call string, changes []Changes) (context.Context, func(Outcome)) {
 	if len(changes) == 0 || changes[0].cache == nil {
 		return ctx, unheard
@@ -292,7 +293,8 @@ func beginWrite(ctx context.Context, call string, changes []Changes) (context.Co
 	return changes[0].cache.beginWrite(ctx, call, changes[0].ids)
 }
 
-// ready returns why a transaction must not run or commit, and tells the filters of its keys.
+// ready adds the keys of changes to the filters, and returns an error if the transaction must not
+// run or commit.
 func ready(ctx context.Context, changes []Changes, learn func(changing, context.Context, []string) error) error {
 	for _, c := range changes {
 		switch {
@@ -318,7 +320,7 @@ func ready(ctx context.Context, changes []Changes, learn func(changing, context.
 	return nil
 }
 
-// eachOf calls do for all at once, and joins the errors.
+// eachOf calls do for all at the same time, and joins the errors.
 func eachOf(all []held, do func(*held) error) error {
 	if len(all) == 1 {
 		return do(&all[0])
@@ -337,8 +339,9 @@ func eachOf(all []held, do func(*held) error) error {
 func (c *Cache[K, V]) closed() bool         { return c.closing.Err() != nil }
 func (c *Cache[K, V]) logger() *logonce.Log { return c.log }
 
-// hold expires ids and closes them to publication until end. That invalidates them after a transaction
-// that has succeeded. After one that failed they stay expired: the old value is a fallback.
+// hold expires ids and closes them to publication until end is called. After a transaction that
+// succeeded, end invalidates them. After one that failed they stay expired: the old value is a
+// fallback.
 func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error) {
 	var lift func(context.Context, bool) error
 	err := c.change(ctx, "hold", ids, func(ctx context.Context) (err error) {
@@ -354,7 +357,8 @@ func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(ctx cont
 	}
 }
 
-// drop ends ids and tags after a transaction, and opens nothing. Its error matches ErrNotInvalidated.
+// drop invalidates ids and tags after a transaction, or expires them if it failed, and opens
+// nothing. Its error matches ErrNotInvalidated.
 func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) (err error) {
 	if len(ids) > 0 {
 		if succeeded {

@@ -1,7 +1,7 @@
 // Package localcache keeps decoded values in this process, in front of a
 // database, and forgets them the moment it is told to.
 //
-// It is [ristretto] made coherent. ristretto is quick, bounded, and good at
+// It makes [ristretto] coherent. ristretto is quick, bounded, and good at
 // choosing what to keep, but its own goroutine applies writes later: the second of
 // two quick writes of a new key is lost, a deleted value can be read after Del has
 // returned, and Close panics the callers that are inside. Here:
@@ -9,20 +9,20 @@
 //   - A Get that starts after [Cache.Delete], [Cache.Clear] or [Cache.Set] has
 //     returned does not return the value from before.
 //   - A [Cache.Fill] that began earlier does not bring that value back.
-//   - A Get that starts after a value was taken finds it, unless the cache is at its
-//     budget: then ristretto may reject it a moment later.
+//   - A Get that starts after a value was accepted finds it, unless the cache is at its
+//     budget: then ristretto may reject the value a moment later.
 //   - No entry is returned past its life. A life may end up to 51 ms early.
-//   - [Cache.Close] waits for the callers inside; later ones find nothing.
+//   - [Cache.Close] waits for running calls; later calls find nothing.
 //   - The budget is in bytes and counts what an entry takes beside its value.
 //
-// What is not promised:
+// Not guaranteed:
 //
 //   - A value may not be kept, or not for long: the least wanted entries go first,
 //     and a new key must be wanted more than the entries it would push out.
 //   - Of two Fills that run at a time either value may stay.
 //   - A deletion also ends some entries of other keys, one in 65,536 of all.
 //   - Values are not copied: nobody may change what a pointer, slice or map in them points to.
-//   - Other processes are not told. Package cache does that, over Redis, with one of these
+//   - Other processes are not notified. Package cache does that, over Redis, with such a cache
 //     in each process: its Options.Local are the [Options] here.
 //   - After the whole process was stopped, by SIGSTOP or with its virtual machine,
 //     lives that ended during the stop may go on for some milliseconds.
@@ -44,10 +44,10 @@ type Cache[K comparable, V any] tier.Cache[K, V]
 
 func (c *Cache[K, V]) tier() *tier.Cache[K, V] { return (*tier.Cache[K, V])(c) }
 
-// New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is
-// negative, New returns nil, a cache that is off.
+// New makes a cache. Its error names the field of o that is wrong. If o.MaxBytes is negative, New
+// returns nil, a cache that is off.
 //
-// A cache owns goroutines and a timer, from its first value on: Close it.
+// A cache owns goroutines and a timer from its first value on, so Close it.
 func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	c, err := tier.New[K, V](tier.Options(o))
 	return (*Cache[K, V])(c), err
@@ -61,13 +61,13 @@ func (c *Cache[K, V]) Get(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Fill calls load, keeps the value that it returns, and returns that. The value is not kept if
-// key was deleted or set, or the cache cleared, since Fill was called: load may have read what
-// was there before. Nor is it if load returns an error, which Fill returns, or if there is no
-// room at present.
+// Fill calls load, keeps the value that it returns, and returns it. The value is not kept if,
+// since Fill was called, key was deleted or set or the cache was cleared: load may have read an
+// older value. It is also not kept if load returns an error, which Fill returns, or if there is
+// no room at present.
 //
-// size is what value takes in the process, in bytes, for which its size encoded may do. Several
-// Fills of one key may run at a time.
+// size is how many bytes value takes in the process; the size of its encoded form will do.
+// Several Fills of one key may run at a time.
 func (c *Cache[K, V]) Fill(key K, load func() (value V, size int, err error)) (V, error) {
 	mark := c.tier().KeyMark(key) // before the read, which a deletion may overtake
 	value, size, err := load()
@@ -77,25 +77,25 @@ func (c *Cache[K, V]) Fill(key K, load func() (value V, size int, err error)) (V
 	return value, err
 }
 
-// Set replaces the value of key by one that is newer than all that Fills are loading. When Set
-// returns, the former value is gone, even if the new one was not kept because there is no room at
-// present. size is as for Fill.
+// Set replaces the value of key by one that is newer than any value that a running Fill loads.
+// When Set returns, the former value is gone, even if the new one was not kept because there is
+// no room at present. size is as for Fill.
 func (c *Cache[K, V]) Set(key K, value V, size int) {
 	c.tier().Put(c.tier().KeyMark(key), key, value, size, math.MaxInt64)
 }
 
 // Delete ends the value of key: a Get that starts after Delete has returned does not find it.
-// Call it after the write to what is cached.
+// Call Delete after the write to the source.
 func (c *Cache[K, V]) Delete(key K) { c.tier().Overtake(c.tier().KeyMark(key)) }
 
-// Clear is Delete for every key. Its cost does not depend on how many there are.
+// Clear ends the values of all keys. Its cost does not depend on how many there are.
 func (c *Cache[K, V]) Clear() { c.tier().Flush() }
 
-// Stats returns the counters. While other calls run, the counters are not all of the
+// Stats returns a snapshot of the counters. While other calls run, they may not all be of the
 // same moment.
 func (c *Cache[K, V]) Stats() Stats { return Stats(c.tier().Stats()) }
 
-// Close frees the entries and ends the goroutines of the cache. It waits for the
-// callers inside, which takes microseconds, but for no load. Afterwards Get finds nothing and
-// nothing is kept. A second Close waits for the first.
+// Close frees the entries and ends the goroutines of the cache. It waits for calls that are
+// running, which takes microseconds, but not for loads. Afterwards Get finds nothing and nothing
+// is kept. A second Close waits for the first.
 func (c *Cache[K, V]) Close() { c.tier().Close() }

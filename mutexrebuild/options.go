@@ -5,64 +5,59 @@ import (
 	"time"
 )
 
-// A Keyspace says which values a group is about, and how Redis is called for them.
-// The zero value of every field but Name works.
+// A Keyspace says which values a group is for, and how the group calls Redis for them. The zero
+// value of every field but Name works.
 type Keyspace struct {
-	// Name is part of the keys' names, the same in all processes that work together. A
-	// cache of the same name has the same keys and would be read as bytes: give it another.
-	// Name may not be blank nor hold control characters or any of ":{}".
+	// Name is part of the keys' names, the same in all processes that work together. It must
+	// differ from the names of caches, because a cache of the same name would use the same keys.
+	// It may not be blank nor contain control characters or any of ":{}".
 	Name string
-	// Schema is part of the names of the values too. Raise it by one when the stored form
-	// of the values changes: old and new processes then do not read each other's values,
-	// and what one invalidates or sets, it drops for the other as well. That holds for
-	// the schemas one below and one above, so never skip one.
+	// Schema is part of the names of the values too. Raise it by one when the stored form of the
+	// values changes: old and new processes then do not read each other's values. When a process
+	// invalidates or sets a value, it also drops the values of the schemas one below and one
+	// above, so never skip one.
 	Schema int
-	// MaxBytes is the longest value that is stored and read. 0: 1 MiB. Of a longer
-	// value that somebody else has put under a key, no more than this and a byte
-	// is read.
+	// MaxBytes is the longest value, in bytes, that is stored and read. 0: 1 MiB. If somebody
+	// else has stored a longer value under a key, no more than MaxBytes and one byte are read.
 	MaxBytes int
-	// RedisTimeout is how long one operation of Redis may take, whatever the
-	// client's own options are. One that has to wait for its turn, behind others, does so
-	// for at most as long again. 0: 250 ms.
+	// RedisTimeout is how long one operation of Redis may take, whatever the client's own
+	// options. An operation that has to wait for its turn may wait for as long again. 0: 250 ms.
 	RedisTimeout time.Duration
-	// ReplicaLag is how long after an invalidation a key stays closed to
-	// publication, because the source is read from replicas that may lag this
-	// much. 0: not at all; else at least 1 ms. It needs Redis: New logs that it
-	// protects no write without.
+	// ReplicaLag is how long after an invalidation a key stays closed to publication, because
+	// loads read from replicas that may lag this much. 0: not at all; otherwise at least 1 ms. It
+	// needs Redis: without it New logs that writes are not protected.
 	ReplicaLag time.Duration
-	// Logger gets what the group survives and its callers do not learn, each kind
-	// of event once a minute at the most, with ids quoted and cut and without values.
-	// Nil: slog.Default().
+	// Logger gets events that the group survives and that its callers do not see, each kind at
+	// most once a minute, with ids quoted and shortened and without values. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// Options adjusts leases and waiting. The zero value is ready to use; a negative
-// duration is an error, except where a field says otherwise.
+// Options configures leases and waiting. The zero value is ready to use; a negative duration is
+// an error unless a field says otherwise.
 type Options struct {
-	// Lease is how long a process that dies while it rebuilds keeps others
-	// waiting. A lease is renewed every third of it while the load runs. 0: 3 s;
-	// at least 100 ms.
+	// Lease is how long other processes wait for one that died while it rebuilt. While the load
+	// runs, a lease is renewed every third of it. 0: 3 s; at least 100 ms.
 	Lease time.Duration
-	// LoadTimeout is how long a load may take. 0: 5 s. In a cache see Options.Rebuild there.
+	// LoadTimeout is how long a load may take. 0: 5 s. In a cache, see Options.Rebuild of package
+	// cache.
 	LoadTimeout time.Duration
-	// WaitBudget is how long callers wait for the leases of other processes before
-	// they load without one. 0: as long as a load may take, after which a holder that is
-	// alive has published or given up. That is LoadTimeout, and in a cache the Timeout and
-	// QueueTimeout of its breaker together, 10 s by default.
+	// WaitBudget is how long callers wait for the leases of other processes before they load
+	// without one. 0: as long as a load may take, after which a living lease holder has published
+	// or given up: LoadTimeout, or in a cache the Timeout and QueueTimeout of its breaker
+	// together, 10 s by default.
 	WaitBudget time.Duration
-	// ErrorHold is how long the error of a failed load is returned for its key, give or take
-	// a fifth. A cache doubles it while the loads of the key go on to fail, up to 4 s.
-	// 0: 250 ms; negative: not at all.
+	// ErrorHold is how long the error of a failed load is returned to further callers of its key,
+	// give or take a fifth. A cache doubles it while the loads of the key keep failing, up to 4
+	// s. 0: 250 ms; negative: not at all.
 	ErrorHold time.Duration
-	// Hold is how long a key stays closed to publication when the process that
-	// holds it for a write has died. 0: 30 s; at least 1 ms.
+	// Hold is how long a key stays closed to publication if the process that holds it for a write
+	// has died. 0: 30 s; at least 1 ms.
 	Hold time.Duration
-	// WaitReplicas is how many replicas have to acknowledge an invalidation, a Set
-	// and the ends of a Hold, so that a failover does not bring the old value back.
-	// They have RedisTimeout for it, after which fewer of them are ErrUnavailable: at once while
-	// they are known to be missing. Readers go on, and the invalidation is done once more when they
-	// are back.
-	// It needs a *redis.Client, alone or with Sentinel; without Redis New logs that it
-	// protects no write. 0: none.
+	// WaitReplicas is how many replicas must acknowledge an invalidation, a Set and the end of a
+	// Hold, so that a failover does not bring the old value back. They have RedisTimeout to do
+	// so; if too few do, the error is ErrUnavailable, which is returned at once while replicas
+	// are known to be missing. Readers go on, and the invalidation is repeated once when the
+	// replicas are back. It needs a *redis.Client, alone or with Sentinel; without Redis New logs
+	// that writes are not protected. 0: none.
 	WaitReplicas int
 }

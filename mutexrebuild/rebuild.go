@@ -12,25 +12,25 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// maxOvertaken is how often a load that an invalidation overtook is run again. A key
-// that is overtaken more often is written faster than it can be loaded.
+// maxOvertaken is how often a load is repeated after an invalidation has overtaken it. A key that
+// is overtaken more often is written faster than it can be loaded.
 const maxOvertaken = 2
 
-// A Load reads a value from the source, and says how long Redis may keep it. Its
-// context has the values of the caller's that started it, but not its end; it ends
+// A Load reads a value from the source, and returns how long Redis may keep it. Its context has
+// the values of the context of the caller that started it, but does not end with it; it ends
 // after Options.LoadTimeout, and on Close.
 type Load func(ctx context.Context) (data []byte, ttl time.Duration, err error)
 
-// Rebuild returns the value of id: from Redis if it is there, else from load, which one
-// caller runs for all those in all processes who want id. It returns when the value is
-// there or ctx ends. All callers of a process may get the same bytes, so nobody may change
-// them. A value that is empty, longer than Keyspace.MaxBytes, or has a ttl under a
-// millisecond, is returned and not published.
+// Rebuild returns the value of id: from Redis if it is there, otherwise from load, which one
+// caller runs for all callers in all processes that want id. It returns when the value is there
+// or ctx ends. All callers of a process may get the same bytes, so nobody may change them. A
+// value that is empty or longer than Keyspace.MaxBytes, or has a ttl under a millisecond, is
+// returned and not published.
 //
-// The errors are those of load, a *PanicError if it did not return,
-// ErrLoadTimeout, ErrReentrant, ErrClosed, and that of ctx; never one of Redis: with
-// Redis out of reach, Rebuild loads. An error of load goes to all who wait, and to
-// callers that come within Options.ErrorHold.
+// The error is the error of load, a *PanicError if load did not return, ErrLoadTimeout,
+// ErrReentrant, ErrClosed, or the error of ctx. It is never an error of Redis: if Redis is out of
+// reach, Rebuild loads. All waiting callers get the error of load, and so do callers that come
+// within Options.ErrorHold.
 func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -40,7 +40,7 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 		return nil, renamed(err)
 	}
 	if opened {
-		detached := context.WithoutCancel(ctx) // still that of a load, if the caller is one
+		detached := context.WithoutCancel(ctx) // still the context of a load, if the caller's is
 		look, stop := wait.Half(ctx, detached, g.fleet.RedisTimeout())
 		go func() {
 			defer stop()
@@ -51,9 +51,9 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 	return data, err
 }
 
-// run runs a flight, and then that of the callers who came too late for its result.
-// The look into Redis, and the asking for the lease, are with the context look: callers who have less time
-// than Redis may take still get the load.
+// run runs a flight, and then the next flight for the callers that came too late for its result.
+// The first read of Redis and the first request for the lease use the context look: callers that
+// have less time than Redis may take still get the load.
 func (g *Group) run(ctx, look context.Context, f *flight.Flight[[]byte], load Load) {
 	var data []byte
 	contain.Call(func() (err error) {
@@ -67,8 +67,8 @@ func (g *Group) run(ctx, look context.Context, f *flight.Flight[[]byte], load Lo
 	})
 }
 
-// answer is one flight: a look into Redis and, if nothing is there, the lease, the
-// load and the publication.
+// answer makes the result of one flight: it reads Redis and, if nothing is there, takes the
+// lease, loads and publishes.
 func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load Load) ([]byte, error) {
 	f.Decide()
 	found := g.fleet.GetOne(look, f.ID)
@@ -83,7 +83,7 @@ func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load
 	var beside []byte // loaded beside a writer
 	besideAt := -1
 	failpoint.At("missed")
-	asking := look // for the first lease; later ones are asked for by those who have waited
+	asking := look // for the first lease; later requests come after a wait
 	if look.Err() != nil {
 		asking = ctx
 	}
@@ -106,9 +106,9 @@ func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load
 				return g.loadUnpublished(ctx, f, load)
 			}
 		case fleet.Held:
-			// A load during a write may see the new row before its invalidation. It
-			// may answer only if no later reader can find the old value in Redis.
-			// While a hold stands nothing is there: so one must stand after the load.
+			// A load during a write may see the new row before its invalidation. Its
+			// value may be returned only if no later reader can find the old value in
+			// Redis. During a hold Redis has no value: so there must be a hold after the load.
 			if wasBeside >= 0 {
 				f.TakeBack(wasBeside)
 				return beside, nil
@@ -128,12 +128,12 @@ func (g *Group) answer(ctx, look context.Context, f *flight.Flight[[]byte], load
 	}
 }
 
-// usable reports whether v is a whole value.
+// usable reports whether v is a complete value.
 func usable(v fleet.Value) bool { return len(v.Data) > 0 && !v.TooLong }
 
-// loadAndPublish loads under a lease and publishes. It reports done unless an
-// invalidation has overtaken the load, which is then worth another try; the result is
-// good for those who had joined before it.
+// loadAndPublish loads under a lease and publishes. It returns done false if an invalidation has
+// overtaken the load, which is then worth another try; the result is valid only for callers that
+// had joined before the load.
 func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], lease fleet.Lease, load Load) (data []byte, done bool, err error) {
 	failpoint.At("granted")
 	began := f.Decide()
@@ -151,7 +151,7 @@ func (g *Group) loadAndPublish(ctx context.Context, f *flight.Flight[[]byte], le
 	outcome := g.fleet.Commit(ctx, fleet.Publication{Lease: lease, Data: data, TTL: ttl})[0]
 	failpoint.At("committed")
 	if !outcome.Published {
-		f.TakeBack(began) // it was not published, so it says nothing to those who joined later
+		f.TakeBack(began) // it was not published, so callers that joined later may not have it
 	}
 	return data, outcome.Published || outcome.Err != nil, nil
 }
@@ -162,8 +162,7 @@ func (g *Group) loadUnpublished(ctx context.Context, f *flight.Flight[[]byte], l
 	return data, err
 }
 
-// load runs load on a goroutine of its own, for at most LoadTimeout, unless the group
-// is closed.
+// load runs load on a goroutine of its own, for at most LoadTimeout, unless the group is closed.
 func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, ttl time.Duration, err error) {
 	if g.closing.Err() != nil {
 		return nil, 0, ErrClosed
@@ -180,7 +179,7 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 		defer flight.End()
 		data, ttl, err := load(ctx)
 		if flight.Doubtful(ctx) {
-			ttl = 0 // it answers, and is not stored
+			ttl = 0 // it is returned, and not stored
 		}
 		return fleet.Publication{Data: data, TTL: ttl}, err
 	})
@@ -195,7 +194,7 @@ func (g *Group) load(ctx context.Context, id string, load Load) (data []byte, tt
 	return nil, 0, err
 }
 
-// renamed gives an error of the flights the name that this package promises.
+// renamed returns the error of this package for an error of package flight.
 func renamed(err error) error {
 	switch {
 	case errors.Is(err, flight.ErrClosed):

@@ -16,44 +16,46 @@ import (
 	"github.com/levee-go/levee/internal/wait"
 )
 
-// Options adjusts [Run]. The zero value of every field works.
+// Options configures [Run]. The zero value of every field works.
 type Options[K comparable, V any] struct {
-	// Rate is how many keys are compared in a second. 0: 10; at most 1,000. Each costs a
-	// read of Redis and a load.
+	// Rate is how many keys are compared in a second. 0: 10; at most 1,000. Each costs a read of
+	// Redis and a load.
 	Rate float64
 	// Settle is how long a write may take from its commit until its invalidation has
 	// reached every process. 0: 2 s and twice the cache's ReplicaLag.
 	Settle time.Duration
-	// Equal compares what is cached with what the source gives. Nil: they are equal if
-	// the Codec encodes them alike, which needs a Codec and a loader that give the same
+	// Equal compares a cached value with the value in the source. Nil: they are equal if the
+	// Codec encodes them to the same bytes, which needs a Codec and a loader that give the same
 	// bytes for the same row each time.
 	Equal func(cached, source V) bool
-	// Stale is called for each stale value that is found, on the goroutine of Run. Nil: the log is.
+	// Stale is called for each stale value, on the goroutine of Run. Nil: each is logged at
+	// Error.
 	Stale func(StaleValue[K, V])
-	// Heal invalidates what is stale.
+	// Heal invalidates stale values.
 	Heal bool
 }
 
-// A StaleValue is a value that is served although the source has another one, and nobody
-// has invalidated it.
+// A StaleValue is a value that is served although the source has another one and nobody has
+// invalidated it.
 type StaleValue[K comparable, V any] struct {
-	Key    K             // of the cache
-	Cached V             // what Redis has, and readers get; the zero V if Null
+	Key    K             // key of the cache
+	Cached V             // the value that Redis has and readers get; the zero V if Null
 	Null   bool          // readers are told that there is no such key; for a Shadow only
-	Source V             // what the source has; the zero V if Gone
-	Gone   bool          // the source has no such key
+	Source V             // the value in the source; the zero V if Gone
+	Gone   bool          // the source does not have the key
 	Age    time.Duration // since the cached value was read from the source; 0 if Null
 }
 
-// Run compares values that this process serves with the source: keys picked at random from
-// those that were read lately beyond the local tier, until ctx ends, whose error it returns,
-// or the cache is closed (cache.ErrClosed). Loads are of the breaker's background class.
-// Nothing is published, and nulls and values past their TTL are passed over. One Run at a
-// time audits a cache; a second is an error. Stats().Audit of the cache counts what it finds.
+// Run compares values that this process serves with the source, until ctx ends, whose error it
+// returns, or the cache is closed (cache.ErrClosed). It picks keys at random from those that were
+// lately read beyond the local tier. Its loads are of the breaker's background class. It
+// publishes nothing, and skips nulls and values past their TTL. One Run at a time may audit a
+// cache; a second one returns an error. Stats().Audit of the cache counts what Run finds.
 //
-// A value that differs may just be on its way out. It counts as stale only if it is still
-// there after Options.Settle, and the source differs again: a change that was committed before
-// the first look has to be invalidated by then. So a writer who takes longer than that is accused as well.
+// A value that differs may be about to be invalidated. It counts as stale only if it is still
+// there after Options.Settle and the source differs again: a change that was committed before the
+// first comparison has to be invalidated by then. So if a writer takes longer than Settle, Run
+// reports its values too.
 func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Options[K, V]) error {
 	of := c.Inside().Audit.(inside.Audit[K, V])
 	if o.Rate == 0 {
@@ -89,7 +91,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 	return wait.Ended(ctx)
 }
 
-// An audit is a Run.
+// An audit is a running Run.
 type audit[K comparable, V any] struct {
 	of       inside.Audit[K, V]
 	o        Options[K, V]
@@ -101,12 +103,12 @@ type audit[K comparable, V any] struct {
 type suspect[K comparable] struct {
 	key K
 	was any       // inside.Look.Stored
-	at  time.Time // to look again
+	at  time.Time // when to look again
 }
 
-const mostSuspects = 10_000 // further ones are not looked at a second time
+const mostSuspects = 10_000 // further suspects are not compared a second time
 
-// step looks at a suspect whose time has come, or at a key that was read lately.
+// step looks again at a suspect whose time has come, or compares a key that was read lately.
 func (a *audit[K, V]) step(ctx context.Context) error {
 	if len(a.suspects) > 0 && !time.Now().Before(a.suspects[0].at) {
 		s := a.suspects[0]
@@ -128,7 +130,8 @@ func (a *audit[K, V]) step(ctx context.Context) error {
 	return nil
 }
 
-// judge looks at a suspect again. What was invalidated meanwhile is gone, or was loaded anew.
+// judge compares a suspect again. If it was invalidated meanwhile, the value is gone or was
+// loaded anew.
 func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 	look, equal, err := a.compare(ctx, s.key)
 	switch {
@@ -153,7 +156,7 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 	return nil
 }
 
-// compare reads what is served for key and then the source.
+// compare reads the value that is served for key and then the source.
 func (a *audit[K, V]) compare(ctx context.Context, key K) (look inside.Look[V], equal bool, err error) {
 	look, err = a.of.Look(ctx, key)
 	switch {

@@ -24,21 +24,22 @@
 //
 // # What it does
 //
-// One process does it, and all processes of the cache follow, with the promises of
+// A request to one process takes effect in all processes of the cache, with the guarantees of
 // [cache.Cache.Invalidate], [cache.Cache.Expire], [cache.Cache.Refresh], [cache.Cache.Clear] and
-// [cache.Cache.ClearTags]: these are what it calls. A DEL by redis-cli is not among them, since it ends neither a load that is under way,
-// which then puts the old value back, nor what processes hold in their memory.
+// [cache.Cache.ClearTags], which it calls. A DEL by redis-cli is no replacement: it ends neither a
+// running load, which then puts the old value back, nor the entries in the memory of processes.
 //
-// A key is named by its text, as its id is in Redis: "42". A cache with a Source.Key, or whose
-// keys have no UnmarshalText, cannot refresh, because only the key itself can be loaded.
+// A key is named by its text, which is its id in Redis: "42". A cache with a Source.Key, or whose
+// keys have a MarshalText but no UnmarshalText, cannot refresh, because a load needs the key itself.
 //
 // # Who may
 //
-// Anybody who reaches it can make the database work, so Options.Allow is required, and called before
-// anything is done or shown, for the page too. It is not called for what is refused anyway: a form
-// that cannot be read, a verb that there is not, a wrong method, a POST from another site. What changes something is a POST; one that a browser sends for another
-// site is refused ([http.CrossOriginProtection]), so that no page an operator visits can use the
-// operator's login. Values are not shown.
+// Anybody who reaches the Handler can put load on the database. So Options.Allow is required; it is
+// called before anything is done or shown, even for the page. It is not called for requests that
+// are refused anyway: a form that cannot be read, an unknown verb, a wrong method, a POST from
+// another site. All changes need a POST; a POST that a browser sends for another site is refused
+// ([http.CrossOriginProtection]), so that no page that an operator visits can use the operator's
+// login. Values are not shown.
 package cacheadmin
 
 import (
@@ -55,33 +56,34 @@ import (
 	"github.com/levee-go/levee/cache/internal/look"
 )
 
-// A Cache is a *cache.Cache, of whatever types.
+// A Cache is a *cache.Cache of any types.
 type Cache interface {
-	// Name is Options.Name of the cache.
+	// Name returns Options.Name of the cache.
 	Name() string
-	// Clear ends what is known of all keys.
+	// Clear ends all values and nulls of the cache.
 	Clear(ctx context.Context) error
-	// ClearTags ends what is known of the keys whose values have one of tags.
+	// ClearTags ends the values that have one of tags.
 	ClearTags(ctx context.Context, tags ...string) error
-	// Inside is what the cache does for keys that are named by their text.
+	// Inside returns the functions of the cache for keys that are named by their text.
 	Inside() inside.Cache
 }
 
-// Options say who may act on what. Caches and Allow are required.
+// Options configures a Handler. Caches and Allow are required.
 type Options struct {
-	// Caches have different names: a request names one.
+	// Caches are the caches to act on. Their names must differ, because a request names one.
 	Caches []Cache
-	// Allow says who has sent a request, or returns an error, which is answered with 403 and its
-	// text. cache is the name in the request, which need not be that of a cache; "" for the
-	// page. verb is "inspect", for the page too, "invalidate", "expire", "refresh", "clear" or
-	// "cleartags". A name is required: without one the request is refused. It may be called concurrently.
+	// Allow returns the name of the operator who has sent a request, or an error: the response is
+	// then 403 with the error's text. cache is the name in the request, which need not be the
+	// name of a cache; "" for the page. verb is "inspect", for the page too, "invalidate",
+	// "expire", "refresh", "clear" or "cleartags". If Allow returns no name, the request is
+	// refused. It may be called concurrently.
 	Allow func(r *http.Request, cache, verb string) (who string, err error)
-	// Logger gets each call and each refusal. nil: slog.Default().
+	// Logger gets each call and each refusal. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// A Handler serves the page and does what a request says. It may be used concurrently, at any
-// path, and has nothing to close.
+// A Handler serves the page and carries out requests. It may be used concurrently and at any
+// path, and need not be closed.
 type Handler struct {
 	o     Options
 	guard *http.CrossOriginProtection
@@ -109,7 +111,7 @@ func New(o Options) (*Handler, error) {
 }
 
 const (
-	maxKeys = 100     // of a request, and tags
+	maxKeys = 100     // keys or tags in a request
 	maxBody = 1 << 20 // bytes
 	page    = "page"  // the verb of a request without one
 	inspect = "inspect"
@@ -117,10 +119,10 @@ const (
 	tag     = "tag"
 )
 
-// A verb is what can be done.
+// A verb is an action that a request names.
 type verb struct {
-	takes  string // the parameter that says of what: "key", "tag" or none
-	writes bool   // it takes a POST
+	takes  string // the parameter that it needs: "key", "tag" or none
+	writes bool   // it needs a POST
 	do     func(ctx context.Context, c Cache, what []string, a *answer) error
 }
 
@@ -153,7 +155,7 @@ var verbs = map[string]verb{
 	}},
 }
 
-// An answer is what came of a request.
+// An answer is the result of a request.
 type answer struct {
 	Cache string        `json:"cache"`
 	Do    string        `json:"do"`
@@ -163,20 +165,21 @@ type answer struct {
 	Found []*look.Found `json:"found,omitempty"`
 	Error string        `json:"error,omitempty"`
 
-	Caches []string `json:"caches,omitempty"` // that there are, for whoever is allowed something
+	Caches []string `json:"caches,omitempty"` // all caches, if the request was allowed
 
 	status int
 }
 
-// ServeHTTP answers GET and HEAD, and POST where something is changed. These are its parameters:
+// ServeHTTP serves GET and HEAD requests, and POST requests that change something. These are the
+// parameters:
 //
 //	cache=…    the cache; may be left out if there is only one
 //	do=…       inspect, invalidate, expire, refresh, clear or cleartags; "" is inspect if there is a key
-//	key=…      the text of a key, for all but clear and cleartags; as often as there are keys, a hundred at most
-//	tag=…      a tag, for cleartags; as often as there are tags, a hundred at most
+//	key=…      the text of a key, for all but clear and cleartags; may be repeated, a hundred keys at most
+//	tag=…      a tag, for cleartags; may be repeated, a hundred tags at most
 //
-// The status is 200 when it is done, 503 when Redis has not confirmed it, which the cache then tries
-// again, and 502 when a load has failed.
+// The status is 200 after success, 503 if Redis has not confirmed a change, which the cache then
+// tries again, and 502 if a load has failed.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
@@ -190,7 +193,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.write(w, r, a)
 }
 
-// answer does what a request asks for.
+// answer carries out a request and returns its result.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) *answer {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	a := &answer{Do: page, status: http.StatusOK}
@@ -224,7 +227,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// refusal returns why a request is not carried out, and asks who has sent it.
+// refusal returns the status and the reason if a request is refused. It calls Options.Allow.
 func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err error) {
 	switch reads := r.Method == http.MethodGet || r.Method == http.MethodHead; {
 	case !reads && r.Method != http.MethodPost, reads && v.writes:
@@ -261,7 +264,7 @@ func (h *Handler) refusal(r *http.Request, a *answer, v verb) (status int, err e
 	return 0, nil
 }
 
-// carryOut does it, and logs it.
+// carryOut carries out a verb, and logs it.
 func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	began := time.Now()
 	err := v.do(r.Context(), h.find(a.Cache), r.Form[v.takes], a)
@@ -281,12 +284,13 @@ func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	}
 }
 
-// logged is what the log says of a request, which may come from somebody who is not allowed anything.
+// logged returns the log arguments of a request, which may come from somebody who is not allowed
+// anything.
 func (a *answer) logged(r *http.Request) []any {
 	return []any{"who", a.Who, "from", r.RemoteAddr, "cache", fmt.Sprintf("%.200s", a.Cache), "do", a.Do, "keys", brief(a.Keys), "tags", brief(a.Tags)}
 }
 
-// brief shortens what would fill the log.
+// brief shortens a list that would fill the log.
 func brief(names []string) any {
 	if text := fmt.Sprint(names); len(text) > 2000 {
 		return fmt.Sprintf("%d of them, %.100s…", len(names), text)
@@ -299,7 +303,7 @@ func (a *answer) fail(status int, err error) *answer {
 	return a
 }
 
-// find returns the cache of a name, or nil.
+// find returns the cache with a name, or nil.
 func (h *Handler) find(name string) Cache {
 	for _, c := range h.o.Caches {
 		if c.Name() == name {

@@ -24,8 +24,8 @@ var (
 		"style": func() template.CSS { return template.CSS(pageCSS) },
 	}).Parse(pageHTML))
 
-	// policy lets a browser use the page's own style and nothing else: no script, no other
-	// site, no form that goes elsewhere.
+	// policy lets a browser use the page's own style and nothing else: no script, no other site,
+	// no form that is sent elsewhere.
 	policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; style-src 'sha256-" + styleHash() + "'"
 )
 
@@ -34,7 +34,8 @@ func styleHash() string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// text is JSON. Keys and errors may hold anything: what turns the text around or cannot be seen is escaped.
+// text returns a as JSON. Keys and errors may contain anything, so characters that are invisible
+// or turn the text around are escaped.
 func text(a *answer) string {
 	result, _ := json.MarshalIndent(a, "", "\t")
 	var b strings.Builder
@@ -50,7 +51,7 @@ func text(a *answer) string {
 	return b.String() + "\n"
 }
 
-// write answers with a page, if a browser asks, or with JSON.
+// write sends a page to a browser, and JSON to any other client.
 func (h *Handler) write(w http.ResponseWriter, r *http.Request, a *answer) {
 	header := w.Header()
 	if a.status == http.StatusMethodNotAllowed {

@@ -1,4 +1,4 @@
-// Package cachedebug shows what the caches of this process do, as a page and as JSON, in
+// Package cachedebug shows the state of the caches of this process, as a page and as JSON, in
 // the spirit of net/http/pprof:
 //
 //	debug := http.NewServeMux()
@@ -7,21 +7,21 @@
 //	}))
 //	go http.ListenAndServe("localhost:6060", debug)
 //
-// The page has a section for each cache: which tier answers which share of the Gets, the
-// loads, what was stale, the state of the breaker, of Redis and of the messages, and the
-// hottest keys. It looks one key up: whether it is in the process and in Redis, how
-// old it is, who rebuilds or writes it. With ?format=json it gives all this as JSON.
+// The page has a section for each cache: which share of the Gets each tier has served, the
+// loads, the stale values, the state of the breaker, of Redis and of the messages, and the
+// hottest keys. It looks up a key: whether it is in the process and in Redis, how old its
+// value is, whether somebody rebuilds or writes it. With ?format=json it returns all this as JSON.
 //
 // # It must not be public
 //
-// The page shows names of keys, and with [Options.Values] what is stored. Each look-up reads Redis.
-// Anybody who can reach it learns how the service can be hurt. Nothing of it is there unless
-// it is mounted; mount it on a port that only operators can reach, or behind a check of
+// The page shows names of keys, and with [Options.Values] the stored values. Each look-up reads Redis.
+// Anybody who can reach the page learns how to harm the service. Importing the package serves
+// nothing: mount the Handler on a port that only operators can reach, or behind a check of
 // the client, and never on the mux that serves the public.
 //
-// It is read-only: it has no form, parameter or method that changes a cache, and answers
-// GET and HEAD alone. Its look-ups are not counted in Stats. What it shows of keys, errors
-// and log lines may come from anybody, and is quoted and escaped. The page has no script.
+// The Handler is read-only: it has no form, parameter or method that changes a cache, and accepts
+// GET and HEAD only. Its look-ups are not counted in Stats. Keys, errors and log lines may
+// come from anybody, so it quotes and escapes them. The page has no script.
 package cachedebug
 
 import (
@@ -35,33 +35,32 @@ import (
 	"github.com/levee-go/levee/cache/internal/inside"
 )
 
-// A Cache is a *cache.Cache, of whatever types.
+// A Cache is a *cache.Cache of any types.
 type Cache interface {
-	// Name is Options.Name of the cache.
+	// Name returns Options.Name of the cache.
 	Name() string
-	// Stats is a snapshot of its counters.
+	// Stats returns a snapshot of the cache's counters.
 	Stats() cache.Stats
-	// Inside is what this package needs of the cache besides.
+	// Inside returns what else this package needs of the cache.
 	Inside() inside.Cache
 }
 
-// Options say what a page shows. Each field may be left out.
+// Options configures a Handler. Each field may be left out.
 type Options struct {
-	// Caches have different names: a look-up names one.
+	// Caches are the caches to show. Their names must differ, because a look-up names one.
 	Caches []Cache
-	// Filters are the caches' filters, by the names under which they are shown.
+	// Filters are the filters to show, by the names under which they are shown.
 	Filters map[string]*bloom.Filter
-	// Log shows its lines, if the caches' Options.Logger writes to it.
+	// Log is the log whose lines are shown; the caches' Options.Logger must write to it. Nil: none.
 	Log *Log
-	// TopKeys is how many of the hottest keys of a cache are shown. They are there if its
-	// Options.Local.HotKeys is set. 0: 20; negative: none.
+	// TopKeys is how many of the hottest keys of a cache are shown, if its Options.Local.HotKeys
+	// is set. 0: 20; negative: none.
 	TopKeys int
-	// Values says that a look-up shows the value that it finds, in JSON and cut after 4 KB.
+	// Values makes a look-up show the value that it finds, as JSON, up to 4 KB of it.
 	Values bool
 }
 
-// A Handler serves the page. It may be used concurrently, at any path, and has nothing to
-// close.
+// A Handler serves the page. It may be used concurrently and at any path, and need not be closed.
 type Handler struct {
 	o Options
 
@@ -76,14 +75,14 @@ func New(o Options) *Handler {
 	return &Handler{o: o}
 }
 
-// patience is the longest that a look-up may take, whatever the cache's RedisTimeout.
+// patience is how long a look-up may take, whatever the cache's RedisTimeout.
 const patience = 5 * time.Second
 
-// ServeHTTP answers GET and HEAD. These are its parameters:
+// ServeHTTP serves GET and HEAD requests. These are its parameters:
 //
 //	format=json       JSON instead of the page
-//	cache=…&key=…     looks a key up, as text
-//	refresh=…         has the browser reload it after so many seconds
+//	cache=…&key=…     looks up the key with this text
+//	refresh=…         has the browser reload the page after so many seconds
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
@@ -112,7 +111,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.page(w, query, report)
 }
 
-// find returns the cache of a name, or nil.
+// find returns the cache with a name, or nil.
 func (h *Handler) find(name string) Cache {
 	for _, c := range h.o.Caches {
 		if c.Name() == name {

@@ -18,22 +18,22 @@ type Inspection = inside.Inspection
 // dropped; its Bytes; and the Value, which nobody may change.
 type Standing = inside.Standing
 
-// A HotKey is a key that is read often: its ID, and the Share of all Gets, lately, that were
-// for it. The Share may be too high by Error.
+// A HotKey is a key that is read often: its ID, and the Share of recent Gets that were for it.
+// The Share may be too high by Error.
 type HotKey = inside.HotKey
 
-// Inspect looks up the key whose text is id, for somebody who looks for a fault. It
-// changes nothing, counts nothing and loads nothing. It reads Redis, in one round trip.
-// The error matches cache.ErrInvalidKey if no key has this text, or cache.ErrUnavailable if
-// Redis did not answer; in this case the Inspection says what this process knows.
+// Inspect looks up the key whose text is id, to find a fault. It changes nothing, counts nothing
+// and loads nothing. It reads Redis, in one round trip. The error matches cache.ErrInvalidKey if
+// no key has this text, or cache.ErrUnavailable if Redis did not answer; in this case the
+// Inspection contains what this process knows.
 //
-// With a Source.Key, and with keys that have a MarshalText but no UnmarshalText, the
-// local tier cannot be read by text.
+// With a Source.Key, and for keys that have a MarshalText but no UnmarshalText, the local tier
+// cannot be read by text.
 func Inspect(ctx context.Context, c Cache, id string) (Inspection, error) {
 	return c.Inside().Inspect(ctx, id)
 }
 
-// TopKeys returns the keys that were read most in the last minutes, the hottest first: n
-// of them at the most, and none unless Options.Local.HotKeys is set. They are found from a
-// sample of the Gets, one in 64, whatever these found. Without a local tier there are none.
+// TopKeys returns the keys that were read most in the last minutes, the hottest first: at most n
+// of them, and none unless Options.Local.HotKeys is set. It finds them from a sample of the Gets,
+// one in 64, whether these found a value or not. Without a local tier it returns none.
 func TopKeys(c Cache, n int) []HotKey { return c.Inside().TopKeys(n) }

@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// A Log is a slog.Handler that passes records on and keeps the last lines for the page.
-// Make it with NewLog.
+// A Log is a slog.Handler that passes records on and keeps the last lines for the page. Make it
+// with [NewLog].
 type Log struct {
 	next slog.Handler
 	text slog.Handler // writes into lines
 	last *lastLines
 }
 
-// longestLine is how much of a line is kept, in bytes.
+// longestLine is how many bytes of a line are kept.
 const longestLine = 1 << 10
 
-// NewLog makes a Log that keeps up to n lines, of what next is interested in. next may be
-// nil: then records of level Info and above are kept and go nowhere else.
+// NewLog makes a Log that keeps up to n lines, of the levels that next is enabled for. If next is
+// nil, records of level Info and above are kept and passed to no other handler.
 //
 //	log := cachedebug.NewLog(slog.Default().Handler(), 100)
 //	o := cache.Options{Name: "product", Logger: slog.New(log)}
@@ -72,7 +72,7 @@ func (l *Log) Lines() []string {
 	return l.last.newestFirst()
 }
 
-// lastLines takes a line with each Write, as a slog.TextHandler makes them.
+// lastLines keeps the last lines. Each Write is a line, as a slog.TextHandler writes them.
 type lastLines struct {
 	most int
 

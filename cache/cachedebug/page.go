@@ -24,8 +24,8 @@ var (
 		"bar": bar, "least": func(k HotKey) float64 { return k.Share - k.Error }, "percent": percent, "quoted": quoted, "visible": visible, "counts": counts, "style": func() template.CSS { return template.CSS(pageCSS) },
 	}).Parse(pageHTML))
 
-	// policy lets a browser use the page's own style and nothing else: no script, no other
-	// site, no form that goes elsewhere.
+	// policy lets a browser use the page's own style and nothing else: no script, no other site,
+	// no form that is sent elsewhere.
 	policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; style-src 'sha256-" + styleHash() + "'"
 )
 
@@ -34,7 +34,7 @@ func styleHash() string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// maxRefresh is how long a browser may be told to wait, in seconds.
+// maxRefresh is the longest refresh, in seconds.
 const maxRefresh = 3600
 
 func (h *Handler) page(w http.ResponseWriter, query url.Values, r report) {
@@ -81,8 +81,8 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
 }
 
-// visible shows text that may come from anywhere: what a browser does not show, or shows in
-// another direction, is escaped as Go does it.
+// visible escapes text that may come from anybody: characters that a browser does not show, or
+// that change the direction of text, are escaped as in Go.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -95,7 +95,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// quoted is visible in quotation marks, and cut.
+// quoted returns text in quotation marks, escaped and shortened.
 func quoted(text string) string {
 	const most = 200
 	if len(text) > most {
@@ -104,13 +104,13 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// A counter is a field of a Stats.
+// A counter is a field of a Stats, with its name and value.
 type counter struct {
 	Name  string
 	Value any
 }
 
-// counts lists the counters of a Stats, those of the structs in it by their path.
+// counts lists the counters of a Stats. Fields of nested structs are named by their path.
 func counts(stats any) []counter { return fieldsOf(reflect.ValueOf(stats), "") }
 
 func fieldsOf(v reflect.Value, path string) (all []counter) {

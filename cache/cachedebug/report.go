@@ -13,8 +13,8 @@ import (
 	"github.com/levee-go/levee/cache/internal/look"
 )
 
-// A report is what the page shows. Its JSON is for people and their shell, not for
-// programs: names follow those of Stats, and may change with them.
+// A report is the content of the page. Its JSON is for people and their shell, not for programs:
+// its names follow Stats, and may change with it.
 type report struct {
 	At      time.Time      `json:"at"`
 	Caches  []cacheReport  `json:"caches"`
@@ -37,7 +37,7 @@ type filterReport struct {
 	Stats  bloom.Stats `json:"stats"`
 }
 
-// A mark is a state, and whether it is as it should be.
+// A mark is a state, and whether that state is good.
 type mark struct {
 	What string `json:"what"`
 	Is   string `json:"is"`
@@ -68,7 +68,7 @@ func (h *Handler) reportOf(c Cache) cacheReport {
 	return cacheReport{Name: c.Name(), Health: healthOf(s), Shares: sharesOf(s), TopKeys: TopKeys(c, h.o.TopKeys), Stats: s}
 }
 
-// sharesOf says how the Gets ended, in the order of the read path.
+// sharesOf returns how the Gets ended, in the order of the read path.
 func sharesOf(s cache.Stats) []share {
 	shares := []share{
 		{Outcome: "local", Gets: s.Local}, {Outcome: "null", Gets: s.Null}, {Outcome: "filter", Gets: s.Filter}, {Outcome: "redis", Gets: s.Redis},
@@ -121,7 +121,7 @@ func healthOfFilter(s bloom.Stats) []mark {
 	return marks
 }
 
-// A lookup is where one key stands.
+// A lookup is the result of looking up one key.
 type lookup struct {
 	Cache string      `json:"cache"`
 	Key   string      `json:"key"`
@@ -129,7 +129,7 @@ type lookup struct {
 	Found *look.Found `json:"found,omitempty"`
 }
 
-// lookup looks a key up in the cache of a name, or in the only one there is.
+// lookup looks up a key in the cache with a name, or in the only cache if name is empty.
 func (h *Handler) lookup(ctx context.Context, name, key string) *lookup {
 	if name == "" && len(h.o.Caches) == 1 {
 		name = h.o.Caches[0].Name()

@@ -1,5 +1,5 @@
-// Package cacheotel gives the statistics of levee's caches, breakers, filters and lockers to
-// OpenTelemetry, and makes spans of what a cache does beyond a hit in its process.
+// Package cacheotel exports the statistics of levee's caches, breakers, filters and lockers to
+// OpenTelemetry, and makes spans of the operations of a cache beyond a hit in its process.
 //
 //	products, err := cache.New(rdb, store.Product, cache.Options{
 //		Name:  "product",
@@ -8,15 +8,15 @@
 //	metrics, err := cacheotel.Register(otel.GetMeterProvider(), products)
 //	defer metrics.Unregister()
 //
-// A cache brings its breaker and its filter along, and what it does not use is absent. Metrics
-// are read by callback when they are collected: a read of the cache costs what it
-// costs without them. Spans are made within a span that is recording; without one a hook
-// costs a few nanoseconds, and a hit in the process calls none. No key is in a metric or a
+// Registering a cache also registers its breaker and its filter; metrics of features that it does not
+// use are absent. Metrics are read by callback when they are collected, so they do not slow down reads
+// of the cache. Spans are made only within a span that is recording; otherwise a hook
+// costs a few nanoseconds, and a hit in the process calls no hook. No key is in a metric or a
 // span.
 //
-// The names of the metrics are those in Prometheus with dots between their words, without
-// what OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets. docs/reference/stats.md
-// of the module levee has a line for each of them.
+// The metrics have their names in Prometheus with dots in place of the first two underscores,
+// without the suffixes that OpenTelemetry adds there: levee_cache_gets_total is levee.cache.gets.
+// docs/reference/stats.md of the module levee has a line for each of them.
 package cacheotel
 
 import (
@@ -41,20 +41,20 @@ import (
 // scope names this library to OpenTelemetry.
 const scope = "github.com/levee-go/levee/cache/cacheotel"
 
-// A Cache is a *cache.Cache, of whatever types.
+// A Cache is a *cache.Cache of any types.
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
 	Inside() inside.Cache
 }
 
-// Register has the statistics of caches collected, with their breakers and filters: those of
-// a cache with the attribute levee.cache, which is its name, those of breakers and filters with
-// levee.name. A breaker or a filter that has no name takes that of its first cache.
+// Register exports the statistics of caches, with their breakers and filters. Metrics of a cache
+// have the attribute levee.cache, the cache's name; metrics of breakers and filters have
+// levee.name. A breaker or a filter without a name gets the name of its first cache.
 //
-// Give caches that share a breaker or a filter to one call: what is registered twice is
-// observed twice. Unregister what Register returns when the caches are closed. The errors are
-// those of the MeterProvider for the instruments.
+// Register caches that share a breaker or a filter in one call: otherwise it is observed twice.
+// Call Unregister of the result when the caches are closed. Register returns the errors of the
+// MeterProvider for the instruments.
 func Register(to metric.MeterProvider, caches ...Cache) (metric.Registration, error) {
 	return register(to, func(s *metrics.Set) {
 		for _, c := range caches {
@@ -63,9 +63,9 @@ func Register(to metric.MeterProvider, caches ...Cache) (metric.Registration, er
 	})
 }
 
-// RegisterSum is [Register] for many caches that are collected as one, such as a cache for
-// each tenant: levee.cache is name, counters are added up, and so are sizes and numbers; of a
-// state it says the worst. Their own breakers are added up too.
+// RegisterSum exports many caches as one, such as a cache for each tenant: levee.cache is name;
+// counters, sizes and numbers are added up, and of states the worst is exported. The breakers
+// that the caches have made themselves are added up too. Otherwise it works as [Register].
 func RegisterSum(to metric.MeterProvider, name string, caches ...Cache) (metric.Registration, error) {
 	return register(to, func(s *metrics.Set) {
 		for _, c := range caches {
@@ -74,7 +74,7 @@ func RegisterSum(to metric.MeterProvider, name string, caches ...Cache) (metric.
 	})
 }
 
-// RegisterBreaker has a breaker collected that no registered cache has, with its name.
+// RegisterBreaker exports a breaker that no registered cache uses. The breaker must have a name.
 func RegisterBreaker(to metric.MeterProvider, b *breaker.Breaker) (metric.Registration, error) {
 	if b.Name() == "" {
 		return nil, errors.New("cacheotel: the breaker has no name")
@@ -82,7 +82,7 @@ func RegisterBreaker(to metric.MeterProvider, b *breaker.Breaker) (metric.Regist
 	return register(to, func(s *metrics.Set) { s.AddBreaker(b) })
 }
 
-// RegisterFilter has a filter collected that no registered cache has, with its name.
+// RegisterFilter exports a filter that no registered cache uses. The filter must have a name.
 func RegisterFilter(to metric.MeterProvider, f *bloom.Filter) (metric.Registration, error) {
 	if f.Name() == "" {
 		return nil, errors.New("cacheotel: the filter has no name")
@@ -90,13 +90,13 @@ func RegisterFilter(to metric.MeterProvider, f *bloom.Filter) (metric.Registrati
 	return register(to, func(s *metrics.Set) { s.AddFilter(f) })
 }
 
-// RegisterLocker has a Locker collected, with those made of it by With, which count together.
-// Its attribute is levee.name, which is name.
+// RegisterLocker exports a Locker, together with the Lockers that its With has made, which share
+// its counters. The attribute levee.name is name.
 func RegisterLocker(to metric.MeterProvider, name string, l *lock.Locker) (metric.Registration, error) {
 	return register(to, func(s *metrics.Set) { s.AddLocker(name, l) })
 }
 
-// register has a set collected.
+// register exports the members of a set.
 func register(to metric.MeterProvider, add func(*metrics.Set)) (metric.Registration, error) {
 	var set metrics.Set
 	add(&set)
@@ -118,7 +118,7 @@ func register(to metric.MeterProvider, add func(*metrics.Set)) (metric.Registrat
 	}, observables...)
 }
 
-// A registry is the instruments of a callback, by their names.
+// A registry contains the instruments of a callback, by their names.
 type registry struct {
 	meter       metric.Meter
 	instruments map[string]metric.Float64Observable
@@ -126,7 +126,7 @@ type registry struct {
 }
 
 // add makes the instruments of a family. OpenTelemetry has no histograms that are read by
-// callback.
+// callback, so a histogram gets a count and a sum.
 func (r *registry) add(f *metrics.Info) {
 	name, unit := named(f.Name)
 	if f.Histogram {
@@ -148,7 +148,7 @@ func (r *registry) make(gauge bool, name, unit, help string) {
 	r.instruments[name], r.errs = instrument, append(r.errs, err)
 }
 
-// observe gives the values of a family to its instruments.
+// observe reports the values of a family to its instruments.
 func (r *registry) observe(o metric.Observer, f *metrics.Info, of string, p metrics.Point) {
 	name, _ := named(f.Name)
 	key := attribute.String("levee."+f.Label, of)
@@ -166,7 +166,7 @@ func (r *registry) observe(o metric.Observer, f *metrics.Info, of string, p metr
 	}
 }
 
-// named makes the name that a metric of Prometheus has here, and its unit.
+// named returns the OpenTelemetry name and the unit of a metric of Prometheus.
 func named(prometheus string) (name, unit string) {
 	name, unit = strings.TrimSuffix(prometheus, "_total"), "1"
 	switch {

@@ -13,26 +13,26 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Hooks makes spans of reads of Redis, rebuilds, waits, loads and writes, within spans that
-// are recording:
+// Hooks returns hooks that make spans of reads of Redis, rebuilds, waits, loads and writes,
+// within spans that are recording:
 //
 //	cache.read        one read of Redis, or one pipeline of a GetMany
 //	cache.rebuild     a key that Redis did not have, from there to its answer
-//	  cache.lease_wait  for the load of another process
-//	  cache.load        of the source; the loader's spans are beneath it
-//	cache.wait        for what another caller of the process reads or loads
+//	  cache.lease_wait  the wait for the load of another process
+//	  cache.load        the loader; its own spans are beneath it
+//	cache.wait        the wait for another caller of the process that reads or loads the key
 //	cache.write       Write, from its hold to its invalidation
 //	  cache.hold        Redis closes the keys to publication
 //	  cache.tx          the transaction; its own spans are beneath it
 //	  cache.invalidate  as outside of a Write
 //	cache.invalidate, cache.set, cache.clear, cache.announce
 //
-// A cache.wait, and a cache.rebuild that was served by the load of another one, has a link
-// to that cache.load. A cache.load that several wait for is beneath the rebuild of one of
-// them. What went wrong is the status of its span; that a key does not exist is not an error.
+// A cache.wait, and a cache.rebuild that another one's load has served, has a link to that
+// cache.load. A cache.load for several keys or callers is beneath the rebuild of one of them. An
+// error is the status of its span; a key that does not exist is not an error.
 //
-// The hooks may be called concurrently and hold nothing. Give one Hooks to as many caches as
-// you like: each span has the name of its cache as levee.cache.
+// The hooks may be called concurrently and need not be closed. You can give one Hooks to any
+// number of caches: each span has the name of its cache as levee.cache.
 func Hooks(from trace.TracerProvider) cache.Hooks {
 	t := tracer{from.Tracer(scope)}
 	return cache.Hooks{
@@ -64,7 +64,7 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 		}
 		ctx, span := t.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
 		span.SetAttributes(attribute.String("levee.cache", op.Cache))
-		if op.Keys > 1 { // the convention wants no size of a batch of one
+		if op.Keys > 1 { // the convention has no size for a batch of one
 			span.SetAttributes(semconv.DBOperationBatchSize(op.Keys))
 		}
 		if op.Background {
@@ -87,12 +87,12 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 	}
 }
 
-// writes is the hook for spans of writers, which are named after what they do.
+// writes is the hook for spans of writers, whose names contain the writer's call.
 func (t tracer) writes(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
 	return t.hook("cache."+op.Call)(ctx, op)
 }
 
-// within is the key of the span of this name that a context comes from.
+// within is the context key of the span with this name that a context derives from.
 type within string
 
 // linkTo links a span to the load that served it, if that has a span and is not beneath it.
@@ -105,13 +105,14 @@ func linkTo(by context.Context, span trace.Span) {
 	}
 }
 
-// short is the first line of an error. That of a panic has the stack on others.
+// short returns the first line of an error. The error of a panic has the stack on the other
+// lines.
 func short(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
 }
 
-// typeOf is the value of error.type: one of few.
+// typeOf returns the value of error.type, one of few.
 func typeOf(err error) string {
 	switch {
 	case errors.Is(err, cache.ErrOverloaded):

@@ -1,18 +1,18 @@
-// Package cacheprom gives the statistics of levee's caches, breakers, filters and lockers
+// Package cacheprom exports the statistics of levee's caches, breakers, filters and lockers
 // to Prometheus.
 //
 //	err := cacheprom.Register(prometheus.DefaultRegisterer, products, bySlug)
 //
-// A cache brings its breaker and its filter along, each once, whoever shares it. Names are
-// those of the Options. What a cache does not use is absent: what concerns Redis without a
-// client, a filter without one, a feed before Follow, an Audit before it has compared
-// something, and a histogram without values.
+// Registering a cache also registers its breaker and its filter, each once, even if caches share
+// it. Names come from the Options. Metrics of features that a cache does not use are absent:
+// metrics of Redis without a client, of a filter without one, of a feed before Follow, of an
+// Audit before it has compared a value, and histograms without values.
 //
-// Nothing is counted twice: each scrape reads a snapshot, so a read of the cache costs
-// what it costs without Prometheus. No key is ever a label.
+// The package counts nothing itself: each scrape reads a snapshot, so it does not slow down reads of
+// the cache. No key is ever a label.
 //
-// [Dashboard] is a dashboard for Grafana, [Alerts] are rules for Prometheus, in which each
-// alert says what to do. docs/reference/stats.md of the module levee has a line for each metric.
+// [Dashboard] is a dashboard for Grafana. [Alerts] are rules for Prometheus; each alert says
+// what to do. docs/reference/stats.md of the module levee has a line for each metric.
 package cacheprom
 
 import (
@@ -41,22 +41,21 @@ var Dashboard string
 //go:embed alerts.yml
 var Alerts string
 
-// A Cache is a *cache.Cache, of whatever types.
+// A Cache is a *cache.Cache of any types.
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
 	Inside() inside.Cache
 }
 
-// Register has caches scraped, with their breakers and filters. The metrics of a cache begin
-// with levee_cache_ and have the label cache; those of breakers and filters begin with
-// levee_breaker_ and levee_filter_ and have the label name. A breaker or a filter that has
-// no name takes that of its first cache.
+// Register exports caches, with their breakers and filters. The metrics of a cache begin with
+// levee_cache_ and have the label cache; metrics of breakers and filters begin with
+// levee_breaker_ and levee_filter_ and have the label name. A breaker or a filter without a name
+// gets the name of its first cache.
 //
-// Register may be called again with other caches, and changes nothing for one that is
-// registered already. Caches of one name are added up. Closed caches go on giving their last
-// counters: see [Unregister]. The error is that of reg, to which everything is one
-// collector.
+// Register may be called again with other caches; a cache that is registered already is ignored.
+// Caches of one name are added up. A closed cache keeps exporting its last counters: see
+// [Unregister]. Register returns the error of reg, where all metrics are one collector.
 func Register(reg prometheus.Registerer, caches ...Cache) error {
 	return with(reg, func(s *metrics.Set) {
 		for _, c := range caches {
@@ -65,11 +64,11 @@ func Register(reg prometheus.Registerer, caches ...Cache) error {
 	})
 }
 
-// RegisterSum is [Register] for many caches that are scraped as one, such as a cache for each
-// tenant: the label cache is name, counters and histograms are added up, and so are sizes and
-// numbers; of a state it says the worst. Their own breakers are added up too. Call it
-// again, with the same name, for a cache that comes later, and Unregister for one that is
-// closed.
+// RegisterSum exports many caches as one, such as a cache for each tenant: the label cache is
+// name; counters, histograms, sizes and numbers are added up, and of states the worst is
+// exported. The breakers that the caches have made themselves are added up too. Call RegisterSum
+// again, with the same name, for a cache that is made later, and Unregister for one that is
+// closed. Otherwise it works as [Register].
 func RegisterSum(reg prometheus.Registerer, name string, caches ...Cache) error {
 	return with(reg, func(s *metrics.Set) {
 		s.AddSum(name)
@@ -79,8 +78,8 @@ func RegisterSum(reg prometheus.Registerer, name string, caches ...Cache) error 
 	})
 }
 
-// Unregister ends the scraping of caches, and of breakers and filters that no other cache
-// has. The counters of a sum keep what was counted in it.
+// Unregister ends the export of caches, and of breakers and filters that no other registered
+// cache uses. A sum keeps the counts of its removed caches.
 func Unregister(reg prometheus.Registerer, caches ...Cache) {
 	_ = with(reg, func(s *metrics.Set) {
 		for _, c := range caches {
@@ -89,7 +88,7 @@ func Unregister(reg prometheus.Registerer, caches ...Cache) {
 	})
 }
 
-// RegisterBreaker has a breaker scraped that no registered cache has. It needs a
+// RegisterBreaker exports a breaker that no registered cache uses. It needs a
 // breaker.Options.Name.
 func RegisterBreaker(reg prometheus.Registerer, b *breaker.Breaker) error {
 	if b.Name() == "" {
@@ -98,8 +97,7 @@ func RegisterBreaker(reg prometheus.Registerer, b *breaker.Breaker) error {
 	return with(reg, func(s *metrics.Set) { s.AddBreaker(b) })
 }
 
-// RegisterFilter has a filter scraped that no registered cache has. It needs a
-// bloom.Options.Name.
+// RegisterFilter exports a filter that no registered cache uses. It needs a bloom.Options.Name.
 func RegisterFilter(reg prometheus.Registerer, f *bloom.Filter) error {
 	if f.Name() == "" {
 		return errors.New("cacheprom: the filter has no name")
@@ -107,13 +105,13 @@ func RegisterFilter(reg prometheus.Registerer, f *bloom.Filter) error {
 	return with(reg, func(s *metrics.Set) { s.AddFilter(f) })
 }
 
-// RegisterLocker has a Locker scraped, with those made of it by With, which count together.
-// Its metrics begin with levee_lock_ and have the label name, which is name.
+// RegisterLocker exports a Locker, together with the Lockers that its With has made, which share
+// its counters. Its metrics begin with levee_lock_ and have the label name, which is name.
 func RegisterLocker(reg prometheus.Registerer, name string, l *lock.Locker) error {
 	return with(reg, func(s *metrics.Set) { s.AddLocker(name, l) })
 }
 
-// with does something with the set of a registry.
+// with calls do with the set of a registry, and registers a collector for it if there is none.
 func with(reg prometheus.Registerer, do func(*metrics.Set)) error {
 	c := newCollector()
 	err := reg.Register(c)
@@ -150,14 +148,14 @@ func newCollector() *collector {
 	return c
 }
 
-// Describe is called by the registry.
+// Describe implements prometheus.Collector.
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range c.descs {
 		descs <- desc
 	}
 }
 
-// Collect is called by the registry.
+// Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.set.Read(func(f *metrics.Info, name string, p metrics.Point) {
 		kind := prometheus.CounterValue
@@ -177,8 +175,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	})
 }
 
-// constHistogram gives Prometheus a histogram as it wants it: each bucket holds those
-// before it too.
+// constHistogram makes a histogram of Prometheus, in which each bucket includes the smaller ones.
 func constHistogram(desc *prometheus.Desc, h cache.Histogram, name string) prometheus.Metric {
 	buckets, sum := make(map[float64]uint64, len(h.Bounds)), uint64(0)
 	for i, bound := range h.Bounds {

@@ -9,11 +9,12 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// AESGCM seals values with AES-GCM, for cache.Options.Seal. Keys have 16, 24 or 32 random bytes, the
-// same in all processes. The first key seals, and all open. To rotate: deploy the new key behind the old
-// one, then in front of it, and drop the old one when what it has sealed is gone, after
-// the TTL and the longer stale window; each step is a deployment. A value whose key is not
-// there is a miss, so a key that leaked may be dropped at once, at the price of the loads.
+// AESGCM seals values with AES-GCM, for cache.Options.Seal. Keys are 16, 24 or 32 random bytes,
+// the same in all processes. The first key seals, and all keys open. To rotate keys, deploy the
+// new key behind the old one, then in front of it, and drop the old one when the values that it
+// has sealed are gone, after the TTL and the longer stale window; each step is a deployment. A
+// value whose key is missing is a miss, so a key that leaked may be dropped at once, at the price
+// of the loads.
 //
 // A value has a random nonce of 96 bits and takes 28 bytes more. Rotate before 2³² values are
 // sealed with one key: with 1,000 loads a second over all processes that is after 49 days.

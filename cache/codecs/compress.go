@@ -12,13 +12,14 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// DefaultLimit bounds what compressed bytes become, see [Compressor.Limit]. It is what
-// cache.Options.MaxValue is unless you set it: compression stores the same values in less room.
+// DefaultLimit bounds the decompressed size of a value, see [Compressor.Limit]. It is the default
+// of cache.Options.MaxValue: with compression the same values are stored, in fewer bytes.
 const DefaultLimit = 1 << 20
 
-// What a Compressor stores is what the inner codec made, or a mark and compressed bytes. Neither
-// JSON, nor text, nor msgpack begins with the first byte of a mark, and no protobuf message
-// does whose lowest field has a number below 1,000. Bytes that begin with it all the same have a mark.
+// A Compressor stores the bytes of the inner codec, or a mark and compressed bytes. Neither JSON,
+// nor text, nor msgpack begins with the first byte of a mark, nor does a protobuf message whose
+// lowest field number is below 1,000. Bytes of the inner codec that do begin with it get the mark
+// markedBare.
 const (
 	mark       = 0xc1
 	markedS2   = 'S'
@@ -26,7 +27,8 @@ const (
 	markedBare = 'P' // as the inner codec made them
 )
 
-// A Compressor is a codec that compresses what another one makes. Make it with [S2] or [Zstd].
+// A Compressor is a codec that compresses the bytes of another codec. Make it with [S2] or
+// [Zstd].
 type Compressor struct {
 	inner cache.Codec
 	from  int
@@ -37,20 +39,21 @@ type Compressor struct {
 	dicts []zstd.DOption
 }
 
-// S2 compresses what inner makes if that has from bytes or more and gets smaller. It is quick, and
-// gains little below 500 bytes; docs/reference/codecs.md has figures. A nil inner stores []byte
-// and string as they are and all else as JSON.
+// S2 compresses the bytes of inner if there are at least from bytes and they get fewer. It is
+// quick, and gains little below 500 bytes; docs/reference/codecs.md has figures. A nil inner
+// stores []byte and string as they are and all other types as JSON.
 func S2(inner cache.Codec, from int) *Compressor {
 	return &Compressor{inner: orPlain(inner), from: from, limit: DefaultLimit, kind: markedS2}
 }
 
-// Zstd compresses what inner makes if that gets smaller: to less than S2 does, in more time. A nil inner is as
-// for S2. With a dictionary small values get smaller as well, if they are like those that
-// it was made from: it is what "zstd --train" writes from some hundred values, or simply some values
-// themselves, one after the other, up to 100 KB. The first dictionary compresses, all
-// are known for reading: put a new one in front of the old one, and drop that when what it has compressed
-// is gone, after the TTL and the longer stale window. Processes that do not know a dictionary take
-// its values for a miss. The error is that of a dictionary.
+// Zstd compresses the bytes of inner if they get fewer. It compresses better than S2 and takes
+// more time. A nil inner is as for S2. With a dictionary, small values get smaller as well if
+// they resemble the values that the dictionary was made from: it is a file that "zstd --train"
+// writes from some hundred values, or simply some values, one after the other, up to 100 KB. The
+// first dictionary compresses, and all are known for reading. To replace a dictionary, put the
+// new one in front of the old one, and drop the old one when the values that it has compressed
+// are gone, after the TTL and the longer stale window. Processes that do not know a dictionary
+// take its values for a miss. Zstd returns an error if a dictionary cannot be used.
 func Zstd(inner cache.Codec, dicts ...[]byte) (*Compressor, error) {
 	c := &Compressor{inner: orPlain(inner), limit: DefaultLimit, kind: markedZstd}
 	options := []zstd.EOption{zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderCRC(false),
@@ -78,16 +81,17 @@ func Zstd(inner cache.Codec, dicts ...[]byte) (*Compressor, error) {
 	return c, nil
 }
 
-// isTrained reports whether zstd has made a dictionary: such a one has a magic number.
+// isTrained reports whether "zstd --train" has made a dictionary, which then has a magic number.
 func isTrained(dict []byte) bool { return len(dict) > 8 && string(dict[:4]) == "\x37\xa4\x30\xec" }
 
 func (c *Compressor) decoder() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, append([]zstd.DOption{zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(uint64(c.limit))}, c.dicts...)...)
 }
 
-// Limit returns a codec like c that compresses values of up to so many bytes, as inner makes
-// them: larger ones have an error and stay in the process. Compressed bytes that claim to
-// become more are a miss, and take no memory. It takes the place of [DefaultLimit].
+// Limit returns a codec like c that compresses values of up to so many bytes, as inner encodes
+// them. For a larger value Marshal returns an error, and the value stays in the process.
+// Compressed bytes that claim to become more are a miss, and take no memory. Limit replaces
+// [DefaultLimit].
 func (c *Compressor) Limit(bytes int) *Compressor {
 	limited := *c
 	limited.limit = max(bytes, 1)
@@ -97,7 +101,7 @@ func (c *Compressor) Limit(bytes int) *Compressor {
 	return &limited
 }
 
-// Marshal has the inner codec encode v, and compresses that.
+// Marshal encodes v with the inner codec, and compresses the result.
 func (c *Compressor) Marshal(v any) ([]byte, error) {
 	made, err := c.inner.Marshal(v)
 	switch {
@@ -130,7 +134,7 @@ var (
 	errTooLong = errors.New("codecs: more than the limit when decompressed")
 )
 
-// Unmarshal undoes Marshal, and takes what the inner codec has made as it is.
+// Unmarshal decodes the result of Marshal, and also bytes of the inner codec without compression.
 func (c *Compressor) Unmarshal(data []byte, v any) error {
 	made, err := c.expand(data)
 	if err != nil {
@@ -139,7 +143,7 @@ func (c *Compressor) Unmarshal(data []byte, v any) error {
 	return c.inner.Unmarshal(made, v)
 }
 
-// expand returns what the inner codec made.
+// expand returns the bytes that the inner codec made.
 func (c *Compressor) expand(data []byte) ([]byte, error) {
 	switch {
 	case len(data) == 0 || data[0] != mark:
@@ -166,7 +170,8 @@ func (c *Compressor) expand(data []byte) ([]byte, error) {
 	return nil, errMark
 }
 
-// expandZstd takes frames that say how long they are decoded, as Marshal's do.
+// expandZstd decompresses a frame that contains its decompressed length, as the frames of Marshal
+// do.
 func (c *Compressor) expandZstd(packed []byte) ([]byte, error) {
 	var header zstd.Header
 	switch err := header.Decode(packed); {
@@ -178,7 +183,8 @@ func (c *Compressor) expandZstd(packed []byte) ([]byte, error) {
 	return c.dec.DecodeAll(packed, make([]byte, 0, header.FrameContentSize))
 }
 
-// Size is that of the inner codec, if it is a cache.Sizer, or what v takes.
+// Size returns the inner codec's Size if it is a cache.Sizer, otherwise an estimate of the memory
+// that v takes.
 func (c *Compressor) Size(v any) int {
 	if s, ok := c.inner.(cache.Sizer); ok {
 		return s.Size(v)

@@ -10,8 +10,8 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Msgpack stores values as msgpack: smaller than JSON, and []byte without base64. Fields are
-// known by their names in Go, or by tags like `msgpack:"name"`; tags of JSON are not looked at.
+// Msgpack stores values as msgpack: smaller than JSON, and []byte without base64. Fields have
+// their Go names, or the names in tags like `msgpack:"name"`; JSON tags are ignored.
 func Msgpack() cache.Codec { return msgpackCodec{} }
 
 type msgpackCodec struct{}
@@ -33,7 +33,7 @@ func (msgpackCodec) Unmarshal(data []byte, v any) error {
 	return msgpack.Unmarshal(data, v)
 }
 
-// Size is what a value takes in memory.
+// Size returns an estimate of the memory that a value takes.
 func (msgpackCodec) Size(v any) int { return sizeOf(v) }
 
 var errMsgpack = errors.New("codecs: no msgpack")
@@ -41,7 +41,7 @@ var errMsgpack = errors.New("codecs: no msgpack")
 const deepestMsgpack = 1000
 
 // checkMsgpack returns an error unless data is one msgpack value whose lengths are true and which
-// is not nested deeper than a goroutine's stack bears. The decoder takes memory for up to a
+// is not nested deeper than a goroutine's stack allows. The decoder allocates memory for up to a
 // million elements on the word of five bytes, and calls itself for each level.
 func checkMsgpack(data []byte) error {
 	open := []uint64{1} // values that are still to come, by level
@@ -66,8 +66,8 @@ func checkMsgpack(data []byte) error {
 	return nil
 }
 
-// skipMsgpack passes over the head of a value, and over the bytes of a string or the like. So many values follow
-// as its elements.
+// skipMsgpack skips the head of a value, and the bytes of a string or the like. values is how
+// many values follow as its elements.
 func skipMsgpack(data []byte) (rest []byte, values uint64, ok bool) {
 	if len(data) == 0 {
 		return nil, 0, false
@@ -107,8 +107,8 @@ func skipBytes(data []byte, n uint64) ([]byte, uint64, bool) {
 	return data[n:], 0, true
 }
 
-// heads says what follows the codes from 0xc0 on: so many bytes of a length, then so many
-// values for each that it counts; or as many bytes as it says, and these.
+// heads says what follows each code from 0xc0 on: length bytes of a number n; then n × values
+// values, or, if values is 0, n + bytes bytes.
 var heads = [0x20]struct {
 	length int
 	bytes  uint64

@@ -9,10 +9,10 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// Proto stores protobuf messages: V is a pointer to a generated type, such as *pb.Product. The
-// methods of vtprotobuf, MarshalVT and UnmarshalVT, are used where the type has them. Fields
-// that a reader does not know are kept, as protobuf says, so a field may be added without
-// another Schema. Any other V is an error of each value.
+// Proto stores protobuf messages: V must be a pointer to a generated type, such as *pb.Product.
+// The methods of vtprotobuf, MarshalVT and UnmarshalVT, are used if the type has them. Fields
+// that a reader does not know are kept, as protobuf specifies, so a field may be added without
+// another Schema. For any other V, each value is an error.
 func Proto() cache.Codec { return protoCodec{} }
 
 type protoCodec struct{}
@@ -32,7 +32,7 @@ func (protoCodec) Marshal(v any) ([]byte, error) {
 	return nil, fmt.Errorf("codecs: a %T is no protobuf message", v)
 }
 
-// Unmarshal gets a pointer to the V of a cache, which is a pointer itself.
+// Unmarshal gets a pointer to the V of a cache, which itself is a pointer.
 func (protoCodec) Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.Elem().Kind() != reflect.Pointer {
@@ -55,5 +55,5 @@ func (protoCodec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// Size is what a message takes in memory.
+// Size returns an estimate of the memory that a message takes.
 func (protoCodec) Size(v any) int { return sizeOf(v) }

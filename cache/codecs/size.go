@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Size of what is stored as JSON or as it is.
+// Size returns an estimate of the memory that a value takes.
 func (plain) Size(v any) int { return sizeOf(v) }
 
-// sizeOf returns about what v takes in memory, with all that it leads to. What several pointers lead
-// to counts several times.
+// sizeOf returns about how many bytes v takes in memory, with everything that it refers to.
+// Memory that several pointers refer to counts several times.
 func sizeOf(v any) int {
 	switch v := v.(type) {
 	case nil:
@@ -25,12 +25,12 @@ func sizeOf(v any) int {
 	return int(rv.Type().Size()) + w.behind(rv, 0)
 }
 
-// A walk goes through a value. It ends after so many steps, and at a depth that no encoding reaches.
+// A walk goes through a value. It ends after left steps, and at a depth that no encoding reaches.
 type walk struct{ left int }
 
 const deepest = 100
 
-// behind is what v leads to beyond its own Type().Size().
+// behind returns the size of what v refers to, beyond v's own Type().Size().
 func (w *walk) behind(v reflect.Value, depth int) (size int) {
 	t := v.Type()
 	if w.left--; w.left < 0 || depth > deepest || isShared(t) {
@@ -64,7 +64,7 @@ func (w *walk) behind(v reflect.Value, depth int) (size int) {
 	return size
 }
 
-// behindEach passes over elements that lead nowhere.
+// behindEach returns the size of what the elements of v refer to.
 func (w *walk) behindEach(v reflect.Value, depth int) (size int) {
 	if kind := v.Type().Elem().Kind(); kind <= reflect.Complex128 {
 		return 0
@@ -75,8 +75,8 @@ func (w *walk) behindEach(v reflect.Value, depth int) (size int) {
 	return size
 }
 
-// isShared reports whether what a type leads to belongs to no value: the locations of times, and
-// what protobuf knows of a message's type.
+// isShared reports whether the memory behind a type belongs to no single value: locations of
+// times, and what protobuf knows of a message's type.
 func isShared(t reflect.Type) bool {
 	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[time.Location]() || strings.HasPrefix(t.PkgPath(), "google.golang.org/protobuf/internal/")
 }

@@ -1,9 +1,9 @@
-// Package feed holds the types by which a database tells a cache what has changed: a [Feed]
+// Package feed defines how a cache learns which rows of a database have changed: a [Feed]
 // opens a [Stream], which yields a [Batch] of changes at a time. Packages pgfeed, mysqlfeed
-// and outbox have feeds; cache.Follow invalidates what they tell.
+// and outbox have feeds; cache.Follow invalidates the keys of the rows that they report.
 //
-// A feed of your own implements Feed and Stream, and is a function of the database alone:
-// the package knows neither Redis nor package cache.
+// A feed of your own implements Feed and Stream. It needs the database only: this package
+// uses neither Redis nor package cache.
 package feed
 
 import (
@@ -14,85 +14,86 @@ import (
 	"time"
 )
 
-// A Feed tells which rows of a database have changed, whoever has changed them: a service
-// with levee, one without, a job, somebody at a console. It reads the database's own log,
-// as pgfeed and mysqlfeed do, or a table that transactions write to, as outbox does.
-// cache.Follow invalidates what it tells.
+// A Feed reports which rows of a database have changed, whoever has changed them: a service with
+// levee, one without, a job, somebody at a console. It reads the database's own log, as pgfeed
+// and mysqlfeed do, or a table that transactions write to, as outbox does. cache.Follow
+// invalidates the rows' keys.
 //
-// A Feed may be followed again after its Stream has ended; one Stream of it is open at a time.
+// A Feed may be opened again after its Stream has ended; one Stream of it is open at a time.
 //
-// One that knows its tables may have a method Tables() []string besides: their names as in
-// [Change.Table]. Follow then refuses a route of another table, by which nothing would come.
+// A Feed may have another method, Tables() []string, that returns the names of its tables as in
+// [Change.Table]. Follow then refuses a route of any other table, because no change would come
+// for it.
 type Feed interface {
-	// Name tells the feeds of one Redis apart. Of the processes that follow feeds of one
-	// name, one at a time reads; so they must be the same feed of the same database.
+	// Name identifies the feed among the feeds of one Redis. Processes that follow feeds of the
+	// same name take turns: one at a time reads. So these must be the same feed of the same
+	// database.
 	Name() string
-	// Open begins to read after the position from, which a Stream of a feed of this name
-	// has given, in this process or another. If it is the zero Position, the stream begins
-	// now: with all that is committed after Open has returned, at the latest.
-	// An error that matches [ErrPositionLost] says that what came after from is not to be
-	// had any more.
+	// Open begins to read after the position from, which a Stream of a feed of this name has
+	// returned, in this process or another. If from is the zero Position, the stream begins in
+	// the present: it includes every transaction that commits after Open has returned. An error
+	// that matches [ErrPositionLost] says that the changes after from are no longer available.
 	Open(ctx context.Context, from Position) (Stream, error)
 }
 
-// A Stream yields the changes of a [Feed] in the order of their commits, each at least
-// once: those after the last position that was confirmed come again when the feed is
-// opened anew. Next and Confirm are called by one goroutine.
+// A Stream yields the changes of a [Feed] in the order of their commits, each at least once: when
+// the feed is opened again, changes after the last confirmed position come again. Next and
+// Confirm are called by one goroutine.
 type Stream interface {
-	// Next waits for changes. It returns the error of ctx when ctx ends, and may then be
-	// called again; after any other error the stream is of no more use. It matches
-	// [ErrPositionLost] if the database does not hold what comes next. While nothing
-	// changes, Next may return a Batch without changes, of a newer position.
+	// Next waits for changes. When ctx ends it returns the error of ctx, and may then be called
+	// again; after any other error the stream cannot be used. The error matches [ErrPositionLost]
+	// if the database no longer has the changes that come next. While nothing changes, Next may
+	// return a Batch without changes and with a newer position.
 	Next(ctx context.Context) (Batch, error)
-	// Confirm says that whatever came before a position has been dealt with, so that
-	// the database need not hold it any longer. The position is one that Next has given,
-	// or the one that the stream was opened at.
+	// Confirm says that all changes before p have been processed, so that the database need not
+	// keep them. p is a position that Next has returned, or the one that the stream was opened
+	// at.
 	Confirm(ctx context.Context, p Position) error
-	// Close ends the stream and frees what it holds. It must be called once.
+	// Close ends the stream and frees its resources. It must be called once.
 	Close() error
 }
 
-// A Batch is a part of a [Stream].
+// A Batch is a number of successive changes of a [Stream].
 type Batch struct {
 	// Changes are in the order of their commits.
 	Changes []Change
-	// Position is where a later stream can begin after these changes: the zero Position
-	// in the middle of a transaction.
+	// Position is where a later stream can begin after these changes: the zero Position in the
+	// middle of a transaction.
 	Position Position
-	// Committed is when the last of the changes was committed, by the clock of the database.
-	// Zero if that is not known.
+	// Committed is when the last of the changes was committed, by the clock of the database. Zero
+	// if that is not known.
 	Committed time.Time
-	// Behind is how many bytes of its log the database holds that come after the changes,
-	// or rows of an outbox. Negative if that is not known.
+	// Behind is how much the database still holds after these changes: bytes of its log, or
+	// rows of an outbox. Negative if that is not known.
 	Behind int64
 }
 
-// A Position is a place in a [Feed]. What it means is the feed's own affair.
+// A Position is a place in a [Feed]. Only the feed interprets it.
 type Position struct {
 	// Text is the whole position, in printable characters.
 	Text string
-	// Order grows from one position to the next while the feed reads the same server.
+	// Order increases from one position to the next while the feed reads the same server.
 	Order uint64
 }
 
-// ErrPositionLost is what a [Feed] returns if changes have been lost to it: its place in
-// the log of the database has been removed, or belongs to another server. Follow clears the
-// caches then, and goes on from the present.
+// ErrPositionLost is returned by a [Feed] that cannot report all changes: its place in the log of
+// the database has been removed, or belongs to another server. Follow then clears the caches, and
+// continues from the present.
 var ErrPositionLost = errors.New("feed: the position is lost")
 
-// A Change is what happened to one row, or to a table.
+// A Change is a change of one row, or of a whole table.
 type Change struct {
-	Table string     // as the feed names it, "public.product" for example
+	Table string     // name that the feed uses, "public.product" for example
 	Kind  ChangeKind // an insert, an update, a delete, or the table as a whole
-	// Old and New are the row before and after. Old is nil for an Inserted row, New for a
-	// Deleted one. Old of an Updated row may be nil as well, which says that none of the
-	// columns that the database logs of old rows has changed.
+	// Old and New are the row before and after the change. Old is nil for an Inserted row, New
+	// for a Deleted one. Old may also be nil for an Updated row: then none of the columns that
+	// the database logs of old rows has changed.
 	Old, New Row
-	// Key are the columns of the row's primary key.
+	// Key is the columns of the row's primary key.
 	Key []string
 }
 
-// ChangeKind is what happened to a row.
+// A ChangeKind says what happened to a row.
 type ChangeKind uint8
 
 // The kinds of changes.
@@ -103,12 +104,11 @@ const (
 	Truncated // all rows of the table are gone, or may have changed: its caches are cleared, and their filters abstain until they are rebuilt
 )
 
-// A Row holds columns by name, as nil, bool, int64, uint64, float64, string, []byte or
-// time.Time. A column that was not named to the feed is not in it.
+// A Row holds columns by name, as nil, bool, int64, uint64, float64, string, []byte or time.Time.
+// It has only the columns that the feed was told to report.
 type Row map[string]any
 
-// Int returns an integer column. Its error names a column that is not there, or that is
-// no integer.
+// Int returns an integer column. Its error names a column that is missing or is no integer.
 func (r Row) Int(column string) (int64, error) {
 	value, ok := r[column]
 	switch n := value.(type) {
@@ -122,8 +122,8 @@ func (r Row) Int(column string) (int64, error) {
 	return 0, unfit(column, "an integer", value, ok)
 }
 
-// Text returns a column as text: a string as it is, an integer in decimal digits. Its
-// error names a column that is not there, or that is of another type.
+// Text returns a column as text: a string as it is, an integer in decimal digits. Its error names
+// a column that is missing or has another type.
 func (r Row) Text(column string) (string, error) {
 	value, ok := r[column]
 	switch t := value.(type) {
@@ -149,23 +149,23 @@ func unfit(column, want string, value any, ok bool) error {
 	return fmt.Errorf("feed: column %q is a %T, not %s", column, value, want)
 }
 
-// Stats counts what cache.Follow has done for a cache in this process. Of a fleet one
-// process reads a feed, so add up or take the highest over all processes.
+// Stats counts what cache.Follow has done for a cache in this process. One process of a fleet
+// reads a feed, so add up the counters, or take the maximum, over all processes.
 type Stats struct {
-	// Wanted says that Follow was called for the cache, and that neither its context nor
-	// the cache has ended since. It stays so when Follow has given up.
+	// Wanted says that Follow was called for the cache, and that neither its context nor the
+	// cache has ended since. It stays true if Follow has given up.
 	Wanted bool
 
 	Following bool   // this process reads a feed for the cache
-	Batches   uint64 // of a feed that were dealt with, whether or not they concerned the cache
-	Changes   uint64 // of rows that concerned the cache
-	Failures  uint64 // of the feed, of Redis or of a route, that were tried again
+	Batches   uint64 // batches that were processed, whether or not they concerned the cache
+	Changes   uint64 // changes of rows that concerned the cache
+	Failures  uint64 // failures of the feed, of Redis or of a route, which were tried again
 	Lost      uint64 // positions that the feed had lost, after which the cache was cleared
-	// Lag is how long ago the changes were committed that are being dealt with, or were
-	// last if the database holds more, as far as the clocks of host and database agree. 0
-	// when all is dealt with.
+	// Lag is the age of the changes that are being processed, counted from their commit, as far
+	// as the clocks of host and database agree. If the database holds more changes, it is the lag
+	// of the last processed ones. 0 when all are processed.
 	Lag time.Duration
-	// Behind is how many bytes of its log the database holds that are not dealt with,
-	// or rows of an outbox, when the feed told last. 0 if it does not tell.
+	// Behind is how much the database holds that is not processed, by the feed's last report:
+	// bytes of its log, or rows of an outbox. 0 if the feed does not report it.
 	Behind int64
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// A serverInfo is what the feed needs to know of the server.
+// A serverInfo holds settings of the server.
 type serverInfo struct {
 	flavor string
 	image  string // binlog_row_image
 }
 
-// checkServer checks what the whole server must be.
+// checkServer checks the settings of the server.
 func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 	row, err := db.row(ctx, "SELECT @@version, @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image")
 	if err != nil {
@@ -61,10 +61,11 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 // denied is how long Check waits for the server to refuse its log.
 const denied = time.Second
 
-// Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
-// and the user's rights, also to read the log. Its error names all tables that are wrong, each with the way out,
-// such as the statement that fixes it; Open goes on without some of them. Check changes nothing, and may be called while the feed is
-// followed. It takes a second, ten if the server does not answer, or until ctx ends.
+// Check tests, at the start of a service, whether the feed can be opened: the server's settings,
+// the tables, and the user's rights, including the right to read the log. Its error names all
+// tables with a fault, each with the remedy, such as the statement that fixes it; Open may
+// succeed although some tables have faults. Check changes nothing, and may be called while the
+// feed is followed. It takes a second, ten if the server does not answer, or until ctx ends.
 func (f *Feed) Check(ctx context.Context) error {
 	db, err := f.connect(ctx)
 	if err != nil {
@@ -86,10 +87,10 @@ func (f *Feed) Check(ctx context.Context) error {
 	return errors.Join(unfit, f.checkReading(ctx))
 }
 
-// checkReading reads from the log, as a reader of its own.
+// checkReading reads from the log, as a separate reader.
 func (f *Feed) checkReading(ctx context.Context) error {
 	reader := &Feed{o: f.o, host: f.host, port: f.port, log: logonce.New(slog.New(slog.DiscardHandler), "")}
-	reader.o.ServerID = 0 // the feed's is for who follows it
+	reader.o.ServerID = 0 // the follower uses the feed's
 	s, err := reader.Open(ctx, feed.Position{})
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func (f *Feed) checkReading(ctx context.Context) error {
 	defer s.Close()
 	soon, cancel := context.WithTimeout(ctx, denied)
 	defer cancel()
-	for err == nil { // what the server refuses comes in place of the first event
+	for err == nil { // a refusal of the server comes in place of the first event
 		_, err = s.Next(soon)
 	}
 	if soon.Err() != nil && ctx.Err() == nil {
@@ -122,7 +123,7 @@ func (f *Feed) checkFilters(ctx context.Context, db *conn, s serverInfo) error {
 	return nil
 }
 
-// logStatus asks where the log ends, and which databases it has. It is empty without a log.
+// logStatus returns where the log ends and which databases it has. It is empty without a log.
 func (f *Feed) logStatus(ctx context.Context, db *conn, s serverInfo) ([]string, error) {
 	status, err := db.rows(ctx, "SHOW MASTER STATUS")
 	if err != nil && s.flavor == mysql.MySQLFlavor && ctx.Err() == nil { // since MySQL 8.4
@@ -141,26 +142,26 @@ func split(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// A table is what the server says of one of [Options.Tables].
+// A table describes one of [Options.Tables], as the server has it.
 type table struct {
-	name         string // in the options
+	name         string // in Options
 	schema, bare string
-	wanted       []string // columns that a row tells
-	key          []string // the primary key, if a row tells all of it
+	wanted       []string // columns that a row reports
+	key          []string // the primary key, if a row reports all of it
 	columns      []column // all of them, in their order
-	cascades     bool     // a foreign key may change its rows without a word in the log
-	unfit        error    // why rows cannot be told; nil: they can
+	cascades     bool     // a foreign key may change its rows, which the log does not show
+	unfit        error    // why rows cannot be reported; nil: they can
 	blind        bool     // it is unfit, and the log does not have all of its changes
 
 	sum        string    // the digest
-	end, since place     // where the log ended when columns were read, and after which place rows have them
-	looked     time.Time // when they were read
+	end, since place     // where the log ended when columns were read; rows after since have these columns
+	looked     time.Time // when columns were read
 	mapped     uint64    // the server's id of the table when known was found
-	known      []column  // of rows with this id
+	known      []column  // columns of rows with this id
 }
 
-// readTable locks a table until the end of the connection's transaction and reads it. Its
-// error is of the connection; what is wrong with the table makes it unfit.
+// readTable locks a table until the end of the connection's transaction and reads it. It returns
+// errors of the connection; a fault of the table makes it unfit.
 func (f *Feed) readTable(ctx context.Context, db *conn, s serverInfo, o Table) (*table, error) {
 	t := &table{name: o.Name, wanted: slices.Clone(o.Columns)}
 	t.schema, t.bare, _ = strings.Cut(o.Name, ".")
@@ -232,7 +233,8 @@ func number(text string) uint64 {
 	return n
 }
 
-// readCascades looks for foreign keys by which a change of another table changes rows here.
+// readCascades checks for foreign keys by which a change of another table changes rows of this
+// one.
 func (t *table) readCascades(ctx context.Context, db *conn) error {
 	rows, err := db.rows(ctx, `SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
 		WHERE CONSTRAINT_SCHEMA = ? AND TABLE_NAME = ? AND (DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL'))`, t.schema, t.bare)
@@ -240,7 +242,7 @@ func (t *table) readCascades(ctx context.Context, db *conn) error {
 	return err
 }
 
-// check checks that rows can tell what they are to tell.
+// check returns an error if rows cannot report the wanted columns.
 func (t *table) check(s serverInfo) error {
 	primary := t.key
 	if len(t.wanted) == 0 {
@@ -279,7 +281,8 @@ func (t *table) check(s serverInfo) error {
 	return nil
 }
 
-// tellAlike says once which of the columns that rows tell take texts for one that are different keys.
+// tellAlike logs once the wanted columns whose collation takes different texts, and so different
+// keys, for one value.
 func (f *Feed) tellAlike(tables tables) {
 	var alike []string
 	for _, t := range tables {
@@ -296,8 +299,8 @@ func (f *Feed) tellAlike(tables tables) {
 	}
 }
 
-// alike reports whether texts that differ may be one value of the column. A binary collation
-// compares bytes, but most of them pad the shorter text with blanks.
+// alike reports whether different texts may be one value of the column. A binary collation
+// compares bytes, but most binary collations pad the shorter text with blanks.
 func (c column) alike() bool {
 	return c.collation != "" && !strings.HasSuffix(c.collation, "_nopad_bin") && !strings.HasSuffix(c.collation, "_0900_bin") && c.kind != "json"
 }
@@ -309,7 +312,7 @@ func names(columns []column) (names []string) {
 	return names
 }
 
-// tables are few, so that a search takes less than a map.
+// tables are few, so that a search takes less time than a map.
 type tables []*table
 
 func (t tables) find(schema, bare string) *table {
@@ -330,8 +333,8 @@ func (t tables) where(ok func(*table) bool) (found tables) {
 	return found
 }
 
-// present is where a stream begins that begins now. What is in the log and not seen by
-// others yet comes after it.
+// present returns the position of a stream that begins now. Transactions that are in the log and
+// not visible yet come after it.
 func (f *Feed) present(ctx context.Context, db *conn, s serverInfo) (position, error) {
 	if s.flavor == mysql.MySQLFlavor {
 		row, err := db.row(ctx, "SELECT @@global.gtid_executed")
@@ -357,9 +360,9 @@ func (f *Feed) present(ctx context.Context, db *conn, s serverInfo) (position, e
 	return position{flavor: s.flavor, gtids: set, place: at}, err
 }
 
-// inThePast checks that a MySQL has all that was told. One that has not was restored from a
-// backup, or is a replica that was promoted before it had everything; it would tell
-// without an error what it has instead.
+// inThePast checks that a MySQL server has all transactions that were reported. A server that has
+// not was restored from a backup, or is a replica that was promoted before it had everything; it
+// would send other transactions instead, without an error.
 func (f *Feed) inThePast(ctx context.Context, db *conn, begin position) error {
 	row, err := db.row(ctx, "SELECT GTID_SUBSET(?, @@global.gtid_executed)", begin.gtids.String())
 	if err == nil && row[0] != "1" {
@@ -368,7 +371,8 @@ func (f *Feed) inThePast(ctx context.Context, db *conn, begin position) error {
 	return err
 }
 
-// seen asks a MariaDB up to where in its log transactions are seen by others.
+// seen returns the place in a MariaDB server's log up to which transactions are visible to
+// others.
 func (f *Feed) seen(ctx context.Context, db *conn) (file string, pos uint64, err error) {
 	if _, err := db.query(ctx, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"); err != nil {
 		return "", 0, err

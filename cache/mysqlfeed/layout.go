@@ -14,24 +14,24 @@ import (
 )
 
 // The log has the values of a row without the names of their columns, unless
-// binlog_row_metadata is FULL. Read with the columns that a table has at another moment, a
-// row gives values of the wrong columns, and the right keys stay cached. So a row is read
-// only if its columns are proven to be the known ones:
+// binlog_row_metadata is FULL. If a row is read with the columns that the table has at another
+// moment, it gives values of the wrong columns, and the right keys stay cached. So a row is read
+// only if it is certain that its columns are the known ones:
 //
 //   - look reads a table's columns and the end of the log while it holds the table's
 //     metadata lock, so that no ALTER TABLE is between the two: rows after that place have
 //     these columns, until a statement in the log touches the table;
 //   - a position has a digest of the columns. If they are the same when a stream begins
-//     there, so are those of the rows from there on, again until a statement touches the table;
+//     there, the rows from there on have them, again until a statement touches the table;
 //   - a row that names its columns is read by these names, if their types are the known ones.
 //
 // Any other row counts as a change of the whole table.
 
-// again is how long a table that cannot be read is left alone.
+// again is how long a table that cannot be read is not read again.
 const again = time.Minute
 
-// look reads tables, and calls meanwhile while nobody can alter them. A table that is not
-// there, or not as it should be, is unfit and no error.
+// look reads tables, and calls meanwhile while no session can alter them. A table that does not
+// exist, or has another fault, is unfit, which is no error.
 func (f *Feed) look(ctx context.Context, s serverInfo, options []Table, meanwhile func() error) (tables, error) {
 	db, err := f.connect(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (f *Feed) look(ctx context.Context, s serverInfo, options []Table, meanwhil
 	}
 	defer db.close() // which frees the locks
 	for _, sql := range []string{
-		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // the second table is not read as of the first one's lock
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // each table is read as it is after its own lock
 		"SET SESSION lock_wait_timeout = 5",
 		"START TRANSACTION READ ONLY",
 	} {
@@ -74,7 +74,7 @@ func (f *Feed) look(ctx context.Context, s serverInfo, options []Table, meanwhil
 	return found, err
 }
 
-// unfit returns what is wrong with the tables.
+// unfit returns the faults of the tables.
 func (t tables) unfit() error {
 	var wrong []error
 	for _, t := range t {
@@ -85,7 +85,7 @@ func (t tables) unfit() error {
 	return errors.Join(wrong...)
 }
 
-// complain logs what is wrong with the tables.
+// complain logs the faults of the tables.
 func (f *Feed) complain(t tables) {
 	if err := t.unfit(); err != nil {
 		f.log.Error("the rows of a table cannot be told: each change of it clears its caches", "error", err)
@@ -102,7 +102,7 @@ func (t *table) digest() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// digests are those of the tables whose rows after a place have the known columns.
+// digests returns the digests of the tables whose rows after a place have the known columns.
 func (t tables) digests(at place) string {
 	var all []string
 	for _, t := range t {
@@ -113,7 +113,7 @@ func (t tables) digests(at place) string {
 	return strings.Join(all, ",")
 }
 
-// layout returns the columns of an event's rows, or nil if they are not proven.
+// layout returns the columns of an event's rows, or nil if they are not certain.
 func (t *table) layout(m *replication.TableMapEvent, at place) []column {
 	named := len(m.ColumnName) > 0
 	if t.unfit != nil || !named && at <= t.since {
@@ -125,8 +125,8 @@ func (t *table) layout(m *replication.TableMapEvent, at place) []column {
 	return t.known
 }
 
-// match finds the columns of a description, as it names them or in their order. It returns
-// nil if they are others than the known ones.
+// match finds the columns that an event describes, by their names or in their order. It returns
+// nil if they differ from the known ones.
 func (t *table) match(m *replication.TableMapEvent, named bool) []column {
 	count := int(m.ColumnCount)
 	if len(m.ColumnType) < count || len(m.ColumnMeta) < count {
@@ -204,11 +204,11 @@ var logged = map[string][]byte{
 	"tinyblob": {mysql.MYSQL_TYPE_BLOB}, "blob": {mysql.MYSQL_TYPE_BLOB}, "mediumblob": {mysql.MYSQL_TYPE_BLOB}, "longblob": {mysql.MYSQL_TYPE_BLOB},
 }
 
-// blobs are how many bytes the length of a long value takes.
+// blobs are the sizes, in bytes, of the length of a long value.
 var blobs = map[string]uint16{"tiny": 1, "": 2, "medium": 3, "long": 4}
 
-// like reports whether a column may be described so. Of a type that rows do not tell, any
-// description is right.
+// like reports whether the log may describe the column by this type. Any description fits a type
+// that rows do not report.
 func (c column) like(kind byte, meta uint16) bool {
 	kinds, ok := logged[c.kind]
 	switch {
@@ -225,7 +225,7 @@ func (c column) like(kind byte, meta uint16) bool {
 		return meta == blobs[prefix]
 	case kind == mysql.MYSQL_TYPE_STRING:
 		own, length := byte(meta>>8), int(meta&0xff)
-		if own&0x30 != 0x30 { // two bits of the length stand in the type, turned round
+		if own&0x30 != 0x30 { // the type contains two bits of the length, inverted
 			length |= int(own&0x30^0x30) << 4
 			own |= 0x30
 		}

@@ -23,47 +23,47 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// Options are the settings of a [Feed]. Name, Addr, User and Tables are required.
+// Options configures a [Feed]. Name, Addr, User and Tables are required.
 type Options struct {
 	// Name is the feed's name, see [feed.Feed].
 	Name string
-	// Addr is where the server is, "db:3306" for example.
+	// Addr is the address of the server, "db:3306" for example.
 	Addr string
-	// User and Password are how to log in.
+	// User and Password are the credentials.
 	User, Password string
-	// TLS is for an encrypted connection. nil: none.
+	// TLS configures an encrypted connection. Nil: the connection is not encrypted.
 	TLS *tls.Config
-	// Tables are the tables to tell of.
+	// Tables are the tables to report.
 	Tables []Table
-	// MaxBatch is how many changes a batch has at the most; a transaction that has more is delivered
-	// in several. 0: 500.
+	// MaxBatch is the largest number of changes in a batch; a larger transaction is delivered in
+	// several batches. 0: 500.
 	MaxBatch int
-	// ServerID is the feed's number among the server's replicas, no two of which may have the
-	// same. 0: a random one above 2³¹.
+	// ServerID is the feed's number among the server's replicas, which must have different ones.
+	// 0: a random number of at least 2³¹.
 	ServerID uint32
-	// Logger gets what the feed survives. nil: slog.Default().
+	// Logger gets events that the feed survives. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// A Table is a table that a [Feed] tells of.
+// A Table is a table whose changes a [Feed] reports.
 type Table struct {
 	// Name is the table's name with its database, "shop.product" for example. It is
 	// [feed.Change.Table], spelled as it is here.
 	Name string
-	// Columns are what a row tells: all that is needed to name the keys it is cached under.
+	// Columns are the columns that a row reports: all that are needed to make the cache's keys.
 	// Empty: the primary key.
 	Columns []string
 }
 
-// A Feed tells of the changes in tables of a MySQL or MariaDB server. It implements
-// [feed.Feed]; its methods may be called concurrently.
+// A Feed reports the changes in tables of a MySQL or MariaDB server. It implements [feed.Feed];
+// its methods may be called concurrently.
 type Feed struct {
 	o    Options
 	host string
 	port uint16
 	log  *logonce.Log
 
-	alike sync.Once // tells of columns, see tellAlike
+	alike sync.Once // see tellAlike
 }
 
 var _ feed.Feed = (*Feed)(nil)
@@ -100,10 +100,10 @@ func New(o Options) (*Feed, error) {
 	return &Feed{o: o, host: host, port: uint16(port), log: logonce.New(o.Logger, "mysqlfeed: ")}, nil
 }
 
-// Name is [Options.Name].
+// Name returns [Options.Name].
 func (f *Feed) Name() string { return f.o.Name }
 
-// Tables returns the names of the tables that the feed tells of, as Options has them.
+// Tables returns the names of the feed's tables, as in Options.
 func (f *Feed) Tables() []string {
 	names := make([]string, len(f.o.Tables))
 	for i, t := range f.o.Tables {
@@ -112,8 +112,8 @@ func (f *Feed) Tables() []string {
 	return names
 }
 
-// Open checks the server and begins to read, see [feed.Feed]. Its errors say what to do.
-// That a position is lost may come to light at the first Next only.
+// Open checks the server and begins to read, see [feed.Feed]. Its errors say what to do. A lost
+// position may be reported only by the first Next.
 func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	begin, err := parsePosition(from)
 	if err != nil {
@@ -138,7 +138,7 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 	}
 	fresh := begin.flavor == ""
 	tables, err := f.look(ctx, server, f.o.Tables, func() (err error) {
-		if fresh { // what comes after this position has the columns that the tables have now
+		if fresh { // rows after this position have the columns that the tables have now
 			begin, err = f.present(ctx, db, server)
 		}
 		return err
@@ -165,23 +165,24 @@ func (f *Feed) open(ctx context.Context, db *conn, begin position) (*stream, err
 	return newStream(ctx, f, db, server, tables, begin, fresh)
 }
 
-// syncer makes what reads the server's log. followed says of which tables the rows are wanted.
+// syncer makes the reader of the server's log. followed reports whether the rows of a table are
+// wanted.
 func (f *Feed) syncer(flavor string, followed func(schema, table string) bool) *replication.BinlogSyncer {
 	return replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
 		ServerID: cmp.Or(f.o.ServerID, 1<<31|rand.Uint32()), Flavor: flavor,
 		Host: f.host, Port: f.port, User: f.o.User, Password: f.o.Password, TLSConfig: f.o.TLS,
 		ParseTime: true, FillZeroLogPos: true, VerifyChecksum: true,
 		HeartbeatPeriod: silence / 3, ReadTimeout: silence,
-		DisableRetrySync: true, // the follower begins anew, from what it has confirmed
-		DiscardGTIDSet:   true, // ours keeps apart what its own mixes up, see gtids
-		EventCacheCount:  64,   // what waits when the follower is slow
+		DisableRetrySync: true, // the follower begins anew, from the confirmed position
+		DiscardGTIDSet:   true, // its set mixes up what gtids keeps apart
+		EventCacheCount:  64,   // events that wait when the follower is slow
 		Logger:           slog.New(slog.DiscardHandler),
 		RowsEventDecodeFunc: func(e *replication.RowsEvent, data []byte) error {
 			pos, err := e.DecodeHeader(data)
 			if err != nil || !followed(string(e.Table.Schema), string(e.Table.Table)) {
 				return err
 			}
-			if e.DecodeData(pos, data) != nil { // a type that the package cannot read: the table as a whole counts as changed
+			if e.DecodeData(pos, data) != nil { // a type that the package cannot read: the whole table counts as changed
 				e.Rows = nil
 			}
 			return nil
@@ -189,11 +190,11 @@ func (f *Feed) syncer(flavor string, followed func(schema, table string) bool) *
 	})
 }
 
-// A conn is a connection for queries, of one goroutine at a time.
+// A conn is a connection for queries. One goroutine at a time uses it.
 type conn struct {
 	f      *Feed
 	c      *client.Conn
-	broken bool // it has failed, and not the server's answer
+	broken bool // the connection itself has failed
 }
 
 func (f *Feed) connect(ctx context.Context) (*conn, error) {
@@ -210,7 +211,7 @@ func (f *Feed) connect(ctx context.Context) (*conn, error) {
 
 func (c *conn) close() { _ = c.c.Close() }
 
-// query runs a statement. When ctx ends, so does the connection.
+// query runs a statement. It closes the connection when ctx ends.
 func (c *conn) query(ctx context.Context, sql string, args ...any) (*mysql.Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.c.Conn.Conn.Close() })
 	defer stop()
@@ -224,7 +225,7 @@ func (c *conn) query(ctx context.Context, sql string, args ...any) (*mysql.Resul
 	return result, nil
 }
 
-// row returns the first row of a query's result, as text; "" for NULL.
+// row returns the first row of a query's result as texts, "" for NULL.
 func (c *conn) row(ctx context.Context, sql string, args ...any) ([]string, error) {
 	rows, err := c.rows(ctx, sql, args...)
 	if err == nil && len(rows) == 0 {
@@ -249,14 +250,14 @@ func (c *conn) rows(ctx context.Context, sql string, args ...any) (rows [][]stri
 			if err != nil {
 				return nil, fmt.Errorf("mysqlfeed: %s: %v", sql, err)
 			}
-			row[j] = strings.Clone(value) // it lies in memory that Close gives to the next query
+			row[j] = strings.Clone(value) // it is in memory that the next query uses after Close
 		}
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
-// failure makes an error of one that the driver has returned, and says what to do.
+// failure returns an error of this package for an error of the driver, and says what to do.
 func (f *Feed) failure(ctx context.Context, what string, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return fmt.Errorf("mysqlfeed: %s: %w", what, ended)

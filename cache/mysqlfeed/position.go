@@ -15,13 +15,13 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// A position is which transactions have been told, by their global ids (GTIDs). It holds on
-// any server of a replication set. place is where that is in the log of this one.
+// A position says which transactions have been reported, by their global ids (GTIDs). It is valid
+// on any server of a replication set. place is the position in the log of this server.
 type position struct {
 	flavor  string // mysql.MySQLFlavor, mysql.MariaDBFlavor, or "" for the zero position
 	gtids   gtids
 	place   place
-	digests string // of the tables whose columns were known there, see layout.go
+	digests string // digests of the tables whose columns were known there, see layout.go
 }
 
 // A place is where an event ends in a server's log: the number of its file, and the byte.
@@ -61,9 +61,9 @@ func parsePosition(from feed.Position) (p position, err error) {
 	return p, nil
 }
 
-// gtids are the transactions that have been told. In MariaDB that is the last one of each
-// domain; replication.BinlogSyncer keeps one for each server of a domain, which a server
-// refuses after a failover.
+// gtids are the transactions that have been reported. In MariaDB that is the last one of each
+// domain; replication.BinlogSyncer keeps one for each server of a domain, which a server refuses
+// after a failover.
 type gtids struct {
 	mariadb map[uint32]mysql.MariadbGTID // by domain
 	mysql   *mysql.MysqlGTIDSet
@@ -103,7 +103,7 @@ func (g gtids) String() string {
 	return strings.Join(parts, ",")
 }
 
-// add takes in the transaction that an event begins. It returns the transaction's id.
+// add adds the transaction that an event begins, and returns its id.
 func (g gtids) add(e replication.Event) (id string) {
 	switch e := e.(type) {
 	case *replication.MariadbGTIDEvent:
@@ -120,11 +120,11 @@ func (g gtids) add(e replication.Event) (id string) {
 	return ""
 }
 
-// set is what replication.BinlogSyncer begins at.
+// set returns the set at which replication.BinlogSyncer begins.
 func (g gtids) set() mysql.GTIDSet {
 	if g.mysql != nil {
 		return g.mysql.Clone()
 	}
-	set, _ := mysql.ParseMariadbGTIDSet(g.String()) // it was made of such
+	set, _ := mysql.ParseMariadbGTIDSet(g.String()) // g came from parsed ids
 	return set
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/levee-go/levee/cache/mysqlfeed/internal/statement"
 )
 
-// silence is how long the server may say nothing before the stream ends. It says something
+// silence is how long the server may send nothing before the stream ends. It sends a heartbeat
 // three times as often.
 const silence = 30 * time.Second
 
@@ -31,20 +31,21 @@ type stream struct {
 	syncer *replication.BinlogSyncer
 	events *replication.BinlogStreamer
 
-	// What read knows.
+	// State of read.
 	tables tables
-	at     position // after what was told, and within a transaction with that one
+	at     position // after the reported transactions, including the present one
 	file   uint64   // the number of the log's file
-	mapped tables   // of this transaction, without a row so far; only tables with cascades
-	inside bool     // of a transaction
-	block  bool     // which a COMMIT of its own ends
-	mark   mark     // of it
-	held   bool     // a position that Idle has not passed on yet
+	mapped tables   // tables with cascades that this transaction has open for writing, without a row so far
+	inside bool     // a transaction is being read
+	block  bool     // a COMMIT of its own ends it
+	mark   mark     // mark of the transaction
+	held   bool     // Idle has not passed on the position yet
 
-	logs []logFile // the gate's: as of the last watch; empty if not known
+	logs []logFile // the gate's: files at the last watch; empty if not known
 }
 
-// A mark is a transaction, by where it or a part of it ends in the log, and by its id in MySQL.
+// A mark identifies a transaction, by the place in the log where it or a part of it ends, and in
+// MySQL by its id.
 type mark struct {
 	place place
 	id    string
@@ -72,7 +73,7 @@ func newStream(ctx context.Context, f *Feed, db *conn, server serverInfo, tables
 			return nil, f.failure(ctx, "beginning to read the log", err)
 		}
 	case <-ctx.Done():
-		go func() { // it has time-outs of its own
+		go func() { // StartSyncGTID has timeouts of its own
 			<-started //nolint:errcheck // it failed, or is of no use now
 			s.syncer.Close()
 		}()
@@ -94,7 +95,8 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// Confirm does nothing: the server keeps its log as long as it is set to, whoever reads it.
+// Confirm does nothing: the server keeps its log for as long as it is configured to, whoever
+// reads it.
 func (s *stream) Confirm(ctx context.Context, _ feed.Position) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -185,7 +187,7 @@ func (s *stream) move(h *replication.EventHeader) {
 	}
 }
 
-// tableMap is of a table that a statement has open for writing.
+// tableMap records a table that a statement has open for writing.
 func (s *stream) tableMap(e *replication.TableMapEvent) {
 	t := s.tables.find(string(e.Schema), string(e.Table))
 	if t != nil && t.cascades && !slices.Contains(s.mapped, t) {
@@ -193,7 +195,8 @@ func (s *stream) tableMap(e *replication.TableMapEvent) {
 	}
 }
 
-// rows tells the rows of an event. Where it cannot tell which they are, the whole table has changed.
+// rows reports the rows of an event. If it cannot read them, it reports that the whole table has
+// changed.
 func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) error {
 	t := s.tables.find(string(e.Table.Schema), string(e.Table.Table))
 	if t == nil {
@@ -203,7 +206,7 @@ func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) erro
 	columns := t.layout(e.Table, s.at.place)
 	if columns == nil || len(e.Rows) == 0 {
 		s.truncate(t)
-		if s.at.place > t.end && time.Since(t.looked) > again { // altered without a word in the log, or mended
+		if s.at.place > t.end && time.Since(t.looked) > again { // altered without an entry in the log, or fixed
 			return s.lookAgain(tables{t})
 		}
 		return nil
@@ -236,7 +239,7 @@ func (s *stream) rows(kind replication.EventType, e *replication.RowsEvent) erro
 	return nil
 }
 
-// truncate tells that all rows of a table may have changed, since one is not to be read.
+// truncate reports that all rows of a table may have changed, because one cannot be read.
 func (s *stream) truncate(t *table) {
 	s.f.log.Warn("a row does not fit what the table is now, or is not whole in the log: the whole table counts as changed", "table", t.name)
 	s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
@@ -260,7 +263,7 @@ func (s *stream) lookAgain(altered tables) error {
 	return nil
 }
 
-// row reads a row. What the log leaves out of a new row is as it was in the old one.
+// row reads a row. Columns that the log leaves out of a new row are as in the old one.
 func row(columns []column, values []any, skipped []int, old feed.Row) (feed.Row, bool) {
 	row := feed.Row{}
 	for i, c := range columns {
@@ -306,8 +309,8 @@ func (s *stream) statement(schema, query string) error {
 	return nil
 }
 
-// alter notes that a statement may have altered tables. When their columns were read before
-// it, they are read again.
+// alter records that a statement may have altered tables. If their columns were read before the
+// statement, it reads them again.
 func (s *stream) alter(altered tables) error {
 	var later tables
 	for _, t := range altered {
@@ -322,7 +325,7 @@ func (s *stream) alter(altered tables) error {
 	return s.lookAgain(later)
 }
 
-// touch tells that a statement may have changed all rows of tables.
+// touch reports that a statement may have changed all rows of tables.
 func (s *stream) touch(touched tables) {
 	for _, t := range touched {
 		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
@@ -332,8 +335,8 @@ func (s *stream) touch(touched tables) {
 	}
 }
 
-// commit ends a transaction. It may have changed rows by a foreign key's ON DELETE CASCADE, which the
-// log does not tell; but it tells that the table was open for writing.
+// commit ends a transaction. The transaction may have changed rows by a foreign key's ON DELETE
+// CASCADE, which the log does not show; but it shows that the table was open for writing.
 func (s *stream) commit() {
 	for _, t := range s.mapped {
 		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
@@ -342,13 +345,13 @@ func (s *stream) commit() {
 	s.held = !s.Commit(s.position())
 }
 
-// position is after what was told.
+// position returns the position after the reported transactions.
 func (s *stream) position() feed.Position {
 	s.at.digests = s.tables.digests(s.at.place)
 	return s.at.public()
 }
 
-// untilVisible waits until others see transactions, of which the last one counts.
+// untilVisible waits until transactions are visible to others.
 func (s *stream) untilVisible(marks []mark) error {
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		seen, err := s.visible(marks)
@@ -381,11 +384,11 @@ func (s *stream) visible(marks []mark) (bool, error) {
 	return err == nil && row[0] == "1", err
 }
 
-// watch looks at how long the server's log is.
+// watch reads how long the server's log is.
 func (s *stream) watch() error {
 	s.logs = nil
 	rows, err := s.db.rows(s.Ctx, "SHOW BINARY LOGS")
-	if err != nil { // what is wrong, read or untilVisible will find out too
+	if err != nil { // read or untilVisible will find the same fault
 		return nil
 	}
 	for _, row := range rows {

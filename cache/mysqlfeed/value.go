@@ -11,21 +11,21 @@ import (
 	"golang.org/x/text/encoding/charmap"
 )
 
-// A column is what information_schema says of one.
+// A column describes a column, as information_schema has it.
 type column struct {
 	name        string
 	kind        string // DATA_TYPE
 	text        string // COLUMN_TYPE
 	charset     string
 	collation   string
-	collationID uint64 // 0 if the server does not tell it
+	collationID uint64 // 0 if the server does not report it
 	length      int    // in bytes, of text and binary
 	precision   int    // of a decimal
 	scale       int
 	nullable    bool
 	unsigned    bool
 	virtual     bool
-	wanted      bool     // rows tell it
+	wanted      bool     // rows report it
 	labels      []string // of an enum
 }
 
@@ -37,7 +37,7 @@ var (
 	charsets = []string{"", "binary", "ascii", "utf8", "utf8mb3", "utf8mb4", "latin1"}
 )
 
-// check says what is wrong with a column that rows are to tell.
+// check returns an error if rows cannot report the column.
 func (c column) check() error {
 	switch {
 	case !slices.Contains(slices.Concat(integers, texts, binaries, others), c.kind):
@@ -50,7 +50,7 @@ func (c column) check() error {
 	return nil
 }
 
-// labels reads the names of an enum's values out of its type, such as enum('a','b'); a quote in a
+// labels parses the names of an enum's values in its type, such as enum('a','b'); a quote in a
 // name is doubled.
 func labels(columnType string) (labels []string) {
 	_, rest, _ := strings.Cut(columnType, "(")
@@ -70,8 +70,8 @@ func labels(columnType string) (labels []string) {
 	return labels
 }
 
-// value turns what the log has into what a Row may have. It is not ok if that does not fit the
-// column, which has another type now.
+// value converts a value in the log to a value of a Row. It is not ok if the value does not fit
+// the column, which then has another type now.
 func (c column) value(v any) (value any, ok bool) {
 	switch {
 	case v == nil:
@@ -81,7 +81,7 @@ func (c column) value(v any) (value any, ok bool) {
 		if !ok || i < 0 || i > int64(len(c.labels)) {
 			return nil, false
 		}
-		if i == 0 { // what was no value of the enum
+		if i == 0 { // stored for a value that is not in the enum
 			return "", true
 		}
 		return c.labels[i-1], true
@@ -115,7 +115,7 @@ func (c column) value(v any) (value any, ok bool) {
 		return v, c.kind == "double"
 	case time.Time:
 		return v.UTC(), c.kind == "datetime" || c.kind == "timestamp"
-	case string: // a date, a time, a decimal; a date and time that is none, 0000-00-00
+	case string: // a date, a time, a decimal; an invalid date and time, 0000-00-00
 		return v, c.kind != "float" && c.kind != "double"
 	}
 	return nil, false
@@ -157,7 +157,7 @@ func raw(v any) ([]byte, bool) {
 	return nil, false
 }
 
-// padded puts back the zero bytes at the end that the log leaves out.
+// padded appends the zero bytes that the log leaves out at the end.
 func padded(data []byte, length int) []byte {
 	if len(data) >= length {
 		return data
@@ -165,8 +165,8 @@ func padded(data []byte, length int) []byte {
 	return append(bytes.Clone(data), make([]byte, length-len(data))...)
 }
 
-// uuidText writes a UUID. In the log its bytes stand in their order, though MariaDB stores them
-// in another one.
+// uuidText formats a UUID. In the log its bytes are in their order, though MariaDB stores them in
+// another one.
 func uuidText(b []byte) string {
 	h := hex.EncodeToString(b)
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

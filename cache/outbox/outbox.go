@@ -1,5 +1,5 @@
-// Package outbox is a change feed for any SQL database: a table into which a transaction
-// writes which keys it changes, in one line, and a [feed.Feed] that reads it.
+// Package outbox is a change feed for any SQL database: a table into which transactions
+// write the keys that they change, and a [feed.Feed] that reads it.
 //
 //	changes, err := outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL})
 //	err = changes.Create(ctx) // once; or put outbox.PostgreSQL.Schema("levee_outbox") into your migrations
@@ -11,24 +11,25 @@
 //	err = changes.Add(ctx, tx, "product", "42")
 //	err = tx.Commit()
 //
-// What is in the table commits with the change, or not at all. So a writer who dies after
-// its commit leaves nothing stale, and neither does one without a cache or in another
-// language: it inserts a row into the table, as a trigger may do for programs that do not
-// know levee. Writes without either are missed; for them take the database's own log, as pgfeed and mysqlfeed do.
+// A row of the table commits with the change, or not at all. So a writer that dies after
+// its commit leaves no stale value. A writer without a cache or in another
+// language inserts a row into the table itself, or a trigger does for programs that do not
+// know levee. Writes without such a row are missed; pgfeed and mysqlfeed, which read the
+// database's own log, do not miss them.
 //
 // # How it reads
 //
 // Rows get their numbers when they are inserted and become visible when their transaction
-// commits, in another order. A reader that selects what comes after the last number that it has
-// seen loses the rows of slow transactions. This one selects the rows that are there, the
-// oldest first, and deletes them by their numbers when [cache.Follow] has dealt with
+// commits, in another order. A reader that selects the rows after the last number that it has
+// seen loses the rows of slow transactions. This one selects all rows in the table, the
+// oldest first, and deletes them by their numbers when [cache.Follow] has processed
 // them. It takes no lock that a writer waits for. A row may be read more than once.
 //
-// It polls every 100 ms, and at once after a batch and when it is woken ([Options.Wake]). In an
-// idle database that is one look at an empty table.
+// It polls every 100 ms, and at once after a batch and after a signal ([Options.Wake]). In an
+// idle database a poll reads an empty table.
 //
-// Rows stay while nobody follows; so begin to write them once somebody does. They say which
-// keys to drop, not what has happened to them.
+// Rows stay while no process follows, so do not write rows before one does. They say which
+// keys to drop, not how the rows have changed.
 package outbox
 
 import (
@@ -43,41 +44,41 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// Options say where the table is and how to read it. The zero value of every field but
-// Dialect works.
+// Options says where the table is and how to read it. The zero value of every field but Dialect
+// works.
 type Options struct {
-	// Dialect is that of the database.
+	// Dialect is the SQL of the database.
 	Dialect Dialect
 	// Table is the name of the table, with its schema if need be: letters, digits,
 	// underscores and dots. "": levee_outbox.
 	Table string
-	// Name is that of the feed, the same in all processes and different from other
-	// feeds' on the same Redis. "": "outbox:" and the table.
+	// Name is the feed's name, the same in all processes and different from other feeds' on the
+	// same Redis. "": "outbox:" and the table.
 	Name string
-	// Every is how often to look for rows. 0: 100 ms; at least 1 ms.
+	// Every is how often the feed polls. 0: 100 ms; at least 1 ms.
 	Every time.Duration
 	// Batch is how many rows to read at once. 0: 500; at most 10,000.
 	Batch int
-	// Wake has the feed look at once, as from a goroutine that waits for the database's
-	// notifications. Signals that come while it looks may be dropped by a sender that does
-	// not block on a channel with room for one. Nil: none.
+	// Wake makes the feed poll at once, for example by a goroutine that waits for the database's
+	// notifications. Use a channel with room for one signal and a sender that does not block:
+	// signals dropped while the feed polls do no harm. Nil: none.
 	Wake <-chan struct{}
 }
 
-// An Outbox writes and reads a table of changed keys. It may be used concurrently, but
-// followed once at a time. Make it with [New].
+// An Outbox writes and reads a table of changed keys. It may be used concurrently, but only one
+// Follow at a time may read it. Make it with [New].
 type Outbox struct {
 	db *sql.DB
 	o  Options
 
-	patience time.Duration // the constant, but for tests
+	patience time.Duration // the constant patience, except in tests
 }
 
-// plain is what a table's name is made of: it becomes part of SQL as it is.
+// plain matches the names of tables, which become part of SQL as they are.
 var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
-// New makes an Outbox, whose table need not be there yet. db must be the database's
-// primary, and stays the caller's to close. The error names the option that cannot be.
+// New makes an Outbox, whose table need not exist yet. db must be the database's primary; the
+// caller closes it. The error names the option that is wrong.
 func New(db *sql.DB, o Options) (*Outbox, error) {
 	if o.Table == "" {
 		o.Table = "levee_outbox"
@@ -106,7 +107,7 @@ func New(db *sql.DB, o Options) (*Outbox, error) {
 	return &Outbox{db: db, o: o, patience: patience}, nil
 }
 
-// Create makes the table if it is not there.
+// Create makes the table if it does not exist.
 func (b *Outbox) Create(ctx context.Context) error {
 	if _, err := b.db.ExecContext(ctx, b.o.Dialect.Schema(b.o.Table)); err != nil {
 		return fmt.Errorf("outbox: making the table %s: %w", b.o.Table, err)
@@ -116,16 +117,16 @@ func (b *Outbox) Create(ctx context.Context) error {
 
 // A Tx is a transaction of database/sql.
 type Tx interface {
-	// ExecContext is that of *sql.Tx.
+	// ExecContext is the method of *sql.Tx.
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// addAtOnce is how many rows one INSERT has.
+// addAtOnce is how many rows one INSERT adds.
 const addAtOnce = 500
 
-// Add says within a transaction that it changes keys of what table names, usually the table
-// itself: it is what [cache.Cache.Route] compares. keys are texts as Source.Key gives them.
-// When the transaction has committed, followers drop them.
+// Add writes, within a transaction, the keys that it changes. table is what [cache.Cache.Route]
+// compares, usually the name of the table. keys are ids, as Source.Key returns them. When the
+// transaction has committed, followers drop the keys.
 func (b *Outbox) Add(ctx context.Context, tx Tx, table string, keys ...string) error {
 	for len(keys) > 0 {
 		n := min(len(keys), addAtOnce)
@@ -138,9 +139,9 @@ func (b *Outbox) Add(ctx context.Context, tx Tx, table string, keys ...string) e
 	return nil
 }
 
-// Insert returns the statement of [Outbox.Add] and its arguments, for a transaction that
-// is not one of database/sql: tx.Exec(ctx, query, args...) of pgx. It takes at least one key
-// and at most a thousand or so, as many as the database takes arguments for.
+// Insert returns the statement of [Outbox.Add] and its arguments, for a transaction that is not
+// one of database/sql: tx.Exec(ctx, query, args...) of pgx. It takes at least one key and at most
+// a thousand or so, as many as the database takes arguments for.
 func (b *Outbox) Insert(table string, keys ...string) (query string, args []any) {
 	var text strings.Builder
 	text.WriteString("INSERT INTO " + b.o.Table + " (subject, subject_key, written_at) VALUES ")
@@ -158,8 +159,8 @@ func (b *Outbox) Insert(table string, keys ...string) (query string, args []any)
 // Name returns the name of the feed.
 func (b *Outbox) Name() string { return b.o.Name }
 
-// Open begins to read. All rows that are there come, whatever the position: those that
-// were dealt with are deleted.
+// Open begins to read. It reads all rows of the table, whatever the position, because processed
+// rows are deleted.
 func (b *Outbox) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	s := &stream{Outbox: b, order: from.Order, waiting: map[int64]bool{}}
 	_, _, err := s.read(ctx)

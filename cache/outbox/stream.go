@@ -11,25 +11,25 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// patience is how long the database may take. Over a link that drops packets the driver would
-// wait for minutes, while the follower keeps others out.
+// patience is how long the database may take for a statement. Over a link that drops packets the
+// driver would wait for minutes, while this follower keeps others from reading.
 const patience = 30 * time.Second
 
 // A stream reads the table.
 type stream struct {
 	*Outbox
-	order   uint64         // of the last position
-	given   []given        // what is not confirmed yet, in the order of its positions
-	waiting map[int64]bool // the rows of all of these
+	order   uint64         // order of the last position
+	given   []given        // batches that are not confirmed yet, in the order of their positions
+	waiting map[int64]bool // the rows of these batches
 }
 
-// given are the rows of a batch.
+// A given is the rows of a batch that Next has returned.
 type given struct {
 	order uint64
 	ids   []int64
 }
 
-// Next waits for rows that it has not given.
+// Next waits for rows that it has not returned yet.
 func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 	wake := s.o.Wake
 	for {
@@ -61,7 +61,7 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 	}
 }
 
-// read returns the oldest rows that were not given.
+// read returns the oldest rows that Next has not returned.
 func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
@@ -101,13 +101,13 @@ func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err e
 	return ids, batch, nil
 }
 
-// keyColumn is the column of a changed row.
+// keyColumn is the only column of a changed row.
 const keyColumn = "key"
 
 var keyColumns = []string{keyColumn}
 
-// Confirm deletes the rows that were given up to a position. A position of an earlier
-// stream confirms nothing: what that one has not deleted comes again.
+// Confirm deletes the rows that Next has returned up to a position. A position of an earlier
+// stream confirms nothing: rows that that stream has not deleted come again.
 func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	for len(s.given) > 0 && s.given[0].order <= p.Order {
 		if err := s.remove(ctx, s.given[0].ids); err != nil {
@@ -142,7 +142,7 @@ func (s *stream) remove(ctx context.Context, rows []int64) error {
 	return tx.Commit()
 }
 
-// Close does nothing: between two calls a stream holds nothing of the database's.
+// Close does nothing: between two calls a stream holds no resources of the database.
 func (s *stream) Close() error { return nil }
 
 func (s *stream) failed(doing string, err error) error {

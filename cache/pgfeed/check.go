@@ -18,7 +18,7 @@ const (
 	columnLists  = 150000
 )
 
-// checkServer checks what the whole server must be, and returns its version.
+// checkServer checks the settings of the server, and returns its version.
 func (f *Feed) checkServer(ctx context.Context, db *pgx.Conn) (version int, err error) {
 	var level, standbys string
 	var standby bool
@@ -42,25 +42,26 @@ func (f *Feed) checkServer(ctx context.Context, db *pgx.Conn) (version int, err 
 	return version, nil
 }
 
-// A table is what the catalog says of one of [Options.Tables].
+// A table describes one of [Options.Tables], as the catalog has it.
 type table struct {
-	name         string // in the options
+	name         string // in Options
 	schema, bare string
 	oid          uint32
-	columns      []string          // that a row tells
-	key          []string          // the primary key, if a row tells all of it
+	columns      []string          // columns that a row reports
+	key          []string          // the primary key, if a row reports all of it
 	identity     []string          // columns of the replica identities, its own and its partitions'
 	full         bool              // one of them is FULL
-	types        map[uint32]uint32 // of columns; of a domain, what it is made of
-	notNull      map[string]bool   // columns
-	alike        []string          // columns to which texts that differ may be one value, and why
-	unfit        error             // why its rows cannot be told; nil: they can
+	types        map[uint32]uint32 // types of columns; for a domain, its base type
+	notNull      map[string]bool   // columns that are NOT NULL
+	alike        []string          // columns to which different texts may be one value, and why
+	unfit        error             // why its rows cannot be reported; nil: they can
 }
 
-// tables are those of [Options.Tables], in their order.
+// tables are the tables of [Options.Tables], in their order.
 type tables []*table
 
-// checkTables reads the catalog. What is wrong with a table makes it unfit, and is no error.
+// checkTables reads the tables from the catalog. A fault of a table makes it unfit, and is no
+// error.
 func (f *Feed) checkTables(ctx context.Context, db *pgx.Conn) (tables, error) {
 	found, alike := make(tables, len(f.o.Tables)), []string(nil)
 	for i, o := range f.o.Tables {
@@ -161,8 +162,9 @@ func (t *table) readColumns(ctx context.Context, db *pgx.Conn) error {
 	return nil
 }
 
-// members are the tables of the schemas $1 and the names $2, each with its partitions that hold
-// rows, and the columns of their replica identities. pg_partition_tree would wait for an ALTER TABLE.
+// members selects the tables of the schemas $1 and the names $2, each with its partitions that
+// hold rows, and the columns of their replica identities. pg_partition_tree would wait for an
+// ALTER TABLE.
 const members = `WITH RECURSIVE tree AS (
 		SELECT c.oid AS root, c.oid FROM unnest($1::text[], $2::text[]) t (schema, name)
 			JOIN pg_namespace n ON n.nspname = t.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
@@ -190,7 +192,7 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 			t.full = true
 			return nil
 		}
-		for _, column := range columns { // of many partitions, which are mostly alike
+		for _, column := range columns { // partitions mostly have the same columns
 			if !slices.Contains(t.identity, column) {
 				t.identity = append(t.identity, column)
 			}
@@ -207,11 +209,12 @@ func (t *table) readIdentity(ctx context.Context, db *pgx.Conn) error {
 	return err
 }
 
-// Check tests whether the feed can be opened, for the start of a service: the server's settings, the tables,
-// the user's rights, the publication and the slot. Its error names all that is wrong, each with the way out,
-// such as the statement that fixes it; Open goes on without some of the tables. Check changes nothing, and may
-// be called while the feed is followed: it tries the statements that make or alter the publication, and takes
-// them back. It takes some milliseconds, ten seconds if the server does not answer, or until ctx ends.
+// Check tests, at the start of a service, whether the feed can be opened: the server's settings,
+// the tables, the user's rights, the publication and the slot. Its error names all faults, each
+// with the remedy, such as the statement that fixes it; Open may succeed although some tables
+// have faults. Check changes nothing, and may be called while the feed is followed: it tries the
+// statements that make or alter the publication, and rolls them back. It takes some milliseconds,
+// ten seconds if it cannot connect to the server, thirty seconds at most, or until ctx ends.
 func (f *Feed) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.silence)
 	defer cancel()
@@ -237,8 +240,8 @@ func (f *Feed) Check(ctx context.Context) error {
 	return errors.Join(tables.unfit(), err, unconnected, unread)
 }
 
-// publish sees to it that the publication has the tables that are fit, or only tries that it can. A table that
-// it cannot add to a publication is unfit.
+// publish makes sure that the publication has the tables that are fit, or, without keep, only
+// checks that it can. A table that it cannot add is unfit.
 func (f *Feed) publish(ctx context.Context, db *pgx.Conn, version int, tables tables, keep bool) error {
 	var exists, right bool
 	err := db.QueryRow(ctx, `SELECT true, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot
@@ -281,9 +284,10 @@ func (f *Feed) publish(ctx context.Context, db *pgx.Conn, version int, tables ta
 	return nil
 }
 
-// publicationState returns a hash of the rows of the catalog that say what the publication
-// tells, and of which tables bear the names and what the log has of their old rows. PostgreSQL
-// writes new rows at each change of the publication. A new partition that is like the others changes nothing.
+// publicationState returns a hash of the rows of the catalog that say which changes the
+// publication sends, which tables have the names, and which columns of old rows the log has.
+// PostgreSQL writes new rows at each change of the publication. Adding a partition that is like
+// the others does not change the hash.
 func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, version int) (state string, err error) {
 	rows := "SELECT oid || ' ' || xmin AS line FROM pg_publication WHERE pubname = $3 " +
 		"UNION ALL SELECT r.oid || ' ' || r.xmin FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = $3 " +
@@ -303,7 +307,7 @@ func (f *Feed) publicationState(ctx context.Context, db *pgx.Conn, version int) 
 	return state, nil
 }
 
-// errTried takes back what was done to see whether it can be done.
+// errTried rolls back statements that were only tried.
 var errTried = errors.New("tried")
 
 func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string, keep bool) error {
@@ -329,9 +333,9 @@ func (f *Feed) alter(ctx context.Context, db *pgx.Conn, statements []string, kee
 	return nil
 }
 
-// A publishedTable is how a publication has a table.
+// A publishedTable says how a publication has a table.
 type publishedTable struct {
-	ok       bool // it has it
+	ok       bool // the publication has the table
 	listed   bool // with a list of columns
 	columns  []string
 	filtered bool // with a WHERE
@@ -363,7 +367,7 @@ func (f *Feed) published(ctx context.Context, db *pgx.Conn, version int) (map[ui
 	return found, nil
 }
 
-// needed are the columns that the publication must have. A publication without the whole
+// needed returns the columns that the publication must have. A publication without the whole
 // identity would make the writers' updates fail.
 func (t *table) needed() []string {
 	needed := slices.Concat(t.columns, t.identity)
@@ -371,8 +375,8 @@ func (t *table) needed() []string {
 	return slices.Compact(needed)
 }
 
-// published is how a table stands in CREATE PUBLICATION. Its columns are listed where the
-// server can do that, so that it need not send wide rows; with FULL that is not allowed.
+// published returns the table for CREATE PUBLICATION. It lists the columns if the server can do
+// that, so that the server need not send wide rows; with FULL that is not allowed.
 func (t *table) published(more []string, version int) string {
 	name := quoted(t.schema, t.bare)
 	if version < columnLists || t.full {

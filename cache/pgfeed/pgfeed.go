@@ -20,55 +20,55 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// Options are the settings of a [Feed]. Name, URL and Tables are required.
+// Options configures a [Feed]. Name, URL and Tables are required.
 type Options struct {
 	// Name is the feed's name, see [feed.Feed].
 	Name string
-	// URL is how to connect, "postgres://levee@db/shop" for example, or as the words
-	// "host=db user=levee dbname=shop" of libpq. It leads to the primary server itself, not
-	// to a pooler such as PgBouncer; with several hosts, say target_session_attrs=primary.
+	// URL is the address of the database, "postgres://levee@db/shop" for example, or in libpq's
+	// form, "host=db user=levee dbname=shop". It must lead to the primary server itself, not to a
+	// pooler such as PgBouncer; with several hosts, add target_session_attrs=primary.
 	URL string
-	// Tables are the tables to tell of. Another list makes a stream lose its position, so that
-	// the cache of a table that was added begins empty.
+	// Tables are the tables to report. If the list changes, a stream loses its position, so that
+	// the cache of an added table begins empty.
 	Tables []Table
-	// Slot is the replication slot, made by the first Open. It must be the feed's alone.
-	// Empty: "levee_" and Name. Lower-case letters, digits and "_".
+	// Slot is the name of the replication slot, which the first Open makes. No other reader may
+	// use the slot. Lower-case letters, digits and "_". Empty: "levee_" and Name.
 	Slot string
-	// Publication is the publication, which Open makes or adds tables to where the user may
-	// do that. Empty: the name of the slot.
+	// Publication is the name of the publication. Open makes it, or adds tables to it, if the
+	// user may. Empty: the name of the slot.
 	Publication string
-	// MaxBatch is how many changes a batch has at the most; a transaction that has more is delivered
-	// in several. 0: 500.
+	// MaxBatch is the largest number of changes in a batch; a larger transaction is delivered in
+	// several batches. 0: 500.
 	MaxBatch int
-	// MaxRetained is how many bytes of its log the database may keep for the slot before the
-	// feed logs a warning, once a minute at the most. 0: 1 GiB; negative: none.
+	// MaxRetained is how many bytes of its log the database may keep for the slot before the feed
+	// logs a warning, at most once a minute. 0: 1 GiB; negative: none.
 	MaxRetained int64
-	// Logger gets what the feed survives. nil: slog.Default().
+	// Logger gets events that the feed survives. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
-// A Table is a table that a [Feed] tells of.
+// A Table is a table whose changes a [Feed] reports.
 type Table struct {
 	// Name is the table's name with or without its schema, "public.product" for example. It
 	// is [feed.Change.Table], spelled as it is here. Without a schema it is in public.
 	Name string
-	// Columns are what a row tells: all that is needed to name the keys it is cached under.
+	// Columns are the columns that a row reports: all that are needed to make the cache's keys.
 	// The table's REPLICA IDENTITY must have them. Empty: the primary key.
 	Columns []string
 }
 
-// A Feed tells of the changes in tables of a PostgreSQL database. It implements [feed.Feed];
-// its methods may be called concurrently.
+// A Feed reports the changes in tables of a PostgreSQL database. It implements [feed.Feed]; its
+// methods may be called concurrently.
 type Feed struct {
 	o      Options
 	config *pgx.ConnConfig
 	log    *logonce.Log
-	alike  sync.Once // tells of columns, see table.alike
+	alike  sync.Once // logs the columns of table.alike
 
 	mu         sync.Mutex
-	complained map[string]string // by table, what the log has said is wrong with it; guarded by mu
+	complained map[string]string // by table, the fault that was logged last; guarded by mu
 
-	patience, silence, again time.Duration // the constants, but for tests
+	patience, silence, again time.Duration // the constants, except in tests
 }
 
 var _ feed.Feed = (*Feed)(nil)
@@ -78,7 +78,7 @@ var (
 	unplain = regexp.MustCompile(`[^a-z0-9_]`)
 )
 
-// application and the feed's name are what the database's views show.
+// application and the feed's name are shown in the database's views.
 const application = "levee feed "
 
 // New makes a feed. It does not connect.
@@ -135,10 +135,10 @@ func (t Table) split() (schema, name string) {
 	return schema, name
 }
 
-// Name is [Options.Name].
+// Name returns [Options.Name].
 func (f *Feed) Name() string { return f.o.Name }
 
-// Tables returns the names of the tables that the feed tells of, as Options has them.
+// Tables returns the names of the feed's tables, as in Options.
 func (f *Feed) Tables() []string {
 	names := make([]string, len(f.o.Tables))
 	for i, t := range f.o.Tables {
@@ -147,12 +147,13 @@ func (f *Feed) Tables() []string {
 	return names
 }
 
-// Open checks the database and begins to read, see [feed.Feed]. Its errors say what to do. A table that
-// cannot be followed is an error only if none can: the others are told, and of this one that all of
-// its rows may have changed ([feed.Truncated]), at once and each minute. An Error in the log says why.
+// Open checks the database and begins to read, see [feed.Feed]. Its errors say what to do. A
+// table that cannot be followed is an error only if no table can: the other tables are followed,
+// and for this one the feed reports at once and each minute that all of its rows may have changed
+// ([feed.Truncated]). An Error in the log says why.
 //
-// At the zero Position it makes the slot, which takes as long as the longest transaction
-// that is under way in the database, or goes on with a slot that is there from the present on.
+// At the zero Position Open makes the slot, which takes as long as the longest running
+// transaction in the database. If the slot exists, the stream begins in the present.
 func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {
 	begin, err := parsePosition(from)
 	if err != nil {
@@ -190,14 +191,14 @@ func (f *Feed) Open(ctx context.Context, from feed.Position) (feed.Stream, error
 	return newStream(f, db, conn, published, start, begin == position{}), nil
 }
 
-// A publication is what the server was found to tell.
+// A publication is what Open has found on the server.
 type publication struct {
 	version int // of the server
 	tables  tables
 	state   string // see publicationState
 }
 
-// prepare checks the server and the tables, and sees to the publication.
+// prepare checks the server and the tables, and makes or alters the publication if necessary.
 func (f *Feed) prepare(ctx context.Context, db *pgx.Conn, begin position) (p publication, err error) {
 	if p.version, err = f.checkServer(ctx, db); err != nil {
 		return p, err
@@ -234,9 +235,9 @@ func (f *Feed) connectReplication(ctx context.Context) (*pgconn.PgConn, error) {
 	config := f.config.Config.Copy()
 	for name, value := range map[string]string{
 		"replication": "database",
-		// A follower that has vanished frees the slot that soon.
+		// The slot of a follower that has vanished becomes free after this time.
 		"wal_sender_timeout": strconv.FormatInt(f.patience.Milliseconds(), 10),
-		// How values are written, see value.
+		// How the server writes values, see value.
 		"datestyle": "ISO", "intervalstyle": "postgres", "timezone": "UTC", "extra_float_digits": "3", "bytea_output": "hex",
 	} {
 		config.RuntimeParams[name] = value
@@ -273,8 +274,8 @@ func (f *Feed) start(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn, ver
 }
 
 // Drop removes the slot and the publication from the database, for a feed that will not be
-// followed any more: a slot that nobody reads keeps the log of the database for ever. It is
-// an error if the feed is being followed.
+// followed any more: the database keeps its log for ever for a slot that nobody reads. Drop
+// returns an error if the feed is being followed.
 func (f *Feed) Drop(ctx context.Context) error {
 	db, err := f.connect(ctx)
 	if err != nil {
@@ -293,8 +294,8 @@ func (f *Feed) Drop(ctx context.Context) error {
 	return nil
 }
 
-// failure makes an error of one that the driver has returned. It keeps the server's
-// detail and hint, which the driver's leaves out, and says what to do.
+// failure returns an error of this package for an error of the driver. It includes the server's
+// detail and hint, which the driver's text leaves out, and says what to do.
 func (f *Feed) failure(ctx context.Context, what string, err error) error {
 	if ended := ctx.Err(); ended != nil {
 		return fmt.Errorf("pgfeed: %s: %w", what, ended)
@@ -315,12 +316,12 @@ func (f *Feed) failure(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("pgfeed: %s: %s (SQLSTATE %s)", what, text, pg.Code)
 }
 
-// lost tells whether the server cannot go on from the slot's place any more.
+// lost reports whether the server can no longer continue from the slot's place.
 func lost(pg *pgconn.PgError) bool {
 	switch pg.Code {
 	case "58P01": // requested WAL segment has already been removed
 		return true
-	case "42704": // what came before the publication was dropped and made anew cannot be decoded
+	case "42704": // changes from before the publication was dropped and made anew cannot be decoded
 		return strings.Contains(pg.Message, "publication")
 	case "55000": // the slot has been invalidated; the text depends on the release
 		return strings.Contains(pg.Message, "can no longer get changes") || strings.Contains(pg.Message, "can no longer access")
@@ -341,7 +342,7 @@ func (f *Feed) wayOut(pg *pgconn.PgError) string {
 	return ""
 }
 
-// closeConns closes connections and drops the errors: there is nobody whom they concern.
+// closeConns closes connections and ignores the errors.
 func closeConns(conns ...interface{ Close(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

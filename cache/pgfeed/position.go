@@ -11,15 +11,16 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// A position is a place in the write-ahead log of a server: what was committed before it
-// has been told. The zero position is none.
+// A position is a place in the write-ahead log of a server: all changes committed before it have
+// been reported. The zero position is none.
 type position struct {
 	lsn      pglogrepl.LSN
 	system   string // identifies the server and its standbys
 	timeline int32  // grows when a standby is promoted
 	// publication is the state of the publication, which each change of it or of its tables'
-	// identities changes. What commits while the publication lacks a table is not told, and from
-	// PostgreSQL 18 on no error says so; neither does one of a table that another has taken the name of.
+	// identities changes. Changes that commit while the publication lacks a table are not sent,
+	// and from PostgreSQL 18 on no error says so; nor does one if another table has taken the
+	// name of a table.
 	publication string
 }
 
@@ -41,9 +42,9 @@ func parsePosition(from feed.Position) (p position, err error) {
 	return p, nil
 }
 
-// sameServer checks that what a position meant is in the past of the server that the feed
-// reads now. It may have been restored from a backup, or be a standby that was promoted
-// before it had all that the old primary told.
+// sameServer checks that a position is in the past of the server that the feed reads now. The
+// server may have been restored from a backup, or be a standby that was promoted before it had
+// everything that the old primary sent.
 func (f *Feed) sameServer(ctx context.Context, conn *pgconn.PgConn, p position, now pglogrepl.IdentifySystemResult) error {
 	if p.system != now.SystemID {
 		return fmt.Errorf("pgfeed: the position is of server %s, and this is %s: %w", p.system, now.SystemID, feed.ErrPositionLost)
@@ -63,7 +64,7 @@ func (f *Feed) sameServer(ctx context.Context, conn *pgconn.PgConn, p position, 
 	return nil
 }
 
-// leftTimeline finds in a timeline's history where the server has left another one.
+// leftTimeline returns the place at which a timeline's history has left another one.
 func leftTimeline(history string, timeline int32) (pglogrepl.LSN, bool) {
 	for line := range strings.Lines(history) {
 		var parent int32

@@ -14,27 +14,28 @@ import (
 )
 
 // releaseWait is how long Open waits for a slot that is in use: the server needs a moment to
-// notice that the connection of the follower before has ended.
+// notice that the connection of the previous follower has ended.
 const releaseWait = time.Second
 
-// Stats says what the database keeps for the slot of a feed.
+// Stats says how much log the database keeps for the slot of a feed.
 type Stats struct {
-	// Status is what pg_replication_slots calls wal_status: "reserved" is well, "extended" is
-	// more than max_wal_size, "unreserved" is about to be "lost". Empty: there is no slot.
+	// Status is wal_status of pg_replication_slots: "reserved" is normal, "extended" is more than
+	// max_wal_size, "unreserved" is about to become "lost". Empty: there is no slot.
 	Status string
-	// Active says that somebody reads the slot.
+	// Active reports whether a process reads the slot.
 	Active bool
 	// Retained is how many bytes of its log the database keeps for the slot.
 	Retained int64
-	// Unconfirmed is how many bytes lie after the position that was confirmed last.
+	// Unconfirmed is how many bytes of the log follow the last confirmed position.
 	Unconfirmed int64
-	// Safe is how many bytes may be written to the log before max_slot_wal_keep_size makes
+	// Safe is how many more bytes may be written to the log before max_slot_wal_keep_size makes
 	// the slot lose its place. Negative: there is no such limit, and Retained may fill the disk.
 	Safe int64
 }
 
-// Stats queries the database about the slot, on a connection of its own. The figures grow
-// while nobody follows the feed, so a monitor is to call it in any case.
+// Stats queries the database about the slot, on a connection of its own. The figures grow while
+// nobody follows the feed, so call Stats for monitoring even in a process that does not follow
+// it.
 func (f *Feed) Stats(ctx context.Context) (Stats, error) {
 	db, err := f.connect(ctx)
 	if err != nil {
@@ -48,12 +49,12 @@ func (f *Feed) Stats(ctx context.Context) (Stats, error) {
 	return s.stats(), nil
 }
 
-// A slot is a line of pg_replication_slots.
+// A slot is a row of pg_replication_slots.
 type slot struct {
 	kind, plugin, database string
 	here                   bool // in the database that the feed reads
 	status                 string
-	pid                    int32 // of who reads it; 0: nobody
+	pid                    int32 // process of the reader; 0: none
 	user, application      string
 	client                 string
 	restart, confirmed     pglogrepl.LSN
@@ -61,7 +62,7 @@ type slot struct {
 	safe                   int64
 }
 
-// slot reads the feed's slot. It is nil if there is none.
+// slot reads the feed's slot. It returns nil if there is none.
 func (f *Feed) slot(ctx context.Context, db *pgx.Conn) (*slot, error) {
 	s := &slot{}
 	err := db.QueryRow(ctx, `
@@ -105,7 +106,7 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 	switch {
 	case begin == position{} && s == nil:
 		return f.createSlot(ctx, conn, version)
-	case begin == position{} && s.status == "lost": // of no more use to anybody
+	case begin == position{} && s.status == "lost": // it cannot be used any more
 		if err := pglogrepl.DropReplicationSlot(ctx, conn, f.o.Slot, pglogrepl.DropReplicationSlotOptions{}); err != nil {
 			return 0, f.failure(ctx, "dropping slot "+f.o.Slot+", which is lost", err)
 		}
@@ -125,7 +126,7 @@ func (f *Feed) seeToSlot(ctx context.Context, db *pgx.Conn, conn *pgconn.PgConn,
 	return begin.lsn, nil
 }
 
-// ours checks that a slot can be one of the feed.
+// ours returns an error if a slot cannot be the feed's.
 func (f *Feed) ours(s *slot) error {
 	if s.kind != "logical" || s.plugin != "pgoutput" || !s.here {
 		return fmt.Errorf("pgfeed: slot %s is a %s slot of plugin %q in database %q, not one of this feed: name another one in Options.Slot",
@@ -134,7 +135,7 @@ func (f *Feed) ours(s *slot) error {
 	return nil
 }
 
-// freeSlot waits a moment for a slot that is in use.
+// freeSlot returns the slot when it is not in use, for which it waits a moment.
 func (f *Feed) freeSlot(ctx context.Context, db *pgx.Conn) (*slot, error) {
 	for end := time.Now().Add(releaseWait); ; {
 		s, err := f.slot(ctx, db)
@@ -153,8 +154,8 @@ func (f *Feed) freeSlot(ctx context.Context, db *pgx.Conn) (*slot, error) {
 	}
 }
 
-// createSlot makes the slot. The server waits for the transactions that are under way. From
-// PostgreSQL 17 on a standby with sync_replication_slots keeps a copy, which outlives a failover.
+// createSlot makes the slot. The server waits for the running transactions. From PostgreSQL 17
+// on, a standby with sync_replication_slots keeps a copy of the slot, which survives a failover.
 func (f *Feed) createSlot(ctx context.Context, conn *pgconn.PgConn, version int) (pglogrepl.LSN, error) {
 	slow := time.AfterFunc(5*time.Second, func() {
 		f.log.Warn("the making of the slot waits for the transactions that are under way in the database", "slot", f.o.Slot)

@@ -20,28 +20,28 @@ import (
 )
 
 const (
-	// patience is how long the server keeps the slot for a follower that says nothing. It
-	// hears of us three times as often, and is asked for an answer.
+	// patience is how long the server keeps the slot for a follower that sends nothing. The
+	// stream sends a status three times as often, and requests a reply.
 	patience = 10 * time.Second
-	silence  = 30 * time.Second // after so long without a word of the server's the stream ends
-	again    = time.Minute      // how often tables that are unfit are told, and looked at again
+	silence  = 30 * time.Second // the stream ends if the server sends nothing for so long
+	again    = time.Minute      // how often unfit tables are reported, and checked again
 )
 
-// A stream reads with one goroutine and keeps the connection with another.
+// A stream reads with one goroutine and keeps the connection alive with another.
 type stream struct {
 	*pump.Pump[uint32] // the marks are numbers of transactions
 
 	f     *Feed
-	conn  *pgconn.PgConn // read's, and its writing side is guarded by sending
+	conn  *pgconn.PgConn // read's; its writing side is guarded by sending
 	db    *pgx.Conn      // the gate's
-	start position       // all positions are like it, but for the place
+	start position       // all positions equal it, except for lsn
 	publication
 
 	sending   sync.Mutex
 	confirmed pglogrepl.LSN // guarded by sending
 
-	end    uint64      // the gate's: of the server's log when it was last looked at; 0: not known
-	untold atomic.Bool // a table is unfit, or rows were not those of the table that Open has read
+	end    uint64      // the gate's: end of the server's log at the last check; 0: not known
+	untold atomic.Bool // a table is unfit, or rows did not fit the table that Open has read
 }
 
 func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, published publication, start position, fresh bool) *stream {
@@ -51,7 +51,7 @@ func newStream(f *Feed, db *pgx.Conn, conn *pgconn.PgConn, published publication
 		s.Idle(start.public(), true)
 	}
 	s.untold.Store(len(s.tables.where(fit)) < len(s.tables))
-	s.Run(s.read, s.beat, s.lookAgain, func() error { // read waits for the network; and a server that shuts down, for us
+	s.Run(s.read, s.beat, s.lookAgain, func() error { // read waits for the network; and a server that shuts down waits for the stream
 		<-s.Ctx.Done()
 		_ = conn.Conn().Close()
 		return nil
@@ -72,7 +72,7 @@ func (s *stream) at(lsn pglogrepl.LSN) feed.Position {
 	return at.public()
 }
 
-// Confirm lets the server forget what came before p. Nothing else does.
+// Confirm lets the server remove its log before p. No other call does.
 func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	at, err := parsePosition(p)
 	switch {
@@ -88,7 +88,7 @@ func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
 	return s.status(at.lsn, false)
 }
 
-// status tells the server how far we are.
+// status sends the confirmed position to the server.
 func (s *stream) status(confirmed pglogrepl.LSN, reply bool) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -103,8 +103,8 @@ func (s *stream) status(confirmed pglogrepl.LSN, reply bool) error {
 	return nil
 }
 
-// statusUpdate is a Standby status update of the replication protocol. It goes to the
-// connection as it is: pglogrepl would send it through the buffer that pgconn, on a
+// statusUpdate returns a Standby status update of the replication protocol. The stream writes it
+// to the connection directly: pglogrepl would send it through the buffer that pgconn, on a
 // goroutine of its own, writes a farewell to when the reader's connection has failed.
 func statusUpdate(lsn pglogrepl.LSN, now time.Time, reply bool) ([]byte, error) {
 	epoch := time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC)
@@ -121,8 +121,8 @@ func statusUpdate(lsn pglogrepl.LSN, now time.Time, reply bool) ([]byte, error) 
 	return (&pgproto3.CopyData{Data: data}).Encode(nil)
 }
 
-// beat tells the server that we are there, also while read waits for the follower. The
-// answers tell of positions while nothing changes.
+// beat sends a status regularly, even while read waits for the follower. The server's replies
+// bring positions while nothing changes.
 func (s *stream) beat() error {
 	tick := time.NewTicker(s.f.patience / 3)
 	defer tick.Stop()
@@ -142,11 +142,11 @@ func (s *stream) beat() error {
 type reader struct {
 	*stream
 	relations map[uint32]*relation
-	inside    bool          // a transaction is being told
+	inside    bool          // a transaction is being read
 	told      pglogrepl.LSN // the last position
-	held      bool          // Idle has not passed it on yet
+	held      bool          // Idle has not passed on told yet
 	unfit     tables
-	cleared   time.Time // when unfit was told last
+	cleared   time.Time // when the tables of unfit were reported last
 }
 
 func (s *stream) read() error {
@@ -200,8 +200,9 @@ func (r *reader) take(data []byte) error {
 	return nil
 }
 
-// keepalive tells that all that was committed before a place has been sent. A server that
-// asks for an answer is about to give us up, or waits for us to shut down.
+// keepalive takes a message by which the server says that it has sent all changes before a place.
+// A server that requests a reply is about to end the connection, or waits for the stream to shut
+// down.
 func (r *reader) keepalive(m pglogrepl.PrimaryKeepaliveMessage) {
 	if !r.inside && (m.ServerWALEnd > r.told || r.held) {
 		r.told = max(r.told, m.ServerWALEnd)
@@ -226,7 +227,7 @@ func (r *reader) message(m pglogrepl.Message) (err error) {
 		if errors.Is(err, feed.ErrPositionLost) {
 			return err
 		}
-		if err != nil { // the others are told
+		if err != nil { // the other tables are reported
 			r.f.log.Error("the rows of a table cannot be told: each change of it clears its caches", "error", err)
 			r.untold.Store(true)
 			rel = &relation{table: r.tables.named(m.Namespace, m.RelationName), untold: true}
@@ -266,7 +267,7 @@ func (r *reader) relation(id uint32) (*relation, error) {
 	return nil, fmt.Errorf("pgfeed: a change of table %d, of which the server has not told", id)
 }
 
-// change is of Kind 0 if the table is not one of ours.
+// change returns a change of Kind 0 if the table is not one of the feed's.
 func (r *reader) change(id uint32, kind feed.ChangeKind, before *pglogrepl.TupleData, beforeType uint8, after *pglogrepl.TupleData) (feed.Change, error) {
 	rel, err := r.relation(id)
 	if err != nil || rel.table == nil {
@@ -275,9 +276,9 @@ func (r *reader) change(id uint32, kind feed.ChangeKind, before *pglogrepl.Tuple
 	return rel.change(kind, before, beforeType == pglogrepl.UpdateMessageTupleTypeKey, after)
 }
 
-// watch looks at what the server keeps for the slot, and whether the publication is what it
-// was. It ends the stream if it cannot look: a publication without the table tells nothing,
-// so nothing else would show that it has changed.
+// watch checks how much log the server keeps for the slot, and whether the publication has
+// changed. It ends the stream if it cannot check: no changes come from a publication without the
+// table, so nothing else would show that.
 func (s *stream) watch() error {
 	s.end = 0
 	state, err := s.f.publicationState(s.Ctx, s.db, s.publication.version)

@@ -12,13 +12,15 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// A table that is unfit does not stop the others. Its changes are not known, so a stream tells that all
-// of its rows may have changed: when it begins, once a minute, and at each change of it that the log has.
-// When the table is fit again the stream ends, and the next one tells its rows. If the publication has had
-// the table all the while, each of its changes was told so, and the position is kept. Otherwise it comes into
-// the publication, or into the log, and that loses the position, see publicationState.
+// An unfit table does not stop the others. Its changes are not known, so a stream reports that all
+// of its rows may have changed: when it begins, once a minute, and at each change of the table in
+// the log. When the table is fit again the stream ends, and the next one reports its rows. If the
+// publication has had the table all the time, each of its changes was reported so, and the position
+// is kept. Otherwise the table is added to the publication, or its old values to the log, which
+// loses the position, see publicationState.
 
-// look reads the tables and sees to it that the publication has those that are fit, or only tries that it can.
+// look reads the tables and makes sure that the publication has those that are fit; without keep
+// it only checks that.
 func (f *Feed) look(ctx context.Context, db *pgx.Conn, version int, keep bool) (tables, error) {
 	found, err := f.checkTables(ctx, db)
 	if err != nil {
@@ -39,7 +41,7 @@ func (t tables) where(is func(*table) bool) (found tables) {
 	return found
 }
 
-// named returns the table of a name, or nil.
+// named returns the table with a name, or nil.
 func (t tables) named(schema, bare string) *table {
 	for _, t := range t {
 		if t.schema == schema && t.bare == bare {
@@ -49,7 +51,7 @@ func (t tables) named(schema, bare string) *table {
 	return nil
 }
 
-// unfit returns what is wrong with the tables.
+// unfit returns the faults of the tables.
 func (t tables) unfit() error {
 	var wrong []error
 	for _, t := range t.where(unfit) {
@@ -58,7 +60,7 @@ func (t tables) unfit() error {
 	return errors.Join(wrong...)
 }
 
-// complain logs what is wrong with tables, once until it is something else.
+// complain logs the fault of each table, once until the fault changes.
 func (f *Feed) complain(all tables) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +77,7 @@ func (f *Feed) complain(all tables) {
 	}
 }
 
-// clearUnfit tells that all rows of the tables that are unfit may have changed, if it is time to.
+// clearUnfit reports, once a minute, that all rows of the unfit tables may have changed.
 func (r *reader) clearUnfit() {
 	if len(r.unfit) == 0 || r.inside || time.Since(r.cleared) < r.f.again {
 		return
@@ -88,8 +90,9 @@ func (r *reader) clearUnfit() {
 	r.held = !r.Commit(r.at(r.told))
 }
 
-// lookAgain ends the stream when what Open has read of the tables is no longer so: one is fit again, or not any
-// more, or rows come with a column of another type. While all rows can be told it does not look.
+// lookAgain ends the stream when the tables are no longer as Open has read them: one is fit
+// again, or has become unfit, or rows come with a column of another type. It checks only while
+// some rows cannot be reported.
 func (s *stream) lookAgain() error {
 	for {
 		select {
@@ -116,7 +119,8 @@ func (s *stream) lookAgain() error {
 	}
 }
 
-// present reads the tables on a connection of its own, since the gate's must not wait, and changes nothing.
+// present reads the tables as they are now and changes nothing. It uses a connection of its own,
+// since the gate's must not wait.
 func (f *Feed) present(ctx context.Context, version int) (tables, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.silence)
 	defer cancel()

@@ -12,25 +12,25 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// A relation is what the stream says of a table before it tells the first change of it, and
-// again after the table was altered.
+// A relation is the server's description of a table, which it sends before the first change of
+// the table, and again after the table was altered.
 type relation struct {
-	table   *table // nil: not one of ours
+	table   *table // nil: not one of the feed's
 	columns []relationColumn
-	untold  bool // its rows cannot be read as those of the table, which is unfit, or was altered since, or before
+	untold  bool // its rows cannot be read: the table is unfit, or was altered before or after Open
 }
 
 type relationColumn struct {
-	name     string // "" if rows do not tell it
-	oid      uint32 // of its type; of a domain, of what it is made of
+	name     string // "" if rows do not report the column
+	oid      uint32 // of its type; for a domain, of its base type
 	identity bool
 }
 
-// firstOwnType is where the numbers of types begin that are not PostgreSQL's own.
+// firstOwnType is the first number of types that are not built into PostgreSQL.
 const firstOwnType = 16384
 
-// newRelation returns an error that matches feed.ErrPositionLost, or one that says why the rows of the relation
-// cannot be told.
+// newRelation reads a relation. Its error matches feed.ErrPositionLost, or says why the rows of
+// the relation cannot be reported.
 func newRelation(tables tables, m *pglogrepl.RelationMessage) (*relation, error) {
 	t := tables.named(m.Namespace, m.RelationName)
 	r := &relation{table: t, untold: t != nil && t.unfit != nil}
@@ -62,13 +62,13 @@ func newRelation(tables tables, m *pglogrepl.RelationMessage) (*relation, error)
 	return r, nil
 }
 
-// blind says that old rows have come without a column, since Open has found that they have it.
+// blind returns the error for old rows without a column that they had when Open read the table.
 func (t *table) blind(column string) error {
 	return fmt.Errorf("pgfeed: table %s: its REPLICA IDENTITY, or that of a partition, did not have column %q: %w", t.name, column, feed.ErrPositionLost)
 }
 
 // change makes a change of the two tuples of a message. PostgreSQL leaves out of the new row
-// what is stored apart and has not changed (TOAST).
+// values that are stored separately (TOAST) and have not changed.
 func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, beforeIsKey bool, after *pglogrepl.TupleData) (feed.Change, error) {
 	c := feed.Change{Table: r.table.name, Kind: kind, Key: r.table.key}
 	if r.untold {
@@ -80,7 +80,7 @@ func (r *relation) change(kind feed.ChangeKind, before *pglogrepl.TupleData, bef
 		if c.Old, err = r.row(before, beforeIsKey, nil); err != nil {
 			return c, err
 		}
-		for column, v := range c.Old { // of a partition the server sends the columns that its identity lacks as NULL
+		for column, v := range c.Old { // the server sends NULL for columns that the identity of a partition lacks
 			if v == nil && r.table.notNull[column] {
 				return c, r.table.blind(column)
 			}
@@ -122,8 +122,8 @@ func (r *relation) row(t *pglogrepl.TupleData, onlyIdentity bool, old feed.Row) 
 	return row, nil
 }
 
-// value reads a value as PostgreSQL writes it with the settings of connectReplication.
-// Times that time.Time cannot hold stay text, infinity for example.
+// value parses a value that PostgreSQL has written with the settings of connectReplication. Times
+// that time.Time cannot represent, such as infinity, stay text.
 func value(oid uint32, text string) (any, error) {
 	switch oid {
 	case 16: // boolean

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// untilVisible waits until transactions, which have been committed in the log, are not under
-// way any more for those who read the database.
+// untilVisible waits until transactions, whose commits are in the log, are visible to readers of
+// the database.
 func (s *stream) untilVisible(xids []uint32) error { return s.f.untilEnded(s.Ctx, s.db, xids) }
 
 func (f *Feed) untilEnded(ctx context.Context, db *pgx.Conn, xids []uint32) error {
@@ -32,23 +32,24 @@ func (f *Feed) untilEnded(ctx context.Context, db *pgx.Conn, xids []uint32) erro
 	}
 }
 
-// settleWait is how long a first Open waits for transactions that are under way, and may be
-// at the end of their commit.
+// settleWait is how long a first Open waits for running transactions, which may be at the end of
+// their commit.
 const settleWait = time.Second
 
-// settle waits for transactions whose commit is in the log, before where the stream begins,
-// and that others do not see yet: they will not be told, and must not appear after Open has
-// returned. The server does not say which they are. So settle waits for all that are under
-// way, and after settleWait only for commits that wait for a standby, however long they do.
+// settle waits for transactions whose commit is in the log before the start of the stream, but
+// which others do not see yet: the stream does not report them, so they must not become visible
+// after Open has returned. The server does not say which transactions these are. So settle waits
+// for all running ones, and after settleWait only for commits that wait for a standby, however
+// long that takes.
 func (f *Feed) settle(ctx context.Context, db *pgx.Conn) error {
 	slow := time.AfterFunc(5*time.Second, func() { f.log.Warn("the feed begins when the commits that wait for a standby have ended") })
 	defer slow.Stop()
-	var ours, oldest, commits int64 // no transaction above ours began before the stream
+	var ours, oldest, commits int64 // transactions with numbers above ours began after the stream
 	var now time.Time
 	err := db.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint, clock_timestamp()").Scan(&ours, &now)
 	for end := time.Now().Add(settleWait); err == nil && oldest <= ours; time.Sleep(time.Millisecond) {
 		switch {
-		case commits > 0: // the last of them is to be seen a moment after its standby has answered
+		case commits > 0: // the last of them becomes visible a moment after its standby has answered
 			end = time.Now().Add(settleWait)
 			time.Sleep(20 * time.Millisecond)
 		case time.Now().After(end):
@@ -63,7 +64,7 @@ func (f *Feed) settle(ctx context.Context, db *pgx.Conn) error {
 	return nil
 }
 
-// unsettled warns if the server does not show this user which commits wait for a standby.
+// unsettled logs a warning if this user may not see which commits wait for a standby.
 func (f *Feed) unsettled(ctx context.Context, db *pgx.Conn) error {
 	var blind bool
 	err := db.QueryRow(ctx, "SELECT current_setting('synchronous_standby_names') <> '' AND NOT pg_has_role('pg_read_all_stats', 'USAGE')").Scan(&blind)
@@ -76,14 +77,14 @@ func (f *Feed) unsettled(ctx context.Context, db *pgx.Conn) error {
 	return nil
 }
 
-// A snapshot says which transactions are seen. The stream tells the lower 32 bits of their
-// numbers, so that is what it knows of them.
+// A snapshot says which transactions are visible. It has the lower 32 bits of their numbers,
+// because the stream has no more.
 type snapshot struct {
 	next    uint32
 	running []uint32 // before next
 }
 
-// sees is true of 0, which is no transaction.
+// sees reports whether a transaction is visible. It is true for 0, which is no transaction.
 func (s snapshot) sees(xid uint32) bool {
 	return xid == 0 || int32(xid-s.next) < 0 && !slices.Contains(s.running, xid)
 }
@@ -96,7 +97,7 @@ func (f *Feed) snapshot(ctx context.Context, db *pgx.Conn) (snapshot, error) {
 	return parseSnapshot(text)
 }
 
-// parseSnapshot reads "xmin:xmax:xip,xip…".
+// parseSnapshot parses "xmin:xmax:xip,xip…".
 func parseSnapshot(text string) (s snapshot, err error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {

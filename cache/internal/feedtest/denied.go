@@ -31,10 +31,11 @@ func (f lateFeed) Open(ctx context.Context, from feed.Position) (feed.Stream, er
 	return f.Feed.Open(ctx, from)
 }
 
-// NoRowIsDenied has two processes with a filter follow a table. Rows come by SQL while nobody is told of them:
-// before the feed can be opened for the first time, while the Redis of the cache is down and comes back empty,
-// and while it is and the process that follows goes away. None of them is denied for longer than a rebuild of the
-// filter takes. The table is empty at first; ids gives those of its rows.
+// NoRowIsDenied lets two processes with a filter follow a table. Rows are inserted by SQL while
+// no process can learn of them: before the feed can be opened for the first time, while the Redis
+// of the cache is down and comes back empty, and while it is down and the process that follows
+// goes away. No row may be denied for longer than a rebuild of the filter takes. The table is
+// empty at first; ids returns the ids of its rows.
 func NoRowIsDenied(t *testing.T, d Database, ids func() []int64, insert func(id int64)) {
 	mine, filters := redistest.Start(t), redistest.Start(t)
 	var ready atomic.Bool

@@ -1,4 +1,5 @@
-// Package feedtest is what the tests of feeds share, whatever the database: a follower of a stream, and looks at what it tells.
+// Package feedtest contains what the tests of all feeds share: a follower of a stream, and checks of
+// the changes that it reads.
 package feedtest
 
 import (
@@ -16,13 +17,13 @@ import (
 // A Follower reads a stream as cache.Follow does.
 type Follower struct {
 	feed.Stream
-	At feed.Position // of the last batch that had one
+	At feed.Position // position of the last batch that had one
 
 	t    testing.TB
 	once sync.Once
 }
 
-// Open opens a stream, which ends with the test at the latest.
+// Open opens a stream, which is closed at the end of the test at the latest.
 func Open(t testing.TB, f feed.Feed, from feed.Position) *Follower {
 	t.Helper()
 	s, err := f.Open(Soon(t), from)
@@ -43,7 +44,7 @@ func (w *Follower) End() {
 	})
 }
 
-// Changes returns the next n changes at least, and then what belongs to their transaction.
+// Changes returns at least the next n changes, and all further ones of their transaction.
 func (w *Follower) Changes(n int) (changes []feed.Change) {
 	w.t.Helper()
 	ctx := Soon(w.t)
@@ -63,7 +64,7 @@ func (w *Follower) Changes(n int) (changes []feed.Change) {
 	return changes
 }
 
-// ConfirmAll confirms what was read.
+// ConfirmAll confirms all changes that were read.
 func (w *Follower) ConfirmAll() {
 	w.t.Helper()
 	if err := w.Confirm(w.t.Context(), w.At); err != nil {
@@ -71,14 +72,14 @@ func (w *Follower) ConfirmAll() {
 	}
 }
 
-// Soon ends when a test has waited long enough.
+// Soon returns a context that ends when a test has waited long enough, after 30 s.
 func Soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Summary shows kinds and rows of changes.
+// Summary formats the kinds and rows of changes.
 func Summary(changes []feed.Change) string {
 	var b strings.Builder
 	show := func(r feed.Row) string {
@@ -93,8 +94,8 @@ func Summary(changes []feed.Change) string {
 	return b.String()
 }
 
-// WantError fails unless err says all parts. It must not be one that makes a follower
-// clear the caches.
+// WantError fails unless the text of err contains all parts. err must not match ErrPositionLost,
+// which makes a follower clear the caches.
 func WantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A Database is what tests of whole processes need of one: a table of rows that have an id and a
-// name.
+// A Database describes a database to the tests of whole processes: a table of rows with an id and
+// a name.
 type Database struct {
-	Table string // as the feed names it
+	Table string // name that the feed uses
 	// Feed makes the feed of a process.
 	Feed func() feed.Feed
 	// Reader makes the loader of a process.
@@ -26,7 +26,7 @@ type Database struct {
 	Write func(id int64, name string) error
 }
 
-// process makes a cache as another process has it, on a client of its own.
+// process makes a cache as another process would, on a client of its own.
 func (d Database) process(t testing.TB, redis *redistest.Server) *cache.Cache[int64, string] {
 	t.Helper()
 	c, err := cache.New(redis.Client(t), d.Reader(), cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
@@ -37,9 +37,9 @@ func (d Database) process(t testing.TB, redis *redistest.Server) *cache.Cache[in
 	return c
 }
 
-// EveryProcessServes writes rows that three processes have in their memory; the one that
-// follows the feed goes away half way. Without Follow each would go on with what it has for
-// half a minute. The log says how long after each commit the last of them had the row.
+// EveryProcessServes writes rows that three processes have in their memory; the one that follows
+// the feed goes away half way. Without Follow each process would serve its old rows for half a
+// minute. The log says how long after each commit the last process had the row.
 func EveryProcessServes(t *testing.T, d Database) {
 	const rows = 5
 	writes := redistest.Pick(100, 2000)
@@ -103,8 +103,8 @@ func EveryProcessServes(t *testing.T, d Database) {
 		len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1], change)
 }
 
-// CommitToNext reports how long after a commit has returned the follower has the change, with
-// one writer that waits for it each time. The change may be there first.
+// CommitToNext reports how long after a commit has returned the follower has the change, with one
+// writer that waits for it each time. The change may arrive before the commit returns.
 func CommitToNext(b *testing.B, w *Follower, write func() error) {
 	b.Helper()
 	w.Changes(0)
@@ -126,8 +126,8 @@ func CommitToNext(b *testing.B, w *Follower, write func() error) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// CommitRates reports how many commits a second two writers come to, without a feed and
-// with one that is followed, in turns of a second each: b.N of both.
+// CommitRates reports how many commits a second two writers make, without a feed and with one
+// that is followed, in turns of a second: b.N turns of each.
 func CommitRates(b *testing.B, f feed.Feed, writer func() (write func(i int) error)) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,17 +11,17 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A KeyText is a value of a key column, in one of the types that a database has for it.
+// A KeyText is a value of a key column, in one of the types that a database has for keys.
 type KeyText struct {
-	Type, Stored string // as SQL has them
-	Told         string // what the feed tells, as %T and %v
-	Other        string // another text of SQL by which the database finds the row; "": none is known
+	Type, Stored string // in SQL
+	Told         string // the value that the feed reports, as %T and %v
+	Other        string // another SQL text by which the database finds the row; "": none is known
 	Named        bool   // the column is of text and Other is one of its values: the log names it
 }
 
-// TheTextsOfAKey checks the table of docs/change-feeds.md. open makes the tables, each with a column k of the type
-// with the same index, and returns a feed that tells all of them, a function that runs statements, and one that
-// reads a number.
+// TheTextsOfAKey checks the table of docs/change-feeds.md. open makes the tables, each with a
+// column k of the type with the same index, and returns a feed that reports all of them, a
+// function that runs statements, and one that reads a number.
 func TheTextsOfAKey(t *testing.T, texts []KeyText, open func(tables []string, log *slog.Logger) (f feed.Feed, exec func(sql ...string), number func(sql string) string)) {
 	var tables, inserts []string
 	for i, text := range texts {
@@ -58,14 +58,14 @@ func TheTextsOfAKey(t *testing.T, texts []KeyText, open func(tables []string, lo
 	}
 }
 
-// A Kind is a value of a column of a type, as SQL has them, and what the feed makes of it.
+// A Kind is a type and a value in SQL, and the value that the feed reports for it.
 type Kind struct {
 	Type, Value string
 	Want        any
 }
 
-// TypesBecomeTheKindsOfRow has a row inserted and deleted with a value of each type. open makes the table kinds with
-// columns, which have names.
+// TypesBecomeTheKindsOfRow inserts and deletes a row with a value of each type. open makes the
+// table kinds with columns, which have names.
 func TypesBecomeTheKindsOfRow(t *testing.T, kinds []Kind, open func(columns string, names []string) feed.Feed, exec func(sql ...string)) {
 	var names, columns, values []string
 	want := feed.Row{}

@@ -12,13 +12,13 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A Connection writes the column n of the row with an id of the table counter.
+// A Connection writes the column n of a row of the table counter.
 type Connection interface {
 	Set(id int, n int64) error
 	Close() error
 }
 
-// A counting writer counts a row up, one transaction a number, until ctx ends.
+// A counting writer counts up in a row, one number in a transaction, until ctx ends.
 type counting struct {
 	id        int
 	committed atomic.Int64 // the last number whose commit was confirmed
@@ -41,9 +41,9 @@ func (w *counting) run(ctx context.Context, connect func() (Connection, error)) 
 	}
 }
 
-// NothingIsLost kills the server of a feed three times while writers count the rows 1 to 3
-// of a table of ids and numbers up: a writer's numbers arrive in their order, only steps
-// back being allowed, and none is left out that was committed.
+// NothingIsLost kills the server of a feed three times while writers count up in the rows 1 to 3
+// of a table of ids and numbers. The numbers of a writer must arrive in their order, except for
+// steps back, and no committed number may be missing.
 func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error), restart func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -57,7 +57,7 @@ func NothingIsLost(t *testing.T, f feed.Feed, connect func() (Connection, error)
 		running.Go(func() { n.run(ctx, connect) })
 	}
 	seen := map[int64]int64{}
-	// placed tells that there is a position: without one a feed begins with what comes next.
+	// placed says that there is a position: without one a feed begins in the present.
 	var placed atomic.Bool
 	read := func(stop func() bool) error { // as cache.Follow: the position counts when its batch has been dealt with
 		for !stop() {

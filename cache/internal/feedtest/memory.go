@@ -12,13 +12,12 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// longBound is how much memory the heap may take more while a transaction of any size is
-// followed.
+// longBound is how much the heap may grow while a transaction of any size is followed, in bytes.
 const longBound = 32 << 20
 
-// ALongTransaction has Follow deal with a transaction that inserts many rows and with one
-// that deletes them all, and checks that the heap does not grow with them: 5,000 rows
-// would fit into the bound, so that is a check with LEVEE_LONG alone.
+// ALongTransaction lets Follow process a transaction that inserts many rows and one that deletes
+// them all, and checks that the heap does not grow with them. 5,000 rows would fit into the
+// bound, so only LEVEE_LONG makes this a real check.
 func ALongTransaction(t *testing.T, d Database, insert func(rows int), remove func()) {
 	rows := redistest.Pick(5_000, 1_000_000)
 	c := d.process(t, redistest.Start(t))
@@ -64,7 +63,7 @@ func ALongTransaction(t *testing.T, d Database, insert func(rows int), remove fu
 		rows, before>>20, peak>>20, float64(2*rows)/took.Seconds(), s)
 }
 
-// inUse is HeapInuse: with what is garbage and not yet collected.
+// inUse returns HeapInuse, which includes garbage that is not collected yet.
 func inUse() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -7,9 +7,9 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// BeginsAfterAPosition opens a feed of an empty table again at a position: it tells what came after that, whether
-// it was told before or not. insert commits the row with an id. The position and the stream, which is open and has
-// confirmed all, are for further looks.
+// BeginsAfterAPosition opens a feed of an empty table again at a position: it reports the changes
+// after the position, even if they were reported before. insert commits the row with an id. The
+// returned stream is open and has confirmed all changes.
 func BeginsAfterAPosition(t *testing.T, f feed.Feed, insert func(id int)) (feed.Position, *Follower) {
 	t.Helper()
 	insert(1)
@@ -30,7 +30,8 @@ func BeginsAfterAPosition(t *testing.T, f feed.Feed, insert func(id int)) (feed.
 	return first, w
 }
 
-// Lost checks that a feed cannot go on from a position, as Open says or the stream that it returns.
+// Lost checks that a feed cannot continue from a position: Open, or the stream that it returns,
+// says so.
 func Lost(t *testing.T, f feed.Feed, what string, p feed.Position) {
 	t.Helper()
 	ctx := Soon(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// StatementsOfTheDoc returns the n statements of the package doc that a pattern finds, each as its first group.
+// StatementsOfTheDoc returns the n statements that a pattern finds in the package doc, each as
+// the first group of the pattern.
 func StatementsOfTheDoc(t *testing.T, pattern string, n int) (statements []string) {
 	t.Helper()
 	doc, err := os.ReadFile("doc.go")
@@ -27,8 +28,8 @@ func StatementsOfTheDoc(t *testing.T, pattern string, n int) (statements []strin
 	return statements
 }
 
-// TheSetUpIsEnough checks that a feed tells each kind of change of the columns id and slug. The table product is
-// empty, and has the name that table gives it in the feed.
+// TheSetUpIsEnough checks that a feed reports each kind of change of the columns id and slug. The
+// table product is empty; table is its name in the feed.
 func TheSetUpIsEnough(t *testing.T, f feed.Feed, table string, exec func(sql ...string)) {
 	t.Helper()
 	w := Open(t, f, feed.Position{})
@@ -53,7 +54,7 @@ type Checked interface {
 	Check(ctx context.Context) error
 }
 
-// Refused checks that Open and Check say what is wrong.
+// Refused checks that the errors of Open and Check contain all texts of want.
 func Refused(t *testing.T, f Checked, want ...string) {
 	t.Helper()
 	_, err := f.Open(Soon(t), feed.Position{})
@@ -61,8 +62,8 @@ func Refused(t *testing.T, f Checked, want ...string) {
 	WantError(t, f.Check(Soon(t)), want...)
 }
 
-// WrongOptions checks that New refuses options, and says what is wrong with them: the keys of the map. None of the
-// errors has the password, which is "secret".
+// WrongOptions checks that open refuses each of the options with an error that contains its key
+// in the map. No error may contain the password, which is "secret".
 func WrongOptions[O, F any](t *testing.T, open func(O) (F, error), wrong map[string]O) {
 	t.Helper()
 	for want, o := range wrong {

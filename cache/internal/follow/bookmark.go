@@ -16,20 +16,20 @@ import (
 	"github.com/levee-go/levee/internal/redisconn"
 )
 
-// A bookmark says how far a feed has been followed.
+// A bookmark records how far a feed has been followed.
 type bookmark struct {
-	position feed.Position // the zero Position: none is known
+	position feed.Position // the zero Position: unknown
 	covers   string        // the routes whose caches hold nothing from before the position
 }
 
-// bookmarks is where the bookmark of one feed is kept: in Redis, for the fleet, or in this
-// process. It is used by one goroutine.
+// A bookmarks stores the bookmark of one feed: in Redis, for the fleet, or in this process. One
+// goroutine uses it.
 type bookmarks struct {
 	conn  *redisconn.Conn // nil without Redis
 	key   string
 	fence int64    // of the present lease
-	calls int64    // under the present lease
-	last  bookmark // without Redis: what was kept
+	calls int64    // number of calls under the present lease
+	last  bookmark // without Redis: the stored bookmark
 }
 
 // errOvertaken reports that another process follows the feed by now.
@@ -41,7 +41,7 @@ var (
 	bookmarkScript = redisconn.NewScript(bookmarkText)
 )
 
-// bookmarkLife is how long Redis remembers a feed that nobody follows.
+// bookmarkLife is how long Redis keeps the bookmark of a feed that nobody follows.
 const bookmarkLife = 366 * 24 * time.Hour
 
 func newBookmarks(rdb redis.UniversalClient, feed string) *bookmarks {
@@ -52,15 +52,15 @@ func newBookmarks(rdb redis.UniversalClient, feed string) *bookmarks {
 	return b
 }
 
-// claim reads the bookmark at the beginning of a lease, and keeps all followers with lower
-// fences from changing it.
+// claim reads the bookmark at the beginning of a lease, and keeps all followers with lower fences
+// from changing it.
 func (b *bookmarks) claim(ctx context.Context, fence int64) (bookmark, error) {
 	b.fence, b.calls = fence, 0
 	return b.call(ctx)
 }
 
-// keep writes the bookmark. It is kept when keep returns nil; after errOvertaken it is not,
-// and after any other error it may be.
+// keep writes the bookmark. If keep returns nil, the bookmark is stored; after errOvertaken it is
+// not, and after any other error it may be.
 func (b *bookmarks) keep(ctx context.Context, now bookmark) error {
 	if b.conn == nil {
 		b.last = now
@@ -70,8 +70,8 @@ func (b *bookmarks) keep(ctx context.Context, now bookmark) error {
 	return err
 }
 
-// call runs the script. Calls are numbered: one that was left behind at its timeout may
-// reach Redis after later ones, and must not take the bookmark back.
+// call runs the script. Calls are numbered: an abandoned call may reach Redis after later ones,
+// and must not move the bookmark back.
 func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	if b.conn == nil {
 		return b.last, nil
@@ -90,8 +90,8 @@ func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	return bookmark{position: feed.Position{Text: text(1), Order: order}, covers: text(3)}, nil
 }
 
-// uncovered reports whether the caches of a route may hold what was changed before the
-// position, because the follower that kept the bookmark had no such route.
+// uncovered reports whether the caches of a route may hold values from before the position,
+// because the follower that stored the bookmark did not have this route.
 func (b bookmark) uncovered(r Route) bool {
 	return b.position == (feed.Position{}) || !strings.Contains("\n"+b.covers+"\n", "\n"+r.name()+"\n")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 )
 
-// A Cache is one that is followed for, whatever its types. Pass a pointer: it counts.
+// A Cache is a cache of any types, as Run uses it. Pass a pointer, because it counts.
 type Cache struct {
 	Name    string
 	Redis   redis.UniversalClient // nil: none
@@ -22,20 +22,20 @@ type Cache struct {
 
 	Clear      func(ctx context.Context) error
 	Invalidate func(ctx context.Context, ids []string) error
-	Ensure     func(ctx context.Context, ids []string) error // tells the filter of ids of rows that it may know
-	// Distrust has the filter abstain until it is rebuilt, as rows were inserted of which it was not told.
-	// It reports whether there is one that cannot do that.
+	Ensure     func(ctx context.Context, ids []string) error // adds ids to the filter, which may know them
+	// Distrust makes the filter abstain until it is rebuilt, because it has missed inserted rows. It
+	// reports deaf if there is a filter that cannot do that.
 	Distrust func(ctx context.Context) (deaf bool, err error)
 
 	batches, changes, failures, lost atomic.Uint64
 
 	mu       sync.Mutex // guards what follows
 	readings []*reading
-	calls    int             // of Run, that run
-	gaveUp   context.Context // of the last call that has returned without being told to; nil: none has
+	calls    int             // running calls of Run
+	gaveUp   context.Context // context of the last call of Run that has returned; nil: none has
 }
 
-// want notes a call of Run, until end.
+// want counts a call of Run, until end is called.
 func (c *Cache) want(ctx context.Context) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,12 +48,12 @@ func (c *Cache) want(ctx context.Context) (end func()) {
 	}
 }
 
-// wanted reports whether somebody counts on a feed being followed. c.mu is held.
+// wanted reports whether the user expects a feed to be followed. The caller holds c.mu.
 func (c *Cache) wanted() bool {
 	return c.Closing.Err() == nil && (c.calls > 0 || c.gaveUp != nil && c.gaveUp.Err() == nil)
 }
 
-// begin notes that a feed is being read for the cache, until end.
+// begin records that a feed is being read for the cache, until end is called.
 func (c *Cache) begin(r *reading) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *Cache) begin(r *reading) (end func()) {
 	}
 }
 
-// Stats says what Run has done for the cache.
+// Stats returns what Run has done for the cache.
 func (c *Cache) Stats() feed.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,14 +80,14 @@ func (c *Cache) Stats() feed.Stats {
 	return s
 }
 
-// A reading is how far behind a follower is.
+// A reading measures how far behind a follower is.
 type reading struct {
-	since  atomic.Int64 // Unix nanoseconds of the commit of the batch that is being dealt with; 0: none
-	late   atomic.Int64 // nanoseconds from the commit of the last batch until it was dealt with; 0: nothing is behind it
+	since  atomic.Int64 // Unix nanoseconds of the commit of the batch that is being processed; 0: none
+	late   atomic.Int64 // nanoseconds from the commit of the last batch until it was processed; 0: the database held no more
 	behind atomic.Int64
 }
 
-// began notes a batch that is to be dealt with.
+// began records a batch that is to be processed.
 func (r *reading) began(b feed.Batch) {
 	r.behind.Store(max(b.Behind, 0))
 	if len(b.Changes) > 0 && !b.Committed.IsZero() {
@@ -95,7 +95,7 @@ func (r *reading) began(b feed.Batch) {
 	}
 }
 
-// ended notes that a batch is dealt with.
+// ended records that a batch is processed.
 func (r *reading) ended(b feed.Batch) {
 	late := int64(0)
 	if since := r.since.Swap(0); since != 0 && b.Behind > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 )
 
-// A Route says which ids of a cache a changed row touches.
+// A Route maps changed rows to ids of a cache.
 type Route struct {
 	Cache *Cache
 	Table string // "": every table
@@ -18,24 +18,24 @@ type Route struct {
 	IDs   func(row feed.Row, key []string) ([]string, error)
 }
 
-// name tells routes apart, in Redis too.
+// name identifies a route in this process and in Redis.
 func (r Route) name() string { return r.Cache.Name + " " + strconv.Quote(r.Table) }
 
-// effects is what changes mean for one cache.
+// effects are what changes mean for one cache.
 type effects struct {
 	changes uint64
-	cleared bool     // a table was truncated, or rows of it are not known
+	cleared bool     // a table was truncated, or its changed rows are not known
 	drop    []string // ids to invalidate, each once
 	dropped map[string]bool
-	present []string // of these, ids of rows that are there, new or not
+	present []string // those of drop whose rows exist, new or not
 }
 
-// effectsOf returns what a batch means for each cache. Its error names table and cache.
+// effectsOf returns the effects of a batch on each cache. Its error names table and cache.
 func effectsOf(routes []Route, batch feed.Batch) (map[*Cache]*effects, error) {
 	all := map[*Cache]*effects{}
 	var change feed.Change
 	var route Route
-	err := <-contain.Go(func() error { // the routes are the user's
+	err := <-contain.Go(func() error { // routes call functions of the user's
 		for _, change = range batch.Changes {
 			for _, route = range routes {
 				if route.Table != "" && route.Table != change.Table {
@@ -88,7 +88,7 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 
 const dropAtOnce = 512 // ids in one invalidation
 
-// applyTo does what a batch means for a cache.
+// applyTo applies the effects of a batch to a cache.
 func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 	if e.cleared {
 		if err := f.forget(ctx, c); err != nil {
@@ -106,7 +106,8 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 	return nil
 }
 
-// forget clears a cache, any of whose rows may have changed. New ones may be there too, so its filter abstains.
+// forget clears a cache, because any of its rows may have changed. Rows may also be new, so the
+// filter abstains.
 func (f *follower) forget(ctx context.Context, c *Cache) error {
 	deaf, err := c.Distrust(ctx)
 	if err != nil {

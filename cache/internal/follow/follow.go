@@ -1,4 +1,4 @@
-// Package follow is cache.Follow: it invalidates what a feed of changes names.
+// Package follow implements cache.Follow: it invalidates the keys that a change feed names.
 //
 // Every process of a fleet calls Run; one of them has the lock and reads the feed:
 //
@@ -10,15 +10,15 @@
 //	keep    the new bookmark, under the fence
 //	confirm to the feed
 //
-// Whatever happens between two of these steps, the next follower begins at the last
-// bookmark that was kept, and every change from there on comes again: nothing is kept before it is
-// applied, and nothing is confirmed to the database before it is kept. A follower that was
-// paused for longer than its lease may go on to invalidate, which harms nobody; it cannot
-// keep a bookmark, because a later follower has claimed it with a higher fence.
+// Whatever happens between two of these steps, the next follower begins at the last stored
+// bookmark, and every change from there on comes again: no position is stored before its changes are
+// applied, and none is confirmed to the database before it is stored. A follower that was
+// paused for longer than its lease may still invalidate, which does no harm; it cannot
+// store a bookmark, because a later follower has claimed the bookmark with a higher fence.
 //
-// A stream that begins in the present is opened first, and then the caches are cleared and their filters
-// invalidated: a change that commits in between is in the stream, an earlier one is not in what is loaded
-// after the Clear, and a row that was inserted earlier is found by the next rebuild of the filter.
+// If a stream begins in the present, it is opened before the caches are cleared and their filters
+// invalidated: a change that commits in between is in the stream, an earlier change is in all values
+// that are loaded after the Clear, and the next rebuild of the filter finds rows inserted earlier.
 package follow
 
 import (
@@ -35,7 +35,7 @@ import (
 var ErrClosed = errors.New("cache: closed")
 
 // Run follows a feed for the caches of routes until ctx or one of the caches ends. See
-// cache.Follow for the rest.
+// cache.Follow.
 func Run(ctx context.Context, from feed.Feed, routes []Route) error {
 	for _, r := range routes {
 		if r.Cache != nil {
@@ -82,7 +82,7 @@ func (f *follower) lead(ctx context.Context) error {
 	})
 }
 
-// follow reads the feed until something fails that needs another stream.
+// follow reads the feed until an error needs another stream.
 func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	kept, err := f.kept.claim(ctx, fence)
 	if err != nil {
@@ -148,7 +148,7 @@ func (f *follower) open(ctx context.Context) (feed.Stream, error) {
 	return f.cleared(ctx, stream)
 }
 
-// cleared clears the caches that may hold what was changed before the stream begins.
+// cleared clears the caches that may hold values from before the stream begins.
 func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream, error) {
 	done := map[*Cache]bool{}
 	for _, r := range f.routes {
@@ -165,7 +165,7 @@ func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream
 	return stream, nil
 }
 
-// lose gives the position up, so that the next stream begins in the present.
+// lose gives up the position, so that the next stream begins in the present.
 func (f *follower) lose(ctx context.Context, cause error) error {
 	f.log.Error("changes are lost to the feed: the caches are cleared, and their filters need a rebuild", "error", cause)
 	for _, c := range f.caches {
@@ -175,7 +175,7 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 	return f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) })
 }
 
-// apply has the caches forget what a batch has changed.
+// apply applies a batch to all caches.
 func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	all, err := effectsOf(f.routes, batch)
 	if err != nil {
@@ -186,7 +186,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 			return err
 		}
 	}
-	for c, e := range all { // once: nothing fails any more
+	for c, e := range all { // counted here, where nothing can fail any more
 		c.changes.Add(e.changes)
 	}
 	for _, c := range f.caches {
@@ -195,7 +195,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	return nil
 }
 
-// confirm keeps the position of a batch whose changes are applied, and tells the feed.
+// confirm stores the position of a batch whose changes are applied, and confirms it to the feed.
 func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
 	f.now.position, f.now.covers = batch.Position, covers(f.routes)
 	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	followLease  = 3 * time.Second       // how long a follower that died keeps others out
+	followLease  = 3 * time.Second       // how long a follower that died keeps other processes from following
 	firstPause   = 50 * time.Millisecond // after a failure
-	longestPause = 5 * time.Second       // after many
+	longestPause = 5 * time.Second       // after many failures
 )
 
 // A follower follows a feed for a process.
@@ -34,15 +34,15 @@ type follower struct {
 	locker  *lock.Locker // nil without Redis
 	kept    *bookmarks
 	log     *logonce.Log
-	release func() // the name of the feed
+	release func() // releases the name of the feed
 
-	// Of the present lease.
+	// State of the present lease.
 	now      bookmark
-	progress bool // a bookmark was kept
+	progress bool // a bookmark was stored
 	reading  *reading
 }
 
-// teller is what a feed.Feed is that knows the tables which it tells of.
+// teller is implemented by a feed.Feed that knows the names of its tables.
 type teller interface{ Tables() []string }
 
 func newFollower(from feed.Feed, routes []Route) (*follower, error) {
@@ -83,7 +83,7 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 		return nil, err
 	}
 	if first.Redis != nil {
-		// Its log is of no use here: what keeps a follower from its work is logged by Follow.
+		// The lock logs nothing: Follow logs what keeps a follower from its work.
 		f.locker, err = lock.New(first.Redis, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			f.release()
@@ -102,8 +102,7 @@ func (f *follower) close() {
 	f.release()
 }
 
-// insist repeats what the rest cannot go on without, until it succeeds, ctx ends, or
-// another follower has taken over.
+// insist repeats do until it succeeds, ctx ends, or another follower has taken over.
 func (f *follower) insist(ctx context.Context, do func() error) error {
 	retries := wait.Backoff{First: firstPause, Max: longestPause}
 	for {
@@ -134,11 +133,11 @@ func covers(routes []Route) string {
 	return strings.Join(names, "\n")
 }
 
-// followedFeeds are the feeds that this process follows, by the client of their caches.
+// followedFeeds contains the feeds that this process follows, by the client of their caches.
 var followedFeeds sync.Map
 
-// claimFeed keeps a process from following a feed twice, with some routes each: one call
-// would wait for the lock of the other, and its caches would never be told.
+// claimFeed keeps a process from following a feed by two calls with different routes: one call
+// would wait for the other's lock, and its caches would never be invalidated.
 func claimFeed(rdb redis.UniversalClient, name string) (release func(), err error) {
 	if rdb != nil && !reflect.ValueOf(rdb).Comparable() {
 		return func() {}, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/logonce"
 )
 
-// An Audit is a cache that can be audited.
+// An Audit is what package audit needs of a cache.
 type Audit[K comparable, V any] struct {
 	ReplicaLag time.Duration
 	ID         func(K) (string, error)
@@ -19,35 +19,36 @@ type Audit[K comparable, V any] struct {
 	Counts     *Counts
 	Shadow     *ShadowCounts
 	Stale      func(age time.Duration) // counts a stale value
-	// Sample begins to note the keys that are read, until stop. pick is nil if they are noted already.
+	// Sample starts recording the keys that are read, until stop is called. pick is nil if they
+	// are recorded already.
 	Sample     func() (pick func() (K, bool), stop func())
 	Look       func(ctx context.Context, key K) (Look[V], error)
 	Encode     func(V) ([]byte, error)
 	Invalidate func(ctx context.Context, keys ...K) error
 }
 
-// A Look is what the cache serves for a key, and what the source has.
+// A Look is the value that the cache serves for a key, and the value in the source.
 type Look[V any] struct {
 	ID     string
-	There  bool // a Get would be answered at once; else the source was not asked
-	Null   bool // Get would answer that there is no such key; else with Cached
+	There  bool // a Get would return Cached or a null at once; otherwise the source was not read
+	Null   bool // Get would return that the key does not exist; otherwise Cached
 	Cached V
-	Stored any           // tells the answer from a later one with the same bytes, by ==
-	Age    time.Duration // of Cached
+	Stored any           // differs, by ==, from the Stored of a later answer with the same bytes
+	Age    time.Duration // age of Cached
 	Source V
-	Gone   bool // the source has no such key
+	Gone   bool // the source does not have the key
 }
 
-// Counts counts what an audit finds.
+// Counts counts the results of an audit.
 type Counts struct{ Compared, Raced, Stale, Healed, Failed atomic.Uint64 }
 
-// ShadowCounts are cache.ShadowStats.
+// ShadowCounts are the counters of cache.ShadowStats.
 type ShadowCounts struct {
 	Local, Redis, Null, Filter, Loaded, Stale, Failed, Skipped atomic.Uint64
 	Equal, Raced, Differs                                      atomic.Uint64
 }
 
-// A Sample is keys that were read lately.
+// A Sample holds keys that were read lately.
 type Sample[K comparable] struct {
 	mu   sync.Mutex // guards what follows
 	keys []K
@@ -56,7 +57,7 @@ type Sample[K comparable] struct {
 
 const sampleSize = 4096
 
-// Note adds a key, in place of the oldest. A caller who finds another at it passes.
+// Note adds a key, in place of the oldest one. It does nothing if another goroutine is using s.
 func (s *Sample[K]) Note(key K) {
 	if !s.mu.TryLock() {
 		return

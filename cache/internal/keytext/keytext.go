@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// Of returns the text form that K has by itself. The error says why it has none.
+// Of returns a function that turns keys into their default texts. The error says why K has none.
 func Of[K comparable]() (func(K) (string, error), error) {
 	of := reflect.TypeFor[K]()
 	switch {
@@ -22,7 +22,7 @@ func Of[K comparable]() (func(K) (string, error), error) {
 			}
 			return reflect.ValueOf(key).String(), nil
 		}, nil
-	// Integers are what most keys are: with an allocation less than as a part.
+	// Most keys are integers: this takes one allocation less than the general way.
 	case of.Kind() >= reflect.Int && of.Kind() <= reflect.Int64:
 		return func(key K) (string, error) { return strconv.FormatInt(reflect.ValueOf(key).Int(), 10), nil }, nil
 	case of.Kind() >= reflect.Uint && of.Kind() <= reflect.Uintptr:
@@ -35,11 +35,11 @@ func Of[K comparable]() (func(K) (string, error), error) {
 	return func(key K) (string, error) { return parts.text(unsafe.Pointer(&key)) }, nil
 }
 
-// marshaled is the text of a key that implements encoding.TextMarshaler.
+// marshaled returns the text of a key that implements encoding.TextMarshaler.
 func marshaled[K comparable](key K) (string, error) {
 	marshaler, ok := any(key).(encoding.TextMarshaler)
-	// ok is false if K is an interface and this one is nil. Few MarshalText bear
-	// a nil pointer.
+	// ok is false if K is an interface and this one is nil. Few MarshalText methods
+	// accept a nil pointer.
 	if v := reflect.ValueOf(key); !ok || v.Kind() == reflect.Pointer && v.IsNil() {
 		return "", errors.New("nil")
 	}
@@ -47,8 +47,7 @@ func marshaled[K comparable](key K) (string, error) {
 	return string(text), err
 }
 
-// Parser returns the function that turns text back into a key, nil if K has none: the
-// other way round than Of.
+// Parser returns the function that turns a text of Of back into a key, or nil if K has none.
 func Parser[K comparable]() func(id string) (K, error) {
 	of := reflect.TypeFor[K]()
 	switch {

@@ -13,20 +13,20 @@ import (
 
 // Keys of several parts
 //
-// The text of a struct or an array is the texts of its parts, in the order in which they are
-// declared, with a slash between each two: acme/42. A part is a field or an element that has no
-// parts itself, however deep it is nested, so a type has the same number of parts in all its keys.
-// A slash or a backslash within a part has a backslash before it, so a slash alone always
-// parts. Different keys therefore have different texts, if the texts of parts are different.
+// The text of a struct or an array joins the texts of its parts, in the order in which they are
+// declared, with slashes: acme/42. A part is a field or an element that has no parts itself,
+// however deep it is nested, so all keys of a type have the same number of parts. A slash or a
+// backslash within a part is escaped by a backslash, so a bare slash always separates parts.
+// Different keys therefore have different texts, if the texts of their parts differ.
 //
-// Other processes and releases know a key by this text, so it stays as it is for ever:
+// Other processes and releases know a key by this text, so it must never change:
 // see TestTheTextOfAKeyStaysAsItIs.
 
 const (
 	separator = '/'
 	escape    = '\\'
 
-	maxParts = 1024 // of an array
+	maxParts = 1024 // parts of an array
 )
 
 var (
@@ -34,22 +34,22 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// A part is a string, a number, a bool, an encoding.TextMarshaler or an array of bytes, which
-// stands somewhere in a key.
+// A part is a string, a number, a bool, an encoding.TextMarshaler or an array of bytes somewhere
+// in a key.
 type part struct {
-	path   string  // of fields, for errors
+	path   string  // names of the fields, for errors
 	offset uintptr // in the key
 	of     reflect.Type
 	append func(text []byte, v reflect.Value) ([]byte, error)
-	set    func(v reflect.Value, text string) error // the other way round; nil if there is none
+	set    func(v reflect.Value, text string) error // reverses append; nil if that is not possible
 }
 
-// in returns the part of a key, which reflect then takes for exported.
+// in returns the part of a key as a value that reflect takes for exported.
 func (p part) in(key unsafe.Pointer) reflect.Value {
 	return reflect.NewAt(p.of, unsafe.Add(key, p.offset)).Elem()
 }
 
-// Parts are all that tells keys of one type apart.
+// parts are all parts of a type, which together distinguish its keys.
 type parts []part
 
 // partsOf returns the parts of a type. The error names the field that has no text.
@@ -60,7 +60,7 @@ func partsAt(of reflect.Type, path string, offset uintptr) (parts, error) {
 	switch kind := of.Kind(); {
 	case of.Size() == 0: // it has one value
 		return nil, nil
-	case kind == reflect.Pointer, kind == reflect.Interface: // a MarshalText is that of what it leads to
+	case kind == reflect.Pointer, kind == reflect.Interface: // two may be different keys and have one MarshalText
 	case of.Implements(textMarshaler):
 		leaf.append = appendMarshaled
 		if reflect.PointerTo(of).Implements(textUnmarshaler) {
@@ -128,9 +128,8 @@ func partsOfElements(of reflect.Type, path string, offset uintptr) (all parts, e
 	return all, err
 }
 
-// checkMarshaler returns an error if the MarshalText of a struct is that of an embedded
-// field, which knows nothing of the fields beside it: keys that differ in these would have one
-// text.
+// checkMarshaler returns an error if the MarshalText of a struct comes from an embedded field,
+// which does not know the other fields: keys that differ in these would have the same text.
 func checkMarshaler(of reflect.Type, path string) error {
 	for of.Kind() == reflect.Struct && isPromoted(of) {
 		var told []reflect.StructField
@@ -147,8 +146,8 @@ func checkMarshaler(of reflect.Type, path string) error {
 	return nil
 }
 
-// isPromoted reports whether the MarshalText of a struct is that of a field: the compiler
-// wrote it.
+// isPromoted reports whether the MarshalText of a struct is promoted from a field: the compiler
+// has then generated it.
 func isPromoted(of reflect.Type) bool {
 	m, ok := of.MethodByName("MarshalText")
 	if !ok {
@@ -170,7 +169,7 @@ func (ps parts) text(key unsafe.Pointer) (string, error) {
 			return "", fmt.Errorf("%s: %w", p.path, err)
 		}
 	}
-	return unsafe.String(unsafe.SliceData(text), len(text)), nil // nobody writes to it any more
+	return unsafe.String(unsafe.SliceData(text), len(text)), nil // text is not written to any more
 }
 
 // comeBack reports whether a text can be turned back into a key.
@@ -183,7 +182,7 @@ func (ps parts) comeBack() bool {
 	return true
 }
 
-// set makes a zero key that of a text.
+// set turns the zero key into the key of a text.
 func (ps parts) set(key unsafe.Pointer, text string) error {
 	texts, err := split(text)
 	switch {
@@ -202,7 +201,7 @@ func (ps parts) set(key unsafe.Pointer, text string) error {
 	return nil
 }
 
-// split undoes what separator and escape do.
+// split returns the unescaped parts of a text.
 func split(text string) (texts []string, err error) {
 	var one []byte
 	for i := 0; i < len(text); i++ {

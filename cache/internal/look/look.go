@@ -1,4 +1,4 @@
-// Package look shows where a key stands, for pages and JSON that people read.
+// Package look formats the state of a key for pages and JSON that people read.
 package look
 
 import (
@@ -10,8 +10,7 @@ import (
 	"github.com/levee-go/levee/cache/internal/inside"
 )
 
-// Found is an inside.Inspection with times as text, and without values unless they are
-// shown.
+// Found is an inside.Inspection with times as text, and without values unless Show adds them.
 type Found struct {
 	ID           string    `json:"id"`
 	Filter       string    `json:"filter,omitempty"`
@@ -41,7 +40,7 @@ type Standing struct {
 	Value string `json:"value,omitempty"`
 }
 
-// Of returns what is to be shown of i.
+// Of formats i, without values.
 func Of(i inside.Inspection) *Found {
 	f := &Found{
 		ID: i.ID, Filter: i.Filter, Local: standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: standing(i.Redis),
@@ -71,7 +70,7 @@ func standing(s *inside.Standing) *Standing {
 	return shown
 }
 
-// Show adds the value of a standing that is to be shown as s. There may be none.
+// Show adds the value of of, which s was made from. Both may be nil.
 func (s *Standing) Show(of *inside.Standing) {
 	if of != nil && of.Value != nil {
 		s.Value = valueText(of.Value)
@@ -80,8 +79,8 @@ func (s *Standing) Show(of *inside.Standing) {
 
 const longestValue = 4 << 10
 
-// valueText is JSON where that works. The value is the user's, and may do anything when it
-// is written.
+// valueText returns a value as JSON if possible. The value is the user's, and its methods may
+// panic.
 func valueText(value any) (text string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -101,7 +100,7 @@ func valueText(value any) (text string) {
 	return strings.ToValidUTF8(string(data[:longestValue]), "") + " …"
 }
 
-// short is a duration with about three digits.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:

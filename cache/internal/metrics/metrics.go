@@ -1,7 +1,7 @@
-// Package metrics is the list of levee's metrics: what each is called, and how its value
-// stands in a snapshot; and a [Set] of what an exporter shows. The modules cacheprom and
-// cacheotel export them. These may be of another version than this one, so what is exported
-// here only ever grows.
+// Package metrics lists levee's metrics, with the name of each and how its value is read from a
+// snapshot, and defines a [Set] of the things that an exporter shows. The modules cacheprom and
+// cacheotel export them. These may have another version than this package, so its exported names
+// must stay.
 package metrics
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// A Family is one metric, and how its values are read from a snapshot S. It has one of
-// Value, Outcomes and Histogram.
+// A Family is a metric, and how its values are read from a snapshot S. It has one of Value,
+// Outcomes and Histogram.
 type Family[S any] struct {
-	Name, Help string                     // Name is that in Prometheus
-	Gauge      bool                       // else it only grows
-	Of         Part                       // without which the family is absent
-	Fold       func(a, b float64) float64 // of a gauge of two things of one name; nil: their sum
+	Name, Help string                     // Name is the name in Prometheus
+	Gauge      bool                       // false: a counter
+	Of         Part                       // the part that a cache must have, otherwise the family is absent
+	Fold       func(a, b float64) float64 // joins gauges of two things of one name; nil: their sum
 	Value      func(*S) float64
 	Outcomes   []Outcome[S]
 	Histogram  func(*S) cache.Histogram
@@ -31,7 +31,7 @@ type Outcome[S any] struct {
 	Value func(*S) uint64
 }
 
-// A Part is what a cache may do without.
+// A Part is an optional part of a cache.
 type Part uint8
 
 // The parts of a cache.
@@ -44,7 +44,7 @@ const (
 	Shadow                  // a Shadow has asked it
 )
 
-// Caches is the metrics of a cache. An Outcome of gets_total is there whatever the cache has.
+// Caches are the metrics of a cache. All outcomes of gets_total are exported for every cache.
 var Caches = []Family[cache.Stats]{
 	counters("levee_cache_gets_total", "Gets, by where their answers came from.",
 		Outcome[cache.Stats]{"local", func(s *cache.Stats) uint64 { return s.Local }},
@@ -173,7 +173,7 @@ var Caches = []Family[cache.Stats]{
 		func(s *cache.Stats) uint64 { return s.LocalTier.Flushes }).of(Local),
 }
 
-// Breakers is the metrics of a breaker.
+// Breakers are the metrics of a breaker.
 var Breakers = []Family[breaker.Stats]{
 	gauge("levee_breaker_state", "0: closed; 1: half open; 2: open.", func(s *breaker.Stats) float64 { return float64(s.State) }).fold(math.Max),
 	gauge("levee_breaker_running", "Loads that run.", func(s *breaker.Stats) float64 { return float64(s.Running) }),
@@ -198,7 +198,7 @@ var Breakers = []Family[breaker.Stats]{
 		func(s *breaker.Stats) float64 { return s.WaitTime.Seconds() }),
 }
 
-// Filters is the metrics of a filter.
+// Filters are the metrics of a filter.
 var Filters = []Family[bloom.Stats]{
 	gauge("levee_filter_abstaining", "1 while the filter lets every key pass.", func(s *bloom.Stats) float64 { return is(s.Abstaining) }).fold(math.Max),
 	gauge("levee_filter_needs_rebuild", "1 while nothing but a Rebuild makes the filter answer.",
@@ -221,7 +221,7 @@ var Filters = []Family[bloom.Stats]{
 	counter("levee_filter_downloads_total", "Copies that this process has loaded from Redis.", func(s *bloom.Stats) uint64 { return s.Loads }),
 }
 
-// Lockers is the metrics of a Locker.
+// Lockers are the metrics of a Locker.
 var Lockers = []Family[lock.Stats]{
 	gauge("levee_lock_held", "Locks that this process holds.", func(s *lock.Stats) float64 { return float64(s.Held) }),
 	gauge("levee_lock_waiting", "Calls that wait for a lock.", func(s *lock.Stats) float64 { return float64(s.Waiting) }),
@@ -240,22 +240,22 @@ var Lockers = []Family[lock.Stats]{
 	counter("levee_lock_losses_total", "Leases that ended without having been given back.", func(s *lock.Stats) uint64 { return s.Losses }),
 }
 
-// counter makes a family that counts.
+// counter makes the family of a counter.
 func counter[S any](name, help string, value func(*S) uint64) Family[S] {
 	return seconds(name, help, func(s *S) float64 { return float64(value(s)) })
 }
 
-// counters makes a family that counts by outcome.
+// counters makes the family of a counter with several outcomes.
 func counters[S any](name, help string, outcomes ...Outcome[S]) Family[S] {
 	return Family[S]{Name: name, Help: help, Outcomes: outcomes}
 }
 
-// seconds makes a family that counts time.
+// seconds makes the family of a counter of time.
 func seconds[S any](name, help string, value func(*S) float64) Family[S] {
 	return Family[S]{Name: name, Help: help, Value: value}
 }
 
-// gauge makes a family of what is so now.
+// gauge makes the family of a gauge.
 func gauge[S any](name, help string, value func(*S) float64) Family[S] {
 	return Family[S]{Name: name, Help: help, Gauge: true, Value: value}
 }
@@ -264,19 +264,19 @@ func histogram[S any](name, help string, value func(*S) cache.Histogram) Family[
 	return Family[S]{Name: name, Help: help, Histogram: value}
 }
 
-// of says without which part of a cache the family is absent.
+// of makes the family absent for a cache without part p.
 func (f Family[S]) of(p Part) Family[S] {
 	f.Of = p
 	return f
 }
 
-// fold says what a gauge is of two things of one name, if that is not their sum.
+// fold sets how gauges of two things of one name are joined, if not by adding them.
 func (f Family[S]) fold(fold func(a, b float64) float64) Family[S] {
 	f.Fold = fold
 	return f
 }
 
-// is is the value of a gauge that says yes or no.
+// is returns the value of a gauge for yes or no: 1 or 0.
 func is(yes bool) float64 {
 	if yes {
 		return 1

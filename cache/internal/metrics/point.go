@@ -6,13 +6,13 @@ import (
 	"github.com/levee-go/levee/cache"
 )
 
-// A Point is what a family says of the things of one name.
+// A Point is the values of a family for the things of one name.
 type Point struct {
-	Values    []float64       // one for each outcome, or one; nil of a histogram
-	Histogram cache.Histogram // with another one's counts in it, if several have one name
+	Values    []float64       // one for each outcome, or one; nil for a histogram
+	Histogram cache.Histogram // the sum, if several things have one name
 }
 
-// point reads a family.
+// point reads the values of a family from a snapshot.
 func (f Family[S]) point(s *S) Point {
 	switch {
 	case f.Histogram != nil:
@@ -36,7 +36,7 @@ type reading struct {
 	name string
 }
 
-// put adds what families say of a thing to those of its name.
+// put adds the points of all families of a thing to the points of the same name.
 func put[S any](all readings, families []Family[S], name string, s *S, has Part) {
 	for _, f := range families {
 		if f.Of&has == f.Of {
@@ -57,7 +57,7 @@ func (all readings) add(at reading, p Point, fold func(a, b float64) float64) {
 	}
 }
 
-// plus adds two points of a family up.
+// plus returns the sum of two points of a family.
 func (p Point) plus(other Point) Point {
 	p.Values = slices.Clone(p.Values)
 	for i, v := range other.Values {
@@ -75,7 +75,7 @@ func (p Point) plus(other Point) Point {
 	return p
 }
 
-// minus takes from counters what another reading has, which is nothing if it is zero.
+// minus subtracts the counters of other, which may be zero, from p.
 func (p Point) minus(other Point) Point {
 	p.Values = slices.Clone(p.Values)
 	for i, v := range other.Values {

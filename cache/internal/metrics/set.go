@@ -13,16 +13,16 @@ import (
 	"github.com/levee-go/levee/lock"
 )
 
-// A Cache is a *cache.Cache, of whatever types.
+// A Cache is a *cache.Cache of any types.
 type Cache interface {
 	Name() string
 	Stats() cache.Stats
 	Inside() inside.Cache
 }
 
-// A Set is what an exporter shows: caches with their breakers and filters, each once, and
-// what was added besides. Things of one name are added up and shown as one. Its zero value
-// is empty; it may be used concurrently.
+// A Set is what an exporter shows: caches with their breakers and filters, each once, and other
+// things that were added. Things of one name are added up and shown as one. The zero value is
+// empty; it may be used concurrently.
 type Set struct {
 	mu       sync.Mutex // guards what follows
 	members  []member
@@ -30,7 +30,7 @@ type Set struct {
 	filters  []*bloom.Filter
 	lockers  []locker
 	sums     map[string]bool // names of AddSum
-	gone     readings        // what the counters of sums have of caches that were removed
+	gone     readings        // counters of removed caches that sums still include
 }
 
 // A member is a cache, and the name under which it is shown.
@@ -72,14 +72,14 @@ func (s *Set) add(c Cache, name string) {
 	}
 }
 
-// AddBreaker adds a breaker that need not be that of a cache.
+// AddBreaker adds a breaker, which need not belong to a cache.
 func (s *Set) AddBreaker(b *breaker.Breaker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.breakers = append(s.breakers, b)
 }
 
-// AddFilter adds a filter that need not be that of a cache.
+// AddFilter adds a filter, which need not belong to a cache.
 func (s *Set) AddFilter(f *bloom.Filter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,8 @@ func (s *Set) AddLocker(name string, l *lock.Locker) {
 	}
 }
 
-// Remove takes caches out. A sum keeps what their counters have counted: it must not fall.
+// Remove removes caches. A sum keeps the counts of their counters, because a counter must not
+// fall.
 func (s *Set) Remove(caches ...Cache) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (s *Set) Remove(caches ...Cache) {
 	}
 }
 
-// Read tells of each family that is in use, for each name.
+// Read calls tell for each family that is in use and for each name.
 func (s *Set) Read(tell func(f *Info, name string, p Point)) {
 	s.mu.Lock()
 	all := s.read()
@@ -150,7 +151,7 @@ func (s *Set) read() readings {
 	return all
 }
 
-// partsOf says what a cache has.
+// partsOf returns the optional parts that a cache has.
 func partsOf(c Cache, s *cache.Stats) (parts Part) {
 	for part, has := range map[Part]bool{
 		Redis:  !s.Rebuild.InProcess,
@@ -167,8 +168,8 @@ func partsOf(c Cache, s *cache.Stats) (parts Part) {
 	return parts
 }
 
-// namedBreakers are the breakers of the set, each once. One without a name of its own has
-// that of a cache, as it is shown.
+// namedBreakers returns the breakers of the set, each once, with their names. A breaker without a
+// name of its own gets the name under which its cache is shown.
 func (s *Set) namedBreakers() map[*breaker.Breaker]string {
 	all := map[*breaker.Breaker]string{}
 	for _, b := range s.breakers {
@@ -182,7 +183,8 @@ func (s *Set) namedBreakers() map[*breaker.Breaker]string {
 	return all
 }
 
-// namedFilters are the filters of the set, as namedBreakers.
+// namedFilters returns the filters of the set, each once, with their names, as namedBreakers
+// does.
 func (s *Set) namedFilters() map[*bloom.Filter]string {
 	all := map[*bloom.Filter]string{}
 	for _, f := range s.filters {
@@ -196,7 +198,7 @@ func (s *Set) namedFilters() map[*bloom.Filter]string {
 	return all
 }
 
-// name names what a cache has.
+// name names a part of a cache.
 func name[T comparable](all map[T]string, part T, own string, of member) {
 	if own == "" || own == of.Cache.Name() {
 		own = of.name
@@ -206,19 +208,19 @@ func name[T comparable](all map[T]string, part T, own string, of member) {
 	}
 }
 
-// Infos are what an exporter has to know of all families.
+// Infos returns descriptions of all families.
 func Infos() []*Info { return slices.Collect(maps.Values(infos)) }
 
-// An Info is what an exporter has to know of a family.
+// An Info describes a family for an exporter.
 type Info struct {
 	Name, Help string
-	Label      string   // what its name is: "cache", or "name" of what is no cache
-	Gauge      bool     // else it only grows
-	Histogram  bool     // it is one
-	Outcomes   []string // names of a Point's values; nil: it has one
+	Label      string   // label for the name of a thing: "cache" for a cache, otherwise "name"
+	Gauge      bool     // false: a counter or a histogram
+	Histogram  bool     // it is a histogram
+	Outcomes   []string // names of a Point's values; nil: it has one value
 }
 
-// infos are the families by name.
+// infos are the descriptions of all families, by name.
 var infos = map[string]*Info{}
 
 func init() {

@@ -1,11 +1,11 @@
-// Package pump carries changes from the log of a database to the follower of a feed. It is
-// what the streams of pgfeed and mysqlfeed have in common.
+// Package pump carries changes from the log of a database to the follower of a feed. The streams
+// of pgfeed and mysqlfeed share it.
 //
-// Whoever reads the log calls Begin, Add and Commit. Another goroutine, the gate, holds a
-// batch back until those who read the database can see its transactions, and hands it to
-// Next. The gate is needed since a database sends a transaction when its commit is in the log, and
-// others see it a moment later; with synchronous replication, when the standbys have confirmed.
-// Who loads a row in between finds what was there before, and would fill the cache
+// The goroutine that reads the log calls Begin, Add and Commit. Another goroutine, the gate, holds a
+// batch back until its transactions are visible to readers of the database, and then hands it to
+// Next. The gate is needed because a database sends a transaction when its commit is in the log, but
+// readers see it a moment later; with synchronous replication, when the standbys have confirmed.
+// A loader that reads a row in between gets the old one, and would fill the cache
 // with it after the invalidation.
 package pump
 
@@ -21,53 +21,54 @@ import (
 )
 
 const (
-	idleEvery  = 500 * time.Millisecond // how often a position without changes is told at the most
+	idleEvery  = 500 * time.Millisecond // a position without changes is passed on this often at most
 	watchEvery = 5 * time.Second
 )
 
-// ErrClosed is what Next returns after Close.
+// ErrClosed is returned by Next after Close.
 var ErrClosed = errors.New("cache: the stream of the feed is closed")
 
-// Gate is what a Pump asks of a database, on one goroutine. M marks a transaction.
+// A Gate holds the functions by which a Pump queries a database, all on one goroutine. An M
+// identifies a transaction.
 type Gate[M any] struct {
-	// UntilVisible waits until transactions, which are in the log, can be seen by all.
+	// UntilVisible waits until transactions, which are in the log, are visible to all readers.
 	UntilVisible func(marks []M) error
-	// Watch looks at what the database keeps for the feed, every few seconds. Its error ends
-	// the stream.
+	// Watch checks how much log the database keeps for the feed. It is called every few
+	// seconds; its error ends the stream.
 	Watch func() error
-	// Behind is how many bytes of the log come after a position, or -1.
+	// Behind returns how many bytes of the log come after a position, or -1.
 	Behind func(p feed.Position) int64
 }
 
-// A Pump is the inside of a stream. Its fields are not to be changed.
+// A Pump is the queue and the gate of a stream. Do not change its fields.
 type Pump[M any] struct {
 	Ctx    context.Context // ends with the stream, or when a task of it fails
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 	gate   Gate[M]
-	max    int // changes of a batch
+	max    int // largest number of changes in a batch
 
-	open   batch[M] // the reader's: the transaction that is being told
-	mark   M        // of it
+	open   batch[M] // the reader's: the transaction that is being read
+	mark   M        // of that transaction
 	parts  bool     // a part of it has been passed on
-	whole  []string // tables of it that have been told to be Truncated
+	whole  []string // tables for which it has a Truncated already
 	idle   time.Time
 	mu     sync.Mutex
-	ready  batch[M] // guarded by mu: what the gate has not taken yet
+	ready  batch[M] // guarded by mu: the changes that the gate has not taken yet
 	more   chan struct{}
-	space  chan struct{} // signals that it has
+	space  chan struct{} // signals that the gate has taken ready
 	passed chan feed.Batch
 }
 
-// A batch is a feed.Batch on its way.
+// A batch is a feed.Batch on its way to Next.
 type batch[M any] struct {
 	changes   []feed.Change
 	position  feed.Position // zero in the middle of a transaction
 	committed time.Time
-	marks     []M // of its transactions
+	marks     []M // identify its transactions
 }
 
-// New makes a Pump of batches of max changes, and Run starts it.
+// New makes a Pump whose batches have up to maxBatch changes. Run starts it.
 func New[M any](maxBatch int, gate Gate[M]) *Pump[M] {
 	p := &Pump[M]{
 		gate: gate, max: maxBatch,
@@ -77,8 +78,8 @@ func New[M any](maxBatch int, gate Gate[M]) *Pump[M] {
 	return p
 }
 
-// Run runs the gate, and tasks of the stream's own until Ctx ends; one that returns an
-// error ends the stream with it.
+// Run runs the gate, and tasks of the stream, until Ctx ends. If a task returns an error, the
+// stream ends with that error.
 func (p *Pump[M]) Run(tasks ...func() error) {
 	for _, task := range append(tasks, p.pass) {
 		p.tasks.Go(func() {
@@ -95,7 +96,7 @@ func (p *Pump[M]) Stop() {
 	p.tasks.Wait()
 }
 
-// Next is that of [feed.Stream].
+// Next implements [feed.Stream].
 func (p *Pump[M]) Next(ctx context.Context) (feed.Batch, error) {
 	if err := ctx.Err(); err != nil {
 		return feed.Batch{}, err
@@ -110,11 +111,11 @@ func (p *Pump[M]) Next(ctx context.Context) (feed.Batch, error) {
 	}
 }
 
-// Err is why the stream has ended, or nil.
+// Err returns the error that ended the stream, or nil.
 func (p *Pump[M]) Err() error { return context.Cause(p.Ctx) }
 
-// Begin says that the changes to come are of a transaction. committed is zero if that is not
-// known yet.
+// Begin starts a transaction, to which the following changes belong. committed is zero if the
+// time is not known yet.
 func (p *Pump[M]) Begin(mark M, committed time.Time) {
 	p.mark, p.parts, p.whole = mark, false, nil
 	p.open = batch[M]{committed: committed}
@@ -123,8 +124,9 @@ func (p *Pump[M]) Begin(mark M, committed time.Time) {
 // Mark changes the mark of the open transaction.
 func (p *Pump[M]) Mark(mark M) { p.mark = mark }
 
-// Add takes a change into the open transaction, and passes a part of that on if it grows
-// long. That a table is Truncated is told once: a batch is told when the whole transaction is seen.
+// Add adds a change to the open transaction, and passes on a part of the transaction if it grows
+// long. A table is reported as Truncated once in a transaction, because batches wait until all of
+// it is visible.
 func (p *Pump[M]) Add(c feed.Change) {
 	if c.Kind == feed.Truncated {
 		if slices.Contains(p.whole, c.Table) {
@@ -139,8 +141,8 @@ func (p *Pump[M]) Add(c feed.Change) {
 	}
 }
 
-// Commit ends the open transaction. A stream can begin at the position after it. If there
-// was no change in it, Commit is [Pump.Idle].
+// Commit ends the open transaction. A stream can begin at the position after. If the transaction
+// has no change, Commit does the work of [Pump.Idle].
 func (p *Pump[M]) Commit(after feed.Position) (told bool) {
 	if len(p.open.changes) == 0 && !p.parts {
 		return p.Idle(after, false)
@@ -149,8 +151,8 @@ func (p *Pump[M]) Commit(after feed.Position) (told bool) {
 	return true
 }
 
-// put hands what is open to the gate, together with what that has not taken yet. It waits
-// while that would be too much, so that neither a long transaction nor a slow follower
+// put hands the open changes to the gate, together with those that the gate has not taken yet. It
+// waits while that would be too many, so that neither a long transaction nor a slow follower
 // fills memory.
 func (p *Pump[M]) put(after feed.Position) {
 	for {
@@ -175,9 +177,9 @@ func (p *Pump[M]) put(after feed.Position) {
 	}
 }
 
-// Idle says that nothing is left to tell before a position, outside of any transaction. It is
-// told with the changes before it; alone, twice a second at the most unless that is urgent.
-// Idle says whether it will be.
+// Idle says that no change before the position at is left, outside of any transaction. The
+// position is passed on with the changes before it; alone, it is passed on twice a second at
+// most, or at once if it is urgent. Idle reports whether it is passed on now.
 func (p *Pump[M]) Idle(at feed.Position, urgent bool) (told bool) {
 	p.mu.Lock()
 	p.ready.position = at
@@ -190,7 +192,7 @@ func (p *Pump[M]) Idle(at feed.Position, urgent bool) (told bool) {
 	return true
 }
 
-// pass hands batches to Next when others see their transactions.
+// pass hands batches to Next when their transactions are visible.
 func (p *Pump[M]) pass() error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
