@@ -171,6 +171,66 @@ func TestAShadowAccusesNobodyInRaces(t *testing.T) {
 	}
 }
 
+// A row changes while it is read, and again just before the second look: nobody has forgotten anything. Catches
+// a Shadow that leaves out the look at once, by which the cache's answer is older than the source's and not newer;
+// one that accuses another value than it doubted; and one that does not wait.
+func TestASecondChangeIsNoDifference(t *testing.T) {
+	for name, first := range map[string]func(r *rig, c *probe[int64, string], source *rows){
+		"the cache has the newer value": func(r *rig, c *probe[int64, string], source *rows) {
+			source.put(1, "v2")
+			if err := c.Invalidate(r.ctx, 1); err != nil {
+				r.Error(err)
+			}
+		},
+		"the write is under way": func(r *rig, c *probe[int64, string], source *rows) {
+			source.put(1, "v2")
+			time.AfterFunc(100*time.Millisecond, func() {
+				if err := c.Invalidate(r.ctx, 1); err != nil {
+					r.Error(err)
+				}
+				c.gives(r, 1, "v2")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
+				source := newRows(r, 1)
+				c := open(r, source.source())
+				c.gives(r, 1, "v1")
+				var change sync.Once
+				load := func(ctx context.Context, key int64) (string, error) {
+					value, err := source.load(ctx, key)
+					if name == "the cache has the newer value" {
+						change.Do(func() { first(r, c, source) }) // after the read
+					}
+					return value, err
+				}
+				s := redistest.Must(audit.NewShadow(c.Cache, load, audit.ShadowOptions[int64, string]{Share: 1, Settle: 2 * time.Second}))
+				defer func() {
+					s.Close()
+					c.asked.Store(c.Stats().Gets)
+				}()
+				if name == "the write is under way" {
+					first(r, c, source)
+				}
+				if _, err := s.Get(r.ctx, 1); err != nil {
+					r.Error(err)
+				}
+				time.Sleep(1990 * time.Millisecond)
+				source.put(1, "v3")
+				time.Sleep(100 * time.Millisecond)
+				if err := c.Invalidate(r.ctx, 1); err != nil {
+					r.Error(err)
+				}
+				time.Sleep(3 * time.Second)
+				if n := c.Stats().Shadow; n.Differs > 0 || n.Raced != 1 {
+					r.Errorf("got %+v", n)
+				}
+			})
+		})
+	}
+}
+
 // Whatever the cache has or cannot do, a read gets what the source gives, and its error.
 func TestAShadowAnswersFromTheSourceAlone(t *testing.T) {
 	t.Parallel()
