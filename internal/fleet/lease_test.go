@@ -1,11 +1,13 @@
 package fleet_test
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // The steps of a rebuild, for many ids in one call: two are granted, one of them is
@@ -68,6 +70,22 @@ func TestASetLeavesTheHoldsOfOthers(t *testing.T) {
 		}
 		r.must(end(r.ctx, true))
 		r.publishes(g, "a", "new")
+	})
+}
+
+// The note of a lift stays for as long as the trip of its hold may take, however short the leases are.
+func TestAHoldMayArriveAsLateAsItsTripEnds(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		space := fleet.Keyspace{Name: "p", RedisTimeout: 250 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+		g := redistest.Must(fleet.New(r.client(), space, fleet.Options{Lease: 100 * time.Millisecond}, fleet.Messages{}))
+		defer g.Close()
+		arrive, lift := g.DeferHold(r.ctx, "a")
+		r.must(lift())
+		time.Sleep(1200 * time.Millisecond) // of 250 ms and a second
+		r.must(arrive())
+		if asked := g.Begin(r.ctx, fleet.Ask{ID: "a"})[0]; asked.Verdict != fleet.Granted {
+			r.Errorf("after its lift the hold closes: %+v", asked)
+		}
 	})
 }
 

@@ -388,8 +388,8 @@ func (s *store) drop(ctx context.Context, targets []target, h holds, unasked err
 }
 
 // maxLate returns for how long invalidate.lua notes a lift whose hold has not arrived: Options.Lease, or
-// twice RedisTimeout if that is longer. A trip lasts for at most RedisTimeout + max(RedisTimeout, 1 s).
-func (s *store) maxLate() time.Duration { return max(s.lease, 2*s.space.RedisTimeout) }
+// as long as the trip of the hold may go on, if that is longer.
+func (s *store) maxLate() time.Duration { return max(s.lease, s.conn.LongestTrip()) }
 
 // worse returns err, the later error, unless err only reports missing replicas and was does not.
 func worse(was, err error) error {

@@ -117,6 +117,9 @@ func (c *client) tookLate() int {
 // that a late reply does not cost its connection.
 func (c *client) longest() time.Duration { return c.timeout + max(c.timeout, time.Second) }
 
+// LongestTrip returns how long an operation may be under way, also after its caller has left.
+func (c *Conn) LongestTrip() time.Duration { return c.client.longest() }
+
 // lacksSockets reports whether an operation may be waiting for a connection: all are in
 // use, or one is being opened.
 func (c *client) lacksSockets() bool {
