@@ -145,18 +145,23 @@ func TestAClusterWithAnyClient(t *testing.T) {
 		{"a type that embeds a ClusterClient", func(t *testing.T) redis.UniversalClient { return wrappedAny{c.Client(t)} }},
 	}
 	works(t, rows)
-	for name, option := range map[string]func(*redis.ClusterOptions){
-		"ReadOnly":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
-		"RouteByLatency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
-		"RouteRandomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
-	} {
-		open := func(t *testing.T) redis.UniversalClient { return c.Client(t, option) }
-		t.Run(name, func(t *testing.T) {
-			if race.Detector && name == "RouteByLatency" {
-				t.Skip("go-redis 9.23 pings a new node while it still completes its client (osscluster.go, newClusterNodeWithNodeAddress and OnNewNode)")
-			}
-			t.Run("lock", func(t *testing.T) { lockExcludes(t, open) })
-			t.Run("filter", func(t *testing.T) { filterKnows(t, open) })
-		})
+	t.Run("ReadOnly", func(t *testing.T) { routed(t, c, func(o *redis.ClusterOptions) { o.ReadOnly = true }) })
+	t.Run("RouteRandomly", func(t *testing.T) { routed(t, c, func(o *redis.ClusterOptions) { o.RouteRandomly = true }) })
+}
+
+func TestAClusterByLatency(t *testing.T) {
+	if race.Detector {
+		t.Skip("go-redis 9.23 pings a new node while it still completes its client (osscluster.go, newClusterNodeWithNodeAddress and OnNewNode)")
 	}
+	t.Parallel()
+	c := redistest.Cluster(t)
+	c.Replicate()
+	routed(t, c, func(o *redis.ClusterOptions) { o.RouteByLatency = true })
+}
+
+// routed uses a client that sends reads to replicas too.
+func routed(t *testing.T, c *redistest.ClusterServers, option func(*redis.ClusterOptions)) {
+	open := func(t *testing.T) redis.UniversalClient { return c.Client(t, option) }
+	t.Run("lock", func(t *testing.T) { lockExcludes(t, open) })
+	t.Run("filter", func(t *testing.T) { filterKnows(t, open) })
 }
