@@ -14,8 +14,7 @@
 // A test that fails has failed. It runs again once, while the others go on, so that the
 // summary can say whether it fails always; that it passed then forgives nothing. Of a test of
 // which one subtest failed, that one runs again. A line of the summary that begins with "Alone:"
-// is the command that runs the same. Only failures of the tests in known.go are forgiven. A
-// package in which something else failed (it does not build, a panic or a timeout ended the
+// is the command that runs the same. A package in which something else failed (it does not build, a panic or a timeout ended the
 // process, the race detector reported outside of a test) does not run again.
 //
 // A command that runs no test is a failure too: a -run that matches nothing, or a test
@@ -25,8 +24,7 @@
 // The ten tests that took longest are named before the summary. The argument -table=FILE has
 // such a file printed as a Markdown table, and runs nothing.
 //
-// The last line counts tests without their subtests: "N passed, N failed, N skipped", and
-// "N forgiven" if there are any. A package that does not build, or failed as a whole,
+// The last line counts tests without their subtests: "N passed, N failed, N skipped". A package that does not build, or failed as a whole,
 // counts as one failed test. The exit status is 1 if any failed.
 package main
 
@@ -37,11 +35,7 @@ import (
 )
 
 func main() {
-	if err := check(".", known); err != nil {
-		fmt.Fprintln(os.Stderr, "internal/runtests/known.go:", err)
-		os.Exit(1)
-	}
-	r := runner{out: os.Stdout, log: os.Stderr, environ: os.Environ(), known: known}
+	r := runner{out: os.Stdout, log: os.Stderr, environ: os.Environ()}
 	var commands [][]string
 	times := ""
 	for _, arg := range os.Args[1:] {

@@ -23,17 +23,15 @@ type runner struct {
 	out     io.Writer  // progress
 	log     io.Writer  // what go itself prints to its standard error, such as downloads; written to concurrently
 	environ []string   // the environment, of which the line that runs a test alone repeats what is ours
-	known   []exception
 
 	again again
 
-	passed, failed, skipped, forgiven int
-	failures                          []failure
-	times                             []timed
+	passed, failed, skipped int
+	failures                []failure
+	times                   []timed
 }
 
 type failure struct {
-	word string // FAIL or FORGIVEN
 	what string // package and test
 	why  string // the output
 }
@@ -97,8 +95,7 @@ func (o *outcome) missing() string {
 	return ""
 }
 
-// settle counts the tests of packages that ran with flags, and returns how many tests and packages failed,
-// with those that are forgiven.
+// settle counts the tests of packages that ran with flags, and returns how many tests and packages failed.
 func (r *runner) settle(flags []string, ended []*pkg, builds map[string]string) (failed int) {
 	slices.SortFunc(ended, func(a, b *pkg) int { return strings.Compare(a.name, b.name) })
 	for _, p := range ended {
@@ -131,11 +128,6 @@ func (r *runner) settleTest(flags []string, p *pkg, test string) {
 		why += "When it ran again: " + result + ".\n"
 	}
 	why += r.alone(flags, p, p.narrowest(test))
-	if e := forgiven(r.known, p.name, test, why); e != nil {
-		r.forgiven++
-		r.failures = append(r.failures, failure{"FORGIVEN", what, why + "It is known: " + e.reason + "\n"})
-		return
-	}
 	r.fail(what, why)
 }
 
@@ -187,7 +179,7 @@ func (r *runner) sayWhy(p *pkg) {
 
 func (r *runner) fail(what, why string) {
 	r.failed++
-	r.failures = append(r.failures, failure{"FAIL", what, why})
+	r.failures = append(r.failures, failure{what, why})
 }
 
 // alone is the line that says how tests of a package run alone, or the package if there are none.
@@ -210,21 +202,14 @@ func (p *pkg) String() string {
 	return fmt.Sprintf("ok   %s %.1fs", p.name, p.elapsed)
 }
 
-// summary says what failed and how, what is forgiven first, and ends with the counts.
+// summary says what failed and how, and ends with the counts.
 func (r *runner) summary() string {
 	var text strings.Builder
-	for _, word := range []string{"FORGIVEN", "FAIL"} {
-		for _, f := range r.failures {
-			if f.word == word {
-				fmt.Fprintf(&text, "\n%s %s\n%s", word, f.what, indent(bounded(f.why)))
-			}
-		}
+	for _, f := range r.failures {
+		fmt.Fprintf(&text, "\nFAIL %s\n%s", f.what, indent(bounded(f.why)))
 	}
-	fmt.Fprintf(&text, "\n%d passed, %d failed, %d skipped", r.passed, r.failed, r.skipped)
-	if r.forgiven > 0 {
-		fmt.Fprintf(&text, ", %d forgiven", r.forgiven)
-	}
-	return text.String() + "\n"
+	fmt.Fprintf(&text, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+	return text.String()
 }
 
 // A failure says first what happened, such as a panic, and last what came of it; between

@@ -15,10 +15,7 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 	t.Setenv("TINY_DIR", t.TempDir())
 	t.Setenv("GOWORK", "off")
 	var progress strings.Builder
-	r := runner{out: &progress, log: t.Output(), known: []exception{
-		{"example.com/tiny/known", "TestIsKnown", "as is known", "upstream"},
-		{"example.com/tiny/known", "TestIsKnownForSomethingElse", "as is known", "upstream"},
-	}}
+	r := runner{out: &progress, log: t.Output()}
 	r.run([]string{"-C=testdata/tiny", "./..."}, []string{"-C=testdata/tiny", "-run=Passes", "./passes"}) // the second in spite of what failed
 
 	for text, times := range map[string]int{
@@ -40,13 +37,6 @@ func TestAModuleWithFailuresOfEveryKind(t *testing.T) {
 		}
 	}
 	const want = `
-FORGIVEN example.com/tiny/known TestIsKnown
-        known_test.go:5: as is known
-    --- FAIL: TestIsKnown (0.00s)
-    When it ran again: it failed.
-    Alone: go test -C=testdata/tiny -count=1 '-run=^TestIsKnown$' example.com/tiny/known
-    It is known: upstream
-
 FAIL example.com/tiny/fails TestFails
         fails_test.go:11: as it always does
     --- FAIL: TestFails/failing (0.00s)
@@ -66,12 +56,6 @@ FAIL example.com/tiny/flaky TestFailsThenSkips
     When it ran again: it was skipped.
     Alone: go test -C=testdata/tiny -count=1 '-run=^TestFailsThenSkips$' example.com/tiny/flaky
 
-FAIL example.com/tiny/known TestIsKnownForSomethingElse
-        known_test.go:7: as is not known
-    --- FAIL: TestIsKnownForSomethingElse (0.00s)
-    When it ran again: it failed.
-    Alone: go test -C=testdata/tiny -count=1 '-run=^TestIsKnownForSomethingElse$' example.com/tiny/known
-
 FAIL example.com/tiny/nobuild does not build
     # example.com/tiny/nobuild [example.com/tiny/nobuild.test]
     nobuild/nobuild_test.go:5:31: undefined: undefined
@@ -80,7 +64,7 @@ FAIL example.com/tiny/panics (the whole package)
     …
     Alone: go test -C=testdata/tiny -count=1 '-run=^TestPanics$' example.com/tiny/panics
 
-8 passed, 6 failed, 1 skipped, 1 forgiven
+8 passed, 5 failed, 1 skipped
 `
 	if got := withoutStacks(r.summary()); got != want {
 		t.Errorf("want the summary%sgot%sof the progress\n%s", want, got, &progress)
@@ -238,27 +222,6 @@ func TestWithFindsTheTestsThatUseAWordOrNeedATag(t *testing.T) {
 		r.run(of.args)
 		if got := progress.String() + r.summary(); r.passed != of.passed || !strings.Contains(got, of.says) {
 			t.Errorf("want of %q %d passed and %q, got %s", of.args, of.passed, of.says, got)
-		}
-	}
-}
-
-// A name that is no longer a test's would forgive nothing, and a line without a reason
-// would stay for ever.
-func TestEachExceptionNamesATestAndAReason(t *testing.T) {
-	if err := check("../..", known); err != nil {
-		t.Error(err)
-	}
-	good := exception{module + "internal/runtests", "TestEachExceptionNamesATestAndAReason", "output", "reason"}
-	for want, e := range map[string]exception{
-		"":                                  good,
-		"TestOfAnotherName names no test":   {good.pkg, "TestOfAnotherName", good.prints, good.reason},
-		"nowhere " + good.test:              {module + "nowhere", good.test, good.prints, good.reason},
-		good.test + " has no reason":        {good.pkg, good.test, good.prints, " "},
-		good.test + " does not say which o": {good.pkg, good.test, "", good.reason},
-	} {
-		err := check("../..", []exception{e})
-		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("want an error with %q, got %v", want, err)
 		}
 	}
 }

@@ -19,6 +19,9 @@ type row struct {
 // Packages that took fewer seconds than this share a row of the table.
 const ownRow = 5
 
+// module is what our import paths have before the directory.
+const module = "github.com/levee-go/levee/"
+
 // table is a Markdown table of packages, the longest first.
 func table(times []timed) string {
 	text := "| package | seconds | tests | the slowest |\n|---|---:|---:|---|\n"
