@@ -110,6 +110,9 @@ func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 			return s.Pick, func() { c.sample.Store(nil) }
 		},
 		Look:       c.lookApart,
+		Served:     c.servedApart,
+		IsNotFound: c.isNotFound,
+		Clone:      func(v V) V { return c.cloned(&v) },
 		Encode:     func(v V) ([]byte, error) { return c.format.marshal(v) },
 		Invalidate: c.Invalidate,
 	}
@@ -118,6 +121,21 @@ func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 // lookApart reads the value that is served for key and then the source. It shares neither with
 // other callers.
 func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V], err error) {
+	if look, err = c.servedApart(ctx, key); err != nil || !look.There {
+		return look, err
+	}
+	source, err := c.fromSource(ctx, key, look.ID)
+	if err != nil {
+		return inside.Look[V]{ID: look.ID}, named(err)
+	}
+	if look.Gone = source.null; !look.Gone {
+		look.Source = c.own(source)
+	}
+	return look, nil
+}
+
+// servedApart is lookApart without the source.
+func (c *Cache[K, V]) servedApart(ctx context.Context, key K) (look inside.Look[V], err error) {
 	if look.ID, err = c.id(key); err != nil {
 		return look, err
 	}
@@ -125,16 +143,9 @@ func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V]
 	if err != nil || served == nil {
 		return look, named(err)
 	}
-	source, err := c.fromSource(ctx, key, look.ID)
-	if err != nil {
-		return look, named(err)
-	}
 	look.There, look.Stored = true, stored
 	if look.Null = served.null; !look.Null {
 		look.Cached, look.Age = c.own(served), served.age(time.Now())
-	}
-	if look.Gone = source.null; !look.Gone {
-		look.Source = c.own(source)
 	}
 	return look, nil
 }

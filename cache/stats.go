@@ -111,20 +111,22 @@ type AuditStats struct {
 }
 
 // ShadowStats counts what an audit.Shadow of the cache has found in this process. Each read that
-// asked the cache too is one of the first seven, by what the cache would have answered.
+// went to the cache too is one of the first seven, by what the cache would have answered.
 type ShadowStats struct {
 	Local   uint64 // a value from the local tier
 	Redis   uint64 // a value from Redis
 	Null    uint64 // "does not exist", from the local tier or from Redis
 	Filter  uint64 // "does not exist", by the filter
 	Loaded  uint64 // nothing: it had to load, or to wait for a load
-	Stale   uint64 // a value past its TTL, which is not compared
-	Failed  uint64 // an error
-	Skipped uint64 // reads that did not ask, as too many would have at a time, or whose difference was not followed
+	Stale   uint64 // a value past its TTL
+	Failed  uint64 // an error, such as that of its loader, or of a key that it does not take
+	Skipped uint64 // reads that did not go to the cache, as too many would have at a time
 
-	Equal   uint64 // the cache's answer was that of the source
-	Raced   uint64 // it differed at first, and was equal, invalidated or gone when it was looked at again
-	Differs uint64 // it differed still: a reader would have been served an old or another value
+	// Answers of Local, Redis, Null and Filter are compared with the source's.
+	Equal    uint64 // equal
+	Raced    uint64 // differed at first, and was equal, invalidated or gone when it was read again
+	Unjudged uint64 // differed at first, and was not read again: an error, too many, or a row that went on changing
+	Differs  uint64 // differed still: a reader would have been served an old or another value
 }
 
 // HitRatio returns the part of reads that the cache would have answered without its source, 0 to 1.
@@ -202,7 +204,7 @@ func (c *Cache[K, V]) Stats() Stats {
 		Shadow: ShadowStats{
 			Local: n.shadow.Local.Load(), Redis: n.shadow.Redis.Load(), Null: n.shadow.Null.Load(), Filter: n.shadow.Filter.Load(),
 			Loaded: n.shadow.Loaded.Load(), Stale: n.shadow.Stale.Load(), Failed: n.shadow.Failed.Load(), Skipped: n.shadow.Skipped.Load(),
-			Equal: n.shadow.Equal.Load(), Raced: n.shadow.Raced.Load(), Differs: n.shadow.Differs.Load(),
+			Equal: n.shadow.Equal.Load(), Raced: n.shadow.Raced.Load(), Unjudged: n.shadow.Unjudged.Load(), Differs: n.shadow.Differs.Load(),
 		},
 		LocalTier: localcache.Stats(local), Rebuild: mutexrebuild.Stats(c.fleet.Stats()), Breaker: c.o.Breaker.Stats(),
 	}

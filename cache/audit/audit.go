@@ -22,7 +22,7 @@ type Options[K comparable, V any] struct {
 	// Redis and a load.
 	Rate float64
 	// Settle is how long a write may take from its commit until its invalidation has
-	// reached every process. 0: 2 s and twice the cache's ReplicaLag.
+	// reached every process. 0: 4 s and twice the cache's ReplicaLag.
 	Settle time.Duration
 	// Equal compares a cached value with the value in the source. Nil: they are equal if the
 	// Codec encodes them to the same bytes, which needs a Codec and a loader that give the same
@@ -62,7 +62,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		o.Rate = 10
 	}
 	if o.Settle == 0 {
-		o.Settle = 2*time.Second + 2*of.ReplicaLag
+		o.Settle = settle(of.ReplicaLag)
 	}
 	if !(o.Rate > 0 && o.Rate <= 1000) || o.Settle < 0 {
 		return fmt.Errorf("audit: Options: Rate must be up to 1000 and Settle not negative, got %v and %v", o.Rate, o.Settle)
@@ -90,6 +90,10 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 	}
 	return wait.Ended(ctx)
 }
+
+// settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves
+// what its memory has until then.
+func settle(replicaLag time.Duration) time.Duration { return 4*time.Second + 2*replicaLag }
 
 // An audit is a running Run.
 type audit[K comparable, V any] struct {

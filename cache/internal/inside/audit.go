@@ -23,6 +23,9 @@ type Audit[K comparable, V any] struct {
 	// are recorded already.
 	Sample     func() (pick func() (K, bool), stop func())
 	Look       func(ctx context.Context, key K) (Look[V], error)
+	Served     func(ctx context.Context, key K) (Look[V], error) // without Source and Gone
+	IsNotFound func(error) bool                                  // of a loader
+	Clone      func(V) V                                         // Source.Clone, if there is one
 	Encode     func(V) ([]byte, error)
 	Invalidate func(ctx context.Context, keys ...K) error
 }
@@ -45,7 +48,7 @@ type Counts struct{ Compared, Raced, Stale, Healed, Failed atomic.Uint64 }
 // ShadowCounts are the counters of cache.ShadowStats.
 type ShadowCounts struct {
 	Local, Redis, Null, Filter, Loaded, Stale, Failed, Skipped atomic.Uint64
-	Equal, Raced, Differs                                      atomic.Uint64
+	Equal, Raced, Unjudged, Differs                            atomic.Uint64
 }
 
 // A Sample holds keys that were read lately.

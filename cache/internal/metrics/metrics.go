@@ -153,6 +153,7 @@ var Caches = []Family[cache.Stats]{
 	counters("levee_cache_shadow_compared_total", "Answers of a cache that a Shadow has compared with its source.",
 		Outcome[cache.Stats]{"equal", func(s *cache.Stats) uint64 { return s.Shadow.Equal }},
 		Outcome[cache.Stats]{"raced", func(s *cache.Stats) uint64 { return s.Shadow.Raced }},
+		Outcome[cache.Stats]{"unjudged", func(s *cache.Stats) uint64 { return s.Shadow.Unjudged }},
 		Outcome[cache.Stats]{"differs", func(s *cache.Stats) uint64 { return s.Shadow.Differs }}).of(Shadow),
 	histogram("levee_cache_audit_stale_age_seconds", "Age of the stale values that an Audit has found.",
 		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }).of(Audit),

@@ -1,0 +1,70 @@
+package audit
+
+import "reflect"
+
+// isNil reports whether a loader has said by a nil pointer that a key does not exist.
+func isNil(value any) bool {
+	v := reflect.ValueOf(value)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// same reports whether two values are equal but for what means nothing: it is reflect.DeepEqual, except
+// that a method Equal decides where a type has one, as time.Time's does for locations, and that empty slices
+// and maps are equal to nil.
+func same[V any](a, b V) bool {
+	return alike(reflect.ValueOf(&a).Elem(), reflect.ValueOf(&b).Elem(), 0)
+}
+
+// mostDeep is how many pointers are followed one after another. A value with more has a cycle.
+const mostDeep = 1000
+
+func alike(a, b reflect.Value, deep int) bool {
+	if a.CanInterface() && a.Kind() != reflect.Interface {
+		if equal := a.MethodByName("Equal"); equal.IsValid() && equal.Type().NumIn() == 1 && equal.Type().In(0) == a.Type() &&
+			equal.Type().NumOut() == 1 && equal.Type().Out(0).Kind() == reflect.Bool && !isNilValue(a) && !isNilValue(b) {
+			return equal.Call([]reflect.Value{b})[0].Bool()
+		}
+	}
+	switch a.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if a.IsNil() || b.IsNil() {
+			return a.IsNil() && b.IsNil()
+		}
+		if deep++; deep > mostDeep {
+			return a.CanInterface() && reflect.DeepEqual(a.Interface(), b.Interface())
+		}
+		return a.Elem().Type() == b.Elem().Type() && alike(a.Elem(), b.Elem(), deep)
+	case reflect.Slice, reflect.Array:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !alike(a.Index(i), b.Index(i), deep) {
+				return false
+			}
+		}
+		return true
+	case reflect.Map:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for keys := a.MapRange(); keys.Next(); {
+			if there := b.MapIndex(keys.Key()); !there.IsValid() || !alike(keys.Value(), there, deep) {
+				return false
+			}
+		}
+		return true
+	case reflect.Struct:
+		for i := range a.NumField() {
+			if !alike(a.Field(i), b.Field(i), deep) {
+				return false
+			}
+		}
+		return true
+	case reflect.Func:
+		return a.IsNil() && b.IsNil()
+	}
+	return a.Equal(b)
+}
+
+func isNilValue(v reflect.Value) bool { return v.Kind() == reflect.Pointer && v.IsNil() }
