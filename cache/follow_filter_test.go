@@ -41,6 +41,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			server, noEvict := redistest.Start(t), redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
+			r.patient = true
 			source, db := newRows(r, 1), newLedger()
 			process := func() (*bloom.Filter, *probe[int64, string]) {
 				f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
@@ -108,6 +109,7 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 func TestAFilterThatCannotBeToldIsNamed(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
+	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Filter = yes{} })

@@ -58,6 +58,7 @@ func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 })
@@ -85,6 +86,7 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	const size = 20_000
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source, db := newRows(r), newLedger()
 	c := open(r, source.source())
 	db.part = 1000
@@ -121,6 +123,7 @@ func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source, db := newRows(r, 1, 2), newLedger()
 	a, b := open(r, source.source()), open(r, source.source())
 	stop := follows(r, db, a)
@@ -148,6 +151,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
+			r.patient = true
 			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
 			c := open(r, source.source(), logged(&log))
@@ -214,6 +218,7 @@ func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })

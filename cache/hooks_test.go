@@ -98,6 +98,7 @@ func TestHooksFollowAReadToItsLoad(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1, 2, 3)
 	var to told
 	c := open(r, source.source(), to.hooks)
@@ -192,6 +193,7 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1)
 	var to told
 	c := open(r, source.source(), to.hooks, ttl(20*time.Millisecond))
@@ -218,6 +220,7 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 func TestHooksFollowAWrite(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1, 2)
 	var to, toOther told
 	c := open(r, source.source(), to.hooks)

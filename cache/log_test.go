@@ -64,6 +64,7 @@ func TestWhatRedisRefusesIsNamed(t *testing.T) {
 	const password = "correct-horse"
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
+	r.patient = true
 	source := newRows(r, 1, 2)
 	for name, test := range map[string]struct{ rules, says string }{
 		"scripts":  {"+@all -evalsha -eval", "evalsha"},

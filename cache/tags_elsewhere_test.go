@@ -13,6 +13,7 @@ func TestAClearOfATagIsReadByItself(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
+	r.patient = true
 	source := newRows(r, 1)
 	c, other := open(r, source.tagged()), open(r, source.tagged())
 	r.eventually("messages arrive", func() bool { return c.Stats().Live && other.Stats().Live })

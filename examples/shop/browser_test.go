@@ -260,13 +260,16 @@ func (b *browser) done(button, status string) {
 	}
 }
 
-// clicked clicks a button, and returns what the page says of it.
+// clicked clicks a button, and returns what the page says of it. A click misses where the page moves the button
+// at that moment, as it does when it begins to say that the machine is busy: then nothing is under way, and it clicks again.
 func (b *browser) clicked(button string) string {
 	b.Helper()
 	read[string](b, `document.getElementById("status").textContent = ""`)
-	b.do(chromedp.Click(chromedp.CSS(button)))
 	status := ""
 	b.until(button+" is done", func(*frame) bool {
+		if read[bool](b, `document.getElementById("status").textContent === "" && !document.querySelector('`+button+`').hasAttribute("aria-busy")`) {
+			b.do(chromedp.Click(chromedp.CSS(button)))
+		}
 		status = read[string](b, `document.getElementById("status").textContent`)
 		return status != ""
 	})
