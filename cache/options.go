@@ -40,7 +40,7 @@ type Filter interface {
 	MayContain(ctx context.Context, id string) bool
 }
 
-// Off, as the value of a field of [Options] whose comment allows a negative value, switches that
+// Off as the value of a field of [Options] whose comment allows a negative value switches that
 // part off: StaleIfError: cache.Off.
 const Off = -1
 

@@ -160,7 +160,7 @@ func (s settings) traffic(ctx context.Context, shop *cache.Cache[int64, Product]
 		}
 	})
 	all.Wait()
-	if cause := context.Cause(ctx); cause != context.DeadlineExceeded && cause != errNamed {
+	if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) && !errors.Is(cause, errNamed) {
 		return cause
 	}
 	return nil
