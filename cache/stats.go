@@ -125,7 +125,7 @@ type ShadowStats struct {
 	// Answers of Local, Redis, Null and Filter are compared with the source's.
 	Equal    uint64 // equal
 	Raced    uint64 // differed at first, and was equal, invalidated or gone when it was read again
-	Unjudged uint64 // differed at first, and was not read again: an error, too many, or a row that went on changing
+	Unjudged uint64 // differed at first, and was not read again: an error, too many, or a row of a lagging source that went on changing
 	Differs  uint64 // differed still: a reader would have been served an old or another value
 }
 

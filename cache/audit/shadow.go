@@ -217,8 +217,10 @@ func (s *Shadow[K, V]) shares(key K) (bool, error) {
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
-	n := h.Sum64()
-	n = (n ^ n>>32) * 0x9E3779B97F4A7C15 // short ids differ in few of the bits
+	n := h.Sum64() // in which short ids differ in few of the bits: MurmurHash3's fmix64 spreads them
+	n = (n ^ n>>33) * 0xff51afd7ed558ccd
+	n = (n ^ n>>33) * 0xc4ceb9fe1a85ec53
+	n ^= n >> 33
 	return float64(n>>11) < s.o.Share*(1<<53), nil
 }
 
@@ -318,7 +320,8 @@ func (s *Shadow[K, V]) count(tier cache.Tier, null, stale bool) {
 }
 
 // judge looks at a doubt again when its time has come. All wait for the same time, so the first is due
-// first. If the source has changed meanwhile, that write may be under way: it is looked at once more.
+// first. Where the source may lag, it may have had less than the cache at the first look: if it has changed
+// since, that write may be under way, and the key is looked at once more.
 func (s *Shadow[K, V]) judge(d doubt[K, V]) error {
 	wait.Sleep(s.ctx, time.Until(d.at))
 	s.doubted.Delete(d.key)
@@ -332,7 +335,7 @@ func (s *Shadow[K, V]) judge(d doubt[K, V]) error {
 	case !look.There || look.Stored != d.was || s.equal(cached, source):
 		s.of.Shadow.Raced.Add(1)
 		return nil
-	case !s.equal(source, d.source):
+	case s.of.ReplicaLag > 0 && !s.equal(source, d.source):
 		d.source = source
 		s.lookAgain(d)
 		return nil

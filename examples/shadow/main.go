@@ -53,7 +53,7 @@ type settings struct {
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
-	s := settings{length: 8 * time.Second, share: 0.5}
+	s := settings{length: 15 * time.Second, share: 1, settle: 2 * time.Second}
 	flags := flag.NewFlagSet("shadow", flag.ContinueOnError)
 	flags.StringVar(&s.redis, "redis", "", "use the Redis at this `address` (host:port or redis:// URL) instead of an embedded one")
 	err := console.Parse(flags, args, "Shadow shows what a cache would have answered, before it answers anybody.", stderr)
@@ -153,10 +153,11 @@ func (s settings) traffic(ctx context.Context, shop *cache.Cache[int64, Product]
 			_ = shop.Write(ctx, []int64{id}, func(context.Context) error { db.reprice(id); return nil })
 		}
 	})
-	all.Go(func() { // the import changes the prices of what is read most
-		_ = servers.Sleep(ctx, min(s.length/4, time.Second))
-		for id := range int64(imports) {
-			db.reprice(id)
+	all.Go(func() { // the import changes the prices of what is read most, every second
+		for servers.Sleep(ctx, min(s.length/4, time.Second)) == nil {
+			for id := range int64(imports) {
+				db.reprice(id)
+			}
 		}
 	})
 	all.Wait()
