@@ -39,6 +39,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"the first time", "after the feed has lost the position", "after Redis has lost it, in another process", "in a table whose rows are not known"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			server, noEvict := redistest.Start(t), redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			r.patient = true
