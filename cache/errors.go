@@ -191,6 +191,11 @@ func (c *Cache[K, V]) isNotFound(err error) bool {
 // failures are errors after which the source was not read, or not completely.
 var failures = []error{ErrOverloaded, ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, context.Canceled, context.DeadlineExceeded}
 
+// isAbsent reports whether a loader has said, by what it returned, that the source does not have the key.
+func (c *Cache[K, V]) isAbsent(value *V, err error) bool {
+	return err == nil && isNil(value) || c.isNotFound(err)
+}
+
 // isNil reports whether value is a nil pointer. A loader that has found nothing may return one,
 // and a caller that checks only the error would panic. It is false for every V that is not a
 // pointer type: an empty list is a value.

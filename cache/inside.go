@@ -111,7 +111,7 @@ func (c *Cache[K, V]) audited() inside.Audit[K, V] {
 		},
 		Look:       c.lookApart,
 		Served:     c.servedApart,
-		IsNotFound: c.isNotFound,
+		Absent:     func(v V, err error) bool { return c.isAbsent(&v, err) },
 		Clone:      func(v V) V { return c.cloned(&v) },
 		Encode:     func(v V) ([]byte, error) { return c.format.marshal(v) },
 		Invalidate: c.Invalidate,

@@ -104,7 +104,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*j
 		value, say, err := load(ctx, j.key, epoch)
 		var e *entry[V]
 		switch {
-		case err == nil && isNil(&value), c.isNotFound(err): // a success of the source
+		case c.isAbsent(&value, err): // a success of the source
 			e = c.newNull(j.id, epoch, began)
 		case err == nil:
 			e = c.newEntry(j.key, value, epoch, time.Since(began))

@@ -81,7 +81,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		contain.Call(func() error { return a.step(ctx) }, func(err error) { failed = err }) // Equal and Stale are the user's
 		if failed != nil && ctx.Err() == nil {
 			of.Counts.Failed.Add(1)
-			of.Log.Warn("a value could not be compared with the source", "error", failed)
+			notCompared(of.Log, failed)
 		}
 		wait.Sleep(ctx, wait.Jitter(time.Duration(float64(time.Second)/o.Rate), 0.2))
 	}
@@ -89,6 +89,10 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		return cache.ErrClosed
 	}
 	return wait.Ended(ctx)
+}
+
+func notCompared(log *logonce.Log, err error) {
+	log.Warn("a value could not be compared with the source", "error", err)
 }
 
 // settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves

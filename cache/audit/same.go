@@ -2,12 +2,6 @@ package audit
 
 import "reflect"
 
-// isNil reports whether a loader has said by a nil pointer that a key does not exist.
-func isNil(value any) bool {
-	v := reflect.ValueOf(value)
-	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
 // same reports whether two values are equal but for what means nothing: it is reflect.DeepEqual, except
 // that a method Equal decides where a type has one, as time.Time's does for locations, and that empty slices
 // and maps are equal to nil.
@@ -21,7 +15,7 @@ const mostDeep = 1000
 func alike(a, b reflect.Value, deep int) bool {
 	if a.CanInterface() && a.Kind() != reflect.Interface {
 		if equal := a.MethodByName("Equal"); equal.IsValid() && equal.Type().NumIn() == 1 && equal.Type().In(0) == a.Type() &&
-			equal.Type().NumOut() == 1 && equal.Type().Out(0).Kind() == reflect.Bool && !isNilValue(a) && !isNilValue(b) {
+			equal.Type().NumOut() == 1 && equal.Type().Out(0).Kind() == reflect.Bool && !isNil(a) && !isNil(b) {
 			return equal.Call([]reflect.Value{b})[0].Bool()
 		}
 	}
@@ -67,4 +61,4 @@ func alike(a, b reflect.Value, deep int) bool {
 	return a.Equal(b)
 }
 
-func isNilValue(v reflect.Value) bool { return v.Kind() == reflect.Pointer && v.IsNil() }
+func isNil(v reflect.Value) bool { return v.Kind() == reflect.Pointer && v.IsNil() }

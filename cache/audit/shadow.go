@@ -153,7 +153,7 @@ func (s *Shadow[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 			switch {
 			case err == nil:
 				values[key] = value
-			case !s.of.IsNotFound(err):
+			case !s.of.Absent(value, err):
 				return values, err
 			}
 		}
@@ -173,13 +173,13 @@ func (s *Shadow[K, V]) GetMany(ctx context.Context, keys []K) (map[K]V, error) {
 
 // compare has the cache read for a key of the share that load has answered, if a worker will be free soon.
 func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
-	gone := s.of.IsNotFound(err)
+	gone := s.of.Absent(value, err)
 	if s.ctx.Err() != nil || err != nil && !gone {
 		return
 	}
 	failed := func(err error) {
 		s.of.Shadow.Failed.Add(1)
-		s.of.Log.Warn(notCompared, "error", err)
+		notCompared(s.of.Log, err)
 	}
 	contain.Call(func() error { // the key's own text, and Clone, are the user's
 		shares, err := s.shares(key)
@@ -189,8 +189,8 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 		if !shares {
 			return nil
 		}
-		a := ask[K, V]{flight.Detached(ctx), key, answer[V]{gone: gone || isNil(value)}}
-		if !a.gone {
+		a := ask[K, V]{flight.Detached(ctx), key, answer[V]{gone: gone}}
+		if !gone {
 			a.value = s.of.Clone(value)
 		}
 		select {
@@ -205,9 +205,6 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 		}
 	})
 }
-
-// notCompared is a log line.
-const notCompared = "a value could not be compared with the source"
 
 // shares reports whether key is one of the share, of which all processes have the same.
 func (s *Shadow[K, V]) shares(key K) (bool, error) {
@@ -234,7 +231,7 @@ func work[K comparable, V, T any](s *Shadow[K, V], todo <-chan T, do func(T) err
 			contain.Call(func() error { return do(t) }, func(err error) {
 				if err != nil && s.ctx.Err() == nil {
 					s.of.Shadow.Unjudged.Add(1)
-					s.of.Log.Warn(notCompared, "error", err)
+					notCompared(s.of.Log, err)
 				}
 			})
 		}
@@ -356,7 +353,7 @@ func (s *Shadow[K, V]) look(ctx context.Context, key K) (look inside.Look[V], so
 		return look, source, err
 	}
 	source.value, err = s.load(ctx, key)
-	if s.of.IsNotFound(err) || err == nil && isNil(source.value) {
+	if s.of.Absent(source.value, err) {
 		return look, answer[V]{gone: true}, nil
 	}
 	return look, source, err

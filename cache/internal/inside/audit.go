@@ -24,7 +24,7 @@ type Audit[K comparable, V any] struct {
 	Sample     func() (pick func() (K, bool), stop func())
 	Look       func(ctx context.Context, key K) (Look[V], error)
 	Served     func(ctx context.Context, key K) (Look[V], error) // without Source and Gone
-	IsNotFound func(error) bool                                  // of a loader
+	Absent     func(V, error) bool                               // whether a loader that returned these has no such key
 	Clone      func(V) V                                         // Source.Clone, if there is one
 	Encode     func(V) ([]byte, error)
 	Invalidate func(ctx context.Context, keys ...K) error
