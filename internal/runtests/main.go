@@ -14,8 +14,9 @@
 // A test that fails has failed. It runs again once, while the others go on, so that the
 // summary can say whether it fails always; that it passed then forgives nothing. Of a test of
 // which one subtest failed, that one runs again. A line of the summary that begins with "Alone:"
-// is the command that runs the same. A package in which something else failed (it does not build, a panic or a timeout ended the
-// process, the race detector reported outside of a test) does not run again.
+// is the command that runs the same. A package in which something else failed (it does not
+// build, a panic or a timeout ended the process, the race detector reported outside of a test)
+// does not run again.
 //
 // A command that runs no test is a failure too: a -run that matches nothing, or a test
 // found by -with that is not there.
@@ -24,8 +25,9 @@
 // The ten tests that took longest are named before the summary. The argument -table=FILE has
 // such a file printed as a Markdown table, and runs nothing.
 //
-// The last line counts tests without their subtests: "N passed, N failed, N skipped". A package that does not build, or failed as a whole,
-// counts as one failed test. The exit status is 1 if any failed.
+// The last line counts tests without their subtests: "N passed, N failed, N skipped". A package
+// that does not build, or failed as a whole, counts as one failed test. The exit status is 1 if
+// any failed.
 package main
 
 import (
