@@ -116,7 +116,6 @@ func TestAuditAccusesNobodyInRaces(t *testing.T) {
 	length := redistest.Length(5*time.Second, time.Hour)
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)
 	a, b := open(r, source.source()), open(r, source.source())
 	accused, stop := auditing(r, a, audit.Options[int64, string]{Rate: 1000})

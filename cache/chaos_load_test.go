@@ -20,7 +20,6 @@ func TestChaosOneKeyTakesAllTraffic(t *testing.T) {
 	const processes, callers, life = 4, 2, time.Second
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r, 1)
 	var caches []*probe[int64, string]
 	for range processes {
@@ -58,7 +57,6 @@ func TestChaosAStormOfInvalidations(t *testing.T) {
 	const keys, hot = 2000, 100
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r)
 	long := func(o *cache.Options) { o.TTL, o.Local.TTL = time.Hour, time.Hour }
 	for key := range int64(keys) {
@@ -124,7 +122,6 @@ func TestChaosKeysComeIntoBeing(t *testing.T) {
 	t.Parallel()
 	keys := redistest.Pick(100, 10_000)
 	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r)
 	writer, other := open(r, source.source(), calmly), open(r, source.source(), calmly)
 	var late atomic.Int64
@@ -180,7 +177,6 @@ func TestChaosManyKeysEndTogether(t *testing.T) {
 	redistest.Long(t)
 	const keys, life, length = 100_000, 30 * time.Second, 75 * time.Second
 	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r)
 	var mu sync.Mutex
 	var loaded []time.Time // guarded by mu

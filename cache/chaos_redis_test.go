@@ -179,7 +179,7 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 func TestChaosScriptsAreForgottenUnderLoad(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r)
 	var caches []*probe[int64, string]
 	for range 4 {
@@ -297,7 +297,7 @@ func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 func TestChaosWritesWhileRedisTakesNone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r)
 	writer, other := open(r, source.source()), open(r, source.source(), calmly)
 	const keys = 500

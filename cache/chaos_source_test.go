@@ -22,7 +22,6 @@ func TestChaosLoadersPanicAndEnd(t *testing.T) {
 	const callers = 32
 	each := redistest.Pick(30, 100_000/callers)
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source := newRows(r)
 	source.put(1, "v1")
 	bug := func(_ context.Context, key int64) error {
@@ -77,7 +76,6 @@ func TestChaosCallersHangUp(t *testing.T) {
 	t.Parallel()
 	keys := redistest.Pick(200, 10_000)
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	var mu sync.Mutex
 	gates := map[int64]*latch{} // guarded by mu
 	gateOf := func(key int64) *latch {
@@ -133,7 +131,6 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 	keys := redistest.Pick(60, 200)
 	takes, patience := 150*time.Millisecond, 100*time.Millisecond
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source := newRows(r)
 	for key := range int64(keys) {
 		source.put(key, "v1")
@@ -169,7 +166,6 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 	const processes, keys, atMost = 4, 2000, 8
 	length := redistest.Pick(600*time.Millisecond, 5*time.Second)
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source := newRows(r)
 	for key := range int64(keys) {
 		source.put(key, "v1")
@@ -238,7 +234,6 @@ func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
-			r.patient = true
 			source := newRows(r)
 			for key := range int64(keys) {
 				source.put(key, "v1")

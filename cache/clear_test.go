@@ -171,7 +171,7 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 		t.Run(fmt.Sprint("local ", local), func(t *testing.T) {
 			t.Parallel() // it waits, most of the time
 			server := redistest.Start(t)
-			r := onServer(t, server, cell{redis: "real", local: local})
+			r := onFailing(t, server, cell{redis: "real", local: local})
 			r.deaf = true
 			p := redistest.Proxy(t, server.Addr())
 			p.DropMessages(true)

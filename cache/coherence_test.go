@@ -289,7 +289,7 @@ func TestLocalTiersFollowThoughTheLinkIsKilledAllTheTime(t *testing.T) {
 func TestASilentLinkIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	long := func(o *cache.Options) { o.TTL, o.Local.TTL = time.Hour, time.Hour }
 	writer := open(r, source.source(), long)
@@ -361,7 +361,7 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 func TestALinkThatComesToLifeBeginsWithAFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	r.deaf = true
 	source := newRows(r, 1)
 	proxy := redistest.Proxy(t, server.Addr())

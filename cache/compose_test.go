@@ -70,7 +70,6 @@ func TestAPageIsMadeOfRowsThatNoWriteHasEnded(t *testing.T) {
 		for endName, end := range ends {
 			t.Run(wayName+", "+endName, func(t *testing.T) {
 				r := onServer(t, server, cell{redis: "real", local: true})
-				r.patient = true
 				proxy.DropMessages(false)
 				near, far := r.client(), proxy.Client(t)
 				source := newRows(r, 7)
@@ -128,7 +127,6 @@ func TestAPageThatIsMadeOfAFallbackIsNotStored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := onServer(t, redistest.Start(t), cell{redis: "real"})
-			r.patient = true
 			source := newRows(r, 7)
 			rows := open(r, source.source(), func(o *cache.Options) { o.Rebuild.ErrorHold = -1 })
 			pages := compose(r, rows)

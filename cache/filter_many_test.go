@@ -38,7 +38,6 @@ func (f *pageFilter) MayContainMany(ctx context.Context, ids []string) (may []bo
 func TestAPageAsksTheFilterOnce(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
-	r.patient = true
 	filter := &pageFilter{}
 	c := open(r, newRows(r, 1, 2, 3, 50).source(), func(o *cache.Options) { o.Filter = filter })
 	c.gives(r, 3, "v1")

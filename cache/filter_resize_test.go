@@ -23,7 +23,6 @@ func TestAFleetResizesItsFilterWithoutHidingARow(t *testing.T) {
 	t.Parallel()
 	const lag = 200 * time.Millisecond
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	table, known, next := newRows(r), &inserts{}, atomic.Int64{}
 	var filters []*bloom.Filter
 	var fleet []*probe[int64, string]

@@ -40,7 +40,7 @@ func openFilter(r *rig, rdb redis.UniversalClient) *bloom.Filter {
 func TestAnUpdateNeedsNoRedisBecauseOfAFilter(t *testing.T) {
 	t.Parallel() // it waits, most of the time
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
 	filter := openFilter(r, proxy.Client(t))
 	source := newRows(r, 1)
@@ -80,7 +80,6 @@ func TestUpdatesDoNotCountARowAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	filter := redistest.Must(bloom.New(bloom.Options{Capacity: 10_000, Counting: true, Complete: true, MaxTransaction: -1}))
 	defer filter.Close()
 	c := open(r, newRows(r, 1).source(), func(o *cache.Options) { o.Filter = filter })

@@ -42,7 +42,6 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 			t.Parallel()
 			server, noEvict := redistest.Start(t), redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
-			r.patient = true
 			source, db := newRows(r, 1), newLedger()
 			process := func() (*bloom.Filter, *probe[int64, string]) {
 				f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
@@ -91,7 +90,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	t.Parallel()
 	server, noEvict := redistest.Start(t), redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
 	defer f.Close()
@@ -110,7 +109,6 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 func TestAFilterThatCannotBeToldIsNamed(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Filter = yes{} })
@@ -126,7 +124,7 @@ func (yes) MayContain(context.Context, string) bool { return true }
 func TestAFollowerGoesOnFromMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log))

@@ -57,7 +57,6 @@ type (
 func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	id := [16]byte{0x12, 0x3e, 0x45, 0x67, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255}
 	followsKey(r, "array of bytes", id, id[:])
 	followsKey(r, "integer", int64(7), int64(7))
@@ -75,7 +74,6 @@ func TestARouteWithoutAFuncMakesTheKeyOfTheColumn(t *testing.T) {
 func TestARouteWithoutAFuncIsRefusedForKeysOfNoColumn(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	c := open(r, cache.Source[pair, string]{Load: func(context.Context, pair) (string, error) { return "v1", nil }})
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()

@@ -19,7 +19,7 @@ import (
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
 	source, db := newRows(r, 1), newLedger()
 	reader := open(r, source.source())
@@ -58,7 +58,6 @@ func TestFollowDoesNotWaitForAReplica(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Rebuild.WaitReplicas = 1 })
@@ -86,7 +85,6 @@ func TestALargeTransactionIsConfirmedAsOne(t *testing.T) {
 	const size = 20_000
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r), newLedger()
 	c := open(r, source.source())
 	db.part = 1000
@@ -123,7 +121,6 @@ func TestANewFollowerGoesOnWhereTheLastOneStopped(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1, 2), newLedger()
 	a, b := open(r, source.source()), open(r, source.source())
 	stop := follows(r, db, a)
@@ -151,7 +148,6 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
-			r.patient = true
 			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
 			c := open(r, source.source(), logged(&log))
@@ -200,7 +196,7 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
 	follows(r, db, c)
@@ -218,7 +214,6 @@ func TestACacheThatThePositionDoesNotCoverIsCleared(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })

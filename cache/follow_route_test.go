@@ -36,7 +36,6 @@ func TestARouteThatFailsKeepsThePosition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
-			r.patient = true
 			source, db := newRows(r, 1), newLedger()
 			var log redistest.Log
 			c := open(r, source.source(), logged(&log))
@@ -85,7 +84,6 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	values := map[string]string{"old": "v1", "other": "v1"}
 	var mu sync.Mutex
@@ -118,7 +116,6 @@ func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1, 2), newLedger()
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })

@@ -16,7 +16,6 @@ func TestTheLagOfAFeedIsCounted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	var stuck atomic.Bool
@@ -46,7 +45,6 @@ func TestAFeedThatDoesNotWorkIsWanted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	c := open(r, newRows(r, 1).source())
 	if c.Stats().Follow.Wanted {
 		t.Error("nobody has called Follow, and a feed is wanted")

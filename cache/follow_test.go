@@ -44,7 +44,6 @@ func TestOneProcessOfAFleetFollows(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	stops, caches := map[*probe[int64, string]]func(){}, []*probe[int64, string]{}
 	for range 3 {
@@ -116,7 +115,6 @@ func TestFollowRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source())
 	alone := openOn(r, nil, source.source(), func(o *cache.Options) { o.Name = "alone" })

@@ -98,7 +98,6 @@ func TestHooksFollowAReadToItsLoad(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1, 2, 3)
 	var to told
 	c := open(r, source.source(), to.hooks)
@@ -126,7 +125,6 @@ func TestAWaitIsToldOfTheLoadThatServedIt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	for _, failure := range []error{nil, errors.New("no database")} {
 		var to told
 		loading, finish := make(chan struct{}), make(chan struct{})
@@ -161,7 +159,6 @@ func TestAWaitForAnotherProcessIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	loading, finish := make(chan struct{}), make(chan struct{})
 	one := open(r, cache.Source[int64, string]{Load: func(context.Context, int64) (string, error) {
 		close(loading)
@@ -193,7 +190,6 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1)
 	var to told
 	c := open(r, source.source(), to.hooks, ttl(20*time.Millisecond))
@@ -220,7 +216,6 @@ func TestARefreshIsToldAsOneOfTheBackground(t *testing.T) {
 func TestHooksFollowAWrite(t *testing.T) {
 	t.Parallel()
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1, 2)
 	var to, toOther told
 	c := open(r, source.source(), to.hooks)
@@ -292,7 +287,7 @@ func TestHooksFollowAWrite(t *testing.T) {
 func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	c := open(r, newRows(r, 1).source())
 	server.Kill()
 	none := func(context.Context) error { return nil }
@@ -318,7 +313,7 @@ func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 func TestAHookThatPanicsHurtsNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	var log redistest.Log
 	begins := func(context.Context, cache.Op) (context.Context, func(cache.Outcome)) { panic("begin") }

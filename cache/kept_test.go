@@ -17,7 +17,7 @@ func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 	t.Parallel()
 	const keys = 200
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	all := make([]int64, keys)
 	for i := range all {
 		all[i] = int64(i)
@@ -63,7 +63,7 @@ func TestWithRedisAndTheSourceGoneWhatIsKeptAnswers(t *testing.T) {
 func TestWithRedisGoneTheSourceIsAskedInTheBackground(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source(), func(o *cache.Options) { o.Local.TTL = 200 * time.Millisecond })
 	c.gives(r, 1, "v1")
@@ -99,7 +99,7 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 	for _, c := range []cell{{redis: "real"}, {redis: "real", local: true}} {
 		t.Run(c.String(), func(t *testing.T) {
 			const keys = 50
-			r := onServer(t, redistest.Start(t), c)
+			r := onFailing(t, redistest.Start(t), c)
 			source := newRows(r)
 			one, other := open(r, source.source(), shortLived), open(r, source.source(), shortLived)
 			for key := range int64(keys) {

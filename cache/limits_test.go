@@ -45,7 +45,6 @@ func TestALimitOfThisProcessIsNoOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := onServer(t, server, cell{redis: "real"})
-			r.patient = true
 			keys := make([]int64, 200)
 			for i := range keys {
 				keys[i] = int64(i)

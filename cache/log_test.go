@@ -23,7 +23,7 @@ func logged(log *redistest.Log) func(*cache.Options) {
 func TestAnOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r, 1)
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log))
@@ -64,7 +64,6 @@ func TestWhatRedisRefusesIsNamed(t *testing.T) {
 	const password = "correct-horse"
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1, 2)
 	for name, test := range map[string]struct{ rules, says string }{
 		"scripts":  {"+@all -evalsha -eval", "evalsha"},

@@ -17,7 +17,7 @@ import (
 func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log))
@@ -61,7 +61,7 @@ func TestErrNotInvalidatedFromWriteMeansCommitted(t *testing.T) {
 func TestAnInsertThatAnnounceRolledBackIsNotTakenForCommitted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 1000, Complete: true})) // it needs no Redis, and learns
 	source := newRows(r)
 	products := open(r, source.source(), func(o *cache.Options) { o.Name, o.Filter = "product", exists })
@@ -105,7 +105,7 @@ func (e *codeError) Unwrap() error { return e.err }
 func TestTheErrorOfAnotherCallInTxIsNotThatOfTheWrite(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source())
 	other := open(r, source.source(), func(o *cache.Options) { o.Name = "other" })

@@ -52,7 +52,7 @@ func duringOutages(t *testing.T, test func(r *rig, server *redistest.Server, pro
 			t.Run(o.name+", "+name, func(t *testing.T) {
 				server := redistest.Start(t)
 				proxy := redistest.Proxy(t, server.Addr())
-				test(onServer(t, server, cell{redis: "real", breaker: true}), server, proxy, o, set)
+				test(onFailing(t, server, cell{redis: "real", breaker: true}), server, proxy, o, set)
 			})
 		}
 	}
@@ -193,7 +193,7 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r)
 	source.slowly(func(context.Context, int64) error { time.Sleep(10 * time.Millisecond); return nil })
 	c := open(r, source.source(), func(o *cache.Options) {

@@ -65,7 +65,7 @@ func TestAColdStartWithAServerFailsNobody(t *testing.T) {
 	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true, breaker: true})
 	source := newRows(r, span(0, keys)...)
 	source.slowly(func(context.Context, int64) error { time.Sleep(50 * time.Millisecond); return nil })
-	coldStart(r, open(r, source.source(), func(o *cache.Options) { o.RedisTimeout = 5 * time.Second }), keys)
+	coldStart(r, open(r, source.source()), keys)
 }
 
 // The database takes ten times as long and has twice the load that it can serve. Half

@@ -13,7 +13,6 @@ func TestAReaderWithoutRulesReadsAsTheCacheDoes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source, gate := newRows(r, 1), newLatch()
 	source.slowly(gate.wait)
 	c := open(r, source.source())

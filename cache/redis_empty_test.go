@@ -12,7 +12,7 @@ import (
 func TestARedisThatComesBackEmptyIsFilledAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true})
+	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1, 2)
 	c, other := open(r, source.source()), open(r, source.source())
 	for range 3 {
@@ -33,7 +33,6 @@ func TestALostScriptCacheCostsNobodyAnError(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1, 2, 3)
 	c := open(r, source.source())
 	for i := range 50 {

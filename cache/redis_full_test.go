@@ -22,7 +22,6 @@ func TestAFullRedisStillInvalidates(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true
 	const many = 50
 	source := newRows(r, 1, 2, 100)
 	for key := int64(3); key < 3+many; key++ {

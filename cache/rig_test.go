@@ -78,7 +78,6 @@ func inCells(t *testing.T, cells []cell, behaviour func(r *rig)) {
 					server = redistest.Start(outer)
 				}
 				r := onServer(t, server, c)
-				r.patient = true
 				behaviour(r)
 			case "none":
 				synctest.Test(t, func(t *testing.T) { behaviour(newRig(t, c, nil)) })
@@ -102,7 +101,16 @@ func inBubble(t *testing.T, c cell, test func(r *rig, m *redistest.MiniServer)) 
 // from a pool of go-redis' own, where it may meet one of another bubble.
 func roomy(o *redis.Options) { o.PoolSize = 10_000 }
 
+// onServer is for a test that does nothing to its Redis: a busy machine must not be taken for an outage.
 func onServer(t *testing.T, s *redistest.Server, c cell) *rig {
+	t.Helper()
+	r := onFailing(t, s, c)
+	r.patient = true
+	return r
+}
+
+// onFailing is for a test that does something to its Redis: its caches wait for it as long as users' do.
+func onFailing(t *testing.T, s *redistest.Server, c cell) *rig {
 	t.Helper()
 	return newRig(t, c, func() redis.UniversalClient { return s.Client(t) })
 }
@@ -117,7 +125,7 @@ type rig struct {
 	client  func() redis.UniversalClient // makes the client of another "process"; nil: no Redis
 	rdb     redis.UniversalClient        // the test's own client; nil: no Redis
 	exists  *bloom.Filter                // nil: no filter
-	patient bool                         // nothing is done to Redis: a busy machine must not be taken for an outage
+	patient bool                         // caches wait five seconds for Redis
 	deaf    bool                         // caches do not hear their heartbeats, so do not wait for them
 }
 

@@ -131,7 +131,6 @@ func TestAShadowAccusesNobodyInRaces(t *testing.T) {
 	t.Parallel()
 	length := redistest.Length(4*time.Second, time.Hour)
 	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r, 0, 1, 2, 3, 4, 5, 6, 7)
 	a, b := open(r, source.source()), open(r, source.source())
 	s := shadow(r, a, source, func(o *audit.ShadowOptions[int64, string]) { o.Settle = 2 * time.Second })
@@ -177,22 +176,15 @@ func TestAShadowAccusesNobodyInRaces(t *testing.T) {
 // a Shadow that leaves out the look at once, by which the cache's answer is older than the source's and not newer;
 // one that accuses another value than it doubted; and one that does not wait.
 func TestASecondChangeIsNoDifference(t *testing.T) {
-	for name, first := range map[string]func(r *rig, c *probe[int64, string], source *rows){
-		"the cache has the newer value": func(r *rig, c *probe[int64, string], source *rows) {
-			source.put(1, "v2")
-			if err := c.Invalidate(r.ctx, 1); err != nil {
-				r.Error(err)
-			}
-			c.gives(r, 1, "v2")
+	type schedule struct {
+		beforeTheRead, afterTheLoad func()
+	}
+	for name, of := range map[string]func(change, invalidate func()) schedule{
+		"the cache has the newer value": func(change, invalidate func()) schedule {
+			return schedule{func() {}, func() { change(); invalidate() }}
 		},
-		"the write is under way": func(r *rig, c *probe[int64, string], source *rows) {
-			source.put(1, "v2")
-			time.AfterFunc(100*time.Millisecond, func() {
-				if err := c.Invalidate(r.ctx, 1); err != nil {
-					r.Error(err)
-				}
-				c.gives(r, 1, "v2")
-			})
+		"the write is under way": func(change, invalidate func()) schedule {
+			return schedule{func() { change(); time.AfterFunc(100*time.Millisecond, invalidate) }, func() {}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,12 +192,16 @@ func TestASecondChangeIsNoDifference(t *testing.T) {
 				source := newRows(r, 1)
 				c := open(r, source.source())
 				c.gives(r, 1, "v1")
-				var change sync.Once
+				ends := func() {
+					if err := c.Invalidate(r.ctx, 1); err != nil {
+						r.Error(err)
+					}
+				}
+				happens := of(func() { source.put(1, "v2") }, func() { ends(); c.gives(r, 1, "v2") })
+				var first sync.Once
 				load := func(ctx context.Context, key int64) (string, error) {
 					value, err := source.load(ctx, key)
-					if name == "the cache has the newer value" {
-						change.Do(func() { first(r, c, source) }) // after the read
-					}
+					first.Do(happens.afterTheLoad)
 					return value, err
 				}
 				s := redistest.Must(audit.NewShadow(c.Cache, load, audit.ShadowOptions[int64, string]{Share: 1, Settle: 2 * time.Second}))
@@ -213,18 +209,14 @@ func TestASecondChangeIsNoDifference(t *testing.T) {
 					s.Close()
 					c.asked.Store(c.Stats().Gets)
 				}()
-				if name == "the write is under way" {
-					first(r, c, source)
-				}
+				happens.beforeTheRead()
 				if _, err := s.Get(r.ctx, 1); err != nil {
 					r.Error(err)
 				}
 				time.Sleep(1990 * time.Millisecond)
 				source.put(1, "v3")
 				time.Sleep(100 * time.Millisecond)
-				if err := c.Invalidate(r.ctx, 1); err != nil {
-					r.Error(err)
-				}
+				ends()
 				time.Sleep(3 * time.Second)
 				if n := c.Stats().Shadow; n.Differs > 0 || n.Raced != 1 {
 					r.Errorf("got %+v", n)
@@ -238,7 +230,7 @@ func TestASecondChangeIsNoDifference(t *testing.T) {
 func TestAShadowAnswersFromTheSourceAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	c := open(r, source.source())
 	s := shadow(r, c, source)

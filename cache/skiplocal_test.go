@@ -107,7 +107,6 @@ func TestWithSkipLocalAWriteElsewhereIsSeenWithoutItsMessage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r, 1)
 	c, writer := deafAndWriter(r, server, source, nil, func(*cache.Options) {})
 	c.gives(r, 1, "v1")
@@ -139,7 +138,6 @@ func TestWithSkipLocalTheLookOfAnotherReadersFlightIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source, gate := newRows(r, 1), newLatch()
 	waits, release, joined := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
 	c, writer := deafAndWriter(r, server, source, nil, func(o *cache.Options) {
@@ -180,7 +178,6 @@ func TestAStrictFlightIsNotForAllWhomTheLocalTierWouldAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real", local: true})
-	r.patient = true
 	source := newRows(r, 1)
 	committed, release, joined := make(chan struct{}), make(chan struct{}), make(chan struct{}, 10)
 	hook := afterCommit(func() { close(committed); <-release })

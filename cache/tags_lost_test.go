@@ -98,7 +98,7 @@ func TestWithoutTheClearedTagsNoTaggedValueIsTrusted(t *testing.T) {
 func TestWhoIsDeafDoesNotVouchForTheClearedTags(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"})
+	r := onFailing(t, server, cell{redis: "real"})
 	r.deaf = true
 	p := redistest.Proxy(t, server.Addr())
 	source := newRows(r, 1)

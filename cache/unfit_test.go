@@ -176,7 +176,6 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onServer(t, server, cell{redis: "real"})
-	r.patient = true // the first of a pair waits for the second
 	proxy := redistest.Proxy(t, server.Addr())
 	const each = 32
 	var keys []int64
@@ -228,7 +227,6 @@ func TestSwappedRepliesAreNeverAnswers(t *testing.T) {
 // that it is long.
 func TestAHugeForeignValueIsNotReadWhole(t *testing.T) {
 	r := onServer(t, redistest.Start(t), cell{redis: "real"})
-	r.patient = true
 	source := newRows(r, 1, 2, 3, 4)
 	foreign := func() { // put there by the server, so that it does not count as allocated here
 		huge := redistest.Pick[int64](32<<20, 300<<20)
