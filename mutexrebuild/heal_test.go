@@ -157,54 +157,6 @@ func TestWhatIsSpoiledDuringALoadIsReplaced(t *testing.T) {
 	}
 }
 
-// A server that is restarted or told to flush its scripts knows none of ours.
-func TestScriptsThatTheServerLostAreSentAgain(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		lease := 300 * time.Millisecond
-		if r.server != nil {
-			lease *= 4 // a machine may be too busy to renew a shorter one in time
-		}
-		g := r.group(opts{Lease: lease})
-		flushed := func(what string, err error) {
-			r.Helper()
-			if err != nil {
-				r.Errorf("%s: %v", what, err)
-			}
-			r.must(r.rdb.ScriptFlush(r.ctx).Err())
-		}
-		flushed("nothing", nil)
-		db, at := newSource(), newGate()
-		db.write("x", "v")
-		loading := r.do(g, "x", db.gated("x", at), nil)
-		<-at.reached
-		flushed("begin", nil)
-		time.Sleep(lease + lease/6) // renewed meanwhile
-		flushed("renew", nil)
-		close(at.open)
-		flushed("commit", <-loading)
-		if r.stored("x") != "v" || db.loaded("x") != 1 {
-			r.Errorf("Redis has %q after %d loads", r.stored("x"), db.loaded("x"))
-		}
-		_, err := rebuild(r.ctx, g, "y", fails(errSource))
-		if !errors.Is(err, errSource) || r.rdb.Exists(r.ctx, leaseKey("y")).Val() > 0 {
-			r.Errorf("abort: %v, and a lease", err)
-		}
-		flushed("abort", nil)
-		flushed("Invalidate", g.Invalidate(r.ctx, "x"))
-		if r.stored("x") != "" {
-			r.Error("Invalidate did nothing")
-		}
-		flushed("Set", set(r.ctx, g, "x", "v"))
-		if r.server != nil { // a connection in memory does not take a batch of whole scripts
-			flushed("Invalidate of many", g.Invalidate(r.ctx, "x", "y", "z"))
-			if r.stored("x") != "" {
-				r.Error("Invalidate of many did nothing")
-			}
-		}
-		r.checkStats(g, "of all this", func(s stats) bool { return s.Unknown == 0 && s.Waits == 0 })
-	})
-}
-
 // All keys that we write have a TTL, at whatever moment a process dies. The
 // shortest times are the ones that a server rounds to none.
 func TestEveryKeyHasATTLAtEveryMoment(t *testing.T) {

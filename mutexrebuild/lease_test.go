@@ -8,26 +8,6 @@ import (
 	"github.com/levee-go/levee/internal/keys"
 )
 
-// Without the renewal the lease ends while the load runs, and another loads too.
-func TestALeaseIsRenewedForAsLongAsTheLoadTakes(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		lease := 300 * time.Millisecond
-		if r.server != nil {
-			lease = 2 * time.Second // a busy machine may be late with a renewal
-		}
-		g, other := r.group(opts{Lease: lease}), r.group(opts{Lease: lease})
-		db := newSource()
-		db.write("x", "v")
-		slow := db.load("x", lease+lease/2)
-		a, b := r.do(g, "x", slow, nil), r.do(other, "x", slow, nil)
-		a.mustBe(r, nil)
-		b.mustBe(r, nil)
-		if n := db.loaded("x"); n != 1 {
-			r.Errorf("%d loads", n)
-		}
-	})
-}
-
 // The holder is a lease that nobody renews. Others wait for the rest of it; a waiter
 // that looked only now and then would be late.
 func TestADeadHolderDelaysOthersByItsLeaseAtMost(t *testing.T) {
@@ -115,24 +95,6 @@ func TestAFailedLoadGivesNobodyElsesLeaseBack(t *testing.T) {
 		if r.stored("x") != "v" {
 			r.Error("the other's value was refused")
 		}
-	})
-}
-
-// On a key that is written faster than it can be loaded, a reader gets an answer
-// after three loads, and leaves nothing behind.
-func TestARebuildThatIsRefusedAgainAndAgainIsAnsweredUnshared(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		g, other := r.group(opts{}), r.group(opts{})
-		n := 0
-		r.want(g, "x", "3", func(context.Context) (string, error) {
-			n++
-			r.must(other.Invalidate(r.ctx, "x"))
-			return []string{"", "1", "2", "3", "4"}[n], nil
-		})
-		if r.stored("x") != "" {
-			r.Errorf("Redis has %q", r.stored("x"))
-		}
-		r.checkStats(g, "refusals", func(s stats) bool { return n == 3 && s.Refused == 3 })
 	})
 }
 

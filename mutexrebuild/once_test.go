@@ -3,38 +3,12 @@ package mutexrebuild_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/levee-go/levee/internal/redistest"
 )
-
-// Without the flight there is a load for each caller, without the lease one for
-// each group.
-func TestOneLoadForManyCallersInManyProcesses(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		db := newSource()
-		db.write("x", "v")
-		var all sync.WaitGroup
-		for range 5 {
-			g := r.group(opts{})
-			for range 40 {
-				all.Go(func() {
-					r.want(g, "x", "v", db.load("x", 50*time.Millisecond))
-				})
-			}
-		}
-		all.Wait()
-		if n := db.loaded("x"); n != 1 {
-			r.Errorf("%d loads", n)
-		}
-		if got := r.stored("x"); got != "v" {
-			r.Errorf("Redis has %q", got)
-		}
-	})
-}
 
 // Without the message, or without the note in the lease that somebody waits, the
 // waiter is left to its polling.
@@ -103,69 +77,6 @@ func TestAWaiterPollsWhenMessagesAreLost(t *testing.T) {
 		r.eventually("messages arrive", waiter.Live)
 		p.DropMessages(true)
 		behaviour(r, r.group(opts{}), waiter)
-	})
-}
-
-// With the load on the context of the caller who began it, that caller's cancellation
-// would fail everybody.
-func TestACallersCancellationHarmsNobodyElse(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		g, other := r.group(opts{}), r.group(opts{})
-		db, at := newSource(), newGate()
-		db.write("x", "v")
-		ctx, cancel := context.WithCancel(r.ctx)
-		first := r.doWith(ctx, g, "x", db.gated("x", at), nil)
-		<-at.reached
-		second := r.do(g, "x", db.gated("x", at), nil)
-		third := r.do(other, "x", db.gated("x", at), nil)
-		r.waits(other)
-		cancel()
-		first.mustBe(r, context.Canceled)
-		close(at.open)
-		second.mustBe(r, nil)
-		third.mustBe(r, nil)
-		if n := db.loaded("x"); n != 1 {
-			r.Errorf("%d loads", n)
-		}
-	})
-}
-
-// A load that nobody waits for any more publishes for later callers: if callers are less
-// patient than the source is slow, nothing would ever be published otherwise.
-func TestALoadGoesOnWhenAllItsCallersHaveLeft(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		g := r.group(opts{})
-		db, at := newSource(), newGate()
-		db.write("x", "v")
-		ctx, cancel := context.WithCancel(r.ctx)
-		first := r.doWith(ctx, g, "x", db.gated("x", at), nil)
-		<-at.reached
-		cancel()
-		first.mustBe(r, context.Canceled)
-		close(at.open)
-		r.eventually("the value is published", func() bool { return r.stored("x") == "v" })
-	})
-}
-
-func TestACallerLeavesAtItsDeadline(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		builder, waiter := r.group(opts{}), r.group(opts{})
-		db, at := newSource(), newGate()
-		db.write("x", "v")
-		built := r.do(builder, "x", db.gated("x", at), nil)
-		<-at.reached
-		for name, g := range map[string]*group{"the flight that loads": builder, "the flight that waits": waiter} {
-			began := time.Now()
-			ctx, cancel := context.WithTimeoutCause(r.ctx, 100*time.Millisecond, errSource)
-			_, err := rebuild(ctx, g, "x", gives("?"))
-			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errSource) {
-				r.Errorf("%s: %v, want the deadline with its cause", name, err)
-			}
-			r.took(began, 100*time.Millisecond, name)
-		}
-		close(at.open)
-		built.mustBe(r, nil)
 	})
 }
 

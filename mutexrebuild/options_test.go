@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/mutexrebuild"
 )
@@ -62,18 +61,6 @@ func TestNamesAndClientsAreChecked(t *testing.T) {
 			t.Errorf("a nil %T: %v", rdb, err)
 		}
 	}
-}
-
-// Schema is part of the keys: values of one are not those of another.
-func TestSchemasDoNotReadEachOthersValues(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		for schema, value := range []string{"a", "b", "c"} {
-			r.want(r.group(opts{Schema: schema}), "x", value, gives(value))
-		}
-		if got := r.rdb.Exists(r.ctx, valueKey("x"), keys.OfCache("p").Value(1, "x"), keys.OfCache("p").Value(2, "x")).Val(); got != 3 {
-			r.Errorf("Redis has %q", r.rdb.Keys(r.ctx, "*").Val())
-		}
-	})
 }
 
 func TestDefaultsAreAsDocumented(t *testing.T) {

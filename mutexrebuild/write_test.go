@@ -3,7 +3,6 @@ package mutexrebuild_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -24,36 +23,6 @@ var writes = map[string]func(ctx context.Context, g *group) error{
 		end, err := g.Hold(ctx, "x")
 		return errors.Join(err, end(ctx))
 	},
-}
-
-// A read that begins after Invalidate has returned never gives what was there before,
-// though this process or another is just loading it.
-func TestInvalidateBeatsARebuildUnderWay(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		g, other := r.group(opts{}), r.group(opts{})
-		for i, loading := range []*group{g, other} {
-			id := fmt.Sprint(i)
-			db, at := newSource(), newGate()
-			db.write(id, "old")
-			before := r.do(loading, id, db.gated(id, at), nil)
-			<-at.reached
-			db.write(id, "new")
-			r.must(g.Invalidate(r.ctx, id))
-			var got, elsewhere string
-			after := r.do(g, id, db.load(id, 0), &got)
-			afterElsewhere := r.do(other, id, db.load(id, 0), &elsewhere)
-			if loading == g {
-				r.joined(g, id, 2)
-			}
-			close(at.open)
-			before.mustBe(r, nil)
-			after.mustBe(r, nil)
-			afterElsewhere.mustBe(r, nil)
-			if got != "new" || elsewhere != "new" || r.stored(id) != "new" {
-				r.Errorf("got %q, elsewhere %q, Redis has %q", got, elsewhere, r.stored(id))
-			}
-		}
-	})
 }
 
 // Set is for a value that the source holds already. A rebuild from before it must
@@ -250,40 +219,6 @@ func TestReplicaLagKeepsAKeyClosedAfterAWrite(t *testing.T) {
 			if !r.keeps(g, "x") {
 				r.Errorf("%s: the key is still closed", name)
 			}
-		}
-	})
-}
-
-// More keys than fit one round trip, some of them loading.
-func TestManyKeysAreInvalidatedAtOnce(t *testing.T) {
-	everywhere(t, func(r *rig) {
-		g, other := r.group(opts{}), r.group(opts{})
-		db, at := newSource(), newGate()
-		ids := make([]string, 300)
-		if r.mini != nil {
-			// A connection in memory takes no more while nobody reads the replies, and
-			// the text of the scripts is more.
-			ids = ids[:8]
-			r.must(other.Invalidate(r.ctx, "x"))
-		}
-		for i := range ids {
-			ids[i] = fmt.Sprint(i)
-			db.write(ids[i], "old")
-			if i > 0 {
-				r.want(g, ids[i], "old", db.load(ids[i], 0))
-			}
-		}
-		loading := r.do(g, "0", db.gated("0", at), nil)
-		<-at.reached
-		for _, id := range ids {
-			db.write(id, "new")
-		}
-		r.must(other.Invalidate(r.ctx, ids...))
-		r.must(other.Invalidate(r.ctx)) // none is no error
-		close(at.open)
-		loading.mustBe(r, nil)
-		for _, id := range ids {
-			r.want(g, id, "new", db.load(id, 0))
 		}
 	})
 }
