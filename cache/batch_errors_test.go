@@ -37,7 +37,7 @@ func TestAnErrorOfLoadManyIsThatOfItsKeys(t *testing.T) {
 					}
 					return
 				}
-				var batch *cache.BatchError
+				var batch *cache.BatchError[int64]
 				if !errors.As(err, &batch) || len(batch.Causes) != 3 {
 					r.Fatalf("want 3 causes, got %v", err)
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -95,7 +96,7 @@ type Source[K comparable, V any] struct {
 }
 
 // A Cache serves the values of a source. It may be used concurrently. Make it with [New] or
-// [NewSource], and Close it, because it owns goroutines.
+// [NewFrom], and Close it, because it owns goroutines.
 type Cache[K comparable, V any] struct {
 	o       Options
 	source  Source[K, V]
@@ -107,11 +108,11 @@ type Cache[K comparable, V any] struct {
 	unstoredOnly bool           // local holds only values that are not to be stored, see localOptions
 	tagClears    *atomic.Uint64 // see Group.TagClears: each hit reads it
 
-	flights *flight.Group[found[V]]
+	flights *flight.Group
 	fleet   *fleet.Group   // leases, values and messages in Redis
 	breaker *guard.Breaker // of Options.Breaker
 
-	misses, unread, refreshes gatherer[K, V] // collect jobs for calls of LoadMany
+	engine *rebuild.Engine
 
 	absent        *entry[V] // the entry of a key that does not exist and whose times are unknown
 	doorkeeper    *doorkeeper.Doorkeeper
@@ -130,18 +131,18 @@ type Cache[K comparable, V any] struct {
 	times         times
 }
 
-// New makes a cache of the values that load reads. See [NewSource].
+// New makes a cache of the values that load reads. See [NewFrom].
 func New[K comparable, V any](rdb redis.UniversalClient, load Loader[K, V], o Options) (*Cache[K, V], error) {
-	return NewSource(rdb, Source[K, V]{Load: load}, o)
+	return NewFrom(rdb, Source[K, V]{Load: load}, o)
 }
 
-// NewSource makes a cache of src. Caches of the same name that use the same Redis are one cache,
+// NewFrom makes a cache of src. Caches of the same name that use the same Redis are one cache,
 // so their values must have one type: two caches that store their values in different forms
 // cannot be open on one client. An untyped nil rdb makes a cache that works in this process only;
-// a nil pointer of a client's type is an error. NewSource uses the client as it is; the caller
-// closes it, after the cache. NewSource does not wait for Redis. Its error names the field that
+// a nil pointer of a client's type is an error. NewFrom uses the client as it is; the caller
+// closes it, after the cache. NewFrom does not wait for Redis. Its error names the field that
 // it cannot use.
-func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o Options) (*Cache[K, V], error) {
+func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o Options) (*Cache[K, V], error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -161,12 +162,10 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 		o: o, source: src, windows: o.windows(), breaker: o.guard(),
 		absent:     &entry[V]{life: life{null: true}},
 		doorkeeper: doorkeeper.New(2 * o.NullTTL), // a null in the local tier lives that long too
-		flights:    flight.NewGroup[found[V]](o.Rebuild.ErrorHold),
+		flights:    flight.NewGroup(o.Rebuild.ErrorHold),
 		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
 	}
 	c.flights.Nested = c.breaker.Inside
-	c.misses.c, c.unread.c, c.refreshes.c = c, c, c
-	c.misses.do, c.unread.do, c.refreshes.do = c.rebuild, c.loadDegraded, c.rebuild
 	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
@@ -188,7 +187,8 @@ func NewSource[K comparable, V any](rdb redis.UniversalClient, src Source[K, V],
 	}
 	c.tagClears = c.fleet.TagClears()
 	c.closing, c.close = context.WithCancel(context.Background())
-	c.fed.Name, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, rdb, o.Logger, c.closing
+	c.engine = c.newEngine()
+	c.fed.Name, c.fed.Prefix, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, o.Prefix, rdb, o.Logger, c.closing
 	c.fed.Clear = func(ctx context.Context) error { return c.onMaster(c.Clear(ctx)) }
 	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.onMaster(c.invalidate(ctx, ids)) }
 	c.fed.Ensure = c.ensure

@@ -288,8 +288,8 @@ func TestABadKeyStopsEverything(t *testing.T) {
 			}
 		}
 		values, err := c.GetMany(r.ctx, []int64{1, -1})
-		var batch *cache.BatchError
-		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(-1)], cache.ErrInvalidKey) || values[1] != "v1" {
+		var batch *cache.BatchError[int64]
+		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[-1], cache.ErrInvalidKey) || values[1] != "v1" {
 			r.Errorf("GetMany: %v, %v", values, err)
 		}
 

@@ -165,8 +165,9 @@ func underLoad(t *testing.T, o outage, set func(*redis.Options)) {
 	if took, most := haste.took(1), lag.Allow(150*time.Millisecond); took > most && !starved {
 		t.Errorf("a Get with 100 ms took %v, more than %v", took, most)
 	}
-	// Those who were in a read when it began lose their connections at once.
-	if most := int(processes * (20 + 20*seconds)); opened > most {
+	// Those who were in a read when it began lose their connections at once. Where connections are
+	// accepted and closed, go-redis opens some 25 a second for what levee asks of it.
+	if most := int(processes * (20 + 35*seconds)); opened > most {
 		t.Errorf("%d new connections, more than %d", opened, most)
 	}
 	if n := source.allAtOnce(); n > processes*2*atMost || source.atOnce() > processes {

@@ -140,22 +140,27 @@ func TestChaosNobodyWaitsAsLongAsTheSourceTakes(t *testing.T) {
 		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: atMost}))
 	}, unheld)
 	began := time.Now()
-	home := crowd{caches: []*probe[int64, string]{c}, callers: 64, pause: 10 * time.Millisecond, patience: patience,
-		pick: func() int64 { return rand.Int64N(int64(keys)) }}.gather(r)
+	readers := crowd{caches: []*probe[int64, string]{c}, callers: 64, pause: 10 * time.Millisecond, patience: patience,
+		pick: func() int64 { return rand.Int64N(int64(keys)) }}
+	home := readers.gather(r)
 	r.eventually("all is loaded", func() bool { return source.all() >= keys && c.Stats().Breaker.Running == 0 })
 	loaded := time.Since(began)
-	time.Sleep(redistest.Pick(500*time.Millisecond, 3*time.Second))
-	got := home()
-	after := got.between(began.Add(loaded+200*time.Millisecond), time.Now())
-	t.Logf("all loaded after %v, 99 %% answered after %v; %d loads of %d keys, at most %d at one time; then %v",
-		loaded, got.recovered(began), source.all(), keys, source.allAtOnce(), after)
+	first := home()
+	var after visits
+	// 100 ms are short on a busy machine, so it may take more than one look. If nothing had been cached,
+	// no look would find that anybody is answered.
+	r.eventually("nearly everybody is answered", func() bool {
+		home := readers.gather(r)
+		time.Sleep(redistest.Pick(300*time.Millisecond, 3*time.Second))
+		after = home()
+		return after.answered() >= 0.9
+	})
 	// How many loads there are depends on the machine: a caller with 100 ms gives Redis half of them,
 	// and goes to the source without it when these are over.
+	t.Logf("all loaded after %v, %.1f %% of the visits until then answered; %d loads of %d keys, at most %d at one time; then %v",
+		loaded, 100*first.answered(), source.all(), keys, source.allAtOnce(), after)
 	if n := source.allAtOnce(); n > atMost {
 		t.Errorf("%d loads at one time", n)
-	}
-	if share := after.answered(); share < 0.9 { // 100 ms are short on a busy machine
-		t.Errorf("in the end %.1f %% are answered", 100*share)
 	}
 }
 

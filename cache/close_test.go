@@ -120,7 +120,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 
 func closeAtAnyMoment(r *rig, after time.Duration) {
 	source := newRows(r, 1, 2, 3, 4, 5, 6, 7)
-	c, err := cache.NewSource(r.rdb, source.source(), r.options(nil))
+	c, err := cache.NewFrom(r.rdb, source.source(), r.options(nil))
 	if err != nil {
 		r.Fatal(err)
 	}

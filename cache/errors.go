@@ -96,6 +96,20 @@ func (r *renamed) Error() string        { return "cache: " + strings.TrimPrefix(
 func (r *renamed) Is(target error) bool { return r.is != nil && target == r.is }
 func (r *renamed) Unwrap() error        { return r.err }
 
+// Committed returns nil for an error that matches [ErrNotInvalidated], and any other error as it is. It
+// is what a handler returns of a Write: with ErrNotInvalidated the transaction has committed, so its user
+// must not be told that it failed, or repeat it. The cache logs such a Write, at most once a minute, and
+// repeats the invalidation. It is for the error of a Write alone: one that is joined with other errors
+// becomes nil with them, and an Announce returns ErrNotInvalidated before anything has committed.
+//
+//	return cache.Committed(products.Write(ctx, []int64{42}, rename))
+func Committed(err error) error {
+	if errors.Is(err, ErrNotInvalidated) {
+		return nil
+	}
+	return err
+}
+
 // notInvalidated returns the error of a change that Redis did not confirm.
 func notInvalidated(err error) error {
 	cause := errors.New(strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": "))
@@ -149,13 +163,13 @@ func (m *maskedError) Is(target error) bool {
 func (m *maskedError) As(target any) bool { return errors.As(m.err, target) }
 
 // A BatchError reports which keys of a GetMany, a FetchMany, a Warm or a Refresh failed, and why.
-type BatchError struct {
-	Causes map[any]error // by key, of the cache's key type: Causes[int64(42)], not Causes[42]
-	Others int           // number of failed keys of a Warm beyond the first hundred, which are in Causes
+type BatchError[K comparable] struct {
+	Causes map[K]error // by key
+	Others int         // number of failed keys of a Warm beyond the first hundred, which are in Causes
 }
 
 // Error names one of the causes.
-func (e *BatchError) Error() string {
+func (e *BatchError[K]) Error() string {
 	for key, err := range e.Causes {
 		others := ""
 		if n := len(e.Causes) + e.Others - 1; n > 0 {
@@ -167,7 +181,7 @@ func (e *BatchError) Error() string {
 }
 
 // Unwrap returns the causes, for errors.Is and errors.As.
-func (e *BatchError) Unwrap() []error {
+func (e *BatchError[K]) Unwrap() []error {
 	causes := make([]error, 0, len(e.Causes))
 	for _, err := range e.Causes {
 		causes = append(causes, err)

@@ -22,11 +22,14 @@ func readsOf(r *http.Request) (rules cache.Reads) {
 		name, value, _ := strings.Cut(strings.ToLower(strings.TrimSpace(directive)), "=")
 		switch name {
 		case "no-cache":
-			rules.MaxAge, rules.NoStale = time.Nanosecond, true
+			rules.Reload, rules.NoStale = true, true
 		case "max-age":
 			seconds, err := strconv.ParseInt(strings.Trim(value, `"`), 10, 32)
-			age := max(time.Duration(seconds)*time.Second, time.Nanosecond) // 0 s: as no-cache
-			if err == nil && (rules.MaxAge == 0 || age < rules.MaxAge) {
+			switch age := time.Duration(seconds) * time.Second; {
+			case err != nil:
+			case age <= 0: // as no-cache
+				rules.Reload, rules.NoStale = true, true
+			case rules.MaxAge == 0 || age < rules.MaxAge:
 				rules.MaxAge, rules.NoStale = age, true
 			}
 		case "only-if-cached":
@@ -99,13 +102,13 @@ func ExampleCache_With() {
 func TestAHandlerReadsByTheCacheControlOfItsRequest(t *testing.T) {
 	for control, want := range map[string]cache.Reads{
 		"":                             {},
-		"no-cache":                     {MaxAge: 1, NoStale: true},
-		"No-Cache, max-age=5":          {MaxAge: 1, NoStale: true},
+		"no-cache":                     {Reload: true, NoStale: true},
+		"No-Cache, max-age=5":          {Reload: true, MaxAge: 5 * time.Second, NoStale: true},
 		"max-age=60":                   {MaxAge: time.Minute, NoStale: true},
-		"max-age=0":                    {MaxAge: 1, NoStale: true},
+		"max-age=0":                    {Reload: true, NoStale: true},
 		`max-age="5" , only-if-cached`: {MaxAge: 5 * time.Second, NoLoad: true, NoStale: true},
 		"max-age=never":                {},
-		"max-age=-5":                   {MaxAge: 1, NoStale: true},
+		"max-age=-5":                   {Reload: true, NoStale: true},
 		"max-stale=5, no-transform":    {},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

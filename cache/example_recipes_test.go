@@ -20,7 +20,7 @@ func ExampleCache_ClearTags() {
 	ctx := context.Background()
 	rdb, end := connect()
 	defer end()
-	products, err := cache.NewSource(rdb, cache.Source[key, string]{
+	products, err := cache.NewFrom(rdb, cache.Source[key, string]{
 		Load: func(_ context.Context, k key) (string, error) { // reads by k.Tenant, not by a tenant of its context
 			fmt.Println("  a query for", k)
 			return "lamp", nil

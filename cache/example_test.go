@@ -214,11 +214,11 @@ func Example_sharedBreaker() {
 
 // A Source says more than New can be told: here how long each value lives. Its keys are
 // structs, whose ids are like 42/7.
-func ExampleNewSource() {
+func ExampleNewFrom() {
 	ctx := context.Background()
 	type price struct{ Cents, Shop int }
 	type at struct{ product, shop int }
-	prices, err := cache.NewSource(nil, cache.Source[at, price]{ // nil: without Redis, in this process only
+	prices, err := cache.NewFrom(nil, cache.Source[at, price]{ // nil: without Redis, in this process only
 		Load: func(_ context.Context, key at) (price, error) { return price{999, key.shop}, nil },
 		TTL: func(_ at, p price) time.Duration {
 			if p.Cents > 500 {
@@ -258,8 +258,8 @@ func ExampleCache_GetMany() {
 
 	found, err := names.GetMany(ctx, []int64{1, 2, 3})
 	fmt.Println(found)
-	if failed := (*cache.BatchError)(nil); errors.As(err, &failed) {
-		fmt.Println(failed.Causes[int64(3)], errors.Is(err, down))
+	if failed := (*cache.BatchError[int64])(nil); errors.As(err, &failed) {
+		fmt.Println(failed.Causes[3], errors.Is(err, down))
 	}
 	// Output:
 	// map[1:lamp]

@@ -55,7 +55,7 @@ func TestAPageAsksTheFilterOnce(t *testing.T) {
 	}
 	filter.panics = true
 	got, err = c.GetMany(r.ctx, []int64{3, 1000, 2000})
-	failed, ok := errors.AsType[*cache.BatchError](err)
+	failed, ok := errors.AsType[*cache.BatchError[int64]](err)
 	if len(got) != 1 || !ok || len(failed.Causes) != 2 {
 		r.Errorf("of a filter that panics: %v, %v", got, err)
 	}

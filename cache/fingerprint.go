@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/keys"
 )
 
 // Fingerprints
@@ -195,7 +197,7 @@ func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (releas
 		return func() {}, nil
 	}
 	own := storedForm{codec: f.codecByte(), fingerprint: f.fingerprint, values: reflect.TypeFor[V](), by: f.by()}
-	name := storedName{rdb, o.Name, o.Schema}
+	name := storedName{rdb, keys.Under(o.Prefix, o.Name), o.Schema}
 	storedTypes.mu.Lock()
 	defer storedTypes.mu.Unlock()
 	there := storedTypes.byName[name]

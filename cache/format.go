@@ -99,7 +99,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A format encodes and decodes the values of one cache.
 type format[V any] struct {
-	name        string
+	name        string // with Options.Prefix in front, in braces
 	prefix      uint64 // digest of the name
 	schema      int
 	max         int
@@ -116,7 +116,11 @@ type format[V any] struct {
 // newFormat makes the format of a cache. It returns an error if JSON would lose parts of values
 // of type V.
 func newFormat[V any](o Options, log *logonce.Log) (f format[V], err error) {
-	f = format[V]{name: o.Name, prefix: fnv1a(fnvOffset, o.Name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, sealer: o.Seal, after: o.windows(), log: log}
+	name := o.Name
+	if o.Prefix != "" { // no prefix has a brace, and no name begins with one
+		name = "{" + o.Prefix + "}" + name
+	}
+	f = format[V]{name: name, prefix: fnv1a(fnvOffset, name+":"), schema: o.Schema, max: o.MaxValue, id: codecCustom, codec: o.Codec, sealer: o.Seal, after: o.windows(), log: log}
 	values, named := reflect.TypeFor[V](), false
 	switch f.codec.(type) {
 	case nil:

@@ -211,7 +211,7 @@ func FuzzOptions(f *testing.F) {
 			MaxKey: maxKey, MaxValue: maxValue,
 		}
 		o.Rebuild.LoadTimeout, o.Rebuild.Lease = time.Duration(loadTimeout), time.Duration(lease)
-		c, err := NewSource(nil, Source[string, string]{
+		c, err := NewFrom(nil, Source[string, string]{
 			Load: func(context.Context, string) (string, error) { return "v", nil },
 			TTL:  func(string, string) time.Duration { return time.Duration(own) },
 		}, o)

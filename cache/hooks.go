@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
@@ -160,12 +159,17 @@ func (c *Cache[K, V]) call(fn func()) {
 // readOne reads a key from Redis. Every hit in Redis takes this path. A read without an answer of
 // Redis is counted elsewhere and is in no histogram, because most of these reads were never sent.
 func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value, now time.Time) {
+	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
+	defer stop()
+	return c.readFully(ctx, id)
+}
+
+// readFully is readOne for a caller all of whose time is for the read.
+func (c *Cache[K, V]) readFully(ctx context.Context, id string) (value fleet.Value, now time.Time) {
 	if !c.fleet.Shared() {
 		return c.fleet.GetOne(ctx, id), time.Now()
 	}
 	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: id, Keys: 1})
-	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
-	defer stop()
 	began := time.Now()
 	value = c.fleet.GetOne(ctx, id)
 	if now = time.Now(); value.Err == nil {
@@ -204,54 +208,4 @@ func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []flee
 	}
 	done(outcome)
 	return values, now
-}
-
-// An observed is the state of a job that hooks and histograms need.
-type observed struct {
-	outer     context.Context // the job's context before its rebuild
-	rebuilt   func(Outcome)   // ends Hooks.Rebuild; nil: it has not begun
-	waitsFrom time.Time       // since when it waits for another process's lease; zero: it does not wait
-	waited    func(Outcome)   // ends Hooks.LeaseWait
-}
-
-// beginRebuild calls Hooks.Rebuild for a job that Redis had no value for. It may be called again.
-func (c *Cache[K, V]) beginRebuild(j *job[K, V]) {
-	if c.o.Hooks.Rebuild == nil || j.warms || j.observed.rebuilt != nil {
-		return
-	}
-	j.observed.outer = j.ctx
-	j.ctx, j.observed.rebuilt = c.begin(j.ctx, c.o.Hooks.Rebuild, Op{Key: j.id, Keys: 1, Background: j.class == background})
-}
-
-// endRebuild ends Hooks.Rebuild for a job, and restores the job's context: the next flight of its
-// callers must not begin with the context of this one, or a chain of flights would make a chain
-// of contexts.
-func (c *Cache[K, V]) endRebuild(j *job[K, V], answer found[V], err error) {
-	if j.observed.rebuilt == nil {
-		return
-	}
-	if errors.Is(err, errElsewhere) {
-		err = nil
-	}
-	j.ctx = j.observed.outer
-	j.observed.rebuilt(Outcome{Err: err, Load: answer.load.context()})
-}
-
-// beginLeaseWait calls Hooks.LeaseWait for a job that waits for another process. It may be called
-// again.
-func (c *Cache[K, V]) beginLeaseWait(j *job[K, V]) {
-	if !j.observed.waitsFrom.IsZero() {
-		return
-	}
-	j.observed.waitsFrom = time.Now()
-	_, j.observed.waited = c.begin(j.ctx, c.o.Hooks.LeaseWait, Op{Key: j.id, Keys: 1, Background: j.class == background})
-}
-
-func (c *Cache[K, V]) endLeaseWait(j *job[K, V]) {
-	if j.observed.waitsFrom.IsZero() {
-		return
-	}
-	c.times.leaseWait.add(&latencies, time.Since(j.observed.waitsFrom))
-	j.observed.waitsFrom = time.Time{}
-	j.observed.waited(Outcome{})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/internal/rebuild"
 )
 
 // Name returns [Options.Name].
@@ -183,14 +184,14 @@ func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) 
 
 // fromSource loads key without sharing the load with other callers.
 func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
-	ctx, stop := c.loadContext(ctx)
+	ctx, stop := c.engine.LoadContext(ctx)
 	defer stop()
 	place, err := c.breaker.Acquire(ctx, background)
 	if err != nil {
-		return nil, c.loadError(ctx, err)
+		return nil, c.engine.LoadError(ctx, err)
 	}
 	defer place.Release()
-	j := &job[K, V]{key: key, id: id, class: background}
-	c.load(ctx, place, []*job[K, V]{j})
-	return j.loaded.entry, j.loaded.err
+	r := &rebuild.Run{Subject: &subject[K]{key: key}, ID: id, Purpose: rebuild.Refresh}
+	c.load(ctx, place, []*rebuild.Run{r})
+	return c.loadedBy(r).entry, r.Loaded.Err
 }

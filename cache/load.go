@@ -8,24 +8,10 @@ import (
 
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
+	"github.com/levee-go/levee/internal/rebuild"
 )
 
-// The classes of loads. Each class has its own limits in the breaker.
-const (
-	normal     = guard.Normal     // a caller waits for the load, which has a lease
-	degraded   = guard.Degraded   // a caller waits for the load; without a lease every process may be loading the key
-	background = guard.Background // a refresh: no caller waits for it
-)
-
-// A loaded is the result of a load: an entry or an error.
-type loaded[V any] struct {
-	entry   *entry[V]
-	err     error
-	refused bool          // err is breaker.ErrLimited: no place was free
-	by      *load         // the load that ran; nil: none has begun
-	failed  bool          // the load ran and returned err
-	rest    time.Duration // RetryAfter of err, 0 if it has none
-}
+const background = guard.Background // the class of loads that no caller waits for
 
 // A load is a call of the source that has begun.
 type load struct {
@@ -34,108 +20,76 @@ type load struct {
 	done  func(Outcome)   // ends Hooks.Load
 }
 
-// context returns the context of Hooks.Load, for the hooks of callers that wait for the load.
-func (l *load) context() context.Context {
-	if l == nil {
+// loadContext returns the context of Hooks.Load, for the hooks of callers that wait for the load.
+func (f *found[V]) loadContext() context.Context {
+	if f == nil || f.load == nil {
 		return nil
 	}
-	return l.ctx
-}
-
-// loadContext returns the context for a load and for its wait in the queue. It ends on Close, and
-// after LoadTimeout if that is set.
-func (c *Cache[K, V]) loadContext(ctx context.Context) (load context.Context, stop func()) {
-	load, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(c.closing, func() { cancel(ErrClosed) })
-	end := func() {}
-	if limit := c.o.Rebuild.LoadTimeout; limit > 0 {
-		load, end = context.WithTimeoutCause(load, limit, ErrLoadTimeout)
-	}
-	return load, func() { end(); unhook(); cancel(nil) }
-}
-
-// loadError replaces err by ErrClosed or ErrLoadTimeout if that is what ended ctx, the context of
-// a load.
-func (c *Cache[K, V]) loadError(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, ErrLoadTimeout)) {
-		return cause
-	}
-	return err
-}
-
-// acquire takes a place at the breaker for jobs, which are of one class. It waits as long as any
-// caller waits for the jobs.
-func (c *Cache[K, V]) acquire(ctx context.Context, jobs []*job[K, V]) (*guard.Place, error) {
-	flights, try := make([]*flight.Flight[found[V]], len(jobs)), true
-	for i, j := range jobs {
-		flights[i], try = j.flight, try && j.impatient
-	}
-	waiting, stop := c.flights.Waiting(ctx, flights...)
-	defer stop()
-	acquire := c.breaker.Acquire
-	if jobs[0].class == degraded && try {
-		acquire = c.breaker.TryAcquire
-	}
-	place, err := acquire(waiting, jobs[0].class)
-	return place, c.loadError(ctx, err)
+	return f.load.ctx
 }
 
 // loadsOne reports whether the source has a loader of single keys.
 func (c *Cache[K, V]) loadsOne() bool { return c.source.Load != nil || c.source.LoadEntry != nil }
 
-// load calls the source in place for the keys of jobs, and stores each result in its job.
-func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	if c.loadsOne() && len(jobs) == 1 {
-		c.loadOne(ctx, place, jobs)
+// load calls the source in place for the keys of runs, and stores each result in its run.
+func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+	for _, r := range runs {
+		if r.Held() {
+			c.counts.besideWriter.Add(1)
+		}
+	}
+	if c.loadsOne() && len(runs) == 1 {
+		c.loadOne(ctx, place, runs)
 		return
 	}
-	c.loadMany(ctx, place, jobs)
+	c.loadMany(ctx, place, runs)
 }
 
-// loadOne loads the key of the only job.
-func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	j, load := jobs[0], c.plainly
+// loadOne loads the key of the only run.
+func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+	r, load := runs[0], c.plainly
 	if c.source.LoadEntry != nil {
-		load = c.withEntry(j)
+		load = c.withEntry(r)
 	}
+	key, id := c.subjectOf(r).key, r.ID
 	var brought atomic.Pointer[entry[V]] // an abandoned loader may still write it
-	j.loaded = c.callSource(ctx, place, jobs, func(ctx context.Context) error {
+	r.Loaded = c.callSource(ctx, place, runs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
-		value, say, err := load(ctx, j.key, epoch)
+		value, say, err := load(ctx, key, epoch)
 		var e *entry[V]
 		switch {
 		case c.isAbsent(&value, err): // a success of the source
-			e = c.newNull(j.id, epoch, began)
+			e = c.newNull(id, epoch, began)
 		case err == nil:
-			e = c.newEntry(j.key, value, epoch, time.Since(began))
-			c.compareFilter(ctx, j.id)
+			e = c.newEntry(key, value, epoch, time.Since(began))
+			c.compareFilter(ctx, id)
 		default:
 			return err
 		}
-		e = c.applyEntry(j.id, e, say)
+		e = c.applyEntry(id, e, say)
 		if flight.Doubtful(ctx) {
 			e.unstored(c.o.Rebuild.ErrorHold)
 		}
 		brought.Store(e)
 		return nil
 	})
-	if j.loaded.err == nil {
-		j.loaded.entry = brought.Load()
+	if r.Loaded.Err == nil {
+		c.loadedBy(r).entry = brought.Load()
 	}
 }
 
-// loadMany loads the keys of jobs in one call.
-func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*job[K, V]) {
-	keys, ids := make([]K, 0, len(jobs)), make([]string, 0, len(jobs))
-	at := make(map[string]int, len(jobs)) // two flights may have the same id if no lease keeps them apart
-	for _, j := range jobs {
-		if _, twice := at[j.id]; !twice {
-			at[j.id] = len(keys)
-			keys, ids = append(keys, j.key), append(ids, j.id)
+// loadMany loads the keys of runs in one call.
+func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+	keys, ids := make([]K, 0, len(runs)), make([]string, 0, len(runs))
+	at := make(map[string]int, len(runs)) // two flights may have the same id if no lease keeps them apart
+	for _, r := range runs {
+		if _, twice := at[r.ID]; !twice {
+			at[r.ID] = len(keys)
+			keys, ids = append(keys, c.subjectOf(r).key), append(ids, r.ID)
 		}
 	}
 	var brought atomic.Pointer[[]*entry[V]] // an abandoned loader may still write it
-	all := c.callSource(ctx, place, jobs, func(ctx context.Context) error {
+	all := c.callSource(ctx, place, runs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
 		values, err := c.source.LoadMany(ctx, keys)
 		switch {
@@ -159,18 +113,23 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, jobs []*
 		brought.Store(&entries)
 		return nil
 	})
-	for _, j := range jobs {
-		if j.loaded = all; all.err == nil {
-			j.loaded.entry = (*brought.Load())[at[j.id]]
+	answers := make([]found[V], len(runs))
+	for i, r := range runs {
+		answers[i], r.Loaded = *all.Answer.(*found[V]), all
+		if r.Loaded.Answer = &answers[i]; all.Err == nil {
+			answers[i].entry = (*brought.Load())[at[r.ID]]
 		}
 	}
 }
 
-// callSource runs fn in place, which loads the keys of jobs. It returns a loaded without an
-// entry. fn may still be running when callSource returns an error. by is nil if the load has not
-// begun because the breaker has opened since it gave the place.
-func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, jobs []*job[K, V], fn func(context.Context) error) loaded[V] {
-	class, ids := jobs[0].class, idsOf(jobs)
+// callSource runs fn in place, which loads the keys of runs. It returns a result without an
+// entry. fn may still be running when callSource returns an error. The answer has no load if none
+// has begun because the breaker has opened since it gave the place.
+func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, runs []*rebuild.Run, fn func(context.Context) error) rebuild.Loaded {
+	class, ids := runs[0].Class(), make([]string, len(runs))
+	for i, r := range runs {
+		ids[i] = r.ID
+	}
 	var began atomic.Pointer[load]
 	var rest atomic.Int64 // RetryAfter of the error
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
@@ -187,7 +146,7 @@ func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, jobs [
 		}
 		began.Store(l)
 		c.counts.loads.Add(1)
-		if class == degraded {
+		if class == guard.Degraded {
 			c.counts.degraded.Add(uint64(len(ids)))
 		}
 		err := fn(ctx)
@@ -198,13 +157,14 @@ func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, jobs [
 		}
 		return err
 	})
-	err = c.loadError(ctx, err)
+	err = c.engine.LoadError(ctx, err)
 	by := began.Load()
-	if by == nil {
-		return loaded[V]{err: err}
+	loaded := rebuild.Loaded{Answer: &found[V]{tier: TierSource, load: by}, Err: err}
+	if by != nil {
+		c.ended(by, err)
+		loaded.Failed, loaded.Rest = err != nil, time.Duration(rest.Load())
 	}
-	c.ended(by, err)
-	return loaded[V]{err: err, by: by, failed: err != nil, rest: time.Duration(rest.Load())}
+	return loaded
 }
 
 // retryAfter returns the RetryAfter of a source's error, 0 if it has none.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/rebuild"
 )
 
 // An Entry is an argument of [Source.LoadEntry], by which the loader learns more about the value
@@ -80,13 +81,13 @@ type Entry[V any] struct {
 	unmodified *life // of Prev, after ErrNotModified
 }
 
-// prevOf returns the value that the load of j replaces: the one that begin.lua has compared,
+// prevOf returns the value that the load of r replaces: the one that begin.lua has compared,
 // never one that a local tier has kept. It is nil if the loader must not rely on it.
-func (c *Cache[K, V]) prevOf(j *job[K, V]) *entry[V] {
-	if !j.stands {
+func (c *Cache[K, V]) prevOf(r *rebuild.Run) *entry[V] {
+	if !r.Stands {
 		return nil
 	}
-	e, ok := c.format.decode(j.id, j.seen)
+	e, ok := c.format.decode(r.ID, r.Seen)
 	if !ok || e.null || e.expired {
 		return nil
 	}
@@ -99,10 +100,11 @@ func (c *Cache[K, V]) plainly(ctx context.Context, key K, _ uint64) (value V, sa
 	return value, nil, err
 }
 
-// withEntry returns a function that loads the key of j by Source.LoadEntry. It copies all that it
-// needs of j: an abandoned loader may outlive the job. The load begins in epoch.
-func (c *Cache[K, V]) withEntry(j *job[K, V]) func(ctx context.Context, key K, epoch uint64) (V, *Entry[V], error) {
-	prev, primary := c.prevOf(j), j.primary
+// withEntry returns a function that loads the key of r by Source.LoadEntry. It copies all that it
+// needs of r: an abandoned loader may outlive the run. The load begins in epoch.
+func (c *Cache[K, V]) withEntry(r *rebuild.Run) func(ctx context.Context, key K, epoch uint64) (V, *Entry[V], error) {
+	prev := c.prevOf(r)
+	primary := r.Held() || r.Purpose == rebuild.Degraded && c.o.ReplicaLag > 0 // a writer may stand behind the silence
 	return func(ctx context.Context, key K, epoch uint64) (value V, say *Entry[V], err error) {
 		say = &Entry[V]{Primary: primary || c.o.ReplicaLag > 0 && c.fleet.ClearedSince(epoch)}
 		if prev != nil && (say.Primary || c.cleared(prev)) { // judged after epoch was read, which the loaded value carries

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"math"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
@@ -26,16 +25,6 @@ func (c *Cache[K, V]) localOptions() tier.Options {
 		o.MaxBytes, o.MaxNullBytes, o.Budget = 1<<20, 1<<18, nil
 	}
 	return o
-}
-
-// fill puts the result of a job into the local tier before the flight ends, so that the next Get
-// finds it there. The job's mark is older than the read that brought the result, so an
-// invalidation in between drops it. encoded is the size of the entry. Values that Warm loads go
-// to Redis only: no caller wants them yet, and they would push out values that are read.
-func (c *Cache[K, V]) fill(j *job[K, V], e *entry[V], encoded int, now time.Time) {
-	if !j.warms || !c.fleet.Shared() {
-		j.filled = c.keep(j.mark, j.key, j.id, e, encoded, math.MaxInt64, now)
-	}
 }
 
 // keep puts e into the local tier for longest at most, and reports whether it is there. mark is

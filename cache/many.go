@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/tier"
 )
 
@@ -48,7 +49,7 @@ func (c *Cache[K, V]) fetchMany(ctx context.Context, keys []K, w *want) (map[K]R
 
 // answers calls give for each key that has an answer. give may call Clone, which is the user's.
 func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(K, found[V])) error {
-	var failed BatchError
+	var failed BatchError[K]
 	for part := range slices.Chunk(unique(keys), maxTogether) {
 		c.getPart(ctx, part, w, give, &failed)
 	}
@@ -60,7 +61,7 @@ func (c *Cache[K, V]) answers(ctx context.Context, keys []K, w *want, give func(
 
 // getPart reads several keys, as read does one. The flights that it opens go through their steps
 // together.
-func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(K, found[V]), failed *BatchError) {
+func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(K, found[V]), failed *BatchError[K]) {
 	lookups, now := make([]lookup[K, V], 0, len(keys)), time.Now()
 	each(len(keys), func(i int) { // Clone and Source.Key are the user's
 		key, kind := keys[i], tier.Miss
@@ -86,7 +87,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(
 	c.refresh(ctx, renewed(lookups)...)
 	for began := time.Now(); len(lookups) > 0; {
 		if opened := c.joinAll(ctx, lookups); len(opened) > 0 {
-			c.start(ctx, opened...)
+			c.engine.Start(ctx, opened...)
 		}
 		lookups = c.concludeAll(ctx, lookups, began, give, failed)
 	}
@@ -103,7 +104,7 @@ func renewed[K comparable, V any](lookups []lookup[K, V]) (some []*lookup[K, V])
 }
 
 // concludeAll awaits and concludes several lookups, and returns those that have to join again.
-func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], began time.Time, give func(K, found[V]), failed *BatchError) (again []lookup[K, V]) {
+func (c *Cache[K, V]) concludeAll(ctx context.Context, lookups []lookup[K, V], began time.Time, give func(K, found[V]), failed *BatchError[K]) (again []lookup[K, V]) {
 	var unread []*lookup[K, V] // those that have joined a flight and read nothing
 	for i := range lookups {
 		if l := &lookups[i]; l.hasToRead() {
@@ -148,7 +149,7 @@ func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
 	})
 	each(len(lookups), func(i int) {
 		l := &lookups[i]
-		c.lookup(ctx, l, l.over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
+		c.lookup(ctx, l, l.phase == over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
 	}, func(i int, err error) { lookups[i].broken(err) })
 }
 
@@ -158,7 +159,7 @@ func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	for i := range lookups {
 		l := &lookups[i]
 		if c.joinRunning(ctx, l); l.reads() && c.readsAlone(l) {
-			l.hasRead = true
+			l.own = tried
 			reading = append(reading, l)
 		}
 	}
@@ -169,19 +170,21 @@ func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	})
 }
 
-// joinAll joins lookups to their flights, and returns jobs for the flights that it opened. The
-// jobs are one piece of memory.
-func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (opened []*job[K, V]) {
-	var piece []job[K, V]
+// joinAll joins lookups to their flights, and returns runs for the flights that it opened. Up
+// to 64 runs are one piece of memory.
+func (c *Cache[K, V]) joinAll(ctx context.Context, lookups []lookup[K, V]) (opened []*rebuild.Run) {
+	var spare []rebuild.Run
 	for i := range lookups {
-		c.join(ctx, &lookups[i], func() *job[K, V] {
-			if piece == nil {
-				piece, opened = make([]job[K, V], len(lookups)-i), make([]*job[K, V], 0, len(lookups)-i)
-			}
-			j := &piece[len(opened)]
-			opened = append(opened, j)
-			return j
-		})
+		l := &lookups[i]
+		if !l.reads() {
+			continue
+		}
+		if len(spare) == 0 {
+			spare = make([]rebuild.Run, min(len(lookups)-i, 64))
+		}
+		if r := c.join(ctx, l, &spare[0]); r != nil {
+			opened, spare = append(opened, r), spare[1:]
+		}
 	}
 	return opened
 }
@@ -203,9 +206,9 @@ func each(n int, do func(i int), failed func(i int, err error)) {
 	}
 }
 
-func (e *BatchError) add(key any, err error) {
+func (e *BatchError[K]) add(key K, err error) {
 	if e.Causes == nil {
-		e.Causes = map[any]error{}
+		e.Causes = map[K]error{}
 	}
 	e.Causes[key] = err
 }

@@ -108,12 +108,12 @@ func TestGetManyTellsWhichKeysFailedAndWhy(t *testing.T) {
 		if len(got) != 2 || got[1] != "v1" || got[4] != "v1" {
 			r.Errorf("values: %v", got)
 		}
-		var batch *cache.BatchError
+		var batch *cache.BatchError[int64]
 		if !errors.As(err, &batch) || len(batch.Causes) != 2 {
 			r.Fatalf("error: %v", err)
 		}
 		var panicked *cache.PanicError
-		if !errors.Is(batch.Causes[int64(2)], broken) || !errors.As(batch.Causes[int64(3)], &panicked) {
+		if !errors.Is(batch.Causes[2], broken) || !errors.As(batch.Causes[3], &panicked) {
 			r.Errorf("causes: %v", batch.Causes)
 		}
 		if !errors.Is(err, broken) || !strings.Contains(err.Error(), " and 1 more: ") {
@@ -157,8 +157,8 @@ func TestGetManyGivesWhatItHasAtTheDeadline(t *testing.T) {
 							r.Errorf("%d is %q", key, value)
 						}
 					}
-					var batch *cache.BatchError
-					if len(got) != 299 || !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(hangs)], test.cause) {
+					var batch *cache.BatchError[int64]
+					if len(got) != 299 || !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[hangs], test.cause) {
 						r.Errorf("want 299 values and an error for %d, got %d, %.200v", hangs, len(got), err)
 					}
 				})
@@ -254,6 +254,28 @@ func TestASourceMayLoadManyAtOnce(t *testing.T) {
 		got, err := c.GetMany(r.ctx, []int64{1, 2, 404})
 		if err != nil || len(got) != 2 || got[2] != "v1" {
 			r.Errorf("GetMany: %v, %v", got, err)
+		}
+	})
+}
+
+// Each load waits until 64 are running: if fewer ran at a time, none would ever end.
+func TestAPageOfSingleLoadsRunsSixtyFourAtATime(t *testing.T) {
+	inCells(t, fewCells, func(r *rig) {
+		var running sync.WaitGroup
+		running.Add(64)
+		c := open(r, cache.Source[int64, string]{Load: func(ctx context.Context, _ int64) (string, error) {
+			running.Done()
+			all := make(chan struct{})
+			go func() { running.Wait(); close(all) }()
+			select {
+			case <-all:
+				return "v", nil
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		}})
+		if got, err := c.GetMany(r.ctx, upTo(1, 64)); len(got) != 64 || err != nil {
+			r.Errorf("%d values, %v", len(got), err)
 		}
 	})
 }

@@ -178,7 +178,7 @@ func TestIfTheLoadFailsAnOlderValueIsServedMarked(t *testing.T) {
 			source.slowly(func(context.Context, int64) error { return errBroken })
 			for range 3 {
 				c.reads(r, anew, 1, "v1", true)
-				if got, err := c.With(cache.Reads{MaxAge: 1, NoStale: true}).Get(r.ctx, 1); !errors.Is(err, errBroken) {
+				if got, err := c.With(cache.Reads{Reload: true, NoStale: true}).Get(r.ctx, 1); !errors.Is(err, errBroken) {
 					r.Errorf("with NoStale: %v, %v", got, err)
 				}
 				c.gives(r, 1, "v1")

@@ -190,9 +190,9 @@ func TestAPageThatDoesNotLoadNamesWhatIsNotCached(t *testing.T) {
 		if len(got) != 2 || got[1].Value != "v1" || got[2].Tier == cache.TierSource {
 			r.Errorf("got %v", got)
 		}
-		var batch *cache.BatchError
+		var batch *cache.BatchError[int64]
 		if !errors.As(err, &batch) || len(batch.Causes) != 2 ||
-			!errors.Is(batch.Causes[int64(3)], cache.ErrNotCached) || !errors.Is(batch.Causes[int64(4)], cache.ErrNotCached) {
+			!errors.Is(batch.Causes[3], cache.ErrNotCached) || !errors.Is(batch.Causes[4], cache.ErrNotCached) {
 			r.Errorf("the error is %v", err)
 		}
 		if _, calls := source.loads(); calls != 0 {

@@ -151,7 +151,7 @@ func TestNewRefusesWhatItCannotLoadWith(t *testing.T) {
 	}
 	_, err := cache.New[int64, string](nil, nil, o)
 	refused("a nil loader", "Load", err)
-	_, err = cache.NewSource(nil, cache.Source[int64, string]{}, o)
+	_, err = cache.NewFrom(nil, cache.Source[int64, string]{}, o)
 	refused("an empty source", "Source.Load, Source.LoadMany and Source.LoadEntry", err)
 
 	_, err = cache.New((*redis.Client)(nil), loadNothing, o)

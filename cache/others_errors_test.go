@@ -20,7 +20,7 @@ func TestErrorsOfAnotherCacheAreThoseOfALoad(t *testing.T) {
 	for _, err := range []error{
 		cache.ErrClosed, cache.ErrInvalidKey, cache.ErrNotCached, cache.ErrReentrant, cache.ErrOverloaded, cache.ErrLoadTimeout, cache.ErrUnavailable,
 		fmt.Errorf("parts: %w", cache.ErrClosed), errors.Join(errors.New("two"), cache.ErrInvalidKey), errors.Join(cache.ErrOverloaded, cache.ErrNotFound),
-		&cache.BatchError{Causes: map[any]error{1: cache.ErrClosed}},
+		&cache.BatchError[int]{Causes: map[int]error{1: cache.ErrClosed}},
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			inCells(t, []cell{{redis: "mini"}, {redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {
@@ -80,5 +80,23 @@ func TestErrorsOfAnotherBreakerAreThoseOfALoad(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Who tells a user that a Write has failed whose transaction has committed has the user do it again.
+func TestAWriteThatHasCommittedIsNoErrorOfItsHandler(t *testing.T) {
+	failed := errors.New("no rows were changed")
+	for err, want := range map[error]error{
+		nil:                     nil,
+		cache.ErrNotInvalidated: nil,
+		failed:                  failed,
+		cache.ErrClosed:         cache.ErrClosed,
+	} {
+		if got := cache.Committed(err); got != want {
+			t.Errorf("of %v it returns %v, want %v", err, got, want)
+		}
+	}
+	if err := cache.Committed(fmt.Errorf("the rename: %w", cache.ErrNotInvalidated)); err != nil {
+		t.Errorf("of a wrapped one it returns %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/tier"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -89,15 +90,15 @@ type found[V any] struct {
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
 	c.identify(&l, kind)
-	exists := l.over || c.exists(ctx, l.id)
+	exists := l.phase == over || c.exists(ctx, l.id)
 	c.counts.asked.Add(1) // after the user's functions: a Get that one of them ends by a panic is not counted
 	c.lookup(ctx, &l, exists)
 	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
-		l.hasRead = true
+		l.own = tried
 		contain.GrowStack()
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
 	}
-	if l.over && l.err == nil && !l.renews {
+	if l.phase == over && l.err == nil && !l.renews {
 		return c.deliver(ctx, &l, l.answer, true)
 	}
 	return c.readOn(ctx, l)
@@ -113,10 +114,8 @@ func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], err
 	}
 	for {
 		if l.reads() {
-			var j *job[K, V]
-			c.join(ctx, &l, func() *job[K, V] { j = &job[K, V]{}; return j })
-			if l.opened {
-				c.start(ctx, j)
+			if r := c.join(ctx, &l, nil); r != nil {
+				c.engine.Start(ctx, r)
 			}
 		}
 		if c.await(ctx, &l, nil, time.Time{}) {
@@ -130,15 +129,14 @@ type lookup[K comparable, V any] struct {
 	key       K
 	id        string
 	want      *want
-	over      bool // answer or err is final; otherwise the caller reads or waits
+	phase     phase
 	renews    bool // answer is early or past its TTL, and has to be refreshed
 	answer    found[V]
 	err       error
 	heldError bool // err is the held error of an earlier load
 	shared    bool // the caller that opened the flight gets the same answer or err
-	caller    flight.Caller[found[V]]
-	joined    bool // the caller has joined a flight
-	opened    bool // the caller has opened the flight and has to start its job
+	caller    flight.Caller
+	opened    bool // the caller has opened the flight and has to start its run
 	past      bool // the local tier has kept an older value of the key
 
 	// impatient is true during an outage if the process has kept a value: the caller takes a
@@ -146,15 +144,33 @@ type lookup[K comparable, V any] struct {
 	impatient bool
 
 	// What the caller has read in Redis for itself, after its Get began.
-	hasRead  bool      // it has read Redis, or tried to
+	own      ownRead
 	mark     tier.Mark // of the local tier, from before the read
-	unread   bool      // Redis did not answer: the value is unknown, which is not a miss
 	seen     []byte    // the bytes that a load will replace
 	fallback found[V]  // may be served if the load fails; without an entry: none
 }
 
+// A phase is how far a lookup has come. It only moves on, but for a caller whom the answer of a flight
+// does not suit: that caller asks again.
+type phase uint8
+
+const (
+	asking  phase = iota // the caller reads Redis, or joins a flight
+	waiting              // the caller has joined a flight
+	over                 // answer or err is final
+)
+
+// An ownRead is what has become of a caller's own read of Redis.
+type ownRead uint8
+
+const (
+	untried    ownRead = iota // it has not been made
+	tried                     // Redis has answered, or is being asked
+	unanswered                // the value is unknown, which is not a miss
+)
+
 // reads reports whether the caller has to read Redis before it opens a flight.
-func (l *lookup[K, V]) reads() bool { return !l.over && !l.joined }
+func (l *lookup[K, V]) reads() bool { return l.phase == asking }
 
 // readsAlone reports whether the caller reads Redis before it opens a flight, not within the
 // flight: callers of a long value share a read.
@@ -162,13 +178,13 @@ func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil ||
 
 // broken ends a lookup whose read of Redis has panicked: the user's client may have hooks.
 func (l *lookup[K, V]) broken(err error) {
-	if err != nil && !l.over {
+	if err != nil && l.phase != over {
 		l.failed(err)
 	}
 }
 
 // hasToRead reports whether a waiting caller has not yet read a value to fall back to.
-func (l *lookup[K, V]) hasToRead() bool { return !l.over && !l.hasRead }
+func (l *lookup[K, V]) hasToRead() bool { return l.phase != over && l.own == untried }
 
 // readOwn reads Redis for callers. The reads begin after the callers' Gets did, so each caller
 // may use its value, whatever was invalidated before: no flight number is needed.
@@ -195,10 +211,13 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 // noteRead ends a lookup with the value that its caller has read, if it is served; otherwise it
 // keeps the value for the steps that follow.
 func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
-	if l.unread = value.Err != nil; !l.unread && len(value.Data) > 0 {
+	switch {
+	case value.Err != nil:
+		l.own = unanswered
+	case len(value.Data) > 0:
 		c.noteValue(ctx, l, value, now)
 	}
-	if !l.over && l.want.noLoad() {
+	if l.phase != over && l.want.noLoad() {
 		c.notCached(ctx, l)
 	}
 }
@@ -208,7 +227,8 @@ func (c *Cache[K, V]) noteValue(ctx context.Context, l *lookup[K, V], value flee
 	l.seen = value.Data
 	if state < fallback && answer.suits(l.want) {
 		c.keep(l.mark, l.key, l.id, answer.entry, len(value.Data), math.MaxInt64, now)
-		l.over, l.answer, l.renews = true, answer, state != fresh && !l.want.noLoad()
+		l.renews = state != fresh && !l.want.noLoad()
+		l.answered(answer)
 		return
 	}
 	if state != dead {
@@ -238,8 +258,9 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 	case c.closed(): // the filter would still answer
 		l.failed(ErrClosed)
 	default:
-		if l.id, l.err = c.id(l.key); l.err != nil {
-			l.over = true
+		id, err := c.id(l.key)
+		if l.id = id; err != nil {
+			l.failed(err)
 		}
 	}
 }
@@ -247,7 +268,7 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 // lookup ends a read that this process can answer: the filter denies the key, or, during an
 // outage, a value was kept. exists is the filter's answer.
 func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) {
-	if l.over {
+	if l.phase == over {
 		return
 	}
 	if !exists {
@@ -260,7 +281,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) 
 	if c.fleet.Down(l.id) {
 		c.duringOutage(l)
 	}
-	if !l.over && ctx.Err() != nil {
+	if l.phase != over && ctx.Err() != nil {
 		l.failed(wait.Ended(ctx))
 	}
 }
@@ -268,7 +289,7 @@ func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) 
 // joinRunning joins a lookup to the flight of its key if one runs: so many callers that miss one
 // key cost Redis few reads.
 func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
-	if l.over || l.want != nil { // a caller with rules reads Redis first, since the flight may wait for more than the caller needs
+	if l.phase == over || l.want != nil { // a caller with rules reads Redis first, since the flight may wait for more than the caller needs
 		return
 	}
 	caller, running, err := c.flights.JoinRunning(ctx, l.id)
@@ -276,49 +297,65 @@ func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
 		l.failed(err)
 		return
 	}
-	l.caller, l.joined = caller, running
+	if running {
+		l.caller, l.phase = caller, waiting
+	}
 }
 
-// join joins a lookup to the flight of its key, or opens one and fills in a job that room
-// returns. It calls no function of the user's: a flight that it opens has to be started, and a
-// batch joins several flights before it starts them.
-func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], room func() *job[K, V]) {
-	if !l.reads() {
-		return
+// join joins a lookup to the flight of its key. If none runs it opens one, and returns the run that has
+// to be started: spare, if that is not nil. It calls no function of the user's, since a batch joins
+// several flights before it starts them.
+func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], spare *rebuild.Run) (opened *rebuild.Run) {
+	if l.opened = false; !l.reads() {
+		return nil
 	}
-	caller, opened, err := c.flights.JoinIn(ctx, l.id, l.want.strict(), l.fallback.entry != nil, func() *flight.Flight[found[V]] {
-		j := room()
-		j.key, j.id, j.ctx, j.flight = l.key, l.id, ctx, &j.own
-		j.seen, j.unread, j.looks = l.seen, l.unread, !l.hasRead
-		j.impatient, j.want = l.impatient, l.want
-		return j.flight
-	})
-	if err != nil {
+	as := flight.Callers{Strict: l.want.strict(), Fallback: l.fallback.entry != nil}
+	var err error
+	if l.caller, _, err = c.flights.JoinAs(ctx, l.id, as, nil); err == nil && l.caller.Flight == nil {
+		if opened = spare; opened == nil {
+			opened = &rebuild.Run{}
+		}
+		l.caller, l.opened, err = c.flights.JoinAs(ctx, l.id, as, opened.Own())
+	}
+	switch {
+	case err != nil:
 		l.heldError = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
 		l.failed(err)
-		return
+		return nil
+	case !l.opened:
+		l.phase = waiting
+		return nil
 	}
-	l.caller, l.joined, l.opened = caller, true, opened
+	l.phase = waiting
+	opened.Subject, opened.Seen = &subject[K]{l.key, l.want}, l.seen
+	opened.Look, opened.Impatient = l.own == untried, l.impatient
+	if l.own == unanswered {
+		opened.Purpose = rebuild.Degraded
+	}
+	return opened
 }
 
-func (l *lookup[K, V]) answered(answer found[V]) { l.over, l.answer = true, answer }
+func (l *lookup[K, V]) answered(answer found[V]) { l.phase, l.answer = over, answer }
 
-func (l *lookup[K, V]) failed(err error) { l.over, l.err = true, err }
+func (l *lookup[K, V]) failed(err error) { l.phase, l.err = over, err }
 
 // await waits for the flight of a lookup, if it has joined one. It reports false if the flight's
 // answer does not suit the caller, who has to join again. batch are the lookups of a GetMany that
 // end after l and have joined a flight unread. since is when the GetMany began to wait for its
 // keys; zero: now.
 func (c *Cache[K, V]) await(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (ended bool) {
-	if l.over {
+	if l.phase == over {
 		return true
 	}
 	answer, first, err := c.wait(ctx, l, batch, since)
-	if err == nil && !answer.suits(l.want) {
-		l.joined = false
+	switch {
+	case err == nil && !answer.suits(l.want):
+		l.phase = asking
 		return false
+	case err == nil:
+		l.answer = *answer
 	}
-	l.answer, l.shared, l.err = answer, !first, err
+	l.shared, l.err = !first, err
 	return true
 }
 
@@ -364,26 +401,35 @@ func (c *Cache[K, V]) deliver(ctx context.Context, l *lookup[K, V], answer found
 }
 
 // wait waits for the flight of a lookup.
-func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (answer found[V], first bool, err error) {
+func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []*lookup[K, V], since time.Time) (answer *found[V], first bool, err error) {
 	if l.caller.Ready() {
-		return l.caller.Wait(ctx, flight.Patience[found[V]]{})
+		return ofFlight[V](l.caller.Wait(ctx, flight.Patience{}))
 	}
-	patience := flight.Patience[found[V]]{
+	patience := flight.Patience{
 		SoftTimeout: c.o.SoftTimeout, Since: since,
-		Fallback: func() (found[V], bool) { return c.staleWhileSlow(ctx, l, batch) },
+		Fallback: func() (any, bool) {
+			old, ok := c.staleWhileSlow(ctx, l, batch)
+			return &old, ok
+		},
 	}
 	if l.hasToRead() || slices.ContainsFunc(batch, (*lookup[K, V]).hasToRead) {
 		patience.Lead = c.o.RedisTimeout
 	}
 	if l.opened {
-		return l.caller.Wait(ctx, patience)
+		return ofFlight[V](l.caller.Wait(ctx, patience))
 	}
 	if since.IsZero() {
 		since = time.Now()
 	}
 	_, done := c.begin(ctx, c.o.Hooks.FlightWait, Op{Key: l.id, Keys: 1})
-	answer, first, err = l.caller.Wait(ctx, patience)
+	answer, first, err = ofFlight[V](l.caller.Wait(ctx, patience))
 	c.times.flightWait.add(&latencies, time.Since(since))
-	done(Outcome{Err: err, Load: answer.load.context()})
+	done(Outcome{Err: err, Load: answer.loadContext()})
+	return answer, first, err
+}
+
+// ofFlight returns the result of a flight with its type. With an error, answer may be nil.
+func ofFlight[V any](result any, first bool, err error) (answer *found[V], _ bool, _ error) {
+	answer, _ = result.(*found[V])
 	return answer, first, err
 }

@@ -18,8 +18,12 @@ type Reads struct {
 	// load in all processes, other callers get the old value at once meanwhile, and other
 	// processes keep it in their memory for up to Local.TTL (Refresh notifies them). If that load
 	// fails, the older value is served, marked stale. A load that begins after the read is always
-	// new enough, so 1 ns means: call the loader. 0: any age; negative: as 1 ns.
+	// new enough. 0: any age; negative: as Reload.
 	MaxAge time.Duration
+	// Reload calls the loader for this read though the value is cached: it is the strictest MaxAge, which
+	// is ignored then, and callers who come before that load begins share it. A filter that denies the key
+	// and the held error of such a load still answer.
+	Reload bool
 	// NoLoad never loads: the read returns at once what this process, the filter or Redis knows,
 	// otherwise [ErrNotCached]. It waits for no load, and starts neither a load nor a refresh.
 	// While Redis is out of reach, a value that this process has kept is served, marked stale.
@@ -44,8 +48,8 @@ type Reader[K comparable, V any] struct {
 // need not be closed.
 func (c *Cache[K, V]) With(rules Reads) *Reader[K, V] {
 	rules.SkipLocal = rules.SkipLocal && c.fleet.Shared()
-	if rules.MaxAge < 0 {
-		rules.MaxAge = 1
+	if rules.Reload || rules.MaxAge < 0 {
+		rules.Reload, rules.MaxAge = true, 1
 	}
 	return &Reader[K, V]{c, rules}
 }
@@ -149,7 +153,7 @@ func (c *Cache[K, V]) notCached(ctx context.Context, l *lookup[K, V]) {
 		l.failed(wait.Ended(ctx))
 		return
 	}
-	if l.unread {
+	if l.own == unanswered {
 		if old, ok := c.fallbackOf(l); ok {
 			l.answered(old)
 			return

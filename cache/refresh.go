@@ -3,14 +3,12 @@ package cache
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync/atomic"
-	"time"
 
-	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -38,151 +36,35 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var failed BatchError
-	jobs := make([]*job[K, V], 0, len(keys))
+	var failed BatchError[K]
+	runs := make([]*rebuild.Run, 0, len(keys))
 	for i, key := range keys {
 		f, err := c.flights.Apart(ctx, ids[i])
 		if err != nil {
 			failed.add(key, named(err))
 			continue
 		}
-		jobs = append(jobs, c.newJob(ctx, key, f))
+		runs = append(runs, c.engine.NewRun(ctx, f, &subject[K]{key: key}, rebuild.Replace))
 	}
-	c.detach(jobs)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.inParts(jobs, c.replace)
+		c.engine.Do(runs)
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
 		return wait.Ended(ctx)
 	}
-	for _, j := range jobs {
-		if err := j.loaded.err; err != nil {
-			failed.add(j.key, named(err))
+	for _, r := range runs {
+		if err := r.Loaded.Err; err != nil {
+			failed.add(c.subjectOf(r).key, named(err))
 		}
 	}
 	if len(failed.Causes) > 0 {
 		return &failed
 	}
 	return nil
-}
-
-// replace takes the leases of jobs and loads, until each new value has replaced the old one.
-// Whoever overtakes a load has taken its lease away and may not have published yet: so the job
-// loads again, at most maxOvertaken times, and then invalidates.
-func (c *Cache[K, V]) replace(jobs []*job[K, V]) {
-	for overtaken := 0; len(jobs) > 0; overtaken++ {
-		if overtaken > maxOvertaken {
-			c.invalidateInstead(jobs)
-			return
-		}
-		jobs = c.attemptReplace(jobs)
-	}
-}
-
-// attemptReplace takes a place, takes the leases, loads and publishes once, for a Refresh. It
-// returns the jobs that were overtaken.
-func (c *Cache[K, V]) attemptReplace(jobs []*job[K, V]) (overtaken []*job[K, V]) {
-	ctx, stop := c.loadContext(jobs[0].ctx)
-	defer stop()
-	place, refusal := c.acquire(ctx, jobs)
-	if refusal != nil {
-		c.finishRefused(jobs, refusal)
-		return nil
-	}
-	defer place.Release()
-	if jobs = c.claimed(jobs); len(jobs) == 0 {
-		return nil
-	}
-	renewal := c.leased(jobs)
-	defer renewal.Stop() // after a panic
-	c.load(ctx, place, jobs)
-	renewal.Stop()
-	return c.replaceLoaded(jobs)
-}
-
-// claimed takes the leases of jobs. It returns the jobs that have one, and ends the others.
-func (c *Cache[K, V]) claimed(jobs []*job[K, V]) (claimed []*job[K, V]) {
-	var held []*job[K, V]
-	for i, grant := range c.fleet.Claim(jobs[0].ctx, idsOf(jobs)...) {
-		switch j := jobs[i]; grant.Verdict {
-		case fleet.Granted:
-			j.lease = grant.Lease
-			claimed = append(claimed, j)
-		case fleet.Held:
-			held = append(held, j)
-		default:
-			c.finish(j, found[V]{}, fmt.Errorf("%w: redis does not reply", ErrUnavailable))
-		}
-	}
-	c.invalidateInstead(held)
-	return claimed
-}
-
-// replaceLoaded publishes the values that jobs have loaded under claimed leases, in place of the
-// old ones, and returns the jobs that were overtaken.
-func (c *Cache[K, V]) replaceLoaded(jobs []*job[K, V]) (overtaken []*job[K, V]) {
-	ctx := jobs[0].ctx
-	var replacing, unstorable, failed []*job[K, V]
-	var values []fleet.Publication
-	for _, j := range jobs {
-		switch value, _ := c.publication(j); {
-		case j.loaded.err != nil:
-			failed = append(failed, j)
-		case j.storable:
-			replacing, values = append(replacing, j), append(values, value)
-		default:
-			unstorable = append(unstorable, j)
-		}
-	}
-	c.abort(failed)
-	for _, j := range failed {
-		c.finishLoaded(j)
-	}
-	c.invalidateInstead(unstorable)
-	if len(replacing) == 0 {
-		return nil
-	}
-	if !c.fleet.Shared() {
-		// The old value ends here, so that a caller that has read it cannot fill the local
-		// tier later, and an invalidation from now on ends the new one.
-		for _, j := range replacing {
-			c.forgetLocal([]string{j.id})
-			j.mark = c.local.Mark(j.id)
-		}
-	}
-	for i, outcome := range c.fleet.Replace(ctx, values...) {
-		j := replacing[i]
-		switch {
-		case outcome.Err != nil:
-			c.forgetLocal([]string{j.id}) // the value may have been published
-			c.finish(j, found[V]{}, fmt.Errorf("%w: the new value is not confirmed", ErrUnavailable))
-		case !outcome.Published:
-			overtaken = append(overtaken, j)
-		case c.fleet.Shared():
-			c.forgetLocal([]string{j.id})
-			c.finish(j, found[V]{}, nil)
-		default:
-			c.fill(j, j.loaded.entry, j.size, time.Now())
-			c.finish(j, found[V]{}, nil)
-		}
-	}
-	return overtaken
-}
-
-// invalidateInstead ends jobs by dropping the old values, which the new ones cannot replace.
-func (c *Cache[K, V]) invalidateInstead(jobs []*job[K, V]) {
-	if len(jobs) == 0 {
-		return
-	}
-	err := c.invalidate(flight.Detached(jobs[0].ctx), idsOf(jobs))
-	if err != nil { // Refresh changes no row, so the cause does not matter
-		err = fmt.Errorf("%w: the old value is not dropped yet", ErrUnavailable)
-	}
-	c.finishEach(jobs, err)
 }
 
 // refresh loads values in the background while the values that were read are still served. It
@@ -208,36 +90,35 @@ func (c *Cache[K, V]) refreshPart(ctx context.Context, lookups []*lookup[K, V]) 
 		c.refreshing.Add(-1)
 		return false
 	}
+	var runs []*rebuild.Run
 	running := &atomic.Int64{}
-	ended := func(j *job[K, V], err error) {
-		if running.Add(-1) == 0 {
-			c.refreshing.Add(-1)
-		}
-		c.refreshEnded(j, err)
-	}
-	var jobs []*job[K, V]
 	for _, l := range lookups {
 		if f := c.flights.Alone(l.id); f != nil {
-			j := c.newJob(flight.Detached(ctx), l.key, f)
-			j.class, j.seen, j.ended = background, l.seen, ended
-			jobs = append(jobs, j)
+			r := c.engine.NewRun(flight.Detached(ctx), f, &subject[K]{key: l.key}, rebuild.Refresh)
+			r.Seen, r.Ended = l.seen, func(err error) {
+				if running.Add(-1) == 0 {
+					c.refreshing.Add(-1)
+				}
+				c.refreshEnded(f.ID, err)
+			}
+			runs = append(runs, r)
 		}
 	}
-	if len(jobs) == 0 {
+	if len(runs) == 0 {
 		c.refreshing.Add(-1)
 		return true
 	}
-	running.Store(int64(len(jobs)))
-	c.counts.refreshes.Add(uint64(len(jobs)))
-	go c.contained(jobs, func() { c.refreshes.add(jobs) })
+	running.Store(int64(len(runs)))
+	c.counts.refreshes.Add(uint64(len(runs)))
+	c.engine.Go(runs)
 	return true
 }
 
-func (c *Cache[K, V]) refreshEnded(j *job[K, V], err error) {
+func (c *Cache[K, V]) refreshEnded(id string, err error) {
 	switch {
 	case err == nil:
 		c.counts.refreshed.Add(1)
-	case !errors.Is(err, errElsewhere) && !c.closed():
-		c.log.Warn("a refresh failed", logonce.Name("key", j.id), "error", err)
+	case !errors.Is(err, rebuild.ErrElsewhere) && !errors.Is(err, rebuild.ErrNoRedis) && !c.closed():
+		c.log.Warn("a refresh failed", logonce.Name("key", id), "error", err)
 	}
 }

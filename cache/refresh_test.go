@@ -138,8 +138,8 @@ func TestTheOldValueStaysWhereARefreshFails(t *testing.T) {
 			return nil
 		})
 		err := c.Refresh(r.ctx, 1, 2, 1)
-		var batch *cache.BatchError
-		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[int64(2)], errBroken) {
+		var batch *cache.BatchError[int64]
+		if !errors.As(err, &batch) || len(batch.Causes) != 1 || !errors.Is(batch.Causes[2], errBroken) {
 			r.Errorf("Refresh: %v", err)
 		}
 		c.gives(r, 1, "v2")

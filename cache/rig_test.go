@@ -223,7 +223,7 @@ func open[K comparable, V any](r *rig, src cache.Source[K, V], changes ...func(*
 // openOn is open with a client that the test has made.
 func openOn[K comparable, V any](r *rig, rdb redis.UniversalClient, src cache.Source[K, V], changes ...func(*cache.Options)) *probe[K, V] {
 	r.Helper()
-	c, err := cache.NewSource(rdb, src, r.options(changes))
+	c, err := cache.NewFrom(rdb, src, r.options(changes))
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -402,7 +402,7 @@ func TestAShadowReadsItsSourceAsTheCacheDoes(t *testing.T) {
 func TestAShadowComparesWhatWasReturned(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true}}, func(r *rig) {
 		load := func(context.Context, string) (map[string]int, error) { return map[string]int{"a": 1}, nil }
-		c := redistest.Must(cache.NewSource(nil, cache.Source[string, map[string]int]{Load: load, Clone: maps.Clone[map[string]int]}, r.options(nil)))
+		c := redistest.Must(cache.NewFrom(nil, cache.Source[string, map[string]int]{Load: load, Clone: maps.Clone[map[string]int]}, r.options(nil)))
 		defer c.Close()
 		s := redistest.Must(audit.NewShadow(c, load, audit.ShadowOptions[string, map[string]int]{Share: 1}))
 		defer s.Close()

@@ -76,7 +76,7 @@ func TestDuringAnOutageSkipLocalLoads(t *testing.T) {
 		if got, err := c.With(cache.Reads{SkipLocal: true}).Get(r.ctx, 1); !errors.Is(err, errBroken) {
 			r.Errorf("with SkipLocal, when the load fails: %v, %v", got, err)
 		}
-		if got, err := c.With(cache.Reads{MaxAge: 1, NoStale: true}).Get(r.ctx, 1); !errors.Is(err, errBroken) {
+		if got, err := c.With(cache.Reads{Reload: true, NoStale: true}).Get(r.ctx, 1); !errors.Is(err, errBroken) {
 			r.Errorf("with NoStale, when the load fails: %v, %v", got, err)
 		}
 		c.reads(r, anew, 1, "v4", true)

@@ -202,7 +202,7 @@ func (c *Cache[K, V]) readFallbacks(ctx context.Context, l *lookup[K, V], batch 
 	var reading []*lookup[K, V]
 	for _, l := range append([]*lookup[K, V]{l}, batch...) {
 		if l.hasToRead() {
-			l.hasRead = true
+			l.own = tried
 			ids, reading = append(ids, l.id), append(reading, l)
 		}
 	}

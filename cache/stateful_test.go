@@ -269,7 +269,7 @@ func (s *drama) beside(ctx context.Context, k *scriptedKey, key int64) {
 // not exist.
 func (s *drama) getMany(ctx context.Context, keys []int64) {
 	values, err := s.c.GetMany(ctx, keys)
-	var batch *cache.BatchError
+	var batch *cache.BatchError[int64]
 	if err != nil && !errors.As(err, &batch) {
 		s.Errorf("want a *BatchError, got %v", err)
 		return

@@ -13,7 +13,7 @@ import (
 )
 
 // anew are the rules of a read that accepts no value from before it.
-var anew = cache.Reads{MaxAge: time.Nanosecond}
+var anew = cache.Reads{Reload: true}
 
 // reads fails the test unless a read of key by the rules gives this value.
 func (p *probe[K, V]) reads(r *rig, rules cache.Reads, key K, want any, stale bool) {

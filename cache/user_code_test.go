@@ -20,7 +20,7 @@ import (
 // exitsAt2 is a cache without Redis whose Source.Key ends the goroutine that makes the id of key 2.
 func exitsAt2() *cache.Cache[int64, string] {
 	load := func(context.Context, int64) (string, error) { return "v1", nil }
-	return redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
+	return redistest.Must(cache.NewFrom(nil, cache.Source[int64, string]{Load: load, Key: func(key int64) string {
 		if key == 2 {
 			runtime.Goexit()
 		}
@@ -62,7 +62,7 @@ func TestAGoexitInTheReadOfALongValueLeavesNoFlightBehind(t *testing.T) {
 		source, long := newRows(r, 1, 2), strings.Repeat("x", 64<<10)
 		source.put(1, long)
 		var reads atomic.Int64 // until one that does not return
-		c := redistest.Must(cache.NewSource(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
+		c := redistest.Must(cache.NewFrom(r.client(), source.source(), r.options([]func(*cache.Options){func(o *cache.Options) {
 			o.Hooks.Read = func(ctx context.Context, _ cache.Op) (context.Context, func(cache.Outcome)) {
 				if reads.Add(-1) == 0 {
 					runtime.Goexit()
@@ -149,8 +149,8 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 		source.slowly(func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() })
 		c := open(r, source.source(), func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Second })
 		_, err := c.GetMany(r.ctx, []int64{1})
-		var batch *cache.BatchError
-		if !errors.As(err, &batch) || batch.Causes[int64(1)].Error() != "cache: load timed out" {
+		var batch *cache.BatchError[int64]
+		if !errors.As(err, &batch) || batch.Causes[1].Error() != "cache: load timed out" {
 			r.Errorf("got %v", err)
 		}
 	})
@@ -190,7 +190,7 @@ func (u *unreadable) Error() string { return u.text }
 func TestAnErrorThatCannotBeReadIsAPanicOfTheLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err *unreadable
-		c := redistest.Must(cache.NewSource(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
+		c := redistest.Must(cache.NewFrom(nil, cache.Source[int64, string]{LoadMany: func(context.Context, []int64) (map[int64]string, error) {
 			return nil, err
 		}}, cache.Options{Name: "test"}))
 		var panicked *cache.PanicError

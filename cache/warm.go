@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -12,7 +11,9 @@ import (
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -38,8 +39,6 @@ const (
 	firstPutOff = 400 * time.Millisecond
 	maxCauses   = 100 // errors that a Warm remembers
 )
-
-var errNoRedis = fmt.Errorf("%w: keys are not warmed", ErrUnavailable)
 
 // Warm loads the values of keys that are not in Redis before anybody reads them, so that a cold
 // start does not flood the source. It gives way to reads: its loads count as background for the
@@ -97,7 +96,7 @@ type warming[K comparable, V any] struct {
 
 	mu     sync.Mutex // guards what follows
 	counts counted
-	causes BatchError
+	causes BatchError[K]
 }
 
 // counted counts keys. A key that is taken but neither loaded, skipped nor failed is still being
@@ -120,16 +119,12 @@ func (w *warming[K, V]) take(keys []K) {
 	if w.c.source.LoadMany == nil {
 		size = 1
 	}
-	for jobs := range slices.Chunk(w.look(keys), size) {
+	for missing := range slices.Chunk(w.look(keys), size) {
 		if w.slot() {
 			go func() {
 				defer func() { <-w.slots }()
-				w.run(jobs)
+				w.run(missing)
 			}()
-			continue
-		}
-		for _, j := range jobs {
-			w.c.finish(j, found[V]{}, w.ctx.Err())
 		}
 	}
 	w.tell()
@@ -145,14 +140,22 @@ func (w *warming[K, V]) slot() bool {
 	}
 }
 
-// look returns jobs for the keys that are not in Redis.
-func (w *warming[K, V]) look(keys []K) []*job[K, V] {
-	wanted, ids := make([]K, 0, len(keys)), make([]string, 0, len(keys))
+// A missing is a key that is not in Redis, or for which Redis has not answered.
+type missing[K comparable] struct {
+	key  K
+	id   string
+	seen []byte // what Redis holds, if that is no value within its TTL
+}
+
+// look returns those of the keys that are not in Redis. A key for which Redis does not answer is
+// among them: the run that asks for its lease puts it off.
+func (w *warming[K, V]) look(keys []K) []missing[K] {
+	wanted, ids := make([]missing[K], 0, len(keys)), make([]string, 0, len(keys))
 	for _, key := range keys {
-		contain.Call(func() error { // Source.Key and the filter may panic: no flight is open yet
+		contain.Call(func() error { // Source.Key and the filter may panic
 			id, err := w.wants(key)
 			if err == nil {
-				wanted, ids = append(wanted, key), append(ids, id)
+				wanted, ids = append(wanted, missing[K]{key: key, id: id}), append(ids, id)
 			}
 			return err
 		}, func(err error) {
@@ -161,26 +164,36 @@ func (w *warming[K, V]) look(keys []K) []*job[K, V] {
 			}
 		})
 	}
-	jobs := make([]*job[K, V], 0, len(wanted))
-	for i, key := range wanted {
-		f, err := w.c.flights.Apart(w.ctx, ids[i])
-		if err != nil {
-			w.count(key, err, true)
+	var values []fleet.Value
+	var now time.Time
+	contain.Call(func() error { values, now = w.c.readMany(w.loads, ids); return nil }, func(err error) {
+		if err != nil { // a hook of the user's client has panicked
+			for _, m := range wanted {
+				w.count(m.key, err, true)
+			}
+			wanted = nil
+		}
+	})
+	there := func(i int) bool {
+		if values[i].Err != nil || len(values[i].Data) == 0 {
+			return false
+		}
+		_, state := w.c.judge(ids[i], values[i], now)
+		return state < stale
+	}
+	absent := wanted[:0]
+	for i, m := range wanted {
+		if there(i) {
+			w.count(m.key, rebuild.ErrElsewhere, true)
 			continue
 		}
-		j := w.c.newJob(w.loads, key, f)
-		j.class, j.warms = background, true
-		jobs = append(jobs, j)
+		m.seen = values[i].Data
+		absent = append(absent, m)
 	}
-	if len(jobs) > 0 { // a key for which Redis does not answer goes on to the lease step, which puts it off
-		w.c.contained(jobs, func() { w.c.look(jobs[0].ctx, jobs) })
-	}
-	return slices.DeleteFunc(jobs, func(j *job[K, V]) bool {
-		return j.done.Load() && !w.count(j.key, j.loaded.err, true)
-	})
+	return absent
 }
 
-// wants returns the id of a key, or errElsewhere for one that needs no job.
+// wants returns the id of a key, or ErrElsewhere for one that needs no load.
 func (w *warming[K, V]) wants(key K) (id string, err error) {
 	c := w.c
 	id, err = c.id(key)
@@ -189,36 +202,50 @@ func (w *warming[K, V]) wants(key K) (id string, err error) {
 	}
 	if !c.fleet.Shared() {
 		if e := c.keptEntry(key); e != nil && c.stateOf(e, time.Now()) < stale {
-			return "", errElsewhere
+			return "", rebuild.ErrElsewhere
 		}
 	}
 	if !c.exists(w.ctx, id) {
-		return "", errElsewhere
+		return "", rebuild.ErrElsewhere
 	}
 	return id, nil
 }
 
-// run loads the keys of jobs, and loads those again that were put off. It keeps its slot
-// meanwhile, so that a Warm of a busy source rarely calls it.
-func (w *warming[K, V]) run(jobs []*job[K, V]) {
-	for putOffs, loaded := 0, 0; len(jobs) > 0; putOffs++ {
+// run loads keys, and loads those again that were put off. It keeps its slot meanwhile, so that a
+// Warm of a busy source rarely calls it.
+func (w *warming[K, V]) run(keys []missing[K]) {
+	for putOffs, loaded := 0, 0; len(keys) > 0; putOffs++ {
 		if now := w.now().loaded; now > loaded {
 			putOffs, loaded = 0, now
 		}
-		var call sync.WaitGroup
-		call.Go(func() { w.c.contained(jobs, func() { w.c.rebuild(jobs) }) }) // a codec may call Goexit
-		call.Wait()
+		runs := w.runs(keys)
+		w.c.engine.Do(runs)
 		var again []K
-		for _, j := range jobs {
-			if w.count(j.key, j.loaded.err, putOffs == maxPutOffs) {
-				again = append(again, j.key)
+		for _, r := range runs {
+			if w.count(w.c.subjectOf(r).key, r.Loaded.Err, putOffs == maxPutOffs) {
+				again = append(again, w.c.subjectOf(r).key)
 			}
 		}
 		if len(again) > 0 {
 			wait.Sleep(w.ctx, wait.Jitter(firstPutOff<<putOffs, 0.25))
 		}
-		jobs = w.look(again)
+		keys = w.look(again)
 	}
+}
+
+func (w *warming[K, V]) runs(keys []missing[K]) []*rebuild.Run {
+	runs := make([]*rebuild.Run, 0, len(keys))
+	for _, m := range keys {
+		f, err := w.c.flights.Apart(w.ctx, m.id)
+		if err != nil {
+			w.count(m.key, err, true)
+			continue
+		}
+		r := w.c.engine.NewRun(w.loads, f, &subject[K]{key: m.key}, rebuild.Warm)
+		r.Seen = m.seen
+		runs = append(runs, r)
+	}
+	return runs
 }
 
 // count counts how a key has ended. It returns true, and counts nothing, if the key is put off:
@@ -229,10 +256,10 @@ func (w *warming[K, V]) count(key K, err error, last bool) (putOff bool) {
 	switch {
 	case err == nil:
 		w.counts.loaded++
-	case errors.Is(err, errElsewhere):
+	case errors.Is(err, rebuild.ErrElsewhere):
 		w.counts.skipped++
 	case w.ctx.Err() != nil, w.c.closed():
-	case !last && !isOfLoader(err) && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, errNoRedis)):
+	case !last && !isOfLoader(err) && (errors.Is(err, breaker.ErrLimited) || errors.Is(err, breaker.ErrOpen) || errors.Is(err, rebuild.ErrNoRedis)):
 		return true
 	default:
 		if w.counts.failed++; len(w.causes.Causes) < maxCauses {

@@ -28,7 +28,7 @@ func BenchmarkWarmBesideReads(b *testing.B) {
 	for b.Loop() {
 		o := cache.Options{Name: "warm"}
 		o.Local.MaxBytes = -1
-		warming, reading := redistest.Must(cache.NewSource(server.Client(b), source.source(), o)), redistest.Must(cache.NewSource(server.Client(b), source.source(), o))
+		warming, reading := redistest.Must(cache.NewFrom(server.Client(b), source.source(), o)), redistest.Must(cache.NewFrom(server.Client(b), source.source(), o))
 		if _, err := reading.GetMany(b.Context(), upTo(-read, -1)); err != nil {
 			b.Fatal(err)
 		}

@@ -119,7 +119,7 @@ func TestWarmEndsWithItsContext(t *testing.T) {
 		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 1050*time.Millisecond {
 			r.Errorf("it ends after %v with %v", took, err)
 		}
-		var batch *cache.BatchError
+		var batch *cache.BatchError[int64]
 		if errors.As(err, &batch) {
 			r.Errorf("keys that were not tried have failed: %v", err)
 		}
@@ -158,7 +158,7 @@ func TestTheErrorsOfAWarmAreCounted(t *testing.T) {
 		})
 		c := open(r, source.source())
 		err := c.Warm(r.ctx, slices.Values(upTo(1, 300)), cache.WarmOptions{Rate: -1})
-		var batch *cache.BatchError
+		var batch *cache.BatchError[int64]
 		if !errors.Is(err, errBroken) || !errors.As(err, &batch) || len(batch.Causes) != 100 || batch.Others != 50 {
 			r.Errorf("want 150 errors, got %v", err)
 		}
@@ -296,7 +296,7 @@ func TestAWarmCountsTheKeysOfFunctionsThatDoNotReturn(t *testing.T) {
 		rows.put(3, "Goexit")
 		var done, failed int
 		err := c.Warm(r.ctx, slices.Values(upTo(1, 4)), cache.WarmOptions{Progress: func(d, f int) { done, failed = d, f }})
-		var causes *cache.BatchError
+		var causes *cache.BatchError[int64]
 		if !errors.As(err, &causes) {
 			r.Fatalf("Warm: %v", err)
 		}

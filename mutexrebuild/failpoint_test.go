@@ -134,7 +134,7 @@ func TestEachSafeguardIsNeeded(t *testing.T) {
 			{File: "internal/fleet/scripts/commit.lua", Old: "if redis.pcall('HGET', KEYS[2], 't') ~= ARGV[1] then", New: "if false then"},
 		}, later: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
 		"a refused value answers everybody": {edits: []mutant.Edit{
-			{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
+			{File: "internal/rebuild/run.go", Old: "return r.overtaken < maxOvertaken", New: "return false"},
 			mutant.JoinAny,
 		}, after: []string{"loaded", "commit"}, nobody: []string{"missed", "granted"}},
 		"a flight's result for all who joined": {edits: []mutant.Edit{mutant.JoinAny},

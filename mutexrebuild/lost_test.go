@@ -236,7 +236,7 @@ func TestAPublicationWhoseReplyWasLost(t *testing.T) {
 
 // A renewal may be lost, the next one comes through.
 func TestARenewalMayBeLost(t *testing.T) {
-	l := lost(t, false, opts{Lease: 3 * time.Second, RedisTimeout: 500 * time.Millisecond})
+	l, lag := lost(t, false, opts{Lease: 3 * time.Second, RedisTimeout: 500 * time.Millisecond}), redistest.MeasureLag(t)
 	db := newSource()
 	db.write("x", "v")
 	first := l.do(l.g, "x", db.load("x", 4200*time.Millisecond), nil)
@@ -245,7 +245,11 @@ func TestARenewalMayBeLost(t *testing.T) {
 	second := l.do(l.other, "x", db.load("x", 0), nil)
 	first.mustBe(l.rig, nil)
 	second.mustBe(l.rig, nil)
-	if db.loaded("x") != 1 {
+	switch late := lag.Allow(0); { // on a busy machine the next renewal may be lost too
+	case db.loaded("x") == 1:
+	case late > 500*time.Millisecond:
+		l.Logf("%d loads, where an operation may take %v longer", db.loaded("x"), late)
+	default:
 		l.Errorf("%d loads", db.loaded("x"))
 	}
 }

@@ -63,6 +63,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/rebuild"
 	"github.com/levee-go/levee/internal/wait"
 )
 
@@ -88,7 +89,8 @@ type PanicError = contain.PanicError
 type Group struct {
 	fleet       *fleet.Group
 	loadTimeout time.Duration
-	flights     *flight.Group[[]byte]
+	flights     *flight.Group
+	engine      *rebuild.Engine
 	loads       wait.Tasks      // running loads; an abandoned load may outlast its flight
 	closing     context.Context // ends with Close
 	close       context.CancelFunc
@@ -98,13 +100,17 @@ type Group struct {
 // rdb makes a group that works in this process only. New returns an error that names the field,
 // or the option of the client, that it cannot use.
 func New(rdb redis.UniversalClient, space Keyspace, o Options) (*Group, error) {
-	engine, err := fleet.New(rdb, fleet.Keyspace(space), fleet.Options(o), fleet.Messages{})
+	leases, err := fleet.New(rdb, fleet.Keyspace(space), fleet.Options(o), fleet.Messages{})
 	if err != nil {
 		return nil, err
 	}
 	settled, _ := fleet.Options(o).WithDefaults() // fleet.New has returned its error already
-	g := &Group{fleet: engine, loadTimeout: settled.LoadTimeout, flights: flight.NewGroup[[]byte](settled.ErrorHold)}
+	g := &Group{fleet: leases, loadTimeout: settled.LoadTimeout, flights: flight.NewGroup(settled.ErrorHold)}
 	g.closing, g.close = context.WithCancel(context.Background())
+	g.engine = rebuild.New(rebuild.Config{
+		Owner: owner{g}, Fleet: g.fleet, Flights: g.flights, Closing: g.closing,
+		LoadTimeout: g.loadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout, Batch: 1, Singles: true,
+	})
 	return g, nil
 }
 

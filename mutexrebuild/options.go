@@ -12,6 +12,9 @@ type Keyspace struct {
 	// differ from the names of caches, because a cache of the same name would use the same keys.
 	// It may not be blank nor contain control characters or any of ":{}".
 	Name string
+	// Prefix is put in front of the names of the group's keys and channel, followed by a colon: groups of
+	// different prefixes are independent. "": none. At most 100 bytes, no braces and no control characters.
+	Prefix string
 	// Schema is part of the names of the values too. Raise it by one when the stored form of the
 	// values changes: old and new processes then do not read each other's values. When a process
 	// invalidates or sets a value, it also drops the values of the schemas one below and one
@@ -38,7 +41,7 @@ type Options struct {
 	// Lease is how long other processes wait for one that died while it rebuilt. While the load
 	// runs, a lease is renewed every third of it. 0: 3 s; at least 100 ms.
 	Lease time.Duration
-	// LoadTimeout is how long a load may take. 0: 5 s. In a cache, see Options.Rebuild of package
+	// LoadTimeout is how long a load may take, with the request for its lease. 0: 5 s. In a cache, see Options.Rebuild of package
 	// cache.
 	LoadTimeout time.Duration
 	// WaitBudget is how long callers wait for the leases of other processes before they load

@@ -52,7 +52,7 @@ func (s *source) open(t *testing.T, rdb redis.UniversalClient) *cache.Cache[int6
 		}
 		return v, nil
 	}
-	c, err := cache.NewSource(rdb, cache.Source[int64, string]{
+	c, err := cache.NewFrom(rdb, cache.Source[int64, string]{
 		Load: load, Tags: func(int64, string) []string { return []string{"tenant:7"} },
 	}, cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -378,7 +378,7 @@ func TestKeysAreNamedByTheirText(t *testing.T) {
 	s := &source{}
 	numbers := s.open(t, nil)
 	gives(t, numbers, 7, "7 of edition 0")
-	words, err := cache.NewSource(nil, cache.Source[string, string]{
+	words, err := cache.NewFrom(nil, cache.Source[string, string]{
 		Load: func(_ context.Context, key string) (string, error) {
 			return fmt.Sprintf("%s of edition %d", key, s.edition.Load()), nil
 		},

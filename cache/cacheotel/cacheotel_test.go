@@ -49,7 +49,7 @@ func newRig(t *testing.T) *rig {
 
 // open makes a cache without a local tier whose spans are kept.
 func (r *rig) open(src cache.Source[string, string]) *cache.Cache[string, string] {
-	c := redistest.Must(cache.NewSource(r.server.Client(r), src, cache.Options{
+	c := redistest.Must(cache.NewFrom(r.server.Client(r), src, cache.Options{
 		Name: "product", Local: localcache.Options{MaxBytes: -1}, RedisTimeout: 5 * time.Second,
 		Hooks: cacheotel.Hooks(r.provider),
 	}))

@@ -5,7 +5,6 @@ package catalog
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,10 +55,5 @@ func (c *Catalog) Name(ctx context.Context, id int64) (string, error) {
 
 // Rename gives a product another name.
 func (c *Catalog) Rename(ctx context.Context, id int64, name string) error {
-	err := c.products.Write(ctx, []int64{id}, func(ctx context.Context) error { return c.store.Rename(ctx, id, name) })
-	if errors.Is(err, cache.ErrNotInvalidated) { // committed, not yet everywhere
-		slog.Warn("other processes may show the old name for a while", "product", id, "error", err)
-		return nil
-	}
-	return err
+	return cache.Committed(c.products.Write(ctx, []int64{id}, func(ctx context.Context) error { return c.store.Rename(ctx, id, name) }))
 }

@@ -139,7 +139,7 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 			return nil, fmt.Errorf("%s: %w", protection.name, err)
 		}
 	}
-	return cache.NewSource(p.rdb, cache.Source[int64, Product]{
+	return cache.NewFrom(p.rdb, cache.Source[int64, Product]{
 		Load: p.store.Product,
 		TTL:  func(int64, Product) time.Duration { return p.ttl.ttl() },
 	}, o)

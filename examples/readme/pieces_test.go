@@ -4,7 +4,6 @@ package readme
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -38,7 +37,7 @@ func tenLines(ctx context.Context, rdb redis.UniversalClient, store store, seen 
 
 func write(ctx context.Context, products products, store store) (err error) {
 	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
-	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) { // ErrNotInvalidated: committed; levee retries the invalidation
+	if err = cache.Committed(err); err != nil { // nil for ErrNotInvalidated: committed; levee logs it and retries the invalidation
 		return err
 	}
 	err = products.Invalidate(ctx, 42)        // or, after a commit elsewhere: this key; works even if ctx has ended

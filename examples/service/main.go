@@ -155,10 +155,7 @@ func api(store *store, products *cache.Cache[int64, Product]) http.Handler {
 			return
 		}
 		err := products.Write(r.Context(), []int64{id}, func(ctx context.Context) error { return store.SetPrice(ctx, id, cents) })
-		switch {
-		case errors.Is(err, cache.ErrNotInvalidated): // committed; other instances may show the old price for a while
-			slog.Warn("the new price is not everywhere yet", "product", id, "error", err)
-		case err != nil:
+		if cache.Committed(err) != nil {
 			http.Error(w, "it did not work", http.StatusInternalServerError)
 			return
 		}

@@ -28,7 +28,7 @@ type Key struct{ Tenant, Product int }
 
 // open makes the cache of a process, whose source counts its loads.
 func open(rdb redis.UniversalClient, loads *atomic.Int64) (*cache.Cache[Key, string], error) {
-	return cache.NewSource(rdb, cache.Source[Key, string]{
+	return cache.NewFrom(rdb, cache.Source[Key, string]{
 		LoadMany: func(_ context.Context, keys []Key) (map[Key]string, error) {
 			found := map[Key]string{}
 			for _, k := range keys {

@@ -47,7 +47,7 @@ func openLevee[V any](o opening[V]) (reader[V], error) {
 	if o.redis != "" {
 		rdb = redis.NewClient(&redis.Options{Addr: o.redis})
 	}
-	c, err := cache.NewSource(rdb, cache.Source[string, V]{
+	c, err := cache.NewFrom(rdb, cache.Source[string, V]{
 		Load: cache.Loader[string, V](o.load),
 		Key:  func(key string) string { return key[len(keyPrefix):] }, // the cache has a name of its own
 	}, options)

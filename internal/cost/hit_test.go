@@ -26,7 +26,7 @@ func inMemory[K comparable, V any](t testing.TB, keys []K, value V, tags ...stri
 	if len(tags) > 0 {
 		source.Tags = func(K, V) []string { return tags }
 	}
-	c := redistest.Must(cache.NewSource(nil, source, cache.Options{
+	c := redistest.Must(cache.NewFrom(nil, source, cache.Options{
 		Name: "bench", TTL: time.Hour, Local: localcache.Options{TTL: time.Hour, MaxBytes: 256 << 20},
 	}))
 	t.Cleanup(func() { _ = c.Close() })
@@ -260,7 +260,7 @@ func TestALocalHitBesideClearsOfTagsAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	loads := 0
-	c, err := cache.NewSource(nil, cache.Source[int64, string]{
+	c, err := cache.NewFrom(nil, cache.Source[int64, string]{
 		Load: func(context.Context, int64) (string, error) { loads++; return "v1", nil },
 		Tags: func(int64, string) []string { return []string{"a", "b"} },
 	}, cache.Options{Name: "product"})

@@ -48,7 +48,7 @@ func _(w http.ResponseWriter, err error) {
 
 // A list, by one query.
 func _(ctx context.Context, products *cache.Cache[int64, Product], ids []int64) ([]Product, error) {
-	found, err := products.GetMany(ctx, ids) // err is a *cache.BatchError; found has what there is all the same
+	found, err := products.GetMany(ctx, ids) // err is a *cache.BatchError[int64]; found has what there is all the same
 	page := make([]Product, 0, len(ids))
 	for _, id := range ids { // a map has no order
 		if p, ok := found[id]; ok {
@@ -94,7 +94,7 @@ type Place struct{ Lat, Lon float64 }
 
 // Tenants.
 func _(ctx context.Context, rdb redis.UniversalClient, load func(context.Context, key) (Product, error)) error {
-	products, err := cache.NewSource(rdb, cache.Source[key, Product]{
+	products, err := cache.NewFrom(rdb, cache.Source[key, Product]{
 		Load: load, // reads by key.Tenant, not by a tenant of ctx
 		Tags: func(k key, _ Product) []string { return []string{"tenant:" + k.Tenant} },
 	}, cache.Options{Name: "product"})

@@ -287,7 +287,7 @@ func _(ctx context.Context, rdb redis.UniversalClient, store Store) error {
 
 // docs/recipes.md, a list by one query.
 func _(ctx context.Context, rdb redis.UniversalClient, load func(ctx context.Context, ids []int64) (map[int64]Product, error), ids []int64) error {
-	products, err := cache.NewSource(rdb, cache.Source[int64, Product]{LoadMany: load}, cache.Options{Name: "product"})
+	products, err := cache.NewFrom(rdb, cache.Source[int64, Product]{LoadMany: load}, cache.Options{Name: "product"})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 // A Keyspace has the fields of mutexrebuild.Keyspace, which documents them.
 type Keyspace struct {
 	Name         string
+	Prefix       string
 	Schema       int
 	MaxBytes     int
 	RedisTimeout time.Duration
@@ -49,7 +50,7 @@ func (o Options) WithDefaults() (Options, error) {
 }
 
 func (s Keyspace) withDefaults() (Keyspace, error) {
-	if err := keys.CheckCache(s.Name); err != nil {
+	if err := errors.Join(keys.CheckCache(s.Name), keys.CheckPrefix(s.Prefix)); err != nil {
 		return s, err
 	}
 	switch {

@@ -43,7 +43,7 @@ type store struct {
 
 func newStore(closing context.Context, rdb redis.UniversalClient, space Keyspace, o Options, e *epoch, limit int, log *logonce.Log) *store {
 	conn := redisconn.Open(rdb, space.RedisTimeout, maxWaiting, logonce.New(space.Logger, logPrefix))
-	names := keys.OfCache(space.Name)
+	names := keys.OfCache(space.Name).Under(space.Prefix)
 	s := &store{
 		conn: conn, unnamed: conn.UsedBy(space.Name), space: space, names: names, lease: o.Lease, waitFor: o.WaitReplicas,
 		epoch: e, closing: closing, channel: names.Messages(), self: newToken(), log: log,

@@ -16,11 +16,11 @@ import (
 var ErrDeserted = errors.New("flight: nobody waits any more")
 
 // A crowd is the context of [Group.Waiting] for the callers of some flights.
-type crowd[R any] struct {
+type crowd struct {
 	context.Context
 	end     context.CancelCauseFunc
-	group   *Group[R]
-	flights []*Flight[R]
+	group   *Group
+	flights []*Flight
 }
 
 // Waiting returns a context for the wait of flights before they load. It ends with ctx, and
@@ -28,8 +28,8 @@ type crowd[R any] struct {
 // the next flight. Its deadline is the latest of the callers' deadlines, at most that of ctx, and
 // moves as callers come. If a caller has no deadline, the context has none, even if ctx has one.
 // stop ends the context. A flight is in one Waiting at a time.
-func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting context.Context, stop func()) {
-	c := &crowd[R]{group: g, flights: flights}
+func (g *Group) Waiting(ctx context.Context, flights ...*Flight) (waiting context.Context, stop func()) {
+	c := &crowd{group: g, flights: flights}
 	c.Context, c.end = context.WithCancelCause(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -40,7 +40,7 @@ func (g *Group[R]) Waiting(ctx context.Context, flights ...*Flight[R]) (waiting 
 	return c, c.stop
 }
 
-func (c *crowd[R]) stop() {
+func (c *crowd) stop() {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	for _, f := range c.flights {
@@ -51,14 +51,14 @@ func (c *crowd[R]) stop() {
 
 // Deadline returns the time when the last caller leaves or the context passed to Waiting ends, whichever
 // is earlier. For a refresh it returns the deadline of that context.
-func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
+func (c *crowd) Deadline() (deadline time.Time, ok bool) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	var last time.Time
 	for _, f := range c.flights {
 		switch {
 		case f.waiting() == 0:
-		case f.alone || f.apart:
+		case !f.kind.joined():
 			return c.Context.Deadline()
 		case f.patient:
 			return time.Time{}, false
@@ -73,7 +73,7 @@ func (c *crowd[R]) Deadline() (deadline time.Time, ok bool) {
 }
 
 // changed ends the context if all callers have left. The caller holds Group.mu.
-func (c *crowd[R]) changed() {
+func (c *crowd) changed() {
 	for _, f := range c.flights {
 		if f.waiting() > 0 {
 			return
@@ -87,15 +87,15 @@ func (c *crowd[R]) changed() {
 
 // waiting returns how many callers have joined and not left; 1 for a refresh, which is never
 // deserted. The caller holds Group.mu.
-func (f *Flight[R]) waiting() int {
-	if f.alone || f.apart {
+func (f *Flight) waiting() int {
+	if !f.kind.joined() {
 		return 1
 	}
 	return f.joined - len(f.left)
 }
 
 // arrived notes the deadline of a caller that joins. The caller holds Group.mu.
-func (f *Flight[R]) arrived(ctx context.Context) {
+func (f *Flight) arrived(ctx context.Context) {
 	deadline, ok := ctx.Deadline()
 	switch {
 	case !ok:
@@ -106,7 +106,7 @@ func (f *Flight[R]) arrived(ctx context.Context) {
 }
 
 // leave notes that the caller with number has left before the flight's end.
-func (f *Flight[R]) leave(number int) {
+func (f *Flight) leave(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	for f.over.Load() { // f ended meanwhile: leave the flight that the caller went on to
@@ -123,7 +123,7 @@ func (f *Flight[R]) leave(number int) {
 }
 
 // inherit moves the callers of f beyond decidedAt to next. The caller holds Group.mu.
-func (f *Flight[R]) inherit(next *Flight[R]) {
+func (f *Flight) inherit(next *Flight) {
 	next.joined = f.joined - f.decidedAt
 	next.deadline, next.patient, next.fallback = f.deadline, f.patient, f.fallback
 	for _, number := range f.left {

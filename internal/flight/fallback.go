@@ -25,10 +25,10 @@ import (
 // one is good enough, and to read again for the others.
 
 // A Patience says when a caller stops waiting for a load and takes its fallback.
-type Patience[R any] struct {
+type Patience struct {
 	// Fallback returns the caller's own fallback. The first call may have to read it. nil:
 	// the caller has none.
-	Fallback func() (R, bool)
+	Fallback func() (any, bool)
 	// SoftTimeout is how long a caller with a fallback waits. 0: until its context
 	// ends.
 	SoftTimeout time.Duration
@@ -40,7 +40,7 @@ type Patience[R any] struct {
 	Lead time.Duration
 }
 
-func (p Patience[R]) fallback() (fallback R, ok bool) {
+func (p Patience) fallback() (fallback any, ok bool) {
 	if p.Fallback == nil {
 		return fallback, false
 	}
@@ -50,7 +50,7 @@ func (p Patience[R]) fallback() (fallback R, ok bool) {
 // alarms has the timers at which a waiting caller calls Patience.Fallback. Either may be nil.
 type alarms struct{ soft, lead *time.Timer }
 
-func (p Patience[R]) alarms(ctx context.Context) (a alarms) {
+func (p Patience) alarms(ctx context.Context) (a alarms) {
 	if p.Fallback == nil {
 		return a
 	}

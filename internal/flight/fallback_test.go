@@ -11,8 +11,8 @@ import (
 )
 
 // has is a caller's own fallback, which it has found already; none is no fallback.
-func has() (string, bool)  { return "old", true }
-func none() (string, bool) { return "", false }
+func has() (any, bool)  { return "old", true }
+func none() (any, bool) { return nil, false }
 
 func TestAFallbackIsTakenAtTheSoftTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAFallbackIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := join(t, newGroup(), opened)
 		asked := 0
-		w := wait(t.Context(), c, patience{SoftTimeout: 200 * time.Millisecond, Fallback: func() (string, bool) {
+		w := wait(t.Context(), c, patience{SoftTimeout: 200 * time.Millisecond, Fallback: func() (any, bool) {
 			asked++
 			return "old", asked > 1
 		}})
@@ -104,7 +104,7 @@ func TestAFallbackIsLookedForBeforeTheDeadline(t *testing.T) {
 					ctx = limited
 				}
 				began, looked := time.Now(), time.Hour
-				w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (string, bool) {
+				w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (any, bool) {
 					looked = min(looked, time.Since(began))
 					return "old", ctx.Err() == nil || looked < time.Since(began)
 				}})
@@ -131,7 +131,7 @@ func TestAResultComesBeforeAFallback(t *testing.T) {
 			c := join(t, newGroup(), opened)
 			c.Flight.Decide()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (string, bool) {
+			w := wait(ctx, c, patience{Lead: 100 * time.Millisecond, Fallback: func() (any, bool) {
 				time.Sleep(200 * time.Millisecond)
 				return "old", true
 			}})

@@ -87,60 +87,74 @@ var (
 	ErrReentrant = errors.New("flight: a load has read its own key")
 )
 
-// A Group holds the flights of one cache, whose results are of type R. It may be
+// A Group holds the flights of one cache. Their results are any, and no type parameter, so that the
+// package is compiled once and not for each type of keys and values. A Group may be
 // used concurrently.
-type Group[R any] struct {
+type Group struct {
 	// Nested reports whether ctx belongs to a nested caller. It may be nil, and must not be
 	// changed after the first Join. It is called with the group's mutex held.
 	Nested func(context.Context) bool
 
 	errorHold time.Duration
 
-	mu      sync.Mutex // guards what follows, and the fields of flights that say so
-	plain   side[R]
-	strict  side[R]         // for strict callers
-	alone   map[string]bool // ids with a running flight of Alone
-	running int             // flights that have not finished
-	closed  bool
-	idle    chan struct{} // closed when the group is closed and no flight runs
+	mu       sync.Mutex                // guards what follows, and the fields of flights that say so
+	flights  [apart]map[string]*Flight // that run, by kind and id
+	failures [2]map[string]*failures   // held errors by id: of strict callers' flights, after those of all others
+	running  int                       // flights that have not finished
+	closed   bool
+	idle     chan struct{} // closed when the group is closed and no flight runs
 }
 
-// A side has the flights and held errors, by id, of either strict callers or all others.
-type side[R any] struct {
-	flights  map[string]*Flight[R]
-	nested   map[string]*Flight[R] // for nested callers
-	failures map[string]*failures
-}
+// A kind says which callers share a flight. For each id one flight of each kind may run; of the kind
+// apart, any number.
+type kind uint8
 
-func newSide[R any]() side[R] {
-	return side[R]{map[string]*Flight[R]{}, map[string]*Flight[R]{}, map[string]*failures{}}
+const (
+	plain kind = iota
+	strict
+	nested       // for nested callers
+	nestedStrict // nested | strict
+	alone        // made by Alone: no caller joins it
+	apart        // made by Apart: no caller joins it, and others like it may run
+)
+
+// joined reports whether callers join flights of k.
+func (k kind) joined() bool { return k < alone }
+
+// side returns which of Group.failures has the held errors of k.
+func (k kind) side() int {
+	if k.joined() {
+		return int(k & strict)
+	}
+	return int(plain)
 }
 
 // NewGroup returns a Group that holds errors for errorHold, plus or minus a fifth. If
 // errorHold is negative, it holds none.
-func NewGroup[R any](errorHold time.Duration) *Group[R] {
-	return &Group[R]{
-		errorHold: errorHold, plain: newSide[R](), strict: newSide[R](),
-		alone: map[string]bool{}, idle: make(chan struct{}),
+func NewGroup(errorHold time.Duration) *Group {
+	g := &Group{errorHold: errorHold, idle: make(chan struct{})}
+	for k := range g.flights {
+		g.flights[k] = map[string]*Flight{}
 	}
+	for k := range g.failures {
+		g.failures[k] = map[string]*failures{}
+	}
+	return g
 }
 
 // A Flight gets the value of one id for all callers who join it. The caller who opened
 // the flight has it run: the runner calls Decide before each operation that may decide
 // the result, and Finish or Refuse once.
-type Flight[R any] struct {
+type Flight struct {
 	ID    string
-	group *Group[R]
-	side  *side[R]
-	among map[string]*Flight[R] // the side's flights or nested, which has this flight; nil: made by Alone or Apart
-	alone bool                  // made by Alone
-	apart bool                  // made by Apart
+	group *Group
+	kind  kind
 
 	// Guarded by Group.mu. decidedAt does not change after Finish.
 	done       chan struct{} // closed by Finish; nil while no caller waits
 	joined     int           // callers so far; each has its number, from 1
 	decidedAt  int           // callers up to this number may take the result
-	crowd      *crowd[R]     // nil: the flight is in no Waiting
+	crowd      *crowd        // nil: the flight is in no Waiting
 	desertedAt int           // callers up to this number have left, see Waiting
 	left       []int         // numbers of the callers who have left
 	deadline   time.Time     // the latest deadline of a caller
@@ -151,21 +165,21 @@ type Flight[R any] struct {
 
 	// Written once by Finish before it sets over, read only after that.
 	over   atomic.Bool
-	result R
+	result any
 	err    error
-	next   *Flight[R] // for the callers beyond decidedAt
+	next   *Flight // for the callers beyond decidedAt
 }
 
 // A Caller has joined a flight with its number.
-type Caller[R any] struct {
-	Flight *Flight[R]
+type Caller struct {
+	Flight *Flight
 	number int
 }
 
 // Wait returns the result that the caller may take, and whether the caller is the first
 // of those who may. It blocks until the flight or ctx ends, and returns the caller's
 // fallback earlier if p says so. The error is that of Finish, Refuse or ctx.
-func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first bool, err error) {
+func (c Caller) Wait(ctx context.Context, p Patience) (result any, first bool, err error) {
 	f, number := c.Flight, c.number
 	var a alarms
 	waits := false
@@ -192,7 +206,7 @@ func (c Caller[R]) Wait(ctx context.Context, p Patience[R]) (result R, first boo
 
 // wait waits for the end of f. ended reports that the caller leaves before that, with its
 // fallback or the error of ctx.
-func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R, ended bool, err error) {
+func (f *Flight) wait(ctx context.Context, a alarms, p Patience) (result any, ended bool, err error) {
 	done := f.end()
 	for {
 		select {
@@ -218,7 +232,7 @@ func (f *Flight[R]) wait(ctx context.Context, a alarms, p Patience[R]) (result R
 }
 
 // end returns a channel that is closed when f ends.
-func (f *Flight[R]) end() <-chan struct{} {
+func (f *Flight) end() <-chan struct{} {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if f.done == nil {
@@ -232,11 +246,11 @@ func (f *Flight[R]) end() <-chan struct{} {
 
 // Ready reports whether the flight has ended with a result or error that the caller may take: Wait
 // returns at once.
-func (c Caller[R]) Ready() bool { return c.Flight.over.Load() && c.number <= c.Flight.decidedAt }
+func (c Caller) Ready() bool { return c.Flight.over.Load() && c.number <= c.Flight.decidedAt }
 
 // Decide lets all callers who have joined so far take the result of the runner's next
 // operation, and returns the number of the last of these callers.
-func (f *Flight[R]) Decide() int {
+func (f *Flight) Decide() int {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if !f.over.Load() {
@@ -248,7 +262,7 @@ func (f *Flight[R]) Decide() int {
 // TakeBack goes back to the earlier Decide that returned number. The runner calls it
 // when the value that it loaded after that Decide was not published: callers who joined
 // later may not take such a value.
-func (f *Flight[R]) TakeBack(number int) {
+func (f *Flight) TakeBack(number int) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if !f.over.Load() {
@@ -265,7 +279,7 @@ func (f *Flight[R]) TakeBack(number int) {
 //
 // The remaining callers go on to the flight that Finish returns, which the runner has to
 // run as well. Finish returns nil if none remain.
-func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Flight[R]) {
+func (f *Flight) Finish(result any, err error, forAll func() bool) (next *Flight) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if err == nil {
@@ -285,7 +299,7 @@ func (f *Flight[R]) Finish(result R, err error, forAll func() bool) (next *Fligh
 // because all callers have left. The error says nothing about the source, so it is held only
 // for callers with a fallback. ErrDeserted is not held: callers who joined after the others
 // had left go on to the flight that Refuse returns, as with Finish.
-func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
+func (f *Flight) Refuse(err error) (next *Flight) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	if errors.Is(err, ErrDeserted) && !f.group.closed {
@@ -294,20 +308,18 @@ func (f *Flight[R]) Refuse(err error) (next *Flight[R]) {
 		f.holdError(err, true)
 		f.decidedAt = f.joined
 	}
-	var none R
-	return f.finish(none, err)
+	return f.finish(nil, err)
 }
 
 // finish ends the flight for the callers up to decidedAt, and opens the next one for the
 // others. The caller holds Group.mu.
-func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
+func (f *Flight) finish(result any, err error) (next *Flight) {
 	g := f.group
-	if f.alone {
-		delete(g.alone, f.ID)
+	if f.kind != apart {
+		delete(g.flights[f.kind], f.ID)
 	}
-	delete(f.among, f.ID)
 	if f.joined > f.decidedAt {
-		next = g.open(f.ID, f.side, f.among, anew[R]())
+		next = g.open(f.ID, f.kind, &Flight{})
 		f.inherit(next)
 	}
 	f.result, f.err, f.next = result, err, next
@@ -321,7 +333,7 @@ func (f *Flight[R]) finish(result R, err error) (next *Flight[R]) {
 
 // Close makes Join return ErrClosed. Runners still have to finish their flights; the
 // returned channel is closed when all have.
-func (g *Group[R]) Close() (idle <-chan struct{}) {
+func (g *Group) Close() (idle <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
@@ -333,7 +345,7 @@ func (g *Group[R]) Close() (idle <-chan struct{}) {
 }
 
 // ended counts a flight that has finished. The caller holds g.mu.
-func (g *Group[R]) ended() {
+func (g *Group) ended() {
 	if g.running--; g.running == 0 && g.closed {
 		close(g.idle)
 	}
@@ -341,10 +353,10 @@ func (g *Group[R]) ended() {
 
 // Joined returns how many callers have joined the running flight of id, 0 if there is none. It looks at
 // neither nested nor strict flights.
-func (g *Group[R]) Joined(id string) int {
+func (g *Group) Joined(id string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if f := g.plain.flights[id]; f != nil {
+	if f := g.flights[plain][id]; f != nil {
 		return f.joined
 	}
 	return 0
@@ -353,11 +365,11 @@ func (g *Group[R]) Joined(id string) int {
 // Peek reports whether a flight of id runs that callers can join, and returns the error
 // held for callers of id who are not strict and have a fallback, nil if there is none. It
 // changes nothing.
-func (g *Group[R]) Peek(id string) (running bool, held error) {
+func (g *Group) Peek(id string) (running bool, held error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, s := range []*side[R]{&g.plain, &g.strict} {
-		running = running || s.flights[id] != nil || s.nested[id] != nil
+	for _, flights := range g.flights[:alone] {
+		running = running || flights[id] != nil
 	}
-	return running, g.plain.answer(id, true)
+	return running, g.held(id, plain, true)
 }

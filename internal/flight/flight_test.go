@@ -17,13 +17,13 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type (
-	group    = flight.Group[string]
-	run      = flight.Flight[string]
-	caller   = flight.Caller[string]
-	patience = flight.Patience[string]
+	group    = flight.Group
+	run      = flight.Flight
+	caller   = flight.Caller
+	patience = flight.Patience
 )
 
-func newGroup() *group { return flight.NewGroup[string](-1) }
+func newGroup() *group { return flight.NewGroup(-1) }
 
 // What a caller is told who joins.
 const opened, waits = true, false
@@ -50,7 +50,9 @@ func wait(ctx context.Context, c caller, p patience) *pending {
 	w := &pending{done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		w.answer.result, w.answer.first, w.answer.err = c.Wait(ctx, p)
+		var result any
+		result, w.answer.first, w.answer.err = c.Wait(ctx, p)
+		w.answer.result, _ = result.(string)
 		w.at = time.Now()
 	}()
 	return w
@@ -96,7 +98,8 @@ func now(t *testing.T, c caller, want answer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	result, first, err := c.Wait(ctx, patience{})
+	brought, first, err := c.Wait(ctx, patience{})
+	result, _ := brought.(string)
 	if got := (answer{result, first, err}); result != want.result || first != want.first || !errors.Is(err, want.err) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

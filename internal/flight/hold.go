@@ -39,10 +39,10 @@ type failures struct {
 	forget time.Time // when nothing of this counts any more
 }
 
-// answer returns the error held now for a caller of id with or without a fallback, nil if there is
-// none. The caller holds Group.mu.
-func (s *side[R]) answer(id string, fallback bool) error {
-	h := s.failures[id]
+// held returns the error held now for a caller of id who joins flights of kind k, with or without a
+// fallback; nil if there is none. The caller holds g.mu.
+func (g *Group) held(id string, k kind, fallback bool) error {
+	h := g.failures[k.side()][id]
 	switch {
 	case h == nil:
 	case h.all.answers():
@@ -59,7 +59,7 @@ func (h heldError) answers() bool { return time.Now().Before(h.until) }
 // id in a row is held for twice as long as the one before, up to maxBackOff, and at least for
 // retryAfter, the pause that the source has asked for; 0: it has not. The runner calls Failed
 // before Finish.
-func (f *Flight[R]) Failed(retryAfter time.Duration) {
+func (f *Flight) Failed(retryAfter time.Duration) {
 	f.group.mu.Lock()
 	defer f.group.mu.Unlock()
 	f.failed, f.retryAfter = true, retryAfter
@@ -67,22 +67,23 @@ func (f *Flight[R]) Failed(retryAfter time.Duration) {
 
 // holdError holds err for the callers it concerns. An error that is held for them already stays,
 // unless f's load has failed and err would be held longer. The caller holds Group.mu.
-func (f *Flight[R]) holdError(err error, refused bool) {
-	g, s, id, now := f.group, f.side, f.ID, time.Now()
-	if g.closed || f.apart || g.errorHold < 0 {
+func (f *Flight) holdError(err error, refused bool) {
+	g, id, now := f.group, f.ID, time.Now()
+	if g.closed || f.kind == apart || g.errorHold < 0 {
 		return
 	}
-	h := s.failures[id]
+	all := f.failures()
+	h := all[id]
 	if h == nil {
 		h = &failures{}
-		s.failures[id] = h
+		all[id] = h
 	}
 	if f.failed {
 		h.inARow++
 	}
 	held := &h.all
 	switch {
-	case f.alone:
+	case f.kind == alone:
 		held = &h.refreshes
 	case refused || f.fallback:
 		held = &h.fallbacks
@@ -92,28 +93,33 @@ func (f *Flight[R]) holdError(err error, refused bool) {
 		return
 	}
 	*held = heldError{err, until}
-	if h.inARow > 0 && len(s.failures) <= maxHeld {
+	if h.inARow > 0 && len(all) <= maxHeld {
 		until = until.Add(maxBackOff)
 	}
 	if until.After(h.forget) {
 		h.forget = until
-		time.AfterFunc(until.Sub(now), func() { s.forget(g, id, h) })
+		side := f.kind.side()
+		time.AfterFunc(until.Sub(now), func() { g.forget(side, id, h) })
 	}
 }
 
-// forget drops h, the failures of id, unless another load has failed meanwhile.
-func (s *side[R]) forget(g *Group[R], id string, h *failures) {
+// failures returns the held errors among which those of f's id are. The caller holds Group.mu.
+func (f *Flight) failures() map[string]*failures { return f.group.failures[f.kind.side()] }
+
+// forget drops h, the failures of id, unless another load has failed meanwhile. It does not refer to
+// the flight, which may lie in one piece of memory with its run.
+func (g *Group) forget(side int, id string, h *failures) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.failures[id] == h && !time.Now().Before(h.forget) {
-		delete(s.failures, id)
+	if g.failures[side][id] == h && !time.Now().Before(h.forget) {
+		delete(g.failures[side], id)
 	}
 }
 
 // succeeded ends the row of failures of f's id. Held errors go on to be returned until their
 // time is up. The caller holds Group.mu.
-func (f *Flight[R]) succeeded() {
-	if h := f.side.failures[f.ID]; h != nil {
+func (f *Flight) succeeded() {
+	if h := f.failures()[f.ID]; h != nil {
 		h.inARow = 0
 	}
 }
@@ -121,31 +127,33 @@ func (f *Flight[R]) succeeded() {
 // holdTime returns how long the error of f is held after so many failures in a row: about errorHold,
 // doubled for each failure after the first, and at least as long as the load has asked for. The
 // caller holds Group.mu.
-func (f *Flight[R]) holdTime(failures int) time.Duration {
+func (f *Flight) holdTime(failures int) time.Duration {
 	hold := f.group.errorHold
-	if f.failed && hold < maxBackOff && len(f.side.failures) <= maxHeld {
+	if f.failed && hold < maxBackOff && len(f.failures()) <= maxHeld {
 		hold = min(hold<<min(failures-1, 30), maxBackOff)
 	}
 	hold = wait.Jitter(hold, 0.2)
-	if asked := min(f.retryAfter, MaxRetryAfter); asked > 0 && len(f.side.failures) <= maxHeld {
+	if asked := min(f.retryAfter, MaxRetryAfter); asked > 0 && len(f.failures()) <= maxHeld {
 		hold = max(hold, asked+rand.N(asked/5+1))
 	}
 	return hold
 }
 
 // ForgetAll drops the held errors of all ids.
-func (g *Group[R]) ForgetAll() {
+func (g *Group) ForgetAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	clear(g.plain.failures)
-	clear(g.strict.failures)
+	for _, all := range g.failures {
+		clear(all)
+	}
 }
 
 // Forget drops the held errors of id. A writer of this process calls it, because the
 // load may succeed after the write.
-func (g *Group[R]) Forget(id string) {
+func (g *Group) Forget(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.plain.failures, id)
-	delete(g.strict.failures, id)
+	for _, all := range g.failures {
+		delete(all, id)
+	}
 }

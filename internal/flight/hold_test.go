@@ -35,7 +35,7 @@ func held(t *testing.T, g *group, id string) bool {
 // Without the hold, callers of a source that is down load one after another.
 func TestAnErrorIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		fail(t, g, io.EOF)
 		if _, _, err := g.Join(t.Context(), "id"); !errors.Is(err, io.EOF) {
 			t.Errorf("got %v, want the held error", err)
@@ -55,7 +55,7 @@ func TestTheErrorHoldIsJittered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var shortest, longest time.Duration = time.Hour, 0
 		for range 100 {
-			g := flight.NewGroup[string](errorHold)
+			g := flight.NewGroup(errorHold)
 			fail(t, g, io.EOF)
 			began := time.Now()
 			for held(t, g, "id") {
@@ -71,7 +71,7 @@ func TestTheErrorHoldIsJittered(t *testing.T) {
 }
 
 func TestANegativeErrorHoldHoldsNothing(t *testing.T) {
-	g := flight.NewGroup[string](-1)
+	g := flight.NewGroup(-1)
 	fail(t, g, io.EOF)
 	if held(t, g, "id") {
 		t.Error("an error is held")
@@ -80,7 +80,7 @@ func TestANegativeErrorHoldHoldsNothing(t *testing.T) {
 
 func TestASuccessIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		fail(t, g, nil)
 		if held(t, g, "id") {
 			t.Error("a nil error is held")
@@ -91,7 +91,7 @@ func TestASuccessIsNotHeld(t *testing.T) {
 // A writer of this process may have mended what the load failed for.
 func TestForgetEndsTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		fail(t, g, io.EOF)
 		g.Forget("id")
 		if held(t, g, "id") {
@@ -111,7 +111,7 @@ func TestForgetEndsTheHold(t *testing.T) {
 // as they come.
 func TestAnErrorDoesNotProlongTheHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		began := time.Now()
 		one, two := join(t, g, opened), join(t, g, waits)
 		one.Flight.Decide()
@@ -137,15 +137,14 @@ func TestAnErrorDoesNotProlongTheHold(t *testing.T) {
 // the queue of a breaker that is overloaded.
 func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		c := join(t, g, opened)
 		c.Flight.Refuse(io.EOF)
 		now(t, c, answer{"", true, io.EOF})
-		fresh := func() *run { return &run{} }
-		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); !errors.Is(err, io.EOF) {
+		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the refusal", err)
 		}
-		without, opened, err := g.JoinIn(t.Context(), "id", false, false, fresh)
+		without, opened, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
 		if err != nil || !opened {
 			t.Fatalf("without one: got %v, %v, want a flight", opened, err)
 		}
@@ -159,7 +158,7 @@ func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 // its error: the value that was to be refreshed still answers.
 func TestTheErrorOfARefreshKeepsRefreshesAwayAndCallersNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
 		if g.Alone("id") != nil {
 			t.Error("a refresh begins while the error of the last is held")
@@ -178,14 +177,13 @@ func TestTheErrorOfARefreshKeepsRefreshesAwayAndCallersNot(t *testing.T) {
 // A caller who finds none any more loads, since the write may have mended the row.
 func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
-		fresh := func() *run { return &run{} }
-		c, _, err := g.JoinIn(t.Context(), "id", false, true, fresh)
+		g := flight.NewGroup(errorHold)
+		c, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Flight.Finish("", io.EOF, nil)
-		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); !errors.Is(err, io.EOF) {
+		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the held error", err)
 		}
 		if held(t, g, "id") {
@@ -198,14 +196,13 @@ func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 // error of that answered callers without a fallback.
 func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
-		fresh := func() *run { return &run{} }
-		first, _, err := g.JoinIn(t.Context(), "id", false, false, fresh)
+		g := flight.NewGroup(errorHold)
+		first, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		first.Flight.Decide()
-		if _, _, err := g.JoinIn(t.Context(), "id", false, true, fresh); err != nil { // too late for the first
+		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); err != nil { // too late for the first
 			t.Fatal(err)
 		}
 		next := first.Flight.Finish("v", nil, nil)
@@ -221,7 +218,7 @@ func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
 
 func TestTheErrorOfALoadKeepsRefreshesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		fail(t, g, io.EOF)
 		if g.Alone("id") != nil {
 			t.Error("a refresh begins while the error of a load is held")
@@ -233,7 +230,7 @@ func TestTheErrorOfALoadKeepsRefreshesAway(t *testing.T) {
 // it would outlive the group.
 func TestAfterCloseNoErrorIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		refresh, c := g.Alone("id"), join(t, g, opened)
 		g.Close()
 		refresh.Finish("", io.EOF, nil)
@@ -249,14 +246,14 @@ func TestAfterCloseNoErrorIsHeld(t *testing.T) {
 // nothing failed.
 func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
-		c, opened, err := g.JoinIn(t.Context(), "id", false, true, func() *run { return &run{} })
+		c, opened, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
 		if err != nil || !opened {
 			t.Fatalf("got %v, %v, want a flight", opened, err)
 		}
 		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
-		if _, _, err := g.JoinIn(t.Context(), "id", false, true, func() *run { return &run{} }); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the held error is %v", err)
 		}
 	})
@@ -286,7 +283,7 @@ func TestAnErrorIsHeldForAsLongAsTheSourceAsks(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			for range 20 {
-				g, began := flight.NewGroup[string](errorHold), time.Now()
+				g, began := flight.NewGroup(errorHold), time.Now()
 				failAfter(t, g, "id", test.asked)
 				for held(t, g, "id") {
 					time.Sleep(test.least / 100)
@@ -301,7 +298,7 @@ func TestAnErrorIsHeldForAsLongAsTheSourceAsks(t *testing.T) {
 
 func TestForgetEndsAHoldThatTheSourceAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		for name, forget := range map[string]func(){"Forget": func() { g.Forget("id") }, "ForgetAll": g.ForgetAll} {
 			failAfter(t, g, "id", time.Minute)
 			forget()
@@ -316,7 +313,7 @@ func TestForgetEndsAHoldThatTheSourceAskedFor(t *testing.T) {
 // fails meanwhile, whose error is held for a moment. Catches a hold that the shorter one ends.
 func TestARefreshIsNotTriedAgainBeforeTheSourceAllowsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, began := flight.NewGroup[string](errorHold), time.Now()
+		g, began := flight.NewGroup(errorHold), time.Now()
 		refresh := g.Alone("id")
 		refresh.Failed(10 * time.Second)
 		refresh.Finish("", io.EOF, nil)
@@ -345,7 +342,7 @@ func TestARefreshIsNotTriedAgainBeforeTheSourceAllowsIt(t *testing.T) {
 // A source may ask for a rest for each of a flood of keys. Catches memory that grows with it.
 func TestFewErrorsAreHeldForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		const many = 20_000
 		for n := range many {
 			failAfter(t, g, strconv.Itoa(n), time.Minute)
@@ -387,7 +384,7 @@ func holds(t *testing.T, g *group, n int, failing func(f *run)) (took []time.Dur
 // as long each time, up to four seconds. Catches one that is asked four times a second for ever.
 func TestAnIDThatGoesOnFailingIsHeldForLongerAndLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		want := errorHold
 		for i, took := range holds(t, g, 10, func(f *run) { f.Failed(0) }) {
 			if took < want*79/100 || took > want*121/100+time.Millisecond {
@@ -414,7 +411,7 @@ func TestARowOfFailuresEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := flight.NewGroup[string](errorHold)
+				g := flight.NewGroup(errorHold)
 				holds(t, g, 6, func(f *run) { f.Failed(0) })
 				end(t, g)
 				if took := holds(t, g, 1, func(f *run) { f.Failed(0) })[0]; took > errorHold*121/100+time.Millisecond {
@@ -429,7 +426,7 @@ func TestARowOfFailuresEnds(t *testing.T) {
 // neither makes a hold longer, nor a row shorter.
 func TestOnlyFailuresOfLoadsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		for _, took := range holds(t, g, 10, func(*run) {}) {
 			if took > errorHold*121/100+time.Millisecond {
 				t.Errorf("an error that is none of a load is held for %v", took)
@@ -449,7 +446,7 @@ func TestOnlyFailuresOfLoadsCount(t *testing.T) {
 // held as if nothing had succeeded in between.
 func TestASuccessBesideAHeldErrorEndsTheRowOfFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		fails := func() (f *run) {
 			for f = g.Alone("id"); f == nil; f = g.Alone("id") {
 				time.Sleep(time.Millisecond)
@@ -476,10 +473,9 @@ func TestASuccessBesideAHeldErrorEndsTheRowOfFailures(t *testing.T) {
 // that all the others load back to back until that one has ended, however long the source asks for.
 func TestAnErrorForAllIsHeldBesideOneForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
-		fresh := func() *run { return &run{} }
-		answer := func(fallback bool) (c flight.Caller[string], err error) {
-			c, _, err = g.JoinIn(t.Context(), "id", false, fallback, fresh)
+		g := flight.NewGroup(errorHold)
+		answer := func(fallback bool) (c flight.Caller, err error) {
+			c, _, err = g.JoinAs(t.Context(), "id", flight.Callers{Fallback: fallback}, &run{})
 			return c, err
 		}
 		with, err := answer(true)
@@ -514,7 +510,7 @@ func TestAnErrorForAllIsHeldBesideOneForCallersWithAFallback(t *testing.T) {
 // An error that is held for a moment does not hide how long the source asks to be left alone.
 func TestWhatASourceAsksForIsHeldThoughAnErrorIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := flight.NewGroup[string](errorHold)
+		g := flight.NewGroup(errorHold)
 		load, refresh := join(t, g, opened), g.Alone("id")
 		load.Flight.Refuse(io.EOF)
 		refresh.Failed(10 * time.Second)

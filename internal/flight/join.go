@@ -5,17 +5,20 @@ import "context"
 // Join adds the caller to the flight of id. If no flight runs, Join opens one, which the
 // caller then has to have run. It returns ErrClosed, ErrReentrant, or the held error of a
 // load of id.
-func (g *Group[R]) Join(ctx context.Context, id string) (c Caller[R], opened bool, err error) {
-	return g.JoinIn(ctx, id, false, false, anew[R])
+func (g *Group) Join(ctx context.Context, id string) (c Caller, opened bool, err error) {
+	return g.JoinAs(ctx, id, Callers{}, &Flight{})
 }
 
-func anew[R any]() *Flight[R] { return &Flight[R]{} }
+// Callers says what kind of caller joins.
+type Callers struct {
+	Strict   bool // the caller refuses values that others take
+	Fallback bool // the caller has a fallback: errors that are held only for such callers are returned too
+}
 
-// JoinIn is Join for a caller who may be strict or have a fallback. With a fallback it also
-// returns errors that are held only for such callers. If it opens a flight, it uses the zero
-// Flight that room returns, so that the caller can allocate it in one piece with the job that
-// runs it. room is called with the group's mutex held.
-func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool, room func() *Flight[R]) (c Caller[R], opened bool, err error) {
+// JoinAs is Join for a caller whom as describes. If it opens a flight, that is f, a zero Flight, so that
+// the caller can allocate it in one piece with what runs it. With a nil f it opens none: then c.Flight
+// is nil if none runs.
+func (g *Group) JoinAs(ctx context.Context, id string, as Callers, f *Flight) (c Caller, opened bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
 	}
@@ -24,25 +27,23 @@ func (g *Group[R]) JoinIn(ctx context.Context, id string, strict, fallback bool,
 	if g.closed {
 		return c, false, ErrClosed
 	}
-	s := &g.plain
-	if strict {
-		s = &g.strict
-	}
-	among := g.flightsOf(ctx, s)
-	f := among[id]
-	if f == nil {
-		if err := s.answer(id, fallback); err != nil {
+	k := g.kindFor(ctx, as.Strict)
+	if running := g.flights[k][id]; running != nil {
+		f = running
+	} else {
+		if err := g.held(id, k, as.Fallback); err != nil || f == nil {
 			return c, false, err
 		}
-		f, opened = g.open(id, s, among, room()), true
+		g.open(id, k, f)
+		opened = true
 	}
-	f.fallback = f.fallback || fallback
+	f.fallback = f.fallback || as.Fallback
 	return f.join(ctx), opened, nil
 }
 
 // JoinRunning adds a caller who is not strict to the flight of id if one runs, and opens none. It
 // returns ErrClosed or ErrReentrant where Join does.
-func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], running bool, err error) {
+func (g *Group) JoinRunning(ctx context.Context, id string) (c Caller, running bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
 	}
@@ -51,64 +52,62 @@ func (g *Group[R]) JoinRunning(ctx context.Context, id string) (c Caller[R], run
 	switch {
 	case g.closed:
 		return c, false, ErrClosed
-	case g.plain.flights[id] == nil && g.plain.nested[id] == nil:
+	case g.flights[plain][id] == nil && g.flights[nested][id] == nil:
 		return c, false, nil
 	}
-	f := g.flightsOf(ctx, &g.plain)[id]
+	f := g.flights[g.kindFor(ctx, false)][id]
 	if f == nil {
 		return c, false, nil
 	}
 	return f.join(ctx), true, nil
 }
 
-// flightsOf returns the flights of s that a caller may join. The caller holds g.mu.
-func (g *Group[R]) flightsOf(ctx context.Context, s *side[R]) map[string]*Flight[R] {
-	if g.Nested != nil && g.Nested(ctx) {
-		return s.nested
+// kindFor returns the kind of the flights that a caller joins.
+func (g *Group) kindFor(ctx context.Context, isStrict bool) kind {
+	k := plain
+	if isStrict {
+		k = strict
 	}
-	return s.flights
+	if g.Nested != nil && g.Nested(ctx) {
+		k |= nested
+	}
+	return k
 }
 
 // join gives a caller with ctx the next number. The caller holds Group.mu.
-func (f *Flight[R]) join(ctx context.Context) Caller[R] {
+func (f *Flight) join(ctx context.Context) Caller {
 	f.joined++
 	f.arrived(ctx)
-	return Caller[R]{f, f.joined}
+	return Caller{f, f.joined}
 }
 
-// open makes f the flight of id that callers find in among. The caller holds g.mu.
-func (g *Group[R]) open(id string, s *side[R], among map[string]*Flight[R], f *Flight[R]) *Flight[R] {
-	f.among = among
-	among[id] = g.begin(id, s, f)
-	return f
-}
-
-// begin counts f as a running flight of id in s. The caller holds g.mu.
-func (g *Group[R]) begin(id string, s *side[R], f *Flight[R]) *Flight[R] {
+// open makes f the running flight of id of kind k. The caller holds g.mu.
+func (g *Group) open(id string, k kind, f *Flight) *Flight {
 	g.running++
-	f.ID, f.group, f.side = id, g, s
+	f.ID, f.group, f.kind = id, g, k
+	if k != apart {
+		g.flights[k][id] = f
+	}
 	return f
 }
 
 // Alone returns a flight for a refresh, which no caller joins or waits for. It returns
 // nil while another flight of Alone for id runs, while an error of id is held, and after
 // Close.
-func (g *Group[R]) Alone(id string) *Flight[R] {
+func (g *Group) Alone(id string) *Flight {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.plain.failures[id]; g.closed || g.alone[id] || h != nil && h.refreshes.answers() || g.plain.answer(id, true) != nil {
+	h := g.failures[plain][id]
+	if g.closed || g.flights[alone][id] != nil || h != nil && h.refreshes.answers() || g.held(id, plain, true) != nil {
 		return nil
 	}
-	g.alone[id] = true
-	f := g.begin(id, &g.plain, anew[R]())
-	f.alone = true
-	return f
+	return g.open(id, alone, &Flight{})
 }
 
 // Apart returns a flight that no caller joins or waits for, whatever other flights run,
 // for work that tells its owner how it ended. Its error is not held. It returns ErrClosed,
 // or ErrReentrant if ctx belongs to a load of id.
-func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
+func (g *Group) Apart(ctx context.Context, id string) (*Flight, error) {
 	if g.isLoading(ctx, id) {
 		return nil, ErrReentrant
 	}
@@ -117,7 +116,5 @@ func (g *Group[R]) Apart(ctx context.Context, id string) (*Flight[R], error) {
 	if g.closed {
 		return nil, ErrClosed
 	}
-	f := g.begin(id, &g.plain, anew[R]())
-	f.apart = true
-	return f, nil
+	return g.open(id, apart, &Flight{}), nil
 }

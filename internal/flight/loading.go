@@ -37,16 +37,16 @@ func Doubtful(ctx context.Context) bool {
 
 // Loading returns a context for a load of ids. Join returns ErrReentrant for these ids
 // if it is called with this context or one made from it.
-func (g *Group[R]) Loading(ctx context.Context, ids ...string) context.Context {
+func (g *Group) Loading(ctx context.Context, ids ...string) context.Context {
 	return context.WithValue(ctx, loadingKey{}, &loading{group: g, ids: ids, outer: loadingOf(ctx)})
 }
 
 // IsLoading reports whether ctx is the context of a load of this group, or made from one.
-func (g *Group[R]) IsLoading(ctx context.Context) bool {
+func (g *Group) IsLoading(ctx context.Context) bool {
 	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g })
 }
 
-func (g *Group[R]) isLoading(ctx context.Context, id string) bool {
+func (g *Group) isLoading(ctx context.Context, id string) bool {
 	return loadingOf(ctx).find(func(l *loading) bool { return l.group == g && slices.Contains(l.ids, id) })
 }
 

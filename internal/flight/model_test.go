@@ -71,7 +71,7 @@ type brought struct{ version, flight int }
 // A world is one interleaving.
 type world struct {
 	model
-	group   *flight.Group[brought]
+	group   *flight.Group
 	history strings.Builder // the calls of the group so far, which decide its state
 	actors  []actor
 	flights int // begun so far
@@ -86,7 +86,7 @@ type world struct {
 
 // A get is what a caller did and may expect.
 type get struct {
-	caller  flight.Caller[brought]
+	caller  flight.Caller
 	joined  int  // the flight that it joined; 0: it has its answer without one
 	oldest  int  // the version that may answer it
 	due     int  // the flight that has to answer it, if not 0
@@ -106,7 +106,7 @@ type actor interface {
 }
 
 func (m model) world() *world {
-	w := &world{model: m, group: flight.NewGroup[brought](-1), row: 1}
+	w := &world{model: m, group: flight.NewGroup(-1), row: 1}
 	if m.cached {
 		w.value, w.old = 1, m.expired
 	}
@@ -173,7 +173,9 @@ func (w *world) wrong() string {
 		got := brought{version: g.version}
 		var err error
 		if g.joined != 0 {
-			got, _, err = g.caller.Wait(ended, flight.Patience[brought]{})
+			var result any
+			result, _, err = g.caller.Wait(ended, flight.Patience{})
+			got, _ = result.(brought)
 		}
 		if errors.Is(err, errBroken) {
 			if got.version, got.flight = w.fallback(g), g.joined; got.version != 0 {
@@ -321,7 +323,7 @@ func (a *other) step() {
 // A runner runs one flight. next is its next step, nil at the end.
 type runner struct {
 	*world
-	flight    *flight.Flight[brought]
+	flight    *flight.Flight
 	number    int // of the flight
 	name      string
 	next      func()
@@ -331,7 +333,7 @@ type runner struct {
 }
 
 // run starts the runner of a flight.
-func (w *world) run(f *flight.Flight[brought], next bool) {
+func (w *world) run(f *flight.Flight, next bool) {
 	w.flights++
 	w.running = w.flights
 	r := &runner{world: w, flight: f, number: w.flights}

@@ -8,9 +8,10 @@
 //	levee:cache:1:product       the channel of that cache's messages
 //	levee:hub:1:<process>       the channel of a process's heartbeat
 //
-// The c1 is the version of the layout, and the 1 in a channel's name is the version of the
-// messages on it. Pub/sub ignores database numbers: caches with one name in two databases
-// receive each other's messages, which costs them a needless miss and nothing else.
+// With a prefix, each of these but the heartbeat's begins with it and a colon. The c1 is the version of
+// the layout, and the 1 in a channel's name is the version of the messages on it. Pub/sub ignores
+// database numbers: caches with one name in two databases receive each other's messages, which costs
+// them a needless miss and nothing else.
 package keys
 
 import (
@@ -24,10 +25,33 @@ import (
 // have different names, whatever bytes an id has, provided that CheckCache accepts the cache's
 // name. All keys of one id are in one cluster slot: Redis Cluster hashes only the text
 // between the braces, and a key has just one pair of them.
-type Cache struct{ prefix, name string }
+type Cache struct{ prefix, channel string }
 
 // OfCache returns the names for the cache called name.
-func OfCache(name string) Cache { return Cache{"levee:c1:{" + name, name} }
+func OfCache(name string) Cache { return Cache{"levee:c1:{" + name, "levee:cache:1:" + name} }
+
+// Under returns the same names with prefix and a colon in front; "" for none. CheckPrefix must accept
+// the prefix.
+func (c Cache) Under(prefix string) Cache {
+	return Cache{Under(prefix, c.prefix), Under(prefix, c.channel)}
+}
+
+// Under returns the name of a key with prefix and a colon in front; "" for none.
+func Under(prefix, name string) string {
+	if prefix == "" {
+		return name
+	}
+	return prefix + ":" + name
+}
+
+// CheckPrefix returns an error if no names can begin with prefix. 100 bytes leave room for what the lock of
+// a feed puts after it.
+func CheckPrefix(prefix string) error {
+	if len(prefix) > 100 || strings.ContainsAny(prefix, "{}") || strings.ContainsFunc(prefix, unicode.IsControl) {
+		return fmt.Errorf("Prefix must have at most 100 bytes, no braces and no control characters, got %.150q", prefix) //nolint:staticcheck // the name of a field
+	}
+	return nil
+}
 
 // Value names the value of id.
 func (c Cache) Value(schema int, id string) string {
@@ -44,7 +68,7 @@ func (c Cache) Lease(id string) string { return c.prefix + ":" + escape(id) + "}
 func (c Cache) Clears() string { return c.prefix + "}:clears" }
 
 // Messages names the channel of the cache.
-func (c Cache) Messages() string { return "levee:cache:1:" + c.name }
+func (c Cache) Messages() string { return c.channel }
 
 const field = "Name" // the field of Options with which an error about a name begins
 

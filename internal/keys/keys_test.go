@@ -24,6 +24,10 @@ func TestNamesAreWhatTheDocumentationSays(t *testing.T) {
 		{product.Lease("42"), "levee:c1:{product:42}:lock"},
 		{product.Clears(), "levee:c1:{product}:clears"},
 		{product.Messages(), "levee:cache:1:product"},
+		{product.Under("").Messages(), "levee:cache:1:product"},
+		{product.Under("staging").Value(3, "42"), "staging:levee:c1:{product:42}:v3"},
+		{product.Under("staging").Clears(), "staging:levee:c1:{product}:clears"},
+		{product.Under("staging").Messages(), "staging:levee:cache:1:product"},
 	} {
 		if test.got != test.want {
 			t.Errorf("got %q, want %q", test.got, test.want)

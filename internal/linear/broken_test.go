@@ -38,22 +38,16 @@ var (
 	}
 	// A value that Redis refused to publish is an answer, instead of being loaded again.
 	keepRefused = []mutant.Edit{
-		{File: "cache/publish.go", Old: "case outcome.Err != nil || outcome.Published || j.overtaken == maxOvertaken:", New: "case true:"},
-		{File: "mutexrebuild/rebuild.go", Old: "return data, outcome.Published || outcome.Err != nil, nil", New: "return data, true, nil"},
+		{File: "internal/rebuild/run.go", Old: "return r.overtaken < maxOvertaken", New: "return false"},
 	}
 	// A flight's result is for all who joined it, however late.
 	joinAny = []mutant.Edit{mutant.JoinAny}
 	// What was loaded beside a writer is an answer, whatever has happened since.
 	besideUnasked = []mutant.Edit{
-		{File: "cache/beside.go", Old: "		brought = append(brought, j)\n", New: "		c.finishBeside(j, j.beside, time.Now())\n"},
-		{File: "cache/beside.go", Old: "	var brought []*job[K, V]\n	for", New: "	brought := jobs[:0]\n	for"},
-		{File: "cache/beside.go", Old: "j.flight.TakeBack(load.at)", New: "j.flight.Decide()"},
-		{File: "mutexrebuild/rebuild.go", Old: "			beside = data\n", New: "			f.Decide()\n			return data, nil\n"},
+		{File: "internal/rebuild/rebuild.go", Old: "beside = &besideLoad{r.joined, r.Mark, r.ends}", New: "return e.besideWriter(r, &besideLoad{r.flight.Decide(), r.Mark, r.ends}), nil"},
 	}
 	// Nobody can join a flight any more when its value is about to be published.
-	leaveBeforeCommit = append([]mutant.Edit{
-		{File: "cache/publish.go", Old: "		j.flight.Decide()\n	}\n	failpoint.At(\"commit\")", New: "		j.flight.LeaveEarly()\n	}\n	failpoint.At(\"commit\")"},
-	}, mutant.LeaveEarly...)
+	leaveBeforeCommit = mutant.LeaveEarly
 	// A value carries the epoch of the end of its load.
 	epochOfTheEnd = []mutant.Edit{
 		{File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"},
@@ -91,8 +85,8 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 			"{ return []string{s.key(id), s.names.Lease(id)} }", "{ return []string{s.key(id), s.key(id) + \":lock\"} }"), ofReleases, disorder},
 
 		// Clear and ClearTags.
-		"a load from before a Clear is published for those who joined": {one("cache/publish.go",
-			" && !c.cleared(j.loaded.entry): // else", ": // else"), ofClears, disorder},
+		"a load from before a Clear is published for those who joined": {one("internal/rebuild/turn.go",
+			" && e.Owner.Stands(r): // else", ": // else"), ofClears, disorder},
 		"a value carries the epoch of the end of its load": {epochOfTheEnd, ofClears, disorder},
 		"a value from Redis counts whatever its epoch": {one("cache/stale.go",
 			"if c.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
@@ -116,7 +110,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 		"the confirmation of one node is that of all, and a degraded load fills for the whole local life": {
 			[]mutant.Edit{
 				{File: "internal/fleet/write.go", Old: drop, New: drop + "		if slices.Contains(errs, nil) {\n			clear(errs)\n		}\n"},
-				{File: "cache/rebuild.go", Old: "size, maxUnconfirmed, time", New: "size, time.Hour, time"},
+				{File: "cache/owner.go", Old: "longest = maxUnconfirmed", New: "longest = time.Hour"},
 			},
 			"^(TestNoReadIsStaleThoughANodeOfAClusterIsDead|TestADegradedLoadOfALaggingReplicaDoesNotStay)$",
 			[]string{"operations read what was before a write", "operations read a row that must have ended"},
@@ -155,7 +149,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 		"what the local tier has suits everybody": {append(one("cache/reader.go",
 			"w.SkipLocal && f.tier == TierLocal", "false"), slowMessages), aroundLocal, disorder},
 		"an answer of a flight suits everybody": {append(one("cache/read.go",
-			"if err == nil && !answer.suits(l.want) {", "if false {"), slowMessages), ofNothingOlder, disorder},
+			"case err == nil && !answer.suits(l.want):", "case false:"), slowMessages), ofNothingOlder, disorder},
 		"a value is as old as the end of its load": {append(one("cache/entry.go",
 			"time.UnixMilli(e.created - int64(e.cost))", "time.UnixMilli(e.created)"), slowMessages), ofNothingOlder, disorder},
 		"a read marks the local tier after it has read": {one("cache/read.go",

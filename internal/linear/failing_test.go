@@ -39,7 +39,7 @@ func newFailing(rdb redis.UniversalClient, db *board, patience time.Duration) (s
 	if err != nil {
 		return nil, err
 	}
-	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
+	c, err := cache.NewFrom(rdb, cache.Source[int, int64]{
 		Tags: func(key int, _ int64) []string { return []string{id(key)} },
 		Load: func(_ context.Context, key int) (int64, error) {
 			version := load(db, key)

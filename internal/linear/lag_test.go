@@ -94,7 +94,7 @@ func recordLagging(t *testing.T, length time.Duration, troubled bool, write lagg
 		for process := range processes {
 			rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 }, ways[process].over)
 			source := cache.Source[int, int64]{Load: db.load, Tags: func(key int, _ int64) []string { return []string{id(key)} }}
-			c, err := cache.NewSource(rdb, source, cache.Options{
+			c, err := cache.NewFrom(rdb, source, cache.Options{
 				Name: "lag", TTL: 10 * time.Minute, ReplicaLag: replicaLag, EarlyRefresh: -1, Logger: quiet, Local: small,
 			})
 			if err != nil {

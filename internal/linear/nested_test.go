@@ -39,7 +39,7 @@ func newNested(n int, rdb redis.UniversalClient, db *board, patience time.Durati
 	if n%2 == 1 {
 		of[1] = of[0]
 	}
-	s.rows, err = cache.NewSource(rdb, cache.Source[int, int64]{
+	s.rows, err = cache.NewFrom(rdb, cache.Source[int, int64]{
 		Load: func(_ context.Context, key int) (int64, error) { return load(db, key), nil },
 	}, options("rows", of[0]))
 	if err != nil {
@@ -55,7 +55,7 @@ func newNested(n int, rdb redis.UniversalClient, db *board, patience time.Durati
 		defer pause()
 		return s.rows.GetMany(ctx, keys)
 	}
-	s.pages, err = cache.NewSource(rdb, []cache.Source[int, int64]{{Load: one}, {LoadMany: many}, {Load: one, LoadMany: many}}[n%3], options("pages", of[1]))
+	s.pages, err = cache.NewFrom(rdb, []cache.Source[int, int64]{{Load: one}, {LoadMany: many}, {Load: one, LoadMany: many}}[n%3], options("pages", of[1]))
 	return s, err
 }
 

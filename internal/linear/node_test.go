@@ -99,7 +99,7 @@ func (h *cluster) open(n int) *cache.Cache[int, int64] {
 	if !isLocal(n) {
 		o.Local.MaxBytes = -1
 	}
-	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
+	c, err := cache.NewFrom(rdb, cache.Source[int, int64]{
 		Key: func(key int) string { return h.ids[key] },
 		Load: func(_ context.Context, key int) (int64, error) {
 			pause()

@@ -55,7 +55,7 @@ func newUnheard(rdb redis.UniversalClient, db *board, patience time.Duration) (s
 
 func (u unheard) read(keys []int) ([]int64, error) {
 	u.others.Go(func() { _, _ = u.cached.read(keys) })
-	return readFrom(u.With(cache.Reads{MaxAge: time.Nanosecond}), keys)
+	return readFrom(u.With(cache.Reads{Reload: true}), keys)
 }
 
 func (u unheard) write(_ int, commit func()) error { pause(); commit(); return nil }

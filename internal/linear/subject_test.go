@@ -103,7 +103,7 @@ func newCached(n, schema int, rdb redis.UniversalClient, db *board, patience tim
 		return versions, nil
 	}
 	source := []cache.Source[int, int64]{{Load: one}, {LoadMany: many}, {Load: one, LoadMany: many}}[n%3]
-	c, err := cache.NewSource(rdb, source, o)
+	c, err := cache.NewFrom(rdb, source, o)
 	return cached{c}, err
 }
 
@@ -120,7 +120,7 @@ func newUnmodified(n int, rdb redis.UniversalClient, db *board, patience time.Du
 	if n%2 == 1 {
 		o.StaleWhileRevalidate, o.EarlyRefresh = 10*valueTTL, 0
 	}
-	c, err := cache.NewSource(rdb, cache.Source[int, int64]{LoadEntry: func(_ context.Context, key int, e *cache.Entry[int64]) (int64, error) {
+	c, err := cache.NewFrom(rdb, cache.Source[int, int64]{LoadEntry: func(_ context.Context, key int, e *cache.Entry[int64]) (int64, error) {
 		version := load(db, key)
 		weak := strconv.FormatInt(version/4, 10)
 		if e.Prev != nil && e.Version == weak {
@@ -268,7 +268,7 @@ func newTagged(process int, rdb redis.UniversalClient, db *board, patience time.
 	if !hasLocalTier(process) {
 		o.Local.MaxBytes = -1
 	}
-	c, err := cache.NewSource(rdb, cache.Source[int, int64]{
+	c, err := cache.NewFrom(rdb, cache.Source[int, int64]{
 		Load: one,
 		Tags: func(key int, _ int64) []string { return []string{id(key), "all"} },
 	}, o)

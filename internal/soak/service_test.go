@@ -64,7 +64,7 @@ func serve(p *redistest.Parent, args []string) error {
 	defer rdb.Close()
 	defer db.Close()
 	s := &service{db: db}
-	c, err := cache.NewSource(rdb, cache.Source[int64, product]{
+	c, err := cache.NewFrom(rdb, cache.Source[int64, product]{
 		LoadEntry: s.load, LoadMany: s.loadMany, Tags: func(id int64, _ product) []string { return []string{shelf(id)} },
 	}, cache.Options{
 		Name: "product", TTL: 20 * time.Second, NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
@@ -371,7 +371,7 @@ func (s *service) readMany(ctx context.Context) {
 		fetch = s.cache.With(rules).FetchMany
 	}
 	values, err := fetch(ctx, ids)
-	var batch *cache.BatchError
+	var batch *cache.BatchError[int64]
 	if err != nil && !errors.As(err, &batch) {
 		s.note(func(r *report) { r.Wrong++ })
 		return

@@ -77,7 +77,7 @@ func TestAFillWithAnOvertakenMarkIsDropped(t *testing.T) {
 
 func TestTheZeroMarkIsOvertaken(t *testing.T) {
 	c := open[string, int](t, tier.Options{})
-	if c.Fill(tier.Mark{}, "a", 1, 8, time.Minute) {
+	if c.Fill(0, "a", 1, 8, time.Minute) {
 		t.Error("the fill was taken")
 	}
 }

@@ -44,8 +44,8 @@ var (
 // bookmarkLife is how long Redis keeps the bookmark of a feed that nobody follows.
 const bookmarkLife = 366 * 24 * time.Hour
 
-func newBookmarks(rdb redis.UniversalClient, feed string) *bookmarks {
-	b := &bookmarks{key: keys.Feed(feed)}
+func newBookmarks(rdb redis.UniversalClient, prefix, feed string) *bookmarks {
+	b := &bookmarks{key: keys.Under(prefix, keys.Feed(feed))}
 	if rdb != nil {
 		b.conn = redisconn.New(rdb, time.Second, 64)
 	}

@@ -14,7 +14,7 @@ import (
 func TestAPausedFollowerCannotMoveThePositionBack(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	text := func() string { return rdb.HGet(t.Context(), keys.Feed("shop"), "p").Val() }
-	old, next := newBookmarks(rdb, "shop"), newBookmarks(rdb, "shop")
+	old, next := newBookmarks(rdb, "", "shop"), newBookmarks(rdb, "", "shop")
 	if at, err := old.claim(t.Context(), 7); err != nil || at.position != (feed.Position{}) {
 		t.Fatal(at, err)
 	}

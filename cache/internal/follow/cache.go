@@ -16,6 +16,7 @@ import (
 // A Cache is a cache of any types, as Run uses it. Pass a pointer, because it counts.
 type Cache struct {
 	Name    string
+	Prefix  string                // Options.Prefix
 	Redis   redis.UniversalClient // nil: none
 	Logger  *slog.Logger
 	Closing context.Context // ends with the cache

@@ -8,6 +8,7 @@ import (
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/keys"
 )
 
 // A Route maps changed rows to ids of a cache.
@@ -19,7 +20,9 @@ type Route struct {
 }
 
 // name identifies a route in this process and in Redis.
-func (r Route) name() string { return r.Cache.Name + " " + strconv.Quote(r.Table) }
+func (r Route) name() string {
+	return keys.Under(r.Cache.Prefix, r.Cache.Name) + " " + strconv.Quote(r.Table)
+}
 
 // effects are what changes mean for one cache.
 type effects struct {

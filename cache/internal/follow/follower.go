@@ -79,18 +79,18 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 		}
 	}
 	var err error
-	if f.release, err = claimFeed(first.Redis, name); err != nil {
+	if f.release, err = claimFeed(first.Redis, keys.Under(first.Prefix, name)); err != nil {
 		return nil, err
 	}
 	if first.Redis != nil {
 		// The lock logs nothing: Follow logs what keeps a follower from its work.
-		f.locker, err = lock.New(first.Redis, lock.Options{Lease: followLease, Prefix: keys.FeedLocks, Logger: slog.New(slog.DiscardHandler)})
+		f.locker, err = lock.New(first.Redis, lock.Options{Lease: followLease, Prefix: keys.Under(first.Prefix, keys.FeedLocks), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			f.release()
 			return nil, fmt.Errorf("cache: %w", err)
 		}
 	}
-	f.kept = newBookmarks(first.Redis, name)
+	f.kept = newBookmarks(first.Redis, first.Prefix, name)
 	f.log = logonce.New(first.Logger.With("feed", name), "levee: ")
 	return f, nil
 }

@@ -1,0 +1,166 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/levee-go/levee/internal/fleet"
+	"github.com/levee-go/levee/internal/flight"
+	"github.com/levee-go/levee/internal/guard"
+	"github.com/levee-go/levee/internal/rebuild"
+	"github.com/levee-go/levee/internal/tier"
+)
+
+// A subject is what a cache knows of a key that is rebuilt.
+type subject[K comparable] struct {
+	key  K
+	want *want // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
+}
+
+// subjectOf returns what this cache knows of the key of r.
+func (c *Cache[K, V]) subjectOf(r *rebuild.Run) *subject[K] { return r.Subject.(*subject[K]) }
+
+// loadedBy returns what r has loaded. The engine and the flights are compiled once, and not for each type
+// of keys and values: so they know answers as any, each a *found.
+func (c *Cache[K, V]) loadedBy(r *rebuild.Run) *found[V] { return r.Loaded.Answer.(*found[V]) }
+
+// maxBatch is how many keys one call of LoadMany loads.
+const maxBatch = 256
+
+// newEngine returns the engine that rebuilds the keys of c.
+func (c *Cache[K, V]) newEngine() *rebuild.Engine {
+	config := rebuild.Config{
+		Owner: owner[K, V]{c}, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
+		LoadTimeout: c.o.Rebuild.LoadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout,
+		Batch: 1, Singles: c.loadsOne(),
+		Waiting: c.beginLeaseWait,
+	}
+	if c.source.LoadMany != nil {
+		config.Batch = maxBatch
+	}
+	if c.o.Hooks.Rebuild != nil {
+		config.Rebuilding = c.beginRebuild
+	}
+	return rebuild.New(config)
+}
+
+// An owner answers what the engine asks of a cache.
+type owner[K comparable, V any] struct{ c *Cache[K, V] }
+
+func (o owner[K, V]) Mark(id string) rebuild.Mark { return rebuild.Mark(o.c.local.Mark(id)) }
+
+func (o owner[K, V]) Meanwhile(r *rebuild.Run) (any, bool) {
+	s := o.c.subjectOf(r)
+	if answer, ok := o.c.again(s.key, s.want); ok {
+		return &answer, true
+	}
+	return nil, false
+}
+
+func (o owner[K, V]) Read(ctx context.Context, id string) (fleet.Value, time.Time) {
+	return o.c.readFully(ctx, id) // the engine takes care of the caller's time
+}
+
+// Accept takes a value that another process has stored. A Refresh takes only a fresh value. A Warm
+// takes any value within its TTL.
+func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value, now time.Time) (any, bool) {
+	if len(value.Data) == 0 {
+		return nil, false
+	}
+	s := o.c.subjectOf(r)
+	answer, state := o.c.judge(r.ID, value, now)
+	switch {
+	case r.Purpose == rebuild.Warm:
+		return nil, state < stale
+	case state >= fallback, r.Purpose == rebuild.Refresh && state != fresh, !answer.suits(s.want):
+		return nil, false
+	}
+	r.Kept = o.c.keep(tier.Mark(r.Mark), s.key, r.ID, answer.entry, len(value.Data), math.MaxInt64, now)
+	if state != fresh {
+		o.c.refresh(r.Context(), &lookup[K, V]{key: s.key, id: r.ID, seen: value.Data})
+	}
+	return &answer, true
+}
+
+func (o owner[K, V]) Load(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+	o.c.load(ctx, place, runs)
+}
+
+func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
+	e := o.c.loadedBy(r).entry
+	if r.Purpose == rebuild.Warm {
+		e.spread()
+	}
+	data, size, ttl, err := o.c.format.encode(r.ID, e)
+	r.Loaded.Size = size
+	if ok = err == nil && o.c.fleet.Storable(data, ttl); !ok && !e.private {
+		o.c.counts.unpublished.Add(1)
+	}
+	return fleet.Publication{Data: data, TTL: ttl}, ok
+}
+
+func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.cleared(o.c.loadedBy(r).entry) }
+
+// Keep puts what r has loaded into the local tier before the flight ends, so that the next Get finds
+// it there. The run's mark is older than the read that brought the value, so an invalidation in
+// between drops it. Values that Warm loads go to Redis only: no caller wants them yet, and they would
+// push out values that are read.
+func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
+	if r.Purpose == rebuild.Warm && o.c.fleet.Shared() {
+		return
+	}
+	e, now, longest := o.c.loadedBy(r).entry, time.Now(), time.Duration(math.MaxInt64)
+	if until.Unconfirmed {
+		longest = maxUnconfirmed
+	}
+	if r.Loaded.Size == 0 {
+		_, r.Loaded.Size, _, _ = o.c.format.encode(r.ID, e)
+	}
+	if !until.Ends.IsZero() {
+		short := *e
+		longest = min(longest, until.Ends.Sub(now))
+		short.expires, short.hard = min(e.expires, now.Add(longest).UnixMilli()), true
+		e = &short
+	}
+	r.Kept = o.c.keep(tier.Mark(r.Mark), o.c.subjectOf(r).key, r.ID, e, r.Loaded.Size, longest, now)
+}
+
+// Current reports whether the local tier would give the answer of r to a caller who comes now. If
+// so, callers who joined after the decision may have that answer too. With a negative DistrustTTL
+// the local tier answers nobody while messages do not arrive. The local tier does not decide for
+// strict callers.
+func (o owner[K, V]) Current(r *rebuild.Run, answer any) bool {
+	c, e := o.c, answer.(*found[V]).entry
+	return c.o.Local.DistrustTTL >= 0 && !c.subjectOf(r).want.strict() && tier.Mark(r.Mark) == c.local.Mark(r.ID) &&
+		(e.null || !c.cleared(e))
+}
+
+func (o owner[K, V]) Forget(id string) { o.c.forgetLocal([]string{id}) }
+
+func (o owner[K, V]) Drop(ctx context.Context, ids []string) error {
+	return o.c.invalidate(flight.Detached(ctx), ids)
+}
+
+// beginRebuild calls Hooks.Rebuild for a run that Redis had no value for.
+func (c *Cache[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context.Context, func(any, error)) {
+	ctx, done := c.begin(ctx, c.o.Hooks.Rebuild, Op{Key: r.ID, Keys: 1, Background: r.Class() == background})
+	return ctx, func(answer any, err error) {
+		if errors.Is(err, rebuild.ErrElsewhere) {
+			err = nil
+		}
+		brought, _ := answer.(*found[V])
+		done(Outcome{Err: err, Load: brought.loadContext()})
+	}
+}
+
+// beginLeaseWait calls Hooks.LeaseWait for a run that waits for another process.
+func (c *Cache[K, V]) beginLeaseWait(ctx context.Context, r *rebuild.Run) (over func()) {
+	began := time.Now()
+	_, done := c.begin(ctx, c.o.Hooks.LeaseWait, Op{Key: r.ID, Keys: 1})
+	return func() {
+		c.times.leaseWait.add(&latencies, time.Since(began))
+		done(Outcome{})
+	}
+}
