@@ -159,8 +159,11 @@ func (c *Cache[K, V]) call(fn func()) {
 // readOne reads a key from Redis. Every hit in Redis takes this path. A read without an answer of
 // Redis is counted elsewhere and is in no histogram, because most of these reads were never sent.
 func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value, now time.Time) {
-	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
-	defer stop()
+	if c.fleet.Shared() {
+		var stop func()
+		ctx, stop = wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
+		defer stop()
+	}
 	return c.readFully(ctx, id)
 }
 

@@ -193,5 +193,5 @@ func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[
 	defer place.Release()
 	r := &rebuild.Run{Subject: &subject[K]{key: key}, ID: id, Purpose: rebuild.Refresh}
 	c.load(ctx, place, []*rebuild.Run{r})
-	return c.loadedBy(r).entry, r.Loaded.Err
+	return loadedBy[V](r).entry, r.Loaded.Err
 }

@@ -51,7 +51,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*r
 	if c.source.LoadEntry != nil {
 		load = c.withEntry(r)
 	}
-	key, id := c.subjectOf(r).key, r.ID
+	key, id := subjectOf[K](r).key, r.ID
 	var brought atomic.Pointer[entry[V]] // an abandoned loader may still write it
 	r.Loaded = c.callSource(ctx, place, runs, func(ctx context.Context) error {
 		began, epoch := time.Now(), c.fleet.LoadEpoch()
@@ -74,7 +74,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*r
 		return nil
 	})
 	if r.Loaded.Err == nil {
-		c.loadedBy(r).entry = brought.Load()
+		loadedBy[V](r).entry = brought.Load()
 	}
 }
 
@@ -85,7 +85,7 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*
 	for _, r := range runs {
 		if _, twice := at[r.ID]; !twice {
 			at[r.ID] = len(keys)
-			keys, ids = append(keys, c.subjectOf(r).key), append(ids, r.ID)
+			keys, ids = append(keys, subjectOf[K](r).key), append(ids, r.ID)
 		}
 	}
 	var brought atomic.Pointer[[]*entry[V]] // an abandoned loader may still write it
@@ -126,10 +126,7 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*
 // entry. fn may still be running when callSource returns an error. The answer has no load if none
 // has begun because the breaker has opened since it gave the place.
 func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, runs []*rebuild.Run, fn func(context.Context) error) rebuild.Loaded {
-	class, ids := runs[0].Class(), make([]string, len(runs))
-	for i, r := range runs {
-		ids[i] = r.ID
-	}
+	class, ids := runs[0].Class(), rebuild.IDs(runs)
 	var began atomic.Pointer[load]
 	var rest atomic.Int64 // RetryAfter of the error
 	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {

@@ -83,7 +83,7 @@ func TestErrorsOfAnotherBreakerAreThoseOfALoad(t *testing.T) {
 	}
 }
 
-// Who tells a user that a Write has failed whose transaction has committed has the user do it again.
+// A handler that reports a committed Write as failed makes its user repeat it.
 func TestAWriteThatHasCommittedIsNoErrorOfItsHandler(t *testing.T) {
 	failed := errors.New("no rows were changed")
 	for err, want := range map[error]error{

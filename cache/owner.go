@@ -19,29 +19,30 @@ type subject[K comparable] struct {
 	want *want // of the caller who opened the flight, or the one before it; those who have joined look for themselves, see await
 }
 
-// subjectOf returns what this cache knows of the key of r.
-func (c *Cache[K, V]) subjectOf(r *rebuild.Run) *subject[K] { return r.Subject.(*subject[K]) }
+// subjectOf returns what a cache knows of the key of r.
+func subjectOf[K comparable](r *rebuild.Run) *subject[K] { return r.Subject.(*subject[K]) }
 
 // loadedBy returns what r has loaded. The engine and the flights are compiled once, and not for each type
 // of keys and values: so they know answers as any, each a *found.
-func (c *Cache[K, V]) loadedBy(r *rebuild.Run) *found[V] { return r.Loaded.Answer.(*found[V]) }
+func loadedBy[V any](r *rebuild.Run) *found[V] { return r.Loaded.Answer.(*found[V]) }
 
 // maxBatch is how many keys one call of LoadMany loads.
 const maxBatch = 256
 
 // newEngine returns the engine that rebuilds the keys of c.
 func (c *Cache[K, V]) newEngine() *rebuild.Engine {
+	o := owner[K, V]{c}
 	config := rebuild.Config{
-		Owner: owner[K, V]{c}, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
+		Owner: o, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
 		LoadTimeout: c.o.Rebuild.LoadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout,
 		Batch: 1, Singles: c.loadsOne(),
-		Waiting: c.beginLeaseWait,
+		Waiting: o.beginLeaseWait,
 	}
 	if c.source.LoadMany != nil {
 		config.Batch = maxBatch
 	}
 	if c.o.Hooks.Rebuild != nil {
-		config.Rebuilding = c.beginRebuild
+		config.Rebuilding = o.beginRebuild
 	}
 	return rebuild.New(config)
 }
@@ -52,7 +53,7 @@ type owner[K comparable, V any] struct{ c *Cache[K, V] }
 func (o owner[K, V]) Mark(id string) rebuild.Mark { return rebuild.Mark(o.c.local.Mark(id)) }
 
 func (o owner[K, V]) Meanwhile(r *rebuild.Run) (any, bool) {
-	s := o.c.subjectOf(r)
+	s := subjectOf[K](r)
 	if answer, ok := o.c.again(s.key, s.want); ok {
 		return &answer, true
 	}
@@ -66,15 +67,15 @@ func (o owner[K, V]) Read(ctx context.Context, id string) (fleet.Value, time.Tim
 // Accept takes a value that another process has stored. A Refresh takes only a fresh value. A Warm
 // takes any value within its TTL.
 func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value, now time.Time) (any, bool) {
+	if r.Purpose == rebuild.Warm {
+		return nil, o.c.isWarm(r.ID, value, now)
+	}
 	if len(value.Data) == 0 {
 		return nil, false
 	}
-	s := o.c.subjectOf(r)
+	s := subjectOf[K](r)
 	answer, state := o.c.judge(r.ID, value, now)
-	switch {
-	case r.Purpose == rebuild.Warm:
-		return nil, state < stale
-	case state >= fallback, r.Purpose == rebuild.Refresh && state != fresh, !answer.suits(s.want):
+	if state >= fallback || r.Purpose == rebuild.Refresh && state != fresh || !answer.suits(s.want) {
 		return nil, false
 	}
 	r.Kept = o.c.keep(tier.Mark(r.Mark), s.key, r.ID, answer.entry, len(value.Data), math.MaxInt64, now)
@@ -89,7 +90,7 @@ func (o owner[K, V]) Load(ctx context.Context, place *guard.Place, runs []*rebui
 }
 
 func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
-	e := o.c.loadedBy(r).entry
+	e := loadedBy[V](r).entry
 	if r.Purpose == rebuild.Warm {
 		e.spread()
 	}
@@ -101,7 +102,7 @@ func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
 	return fleet.Publication{Data: data, TTL: ttl}, ok
 }
 
-func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.cleared(o.c.loadedBy(r).entry) }
+func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.cleared(loadedBy[V](r).entry) }
 
 // Keep puts what r has loaded into the local tier before the flight ends, so that the next Get finds
 // it there. The run's mark is older than the read that brought the value, so an invalidation in
@@ -111,7 +112,7 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 	if r.Purpose == rebuild.Warm && o.c.fleet.Shared() {
 		return
 	}
-	e, now, longest := o.c.loadedBy(r).entry, time.Now(), time.Duration(math.MaxInt64)
+	e, now, longest := loadedBy[V](r).entry, time.Now(), time.Duration(math.MaxInt64)
 	if until.Unconfirmed {
 		longest = maxUnconfirmed
 	}
@@ -124,7 +125,7 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 		short.expires, short.hard = min(e.expires, now.Add(longest).UnixMilli()), true
 		e = &short
 	}
-	r.Kept = o.c.keep(tier.Mark(r.Mark), o.c.subjectOf(r).key, r.ID, e, r.Loaded.Size, longest, now)
+	r.Kept = o.c.keep(tier.Mark(r.Mark), subjectOf[K](r).key, r.ID, e, r.Loaded.Size, longest, now)
 }
 
 // Current reports whether the local tier would give the answer of r to a caller who comes now. If
@@ -133,7 +134,7 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 // strict callers.
 func (o owner[K, V]) Current(r *rebuild.Run, answer any) bool {
 	c, e := o.c, answer.(*found[V]).entry
-	return c.o.Local.DistrustTTL >= 0 && !c.subjectOf(r).want.strict() && tier.Mark(r.Mark) == c.local.Mark(r.ID) &&
+	return c.o.Local.DistrustTTL >= 0 && !subjectOf[K](r).want.strict() && tier.Mark(r.Mark) == c.local.Mark(r.ID) &&
 		(e.null || !c.cleared(e))
 }
 
@@ -144,8 +145,8 @@ func (o owner[K, V]) Drop(ctx context.Context, ids []string) error {
 }
 
 // beginRebuild calls Hooks.Rebuild for a run that Redis had no value for.
-func (c *Cache[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context.Context, func(any, error)) {
-	ctx, done := c.begin(ctx, c.o.Hooks.Rebuild, Op{Key: r.ID, Keys: 1, Background: r.Class() == background})
+func (o owner[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context.Context, func(any, error)) {
+	ctx, done := o.c.begin(ctx, o.c.o.Hooks.Rebuild, Op{Key: r.ID, Keys: 1, Background: r.Class() == background})
 	return ctx, func(answer any, err error) {
 		if errors.Is(err, rebuild.ErrElsewhere) {
 			err = nil
@@ -156,11 +157,11 @@ func (c *Cache[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context
 }
 
 // beginLeaseWait calls Hooks.LeaseWait for a run that waits for another process.
-func (c *Cache[K, V]) beginLeaseWait(ctx context.Context, r *rebuild.Run) (over func()) {
+func (o owner[K, V]) beginLeaseWait(ctx context.Context, r *rebuild.Run) (over func()) {
 	began := time.Now()
-	_, done := c.begin(ctx, c.o.Hooks.LeaseWait, Op{Key: r.ID, Keys: 1})
+	_, done := o.c.begin(ctx, o.c.o.Hooks.LeaseWait, Op{Key: r.ID, Keys: 1})
 	return func() {
-		c.times.leaseWait.add(&latencies, time.Since(began))
+		o.c.times.leaseWait.add(&latencies, time.Since(began))
 		done(Outcome{})
 	}
 }

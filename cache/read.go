@@ -124,67 +124,9 @@ func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], err
 	}
 }
 
-// A lookup is one caller's read of one key.
-type lookup[K comparable, V any] struct {
-	key       K
-	id        string
-	want      *want
-	phase     phase
-	renews    bool // answer is early or past its TTL, and has to be refreshed
-	answer    found[V]
-	err       error
-	heldError bool // err is the held error of an earlier load
-	shared    bool // the caller that opened the flight gets the same answer or err
-	caller    flight.Caller
-	opened    bool // the caller has opened the flight and has to start its run
-	past      bool // the local tier has kept an older value of the key
-
-	// impatient is true during an outage if the process has kept a value: the caller takes a
-	// place among the degraded loads only if one is free.
-	impatient bool
-
-	// What the caller has read in Redis for itself, after its Get began.
-	own      ownRead
-	mark     tier.Mark // of the local tier, from before the read
-	seen     []byte    // the bytes that a load will replace
-	fallback found[V]  // may be served if the load fails; without an entry: none
-}
-
-// A phase is how far a lookup has come. It only moves on, but for a caller whom the answer of a flight
-// does not suit: that caller asks again.
-type phase uint8
-
-const (
-	asking  phase = iota // the caller reads Redis, or joins a flight
-	waiting              // the caller has joined a flight
-	over                 // answer or err is final
-)
-
-// An ownRead is what has become of a caller's own read of Redis.
-type ownRead uint8
-
-const (
-	untried    ownRead = iota // it has not been made
-	tried                     // Redis has answered, or is being asked
-	unanswered                // the value is unknown, which is not a miss
-)
-
-// reads reports whether the caller has to read Redis before it opens a flight.
-func (l *lookup[K, V]) reads() bool { return l.phase == asking }
-
 // readsAlone reports whether the caller reads Redis before it opens a flight, not within the
 // flight: callers of a long value share a read.
 func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil || !c.fleet.Long(l.id) }
-
-// broken ends a lookup whose read of Redis has panicked: the user's client may have hooks.
-func (l *lookup[K, V]) broken(err error) {
-	if err != nil && l.phase != over {
-		l.failed(err)
-	}
-}
-
-// hasToRead reports whether a waiting caller has not yet read a value to fall back to.
-func (l *lookup[K, V]) hasToRead() bool { return l.phase != over && l.own == untried }
 
 // readOwn reads Redis for callers. The reads begin after the callers' Gets did, so each caller
 // may use its value, whatever was invalidated before: no flight number is needed.
@@ -233,14 +175,6 @@ func (c *Cache[K, V]) noteValue(ctx context.Context, l *lookup[K, V], value flee
 	}
 	if state != dead {
 		l.fallBackTo(answer)
-	}
-}
-
-// fallBackTo stores an old value that may be served if the caller's load fails, unless the
-// caller's rules refuse it.
-func (l *lookup[K, V]) fallBackTo(old found[V]) {
-	if old, ok := old.asFallback(l.want); ok {
-		l.fallback = old
 	}
 }
 
@@ -303,30 +237,19 @@ func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
 }
 
 // join joins a lookup to the flight of its key. If none runs it opens one, and returns the run that has
-// to be started: spare, if that is not nil. It calls no function of the user's, since a batch joins
+// to be started, see [rebuild.Engine.Join]. It calls no function of the user's, since a batch joins
 // several flights before it starts them.
 func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], spare *rebuild.Run) (opened *rebuild.Run) {
-	if l.opened = false; !l.reads() {
-		return nil
-	}
 	as := flight.Callers{Strict: l.want.strict(), Fallback: l.fallback.entry != nil}
-	var err error
-	if l.caller, _, err = c.flights.JoinAs(ctx, l.id, as, nil); err == nil && l.caller.Flight == nil {
-		if opened = spare; opened == nil {
-			opened = &rebuild.Run{}
-		}
-		l.caller, l.opened, err = c.flights.JoinAs(ctx, l.id, as, opened.Own())
-	}
-	switch {
-	case err != nil:
+	caller, opened, err := c.engine.Join(ctx, l.id, as, spare)
+	if l.opened = opened != nil; err != nil {
 		l.heldError = !errors.Is(err, flight.ErrClosed) && !errors.Is(err, flight.ErrReentrant)
 		l.failed(err)
 		return nil
-	case !l.opened:
-		l.phase = waiting
+	}
+	if l.caller, l.phase = caller, waiting; !l.opened {
 		return nil
 	}
-	l.phase = waiting
 	opened.Subject, opened.Seen = &subject[K]{l.key, l.want}, l.seen
 	opened.Look, opened.Impatient = l.own == untried, l.impatient
 	if l.own == unanswered {
@@ -334,10 +257,6 @@ func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], spare *rebuild.
 	}
 	return opened
 }
-
-func (l *lookup[K, V]) answered(answer found[V]) { l.phase, l.answer = over, answer }
-
-func (l *lookup[K, V]) failed(err error) { l.phase, l.err = over, err }
 
 // await waits for the flight of a lookup, if it has joined one. It reports false if the flight's
 // answer does not suit the caller, who has to join again. batch are the lookups of a GetMany that

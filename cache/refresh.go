@@ -58,7 +58,7 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 	}
 	for _, r := range runs {
 		if err := r.Loaded.Err; err != nil {
-			failed.add(c.subjectOf(r).key, named(err))
+			failed.add(subjectOf[K](r).key, named(err))
 		}
 	}
 	if len(failed.Causes) > 0 {
@@ -72,11 +72,7 @@ func (c *Cache[K, V]) Refresh(ctx context.Context, keys ...K) error {
 // LoadMany. It leaves out a key that this process is refreshing or has just failed to refresh,
 // and keys for which Options.Refreshes leaves no place.
 func (c *Cache[K, V]) refresh(ctx context.Context, lookups ...*lookup[K, V]) {
-	together := 1
-	if c.source.LoadMany != nil {
-		together = maxBatch
-	}
-	for part := range slices.Chunk(lookups, together) {
+	for part := range slices.Chunk(lookups, c.engine.Batch) {
 		if !c.refreshPart(ctx, part) {
 			return
 		}

@@ -115,11 +115,7 @@ func (w *warming[K, V]) take(keys []K) {
 	w.mu.Lock()
 	w.counts.taken += len(keys)
 	w.mu.Unlock()
-	size := maxBatch
-	if w.c.source.LoadMany == nil {
-		size = 1
-	}
-	for missing := range slices.Chunk(w.look(keys), size) {
+	for missing := range slices.Chunk(w.look(keys), w.c.engine.Batch) {
 		if w.slot() {
 			go func() {
 				defer func() { <-w.slots }()
@@ -174,16 +170,9 @@ func (w *warming[K, V]) look(keys []K) []missing[K] {
 			wanted = nil
 		}
 	})
-	there := func(i int) bool {
-		if values[i].Err != nil || len(values[i].Data) == 0 {
-			return false
-		}
-		_, state := w.c.judge(ids[i], values[i], now)
-		return state < stale
-	}
 	absent := wanted[:0]
 	for i, m := range wanted {
-		if there(i) {
+		if w.c.isWarm(m.id, values[i], now) {
 			w.count(m.key, rebuild.ErrElsewhere, true)
 			continue
 		}
@@ -191,6 +180,15 @@ func (w *warming[K, V]) look(keys []K) []missing[K] {
 		absent = append(absent, m)
 	}
 	return absent
+}
+
+// isWarm reports whether Redis has a value of id within its TTL, which a Warm leaves as it is.
+func (c *Cache[K, V]) isWarm(id string, value fleet.Value, now time.Time) bool {
+	if value.Err != nil || len(value.Data) == 0 {
+		return false
+	}
+	_, state := c.judge(id, value, now)
+	return state < stale
 }
 
 // wants returns the id of a key, or ErrElsewhere for one that needs no load.
@@ -222,8 +220,8 @@ func (w *warming[K, V]) run(keys []missing[K]) {
 		w.c.engine.Do(runs)
 		var again []K
 		for _, r := range runs {
-			if w.count(w.c.subjectOf(r).key, r.Loaded.Err, putOffs == maxPutOffs) {
-				again = append(again, w.c.subjectOf(r).key)
+			if w.count(subjectOf[K](r).key, r.Loaded.Err, putOffs == maxPutOffs) {
+				again = append(again, subjectOf[K](r).key)
 			}
 		}
 		if len(again) > 0 {

@@ -31,15 +31,13 @@ func (g *Group) Rebuild(ctx context.Context, id string, load Load) ([]byte, erro
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	caller, _, err := g.flights.JoinAs(ctx, id, flight.Callers{}, nil)
-	if err == nil && caller.Flight == nil {
-		r, opened := &rebuild.Run{Subject: &subject{load: load}, Look: true}, false
-		if caller, opened, err = g.flights.JoinAs(ctx, id, flight.Callers{}, r.Own()); opened {
-			g.engine.Start(ctx, r)
-		}
-	}
+	caller, opened, err := g.engine.Join(ctx, id, flight.Callers{}, nil)
 	if err != nil {
 		return nil, renamed(err)
+	}
+	if opened != nil {
+		opened.Subject, opened.Look = &subject{load: load}, true
+		g.engine.Start(ctx, opened)
 	}
 	answer, _, err := caller.Wait(ctx, flight.Patience{})
 	data, _ := answer.([]byte)

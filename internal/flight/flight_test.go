@@ -31,7 +31,7 @@ const opened, waits = true, false
 // join joins the flight of "id" and checks whether the caller has opened it.
 func join(t *testing.T, g *group, want bool) caller {
 	t.Helper()
-	c, opened, err := g.Join(t.Context(), "id")
+	c, opened, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{})
 	if err != nil || opened != want {
 		t.Fatalf("Join: opened %v, %v, want %v", opened, err, want)
 	}
@@ -232,7 +232,7 @@ func TestForAllGivesTheResultToLateJoinersToo(t *testing.T) {
 			next := a.Flight.Finish("v1", nil, func() bool {
 				asked = true
 				// Nobody can join now: this caller gets into the next flight, or opens one.
-				others.Go(func() { close(joining); _, _, _ = g.Join(t.Context(), "id") })
+				others.Go(func() { close(joining); _, _, _ = g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}) })
 				<-joining
 				return test.forAll
 			})
@@ -299,7 +299,7 @@ func TestAResultThatIsThereAnswersACallerWhoComesLateForIt(t *testing.T) {
 func TestIdsHaveFlightsOfTheirOwn(t *testing.T) {
 	g := newGroup()
 	for _, id := range []string{"a", "b"} {
-		if _, opened, err := g.Join(t.Context(), id); !opened || err != nil {
+		if _, opened, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{}); !opened || err != nil {
 			t.Errorf("%s: got %v, %v, want a flight that was opened", id, opened, err)
 		}
 	}
@@ -319,7 +319,7 @@ func TestNestedCallersHaveFlightsOfTheirOwn(t *testing.T) {
 	if _, running, err := g.JoinRunning(nested, "id"); running || err != nil {
 		t.Errorf("a nested caller has joined the flight of others: %v", err)
 	}
-	inside, opens, err := g.Join(nested, "id")
+	inside, opens, err := g.Join(nested, "id", flight.Callers{}, &flight.Flight{})
 	if err != nil || !opens {
 		t.Fatalf("opened %v, %v", opens, err)
 	}
@@ -348,7 +348,7 @@ func TestTheNextFlightOfNestedCallersIsTheirs(t *testing.T) {
 	g := newGroup()
 	g.Nested = func(ctx context.Context) bool { return ctx.Value(key{}) != nil }
 	nested := context.WithValue(t.Context(), key{}, true)
-	c, _, _ := g.Join(nested, "id")
+	c, _, _ := g.Join(nested, "id", flight.Callers{}, &flight.Flight{})
 	next := c.Flight.Finish("", nil, nil)
 	outside := join(t, g, opened)
 	if again, _, _ := g.JoinRunning(nested, "id"); again.Flight != next {
@@ -405,7 +405,7 @@ func TestCloseWaitsForTheFlightsThatRun(t *testing.T) {
 			return false
 		}
 	}
-	if _, _, err := g.Join(t.Context(), "id"); !errors.Is(err, flight.ErrClosed) {
+	if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}); !errors.Is(err, flight.ErrClosed) {
 		t.Errorf("Join after Close: got %v, want ErrClosed", err)
 	}
 	if g.Alone("other") != nil {

@@ -24,7 +24,7 @@ func fail(t *testing.T, g *group, err error) {
 // held reports whether Join returns a held error.
 func held(t *testing.T, g *group, id string) bool {
 	t.Helper()
-	c, _, err := g.Join(t.Context(), id)
+	c, _, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{})
 	if err == nil {
 		c.Flight.Decide()
 		c.Flight.Finish("", nil, nil)
@@ -37,7 +37,7 @@ func TestAnErrorIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		fail(t, g, io.EOF)
-		if _, _, err := g.Join(t.Context(), "id"); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}); !errors.Is(err, io.EOF) {
 			t.Errorf("got %v, want the held error", err)
 		}
 		if held(t, g, "other") {
@@ -141,10 +141,10 @@ func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 		c := join(t, g, opened)
 		c.Flight.Refuse(io.EOF)
 		now(t, c, answer{"", true, io.EOF})
-		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the refusal", err)
 		}
-		without, opened, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
+		without, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
 		if err != nil || !opened {
 			t.Fatalf("without one: got %v, %v, want a flight", opened, err)
 		}
@@ -178,12 +178,12 @@ func TestTheErrorOfARefreshKeepsRefreshesAwayAndCallersNot(t *testing.T) {
 func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
-		c, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
+		c, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Flight.Finish("", io.EOF, nil)
-		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the held error", err)
 		}
 		if held(t, g, "id") {
@@ -197,12 +197,12 @@ func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
-		first, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
+		first, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		first.Flight.Decide()
-		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); err != nil { // too late for the first
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); err != nil { // too late for the first
 			t.Fatal(err)
 		}
 		next := first.Flight.Finish("v", nil, nil)
@@ -248,12 +248,12 @@ func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
-		c, opened, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
+		c, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
 		if err != nil || !opened {
 			t.Fatalf("got %v, %v, want a flight", opened, err)
 		}
 		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
-		if _, _, err := g.JoinAs(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the held error is %v", err)
 		}
 	})
@@ -262,7 +262,7 @@ func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 // failAfter runs a flight whose load fails and asks to be left alone.
 func failAfter(t *testing.T, g *group, id string, after time.Duration) {
 	t.Helper()
-	c, _, err := g.Join(t.Context(), id)
+	c, _, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +475,7 @@ func TestAnErrorForAllIsHeldBesideOneForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		answer := func(fallback bool) (c flight.Caller, err error) {
-			c, _, err = g.JoinAs(t.Context(), "id", flight.Callers{Fallback: fallback}, &run{})
+			c, _, err = g.Join(t.Context(), "id", flight.Callers{Fallback: fallback}, &run{})
 			return c, err
 		}
 		with, err := answer(true)

@@ -2,23 +2,17 @@ package flight
 
 import "context"
 
-// Join adds the caller to the flight of id. If no flight runs, Join opens one, which the
-// caller then has to have run. It returns ErrClosed, ErrReentrant, or the held error of a
-// load of id.
-func (g *Group) Join(ctx context.Context, id string) (c Caller, opened bool, err error) {
-	return g.JoinAs(ctx, id, Callers{}, &Flight{})
-}
-
 // Callers says what kind of caller joins.
 type Callers struct {
 	Strict   bool // the caller refuses values that others take
 	Fallback bool // the caller has a fallback: errors that are held only for such callers are returned too
 }
 
-// JoinAs is Join for a caller whom as describes. If it opens a flight, that is f, a zero Flight, so that
-// the caller can allocate it in one piece with what runs it. With a nil f it opens none: then c.Flight
-// is nil if none runs.
-func (g *Group) JoinAs(ctx context.Context, id string, as Callers, f *Flight) (c Caller, opened bool, err error) {
+// Join adds a caller whom as describes to the flight of id. If no flight runs, Join opens one, which the
+// caller then has to have run. That is f, a zero Flight, so that the caller can allocate it in one piece
+// with what runs it. With a nil f Join opens none: then c.Flight is nil if none runs. It returns
+// ErrClosed, ErrReentrant, or the held error of a load of id.
+func (g *Group) Join(ctx context.Context, id string, as Callers, f *Flight) (c Caller, opened bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
 	}

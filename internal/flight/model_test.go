@@ -251,7 +251,7 @@ func (c *callers) step() {
 // join has a caller join or open the flight.
 func (w *world) join(at int) {
 	g := &w.gets[at]
-	place, opened, err := w.group.Join(context.Background(), "id")
+	place, opened, err := w.group.Join(context.Background(), "id", flight.Callers{}, &flight.Flight{})
 	if err != nil {
 		panic(err)
 	}

@@ -50,7 +50,7 @@ func (c *chain) Encode(*Run) (fleet.Publication, bool) {
 }
 func (c *chain) Stands(r *Run) bool {
 	if len(c.loaded) <= c.length {
-		if _, opened, err := c.flights.JoinAs(c.t.Context(), r.ID, flight.Callers{}, nil); opened || err != nil {
+		if _, opened, err := c.flights.Join(c.t.Context(), r.ID, flight.Callers{}, nil); opened || err != nil {
 			c.t.Errorf("it has not joined: %v", err)
 		}
 	}
@@ -72,11 +72,11 @@ func TestAChainOfFlightsKeepsNoAnswers(t *testing.T) {
 	c := &chain{t: t, flights: flight.NewGroup(-1), length: 20, done: make(chan struct{})}
 	e := New(Config{Owner: c, Fleet: leases, Flights: c.flights, Closing: t.Context(), Batch: 1, Singles: true})
 	func() {
-		r := &Run{}
-		if _, opened, err := c.flights.JoinAs(t.Context(), "id", flight.Callers{}, r.Own()); !opened || err != nil {
+		_, opened, err := e.Join(t.Context(), "id", flight.Callers{}, nil)
+		if opened == nil || err != nil {
 			t.Fatal(err)
 		}
-		e.Start(t.Context(), r)
+		e.Start(t.Context(), opened)
 	}()
 	<-c.done
 	<-c.flights.Close()

@@ -246,7 +246,7 @@ func (e *Engine) wait(r *Run) bool {
 // message of the invalidation. The hold of ReplicaLag ends without a message, so nothing that was
 // loaded under a hold is kept beyond the time at which that hold ends by itself, not even for errors.
 //
-// What was loaded answers only if no later reader can find the old value in Redis. So the run asks
+// Such a load answers only if no later reader can find the old value in Redis. So the run asks
 // again: if the verdict is held once more, no value is in Redis now and no lease stands, so a value
 // that is published later is also loaded later. Then the load answers those who had joined before
 // it, and the readers whom the owner answers from what it has kept.

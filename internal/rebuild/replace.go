@@ -15,7 +15,7 @@ import (
 // at the end of the write anyway.
 func (e *Engine) claim(runs []*Run) {
 	var dropping []*Run
-	for i, grant := range e.Fleet.Claim(runs[0].ctx, idsOf(runs)...) {
+	for i, grant := range e.Fleet.Claim(runs[0].ctx, IDs(runs)...) {
 		r := runs[i]
 		r.verdict, r.lease, r.Stands = verdicts[grant.Verdict], grant.Lease, false
 		switch r.verdict {
@@ -76,7 +76,7 @@ func (e *Engine) drop(runs []*Run) {
 	if len(runs) == 0 {
 		return
 	}
-	err := e.Owner.Drop(runs[0].ctx, idsOf(runs))
+	err := e.Owner.Drop(runs[0].ctx, IDs(runs))
 	if err != nil { // no row has changed, so the cause does not matter
 		err = fmt.Errorf("%w: the old value is not dropped yet", fleet.ErrUnavailable)
 	}

@@ -120,8 +120,22 @@ func (r *Run) Held() bool { return r.verdict == held }
 // Context returns a context with the values of the caller who opened the flight. It ends with no caller.
 func (r *Run) Context() context.Context { return r.ctx }
 
-// Own returns the run's own flight, for a caller who may open one. Who opens it has to Start the run.
-func (r *Run) Own() *flight.Flight { return &r.own }
+// Join adds a caller to the flight of id. If none runs, Join opens one and returns its run, which the
+// caller has to Start: spare or, if that is nil, a new one. Who joins a running flight needs none. The
+// errors are those of flight.Group.Join.
+func (e *Engine) Join(ctx context.Context, id string, as flight.Callers, spare *Run) (c flight.Caller, opened *Run, err error) {
+	if c, _, err = e.Flights.Join(ctx, id, as, nil); err != nil || c.Flight != nil {
+		return c, nil, err
+	}
+	if spare == nil {
+		spare = &Run{}
+	}
+	c, opens, err := e.Flights.Join(ctx, id, as, &spare.own)
+	if !opens {
+		return c, nil, err
+	}
+	return c, spare, nil
+}
 
 // NewRun returns a run whose flight no caller joins. A Replace is freed from the end of ctx; for the
 // others ctx must have no end.

@@ -141,7 +141,7 @@ func (e *Engine) lease(runs []*Run) (leased, loading []*Run) {
 	if len(runs) == 0 {
 		return nil, nil
 	}
-	switch purpose := runs[0].Purpose; purpose {
+	switch runs[0].Purpose {
 	case Degraded:
 		for _, r := range runs {
 			e.decide(r)
@@ -225,7 +225,8 @@ func leasesOf(runs []*Run) []fleet.Lease {
 	return leases
 }
 
-func idsOf(runs []*Run) []string {
+// IDs returns the ids of runs.
+func IDs(runs []*Run) []string {
 	ids := make([]string, len(runs))
 	for i, r := range runs {
 		ids[i] = r.ID
