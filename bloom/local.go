@@ -73,7 +73,8 @@ type local struct {
 // counts holds the counters of Stats.
 type counts struct{ adds, removes, rebuilds atomic.Uint64 }
 
-// New returns a Filter for this process alone. Its errors name the option that is wrong.
+// New returns a Filter for this process alone, which denies rows that other processes have
+// inserted since its last Rebuild. Its errors name the option that is wrong.
 func New(o Options) (*Filter, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -16,8 +16,8 @@ const maxBytes = 4 << 30
 
 // Options configures a Filter. Capacity is required, and Open needs a Name.
 type Options struct {
-	// Name distinguishes filters that share a Redis. Open needs a Name that is not blank and
-	// has no control characters; New ignores it.
+	// Name distinguishes filters that share a Redis, and names the filter in metrics. Open needs
+	// a Name that is not blank and has no control characters; New accepts any.
 	Name string
 
 	// Capacity is how many ids the filter is sized for. The filter takes more, at a

@@ -74,6 +74,12 @@ type shared struct {
 // cannot work with a client like rdb, or if Options.Counting is set. Capacity and
 // FalsePositiveRate may differ between processes: a Rebuild uses its own process's values.
 //
+// An untyped nil rdb makes a filter of this process alone, as [New] does, so that one program
+// runs with and without Redis; a nil pointer of a client's type is an error. The rules for
+// options stay those of a shared filter, Name included, so that a test refuses what production
+// refuses; MaxLag and Logger then have no effect. Such a filter does not learn the ids that
+// other processes add: see New.
+//
 // If Redis does not reply, Open succeeds, and the filter abstains and keeps trying; but if ctx
 // has ended, Open returns ErrUnavailable. The filter also abstains if the stored filter only
 // then turns out to have another Secret. Open does not wait until the copy is loaded.
@@ -83,6 +89,9 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Filter, e
 	o, err := o.withSharedDefaults()
 	if err != nil {
 		return nil, err
+	}
+	if rdb == nil {
+		return New(o)
 	}
 	if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
 		return nil, fmt.Errorf("bloom: %w", err)

@@ -68,7 +68,7 @@ func run(ctx context.Context) error {
 		keeping = redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 		defer keeping.Close()
 	}
-	exists, err := openFilter(ctx, keeping)
+	exists, err := bloom.Open(ctx, keeping, bloom.Options{Name: "product", Capacity: 1_000_000}) // all instances share it
 	if err != nil {
 		return err
 	}
@@ -111,15 +111,6 @@ func run(ctx context.Context) error {
 		cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080"):       api(store, products),
 		cmp.Or(os.Getenv("ADMIN_ADDR"), "127.0.0.1:9090"): admin,
 	})
-}
-
-// openFilter makes a filter that all instances share, or without Redis one of this process.
-func openFilter(ctx context.Context, rdb redis.UniversalClient) (*bloom.Filter, error) {
-	o := bloom.Options{Name: "product", Capacity: 1_000_000}
-	if rdb == nil {
-		return bloom.New(o)
-	}
-	return bloom.Open(ctx, rdb, o)
 }
 
 // api is what the users of the service call.

@@ -231,7 +231,7 @@ func _() error {
 
 // docs/filter.md.
 func _(ctx context.Context, rdb, noEvict redis.UniversalClient, store Store) error {
-	exists, err := bloom.Open(ctx, noEvict, bloom.Options{Name: "product", Capacity: 10_000_000}) // bloom.New: in this process alone
+	exists, err := bloom.Open(ctx, noEvict, bloom.Options{Name: "product", Capacity: 10_000_000}) // noEvict nil: in this process alone, as bloom.New
 	if err != nil {
 		return err
 	}
