@@ -7,8 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/cache"
 )
 
@@ -18,6 +16,9 @@ type Product struct {
 	Name  string
 	Cents int64
 }
+
+// Options are those of the cache of products. main passes them to cache.New, tests to cachetest.New.
+var Options = cache.Options{Name: "product", TTL: 10 * time.Minute}
 
 // A Store is the database. Tests have one of their own, see table.
 type Store interface {
@@ -31,18 +32,10 @@ type Catalog struct {
 	products *cache.Cache[int64, Product]
 }
 
-// Open makes a Catalog. Without rdb it works in this process alone.
-func Open(rdb redis.UniversalClient, store Store, o cache.Options) (*Catalog, error) {
-	o.Name, o.TTL = "product", 10*time.Minute
-	products, err := cache.New(rdb, store.Product, o)
-	if err != nil {
-		return nil, err
-	}
-	return &Catalog{store, products}, nil
+// New makes a Catalog of a store and of a cache of its products, which the caller closes.
+func New(store Store, products *cache.Cache[int64, Product]) *Catalog {
+	return &Catalog{store, products}
 }
-
-// Close ends the Catalog.
-func (c *Catalog) Close() error { return c.products.Close() }
 
 // Name returns the name of a product, "" if there is none.
 func (c *Catalog) Name(ctx context.Context, id int64) (string, error) {

@@ -61,7 +61,7 @@ func TestPagesForUsersAreInPlainEnglish(t *testing.T) {
 
 // The packages that users import.
 var public = []string{
-	"cache", "cache/feed", "cache/audit", "cache/cachedebug", "cache/cacheadmin", "cache/cacheprom", "cache/cacheotel", "cache/codecs", "cache/outbox",
+	"cache", "cache/feed", "cache/audit", "cache/cachedebug", "cache/cacheadmin", "cache/cachetest", "cache/cacheprom", "cache/cacheotel", "cache/codecs", "cache/outbox",
 	"cache/pgfeed", "cache/mysqlfeed", "mutexrebuild", "localcache", "breaker", "bloom", "lock", "lock/redlock",
 }
 
