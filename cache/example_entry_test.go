@@ -87,7 +87,7 @@ func ExampleEntry() {
 	defer server.Close()
 
 	c, err := cache.NewFrom(rdb, cache.Source[string, string]{LoadEntry: api{server.Client(), server.URL}.Page}, cache.Options{
-		Name: "page", TTL: 10 * time.Millisecond, StaleWhileRevalidate: -1, // so short for the example
+		Name: "page", TTL: 10 * time.Millisecond, StaleWhileRevalidate: cache.Off, // so short for the example
 		RedisTimeout: 5 * time.Second, // and patient with a busy machine
 	})
 	if err != nil {

@@ -54,8 +54,8 @@ func Example_permissions() {
 	granted := map[int64][]string{7: {"read", "write"}}
 	rights, err := cache.New(rdb, func(_ context.Context, viewer int64) ([]string, error) { return granted[viewer], nil }, cache.Options{
 		Name: "rights", TTL: 10 * time.Second,
-		StaleWhileRevalidate: -1, StaleIfError: -1,
-		Local: localcache.Options{MaxBytes: -1},
+		StaleWhileRevalidate: cache.Off, StaleIfError: cache.Off,
+		Local: localcache.Options{MaxBytes: cache.Off},
 	})
 	if err != nil {
 		log.Fatal(err)

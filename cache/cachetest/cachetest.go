@@ -33,8 +33,8 @@ import (
 // If rdb is nil, the cache works without Redis, and each loaded value is encoded and decoded by
 // the cache's codec before it is cached, so that a test sees a value as another process would
 // read it from Redis, without what JSON loses of it. A value that the codec cannot encode or
-// decode is an error of its load; over Redis it would be returned and not stored. Values given to
-// Cache.Set are not encoded.
+// decode is an error of its load; over Redis the caller of that load would get it, and other
+// processes would load it again. Values given to Cache.Set are not encoded.
 //
 // Two caches of one Name over one Redis are two processes: give New the same rdb twice. It may be
 // a client of a miniredis or of a real Redis. For a Redis that outlives the test, set

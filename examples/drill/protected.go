@@ -131,8 +131,8 @@ func openLevee(ctx context.Context, p process, protections []protection) (cached
 		RedisTimeout: p.redisTimeout,
 
 		// Everything is off until its turn comes; a null that lives for a millisecond is as good as none.
-		NullTTL: time.Millisecond, Jitter: -1, Local: localcache.Options{MaxBytes: -1}, Breaker: off,
-		StaleWhileRevalidate: -1, StaleIfError: -1, EarlyRefresh: -1,
+		NullTTL: time.Millisecond, Jitter: cache.Off, Local: localcache.Options{MaxBytes: cache.Off}, Breaker: off,
+		StaleWhileRevalidate: cache.Off, StaleIfError: cache.Off, EarlyRefresh: cache.Off,
 	}
 	for _, protection := range protections {
 		if err := protection.add(ctx, p, &o); err != nil {

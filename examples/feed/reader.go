@@ -53,7 +53,7 @@ func (r *reader) open(prefix string, source servers.Source, ttl time.Duration) (
 	}
 	r.prices, err = cache.New(r.rdb, r.price, cache.Options{
 		Name: prefix, TTL: ttl,
-		Jitter: -1, StaleWhileRevalidate: -1, // without a feed, prices are to be as old as the TTL lets them become, and no older
+		Jitter: cache.Off, StaleWhileRevalidate: cache.Off, // without a feed, prices are to be as old as the TTL lets them become, and no older
 		RedisTimeout: time.Second,                   // an embedded Redis shares the processors with everybody else
 		Logger:       slog.New(slog.DiscardHandler), // the table tells what happens
 	})

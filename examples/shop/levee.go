@@ -66,13 +66,13 @@ func (s *protected) options(on Protections) (cache.Options, error) {
 		o.NullTTL, o.Local.MaxNullBytes = time.Millisecond, -1
 	}
 	if !on.Jitter {
-		o.Jitter, o.EarlyRefresh = -1, -1
+		o.Jitter, o.EarlyRefresh = cache.Off, cache.Off
 	}
 	if !on.Lease {
 		o.Rebuild.WaitBudget = 1 // nobody waits for another process
 	}
 	if !on.Local {
-		o.Local = localcache.Options{MaxBytes: -1}
+		o.Local = localcache.Options{MaxBytes: cache.Off}
 	}
 	if !on.Breaker {
 		limits = breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, MaxBackground: -1, Timeout: 10 * time.Second}

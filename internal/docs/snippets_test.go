@@ -129,8 +129,8 @@ func _(rdb redis.UniversalClient, store interface {
 }) error {
 	rights, err := cache.New(rdb, store.Rights, cache.Options{ // store.Rights: func(ctx, viewer int64) ([]string, error)
 		Name: "rights", TTL: 10 * time.Second,
-		StaleWhileRevalidate: -1, StaleIfError: -1, // nothing is served past its TTL, whatever is slow or away
-		Local: localcache.Options{MaxBytes: -1}, // nor from memory that missed the Invalidate; costs a round trip a read
+		StaleWhileRevalidate: cache.Off, StaleIfError: cache.Off, // nothing is served past its TTL, whatever is slow or away
+		Local: localcache.Options{MaxBytes: cache.Off}, // nor from memory that missed the Invalidate; costs a round trip a read
 	})
 	_ = rights
 	return err
