@@ -41,7 +41,9 @@ type Options struct {
 	// a shared filter forgets deleted ids at its next Rebuild.
 	Counting bool
 	// Complete says that no id exists yet when New or Open is called, so that the filter
-	// answers at once. Otherwise it abstains until its first Rebuild has completed.
+	// answers at once. Otherwise it abstains until its first Rebuild has completed. Leave it
+	// false where rows exist, and cache.Cache.KeepFilter makes that Rebuild; set it for an
+	// empty database, as in a test.
 	//
 	// Open honours Complete only when it creates the filter in Redis. It uses a filter that
 	// exists as it is. If Redis does not reply to Open, or loses the filter later, the filter
@@ -51,15 +53,17 @@ type Options struct {
 	Complete bool
 
 	// MaxLag is how far a shared filter may be behind Redis and still say no: it may
-	// deny an id for that long after another process has added it. Each process reads the
-	// log four times in MaxLag. Give all processes the same MaxLag. 0: 1 s; at least 20 ms.
-	// New ignores it, but refuses a negative one.
+	// deny an id for that long after another process has added it. Leave it 0, which is 1 s,
+	// or take 100 ms where a new row must be found sooner even if a message is lost; each
+	// process reads the log four times in MaxLag. At least 20 ms; give all processes the
+	// same. New ignores it, but refuses a negative one.
 	MaxLag time.Duration
 
 	// MaxTransaction is how long after Add a row may take to commit, and how long after
 	// the commit of a deletion Remove may begin. A Rebuild may miss rows that commit
 	// during its scan, so its result also holds the ids that were added within
-	// MaxTransaction before it. Give all processes the same MaxTransaction. 0: 1 min.
+	// MaxTransaction before it. Leave it 0, which is 1 min, or take the time of your longest
+	// transaction that inserts rows, such as an import. Give all processes the same.
 	// Negative: every row has committed when its id is added.
 	MaxTransaction time.Duration
 

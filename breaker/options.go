@@ -16,19 +16,20 @@ type Options struct {
 	// MinRequests is how many calls of Window must have succeeded or failed before FailureRatio
 	// applies. 0: 20; negative is an error.
 	MinRequests int
-	// Window is the rolling time over which calls are counted, each at its start. It must be long
-	// enough for MinRequests calls that all run into Timeout, otherwise a source that only hangs
-	// would never open the breaker: at least 2 × Timeout, and more where MinConcurrent, or
-	// MaxConcurrent without it, is below MinRequests. 0: 15 s, or the shortest allowed Window if
-	// that is longer; negative is an error.
+	// Window is the rolling time over which calls are counted, each at its start. Leave it 0: 15 s,
+	// or the shortest allowed Window if that is longer. A source with fewer than MinRequests calls
+	// in 15 s takes a longer one, such as 1 min. It must be long enough for MinRequests calls that
+	// all run into Timeout, otherwise a source that only hangs would never open the breaker: at
+	// least 2 × Timeout, and more where MinConcurrent, or MaxConcurrent without it, is below
+	// MinRequests. Negative is an error.
 	Window time.Duration
 	// Cooldown is how long the breaker stays open before it lets one call try, give or take 20 %.
 	// New draws the difference at random, so that the instances of a fleet that open together do
 	// not try together. 0: 5 s; negative is an error.
 	Cooldown time.Duration
 
-	// MaxConcurrent is how many functions run at a time, nested calls not counted. 0: 64;
-	// negative: no limit.
+	// MaxConcurrent is how many functions run at a time in this process, nested calls not counted:
+	// as many connections as this process may take of the source. 0: 64; negative: no limit.
 	MaxConcurrent int
 	// MinConcurrent, if it is not 0, makes the limit move between MinConcurrent and
 	// MaxConcurrent: see "The limit" in the package's comment. It is at most MaxConcurrent, which
@@ -36,7 +37,8 @@ type Options struct {
 	MinConcurrent int
 	// MaxDegraded is how many of these functions may be loads that a cache makes without a lease,
 	// mostly because its Redis does not answer, when every process may be loading the same key.
-	// It has no effect on Do. 0: 16; negative: no limit but MaxConcurrent.
+	// It has no effect on Do. Leave it 0, which is 16, or take the queries that the database can
+	// run of all processes together, divided by their number. Negative: no limit but MaxConcurrent.
 	MaxDegraded int
 	// MaxBackground is how many of these functions may be loads of a cache that no caller waits
 	// for, such as refreshes. They do not wait for a place. It has no effect on Do. 0: half of

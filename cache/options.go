@@ -75,20 +75,20 @@ type Options struct {
 	Jitter float64
 
 	// StaleWhileRevalidate is how long after its TTL a value is still served at once,
-	// while it is refreshed in the background. 0: 30 s; negative: not at all.
+	// while it is refreshed in the background. 0: 30 s; Off, or another negative value: not at all.
 	StaleWhileRevalidate time.Duration
 	// StaleIfError is how long after its TTL a value is still served when its load fails or is
 	// refused, or when the caller's own deadline comes. While the source is slow, callers wait.
-	// Redis keeps values for as long. 0: 1 hour; negative: not at all.
+	// Redis keeps values for as long. 0: 1 hour; Off, or another negative value: not at all.
 	StaleIfError time.Duration
 	// EarlyRefresh scales how long before the end of its TTL a frequently read value is refreshed
 	// in the background; the unit is the duration of its load. 0: 1; negative: not at all.
 	EarlyRefresh float64
 
-	// Local configures the tier in this process; a negative MaxBytes switches it off. Its 64 MiB
-	// are for this cache alone; with a Budget several caches share memory. Its TTL bounds how
-	// long an entry lives there, whatever the entry's own TTL; without Redis, 0 means that only
-	// the entry's own TTL counts.
+	// Local configures the tier in this process. A service with one cache leaves it zero, one with
+	// many names the same Budget in each, since the 64 MiB of MaxBytes are for each cache; MaxBytes
+	// Off switches the tier off. Its TTL bounds how long an entry lives there, whatever the entry's
+	// own TTL; without Redis, 0 means that only the entry's own TTL counts.
 	Local localcache.Options
 	// Filter rejects keys that cannot exist. Nil: no filter.
 	Filter Filter
@@ -102,11 +102,14 @@ type Options struct {
 	// do not count for MaxConcurrent. Nil: the cache makes its own, with the defaults of its
 	// package and Rebuild.LoadTimeout as its Timeout.
 	Breaker *breaker.Breaker
-	// Rebuild configures leases and waiting. Without a Breaker, Rebuild.LoadTimeout limits a
-	// load; 0: 5 s. With a Breaker that has a Timeout, leave LoadTimeout 0: the Timeout limits a
-	// load. A LoadTimeout then bounds the load and its wait in the breaker's queue together; New
-	// refuses one that is not longer than the breaker's Timeout and QueueTimeout together. A
-	// change that fewer than Rebuild.WaitReplicas replicas acknowledge is ErrNotInvalidated.
+	// Rebuild configures leases and waiting. Most services leave it zero. With a Breaker of yours
+	// leave LoadTimeout 0, for the breaker's Timeout limits a load. Without one LoadTimeout limits
+	// a load: 0 is 5 s, and a loader of slow queries takes the time of the slowest. A change that
+	// fewer than WaitReplicas replicas acknowledge is ErrNotInvalidated.
+	//
+	// With a Breaker that has a Timeout, a LoadTimeout bounds a load and its wait in the breaker's
+	// queue together: New refuses one that is not longer than the breaker's Timeout and
+	// QueueTimeout together.
 	Rebuild mutexrebuild.Options
 	// SoftTimeout is how long a Get waits for a load if there is a value past its TTL that could
 	// be served (see StaleIfError): for callers that prefer an old value to a wait. The load goes
@@ -117,10 +120,12 @@ type Options struct {
 	Refreshes int
 
 	// RedisTimeout is how long one operation of Redis may take, whatever the client's own
-	// options. A read takes at most half of the time that its caller has left. An operation that
-	// has to wait for its turn may wait for as long again. Do not set it below 150 ms if the
-	// process has a CPU limit, which pauses it for up to 100 ms at a time: it would take its own
-	// pauses for pauses of Redis. 0: 250 ms.
+	// options. Leave it 0, which is 250 ms, or take 1 s where a pause of the process or a round
+	// trip may take longer, as on an overcommitted host or with Redis in another region: callers
+	// wait as long until an outage of Redis is noticed. Below 150 ms a process with a CPU limit,
+	// which pauses it for up to 100 ms at a time, takes its own pauses for pauses of Redis. A read
+	// takes at most half of the time that its caller has left. An operation that has to wait for
+	// its turn may wait for as long again.
 	RedisTimeout time.Duration
 	// ReplicaLag is how long after an invalidation no value of the key is stored in Redis,
 	// because the loader reads from replicas that may lag this much. A value that is loaded in

@@ -15,9 +15,11 @@ type Options struct {
 	// off, New returns nil. Otherwise from 64 KiB to 1 TiB.
 	MaxBytes int64
 
-	// MaxNullBytes is the budget in bytes of the nulls, which only package cache stores. It is
-	// separate, so that a flood of keys that do not exist cannot push values out. 0: 4 MiB, some
-	// 13,000 nulls; negative: nulls are not kept. Otherwise from 64 KiB to 1 TiB.
+	// MaxNullBytes is the budget in bytes of the nulls of a cache.Cache; it has no effect in this
+	// package. It is separate, so that a flood of keys that do not exist cannot push values out.
+	// Leave it 0, which is 4 MiB, some 13,000 nulls, or take 16 MiB if more keys than that are
+	// requested in vain within a cache's NullTTL. Negative: nulls are not kept. Otherwise from 64
+	// KiB to 1 TiB.
 	MaxNullBytes int64
 
 	// Budget is memory that this cache shares with others. MaxBytes and MaxNullBytes must then be
@@ -28,14 +30,15 @@ type Options struct {
 	TTL time.Duration
 
 	// DistrustTTL is how long entries of a cache.Cache live while no messages of its Redis
-	// arrive: an invalidation by another process may have been missed. 0: 1 s; negative: entries
-	// are not served then. Otherwise at least 100 ms. It has no effect in this package.
+	// arrive: an invalidation by another process may have been missed. It has no effect in this
+	// package. Leave it 0, which is 1 s, or make it negative where an old value does more harm
+	// than a read of Redis: entries are not served then. Otherwise at least 100 ms.
 	DistrustTTL time.Duration
 
-	// HotKeys is how many keys a cache.Cache counts Gets of, for its TopKeys: ten times as many
-	// as you want to tell apart are enough. Counted keys stay in memory and are shown by
-	// cachedebug, so leave it off if keys are secrets. 0: none; at most 10,000. Negative is an
-	// error.
+	// HotKeys is how many keys a cache.Cache counts Gets of, for cachedebug, which shows them. It
+	// has no effect in this package. Take 100 to see the ten hottest keys: ten times as many as you
+	// want to tell apart are enough. Counted keys stay in memory, so leave it 0, none, if keys are
+	// secrets. At most 10,000; negative is an error.
 	HotKeys int
 }
 

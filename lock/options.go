@@ -20,17 +20,18 @@ const (
 // values.
 type Options struct {
 	// Lease is how long a lock stays taken after its holder has died. While the holder
-	// lives, it is renewed every Lease/3. 0: 10 s; at least 100 ms, at most 24 h.
+	// lives, it is renewed every Lease/3. Leave it 0, which is 10 s, or take 30 s where a
+	// process or Redis may pause for seconds. At least 100 ms, at most 24 h.
 	Lease time.Duration
 	// MaxHold is the longest time for which a lease is renewed. Then its context ends, so
-	// that a holder that lives but is stuck does not keep the lock forever.
-	// 0: no limit; otherwise at least Lease.
+	// that a holder that lives but is stuck does not keep the lock forever: take several
+	// times your longest job. 0: no limit; otherwise at least Lease.
 	MaxHold time.Duration
 	// NoRenewal turns renewal off: a lease ends after Lease even if its holder lives.
 	NoRenewal bool
 	// Replicas is how many replicas must have confirmed an acquisition, and each
 	// renewal, for it to count. It lowers the chance that a failover forgets the
-	// lock; it does not remove it. 0: none.
+	// lock; it does not remove it. 0: none; 1 where a failover must seldom forget one.
 	Replicas int
 	// Fsync makes an acquisition, and each renewal, count only after the server has synced
 	// it to its append-only file, and the Replicas to theirs (WAITAOF of Redis 7.2 and

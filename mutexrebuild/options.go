@@ -41,13 +41,15 @@ type Options struct {
 	// Lease is how long other processes wait for one that died while it rebuilt. While the load
 	// runs, a lease is renewed every third of it. 0: 3 s; at least 100 ms.
 	Lease time.Duration
-	// LoadTimeout is how long a load may take, with the request for its lease. 0: 5 s. In a cache, see Options.Rebuild of package
-	// cache.
+	// LoadTimeout is how long a load may take, with the request for its lease. 0: 5 s; take the
+	// time of your slowest query if that is longer. In a cache with a Breaker leave it 0, see
+	// Options.Rebuild of package cache.
 	LoadTimeout time.Duration
 	// WaitBudget is how long callers wait for the leases of other processes before they load
-	// without one. 0: as long as a load may take, after which a living lease holder has published
-	// or given up: LoadTimeout, or in a cache the Timeout and QueueTimeout of its breaker
-	// together, 10 s by default.
+	// without one. Leave it 0: as long as a load may take, after which a living lease holder has
+	// published or given up. That is LoadTimeout, or in a cache the Timeout and QueueTimeout of
+	// its breaker together, 10 s by default. A shorter one, such as 2 s, lets several processes
+	// load one key at a time rather than have its callers wait for a slow one.
 	WaitBudget time.Duration
 	// ErrorHold is how long the error of a failed load is returned to further callers of its key,
 	// give or take a fifth. A cache doubles it while the loads of the key keep failing, up to 4
