@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -18,8 +17,6 @@ import (
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/rebuild"
-	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/internal/wait"
 )
 
 // A Loader reads the value of key from the source. It reports that the key does not exist by an
@@ -98,37 +95,28 @@ type Source[K comparable, V any] struct {
 // A Cache serves the values of a source. It may be used concurrently. Make it with [New] or
 // [NewFrom], and Close it, because it owns goroutines.
 type Cache[K comparable, V any] struct {
-	o       Options
-	source  Source[K, V]
-	id      func(K) (string, error)
-	format  format[V]
-	windows windows
+	telemetry
+	o Options
 
-	local        *tier.Cache[K, entry[V]]
-	unstoredOnly bool           // local holds only values that are not to be stored, see localOptions
-	tagClears    *atomic.Uint64 // see Group.TagClears: each hit reads it
+	// The parts of a cache, each with a file of its own. A part knows the parts above it.
+	fleet   *fleet.Group    // leases, values and messages in Redis
+	flights *flight.Group   // callers of this process who share a load
+	breaker *guard.Breaker  // of Options.Breaker
+	naming  naming[K]       // keys and their ids
+	values  values[V]       // what an entry is worth
+	local   localTier[K, V] // entries in this process
+	remote  remote          // reads of Redis
+	filter  filter          // Options.Filter
+	loader  loader[K, V]    // calls of the Source
+	writer  writer          // changes of keys
+	engine  *rebuild.Engine // from a miss to an answer, see owner
 
-	flights *flight.Group
-	fleet   *fleet.Group   // leases, values and messages in Redis
-	breaker *guard.Breaker // of Options.Breaker
-
-	engine *rebuild.Engine
-
-	absent        *entry[V] // the entry of a key that does not exist and whose times are unknown
-	doorkeeper    *doorkeeper.Doorkeeper
-	releaseName   func()
-	refreshing    atomic.Int64                  // running refreshes
-	filterRebuild atomic.Pointer[FilterRebuild] // the last one
-	doubting      atomic.Bool                   // compareFilter is looking at an id that the filter denies
-	closing       context.Context
-	close         context.CancelFunc
-	loading       wait.Tasks                       // running loads, abandoned ones too
-	reopening     reopening                        // repeats the drops of Writes of several caches
-	fed           follow.Cache                     // what Follow needs, and its counters
-	sample        atomic.Pointer[inside.Sample[K]] // of a running audit
-	log           *logonce.Log
-	counts        counters
-	times         times
+	releaseName func()
+	refreshing  atomic.Int64 // running refreshes
+	closing     context.Context
+	close       context.CancelFunc
+	fed         follow.Cache                     // what Follow needs, and its counters
+	sample      atomic.Pointer[inside.Sample[K]] // of a running audit
 }
 
 // New makes a cache of the values that load reads. See [NewFrom].
@@ -159,25 +147,23 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 		}
 	}
 	c := &Cache[K, V]{
-		o: o, source: src, windows: o.windows(), breaker: o.guard(),
-		absent:     &entry[V]{life: life{null: true}},
-		doorkeeper: doorkeeper.New(2 * o.NullTTL), // a null in the local tier lives that long too
-		flights:    flight.NewGroup(o.Rebuild.ErrorHold),
-		log:        logonce.New(o.Logger.With("cache", o.Name), "levee: "),
+		telemetry: telemetry{name: o.Name, hooks: o.Hooks, log: logonce.New(o.Logger.With("cache", o.Name), "levee: ")},
+		o:         o, breaker: o.guard(), flights: flight.NewGroup(o.Rebuild.ErrorHold),
 	}
 	c.flights.Nested = c.breaker.Inside
-	if c.id, err = keyFunc(src.Key, o.MaxKey); err != nil {
+	c.values = values[V]{telemetry: &c.telemetry, windows: o.windows(), clone: src.Clone, absent: &entry[V]{life: life{null: true}}}
+	if c.naming, err = newNaming(src.Key, o.MaxKey); err != nil {
 		return nil, err
 	}
-	if c.format, err = newFormat[V](o, c.log); err != nil {
+	if c.values.format, err = newFormat[V](o, c.log); err != nil {
 		return nil, err
 	}
-	if c.releaseName, err = claimName(rdb, o, c.format); err != nil {
+	if c.releaseName, err = claimName(rdb, o, c.values.format); err != nil {
 		return nil, err
 	}
-	if c.local, err = tier.New[K, entry[V]](c.localOptions()); err != nil {
+	if c.local, err = newLocalTier[K](o, src.LoadEntry != nil, &c.telemetry, &c.values); err != nil {
 		c.releaseName()
-		return nil, fmt.Errorf("cache: Local: %w", err)
+		return nil, err
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
 	if c.fleet, err = fleet.New(rdb, o.keyspace(), fleet.Options(o.Rebuild), c.messages()); err != nil {
@@ -185,15 +171,30 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 		c.releaseName()
 		return nil, named(err)
 	}
-	c.tagClears = c.fleet.TagClears()
 	c.closing, c.close = context.WithCancel(context.Background())
-	c.engine = c.newEngine()
+	c.assemble(src)
 	c.fed.Name, c.fed.Prefix, c.fed.Redis, c.fed.Logger, c.fed.Closing = o.Name, o.Prefix, rdb, o.Logger, c.closing
-	c.fed.Clear = func(ctx context.Context) error { return c.onMaster(c.Clear(ctx)) }
-	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.onMaster(c.invalidate(ctx, ids)) }
-	c.fed.Ensure = c.ensure
-	c.fed.Distrust = c.distrust
+	c.fed.Clear = func(ctx context.Context) error { return c.writer.onMaster(c.Clear(ctx)) }
+	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.writer.onMaster(c.writer.invalidate(ctx, ids)) }
+	c.fed.Ensure, c.fed.Distrust = c.filter.ensure, c.filter.distrust
 	return c, nil
+}
+
+// assemble makes the parts that need the fleet.
+func (c *Cache[K, V]) assemble(src Source[K, V]) {
+	c.values.fleet, c.local.tagClears = c.fleet, c.fleet.TagClears()
+	c.remote = remote{telemetry: &c.telemetry, fleet: c.fleet, timeout: c.o.RedisTimeout}
+	c.filter = filter{Filter: c.o.Filter, telemetry: &c.telemetry, bestEffort: c.o.FilterBestEffort, tasks: &c.loader.running, closing: c.closing}
+	c.loader = loader[K, V]{
+		Source: src, telemetry: &c.telemetry, o: &c.o, values: &c.values, filter: &c.filter, fleet: c.fleet, flights: c.flights,
+		doorkeeper: doorkeeper.New(2 * c.o.NullTTL), // a null in the local tier lives that long too
+	}
+	c.writer = writer{
+		telemetry: &c.telemetry, fleet: c.fleet, flights: c.flights, local: c.local.Cache, filter: &c.filter,
+		fallback: c.values.fallback, closing: c.closing,
+	}
+	c.engine = c.newEngine()
+	c.loader.engine = c.engine
 }
 
 // messages returns callbacks that apply the invalidations of other processes to the local tier.
@@ -221,8 +222,8 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
-	c.loading.CloseWithin(c.o.loadTimeout())
-	c.reopening.work.Wait()
+	c.loader.running.CloseWithin(c.o.loadTimeout())
+	c.writer.reopening.work.Wait()
 	c.fleet.Close()
 	c.local.Close()
 	c.releaseName()

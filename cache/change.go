@@ -40,7 +40,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if err := c.ensure(ctx, ids); err != nil {
+	if err := c.filter.ensure(ctx, ids); err != nil {
 		return err
 	}
 	entries := make([]*entry[V], len(keys))
@@ -49,14 +49,14 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 	var unfit []error
 	for i, key := range keys {
 		entries[i] = c.setEntry(ctx, key, ids[i], value(i))
-		data, size, ttl, err := c.format.encode(ids[i], entries[i])
+		data, size, ttl, err := c.values.format.encode(ids[i], entries[i])
 		if err != nil { // the source has changed nevertheless, so the value in Redis must go
 			unfit, data, size = append(unfit, named(err)), nil, 0
 		}
 		sizes[i] = size
 		publications[i] = fleet.Publication{Lease: fleet.Lease{ID: ids[i]}, Data: data, TTL: ttl}
 	}
-	err = c.change(ctx, "set", ids, func(ctx context.Context) error {
+	err = c.writer.change(ctx, "set", ids, func(ctx context.Context) error {
 		if !c.fleet.Shared() {
 			c.setHere(ctx, ids, keys, entries, sizes)
 			return nil
@@ -64,7 +64,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 		err := c.fleet.Set(ctx, publications...)
 		// Another process may have invalidated the value already: the local tier fills
 		// from Redis, where the order is known.
-		c.forgetLocal(ids)
+		c.writer.forgetHere(ids)
 		return err
 	})
 	return errors.Join(append(unfit, err)...)
@@ -78,8 +78,8 @@ func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *
 		null.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), 0)
 		return null
 	}
-	c.compareFilter(ctx, id)
-	return c.newEntry(key, value, epoch, 0)
+	c.filter.compare(ctx, id)
+	return c.loader.newEntry(key, value, epoch, 0)
 }
 
 // setHere sets values in the local tier, for a cache without Redis. An invalidation may come
@@ -90,21 +90,21 @@ func (c *Cache[K, V]) setHere(ctx context.Context, ids []string, keys []K, entri
 		leases[i].Lease = grant.Lease
 	}
 	failpoint.At("claimed")
-	c.forgetLocal(ids)
+	c.writer.forgetHere(ids)
 	marks := make([]tier.Mark, len(ids))
 	for i, id := range ids {
 		marks[i] = c.local.Mark(id)
 	}
 	for i, outcome := range c.fleet.Replace(ctx, leases...) {
 		e := entries[i]
-		if !outcome.Published || encoded[i] == 0 || c.cleared(e) {
+		if !outcome.Published || encoded[i] == 0 || c.values.cleared(e) {
 			continue
 		}
-		if c.source.Clone != nil && !e.null {
-			e.value = c.source.Clone(e.value) // the caller may change its own value later
+		if c.values.clone != nil && !e.null {
+			e.value = c.values.clone(e.value) // the caller may change its own value later
 		}
 		failpoint.At("set")
-		c.keep(marks[i], keys[i], ids[i], e, encoded[i], e.ttl(), time.Now())
+		c.local.keep(marks[i], keys[i], ids[i], e, encoded[i], e.ttl(), time.Now())
 	}
 }
 
@@ -123,8 +123,7 @@ func (c *Cache[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	if err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	return c.invalidate(ctx, ids)
+	return c.writer.invalidate(context.WithoutCancel(ctx), ids)
 }
 
 // Expire invalidates keys as [Cache.Invalidate] does, but keeps their old values as a fallback:
@@ -143,11 +142,7 @@ func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if err != nil {
 		return err
 	}
-	return c.expire(context.WithoutCancel(ctx), ids)
-}
-
-func (c *Cache[K, V]) expire(ctx context.Context, ids []string) error {
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Expire(ctx, c.windows.fallback, ids...) })
+	return c.writer.expire(context.WithoutCancel(ctx), ids)
 }
 
 // Announce says that keys are about to exist: it adds them to the filter (a counting filter
@@ -161,13 +156,7 @@ func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	ctx, done := c.beginWrite(ctx, "announce", ids)
-	if err = c.announce(ctx, ids); err == nil {
-		err = c.invalidate(ctx, ids)
-	}
-	done(Outcome{Err: err})
-	return err
+	return c.writer.announce(context.WithoutCancel(ctx), ids)
 }
 
 // check returns the ids of all keys, or the error for which the call may do nothing.
@@ -175,47 +164,7 @@ func (c *Cache[K, V]) check(keys ...K) ([]string, error) {
 	if c.closed() {
 		return nil, ErrClosed
 	}
-	return c.ids(keys)
+	return c.naming.ids(keys)
 }
 
-func (c *Cache[K, V]) ids(keys []K) ([]string, error) {
-	ids := make([]string, len(keys))
-	for i, key := range keys {
-		id, err := c.id(key)
-		if err != nil {
-			return nil, err
-		}
-		ids[i] = id
-	}
-	return ids, nil
-}
-
-func (c *Cache[K, V]) invalidate(ctx context.Context, ids []string) error {
-	return c.forget(ctx, ids, func(ctx context.Context) error { return c.fleet.Invalidate(ctx, ids...) })
-}
-
-// forget invalidates ids, in Redis first: the other way round, a reader in between
-// could fill the local tier from Redis again.
-func (c *Cache[K, V]) forget(ctx context.Context, ids []string, invalidate func(context.Context) error) error {
-	err := c.change(ctx, "invalidate", ids, invalidate)
-	c.forgetLocal(ids)
-	return err
-}
-
-// change runs do, which changes Redis on behalf of a writer, and counts and times it. It returns
-// an error of this package.
-func (c *Cache[K, V]) change(ctx context.Context, call string, ids []string, do func(context.Context) error) error {
-	ctx, done := c.beginWrite(ctx, call, ids)
-	began := time.Now()
-	err := do(ctx)
-	c.times.write.add(&latencies, time.Since(began))
-	switch {
-	case call == "hold": // the end of the Write reports what is not confirmed
-		err = named(err)
-	case err != nil:
-		c.counts.notInvalidated.Add(1)
-		err = notInvalidated(err)
-	}
-	done(Outcome{Err: err})
-	return err
-}
+func (c *Cache[K, V]) closed() bool { return c.closing.Err() != nil }

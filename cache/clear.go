@@ -22,13 +22,7 @@ import "context"
 // not call Redis, unless the cause is somebody else's key under the name of the epoch. Clear does
 // its work even if ctx has ended, and waits for RedisTimeout at most.
 func (c *Cache[K, V]) Clear(ctx context.Context) error {
-	if _, err := c.check(); err != nil {
-		return err
-	}
-	err := c.change(context.WithoutCancel(ctx), "clear", nil, c.fleet.Clear)
-	c.local.Flush() // also what is not confirmed
-	c.flights.ForgetAll()
-	return err
+	return c.writer.clear(context.WithoutCancel(ctx))
 }
 
 // ClearTags ends the values that have one of tags, see [Source.Tags], in all processes: the
@@ -45,22 +39,10 @@ func (c *Cache[K, V]) Clear(ctx context.Context) error {
 // counters while no process that knows them can put them back, no value with tags that was loaded
 // before is served.
 func (c *Cache[K, V]) ClearTags(ctx context.Context, tags ...string) error {
-	if _, err := c.check(); err != nil {
-		return err
+	if c.closed() {
+		return ErrClosed
 	}
-	return c.clearTags(context.WithoutCancel(ctx), digests(tags))
-}
-
-func (c *Cache[K, V]) clearTags(ctx context.Context, tags []uint32) error {
-	return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ClearTags(ctx, tags...) })
-}
-
-func (c *Cache[K, V]) changeTags(ctx context.Context, do func(context.Context) error) error {
-	err := c.change(ctx, "clear", nil, do)
-	if err != nil { // it is not known when Redis did it, if it did
-		c.local.Flush()
-	}
-	return err
+	return c.writer.endTags(context.WithoutCancel(ctx), digests(tags), true)
 }
 
 // Tagged says that a transaction changes values that have one of tags. When the transaction has
@@ -70,39 +52,5 @@ func (c *Cache[K, V]) changeTags(ctx context.Context, do func(context.Context) e
 // meanwhile end with the clear. If a process dies between the commit and the clear, the old
 // values stay until their TTL.
 func (c *Cache[K, V]) Tagged(tags ...string) Changes {
-	return Changes{cache: c, tags: digests(tags)}
-}
-
-// endTags clears tags after a transaction that succeeded, and expires them after one that failed.
-func (c *Cache[K, V]) endTags(ctx context.Context, tags []uint32, succeeded bool) error {
-	if succeeded || c.windows.fallback == 0 {
-		return c.clearTags(ctx, tags)
-	}
-	return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })
-}
-
-// cleared reports whether a Clear, a ClearTags or the expiry of a tag came after the load of e
-// began.
-func (c *Cache[K, V]) cleared(e *entry[V]) bool {
-	return c.fleet.Cleared(e.epoch, e.tags()) || c.fleet.Expired(e.epoch, e.tags())
-}
-
-// overtaken reports whether a ClearTags has ended a value of the local tier; the local tier
-// itself drops values that an Invalidate or a Clear ends. Before the first ClearTags a hit does
-// not call overtaken: looking at a number costs nothing that can be measured, a call 1 ns of 16.
-//
-// A value is compared with its tags once for each ClearTags. It stores the number of clears it
-// was compared with, not the time of the latest: this process may learn of its own clear before
-// it learns of an earlier one of another process.
-func (c *Cache[K, V]) overtaken(e *entry[V]) bool {
-	clears := c.tagClears.Load()
-	if e.more == nil || e.more.looked.Load() == clears {
-		return false
-	}
-	if c.cleared(e) {
-		c.counts.overtaken.Add(1)
-		return true
-	}
-	e.more.looked.Store(clears)
-	return false
+	return Changes{writer: &c.writer, tags: digests(tags)}
 }

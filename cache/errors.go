@@ -192,11 +192,11 @@ func (e *BatchError[K]) Unwrap() []error {
 // isNotFound reports whether a loader's error says that the source does not have the key. An
 // error that also matches one of failures does not say so: a loader may join the errors of
 // several reads.
-func (c *Cache[K, V]) isNotFound(err error) bool {
+func (l *loader[K, V]) isNotFound(err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, ErrNotFound), errors.Is(err, sql.ErrNoRows), c.o.IsNotFound != nil && c.o.IsNotFound(err):
+	case errors.Is(err, ErrNotFound), errors.Is(err, sql.ErrNoRows), l.o.IsNotFound != nil && l.o.IsNotFound(err):
 		return !slices.ContainsFunc(failures, func(failure error) bool { return errors.Is(err, failure) })
 	}
 	return false
@@ -206,8 +206,8 @@ func (c *Cache[K, V]) isNotFound(err error) bool {
 var failures = []error{ErrOverloaded, ErrLoadTimeout, breaker.ErrOpen, breaker.ErrLimited, breaker.ErrTimeout, context.Canceled, context.DeadlineExceeded}
 
 // isAbsent reports whether a loader has said, by what it returned, that the source does not have the key.
-func (c *Cache[K, V]) isAbsent(value *V, err error) bool {
-	return err == nil && isNil(value) || c.isNotFound(err)
+func (l *loader[K, V]) isAbsent(value *V, err error) bool {
+	return err == nil && isNil(value) || l.isNotFound(err)
 }
 
 // isNil reports whether value is a nil pointer. A loader that has found nothing may return one,

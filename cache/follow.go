@@ -2,15 +2,10 @@ package cache
 
 import (
 	"context"
-	"encoding"
 	"errors"
-	"fmt"
-	"reflect"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/follow"
-	"github.com/levee-go/levee/cache/internal/keytext"
-	"github.com/levee-go/levee/internal/fleet"
 )
 
 // Follow invalidates the keys of rows that a feed reports as changed, whoever has changed them,
@@ -59,16 +54,6 @@ func Follow(ctx context.Context, from feed.Feed, routes ...Route) error {
 	return err
 }
 
-// onMaster returns nil if the master of Redis has made the change and only replicas are missing:
-// waiting for them would make the database keep its log for as long.
-func (c *Cache[K, V]) onMaster(err error) error {
-	if errors.Is(err, fleet.ErrTooFewReplicas) {
-		c.log.Warn("changes are confirmed to the feed that too few replicas of redis know of", "error", err)
-		return nil
-	}
-	return err
-}
-
 // Follow calls the function [Follow] for this cache alone, whose key is the primary key of every
 // table that the feed reports.
 func (c *Cache[K, V]) Follow(ctx context.Context, from feed.Feed) error {
@@ -94,8 +79,8 @@ type Route struct{ to follow.Route }
 // change holds only the columns that the database logs, which may be the primary key alone.
 func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
 	if keys == nil {
-		return Route{follow.Route{Cache: &c.fed, Table: table, Err: c.unreadable(table), IDs: func(row feed.Row, columns []string) ([]string, error) {
-			id, err := c.primaryKey(row, columns)
+		return Route{follow.Route{Cache: &c.fed, Table: table, Err: c.naming.unreadable(table), IDs: func(row feed.Row, columns []string) ([]string, error) {
+			id, err := c.naming.ofRow(row, columns)
 			if err != nil || len(id) > c.o.MaxKey { // no cache holds a key that is too long
 				return nil, err
 			}
@@ -106,54 +91,11 @@ func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Rout
 		all, err := keys(row)
 		ids := make([]string, 0, len(all))
 		for _, key := range all {
-			id, invalid := c.id(key)
+			id, invalid := c.naming.id(key)
 			if invalid == nil {
 				ids = append(ids, id)
 			}
 		}
 		return ids, err
 	}}}
-}
-
-// unreadable returns an error if a column cannot be read as a key of the cache.
-func (c *Cache[K, V]) unreadable(table string) error {
-	t := reflect.TypeFor[K]()
-	composed := (t.Kind() == reflect.Struct || t.Kind() == reflect.Array) && !reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
-	if c.source.Key != nil || isBytes[K]() || keytext.Parser[K]() != nil && !composed {
-		return nil
-	}
-	return fmt.Errorf("cache: keys of type %s are not made of a column: give the Route of table %q a func", t, table)
-}
-
-// isBytes reports whether K is an array of bytes, such as a UUID.
-func isBytes[K comparable]() bool {
-	t := reflect.TypeFor[K]()
-	return t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8
-}
-
-// primaryKey returns the id of a row's key. It parses the key first: the column may hold as bytes
-// what a program writes as text, or another text of the same number.
-func (c *Cache[K, V]) primaryKey(row feed.Row, columns []string) (string, error) {
-	if len(columns) != 1 {
-		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
-	}
-	var key K
-	if raw, ok := row[columns[0]].([]byte); ok && c.source.Key == nil && isBytes[K]() {
-		if array := reflect.ValueOf(&key).Elem(); len(raw) == array.Len() {
-			reflect.Copy(array, reflect.ValueOf(raw))
-			return c.id(key)
-		}
-	}
-	text, err := row.Text(columns[0])
-	if err != nil {
-		return "", err
-	}
-	if c.source.Key == nil && keytext.Parser[K]() == nil {
-		return "", fmt.Errorf("column %q has %d bytes, and a key is a %s", columns[0], len(text), reflect.TypeFor[K]())
-	}
-	_, id, _, err := c.keyOf(text)
-	if errors.Is(err, ErrInvalidKey) && len(text) > c.o.MaxKey {
-		return text, nil
-	}
-	return id, err
 }

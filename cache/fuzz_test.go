@@ -223,9 +223,9 @@ func FuzzOptions(f *testing.F) {
 		}
 		defer func() { _ = c.Close() }()
 		longest := max(c.o.TTL, time.Duration(own))
-		for _, e := range []*entry[string]{c.newEntry("k", "v", 0, 0), c.newEntry("k", "", 0, time.Hour), nullOf(c)} {
-			data, _, ttl, err := c.format.encode("k", e)
-			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.windows.stored(longest), c.o.NullTTL)) {
+		for _, e := range []*entry[string]{c.loader.newEntry("k", "v", 0, 0), c.loader.newEntry("k", "", 0, time.Hour), nullOf(c)} {
+			data, _, ttl, err := c.values.format.encode("k", e)
+			if err != nil || len(data) > 0 && (ttl < time.Millisecond || ttl > max(c.values.stored(longest), c.o.NullTTL)) {
 				t.Errorf("%+v is stored for %v, %v", e, ttl, err)
 			}
 		}

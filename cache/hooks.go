@@ -2,11 +2,9 @@ package cache
 
 import (
 	"context"
-	"time"
 
 	"github.com/levee-go/levee/internal/contain"
-	"github.com/levee-go/levee/internal/fleet"
-	"github.com/levee-go/levee/internal/wait"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // Hooks are functions that a cache calls for all operations beyond a hit in the local tier: for
@@ -109,26 +107,35 @@ type Outcome struct {
 	Load context.Context
 }
 
+// telemetry is how a cache tells what it does: counters, times, log lines and the user's hooks.
+type telemetry struct {
+	name   string // Options.Name
+	hooks  Hooks
+	log    *logonce.Log
+	counts counters
+	times  times
+}
+
 // begin calls a hook for an operation that begins. It never returns a nil function.
-func (c *Cache[K, V]) begin(ctx context.Context, hook Hook, op Op) (context.Context, func(Outcome)) {
+func (t *telemetry) begin(ctx context.Context, hook Hook, op Op) (context.Context, func(Outcome)) {
 	if hook == nil {
 		return ctx, unheard
 	}
-	return c.tell(ctx, hook, op)
+	return t.tell(ctx, hook, op)
 }
 
 func unheard(Outcome) {}
 
 // tell does the work of begin for a hook that is not nil.
-func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context.Context, done func(Outcome)) {
-	op.Cache = c.o.Name
+func (t *telemetry) tell(ctx context.Context, hook Hook, op Op) (inner context.Context, done func(Outcome)) {
+	op.Cache = t.name
 	inner, done = ctx, unheard
-	c.call(func() {
+	t.call(func() {
 		var end func(Outcome)
 		if inner, end = hook(ctx, op); end != nil {
 			done = func(o Outcome) {
 				o.Err = named(o.Err)
-				c.call(func() { end(o) })
+				t.call(func() { end(o) })
 			}
 		}
 	})
@@ -139,76 +146,19 @@ func (c *Cache[K, V]) tell(ctx context.Context, hook Hook, op Op) (inner context
 }
 
 // beginWrite calls Hooks.Write for a call. ids may be empty.
-func (c *Cache[K, V]) beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome)) {
+func (t *telemetry) beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome)) {
 	op := Op{Call: call, Keys: len(ids)}
 	if len(ids) > 0 {
 		op.Key = ids[0]
 	}
-	return c.begin(ctx, c.o.Hooks.Write, op)
+	return t.begin(ctx, t.hooks.Write, op)
 }
 
 // call calls a user's function on the path of a reader or writer, and logs a panic of it.
-func (c *Cache[K, V]) call(fn func()) {
+func (t *telemetry) call(fn func()) {
 	contain.Call(func() error { fn(); return nil }, func(err error) {
 		if err != nil {
-			c.log.Warn("a hook panicked", "error", err)
+			t.log.Warn("a hook panicked", "error", err)
 		}
 	})
-}
-
-// readOne reads a key from Redis. Every hit in Redis takes this path. A read without an answer of
-// Redis is counted elsewhere and is in no histogram, because most of these reads were never sent.
-func (c *Cache[K, V]) readOne(ctx context.Context, id string) (value fleet.Value, now time.Time) {
-	if c.fleet.Shared() {
-		var stop func()
-		ctx, stop = wait.Half(ctx, ctx, c.o.RedisTimeout) // half of the caller's time remains for the source
-		defer stop()
-	}
-	return c.readFully(ctx, id)
-}
-
-// readFully is readOne for a caller all of whose time is for the read.
-func (c *Cache[K, V]) readFully(ctx context.Context, id string) (value fleet.Value, now time.Time) {
-	if !c.fleet.Shared() {
-		return c.fleet.GetOne(ctx, id), time.Now()
-	}
-	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: id, Keys: 1})
-	began := time.Now()
-	value = c.fleet.GetOne(ctx, id)
-	if now = time.Now(); value.Err == nil {
-		c.times.read.add(&latencies, now.Sub(began))
-	}
-	outcome := Outcome{Err: value.Err}
-	if len(value.Data) > 0 {
-		outcome.Hits = 1
-	}
-	done(outcome)
-	return value, now
-}
-
-// readMany reads several keys from Redis together.
-func (c *Cache[K, V]) readMany(ctx context.Context, ids []string) (values []fleet.Value, now time.Time) {
-	if len(ids) == 0 || !c.fleet.Shared() {
-		return c.fleet.Get(ctx, ids...), time.Now()
-	}
-	ctx, done := c.begin(ctx, c.o.Hooks.Read, Op{Key: ids[0], Keys: len(ids)})
-	ctx, stop := wait.Half(ctx, ctx, c.o.RedisTimeout)
-	defer stop()
-	began := time.Now()
-	values = c.fleet.Get(ctx, ids...)
-	now = time.Now()
-	var outcome Outcome
-	for _, value := range values {
-		if outcome.Err == nil {
-			outcome.Err = value.Err
-		}
-		if len(value.Data) > 0 {
-			outcome.Hits++
-		}
-	}
-	if outcome.Err == nil {
-		c.times.read.add(&latencies, now.Sub(began))
-	}
-	done(outcome)
-	return values, now
 }

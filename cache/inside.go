@@ -14,61 +14,99 @@ func (c *Cache[K, V]) Name() string { return c.o.Name }
 // Inside returns what the packages of this module that show, export, administer and audit caches
 // need of c. Other packages cannot use it.
 func (c *Cache[K, V]) Inside() inside.Cache {
+	i := inspector[K, V]{c}
 	return inside.Cache{
 		Breaker: c.o.Breaker, Filter: c.o.Filter,
-		Inspect: c.inspect, TopKeys: c.topKeys,
-		Invalidate: c.byTexts(c.invalidate), Expire: c.byTexts(c.expire), Refresh: c.refreshTexts,
-		Audit: c.audited(),
+		Inspect: i.inspect, TopKeys: i.topKeys,
+		Invalidate: i.byTexts(c.writer.invalidate), Expire: i.byTexts(c.writer.expire), Refresh: i.refreshTexts,
+		Audit: i.audited(),
 	}
 }
 
-func (c *Cache[K, V]) topKeys(n int) []inside.HotKey {
+// An inspector looks at a cache for those who show, administer and audit it. Nothing on a read path
+// calls it.
+type inspector[K comparable, V any] struct{ c *Cache[K, V] }
+
+// byTexts returns a function that calls do with the ids of keys that are given as texts.
+func (i inspector[K, V]) byTexts(do func(ctx context.Context, ids []string) error) func(ctx context.Context, texts []string) error {
+	return func(ctx context.Context, texts []string) error {
+		if i.c.closed() {
+			return ErrClosed
+		}
+		ids := make([]string, len(texts))
+		for at, text := range texts {
+			_, id, _, err := i.c.naming.parse(text)
+			if err != nil {
+				return err
+			}
+			ids[at] = id
+		}
+		return do(context.WithoutCancel(ctx), ids)
+	}
+}
+
+func (i inspector[K, V]) refreshTexts(ctx context.Context, texts []string) error {
+	keys := make([]K, len(texts))
+	for at, text := range texts {
+		key, _, known, err := i.c.naming.parse(text)
+		if err != nil {
+			return err
+		}
+		if !known {
+			return inside.ErrNoKey
+		}
+		keys[at] = key
+	}
+	return i.c.Refresh(ctx, keys...)
+}
+
+func (i inspector[K, V]) topKeys(n int) []inside.HotKey {
 	var keys []inside.HotKey
-	for _, hot := range c.local.TopKeys(n) {
-		if id, err := c.id(hot.Key); err == nil { // otherwise it is not a key of this cache
+	for _, hot := range i.c.local.TopKeys(n) {
+		if id, err := i.c.naming.id(hot.Key); err == nil { // otherwise it is not a key of this cache
 			keys = append(keys, inside.HotKey{ID: id, Share: hot.Share, Error: hot.Error})
 		}
 	}
 	return keys
 }
 
-func (c *Cache[K, V]) inspect(ctx context.Context, id string) (inside.Inspection, error) {
-	key, id, known, err := c.keyOf(id)
+func (i inspector[K, V]) inspect(ctx context.Context, id string) (inside.Inspection, error) {
+	key, id, known, err := i.c.naming.parse(id)
 	if err != nil {
 		return inside.Inspection{}, err
 	}
-	found := inside.Inspection{ID: id, LocalUnknown: !known && c.local != nil}
+	found := inside.Inspection{ID: id, LocalUnknown: !known && i.c.local.Cache != nil}
 	now := time.Now()
 	if known {
-		found.Local = c.standingLocally(key, now)
+		found.Local = i.standingLocally(key, now)
 	}
-	if c.o.Filter != nil {
-		if found.Filter = "absent"; c.o.Filter.MayContain(ctx, id) {
+	if i.c.o.Filter != nil {
+		if found.Filter = "absent"; i.c.o.Filter.MayContain(ctx, id) {
 			found.Filter = "may exist"
 		}
 	}
-	found.Loading, found.HeldError = c.flights.Peek(id)
-	there, err := c.fleet.Inspect(ctx, id)
+	found.Loading, found.HeldError = i.c.flights.Peek(id)
+	there, err := i.c.fleet.Inspect(ctx, id)
 	found.RedisKey, found.Leased, found.LeaseLeft, found.Awaited = there.Key, there.Leased, there.LeaseLeft, there.Awaited
 	found.Holds, found.Foreign = there.Holds, there.Foreign
 	found.Outage, found.Unconfirmed = there.Outage, there.Unconfirmed
 	if len(there.Value.Data) > 0 {
 		found.Redis = &inside.Standing{State: "dead", Left: there.Left, Bytes: len(there.Value.Data)}
-		if e, ok := c.format.decode(id, there.Value.Data); ok && !there.Value.TooLong {
-			c.describe(found.Redis, e, now)
+		if e, ok := i.c.values.format.decode(id, there.Value.Data); ok && !there.Value.TooLong {
+			i.describe(found.Redis, e, now)
 		}
 	}
 	return found, named(err)
 }
 
-func (c *Cache[K, V]) standingLocally(key K, now time.Time) *inside.Standing {
-	held, ok := c.local.Inspect(key)
+func (i inspector[K, V]) standingLocally(key K, now time.Time) *inside.Standing {
+	held, ok := i.c.local.Inspect(key)
 	if !ok {
 		return nil
 	}
 	s := &inside.Standing{State: "dead", Null: held.Null, Age: held.Age, Left: held.Left, Bytes: held.Bytes}
 	if held.Value != nil {
-		c.describe(s, held.Value, now)
+		i.describe(s, held.Value, now)
 	} else if held.Left > 0 {
 		s.State = "fresh"
 	}
@@ -84,13 +122,13 @@ func (c *Cache[K, V]) standingLocally(key K, now time.Time) *inside.Standing {
 
 // describe fills in the state, times and value of an entry. An entry that is due for an early
 // refresh counts as fresh.
-func (c *Cache[K, V]) describe(s *inside.Standing, e *entry[V], now time.Time) {
+func (i inspector[K, V]) describe(s *inside.Standing, e *entry[V], now time.Time) {
 	s.Null, s.Age, s.TTL = e.null, e.age(now), e.left(now)
 	if !e.null {
-		s.Value = c.own(e)
+		s.Value = i.c.values.own(e)
 	}
-	if !c.cleared(e) {
-		s.State = c.windows.of(e.life, now, 1).String()
+	if !i.c.values.cleared(e) {
+		s.State = i.c.values.of(e.life, now, 1).String()
 	}
 }
 
@@ -99,99 +137,99 @@ func (s state) String() string {
 }
 
 // audited returns what package audit needs to find writers that forget to invalidate.
-func (c *Cache[K, V]) audited() inside.Audit[K, V] {
+func (i inspector[K, V]) audited() inside.Audit[K, V] {
 	return inside.Audit[K, V]{
-		ReplicaLag: c.o.ReplicaLag, ID: c.id, Closing: c.closing, Log: c.log, Counts: &c.counts.audit, Shadow: &c.counts.shadow,
-		Stale: func(age time.Duration) { c.counts.audit.Stale.Add(1); c.times.audit.add(&ages, age) },
+		ReplicaLag: i.c.o.ReplicaLag, ID: i.c.naming.id, Closing: i.c.closing, Log: i.c.log, Counts: &i.c.counts.audit, Shadow: &i.c.counts.shadow,
+		Stale: func(age time.Duration) { i.c.counts.audit.Stale.Add(1); i.c.times.audit.add(&ages, age) },
 		Sample: func() (pick func() (K, bool), stop func()) {
 			s := &inside.Sample[K]{}
-			if !c.sample.CompareAndSwap(nil, s) {
+			if !i.c.sample.CompareAndSwap(nil, s) {
 				return nil, nil
 			}
-			return s.Pick, func() { c.sample.Store(nil) }
+			return s.Pick, func() { i.c.sample.Store(nil) }
 		},
-		Look:       c.lookApart,
-		Served:     c.servedApart,
-		Absent:     func(v V, err error) bool { return c.isAbsent(&v, err) },
-		Clone:      func(v V) V { return c.cloned(&v) },
-		Encode:     func(v V) ([]byte, error) { return c.format.marshal(v) },
-		Invalidate: c.Invalidate,
+		Look:       i.lookApart,
+		Served:     i.servedApart,
+		Absent:     func(v V, err error) bool { return i.c.loader.isAbsent(&v, err) },
+		Clone:      func(v V) V { return i.c.values.cloned(&v) },
+		Encode:     func(v V) ([]byte, error) { return i.c.values.format.marshal(v) },
+		Invalidate: i.c.Invalidate,
 	}
 }
 
 // lookApart reads the value that is served for key and then the source. It shares neither with
 // other callers.
-func (c *Cache[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V], err error) {
-	if look, err = c.servedApart(ctx, key); err != nil || !look.There {
+func (i inspector[K, V]) lookApart(ctx context.Context, key K) (look inside.Look[V], err error) {
+	if look, err = i.servedApart(ctx, key); err != nil || !look.There {
 		return look, err
 	}
-	source, err := c.fromSource(ctx, key, look.ID)
+	source, err := i.fromSource(ctx, key, look.ID)
 	if err != nil {
 		return inside.Look[V]{ID: look.ID}, named(err)
 	}
 	if look.Gone = source.null; !look.Gone {
-		look.Source = c.own(source)
+		look.Source = i.c.values.own(source)
 	}
 	return look, nil
 }
 
 // servedApart is lookApart without the source.
-func (c *Cache[K, V]) servedApart(ctx context.Context, key K) (look inside.Look[V], err error) {
-	if look.ID, err = c.id(key); err != nil {
+func (i inspector[K, V]) servedApart(ctx context.Context, key K) (look inside.Look[V], err error) {
+	if look.ID, err = i.c.naming.id(key); err != nil {
 		return look, err
 	}
-	served, stored, err := c.served(ctx, key, look.ID)
+	served, stored, err := i.served(ctx, key, look.ID)
 	if err != nil || served == nil {
 		return look, named(err)
 	}
 	look.There, look.Stored = true, stored
 	if look.Null = served.null; !look.Null {
-		look.Cached, look.Age = c.own(served), served.age(time.Now())
+		look.Cached, look.Age = i.c.values.own(served), served.age(time.Now())
 	}
 	return look, nil
 }
 
 // served returns the value or null that a Get would return now, with a stored that differs from
 // that of any later value. It returns nil if Get would load, or return an old value.
-func (c *Cache[K, V]) served(ctx context.Context, key K, id string) (e *entry[V], stored any, err error) {
+func (i inspector[K, V]) served(ctx context.Context, key K, id string) (e *entry[V], stored any, err error) {
 	now := time.Now()
-	if held, ok := c.local.Inspect(key); ok && held.Left > 0 {
+	if held, ok := i.c.local.Inspect(key); ok && held.Left > 0 {
 		if held.Null {
-			return c.absent, held.Filled, nil
+			return i.c.values.absent, held.Filled, nil
 		}
-		return c.fresh(held.Value, now)
+		return i.fresh(held.Value, now)
 	}
-	if c.o.Filter != nil && !c.o.Filter.MayContain(ctx, id) {
-		return c.absent, "filter", nil
+	if i.c.o.Filter != nil && !i.c.o.Filter.MayContain(ctx, id) {
+		return i.c.values.absent, "filter", nil
 	}
-	value := c.fleet.GetOne(ctx, id)
+	value := i.c.fleet.GetOne(ctx, id)
 	if value.Err != nil || len(value.Data) == 0 {
 		return nil, nil, value.Err
 	}
-	e, ok := c.format.decode(id, value.Data)
+	e, ok := i.c.values.format.decode(id, value.Data)
 	if !ok {
 		return nil, nil, nil
 	}
-	return c.fresh(e, now)
+	return i.fresh(e, now)
 }
 
-func (c *Cache[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) {
-	if e.expired || e.past(now) || c.cleared(e) {
+func (i inspector[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) {
+	if e.expired || e.past(now) || i.c.values.cleared(e) {
 		return nil, nil, nil
 	}
 	return e, e.identity(), nil
 }
 
 // fromSource loads key without sharing the load with other callers.
-func (c *Cache[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
-	ctx, stop := c.engine.LoadContext(ctx)
+func (i inspector[K, V]) fromSource(ctx context.Context, key K, id string) (*entry[V], error) {
+	ctx, stop := i.c.engine.LoadContext(ctx)
 	defer stop()
-	place, err := c.breaker.Acquire(ctx, background)
+	place, err := i.c.breaker.Acquire(ctx, background)
 	if err != nil {
-		return nil, c.engine.LoadError(ctx, err)
+		return nil, i.c.engine.LoadError(ctx, err)
 	}
 	defer place.Release()
 	r := &rebuild.Run{Subject: &subject[K]{key: key}, ID: id, Purpose: rebuild.Refresh}
-	c.load(ctx, place, []*rebuild.Run{r})
+	i.c.loader.load(ctx, place, []*rebuild.Run{r})
 	return loadedBy[V](r).entry, r.Loaded.Err
 }

@@ -16,6 +16,12 @@ type (
 	place      struct{ Warehouse, Shelf int }
 )
 
+// keyFunc returns the function that makes the ids of a cache.
+func keyFunc[K comparable](custom func(K) string, longest int) (func(K) (string, error), error) {
+	n, err := newNaming(custom, longest)
+	return n.id, err
+}
+
 // says checks that the text of key is want, and that of another key is another.
 func says[K comparable](t *testing.T, custom func(K) string, key, other K, want string) {
 	t.Helper()

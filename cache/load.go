@@ -6,9 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/levee-go/levee/internal/doorkeeper"
+	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/guard"
 	"github.com/levee-go/levee/internal/rebuild"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 const background = guard.Background // the class of loads that no caller waits for
@@ -28,47 +31,61 @@ func (f *found[V]) loadContext() context.Context {
 	return f.load.ctx
 }
 
+// A loader calls the functions of a Source, and makes entries of what they return.
+type loader[K comparable, V any] struct {
+	Source[K, V]
+	*telemetry
+	o          *Options
+	values     *values[V]
+	filter     *filter
+	fleet      *fleet.Group
+	flights    *flight.Group
+	engine     *rebuild.Engine
+	doorkeeper *doorkeeper.Doorkeeper
+	running    wait.Tasks // running loads, abandoned ones too
+}
+
 // loadsOne reports whether the source has a loader of single keys.
-func (c *Cache[K, V]) loadsOne() bool { return c.source.Load != nil || c.source.LoadEntry != nil }
+func (l *loader[K, V]) loadsOne() bool { return l.Load != nil || l.LoadEntry != nil }
 
 // load calls the source in place for the keys of runs, and stores each result in its run.
-func (c *Cache[K, V]) load(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+func (l *loader[K, V]) load(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
 	for _, r := range runs {
 		if r.Held() {
-			c.counts.besideWriter.Add(1)
+			l.counts.besideWriter.Add(1)
 		}
 	}
-	if c.loadsOne() && len(runs) == 1 {
-		c.loadOne(ctx, place, runs)
+	if l.loadsOne() && len(runs) == 1 {
+		l.loadOne(ctx, place, runs)
 		return
 	}
-	c.loadMany(ctx, place, runs)
+	l.loadMany(ctx, place, runs)
 }
 
 // loadOne loads the key of the only run.
-func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
-	r, load := runs[0], c.plainly
-	if c.source.LoadEntry != nil {
-		load = c.withEntry(r)
+func (l *loader[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+	r, load := runs[0], l.plainly
+	if l.LoadEntry != nil {
+		load = l.withEntry(r)
 	}
 	key, id := subjectOf[K](r).key, r.ID
 	var brought atomic.Pointer[entry[V]] // an abandoned loader may still write it
-	r.Loaded = c.callSource(ctx, place, runs, func(ctx context.Context) error {
-		began, epoch := time.Now(), c.fleet.LoadEpoch()
+	r.Loaded = l.callSource(ctx, place, runs, func(ctx context.Context) error {
+		began, epoch := time.Now(), l.fleet.LoadEpoch()
 		value, say, err := load(ctx, key, epoch)
 		var e *entry[V]
 		switch {
-		case c.isAbsent(&value, err): // a success of the source
-			e = c.newNull(id, epoch, began)
+		case l.isAbsent(&value, err): // a success of the source
+			e = l.newNull(id, epoch, began)
 		case err == nil:
-			e = c.newEntry(key, value, epoch, time.Since(began))
-			c.compareFilter(ctx, id)
+			e = l.newEntry(key, value, epoch, time.Since(began))
+			l.filter.compare(ctx, id)
 		default:
 			return err
 		}
-		e = c.applyEntry(id, e, say)
+		e = l.applyEntry(id, e, say)
 		if flight.Doubtful(ctx) {
-			e.unstored(c.o.Rebuild.ErrorHold)
+			e.unstored(l.o.Rebuild.ErrorHold)
 		}
 		brought.Store(e)
 		return nil
@@ -79,7 +96,7 @@ func (c *Cache[K, V]) loadOne(ctx context.Context, place *guard.Place, runs []*r
 }
 
 // loadMany loads the keys of runs in one call.
-func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
+func (l *loader[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
 	keys, ids := make([]K, 0, len(runs)), make([]string, 0, len(runs))
 	at := make(map[string]int, len(runs)) // two flights may have the same id if no lease keeps them apart
 	for _, r := range runs {
@@ -89,11 +106,11 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*
 		}
 	}
 	var brought atomic.Pointer[[]*entry[V]] // an abandoned loader may still write it
-	all := c.callSource(ctx, place, runs, func(ctx context.Context) error {
-		began, epoch := time.Now(), c.fleet.LoadEpoch()
-		values, err := c.source.LoadMany(ctx, keys)
+	all := l.callSource(ctx, place, runs, func(ctx context.Context) error {
+		began, epoch := time.Now(), l.fleet.LoadEpoch()
+		values, err := l.LoadMany(ctx, keys)
 		switch {
-		case c.isNotFound(err):
+		case l.isNotFound(err):
 			values = nil // a success of the source: it has none of the keys
 		case err != nil:
 			return err
@@ -101,13 +118,13 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*
 		entries := make([]*entry[V], len(keys))
 		for i, key := range keys {
 			if value, ok := values[key]; ok && !isNil(&value) {
-				entries[i] = c.newEntry(key, value, epoch, time.Since(began))
-				c.compareFilter(ctx, ids[i])
+				entries[i] = l.newEntry(key, value, epoch, time.Since(began))
+				l.filter.compare(ctx, ids[i])
 			} else {
-				entries[i] = c.newNull(ids[i], epoch, began)
+				entries[i] = l.newNull(ids[i], epoch, began)
 			}
 			if flight.Doubtful(ctx) {
-				entries[i].unstored(c.o.Rebuild.ErrorHold)
+				entries[i].unstored(l.o.Rebuild.ErrorHold)
 			}
 		}
 		brought.Store(&entries)
@@ -125,26 +142,26 @@ func (c *Cache[K, V]) loadMany(ctx context.Context, place *guard.Place, runs []*
 // callSource runs fn in place, which loads the keys of runs. It returns a result without an
 // entry. fn may still be running when callSource returns an error. The answer has no load if none
 // has begun because the breaker has opened since it gave the place.
-func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, runs []*rebuild.Run, fn func(context.Context) error) rebuild.Loaded {
+func (l *loader[K, V]) callSource(ctx context.Context, place *guard.Place, runs []*rebuild.Run, fn func(context.Context) error) rebuild.Loaded {
 	class, ids := runs[0].Class(), rebuild.IDs(runs)
 	var began atomic.Pointer[load]
 	var rest atomic.Int64 // RetryAfter of the error
-	err := place.Run(c.flights.Loading(ctx, ids...), func(ctx context.Context) error {
-		if !c.loading.Begin() {
+	err := place.Run(l.flights.Loading(ctx, ids...), func(ctx context.Context) error {
+		if !l.running.Begin() {
 			return ErrClosed
 		}
-		defer c.loading.End()
+		defer l.running.End()
 		flight.Begin()
 		defer flight.End()
-		ctx, done := c.begin(ctx, c.o.Hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
-		l := &load{began: time.Now(), done: done}
-		if c.o.Hooks.Load != nil {
-			l.ctx = ctx
+		ctx, done := l.begin(ctx, l.hooks.Load, Op{Key: ids[0], Keys: len(ids), Background: class == background})
+		running := &load{began: time.Now(), done: done}
+		if l.hooks.Load != nil {
+			running.ctx = ctx
 		}
-		began.Store(l)
-		c.counts.loads.Add(1)
+		began.Store(running)
+		l.counts.loads.Add(1)
 		if class == guard.Degraded {
-			c.counts.degraded.Add(uint64(len(ids)))
+			l.counts.degraded.Add(uint64(len(ids)))
 		}
 		err := fn(ctx)
 		if err != nil {
@@ -154,11 +171,11 @@ func (c *Cache[K, V]) callSource(ctx context.Context, place *guard.Place, runs [
 		}
 		return err
 	})
-	err = c.engine.LoadError(ctx, err)
+	err = l.engine.LoadError(ctx, err)
 	by := began.Load()
 	loaded := rebuild.Loaded{Answer: &found[V]{tier: TierSource, load: by}, Err: err}
 	if by != nil {
-		c.ended(by, err)
+		l.ended(by, err)
 		loaded.Failed, loaded.Rest = err != nil, time.Duration(rest.Load())
 	}
 	return loaded
@@ -174,37 +191,37 @@ func retryAfter(err error) time.Duration {
 }
 
 // ended counts and times a load and ends its hook. The loader may still be running.
-func (c *Cache[K, V]) ended(l *load, err error) {
+func (l *loader[K, V]) ended(load *load, err error) {
 	if err != nil {
-		c.counts.loadErrors.Add(1)
+		l.counts.loadErrors.Add(1)
 	}
-	c.times.load.add(&latencies, time.Since(l.began))
-	l.done(Outcome{Err: err})
+	l.times.load.add(&latencies, time.Since(load.began))
+	load.done(Outcome{Err: err})
 }
 
 // newEntry makes an entry of a value that was just loaded. epoch is the epoch when the load
 // began.
-func (c *Cache[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration) *entry[V] {
-	ttl := c.o.TTL
-	if c.source.TTL != nil {
-		if own := c.source.TTL(key, value); own > 0 {
+func (l *loader[K, V]) newEntry(key K, value V, epoch uint64, cost time.Duration) *entry[V] {
+	ttl := l.o.TTL
+	if l.TTL != nil {
+		if own := l.TTL(key, value); own > 0 {
 			ttl = own
 		}
 	}
 	e := &entry[V]{value: value, life: life{epoch: epoch}}
-	if c.source.Tags != nil {
-		e.tag(c.source.Tags(key, value))
+	if l.Tags != nil {
+		e.tag(l.Tags(key, value))
 	}
-	e.stamp(time.Now(), jittered(ttl, c.o.Jitter), cost)
+	e.stamp(time.Now(), jittered(ttl, l.o.Jitter), cost)
 	return e
 }
 
 // newNull makes an entry of a key that the source did not have in a load that began at began.
-func (c *Cache[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V] {
-	if c.o.Filter != nil {
-		c.counts.filterFalse.Add(1)
+func (l *loader[K, V]) newNull(id string, epoch uint64, began time.Time) *entry[V] {
+	if l.filter.Filter != nil {
+		l.counts.filterFalse.Add(1)
 	}
-	e := &entry[V]{life: life{null: true, epoch: epoch, private: !c.doorkeeper.Admits(id, began)}}
-	e.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), time.Since(began))
+	e := &entry[V]{life: life{null: true, epoch: epoch, private: !l.doorkeeper.Admits(id, began)}}
+	e.stamp(time.Now(), jittered(l.o.NullTTL, l.o.Jitter), time.Since(began))
 	return e
 }

@@ -83,11 +83,11 @@ type Entry[V any] struct {
 
 // prevOf returns the value that the load of r replaces: the one that begin.lua has compared,
 // never one that a local tier has kept. It is nil if the loader must not rely on it.
-func (c *Cache[K, V]) prevOf(r *rebuild.Run) *entry[V] {
+func (l *loader[K, V]) prevOf(r *rebuild.Run) *entry[V] {
 	if !r.Stands {
 		return nil
 	}
-	e, ok := c.format.decode(r.ID, r.Seen)
+	e, ok := l.values.format.decode(r.ID, r.Seen)
 	if !ok || e.null || e.expired {
 		return nil
 	}
@@ -95,26 +95,26 @@ func (c *Cache[K, V]) prevOf(r *rebuild.Run) *entry[V] {
 }
 
 // plainly loads a key by Source.Load.
-func (c *Cache[K, V]) plainly(ctx context.Context, key K, _ uint64) (value V, say *Entry[V], err error) {
-	value, err = c.source.Load(ctx, key)
+func (l *loader[K, V]) plainly(ctx context.Context, key K, _ uint64) (value V, say *Entry[V], err error) {
+	value, err = l.Load(ctx, key)
 	return value, nil, err
 }
 
 // withEntry returns a function that loads the key of r by Source.LoadEntry. It copies all that it
 // needs of r: an abandoned loader may outlive the run. The load begins in epoch.
-func (c *Cache[K, V]) withEntry(r *rebuild.Run) func(ctx context.Context, key K, epoch uint64) (V, *Entry[V], error) {
-	prev := c.prevOf(r)
-	primary := r.Held() || r.Purpose == rebuild.Degraded && c.o.ReplicaLag > 0 // a writer may stand behind the silence
+func (l *loader[K, V]) withEntry(r *rebuild.Run) func(ctx context.Context, key K, epoch uint64) (V, *Entry[V], error) {
+	prev := l.prevOf(r)
+	primary := r.Held() || r.Purpose == rebuild.Degraded && l.o.ReplicaLag > 0 // a writer may stand behind the silence
 	return func(ctx context.Context, key K, epoch uint64) (value V, say *Entry[V], err error) {
-		say = &Entry[V]{Primary: primary || c.o.ReplicaLag > 0 && c.fleet.ClearedSince(epoch)}
-		if prev != nil && (say.Primary || c.cleared(prev)) { // judged after epoch was read, which the loaded value carries
+		say = &Entry[V]{Primary: primary || l.o.ReplicaLag > 0 && l.fleet.ClearedSince(epoch)}
+		if prev != nil && (say.Primary || l.values.cleared(prev)) { // judged after epoch was read, which the loaded value carries
 			prev = nil
 		}
 		if prev != nil {
-			shown := c.own(prev)
+			shown := l.values.own(prev)
 			say.Prev, say.Version = &shown, prev.version()
 		}
-		value, err = c.source.LoadEntry(ctx, key, say)
+		value, err = l.LoadEntry(ctx, key, say)
 		switch {
 		case !errors.Is(err, ErrNotModified):
 			return value, say, err
@@ -130,15 +130,15 @@ func (c *Cache[K, V]) withEntry(r *rebuild.Run) func(ctx context.Context, key K,
 }
 
 // applyEntry copies what the loader has set in its Entry to e. say is nil for other loaders.
-func (c *Cache[K, V]) applyEntry(id string, e *entry[V], say *Entry[V]) *entry[V] {
+func (l *loader[K, V]) applyEntry(id string, e *entry[V], say *Entry[V]) *entry[V] {
 	if say == nil {
 		return e
 	}
 	switch {
 	case say.TTL > 0:
-		e.expires = e.created + jittered(say.TTL, c.o.Jitter).Milliseconds()
+		e.expires = e.created + jittered(say.TTL, l.o.Jitter).Milliseconds()
 	case say.TTL < 0:
-		e.unstored(c.o.Rebuild.ErrorHold)
+		e.unstored(l.o.Rebuild.ErrorHold)
 	}
 	e.hard = e.hard || say.Hard
 	if e.null {
@@ -155,7 +155,7 @@ func (c *Cache[K, V]) applyEntry(id string, e *entry[V], say *Entry[V]) *entry[V
 	slices.Sort(more.tags)
 	more.tags = slices.Compact(more.tags)
 	if len(more.version) > maxVersion {
-		c.log.Warn("a loader has given a version of more than 64 bytes, which is not stored", logonce.Name("key", id), "bytes", len(more.version))
+		l.log.Warn("a loader has given a version of more than 64 bytes, which is not stored", logonce.Name("key", id), "bytes", len(more.version))
 		more.version = ""
 	}
 	if len(more.tags) > 0 || more.version != "" {

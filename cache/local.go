@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/failpoint"
@@ -16,57 +18,84 @@ const maxStaleLife = time.Second
 // readers.
 const maxUnconfirmed = time.Second
 
-// localOptions returns the options of the local tier. If the user has switched the tier off, a
-// LoadEntry gets a small one. It keeps, for Rebuild.ErrorHold, only values that the loader does
-// not want stored: without it the readers of such a key would load one after another.
-func (c *Cache[K, V]) localOptions() tier.Options {
-	o := tier.Options(c.o.Local)
-	if c.unstoredOnly = o.MaxBytes < 0 && c.source.LoadEntry != nil && c.o.Rebuild.ErrorHold > 0; c.unstoredOnly {
-		o.MaxBytes, o.MaxNullBytes, o.Budget = 1<<20, 1<<18, nil
+// A localTier is the local tier of a cache. Its methods do nothing if the tier is switched off.
+type localTier[K comparable, V any] struct {
+	*tier.Cache[K, entry[V]]
+	*telemetry
+	values       *values[V]
+	tagClears    *atomic.Uint64 // see Group.TagClears: each hit reads it
+	longest      time.Duration  // Options.Local.TTL
+	jitter       float64
+	errorHold    time.Duration // Options.Rebuild.ErrorHold
+	unstoredOnly bool          // it keeps, for errorHold, only values that a LoadEntry does not want stored
+}
+
+// newLocalTier makes the local tier. If the user has switched it off, a LoadEntry gets a small one, for values
+// that are not stored: without it the readers of such a key would load one after another.
+func newLocalTier[K comparable, V any](o Options, hasLoadEntry bool, t *telemetry, v *values[V]) (l localTier[K, V], err error) {
+	l = localTier[K, V]{telemetry: t, values: v, longest: o.Local.TTL, jitter: o.Jitter, errorHold: o.Rebuild.ErrorHold}
+	tiered := tier.Options(o.Local)
+	if l.unstoredOnly = tiered.MaxBytes < 0 && hasLoadEntry && l.errorHold > 0; l.unstoredOnly {
+		tiered.MaxBytes, tiered.MaxNullBytes, tiered.Budget = 1<<20, 1<<18, nil
 	}
-	return o
+	if l.Cache, err = tier.New[K, entry[V]](tiered); err != nil {
+		err = fmt.Errorf("cache: Local: %w", err)
+	}
+	return l, err
 }
 
 // keep puts e into the local tier for longest at most, and reports whether it is there. mark is
 // older than the operation that brought e, and encoded is the size of e.
-func (c *Cache[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
-	if c.local == nil || c.unstoredOnly && !e.isUnstored(c.o.Rebuild.ErrorHold) || c.cleared(e) {
+func (l *localTier[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], encoded int, longest time.Duration, now time.Time) bool {
+	if l.Cache == nil || l.unstoredOnly && !e.isUnstored(l.errorHold) || l.values.cleared(e) {
 		return false
 	}
 	failpoint.At("fill")
-	left := min(c.windows.left(e.life, now), longest)
+	left := min(l.values.left(e.life, now), longest)
 	if e.past(now) {
 		left = min(left, maxStaleLife)
 	}
-	life := min(left, c.o.Local.TTL)
-	if c.fleet.Shared() { // without Redis only the TTL bounds it, which has been shortened already
-		life = jittered(life, c.o.Jitter)
+	life := min(left, l.longest)
+	if l.values.fleet.Shared() { // without Redis only the TTL bounds it, which has been shortened already
+		life = jittered(life, l.jitter)
 	}
 	if !e.null {
-		return c.local.Fill(mark, key, *e, c.format.sizeOf(e.value, encoded), life)
+		return l.Fill(mark, key, *e, l.values.format.sizeOf(e.value, encoded), life)
 	}
 	// A value would hide the null, so it goes first. That overtakes the mark: the null is
 	// kept from the next read on.
-	if c.local.Kept(key) != nil {
-		c.local.Delete(id)
+	if l.Kept(key) != nil {
+		l.Delete(id)
 		return false
 	}
-	return c.local.FillNull(mark, key, life)
+	return l.FillNull(mark, key, life)
 }
 
 // keptEntry returns the value that this process has kept of a key, even past its life, unless it
 // was invalidated or cleared.
-func (c *Cache[K, V]) keptEntry(key K) *entry[V] {
-	if e := c.local.Kept(key); e != nil && !c.cleared(e) {
+func (l *localTier[K, V]) keptEntry(key K) *entry[V] {
+	if e := l.Kept(key); e != nil && !l.values.cleared(e) {
 		return e
 	}
 	return nil
 }
 
-// forgetLocal drops the entries and held errors of ids in this process.
-func (c *Cache[K, V]) forgetLocal(ids []string) {
-	for _, id := range ids {
-		c.local.Delete(id)
-		c.flights.Forget(id)
+// overtaken reports whether a ClearTags has ended a value of the local tier; the local tier
+// itself drops values that an Invalidate or a Clear ends. Before the first ClearTags a hit does
+// not call overtaken: looking at a number costs nothing that can be measured, a call 1 ns of 16.
+//
+// A value is compared with its tags once for each ClearTags. It stores the number of clears it
+// was compared with, not the time of the latest: this process may learn of its own clear before
+// it learns of an earlier one of another process.
+func (l *localTier[K, V]) overtaken(e *entry[V]) bool {
+	clears := l.tagClears.Load()
+	if e.more == nil || e.more.looked.Load() == clears {
+		return false
 	}
+	if l.values.cleared(e) {
+		l.counts.overtaken.Add(1)
+		return true
+	}
+	e.more.looked.Store(clears)
+	return false
 }

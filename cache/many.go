@@ -37,7 +37,7 @@ func (c *Cache[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V],
 
 func (c *Cache[K, V]) getMany(ctx context.Context, keys []K, w *want) (map[K]V, error) {
 	values := make(map[K]V, len(keys))
-	err := c.answers(ctx, keys, w, func(key K, answer found[V]) { values[key] = c.own(answer.entry) })
+	err := c.answers(ctx, keys, w, func(key K, answer found[V]) { values[key] = c.values.own(answer.entry) })
 	return values, err
 }
 
@@ -67,7 +67,7 @@ func (c *Cache[K, V]) getPart(ctx context.Context, keys []K, w *want, give func(
 		key, kind := keys[i], tier.Miss
 		if w == nil {
 			var e *entry[V]
-			if e, kind = c.local.Get(key); kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
+			if e, kind = c.local.Get(key); kind == tier.Value && (c.local.tagClears.Load() == 0 || !c.local.overtaken(e)) {
 				give(key, found[V]{entry: e, tier: TierLocal, stale: e.past(now)})
 				return
 			}
@@ -149,7 +149,7 @@ func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
 	})
 	each(len(lookups), func(i int) {
 		l := &lookups[i]
-		c.lookup(ctx, l, l.phase == over || exist != nil && exist[i] || exist == nil && c.exists(ctx, l.id))
+		c.lookup(ctx, l, l.phase == over || exist != nil && exist[i] || exist == nil && c.filter.exists(ctx, l.id))
 	}, func(i int, err error) { lookups[i].broken(err) })
 }
 

@@ -35,13 +35,13 @@ func (c *Cache[K, V]) newEngine() *rebuild.Engine {
 	config := rebuild.Config{
 		Owner: o, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
 		LoadTimeout: c.o.Rebuild.LoadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout,
-		Batch: 1, Singles: c.loadsOne(),
+		Batch: 1, Singles: c.loader.loadsOne(),
 		Waiting: o.beginLeaseWait,
 	}
-	if c.source.LoadMany != nil {
+	if c.loader.LoadMany != nil {
 		config.Batch = maxBatch
 	}
-	if c.o.Hooks.Rebuild != nil {
+	if c.hooks.Rebuild != nil {
 		config.Rebuilding = o.beginRebuild
 	}
 	return rebuild.New(config)
@@ -61,24 +61,24 @@ func (o owner[K, V]) Meanwhile(r *rebuild.Run) (any, bool) {
 }
 
 func (o owner[K, V]) Read(ctx context.Context, id string) (fleet.Value, time.Time) {
-	return o.c.readFully(ctx, id) // the engine takes care of the caller's time
+	return o.c.remote.readFully(ctx, id) // the engine takes care of the caller's time
 }
 
 // Accept takes a value that another process has stored. A Refresh takes only a fresh value. A Warm
 // takes any value within its TTL.
 func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value, now time.Time) (any, bool) {
 	if r.Purpose == rebuild.Warm {
-		return nil, o.c.isWarm(r.ID, value, now)
+		return nil, o.c.values.isWithinTTL(r.ID, value, now)
 	}
 	if len(value.Data) == 0 {
 		return nil, false
 	}
 	s := subjectOf[K](r)
-	answer, state := o.c.judge(r.ID, value, now)
+	answer, state := o.c.values.judge(r.ID, value, now)
 	if state >= fallback || r.Purpose == rebuild.Refresh && state != fresh || !answer.suits(s.want) {
 		return nil, false
 	}
-	r.Kept = o.c.keep(tier.Mark(r.Mark), s.key, r.ID, answer.entry, len(value.Data), math.MaxInt64, now)
+	r.Kept = o.c.local.keep(tier.Mark(r.Mark), s.key, r.ID, answer.entry, len(value.Data), math.MaxInt64, now)
 	if state != fresh {
 		o.c.refresh(r.Context(), &lookup[K, V]{key: s.key, id: r.ID, seen: value.Data})
 	}
@@ -86,7 +86,7 @@ func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value, now time.Time) (a
 }
 
 func (o owner[K, V]) Load(ctx context.Context, place *guard.Place, runs []*rebuild.Run) {
-	o.c.load(ctx, place, runs)
+	o.c.loader.load(ctx, place, runs)
 }
 
 func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
@@ -94,7 +94,7 @@ func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
 	if r.Purpose == rebuild.Warm {
 		e.spread()
 	}
-	data, size, ttl, err := o.c.format.encode(r.ID, e)
+	data, size, ttl, err := o.c.values.format.encode(r.ID, e)
 	r.Loaded.Size = size
 	if ok = err == nil && o.c.fleet.Storable(data, ttl); !ok && !e.private {
 		o.c.counts.unpublished.Add(1)
@@ -102,7 +102,7 @@ func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
 	return fleet.Publication{Data: data, TTL: ttl}, ok
 }
 
-func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.cleared(loadedBy[V](r).entry) }
+func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.values.cleared(loadedBy[V](r).entry) }
 
 // Keep puts what r has loaded into the local tier before the flight ends, so that the next Get finds
 // it there. The run's mark is older than the read that brought the value, so an invalidation in
@@ -117,7 +117,7 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 		longest = maxUnconfirmed
 	}
 	if r.Loaded.Size == 0 {
-		_, r.Loaded.Size, _, _ = o.c.format.encode(r.ID, e)
+		_, r.Loaded.Size, _, _ = o.c.values.format.encode(r.ID, e)
 	}
 	if !until.Ends.IsZero() {
 		short := *e
@@ -125,7 +125,7 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 		short.expires, short.hard = min(e.expires, now.Add(longest).UnixMilli()), true
 		e = &short
 	}
-	r.Kept = o.c.keep(tier.Mark(r.Mark), subjectOf[K](r).key, r.ID, e, r.Loaded.Size, longest, now)
+	r.Kept = o.c.local.keep(tier.Mark(r.Mark), subjectOf[K](r).key, r.ID, e, r.Loaded.Size, longest, now)
 }
 
 // Current reports whether the local tier would give the answer of r to a caller who comes now. If
@@ -135,18 +135,18 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
 func (o owner[K, V]) Current(r *rebuild.Run, answer any) bool {
 	c, e := o.c, answer.(*found[V]).entry
 	return c.o.Local.DistrustTTL >= 0 && !subjectOf[K](r).want.strict() && tier.Mark(r.Mark) == c.local.Mark(r.ID) &&
-		(e.null || !c.cleared(e))
+		(e.null || !c.values.cleared(e))
 }
 
-func (o owner[K, V]) Forget(id string) { o.c.forgetLocal([]string{id}) }
+func (o owner[K, V]) Forget(id string) { o.c.writer.forgetHere([]string{id}) }
 
 func (o owner[K, V]) Drop(ctx context.Context, ids []string) error {
-	return o.c.invalidate(flight.Detached(ctx), ids)
+	return o.c.writer.invalidate(flight.Detached(ctx), ids)
 }
 
 // beginRebuild calls Hooks.Rebuild for a run that Redis had no value for.
 func (o owner[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context.Context, func(any, error)) {
-	ctx, done := o.c.begin(ctx, o.c.o.Hooks.Rebuild, Op{Key: r.ID, Keys: 1, Background: r.Class() == background})
+	ctx, done := o.c.begin(ctx, o.c.hooks.Rebuild, Op{Key: r.ID, Keys: 1, Background: r.Class() == background})
 	return ctx, func(answer any, err error) {
 		if errors.Is(err, rebuild.ErrElsewhere) {
 			err = nil
@@ -159,7 +159,7 @@ func (o owner[K, V]) beginRebuild(ctx context.Context, r *rebuild.Run) (context.
 // beginLeaseWait calls Hooks.LeaseWait for a run that waits for another process.
 func (o owner[K, V]) beginLeaseWait(ctx context.Context, r *rebuild.Run) (over func()) {
 	began := time.Now()
-	_, done := o.c.begin(ctx, o.c.o.Hooks.LeaseWait, Op{Key: r.ID, Keys: 1})
+	_, done := o.c.begin(ctx, o.c.hooks.LeaseWait, Op{Key: r.ID, Keys: 1})
 	return func() {
 		o.c.times.leaseWait.add(&latencies, time.Since(began))
 		done(Outcome{})

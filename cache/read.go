@@ -29,14 +29,14 @@ import (
 func (c *Cache[K, V]) Get(ctx context.Context, key K) (V, error) {
 	if w := c.plain(ctx); w != nil {
 		answer, err := c.read(ctx, key, tier.Miss, w)
-		return c.own(answer.entry), err
+		return c.values.own(answer.entry), err
 	}
 	e, kind := c.local.Get(key)
-	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
-		return c.cloned(&e.value), nil // a hit allocates nothing and reads no clock
+	if kind == tier.Value && (c.local.tagClears.Load() == 0 || !c.local.overtaken(e)) {
+		return c.values.cloned(&e.value), nil // a hit allocates nothing and reads no clock
 	}
 	answer, err := c.read(ctx, key, kind, nil)
-	return c.own(answer.entry), err
+	return c.values.own(answer.entry), err
 }
 
 // Fetch returns the value of key as [Cache.Get] does, with where it came from and how old it is.
@@ -46,7 +46,7 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 		return c.result(answer, time.Now()), err
 	}
 	e, kind := c.local.Get(key)
-	if kind == tier.Value && (c.tagClears.Load() == 0 || !c.overtaken(e)) {
+	if kind == tier.Value && (c.local.tagClears.Load() == 0 || !c.local.overtaken(e)) {
 		now := time.Now()
 		return c.result(found[V]{entry: e, tier: TierLocal, stale: e.past(now)}, now), nil
 	}
@@ -56,22 +56,7 @@ func (c *Cache[K, V]) Fetch(ctx context.Context, key K) (Result[V], error) {
 
 // result makes the Result of an answer. It is stale if the answer was stale when it was chosen.
 func (c *Cache[K, V]) result(answer found[V], now time.Time) Result[V] {
-	return Result[V]{Value: c.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(now), Stale: answer.stale}
-}
-
-// own returns the value of e for a caller, who may change it if there is a Clone.
-func (c *Cache[K, V]) own(e *entry[V]) (value V) {
-	if e == nil || e.null {
-		return value
-	}
-	return c.cloned(&e.value)
-}
-
-func (c *Cache[K, V]) cloned(value *V) V {
-	if c.source.Clone != nil {
-		return c.source.Clone(*value)
-	}
-	return *value
+	return Result[V]{Value: c.values.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(now), Stale: answer.stale}
 }
 
 // A found is an answer. The fields that Fetch and the counters report are set when it is chosen.
@@ -90,7 +75,7 @@ type found[V any] struct {
 func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) (found[V], error) {
 	l := lookup[K, V]{key: key, want: w, past: kind == tier.Past}
 	c.identify(&l, kind)
-	exists := l.phase == over || c.exists(ctx, l.id)
+	exists := l.phase == over || c.filter.exists(ctx, l.id)
 	c.counts.asked.Add(1) // after the user's functions: a Get that one of them ends by a panic is not counted
 	c.lookup(ctx, &l, exists)
 	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
@@ -136,7 +121,7 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 	}
 	if len(lookups) == 1 { // without the slices: this is the path of every hit
 		l := lookups[0]
-		value, now := c.readOne(ctx, l.id)
+		value, now := c.remote.readOne(ctx, l.id)
 		c.noteRead(ctx, l, value, now)
 		return
 	}
@@ -144,7 +129,7 @@ func (c *Cache[K, V]) readOwn(ctx context.Context, lookups ...*lookup[K, V]) {
 	for i, l := range lookups {
 		ids[i] = l.id
 	}
-	values, now := c.readMany(ctx, ids)
+	values, now := c.remote.readMany(ctx, ids)
 	for i, value := range values {
 		c.noteRead(ctx, lookups[i], value, now)
 	}
@@ -165,10 +150,10 @@ func (c *Cache[K, V]) noteRead(ctx context.Context, l *lookup[K, V], value fleet
 }
 
 func (c *Cache[K, V]) noteValue(ctx context.Context, l *lookup[K, V], value fleet.Value, now time.Time) {
-	answer, state := c.judge(l.id, value, now)
+	answer, state := c.values.judge(l.id, value, now)
 	l.seen = value.Data
 	if state < fallback && answer.suits(l.want) {
-		c.keep(l.mark, l.key, l.id, answer.entry, len(value.Data), math.MaxInt64, now)
+		c.local.keep(l.mark, l.key, l.id, answer.entry, len(value.Data), math.MaxInt64, now)
 		l.renews = state != fresh && !l.want.noLoad()
 		l.answered(answer)
 		return
@@ -188,11 +173,11 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 	}
 	switch {
 	case kind == tier.Null:
-		l.answered(found[V]{entry: c.absent, tier: TierLocal})
+		l.answered(found[V]{entry: c.values.absent, tier: TierLocal})
 	case c.closed(): // the filter would still answer
 		l.failed(ErrClosed)
 	default:
-		id, err := c.id(l.key)
+		id, err := c.naming.id(l.key)
 		if l.id = id; err != nil {
 			l.failed(err)
 		}
@@ -207,9 +192,11 @@ func (c *Cache[K, V]) lookup(ctx context.Context, l *lookup[K, V], exists bool) 
 	}
 	if !exists {
 		if l.past { // only then a second look: a flood of absent keys ends here
-			c.compareKept(ctx, l.key, l.id)
+			if e := c.local.keptEntry(l.key); e != nil && !e.past(time.Now()) {
+				c.filter.compare(ctx, l.id)
+			}
 		}
-		l.answered(found[V]{entry: c.absent, tier: TierFilter})
+		l.answered(found[V]{entry: c.values.absent, tier: TierFilter})
 		return
 	}
 	if c.fleet.Down(l.id) {
@@ -340,7 +327,7 @@ func (c *Cache[K, V]) wait(ctx context.Context, l *lookup[K, V], batch []*lookup
 	if since.IsZero() {
 		since = time.Now()
 	}
-	_, done := c.begin(ctx, c.o.Hooks.FlightWait, Op{Key: l.id, Keys: 1})
+	_, done := c.begin(ctx, c.hooks.FlightWait, Op{Key: l.id, Keys: 1})
 	answer, first, err = ofFlight[V](l.caller.Wait(ctx, patience))
 	c.times.flightWait.add(&latencies, time.Since(since))
 	done(Outcome{Err: err, Load: answer.loadContext()})

@@ -60,7 +60,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, key K) (V, error) {
 		return r.c.Get(ctx, key)
 	}
 	answer, err := r.c.read(ctx, key, tier.Miss, r.c.composing(ctx, r.rules))
-	return r.c.own(answer.entry), err
+	return r.c.values.own(answer.entry), err
 }
 
 // Fetch returns the value of key as [Cache.Fetch] does, by the rules of r.
@@ -137,9 +137,9 @@ func (f found[V]) asFallback(w *want) (found[V], bool) {
 // again looks into the local tier for a caller that has already missed it, or whose rules may
 // refuse what is there. So it counts nothing.
 func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
-	answer = found[V]{entry: c.absent, tier: TierLocal}
+	answer = found[V]{entry: c.values.absent, tier: TierLocal}
 	switch e, kind := c.local.Again(key); {
-	case kind == tier.Miss || kind == tier.Value && c.cleared(e):
+	case kind == tier.Miss || kind == tier.Value && c.values.cleared(e):
 		return answer, false
 	case kind == tier.Value:
 		answer.entry, answer.stale = e, e.past(time.Now())

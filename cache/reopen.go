@@ -37,7 +37,7 @@ type reopening struct {
 
 	mu      sync.Mutex // guards what follows
 	clock   int        // counts the Writes
-	of      map[changing]*unopened
+	of      map[*writer]*unopened
 	running bool
 }
 
@@ -55,13 +55,13 @@ func (r *reopening) add(closing context.Context, all []held) {
 	defer r.mu.Unlock()
 	r.clock++
 	if r.of == nil {
-		r.of = map[changing]*unopened{}
+		r.of = map[*writer]*unopened{}
 	}
 	for _, h := range all {
-		u := r.of[h.cache]
+		u := r.of[h.writer]
 		if u == nil {
 			u = &unopened{ids: map[string]int{}, tags: map[uint32]int{}}
-			r.of[h.cache] = u
+			r.of[h.writer] = u
 		}
 		for _, id := range h.ids {
 			u.ids[id] = r.clock
@@ -89,8 +89,8 @@ func (r *reopening) run(closing context.Context) {
 			return
 		}
 		drop := func() error {
-			for _, c := range everything {
-				if err := c.Clear(closing); err != nil {
+			for _, w := range everything {
+				if err := w.clear(closing); err != nil {
 					return err
 				}
 			}
@@ -108,14 +108,14 @@ func (r *reopening) run(closing context.Context) {
 
 // next returns the ids and tags to drop, the caches to clear, and the clock. If there is nothing,
 // the goroutine ends.
-func (r *reopening) next() (all []held, everything []changing, now int) {
+func (r *reopening) next() (all []held, everything []*writer, now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.of, func(c changing, _ *unopened) bool { return c.closed() })
-	for c, u := range r.of {
-		all = append(all, held{Changes: Changes{cache: c, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))}})
+	maps.DeleteFunc(r.of, func(w *writer, _ *unopened) bool { return w.closed() })
+	for w, u := range r.of {
+		all = append(all, held{Changes: Changes{writer: w, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))}})
 		if u.all > 0 {
-			everything = append(everything, c)
+			everything = append(everything, w)
 		}
 	}
 	r.running = len(all) > 0
@@ -126,14 +126,14 @@ func (r *reopening) next() (all []held, everything []changing, now int) {
 func (r *reopening) done(now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c, u := range r.of {
+	for w, u := range r.of {
 		maps.DeleteFunc(u.ids, func(_ string, at int) bool { return at <= now })
 		maps.DeleteFunc(u.tags, func(_ uint32, at int) bool { return at <= now })
 		if u.all <= now {
 			u.all = 0
 		}
 		if len(u.ids)+len(u.tags)+u.all == 0 {
-			delete(r.of, c)
+			delete(r.of, w)
 		}
 	}
 }

@@ -162,7 +162,7 @@ func (w *warming[K, V]) look(keys []K) []missing[K] {
 	}
 	var values []fleet.Value
 	var now time.Time
-	contain.Call(func() error { values, now = w.c.readMany(w.loads, ids); return nil }, func(err error) {
+	contain.Call(func() error { values, now = w.c.remote.readMany(w.loads, ids); return nil }, func(err error) {
 		if err != nil { // a hook of the user's client has panicked
 			for _, m := range wanted {
 				w.count(m.key, err, true)
@@ -172,7 +172,7 @@ func (w *warming[K, V]) look(keys []K) []missing[K] {
 	})
 	absent := wanted[:0]
 	for i, m := range wanted {
-		if w.c.isWarm(m.id, values[i], now) {
+		if w.c.values.isWithinTTL(m.id, values[i], now) {
 			w.count(m.key, rebuild.ErrElsewhere, true)
 			continue
 		}
@@ -182,28 +182,19 @@ func (w *warming[K, V]) look(keys []K) []missing[K] {
 	return absent
 }
 
-// isWarm reports whether Redis has a value of id within its TTL, which a Warm leaves as it is.
-func (c *Cache[K, V]) isWarm(id string, value fleet.Value, now time.Time) bool {
-	if value.Err != nil || len(value.Data) == 0 {
-		return false
-	}
-	_, state := c.judge(id, value, now)
-	return state < stale
-}
-
 // wants returns the id of a key, or ErrElsewhere for one that needs no load.
 func (w *warming[K, V]) wants(key K) (id string, err error) {
 	c := w.c
-	id, err = c.id(key)
+	id, err = c.naming.id(key)
 	if err = cmp.Or(err, w.ctx.Err()); err != nil {
 		return "", err
 	}
 	if !c.fleet.Shared() {
-		if e := c.keptEntry(key); e != nil && c.stateOf(e, time.Now()) < stale {
+		if e := c.local.keptEntry(key); e != nil && c.values.stateOf(e, time.Now()) < stale {
 			return "", rebuild.ErrElsewhere
 		}
 	}
-	if !c.exists(w.ctx, id) {
+	if !c.filter.exists(w.ctx, id) {
 		return "", rebuild.ErrElsewhere
 	}
 	return id, nil

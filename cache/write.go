@@ -52,30 +52,16 @@ func (c *Cache[K, V]) Write(ctx context.Context, keys []K, tx func(context.Conte
 // changes. Make them with [Cache.Changes] and [Cache.Tagged] and pass them to [Write] or [Also];
 // they have no other use.
 type Changes struct {
-	cache changing
-	ids   []string
-	tags  []uint32
-	err   error // ErrInvalidKey, if a key is invalid
-}
-
-// changing is the interface of a cache of any types that [Write] uses.
-type changing interface {
-	closed() bool
-	ensure(ctx context.Context, ids []string) error
-	count(ctx context.Context, ids []string) error
-	hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error)
-	drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) error
-	dropLater(all []held)
-	Clear(ctx context.Context) error
-	endTags(ctx context.Context, tags []uint32, succeeded bool) error
-	beginWrite(ctx context.Context, call string, ids []string) (context.Context, func(Outcome))
-	logger() *logonce.Log
+	writer *writer
+	ids    []string
+	tags   []uint32
+	err    error // ErrInvalidKey, if a key is invalid
 }
 
 // Changes returns the keys that a transaction changes, for [Write] and [Also].
 func (c *Cache[K, V]) Changes(keys ...K) Changes {
-	ids, err := c.ids(keys)
-	return Changes{cache: c, ids: ids, err: err}
+	ids, err := c.naming.ids(keys)
+	return Changes{writer: &c.writer, ids: ids, err: err}
 }
 
 // Write runs a transaction as [Cache.Write] does, for keys of several caches, such as a row that
@@ -97,7 +83,7 @@ func Write(ctx context.Context, tx func(context.Context) error, changes ...Chang
 	}
 	ctx, done := beginWrite(ctx, "write", changes)
 	defer func() { done(Outcome{Err: err}) }()
-	if err := ready(ctx, changes, changing.ensure); err != nil {
+	if err := ready(ctx, changes, (*filter).ensure); err != nil {
 		return masked("cache: the transaction has not run", err)
 	}
 	w := &writing{outer: writingOf(ctx)}
@@ -150,7 +136,7 @@ func Also(ctx context.Context, changes ...Changes) error {
 	if w == nil {
 		return errors.New("cache: Also needs the context that Write gives to its tx")
 	}
-	if err := ready(ctx, changes, changing.count); err != nil {
+	if err := ready(ctx, changes, (*filter).count); err != nil {
 		return masked("cache: Also", err)
 	}
 	held, err := closeAll(ctx, changes)
@@ -228,10 +214,10 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 	}
 	return all, eachOf(all, func(h *held) error {
 		if len(h.tags) > 0 { // a value loaded during the transaction has an epoch from before the clear
-			h.open = func(ctx context.Context, succeeded bool) error { return h.cache.endTags(ctx, h.tags, succeeded) }
+			h.open = func(ctx context.Context, succeeded bool) error { return h.writer.endTags(ctx, h.tags, succeeded) }
 			return nil
 		}
-		h.open = h.cache.hold(ctx, h.ids)
+		h.open = h.writer.hold(ctx, h.ids)
 		return nil
 	})
 }
@@ -259,19 +245,19 @@ func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 		err = dropAll(ctx, all, succeeded)
 	}
 	if err != nil {
-		all[0].cache.dropLater(all)
+		all[0].writer.reopening.add(all[0].writer.closing, all)
 	} else {
 		err = eachOf(all, func(h *held) error { return h.open(ctx, succeeded) })
 	}
 	if err != nil && !succeeded {
-		all[0].cache.logger().Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", all[0].first()), "error", err)
+		all[0].writer.log.Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", all[0].first()), "error", err)
 	}
 	return err
 }
 
 // dropAll drops all values that readers may have loaded during the transaction.
 func dropAll(ctx context.Context, all []held, succeeded bool) error {
-	return eachOf(all, func(h *held) error { return h.cache.drop(ctx, h.ids, h.tags, succeeded) })
+	return eachOf(all, func(h *held) error { return h.writer.drop(ctx, h.ids, h.tags, succeeded) })
 }
 
 // ownerless logs for Writes that name no cache.
@@ -280,27 +266,27 @@ var ownerless = logonce.New(slog.Default(), "levee: ")
 // nameless returns the log for a Write without keys.
 func nameless(changes []Changes) *logonce.Log {
 	if len(changes) > 0 {
-		return changes[0].cache.logger()
+		return changes[0].writer.log
 	}
 	return ownerless.To(slog.Default())
 }
 
 // beginWrite calls the hook of the cache that is named first.
 func beginWrite(ctx context.Context, call string, changes []Changes) (context.Context, func(Outcome)) {
-	if len(changes) == 0 || changes[0].cache == nil {
+	if len(changes) == 0 || changes[0].writer == nil {
 		return ctx, unheard
 	}
-	return changes[0].cache.beginWrite(ctx, call, changes[0].ids)
+	return changes[0].writer.beginWrite(ctx, call, changes[0].ids)
 }
 
 // ready adds the keys of changes to the filters, and returns an error if the transaction must not
 // run or commit.
-func ready(ctx context.Context, changes []Changes, learn func(changing, context.Context, []string) error) error {
+func ready(ctx context.Context, changes []Changes, learn func(*filter, context.Context, []string) error) error {
 	for _, c := range changes {
 		switch {
-		case c.cache == nil:
+		case c.writer == nil:
 			return errors.New("cache: Write and Also need Changes that Cache.Changes or Cache.Tagged has made")
-		case c.cache.closed():
+		case c.writer.closed():
 			return ErrClosed
 		case c.err != nil:
 			return c.err
@@ -313,7 +299,7 @@ func ready(ctx context.Context, changes []Changes, learn func(changing, context.
 		if len(c.ids) == 0 { // tags: no filter knows them
 			continue
 		}
-		if err := learn(c.cache, ctx, c.ids); err != nil {
+		if err := learn(c.writer.filter, ctx, c.ids); err != nil {
 			return err
 		}
 	}
@@ -335,47 +321,3 @@ func eachOf(all []held, do func(*held) error) error {
 	under.Wait()
 	return errors.Join(errs...)
 }
-
-func (c *Cache[K, V]) closed() bool         { return c.closing.Err() != nil }
-func (c *Cache[K, V]) logger() *logonce.Log { return c.log }
-
-// hold expires ids and closes them to publication until end is called. After a transaction that
-// succeeded, end invalidates them. After one that failed they stay expired: the old value is a
-// fallback.
-func (c *Cache[K, V]) hold(ctx context.Context, ids []string) (end func(ctx context.Context, succeeded bool) error) {
-	var lift func(context.Context, bool) error
-	err := c.change(ctx, "hold", ids, func(ctx context.Context) (err error) {
-		lift, err = c.fleet.Hold(ctx, c.windows.fallback, ids...)
-		return err
-	})
-	if err != nil {
-		c.log.Warn("a write goes on without a hold on its keys", "error", err)
-	}
-	c.forgetLocal(ids)
-	return func(ctx context.Context, succeeded bool) error {
-		return c.forget(ctx, ids, func(ctx context.Context) error { return lift(ctx, succeeded) })
-	}
-}
-
-// drop invalidates ids and tags after a transaction, or expires them if it failed, and opens
-// nothing. Its error matches ErrNotInvalidated.
-func (c *Cache[K, V]) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) (err error) {
-	if len(ids) > 0 {
-		if succeeded {
-			err = c.fleet.Invalidate(ctx, ids...)
-		} else {
-			err = c.fleet.Expire(ctx, c.windows.fallback, ids...)
-		}
-		c.forgetLocal(ids)
-	}
-	if err != nil {
-		c.counts.notInvalidated.Add(1)
-		err = notInvalidated(err)
-	}
-	if len(tags) > 0 {
-		err = errors.Join(err, c.endTags(ctx, tags, succeeded))
-	}
-	return err
-}
-
-func (c *Cache[K, V]) dropLater(all []held) { c.reopening.add(c.closing, all) }

@@ -371,5 +371,5 @@ func (g *Group) Peek(id string) (running bool, held error) {
 	for _, flights := range g.flights[:alone] {
 		running = running || flights[id] != nil
 	}
-	return running, g.held(id, plain, true)
+	return running, g.failures[plain][id].heldFor(withFallback)
 }

@@ -2,6 +2,7 @@ package flight
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/levee-go/levee/internal/wait"
@@ -25,35 +26,51 @@ type heldError struct {
 	until time.Time
 }
 
+// An audience says who gets a held error. Each audience is part of the next one: an error is returned to its
+// own audience and to those before it.
+type audience uint8
+
+const (
+	// refreshes get the error of a refresh. No caller waited for it, and the refresh may have ended
+	// because another process refreshes, so it prevents only the next refresh.
+	refreshes audience = iota
+	// withFallback are callers who have a fallback. One without may load: either the fallback was
+	// invalidated since, or it has more time than the caller who was refused.
+	withFallback
+	everybody
+	audiences
+)
+
 // failures has the held errors of one id, and how many of its loads have failed in a row.
 type failures struct {
-	all heldError // for all callers
-	// fallbacks is only for callers with a fallback. Callers without one may load: either the
-	// fallback was invalidated since, or they have more time than the caller who was refused.
-	fallbacks heldError
-	// refreshes is the error of a refresh. No caller waited for it, and the refresh may have
-	// ended because another process refreshes, so it prevents only the next refresh.
-	refreshes heldError
-
+	held   [audiences]heldError
 	inARow int
 	forget time.Time // when nothing of this counts any more
 }
 
-// held returns the error held now for a caller of id who joins flights of kind k, with or without a
-// fallback; nil if there is none. The caller holds g.mu.
-func (g *Group) held(id string, k kind, fallback bool) error {
-	h := g.failures[k.side()][id]
-	switch {
-	case h == nil:
-	case h.all.answers():
-		return h.all.err
-	case fallback && h.fallbacks.answers():
-		return h.fallbacks.err
+// heldFor returns the error that is held now for callers of audience a; nil if there is none. h may be nil.
+func (h *failures) heldFor(a audience) error {
+	if h == nil {
+		return nil
+	}
+	for _, held := range slices.Backward(h.held[a:]) {
+		if time.Now().Before(held.until) {
+			return held.err
+		}
 	}
 	return nil
 }
 
-func (h heldError) answers() bool { return time.Now().Before(h.until) }
+// audience returns who gets an error of f, which may be the refusal of its load.
+func (f *Flight) audience(refused bool) audience {
+	switch {
+	case f.kind == alone:
+		return refreshes
+	case refused || f.fallback:
+		return withFallback
+	}
+	return everybody
+}
 
 // Failed notes that f ends with an error of its load, not of a step before it. Each failure of an
 // id in a row is held for twice as long as the one before, up to maxBackOff, and at least for
@@ -81,13 +98,7 @@ func (f *Flight) holdError(err error, refused bool) {
 	if f.failed {
 		h.inARow++
 	}
-	held := &h.all
-	switch {
-	case f.kind == alone:
-		held = &h.refreshes
-	case refused || f.fallback:
-		held = &h.fallbacks
-	}
+	held := &h.held[f.audience(refused)]
 	until := now.Add(f.holdTime(h.inARow))
 	if now.Before(held.until) && (!f.failed || until.Before(held.until)) {
 		return

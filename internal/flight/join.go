@@ -25,7 +25,11 @@ func (g *Group) Join(ctx context.Context, id string, as Callers, f *Flight) (c C
 	if running := g.flights[k][id]; running != nil {
 		f = running
 	} else {
-		if err := g.held(id, k, as.Fallback); err != nil || f == nil {
+		audience := everybody
+		if as.Fallback {
+			audience = withFallback
+		}
+		if err := g.failures[k.side()][id].heldFor(audience); err != nil || f == nil {
 			return c, false, err
 		}
 		g.open(id, k, f)
@@ -91,8 +95,7 @@ func (g *Group) open(id string, k kind, f *Flight) *Flight {
 func (g *Group) Alone(id string) *Flight {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	h := g.failures[plain][id]
-	if g.closed || g.flights[alone][id] != nil || h != nil && h.refreshes.answers() || g.held(id, plain, true) != nil {
+	if g.closed || g.flights[alone][id] != nil || g.failures[plain][id].heldFor(refreshes) != nil {
 		return nil
 	}
 	return g.open(id, alone, &Flight{})

@@ -50,7 +50,7 @@ var (
 	leaveBeforeCommit = mutant.LeaveEarly
 	// A value carries the epoch of the end of its load.
 	epochOfTheEnd = []mutant.Edit{
-		{File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: c.fleet.LoadEpoch()}}\n	if"},
+		{File: "cache/load.go", Old: "life: life{epoch: epoch}}\n	if", New: "life: life{epoch: l.fleet.LoadEpoch()}}\n	if"},
 	}
 	// Messages of other processes take their time, or a local tier would be right all the time.
 	// That alone is no fault of reads that go around it.
@@ -88,12 +88,12 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 		"a load from before a Clear is published for those who joined": {one("internal/rebuild/turn.go",
 			" && e.Owner.Stands(r): // else", ": // else"), ofClears, disorder},
 		"a value carries the epoch of the end of its load": {epochOfTheEnd, ofClears, disorder},
-		"a value from Redis counts whatever its epoch": {one("cache/stale.go",
-			"if c.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
-		"a local hit is not asked for its tags": {one("cache/clear.go",
+		"a value from Redis counts whatever its epoch": {one("cache/values.go",
+			"if v.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
+		"a local hit is not asked for its tags": {one("cache/local.go",
 			"e.more.looked.Load() == clears", "e.more.looked.Load() <= clears"), ofTags, disorder},
 		"what another caller has filled is not asked for its tags": {one("cache/reader.go",
-			"kind == tier.Value && c.cleared(e):", "kind == tier.Value && false:"), ofTags, disorder},
+			"kind == tier.Value && c.values.cleared(e):", "kind == tier.Value && false:"), ofTags, disorder},
 		"a value carries the latest clear of a tag at the end of its load": {epochOfTheEnd, ofTags, disorder},
 		"a value counts though it has expired": {one("cache/stale.go",
 			"	case e.expired:\n		return fallback\n", ""), ofTags, disorder},
@@ -138,10 +138,10 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 
 		// A Write leaves what was there before to answer.
 		"a Write that has succeeded leaves a fallback": {one("internal/fleet/write.go", "			h.soft = 0\n", ""), ofFailing, disorder},
-		"a clear of tags leaves a fallback": {one("cache/clear.go",
-			"if succeeded || c.windows.fallback == 0 {", "if c.windows.fallback == 0 {"), ofFailing, disorder},
-		"a Write that fails leaves tags as they are": {one("cache/clear.go",
-			"return c.changeTags(ctx, func(ctx context.Context) error { return c.fleet.ExpireTags(ctx, tags...) })", "return nil"), ofFailing, disorder},
+		"a clear of tags leaves a fallback": {one("cache/writer.go",
+			"if succeeded || w.fallback == 0 {", "if w.fallback == 0 {"), ofFailing, disorder},
+		"a Write that fails leaves tags as they are": {one("cache/writer.go",
+			"end := w.fleet.ExpireTags\n", "end := func(context.Context, ...uint32) error { return nil }\n"), ofFailing, disorder},
 		"a Write does not mark what it expires": {one("internal/fleet/scripts/common.lua", `head .. '\1' ..`, `head .. '\0' ..`), ofFailing, disorder},
 
 		// Rules of a reader, and the local tier.
@@ -153,7 +153,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 		"a value is as old as the end of its load": {append(one("cache/entry.go",
 			"time.UnixMilli(e.created - int64(e.cost))", "time.UnixMilli(e.created)"), slowMessages), ofNothingOlder, disorder},
 		"a read marks the local tier after it has read": {one("cache/read.go",
-			"c.keep(l.mark, l.key,", "c.keep(c.local.Mark(l.id), l.key,"), "^TestAGetInABubbleSeesNothingOlder$", []string{"a Get that began after Invalidate"}},
+			"c.local.keep(l.mark, l.key,", "c.local.keep(c.local.Mark(l.id), l.key,"), "^TestAGetInABubbleSeesNothingOlder$", []string{"a Get that began after Invalidate"}},
 	}, func(t testing.TB, b broken) {
 		env := []string{insistent + "=1"}
 		if b.faults == nil {
