@@ -158,7 +158,7 @@ func (c *Cache[K, V]) readAll(ctx context.Context, lookups []lookup[K, V]) {
 	reading := make([]*lookup[K, V], 0, len(lookups))
 	for i := range lookups {
 		l := &lookups[i]
-		if c.joinRunning(ctx, l); l.reads() && c.readsAlone(l) {
+		if c.joinRunning(ctx, l); l.reads() {
 			l.own = tried
 			reading = append(reading, l)
 		}

@@ -3,7 +3,6 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -238,24 +237,6 @@ func TestDuringAnOutageAReadThatDoesNotLoadGetsWhatIsKept(t *testing.T) {
 				r.Fatal("no outage")
 			}
 			source.forget()
-		}
-	})
-}
-
-// Those who want a long value share a read, in a flight, which loads if it finds nothing. Catches a
-// read that does not load and is sent there.
-func TestAReadOfALongValueThatDoesNotLoadIsNoFlight(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}, {redis: "real"}}, func(r *rig) {
-		long := strings.Repeat("l", 100<<10)
-		source := newRows(r)
-		source.put(1, long)
-		r.known(1)
-		c := open(r, source.source())
-		c.gives(r, 1, long)
-		c.gives(r, 1, long) // Redis has it, and the process knows how long it is
-		r.do(r.rdb.Del(r.ctx, valueKey(1)).Err())
-		if _, err := c.With(cache.Reads{NoLoad: true}).Get(r.ctx, 1); !errors.Is(err, cache.ErrNotCached) || source.loads(1) != 1 {
-			r.Errorf("got %v, with %d loads", err, source.loads(1))
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (c *Cache[K, V]) read(ctx context.Context, key K, kind tier.Kind, w *want) 
 	exists := l.phase == over || c.filter.exists(ctx, l.id)
 	c.counts.asked.Add(1) // after the user's functions: a Get that one of them ends by a panic is not counted
 	c.lookup(ctx, &l, exists)
-	if c.joinRunning(ctx, &l); l.reads() && c.readsAlone(&l) {
+	if c.joinRunning(ctx, &l); l.reads() {
 		l.own = tried
 		contain.GrowStack()
 		contain.Call(func() error { c.readOwn(ctx, &l); return nil }, l.broken)
@@ -108,10 +108,6 @@ func (c *Cache[K, V]) readOn(ctx context.Context, l lookup[K, V]) (found[V], err
 		}
 	}
 }
-
-// readsAlone reports whether the caller reads Redis before it opens a flight, not within the
-// flight: callers of a long value share a read.
-func (c *Cache[K, V]) readsAlone(l *lookup[K, V]) bool { return l.want != nil || !c.fleet.Long(l.id) }
 
 // readOwn reads Redis for callers. The reads begin after the callers' Gets did, so each caller
 // may use its value, whatever was invalidated before: no flight number is needed.

@@ -93,12 +93,6 @@ func (g *Group) GetOne(ctx context.Context, id string) Value {
 	return value
 }
 
-// Long reports whether the value of id was long when it was last read, so that callers
-// should share a read.
-func (g *Group) Long(id string) bool {
-	return g.redis != nil && g.redis.conn.Long(func() string { return g.redis.key(id) })
-}
-
 // Begin requests leases, in one round trip per node. The caller has to commit or abort
 // each lease that is granted.
 func (g *Group) Begin(ctx context.Context, asks ...Ask) []Grant {

@@ -3,6 +3,7 @@ package redisconn_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -59,8 +60,8 @@ func TestHooksSeeEveryOperation(t *testing.T) {
 				}
 				const callers = 100
 				var all sync.WaitGroup
-				for range callers {
-					all.Go(func() { _ = read(t.Context(), other, "k") })
+				for i := range callers {
+					all.Go(func() { _ = read(t.Context(), other, fmt.Sprint("k", i)) }) // one key would be one read
 				}
 				all.Wait()
 				_ = read(t.Context(), c, "k")

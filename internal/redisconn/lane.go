@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"io"
 	"runtime"
 	"runtime/debug"
@@ -28,6 +29,11 @@ import (
 //
 //	caller ──▶ lone: fewer than maxLone in flight, and no trip ──▶ plain command
 //	       └─▶ the trip that gathers ──▶ sent when fewer than maxTrips are ──▶ pipeline
+//
+// Callers who read one key while a trip gathers share its read: it is sent after each of them has
+// asked, so no invalidation that had returned before one of them asked can come after it. A read is
+// not lone while a lone one of its key is in flight. So a crowd of callers of one key costs Redis a
+// read for each trip.
 //
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
 // trip goes on. A caller cannot leave a lone operation, so lone ones need a *redis.Client,
@@ -78,7 +84,7 @@ type lane struct {
 	maxLeft  int
 
 	mu        sync.Mutex // guards what follows
-	lone      int        // operations in flight on their callers' goroutines
+	lone      []string   // keys of the operations in flight on their callers' goroutines
 	slow      time.Time  // when an operation last took longer than a lone one may
 	held      time.Time  // when a lone operation last held its caller for too long
 	underWay  int        // trips that have one of maxTrips places, without those left behind
@@ -90,7 +96,8 @@ type lane struct {
 
 // do sends ops and waits for their replies. It returns nil when each op has its reply or
 // an error of its own. If it returns an error, the caller must no longer look at the
-// commands; if they were sent, late is called when they are over, unless late is nil.
+// commands; if they were sent, late is called when they are over, unless late is nil. The cmd of a
+// single read is afterwards the one whose reply the caller shares.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	if now, lasts := l.enter(ctx, ops); lasts > 0 {
 		over, err := l.alone(ctx, now, lasts, ops)
@@ -118,7 +125,7 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lone >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long {
+	if len(l.lone) >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long || ops[0].read && slices.Contains(l.lone, ops[0].key) {
 		return now, 0
 	}
 	now = time.Now() // read late: most callers under load have returned above
@@ -131,7 +138,7 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 			return now, 0
 		}
 	}
-	l.lone++
+	l.lone = append(l.lone, ops[0].key)
 	return now, lasts
 }
 
@@ -143,7 +150,7 @@ func (l *lane) alone(ctx context.Context, now time.Time, lasts time.Duration, op
 		if v := recover(); v != nil {
 			over, err = true, &contain.PanicError{Value: v, Stack: debug.Stack()}
 		}
-		l.leave(now, lasts)
+		l.leave(ops[0].key, now, lasts)
 	}()
 	bound := l.conn.bind(ctx, now, lasts)
 	if len(ops) > 1 {
@@ -162,11 +169,12 @@ func (l *lane) alone(ctx context.Context, now time.Time, lasts time.Duration, op
 	return true, nil
 }
 
-// leave ends a lone operation that started at began and was allowed to take as long as lasts.
-func (l *lane) leave(began time.Time, lasts time.Duration) {
+// leave ends a lone operation of key that started at began and was allowed to take as long as lasts.
+func (l *lane) leave(key string, began time.Time, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lone--
+	i := slices.Index(l.lone, key)
+	l.lone = slices.Delete(l.lone, i, i+1)
 	if took := l.took(began, lasts); took > 2*l.conn.client.brief() {
 		l.held = began.Add(took)
 	}
@@ -182,7 +190,8 @@ func (l *lane) took(began time.Time, may time.Duration) time.Duration {
 	return took
 }
 
-// join adds ops to the trip that gathers, and starts the trip if it may start.
+// join adds ops to the trip that gathers, or finds the read there that a single read can share. It
+// starts the trip if it may start.
 func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	switch {
 	case l.outage.Down():
@@ -194,6 +203,14 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	defer l.mu.Unlock()
 	if l.left >= l.maxLeft {
 		return nil, ErrBusy
+	}
+	if len(ops) == 1 && ops[0].read {
+		for _, t := range l.gathering {
+			if t.shares(&ops[0]) {
+				t.values = context.Background()
+				return t, nil
+			}
+		}
 	}
 	var t *trip
 	if n := len(l.gathering); n > 0 && len(l.gathering[n-1].cmds)+len(ops) <= l.maxOps {
@@ -275,7 +292,8 @@ type trip struct {
 	// lane.mu guards the following fields. Once the trip is sent, cmds, reads and key belong to
 	// its goroutine.
 	cmds  []redis.Cmder
-	reads int // the first of cmds are reads
+	reads int        // the first of cmds are reads
+	open  [16]uint16 // by the hash of its key: the place among cmds, from 1, of the last read, which callers may share until the trip is sent
 	key   string
 	sent  bool
 	over  bool     // done is closed
@@ -293,12 +311,27 @@ func (t *trip) add(ops []op) {
 		if op.read {
 			last := len(t.cmds) - 1
 			t.cmds[t.reads], t.cmds[last] = t.cmds[last], t.cmds[t.reads]
-			t.reads++
+			t.reads++ // no read moves any more
+			*t.openRead(op.key) = uint16(t.reads)
 		}
 	}
 	if t.key == "" {
 		t.key = ops[0].key
 	}
+}
+
+// shares reports whether the trip has a read of the key of op, a read. It then sets op.cmd to that one.
+func (t *trip) shares(op *op) bool {
+	at := *t.openRead(op.key)
+	if at == 0 || !slices.Equal(t.cmds[at-1].Args(), op.cmd.Args()) {
+		return false
+	}
+	op.cmd = t.cmds[at-1]
+	return true
+}
+
+func (t *trip) openRead(key string) *uint16 {
+	return &t.open[maphash.String(seed, key)%uint64(len(t.open))]
 }
 
 // execLong sends the commands with more time than the callers have.

@@ -23,6 +23,7 @@ import (
 type gate struct {
 	redistest.EachCommand // for its DialHook
 	trips, most, now      atomic.Int64
+	commands              atomic.Int64
 	open                  chan struct{}
 	fail                  func(cmds []redis.Cmder) error
 }
@@ -34,6 +35,7 @@ func (g *gate) pass(cmds []redis.Cmder) error {
 		return nil
 	}
 	g.trips.Add(1)
+	g.commands.Add(int64(len(cmds)))
 	now := g.now.Add(1)
 	defer g.now.Add(-1)
 	for most := g.most.Load(); now > most && !g.most.CompareAndSwap(most, now); most = g.most.Load() {
@@ -89,6 +91,93 @@ func TestAThousandReadsRideInAFewTrips(t *testing.T) {
 		if n, most := g.trips.Load(), g.most.Load(); n > 16 || most > 8 {
 			t.Errorf("%d round trips, at most %d at a time; want 16 and 8 at most", n, most)
 		}
+	})
+}
+
+// One is lone, and each of four trips has one read for all who have gathered; so has the trip that follows.
+// Catches callers who each read for themselves, or several lone ones of one key.
+func TestAThousandCallersOfOneKeyShareItsReads(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.AddHook(g)
+		rdb.Set(t.Context(), "k", "v", 0)
+		rdb.Set(t.Context(), "other", "o", 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		var all sync.WaitGroup
+		for i := range 1000 {
+			key, want, longest := "k", "v", 10
+			switch i % 100 {
+			case 0:
+				key, want = "other", "o" // in the same trips
+			case 1:
+				want, longest = "", 0
+			}
+			all.Go(func() {
+				if data, err := c.Read(t.Context(), key, longest); err != nil || string(data) != want && longest > 0 {
+					t.Errorf("read %d: got %q, %v", i, data, err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(g.open)
+		all.Wait()
+		if n := g.commands.Load(); n > 6+4*10 { // of k, and each other reader may come between two of k
+			t.Errorf("%d commands, want 46 at most", n)
+		}
+	})
+}
+
+// heldBack is a hook that keeps the replies of reads back until it is opened.
+type heldBack struct {
+	redistest.EachCommand
+	open chan struct{}
+}
+
+func (h *heldBack) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "getrange" {
+			<-h.open
+		}
+		return err
+	}
+}
+
+func (h *heldBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		<-h.open
+		return err
+	}
+}
+
+// A caller may share only a read that is sent after it has asked:
+//
+//	a read is sent      finds v1, and its reply takes its time
+//	a writer            stores v2, and returns
+//	a caller            asks now: it has to get v2
+func TestAReadThatHasBeenSentIsNotShared(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, h := m.Client(t, roomy), &heldBack{open: make(chan struct{})}
+		rdb.AddHook(h)
+		rdb.Set(t.Context(), "k", "v1", 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		var all sync.WaitGroup
+		gets := func(want string) {
+			all.Go(func() {
+				if data, err := c.Read(t.Context(), "k", 10); err != nil || string(data) != want {
+					t.Errorf("got %q, %v, want %q", data, err, want)
+				}
+			})
+			synctest.Wait()
+		}
+		gets("v1") // lone
+		gets("v1") // in a trip
+		rdb.Set(t.Context(), "k", "v2", 0)
+		gets("v2")
+		gets("v2")
+		close(h.open)
+		all.Wait()
 	})
 }
 

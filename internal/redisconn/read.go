@@ -11,15 +11,15 @@ import (
 // Read returns up to longest bytes of the value of key, and one more if the value is
 // longer. It uses GETRANGE and not GET: another application may have stored hundreds of
 // megabytes there, and go-redis allocates as much as the server announces. A key of
-// another type reads as empty. During an outage Read returns ErrOutage at once. It returns
+// another type reads as empty. Callers may share the bytes and must not change them. During an outage Read returns ErrOutage at once. It returns
 // within the Conn's timeout, and earlier when ctx ends; a lone read may ignore a
 // cancellation that is no deadline for up to 250 ms.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
-	cmd := new(getrange).of(ctx, key, c.boxed(longest))
-	if err := c.lanes.of(key).do(ctx, []op{{key: key, cmd: cmd, read: true, long: c.long.has(key)}}, nil); err != nil {
+	ops := []op{{key: key, cmd: new(getrange).of(ctx, key, c.boxed(longest)), read: true, long: c.long.has(key)}}
+	if err := c.lanes.of(key).do(ctx, ops, nil); err != nil {
 		return nil, err
 	}
-	data, err := read(cmd)
+	data, err := read(ops[0].cmd.(*redis.StringCmd))
 	c.long.note(key, len(data))
 	return data, err
 }
@@ -75,16 +75,9 @@ func read(cmd *redis.StringCmd) ([]byte, error) {
 	return data, err
 }
 
-// Long reports whether the value of key was long when it was last read: callers who want it
-// at the same time should share a read. It calls key only if any long value has been read.
-func (c *Conn) Long(key func() string) bool { return c.long.any.Load() && c.long.has(key()) }
-
 // longKeys remembers keys whose values were long when they were last read. It has 256
 // places, chosen by hash: a key may push out another.
-type longKeys struct {
-	any    atomic.Bool // a key has been noted at some time
-	hashes [256]atomic.Uint64
-}
+type longKeys struct{ hashes [256]atomic.Uint64 }
 
 // longValue is the length in bytes from which a value is long: reading it takes as long as
 // reading a few hundred short ones.
@@ -107,7 +100,6 @@ func (k *longKeys) note(key string, length int) {
 	switch {
 	case length >= longValue:
 		place.Store(hash)
-		k.any.Store(true)
 	case place.Load() == hash:
 		place.Store(0)
 	}
