@@ -31,18 +31,8 @@ func tenLines(ctx context.Context, rdb redis.UniversalClient, store store, seen 
 
 	p, err := products.Get(ctx, 42) // errors.Is(err, cache.ErrNotFound)
 	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
+	err = cache.Committed(err) // nil also for ErrNotInvalidated: the row is committed, and levee logs and repeats the invalidation
 	seen(p, products)
-	return err
-}
-
-func write(ctx context.Context, products products, store store) (err error) {
-	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
-	if err = cache.Committed(err); err != nil { // nil for ErrNotInvalidated: committed; levee logs it and retries the invalidation
-		return err
-	}
-	err = products.Invalidate(ctx, 42)        // or, after a commit elsewhere: this key; works even if ctx has ended
-	err = products.Clear(ctx)                 // or all keys, in all processes, by one command
-	err = products.ClearTags(ctx, "tenant:7") // or all with a tag that Source.Tags gives: one command too
 	return err
 }
 
@@ -57,9 +47,8 @@ func keepScrapersOut(ctx context.Context, rdb, noEvict redis.UniversalClient, st
 		return err
 	}
 	defer products.Close()
-	go func() { // scans once a day, in one process for all; the first scan begins after some 5 s, and every key passes until it has ended
-		err := products.KeepFilter(ctx, 24*time.Hour, store.Keys) // store.Keys: func(context.Context) iter.Seq2[int64, error], all keys
-		slog.Info("the filter is kept no longer", "error", err)
+	go func() { // scans once a day, in one process for all; every key passes until the first scan has ended. store.Keys: func(context.Context) iter.Seq2[int64, error]
+		slog.Info("the filter is kept no longer", "error", products.KeepFilter(ctx, 24*time.Hour, store.Keys))
 	}()
 	seen(products)
 	return nil
