@@ -142,7 +142,7 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 		return nil, errors.New("cache: Source.Load and Source.LoadEntry are both set: one of them loads")
 	}
 	if o.Local.TTL == 0 {
-		if o.Local.TTL = 30 * time.Second; rdb == nil {
+		if o.Local.TTL = localLife; rdb == nil {
 			o.Local.TTL = math.MaxInt64 // as long as an entry's own TTL: no invalidation can be missed
 		}
 	}

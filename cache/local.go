@@ -9,6 +9,11 @@ import (
 	"github.com/levee-go/levee/internal/tier"
 )
 
+// localLife is the longest life of an entry in the local tier, unless Options.Local.TTL is set. Messages keep
+// entries right, so it bounds only what nobody announces: a value that somebody deletes or replaces in
+// Redis by hand. With 30 s instead, 1.4 to 3.8 times as many reads go to Redis (docs/internals/scaling.md).
+const localLife = 5 * time.Minute
+
 // maxStaleLife is how long the local tier serves a value past its TTL before a reader looks for a
 // newer one in Redis. It spares Redis the readers of a value that is being refreshed.
 const maxStaleLife = time.Second

@@ -88,7 +88,9 @@ type Options struct {
 	// Local configures the tier in this process. A service with one cache leaves it zero, one with
 	// many names the same Budget in each, since the 64 MiB of MaxBytes are for each cache; MaxBytes
 	// Off switches the tier off. Its TTL bounds how long an entry lives there, whatever the entry's
-	// own TTL; without Redis, 0 means that only the entry's own TTL counts.
+	// own TTL: 0 is 5 min, since messages keep entries right, and without Redis only the entry's
+	// own TTL counts. A value that somebody deletes or replaces in Redis by hand is served for
+	// that long by processes that have it in memory.
 	Local localcache.Options
 	// Filter rejects keys that cannot exist. Nil: no filter.
 	Filter Filter

@@ -23,7 +23,7 @@ type Fleet struct {
 
 // Defaults are the defaults of package cache: 64 MiB are 130,000 values of 200 bytes.
 var Defaults = Fleet{
-	Messages: 2, TTL: 600, LocalTTL: 30, StaleWhileRevalidate: 30, StaleIfError: 3600, Jitter: 0.1, EarlyRefresh: 1, LocalKeys: 130_000,
+	Messages: 2, TTL: 600, LocalTTL: 300, StaleWhileRevalidate: 30, StaleIfError: 3600, Jitter: 0.1, EarlyRefresh: 1, LocalKeys: 130_000,
 }
 
 // What package cache and localcache have as constants.

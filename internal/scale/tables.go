@@ -85,7 +85,7 @@ func knobs(out io.Writer) {
 		{"`Local.MaxBytes` of 8 MiB", func(f *Fleet) { f.LocalKeys = Defaults.LocalKeys / 8 }},
 		{"no tier in the process", func(f *Fleet) { f.LocalKeys = 0 }},
 		{"`Local.TTL` of 5 s", func(f *Fleet) { f.LocalTTL = 5 }},
-		{"`Local.TTL` of 5 min", func(f *Fleet) { f.LocalTTL = 300 }},
+		{"`Local.TTL` of 30 s", func(f *Fleet) { f.LocalTTL = 30 }},
 		{"`TTL` of 1 min", func(f *Fleet) { f.TTL = 60 }},
 		{"`TTL` of 1 h", func(f *Fleet) { f.TTL = 3600 }},
 		{"a load takes 200 ms", func(f *Fleet) { f.Load = 0.2 }},
