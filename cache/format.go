@@ -312,9 +312,17 @@ func (f format[V]) unmarshal(data []byte, value *V) (err error) {
 	return f.codec.Unmarshal(data, value)
 }
 
-// sizeOf returns what a value counts as in the local tier, if its entry has so many bytes
-// encoded.
+// sizeOf returns how many bytes a value refers to in the local tier, beyond the entry that it lies in, if
+// its entry has so many bytes encoded.
 func (f format[V]) sizeOf(value V, encoded int) int {
+	if f.id == codecRaw {
+		return encoded
+	}
+	return max(0, f.wholeSize(value, encoded)-int(unsafe.Sizeof(value)))
+}
+
+// wholeSize returns how many bytes a value takes, all in all.
+func (f format[V]) wholeSize(value V, encoded int) int {
 	if f.sizer == nil {
 		return encoded
 	}

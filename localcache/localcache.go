@@ -66,7 +66,8 @@ func (c *Cache[K, V]) Get(key K) (value V, ok bool) {
 // older value. It is also not kept if load returns an error, which Fill returns, or if there is
 // no room at present.
 //
-// size is how many bytes value takes in the process; the size of its encoded form will do.
+// size is how many bytes value refers to in the process, beyond its own unsafe.Sizeof; the size of
+// its encoded form will do.
 // Several Fills of one key may run at a time.
 func (c *Cache[K, V]) Fill(key K, load func() (value V, size int, err error)) (V, error) {
 	mark := c.tier().KeyMark(key) // before the read, which a deletion may overtake

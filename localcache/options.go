@@ -8,16 +8,17 @@ import (
 
 // Options are the settings of a Cache. The zero value works.
 type Options struct {
-	// MaxBytes is the budget of the values in bytes: their sizes as given to Set and Fill, and
-	// some 300 bytes for each. It is for this cache alone unless there is a Budget. Tables take
-	// another 5 MiB from the first entry on. If the sizes are right, the heap stays within 1.25
+	// MaxBytes is the budget of the values in bytes: their sizes as given to Set and Fill, their
+	// own unsafe.Sizeof, some 330 bytes for each, and 256 KiB for a queue. It is for this cache
+	// alone unless there is a Budget. Tables take another 5 MiB from the first entry on, less of a
+	// small budget. If the sizes are right, the heap stays within 1.25
 	// times the budget; if they are too small, it grows by the difference. 0: 64 MiB; negative:
 	// off, New returns nil. Otherwise from 64 KiB to 1 TiB.
 	MaxBytes int64
 
 	// MaxNullBytes is the budget in bytes of the nulls of a cache.Cache; it has no effect in this
 	// package. It is separate, so that a flood of keys that do not exist cannot push values out.
-	// Leave it 0, which is 4 MiB, some 13,000 nulls, or take 16 MiB if more keys than that are
+	// Leave it 0, which is 4 MiB, some 12,000 nulls, or take 16 MiB if more keys than that are
 	// requested in vain within a cache's NullTTL. Negative: nulls are not kept. Otherwise from 64
 	// KiB to 1 TiB.
 	MaxNullBytes int64

@@ -29,13 +29,15 @@ func (b *Budget) join() (values, nulls *store) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.caches++; b.caches == 1 {
-		b.values = newStore(cmp.Or(b.MaxBytes, defaultBytes))
+		b.values = newStore(b.maxBytes())
 		if n := cmp.Or(b.MaxNullBytes, defaultNullBytes); n > 0 {
 			b.nulls = newStore(n)
 		}
 	}
 	return b.values, b.nulls
 }
+
+func (b *Budget) maxBytes() int64 { return cmp.Or(b.MaxBytes, defaultBytes) }
 
 // leave removes a cache, in which no caller is any more. The last one closes the stores.
 func (b *Budget) leave() {

@@ -58,7 +58,8 @@ func TestTheHeapKeepsToTheBudget(t *testing.T) {
 // Catches a cost that is more than was meant, such as ristretto's own idea of it.
 func TestWhatFitsTheBudgetIsKept(t *testing.T) {
 	const entries = 10_000
-	c := open[int, *product](t, tier.Options{MaxBytes: entries * 450, MaxNullBytes: entries * 330})
+	const queue = 256 << 10 // of ristretto
+	c := open[int, *product](t, tier.Options{MaxBytes: entries*450 + queue, MaxNullBytes: entries*340 + queue})
 	for key := range entries {
 		fill(t, c, key, &product{ID: int64(key)}, 100)
 		for m := c.Mark("null"); !c.FillNull(m, -1-key, time.Hour); {

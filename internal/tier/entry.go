@@ -1,57 +1,57 @@
 package tier
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // An entry is a value or a null. Only its state changes once it is stored.
 //
 // The fields that a hit reads come first, so that they share a cache line of the processor:
-// the head and the first 24 bytes of the value, enough for a pointer, a string, or a slice.
-type entry[K comparable, V any] struct {
+// the head and the first 16 bytes of the value, enough for a pointer or a string.
+type entry[V any] struct {
 	head
 	value V
-
-	key  K // the zero K if the hashes suffice
-	tier *part[K, V]
-	cost uint32 // in bytes
 }
 
-// A head has the hashes of an entry's key, and for how long the entry counts.
+// A keyed is an entry whose hashes do not suffice to know its key.
+type keyed[K comparable, V any] struct {
+	entry[V]
+	key K
+}
+
+// A head is the beginning of an entry, as a store sees entries of any cache. It has the hashes of an
+// entry's key, and for how long the entry counts.
 type head struct {
 	hash, check uint64
-	filled      int64  // by the clock
-	life        uint32 // in milliseconds since filled
-	generation  uint32 // of its stripe, when the mark was taken
+	filled      int64    // by the clock
+	of          *account // tells the type of the entry too: see entryOf
+	life        uint32   // in milliseconds since filled
+	generation  uint32   // of its stripe, when the mark was taken
 	state       atomic.Uint32
-	stripe      uint16
+	cost        uint32 // in bytes
 }
 
-// The bits of an entry's state.
+// The bits of an entry's state. The stripe is in the high 16 bits.
 const (
 	gone       = 1 << iota // ristretto has let go of the entry
 	superseded             // the entry is on its way into ristretto, and a newer one will follow
 )
 
-// An item is an entry of any cache, as a store sees it.
-type item interface {
-	header() *head
-	bytes() int64
+func (h *head) stripe() uint16 { return uint16(h.state.Load() >> 16) }
 
-	// letGo is called once for every item that was put into the store, when
-	// ristretto no longer has it or will never get it.
-	letGo()
-	evicted()
-	rejected()
-}
+// is reports whether the state has any of these bits.
+func (h *head) is(bits uint32) bool { return h.state.Load()&bits != 0 }
 
-func (h *head) header() *head       { return h }
-func (e *entry[K, V]) bytes() int64 { return int64(e.cost) }
-func (e *entry[K, V]) evicted()     { e.tier.evicted.Add(1) }
-func (e *entry[K, V]) rejected()    { e.tier.rejected.Add(1) }
+// entryOf returns the entry that begins with h, which must be of a part of V.
+func entryOf[V any](h *head) *entry[V] { return (*entry[V])(unsafe.Pointer(h)) }
 
-func (e *entry[K, V]) letGo() {
-	e.state.Or(gone)
-	e.tier.front.drop(e)
-	e.tier.used.Add(-e.bytes())
-	e.tier.entries.Add(-1)
-	e.tier.store.used.Add(-e.bytes())
+// letGo is called once for every entry that was put into the store, when ristretto no longer
+// has it or will never get it.
+func (h *head) letGo() {
+	h.state.Or(gone)
+	h.of.front.drop(h)
+	h.of.used.Add(-int64(h.cost))
+	h.of.entries.Add(-1)
+	h.of.store.used.Add(-int64(h.cost))
 }

@@ -27,7 +27,7 @@ func (s *store) settleAll() {
 
 // FillPast is a Fill that has already found its mark to be current.
 func (c *Cache[K, V]) FillPast(m Mark, key K, value V) {
-	c.values.put(&entry[K, V]{value: value, head: c.head(m, time.Minute)}, key, 8)
+	c.values.put(c.life(m, time.Minute), key, value, 8)
 }
 
 // Hash is what ristretto knows key by.
@@ -48,7 +48,7 @@ func (c *Cache[K, V]) Heat(key K, between func()) {
 	hash, check := c.hash.sum(key)
 	e := c.values.get(hash, check, key)
 	between()
-	c.values.front.put(e, 0)
+	c.values.front.put(&e.head, 0)
 }
 
 // FrontSize is the number of entries in the front.

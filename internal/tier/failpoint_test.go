@@ -12,7 +12,7 @@ import (
 // queue meanwhile. Catches an item that has left and does not say so: what was filled is missed.
 func TestAnItemSaysThatItHasLeftTheQueueBeforeItIsGone(t *testing.T) {
 	var q queue
-	it, looked := &entry[int, int]{head: head{hash: 1}}, false
+	it, looked := &head{hash: 1}, false
 	q.enter(1, it)
 	failpoint.Set(func(string) {
 		looked = true

@@ -14,22 +14,22 @@ import "sync/atomic"
 // the front decides how fast a hit is, never what it finds.
 //
 // A nil front is off.
-type front[K comparable, V any] struct {
-	table atomic.Pointer[table[K, V]]
+type front struct {
+	table atomic.Pointer[table]
 }
 
-type table[K comparable, V any] struct {
-	buckets []bucket[K, V]
+type table struct {
+	buckets []bucket
 	shift   uint // a hash shifted right by it is the number of the bucket
 }
 
 // A bucket is two neighbouring lines of the processor's cache. An entry is in the slot
 // that its hash names or, if that is taken, in another one, first of the same line.
-type bucket[K comparable, V any] [ways]slot[K, V]
+type bucket [ways]slot
 
-type slot[K comparable, V any] struct {
+type slot struct {
 	hash  atomic.Uint64 // saves a look at the entry of another key
-	entry atomic.Pointer[entry[K, V]]
+	entry atomic.Pointer[head]
 }
 
 const (
@@ -52,32 +52,32 @@ func sampled(n uint64, bits int) bool { return n*golden>>(64-bits) == 0 }
 // golden is 2^64 divided by the golden ratio.
 const golden = 0x9E3779B97F4A7C15
 
-func newFront[K comparable, V any]() *front[K, V] {
-	f := &front[K, V]{}
-	f.table.Store(newTable[K, V](firstBuckets))
+func newFront() *front {
+	f := &front{}
+	f.table.Store(newTable(firstBuckets))
 	return f
 }
 
-func newTable[K comparable, V any](bits uint) *table[K, V] {
-	return &table[K, V]{buckets: make([]bucket[K, V], 1<<bits), shift: 64 - bits}
+func newTable(bits uint) *table {
+	return &table{buckets: make([]bucket, 1<<bits), shift: 64 - bits}
 }
 
-func (t *table[K, V]) bucket(hash uint64) *bucket[K, V] { return &t.buckets[hash>>t.shift] }
+func (t *table) bucket(hash uint64) *bucket { return &t.buckets[hash>>t.shift] }
 
 // fit makes a larger table if there are entries for three quarters of the slots. The new
 // table is empty, which costs each entry one hit in ristretto.
-func (f *front[K, V]) fit(entries int64) {
+func (f *front) fit(entries int64) {
 	if f == nil {
 		return
 	}
 	t := f.table.Load()
 	if bits := 64 - t.shift; entries > int64(len(t.buckets)*ways*3/4) && bits < mostBuckets {
-		f.table.CompareAndSwap(t, newTable[K, V](bits+1))
+		f.table.CompareAndSwap(t, newTable(bits+1))
 	}
 }
 
 // get returns an entry with this hash or nil. The entry may be gone by now.
-func (f *front[K, V]) get(hash uint64) *entry[K, V] {
+func (f *front) get(hash uint64) *head {
 	b := f.table.Load().bucket(hash)
 	first := hash % ways
 	for i := range uint64(ways) {
@@ -89,7 +89,7 @@ func (f *front[K, V]) get(hash uint64) *entry[K, V] {
 }
 
 // put stores e, the entry of the nth hit in ristretto, if there is room or n is in the sample.
-func (f *front[K, V]) put(e *entry[K, V], n uint64) {
+func (f *front) put(e *head, n uint64) {
 	b := f.table.Load().bucket(e.hash)
 	s := b.free(e.hash)
 	if s == nil {
@@ -105,13 +105,13 @@ func (f *front[K, V]) put(e *entry[K, V], n uint64) {
 	s.hash.Store(e.hash)
 	// ristretto may let go of e while this runs. Then either put sees gone, or
 	// ristretto's drop sees e in the slot.
-	if e.state.Load()&gone != 0 {
+	if e.is(gone) {
 		f.drop(e)
 	}
 }
 
 // free returns the slot of hash, or an empty one, or nil.
-func (b *bucket[K, V]) free(hash uint64) (empty *slot[K, V]) {
+func (b *bucket) free(hash uint64) (empty *slot) {
 	first := hash % ways
 	for i := range uint64(ways) {
 		switch s := &b[first^i]; {
@@ -124,7 +124,7 @@ func (b *bucket[K, V]) free(hash uint64) (empty *slot[K, V]) {
 	return empty
 }
 
-func (f *front[K, V]) drop(e *entry[K, V]) {
+func (f *front) drop(e *head) {
 	if f == nil {
 		return
 	}

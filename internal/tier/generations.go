@@ -15,16 +15,30 @@ import (
 type generations struct {
 	seed   maphash.Seed
 	all    atomic.Uint32 // starts at 1, so that the zero Mark is never current
-	stripe [1 << 16]atomic.Uint32
+	stripe []atomic.Uint32
 }
 
-func newGenerations() *generations {
-	g := &generations{seed: maphash.MakeSeed()}
+// A small cache has few stripes, since the table of many would be a third of a megabyte of its memory: a
+// deletion then ends the entry of one in 4,096 of its ids besides, of which few have an entry.
+const (
+	stripes, fewStripes = 1 << 16, 1 << 12
+	small               = 8 << 20 // bytes
+)
+
+func newGenerations(maxBytes int64) *generations {
+	n := stripes
+	if maxBytes < small {
+		n = fewStripes
+	}
+	g := &generations{seed: maphash.MakeSeed(), stripe: make([]atomic.Uint32, n)}
 	g.all.Store(1)
 	return g
 }
 
-func (g *generations) stripeOf(id string) uint16 { return uint16(maphash.String(g.seed, id)) }
+func (g *generations) stripeOf(id string) uint16 { return g.fold(maphash.String(g.seed, id)) }
+
+// fold returns the stripe of a hash.
+func (g *generations) fold(hash uint64) uint16 { return uint16(hash & uint64(len(g.stripe)-1)) }
 
 func (g *generations) now(stripe uint16) uint32 {
 	return g.stripe[stripe].Load() + g.all.Load()

@@ -83,16 +83,3 @@ func (h *hasher[K]) mix(k uint64) uint64 {
 	k = (k ^ k>>32) * golden
 	return k ^ k>>32
 }
-
-// kept returns the key that an entry stores: the zero K if the hashes suffice.
-func (h *hasher[K]) kept(key K) (kept K) {
-	if h.kind == compared {
-		return key
-	}
-	return kept
-}
-
-// is reports whether the entry with head e and stored key kept belongs to key, which has hash and check.
-func (h *hasher[K]) is(e *head, kept *K, hash, check uint64, key *K) bool {
-	return e.hash == hash && e.check == check && (h.kind != compared || *kept == *key)
-}

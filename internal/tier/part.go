@@ -7,20 +7,24 @@ import (
 
 // A part has the values, or the nulls, of one cache in a store. A nil part is off.
 type part[K comparable, V any] struct {
-	hash  *hasher[K]
-	store *store
-	front *front[K, V] // or nil
+	account
+	hash *hasher[K]
+}
 
+// An account is a part as its entries know it.
+type account struct {
+	store             *store
+	front             *front       // or nil
 	used, entries     atomic.Int64 // bytes and number of all entries, also those in the queue
 	evicted, rejected atomic.Uint64
 }
 
 func newPart[K comparable, V any](s *store, hash *hasher[K]) *part[K, V] {
-	return &part[K, V]{hash: hash, store: s}
+	return &part[K, V]{account: account{store: s}, hash: hash}
 }
 
 // get returns the entry of key, whether it counts or not, nil if there is none.
-func (t *part[K, V]) get(hash, check uint64, key K) *entry[K, V] {
+func (t *part[K, V]) get(hash, check uint64, key K) *entry[V] {
 	if t == nil {
 		return nil
 	}
@@ -44,27 +48,49 @@ func (t *part[K, V]) get(hash, check uint64, key K) *entry[K, V] {
 	return t.match(found, hash, check, key)
 }
 
-func (t *part[K, V]) match(it item, hash, check uint64, key K) *entry[K, V] {
-	e, _ := it.(*entry[K, V])
-	if e == nil || e.state.Load() != 0 || !t.hash.is(&e.head, &e.key, hash, check, &key) {
+// match returns the entry that begins with h if it is of key and may count.
+func (t *part[K, V]) match(h *head, hash, check uint64, key K) *entry[V] {
+	if h == nil || h.hash != hash || h.check != check || h.of != &t.account || h.is(gone|superseded) {
 		return nil
 	}
-	return e
+	if t.hash.kind == compared && (*keyed[K, V])(unsafe.Pointer(h)).key != key {
+		return nil
+	}
+	return entryOf[V](h)
 }
 
-// put sets the hashes, the key and the cost of e, and stores it. It reports false if there is
+// put stores a value with the mark, the time and the life that h has. It reports false if there is
 // no room.
-func (t *part[K, V]) put(e *entry[K, V], key K, size int) bool {
-	rest := int64(unsafe.Sizeof(*e)) + perEntry
+func (t *part[K, V]) put(life life, key K, value V, size int) bool {
+	e, own := t.newEntry(key)
+	rest := own + perEntry
 	if int64(size) > min(t.store.budget, maxCost)-rest {
 		return false
 	}
 	e.hash, e.check = t.hash.sum(key)
-	e.key, e.tier = t.hash.kept(key), t
-	e.cost = uint32(max(int64(size), 0) + rest)
-	t.used.Add(e.bytes())
+	e.filled, e.life, e.generation, e.value = life.filled, life.lasts, life.mark.generation(), value
+	e.state.Store(uint32(life.mark.stripe()) << 16)
+	e.of, e.cost = &t.account, uint32(max(int64(size), 0)+rest)
+	t.used.Add(int64(e.cost))
 	t.front.fit(t.entries.Add(1))
-	return t.store.put(e)
+	return t.store.put(&e.head)
+}
+
+// newEntry returns an entry for key and its size.
+func (t *part[K, V]) newEntry(key K) (e *entry[V], size int64) {
+	if t.hash.kind == compared {
+		k := &keyed[K, V]{key: key}
+		return &k.entry, int64(unsafe.Sizeof(*k))
+	}
+	e = new(entry[V])
+	return e, int64(unsafe.Sizeof(*e))
+}
+
+// A life says from when on an entry counts, and for how long.
+type life struct {
+	mark   Mark
+	filled int64  // by the clock
+	lasts  uint32 // in milliseconds
 }
 
 // maxCost is the largest entry.cost.

@@ -8,10 +8,13 @@ import (
 )
 
 // perEntry is how many bytes ristretto, the front and the allocator take for an entry
-// besides the entry itself. It was measured.
-const perEntry = 250
+// besides the entry itself. It was measured, as was fixed, which ristretto's queue takes.
+const (
+	perEntry = 280
+	fixed    = 256 << 10
+)
 
-// A store is a ristretto that keeps to its budget and finds an item as soon as it was put.
+// A store is a ristretto that keeps to its budget and finds an entry as soon as it was put.
 //
 // ristretto alone exceeds its budget in two ways: it does not count the entries in
 // its queue, and it evicts only for new keys, so values that grow when they are
@@ -27,15 +30,16 @@ type store struct {
 	queue  queue
 
 	mu    sync.Mutex // guards the creation of inner
-	inner atomic.Pointer[ristretto.Cache[uint64, item]]
+	inner atomic.Pointer[ristretto.Cache[uint64, *head]]
 }
 
 func newStore(budget int64) *store {
+	budget -= min(fixed, budget/2)
 	return &store{budget: budget, most: budget + min(max(budget/16, 1<<20), 4<<20)}
 }
 
 // open returns ristretto, which the first call creates.
-func (s *store) open() *ristretto.Cache[uint64, item] {
+func (s *store) open() *ristretto.Cache[uint64, *head] {
 	if inner := s.inner.Load(); inner != nil {
 		return inner
 	}
@@ -44,7 +48,7 @@ func (s *store) open() *ristretto.Cache[uint64, item] {
 	if inner := s.inner.Load(); inner != nil {
 		return inner
 	}
-	inner, err := ristretto.NewCache(&ristretto.Config[uint64, item]{
+	inner, err := ristretto.NewCache(&ristretto.Config[uint64, *head]{
 		NumCounters:        min(s.budget/64, 1<<26), // at least four for each entry, of 4 bytes each
 		MaxCost:            s.budget,
 		BufferItems:        64,
@@ -65,15 +69,15 @@ func (s *store) open() *ristretto.Cache[uint64, item] {
 // roomy reports whether the budget is less than half used, so that ristretto need not choose yet.
 func (s *store) roomy() bool { return s.used.Load() < s.budget/2 }
 
-// put stores an item. If there is no room, it lets go of the item and reports false.
-func (s *store) put(it item) bool {
-	hash := it.header().hash
-	if s.used.Add(it.bytes()) > s.most {
-		it.letGo()
+// put stores an entry. If there is no room, it lets go of the entry and reports false.
+func (s *store) put(e *head) bool {
+	hash := e.hash
+	if s.used.Add(int64(e.cost)) > s.most {
+		e.letGo()
 		s.give(hash, nil)
 		return false
 	}
-	first, skipped := s.queue.enter(hash, it)
+	first, skipped := s.queue.enter(hash, e)
 	if skipped != nil {
 		skipped.letGo()
 	}
@@ -81,47 +85,47 @@ func (s *store) put(it item) bool {
 		s.give(0, nil) // see queue
 		return true
 	}
-	if s.give(hash, it) {
+	if s.give(hash, e) {
 		return true
 	}
-	s.withdraw(it)
+	s.withdraw(e)
 	return false
 }
 
-// give puts an item into ristretto's queue, and reports false if that is full. If
-// ristretto has an item under this hash already, the new one replaces it at once.
+// give puts an entry into ristretto's queue, and reports false if that is full. If
+// ristretto has an entry under this hash already, the new one replaces it at once.
 //
-// A nil item makes room when the store is over its budget, which happens when updates grow
+// A nil entry makes room when the store is over its budget, which happens when updates grow
 // values: ristretto evicts only for new keys. If ristretto has the hash, nil frees its old
 // value at once; if not, nil is a new key for which ristretto evicts.
-func (s *store) give(hash uint64, it item) bool {
-	if s.queue.length.Add(1) <= maxQueued && s.open().Set(hash, it, 0) {
+func (s *store) give(hash uint64, e *head) bool {
+	if s.queue.length.Add(1) <= maxQueued && s.open().Set(hash, e, 0) {
 		return true
 	}
 	s.queue.length.Add(-1)
 	return false
 }
 
-// withdraw removes an item that ristretto did not take from the queue. It gives ristretto
+// withdraw removes an entry that ristretto did not take from the queue. It gives ristretto
 // a newer one of the same hash, if there is one.
-func (s *store) withdraw(it item) {
-	for it != nil {
-		next := s.queue.leave(it)
-		it.letGo()
-		if next != nil && s.give(next.header().hash, next) {
+func (s *store) withdraw(e *head) {
+	for e != nil {
+		next := s.queue.leave(e)
+		e.letGo()
+		if next != nil && s.give(next.hash, next) {
 			return
 		}
-		it = next
+		e = next
 	}
 }
 
-// settle notes that an item has been stored in ristretto, or rejected. It gives ristretto a newer
+// settle notes that an entry has been stored in ristretto, or rejected. It gives ristretto a newer
 // one of the same hash, if there is one.
-func (s *store) settle(it item) {
-	if it == nil {
+func (s *store) settle(e *head) {
+	if e == nil {
 		return
 	}
-	if next := s.queue.leave(it); next != nil && !s.give(next.header().hash, next) {
+	if next := s.queue.leave(e); next != nil && !s.give(next.hash, next) {
 		s.withdraw(next)
 	}
 }
@@ -129,34 +133,34 @@ func (s *store) settle(it item) {
 // ristretto calls the following methods, from its goroutine and from inside of Set, and
 // without holding a lock.
 
-// dequeued returns the cost of an item. ristretto calls it when the item leaves ristretto's
+// dequeued returns the cost of an entry. ristretto calls it when the entry leaves ristretto's
 // queue.
-func (s *store) dequeued(it item) int64 {
+func (s *store) dequeued(e *head) int64 {
 	s.queue.length.Add(-1)
-	s.settle(s.queue.last) // ristretto is done with the item before
-	s.queue.last = it
-	if it == nil {
+	s.settle(s.queue.last) // ristretto is done with the entry before
+	s.queue.last = e
+	if e == nil {
 		return perEntry
 	}
-	return it.bytes()
+	return int64(e.cost)
 }
 
-func (s *store) evicted(i *ristretto.Item[item]) {
+func (s *store) evicted(i *ristretto.Item[*head]) {
 	if i.Value != nil {
-		i.Value.evicted()
+		i.Value.of.evicted.Add(1)
 	}
 }
 
-func (s *store) rejected(i *ristretto.Item[item]) {
+func (s *store) rejected(i *ristretto.Item[*head]) {
 	if i.Value != nil {
-		i.Value.rejected()
+		i.Value.of.rejected.Add(1)
 		s.settle(i.Value)
 	}
 }
 
-func (s *store) exited(it item) {
-	if it != nil {
-		it.letGo()
+func (s *store) exited(e *head) {
+	if e != nil {
+		e.letGo()
 	}
 }
 

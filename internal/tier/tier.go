@@ -9,7 +9,7 @@
 //
 // # How it works
 //
-// Every id belongs to one of 65,536 stripes, and every stripe has a generation,
+// Every id belongs to one of 65,536 stripes (4,096 with a budget below 8 MiB), and every stripe has a generation,
 // a number that grows with each deletion. An entry carries the generation of its
 // mark, and counts only while that is the current one. So a deletion is one atomic
 // addition. It does not call ristretto's Del, which may block for tens of milliseconds
@@ -89,7 +89,7 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	}
 	c := &Cache[K, V]{
 		hash:        newHasher[K](),
-		generations: newGenerations(),
+		generations: newGenerations(o.Budget.maxBytes()),
 		budget:      o.Budget,
 		ttl:         o.TTL,
 		distrustTTL: o.DistrustTTL,
@@ -98,7 +98,7 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 	}
 	values, nulls := c.budget.join()
 	c.values = newPart[K, V](values, &c.hash)
-	c.values.front = newFront[K, V]()
+	c.values.front = newFront()
 	if nulls != nil && o.MaxNullBytes >= 0 {
 		c.nulls = newPart[K, struct{}](nulls, &c.hash)
 	}
@@ -131,7 +131,7 @@ func (c *Cache[K, V]) Get(key K) (*V, Kind) {
 	value := c.values.get(hash, check, key)
 	if value != nil && c.counts(&value.head) {
 		n := shard.leave(hit)
-		c.values.front.put(value, n)
+		c.values.front.put(&value.head, n)
 		if !passed {
 			c.hot.sample(n, hash, key)
 		}
@@ -197,7 +197,7 @@ func (c *Cache[K, V]) counts(e *head) bool {
 }
 
 // current reports whether no deletion has overtaken an entry.
-func (c *Cache[K, V]) current(e *head) bool { return e.generation == c.generations.now(e.stripe) }
+func (c *Cache[K, V]) current(e *head) bool { return e.generation == c.generations.now(e.stripe()) }
 
 // Mark returns the present moment of id. Call it before you read the value to fill from
 // Redis or the database: then a deletion that the read may have missed drops the fill.
@@ -215,7 +215,7 @@ func (c *Cache[K, V]) KeyMark(key K) Mark {
 		return 0
 	}
 	hash, _ := c.hash.sum(key)
-	stripe := uint16(hash >> 48)
+	stripe := c.generations.fold(hash >> 48)
 	return markOf(c.generations.now(stripe), stripe)
 }
 
@@ -223,8 +223,9 @@ func (c *Cache[K, V]) KeyMark(key K) Mark {
 // deleted or the cache flushed since m, if the cache is closed, or if there is no
 // room at present.
 //
-// m is the mark of the id that belongs to key. size is how many bytes of memory value
-// takes; its encoded size is a fair estimate, and a negative one counts as 0. The entry
+// m is the mark of the id that belongs to key. size is how many bytes of memory value refers
+// to, beyond its own unsafe.Sizeof: the text of its strings and what its pointers and slices
+// point to. A negative size counts as 0. The entry
 // lives for ttl from now, or for Options.TTL if that is shorter. With a ttl of 50 ms or
 // less Fill does not store it.
 func (c *Cache[K, V]) Fill(m Mark, key K, value V, size int, ttl time.Duration) bool {
@@ -249,8 +250,8 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, 
 	if !shard.enter() {
 		return false
 	}
-	life := min(ttl, c.ttl)
-	if t == nil || life <= lead {
+	lasts := min(ttl, c.ttl)
+	if t == nil || lasts <= lead {
 		shard.leave(refused)
 		return false
 	}
@@ -259,7 +260,7 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, 
 		shard.leave(outdated)
 		return false
 	}
-	if !t.put(&entry[K, T]{head: c.head(m, life), value: value}, key, size) {
+	if !t.put(c.life(m, lasts), key, value, size) {
 		shard.leave(refused)
 		return false
 	}
@@ -267,10 +268,10 @@ func fill[K comparable, V, T any](c *Cache[K, V], t *part[K, T], m Mark, key K, 
 	return true
 }
 
-// head returns the head of an entry whose life starts now. It has the generation of the
+// life returns the life of an entry that starts now. It has the generation of the
 // mark, not the present one, so that a fill that a deletion overtakes is a miss.
-func (c *Cache[K, V]) head(m Mark, life time.Duration) head {
-	return head{generation: m.generation(), stripe: m.stripe(), filled: c.clock.now(), life: milliseconds(life)}
+func (c *Cache[K, V]) life(m Mark, lasts time.Duration) life {
+	return life{mark: m, filled: c.clock.now(), lasts: milliseconds(lasts)}
 }
 
 // milliseconds returns d in milliseconds, rounded down, at most seven weeks.
