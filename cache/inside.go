@@ -18,7 +18,7 @@ func (c *Cache[K, V]) Inside() inside.Cache {
 	return inside.Cache{
 		Breaker: c.o.Breaker, Filter: c.o.Filter,
 		Inspect: i.inspect, TopKeys: i.topKeys,
-		Invalidate: i.byTexts(c.writer.invalidate), Expire: i.byTexts(c.writer.expire), Refresh: i.refreshTexts,
+		Invalidate: i.byTexts(c.writer.invalidate), Expire: i.byTexts(c.writer.expire), Refresh: i.refreshTexts, Announce: i.byTexts(c.writer.announce),
 		Audit: i.audited(),
 	}
 }

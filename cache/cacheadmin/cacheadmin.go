@@ -1,8 +1,9 @@
 // Package cacheadmin lets operators act on the caches of a fleet: look a key up, invalidate,
-// expire or refresh it, clear a cache or a tag of it. Each call is logged with the operator's name.
+// expire, refresh or announce it, clear a cache or a tag of it, rebuild its filter. Each call is
+// logged with the operator's name.
 //
 //	admin, err := cacheadmin.New(cacheadmin.Options{
-//		Caches: []cacheadmin.Cache{products, bySlug},
+//		Caches: []cacheadmin.Cache{cacheadmin.WithScan(products, store.Keys), bySlug},
 //		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
 //			return operator(r) // the operator's name from your login, or an error
 //		},
@@ -21,16 +22,21 @@
 //	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=refresh -d key=42 http://localhost:6060/admin/levee
 //	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=clear http://localhost:6060/admin/levee
 //	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=cleartags -d tag=tenant:7 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=announce -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=rebuildfilter http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $TOKEN" "http://localhost:6060/admin/levee?cache=product&do=filter"
 //
 // # What it does
 //
 // A request to one process takes effect in all processes of the cache, with the guarantees of
-// [cache.Cache.Invalidate], [cache.Cache.Expire], [cache.Cache.Refresh], [cache.Cache.Clear] and
-// [cache.Cache.ClearTags], which it calls. A DEL by redis-cli is no replacement: it ends neither a
+// [cache.Cache.Invalidate], [cache.Cache.Expire], [cache.Cache.Refresh], [cache.Cache.Announce],
+// [cache.Cache.Clear], [cache.Cache.ClearTags] and [cache.Cache.RebuildFilter], which it calls. A DEL by redis-cli is no replacement: it ends neither a
 // running load, which then puts the old value back, nor the entries in the memory of processes.
 //
 // A key is named by its text, which is its id in Redis: "42". A cache with a Source.Key, or whose
 // keys have a MarshalText but no UnmarshalText, cannot refresh, because a load needs the key itself.
+//
+// A rebuild of a filter runs on after its request, and "filter" shows how far it is; see [WithScan].
 //
 // # Who may
 //
@@ -51,6 +57,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/cache/internal/look"
@@ -64,18 +71,21 @@ type Cache interface {
 	Clear(ctx context.Context) error
 	// ClearTags ends the values that have one of tags.
 	ClearTags(ctx context.Context, tags ...string) error
+	// Stats returns a snapshot of the cache's counters.
+	Stats() cache.Stats
 	// Inside returns the functions of the cache for keys that are named by their text.
 	Inside() inside.Cache
 }
 
 // Options configures a Handler. Caches and Allow are required.
 type Options struct {
-	// Caches are the caches to act on. Their names must differ, because a request names one.
+	// Caches are the caches to act on. Their names must differ, because a request names one. The
+	// filter of one that comes from WithScan can be rebuilt.
 	Caches []Cache
 	// Allow returns the name of the operator who has sent a request, or an error: the response is
 	// then 403 with the error's text. cache is the name in the request, which need not be the
 	// name of a cache; "" for the page. verb is "inspect", for the page too, "invalidate",
-	// "expire", "refresh", "clear" or "cleartags". If Allow returns no name, the request is
+	// "expire", "refresh", "announce", "clear", "cleartags", "filter" or "rebuildfilter". If Allow returns no name, the request is
 	// refused. It may be called concurrently.
 	Allow func(r *http.Request, cache, verb string) (who string, err error)
 	// Logger gets each call and each refusal. Nil: slog.Default().
@@ -102,6 +112,9 @@ func New(o Options) (*Handler, error) {
 		if slices.Contains(names, c.Name()) {
 			return nil, fmt.Errorf("cacheadmin: Options.Caches has two of the name %q", c.Name())
 		}
+		if s, ok := c.(*scanned); ok && s.unfit != nil {
+			return nil, s.unfit
+		}
 		names = append(names, c.Name())
 	}
 	if o.Logger == nil {
@@ -117,6 +130,9 @@ const (
 	inspect = "inspect"
 	key     = "key" // parameters
 	tag     = "tag"
+
+	filter        = "filter"
+	rebuildFilter = "rebuildfilter"
 )
 
 // A verb is an action that a request names.
@@ -134,7 +150,7 @@ var verbs = map[string]verb{
 			if err != nil {
 				return err
 			}
-			a.Found = append(a.Found, look.Of(seen))
+			a.Found = append(a.Found, look.Of(seen, nil, c.Stats(), time.Now()))
 		}
 		return nil
 	}},
@@ -147,11 +163,34 @@ var verbs = map[string]verb{
 	"refresh": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
 		return c.Inside().Refresh(ctx, keys)
 	}},
+	"announce": {takes: key, writes: true, do: func(ctx context.Context, c Cache, keys []string, _ *answer) error {
+		return c.Inside().Announce(ctx, keys)
+	}},
 	"clear": {writes: true, do: func(ctx context.Context, c Cache, _ []string, _ *answer) error {
 		return c.Clear(ctx)
 	}},
 	"cleartags": {takes: tag, writes: true, do: func(ctx context.Context, c Cache, tags []string, _ *answer) error {
 		return c.ClearTags(ctx, tags...)
+	}},
+	filter: {do: func(_ context.Context, c Cache, _ []string, a *answer) error {
+		s, ok := c.(*scanned)
+		if !ok {
+			return errNoScan
+		}
+		a.Rebuild = s.progress()
+		return nil
+	}},
+	rebuildFilter: {writes: true, do: func(_ context.Context, c Cache, _ []string, a *answer) error {
+		s, ok := c.(*scanned)
+		if !ok {
+			return errNoScan
+		}
+		err := s.start(a.Who, a.log)
+		a.Rebuild = s.progress()
+		if err == nil {
+			a.status = http.StatusAccepted
+		}
+		return err
 	}},
 }
 
@@ -165,21 +204,26 @@ type answer struct {
 	Found []*look.Found `json:"found,omitempty"`
 	Error string        `json:"error,omitempty"`
 
+	Rebuild *progress `json:"rebuild,omitempty"` // of the cache's filter
+
 	Caches []string `json:"caches,omitempty"` // all caches, if the request was allowed
 
 	status int
+	log    *slog.Logger
 }
 
 // ServeHTTP serves GET and HEAD requests, and POST requests that change something. These are the
 // parameters:
 //
 //	cache=…    the cache; may be left out if there is only one
-//	do=…       inspect, invalidate, expire, refresh, clear or cleartags; "" is inspect if there is a key
-//	key=…      the text of a key, for all but clear and cleartags; may be repeated, a hundred keys at most
+//	do=…       inspect, invalidate, expire, refresh, announce, clear, cleartags, filter or rebuildfilter;
+//	           "" is inspect if there is a key
+//	key=…      the text of a key, for the first five; may be repeated, a hundred keys at most
 //	tag=…      a tag, for cleartags; may be repeated, a hundred tags at most
 //
-// The status is 200 after success, 503 if Redis has not confirmed a change, which the cache then
-// tries again, and 502 if a load has failed.
+// The status is 200 after success, 202 if a rebuild has begun, 409 if one is under way, 503 if Redis
+// has not confirmed a change, which the cache then tries again, and 502 if a load has failed.
+// Commit a row that was announced after a 200 only.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
@@ -196,7 +240,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // answer carries out a request and returns its result.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) *answer {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	a := &answer{Do: page, status: http.StatusOK}
+	a := &answer{Do: page, status: http.StatusOK, log: h.o.Logger}
 	if err := r.ParseForm(); err != nil {
 		return a.fail(http.StatusBadRequest, err)
 	}
@@ -275,9 +319,11 @@ func (h *Handler) carryOut(r *http.Request, a *answer, v verb) {
 	}
 	h.o.Logger.Warn("a call of cacheadmin failed", append(args, "error", err)...)
 	switch {
-	case errors.Is(err, cache.ErrInvalidKey), errors.Is(err, inside.ErrNoKey):
+	case errors.Is(err, cache.ErrInvalidKey), errors.Is(err, inside.ErrNoKey), errors.Is(err, errNoScan):
 		a.fail(http.StatusBadRequest, err)
-	case errors.Is(err, cache.ErrNotInvalidated), errors.Is(err, cache.ErrUnavailable), errors.Is(err, cache.ErrClosed):
+	case errors.Is(err, errUnderWay):
+		a.fail(http.StatusConflict, err)
+	case errors.Is(err, cache.ErrNotInvalidated), errors.Is(err, cache.ErrUnavailable), errors.Is(err, cache.ErrClosed), errors.Is(err, bloom.ErrUnavailable):
 		a.fail(http.StatusServiceUnavailable, err)
 	default:
 		a.fail(http.StatusBadGateway, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/internal/keys"
@@ -38,7 +40,7 @@ type source struct {
 }
 
 // open makes a cache as another process has it.
-func (s *source) open(t *testing.T, rdb redis.UniversalClient) *cache.Cache[int64, string] {
+func (s *source) open(t *testing.T, rdb redis.UniversalClient, changes ...func(*cache.Options)) *cache.Cache[int64, string] {
 	t.Helper()
 	load := func(_ context.Context, id int64) (string, error) {
 		s.loads.Add(1)
@@ -52,9 +54,13 @@ func (s *source) open(t *testing.T, rdb redis.UniversalClient) *cache.Cache[int6
 		}
 		return v, nil
 	}
+	o := cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	for _, change := range changes {
+		change(&o)
+	}
 	c, err := cache.NewFrom(rdb, cache.Source[int64, string]{
 		Load: load, Tags: func(int64, string) []string { return []string{"tenant:7"} },
-	}, cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +104,12 @@ type answer struct {
 	Keys, Caches   []string
 	Found          []struct {
 		ID           string
+		Verdict      string
 		Local, Redis *struct{ State, Value string }
+	}
+	Rebuild *struct {
+		State, Who, Error string
+		Keys              uint64
 	}
 	Error string
 }
@@ -144,7 +155,15 @@ func TestTheCurlLinesOfThePackageDoWhatTheySay(t *testing.T) {
 		t.Skip(err)
 	}
 	s := &source{}
-	c := s.open(t, redistest.Start(t).Client(t))
+	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exists.Close()
+	c := s.open(t, redistest.Start(t).Client(t), func(o *cache.Options) { o.Filter = exists })
+	all := func(context.Context) iter.Seq2[int64, error] {
+		return func(yield func(int64, error) bool) { _ = yield(42, nil) && yield(43, nil) }
+	}
 	server := httptest.NewServer(admin(t, func(o *cacheadmin.Options) {
 		o.Allow = func(r *http.Request, _, _ string) (string, error) {
 			if r.Header.Get("Authorization") != "Bearer of-ann" {
@@ -152,7 +171,7 @@ func TestTheCurlLinesOfThePackageDoWhatTheySay(t *testing.T) {
 			}
 			return "ann", nil
 		}
-	}, c))
+	}, cacheadmin.WithScan(c, all)))
 	defer server.Close()
 	doc, err := os.ReadFile("cacheadmin.go")
 	if err != nil {
@@ -179,15 +198,18 @@ func TestTheCurlLinesOfThePackageDoWhatTheySay(t *testing.T) {
 			if len(a.Found) != 1 || a.Found[0].ID != "42" || a.Found[0].Redis.State != "fresh" {
 				t.Errorf("%s: %+v", line[1], a)
 			}
-			edition--
+		}
+		changes := a.Do != "inspect" && a.Do != "filter" && a.Do != "rebuildfilter"
+		if !changes {
+			edition = s.edition.Add(-1)
 		}
 		loads := s.loads.Load()
 		gives(t, c, 42, fmt.Sprintf("42 of edition %d", edition))
-		if loaded := s.loads.Load() > loads; loaded != (a.Do != "inspect" && a.Do != "refresh") {
+		if loaded := s.loads.Load() > loads; loaded != (changes && a.Do != "refresh") {
 			t.Errorf("after %s a Get loads: %v", a.Do, loaded)
 		}
 	}
-	if got := strings.Join(done, " "); got != "inspect invalidate expire refresh clear cleartags" {
+	if got := strings.Join(done, " "); got != "inspect invalidate expire refresh clear cleartags announce rebuildfilter filter" {
 		t.Errorf("the lines do %s", got)
 	}
 }
@@ -357,7 +379,7 @@ func TestAGetChangesNothing(t *testing.T) {
 	c := (&source{}).open(t, nil)
 	h := admin(t, nil, c)
 	gives(t, c, 1, "1 of edition 0")
-	for _, do := range []string{"invalidate", "expire", "refresh", "clear", "cleartags"} {
+	for _, do := range []string{"invalidate", "expire", "refresh", "announce", "clear", "cleartags", "rebuildfilter"} {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete} {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(method, "/?key=1&tag=tenant:7&do="+do, nil))
@@ -482,18 +504,35 @@ func TestAnAnswerIsJSONWhateverItHolds(t *testing.T) {
 // The forms of the page do what their buttons say.
 func TestThePageHasAFormForEachVerb(t *testing.T) {
 	c := (&source{}).open(t, nil)
-	server := httptest.NewServer(admin(t, nil, c))
+	exists, err := bloom.New(bloom.Options{Capacity: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exists.Close()
+	filtered, err := cache.New(nil, func(context.Context, string) (string, error) { return "v", nil },
+		cache.Options{Name: "filtered", Filter: exists, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filtered.Close()
+	none := func(context.Context) iter.Seq2[string, error] { return func(func(string, error) bool) {} }
+	server := httptest.NewServer(admin(t, nil, c, cacheadmin.WithScan(filtered, none)))
 	defer server.Close()
 	page := browse(t, server.Config.Handler, http.MethodGet, "")
-	for _, do := range []string{"inspect", "invalidate", "expire", "refresh", "clear", "cleartags"} {
+	for _, do := range []string{"inspect", "invalidate", "expire", "refresh", "announce", "clear", "cleartags", "filter", "rebuildfilter"} {
 		if !strings.Contains(page, `name="do" value="`+do+`"`) {
 			t.Errorf("no button for %s in\n%s", do, page)
 		}
-		form := url.Values{"cache": {"product"}, "do": {do}}
+		form, want := url.Values{"cache": {"product"}, "do": {do}}, http.StatusOK
 		switch do {
 		case "clear":
 		case "cleartags":
 			form.Set("tag", "tenant:7")
+		case "filter":
+			form.Set("cache", "filtered")
+		case "rebuildfilter":
+			form.Set("cache", "filtered")
+			want = http.StatusAccepted
 		default:
 			form.Set("key", "1")
 		}
@@ -503,7 +542,7 @@ func TestThePageHasAFormForEachVerb(t *testing.T) {
 		}
 		body, _ := io.ReadAll(response.Body)
 		_ = response.Body.Close()
-		if response.StatusCode != http.StatusOK {
+		if response.StatusCode != want {
 			t.Errorf("%s: %s", do, body)
 		}
 	}

@@ -151,7 +151,7 @@ func (h *Handler) lookup(ctx context.Context, name, key string) *lookup {
 	if i.ID == "" && err != nil { // no key of this cache
 		return l
 	}
-	l.Found = look.Of(i)
+	l.Found = look.Of(i, err, c.Stats(), time.Now())
 	if h.o.Values {
 		l.Found.Local.Show(i.Local)
 		l.Found.Redis.Show(i.Redis)

@@ -23,6 +23,7 @@ type Cache struct {
 	Invalidate func(ctx context.Context, ids []string) error
 	Expire     func(ctx context.Context, ids []string) error
 	Refresh    func(ctx context.Context, ids []string) error
+	Announce   func(ctx context.Context, ids []string) error
 
 	Audit any // an Audit of the cache's types
 }

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/internal/inside"
 )
 
 // Found is an inside.Inspection with times as text, and without values unless Show adds them.
 type Found struct {
+	Verdict      string    `json:"verdict"` // what a Get returns now, and why, in a sentence
 	ID           string    `json:"id"`
 	Filter       string    `json:"filter,omitempty"`
 	Local        *Standing `json:"local"`
@@ -40,10 +42,11 @@ type Standing struct {
 	Value string `json:"value,omitempty"`
 }
 
-// Of formats i, without values.
-func Of(i inside.Inspection) *Found {
+// Of formats an Inspection of now, without values. err is the error that came with it, and stats are
+// those of its cache.
+func Of(i inside.Inspection, err error, stats cache.Stats, now time.Time) *Found {
 	f := &Found{
-		ID: i.ID, Filter: i.Filter, Local: standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: standing(i.Redis),
+		Verdict: question{i, err, stats, now}.verdict(), ID: i.ID, Filter: i.Filter, Local: standing(i.Local), LocalUnknown: i.LocalUnknown, Redis: standing(i.Redis),
 		RedisKey: i.RedisKey, Loading: i.Loading, Leased: i.Leased, Awaited: i.Awaited,
 		Foreign: i.Foreign, Outage: i.Outage, Unconfirmed: i.Unconfirmed,
 	}
