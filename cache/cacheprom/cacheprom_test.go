@@ -3,7 +3,9 @@ package cacheprom_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +26,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/cache/cacheprom"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
@@ -363,6 +366,50 @@ func TestEachAlertIsDocumented(t *testing.T) {
 		t.Errorf("docs/reference/alerts.md has %d alerts, the file %d", n, len(rules(t)))
 	}
 }
+
+// At three in the morning a runbook that names what nobody can call is none: the verbs are those of cacheadmin, the commands
+// those of a server, and each alert has one of them, or a statement of the database.
+func TestEachRunbookNamesAVerbOrACommandThatExists(t *testing.T) {
+	s := newService(t)
+	admin := redistest.Must(cacheadmin.New(cacheadmin.Options{
+		Caches: []cacheadmin.Cache{s.products}, Logger: slog.New(slog.DiscardHandler),
+		Allow: func(*http.Request, string, string) (string, error) { return "", errors.New("not done") }, // comes after the look at the verb
+	}))
+	isVerb := func(name string) bool {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("cache=product&do="+name))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		admin.ServeHTTP(w, r)
+		return w.Code == http.StatusForbidden
+	}
+	if isVerb("drop") || !isVerb("clear") {
+		t.Fatal("the look at a verb does not tell which are there")
+	}
+	commands := redistest.Must(s.server.Client(t).Command(t.Context()).Result())
+	for _, rule := range rules(t) {
+		runbook := rule.Annotations["runbook"]
+		verbs, calls := verbOf.FindAllStringSubmatch(runbook, -1), callOf.FindAllStringSubmatch(runbook, -1)
+		for _, verb := range verbs {
+			if !isVerb(verb[1]) {
+				t.Errorf("%s: cacheadmin has no verb %s", rule.Alert, verb[1])
+			}
+		}
+		for _, call := range calls {
+			if commands[strings.ToLower(call[1])] == nil {
+				t.Errorf("%s: Redis has no command %s", rule.Alert, call[1])
+			}
+		}
+		if len(verbs)+len(calls) == 0 && !statement.MatchString(runbook) {
+			t.Errorf("%s names neither a verb nor a command: %s", rule.Alert, runbook)
+		}
+	}
+}
+
+var (
+	verbOf    = regexp.MustCompile(`\bdo=(\w+)`)
+	callOf    = regexp.MustCompile(`\bredis-cli ([A-Z]+)`)
+	statement = regexp.MustCompile(`\b(SELECT \* FROM pg_\w+|SHOW [A-Z ]+)`)
+)
 
 func check(t testing.TB, err error) {
 	t.Helper()
