@@ -136,10 +136,10 @@ func (q question) byLoad() string {
 // why says how the load of the key is getting on.
 func (q question) why() string {
 	switch {
+	case q.refused(): // HeldError is often breaker.ErrOpen then
+		return "the breaker is open, and nothing is loaded"
 	case q.HeldError != nil:
 		return fmt.Sprintf("its load fails: %.200s", q.HeldError)
-	case q.refused():
-		return "the breaker is open, and nothing is loaded"
 	case q.Loading, q.Leased:
 		return "it is being loaded now"
 	}
