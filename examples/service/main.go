@@ -3,7 +3,7 @@
 //
 //	docker compose -f examples/service/compose.yaml up --build
 //
-// By itself, with a file of SQLite and without Redis:
+// On Kubernetes: kubernetes.yaml. By itself, with a file of SQLite and without Redis:
 //
 //	go run -C examples ./service
 //
@@ -102,7 +102,8 @@ func run(ctx context.Context) error {
 	if err := cacheprom.Register(prometheus.DefaultRegisterer, products); err != nil { // with its breaker and its filter
 		return err
 	}
-	admin := http.NewServeMux() // for the operators' network only
+	admin := http.NewServeMux()                                                   // for the operators' network only
+	admin.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // for probes: neither Redis nor the database may fail them
 	admin.Handle("/metrics", promhttp.Handler())
 	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{
 		Caches: []cachedebug.Cache{products}, Filters: map[string]*bloom.Filter{"product": exists}, Log: lines,

@@ -30,18 +30,30 @@ const slots = 16384
 // the cluster works; they take two seconds for that.
 func Cluster(t testing.TB) *ClusterServers {
 	t.Helper()
+	return startCluster(t, func() []string { return nil }, nil)
+}
+
+// startCluster starts a cluster of nodes with the arguments args, which is called for each. bus
+// returns the address at which the other nodes find the first; nil: that of clients.
+func startCluster(t testing.TB, args func() []string, bus func() string) *ClusterServers {
+	t.Helper()
 	c := &ClusterServers{t: t}
 	for range 3 {
-		c.Nodes = append(c.Nodes, Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+		c.Nodes = append(c.Nodes, Start(t, append(args(), "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")...))
 	}
-	if err := c.join(); err != nil {
+	first := c.Nodes[0].Addr()
+	if bus != nil {
+		first = bus()
+	}
+	if err := c.join(first); err != nil {
 		t.Fatalf("redistest: cluster: %v", err)
 	}
 	Eventually(t, 30*time.Second, "the nodes form a cluster", c.ok)
 	return c
 }
 
-func (c *ClusterServers) join() error {
+// join gives each node its slots and introduces it to the first.
+func (c *ClusterServers) join(first string) error {
 	n := len(c.Nodes)
 	for i, node := range c.Nodes {
 		// With epochs of their own the nodes need not settle whose view is newer.
@@ -50,7 +62,7 @@ func (c *ClusterServers) join() error {
 			err = node.control.ClusterAddSlotsRange(context.Background(), i*slots/n, (i+1)*slots/n-1).Err()
 		}
 		if err == nil {
-			host, port, _ := net.SplitHostPort(c.Nodes[0].Addr())
+			host, port, _ := net.SplitHostPort(first)
 			err = node.control.ClusterMeet(context.Background(), host, port).Err()
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -20,6 +21,30 @@ import (
 // is made for the test.
 func TLS(t testing.TB) (s *Server, addr string, config *tls.Config) {
 	t.Helper()
+	args, config := withTLS(t)
+	port := strconv.Itoa(FreePort())
+	s = Start(t, append(args, "--tls-port", port)...)
+	return s, net.JoinHostPort("127.0.0.1", port), config
+}
+
+// ClusterTLS is like [Cluster], of nodes that speak TLS at addrs too, and only TLS with one
+// another. A client that knows addrs is led to no other.
+func ClusterTLS(t testing.TB) (c *ClusterServers, addrs []string, config *tls.Config) {
+	t.Helper()
+	args, config := withTLS(t)
+	args = append(args, "--tls-cluster", "yes", "--tls-replication", "yes")
+	c = startCluster(t, func() []string {
+		port := strconv.Itoa(FreePort())
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", port))
+		return append(slices.Clone(args), "--tls-port", port)
+	}, func() string { return addrs[0] })
+	return c, addrs, config
+}
+
+// withTLS returns the arguments of a server with a certificate that is made for the test, and
+// a config that trusts it.
+func withTLS(t testing.TB) (args []string, config *tls.Config) {
+	t.Helper()
 	dir := t.TempDir()
 	cert, key := certificate(t)
 	for name, data := range map[string][]byte{"cert.pem": cert, "key.pem": key} {
@@ -27,13 +52,13 @@ func TLS(t testing.TB) (s *Server, addr string, config *tls.Config) {
 			t.Fatalf("redistest: %v", err)
 		}
 	}
-	port := strconv.Itoa(FreePort())
-	s = Start(t, "--tls-port", port, "--tls-auth-clients", "no",
-		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-key-file", filepath.Join(dir, "key.pem"),
-		"--tls-ca-cert-file", filepath.Join(dir, "cert.pem"))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
-	return s, net.JoinHostPort("127.0.0.1", port), &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return []string{
+		"--tls-auth-clients", "no",
+		"--tls-cert-file", filepath.Join(dir, "cert.pem"), "--tls-key-file", filepath.Join(dir, "key.pem"),
+		"--tls-ca-cert-file", filepath.Join(dir, "cert.pem"),
+	}, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
 // certificate makes a certificate for 127.0.0.1 that signs itself.
@@ -46,7 +71,7 @@ func certificate(t testing.TB) (cert, key []byte) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, // nodes of a cluster are each other's clients
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
