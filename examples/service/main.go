@@ -102,8 +102,9 @@ func run(ctx context.Context) error {
 	if err := cacheprom.Register(prometheus.DefaultRegisterer, products); err != nil { // with its breaker and its filter
 		return err
 	}
-	admin := http.NewServeMux()                                                   // for the operators' network only
-	admin.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // for probes: neither Redis nor the database may fail them
+	admin := http.NewServeMux() // for the operators' network only
+	// For probes. Neither Redis nor the database may fail them: all instances would go at once.
+	admin.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	admin.Handle("/metrics", promhttp.Handler())
 	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{
 		Caches: []cachedebug.Cache{products}, Filters: map[string]*bloom.Filter{"product": exists}, Log: lines,

@@ -179,9 +179,9 @@ func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]
 }
 
 // docs/operations.md, acting on a cache.
-func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], operator func(*http.Request) (string, error)) error {
+func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], store Store, operator func(*http.Request) (string, error)) error {
 	admin, err := cacheadmin.New(cacheadmin.Options{
-		Caches: []cacheadmin.Cache{products, bySlug},
+		Caches: []cacheadmin.Cache{cacheadmin.WithScan(products, store.Keys), bySlug}, // store.Keys is that of KeepFilter
 		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
 			return operator(r) // the operator's name from your login, or an error
 		},
