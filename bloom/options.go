@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/keys"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // maxBytes is how large the table of a filter may be; a Rebuild holds two tables.
@@ -132,6 +133,7 @@ func (o Options) withSharedDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.Logger = logonce.WithEvents(o.Logger)
 	return o, nil
 }
 

@@ -61,6 +61,7 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/cache/internal/look"
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 // A Cache is a *cache.Cache of any types.
@@ -120,6 +121,7 @@ func New(o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.Logger = logonce.WithEvents(o.Logger)
 	return &Handler{o: o, guard: http.NewCrossOriginProtection()}, nil
 }
 

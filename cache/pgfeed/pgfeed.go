@@ -87,7 +87,7 @@ func New(o Options) (*Feed, error) {
 	o.Publication = cmp.Or(o.Publication, o.Slot)
 	o.MaxBatch = cmp.Or(o.MaxBatch, 500)
 	o.MaxRetained = cmp.Or(o.MaxRetained, 1<<30)
-	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Logger = logonce.WithEvents(cmp.Or(o.Logger, slog.Default()))
 	switch {
 	case o.Name == "":
 		return nil, errors.New("pgfeed: Options.Name is empty")

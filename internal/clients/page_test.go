@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/levee-go/levee/internal/logonce"
 )
 
 const root = "../.."
@@ -46,8 +48,8 @@ func cells(t *testing.T, name, heading string, column int) (all []string) {
 	return all
 }
 
-// What this library may log stands in the page's table with its level, what it means and
-// what to do, and no line stands there that nobody logs.
+// What this library may log stands in the page's table with its level, its event, what it means
+// and what to do, and no line stands there that nobody logs.
 func TestEachLogLineIsExplained(t *testing.T) {
 	// The kinds of event are string literals, of calls of a slog.Logger or a logonce.Log.
 	comment := regexp.MustCompile(`(?m)^\s*//.*$`) // has calls of users
@@ -65,9 +67,13 @@ func TestEachLogLineIsExplained(t *testing.T) {
 					level = "Warn"
 				}
 				inCode = append(inCode, line)
-				row := regexp.MustCompile(`(?m)^\| ` + level + ` \| ` + regexp.QuoteMeta("`"+line+"`") + ` \| [^|]+ \| [^|]+ \|$`)
+				event := logonce.EventOf(line)
+				if event == "" {
+					t.Errorf("internal/logonce has no event for %q", line)
+				}
+				row := regexp.MustCompile(`(?m)^\| ` + level + ` \| ` + regexp.QuoteMeta("`"+event+"` | `"+line+"`") + ` \| [^|]+ \| [^|]+ \|$`)
 				if !row.MatchString(page(t, logPage)) {
-					t.Errorf("%s has no whole row for %q at level %s", logPage, line, level)
+					t.Errorf("%s has no whole row for %q, the event %q, at level %s", logPage, line, event, level)
 				}
 			}
 			return err
@@ -76,7 +82,7 @@ func TestEachLogLineIsExplained(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	onPage := cells(t, logPage, "# Log lines", 2)
+	onPage := cells(t, logPage, "# Log lines", 3)
 	if len(inCode) < 20 {
 		t.Fatalf("%d lines were found in the code", len(inCode))
 	}

@@ -132,8 +132,8 @@ func TestABreakerThatOpensAndClosesSaysSoOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, line := range []string{
-			`level=WARN msg="levee: a breaker is open: the source fails and is not called for a while" breaker=catalogue error=` + `"` + errSource.Error() + `"` + "\n",
-			`level=INFO msg="levee: a breaker is closed again: the source works" breaker=catalogue` + "\n",
+			`level=WARN msg="levee: a breaker is open: the source fails and is not called for a while" breaker=catalogue error=` + `"` + errSource.Error() + `" event=breaker_open` + "\n",
+			`level=INFO msg="levee: a breaker is closed again: the source works" breaker=catalogue event=breaker_closed` + "\n",
 		} {
 			if log.Count(line) != 1 || log.Count("level=") != 2 {
 				t.Errorf("%q is not there, or not alone:\n%s", line, &log)

@@ -35,14 +35,14 @@ type kind struct {
 	silent int       // how many were not logged since the last
 }
 
-// New makes a Log whose messages begin with prefix.
+// New makes a Log whose messages begin with prefix, and whose lines carry their events.
 func New(log *slog.Logger, prefix string) *Log {
-	return &Log{log: log, prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
+	return &Log{log: WithEvents(log), prefix: prefix, seen: &seen{kinds: map[string]*kind{}}}
 }
 
 // To returns a Log with another logger, which shares the counts of l.
 func (l *Log) To(log *slog.Logger) *Log {
-	return &Log{log: log, prefix: l.prefix, seen: l.seen}
+	return &Log{log: WithEvents(log), prefix: l.prefix, seen: l.seen}
 }
 
 // Info logs an event of the kind what. args are key-value pairs or Attrs, as for slog.

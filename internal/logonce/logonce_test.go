@@ -1,6 +1,8 @@
 package logonce_test
 
 import (
+	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -45,6 +47,44 @@ func TestAnotherLoggerOfALogRepeatsNothing(t *testing.T) {
 			t.Errorf("one: %s other: %s", &one, &other)
 		}
 	})
+}
+
+// The text of a line may be put better at any time; what is searched and alerted on stays.
+func TestALineCarriesItsEventWhateverItsLogger(t *testing.T) {
+	var log redistest.Log
+	with := logonce.WithEvents(log.Logger())
+	if logonce.WithEvents(with) != with {
+		t.Error("a logger with events becomes another one, which adds them twice")
+	}
+	for _, l := range []*slog.Logger{with, with.With("cache", "a"), with.WithGroup("g")} {
+		l.Warn("lock: a lease was lost", "name", "x")
+		l.Warn("somebody else's line")
+	}
+	if log.Count(" event=lock_lost") != 2 || log.Count(" g.event=lock_lost") != 1 || log.Count("event=") != 3 {
+		t.Errorf("%s", &log)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log redistest.Log
+		logonce.New(log.Logger(), "levee: ").Info("redis replies again", "after", 1)
+		synctest.Wait()
+		if log.Count(`msg="levee: redis replies again" after=1 event=redis_back`) != 1 {
+			t.Errorf("%s", &log)
+		}
+	})
+}
+
+// Two lines of one event could not be told apart, and one without has nothing that stays.
+func TestEventsDiffer(t *testing.T) {
+	seen := map[string]string{}
+	for text, event := range logonce.Events() {
+		if seen[event] != "" || !regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(event) {
+			t.Errorf("%q of %q, and of %q", event, text, seen[event])
+		}
+		seen[event] = text
+	}
+	if len(seen) < 70 {
+		t.Errorf("%d events", len(seen))
+	}
 }
 
 func TestNamesAreQuotedAndCut(t *testing.T) {
