@@ -290,6 +290,9 @@ func TestEachCallIsLoggedWithWhoAsked(t *testing.T) {
 			t.Errorf("%.60s: want once %s in\n%.9000s", form, want, &log)
 		}
 	}
+	if log.Count("event=admin_call\n") != 2 || log.Count("event=admin_call_failed\n") != 1 {
+		t.Errorf("lines without their events:\n%.2000s", &log)
+	}
 	for line := range strings.Lines(log.String()) {
 		if len(line) > 4<<10 {
 			t.Errorf("a line of %d bytes: %.200s", len(line), line)

@@ -158,12 +158,27 @@ func TestARebuildEndsWithItsCache(t *testing.T) {
 	}
 }
 
-func TestAScanThatPanicsIsAFailure(t *testing.T) {
-	h := admin(t, nil, cacheadmin.WithScan(filtered(t, nil), func(context.Context) iter.Seq2[int64, error] { panic("no scan") }))
-	if a := post(t, h, "do=rebuildfilter"); a.status != http.StatusAccepted {
-		t.Fatalf("%+v", a)
+// A frail filter panics, as the user's own may.
+type frail struct{}
+
+func (frail) MayContain(context.Context, string) bool                 { return true }
+func (frail) Rebuild(context.Context, iter.Seq2[string, error]) error { panic("no rebuild") }
+
+func TestAPanicOfARebuildIsAFailure(t *testing.T) {
+	c, err := cache.New(nil, func(context.Context, int64) (string, error) { return "v", nil }, cache.Options{Name: "frail", Filter: frail{}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	stands(t, h, "failed")
+	defer c.Close()
+	for name, h := range map[string]http.Handler{
+		"of the scan":   admin(t, nil, cacheadmin.WithScan(filtered(t, nil), func(context.Context) iter.Seq2[int64, error] { panic("no scan") })),
+		"of the filter": admin(t, nil, cacheadmin.WithScan(c, (&rows{}).scan)),
+	} {
+		if a := post(t, h, "do=rebuildfilter"); a.status != http.StatusAccepted {
+			t.Fatalf("%s: %+v", name, a)
+		}
+		stands(t, h, "failed")
+	}
 }
 
 func TestAFilterIsRebuiltOnlyWithAScan(t *testing.T) {
