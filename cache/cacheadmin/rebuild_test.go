@@ -95,7 +95,7 @@ func TestARebuildRunsOnAfterItsRequest(t *testing.T) {
 		return a.Rebuild.State == "reading" && a.Rebuild.Keys == 2 && a.Rebuild.Who == "ann"
 	})
 	if a := post(t, h, "do=rebuildfilter", "Who", "bob"); a.status != http.StatusConflict || !strings.Contains(a.Error, "under way") || !strings.Contains(a.Error, "ann began it at") || a.Rebuild.Keys != 2 {
-		t.Errorf("a second call: %+v", a)
+		t.Fatalf("a second call: %+v", a)
 	}
 	r.gate <- nil
 	stands(t, h, "done")
