@@ -104,7 +104,7 @@ func (o *Options) bid() bid {
 // ask sends a bid to Redis. If its outcome is unknown, ask makes sure that the owners do
 // not keep the lock.
 func (l *locker) ask(ctx context.Context, t *target, o *Options, b bid) (bidReply, error) {
-	r, err := l.redis.acquire(ctx, t, b)
+	r, err := l.store.acquire(ctx, t, b)
 	if err != nil && !errors.Is(err, ErrConflict) {
 		l.refuse(t, o.Lease, b.owners)
 	}

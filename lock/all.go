@@ -71,7 +71,7 @@ func (l *locker) mayShareScript(targets []target) bool {
 	if len(targets) < 2 || len(targets) > maxTogether {
 		return false
 	}
-	if !l.redis.prompt.Clustered() {
+	if !l.store.clustered() {
 		return true
 	}
 	records := make([]string, len(targets))
@@ -89,7 +89,7 @@ func (l *locker) takeTogether(ctx context.Context, targets []target, o *Options)
 	for range targets {
 		b.owners = append(b.owners, l.newOwner())
 	}
-	r, err := l.redis.acquireAll(ctx, targets, b)
+	r, err := l.store.acquireAll(ctx, targets, b)
 	switch {
 	case errors.Is(err, ErrConflict):
 		return nil, false, err
@@ -135,7 +135,7 @@ func (l *locker) raiseFences(ctx context.Context, grants []*grant) error {
 
 func (l *locker) raiseFence(ctx context.Context, g *grant, least int64) error {
 	l.watchdog.keepForOne(g) // the fences it could pass on are too low
-	r, err := l.redis.raiseFence(ctx, g, least)
+	r, err := l.store.change(ctx, renewal{grant: g, raise: least})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return notAcquired(ctx)

@@ -61,7 +61,7 @@ func (s *Striped) tryEach(ctx context.Context, o *Options, skip []int) (g *grant
 			return g, stripe, nil, nil
 		case errors.As(err, &held):
 			queues = append(queues, stripeQueue{stripe, held.Waiting})
-		case ofOneNode(err) && s.l.shared.redis.prompt.Clustered():
+		case ofOneNode(err) && s.l.shared.store.clustered():
 			failed = err
 		default:
 			return nil, -1, nil, err

@@ -25,21 +25,24 @@ func (l *Locker) Check(ctx context.Context) error {
 	if l.err != nil {
 		return l.err
 	}
-	rdb := l.shared.redis.prompt.Client()
+	name := "levee-check-" + rand.Text()
+	quiet := *l.o
+	quiet.Hooks = Hooks{}
+	rdb := l.shared.rdb
+	if rdb == nil {
+		return l.With(quiet).tryScripts(ctx, name)
+	}
 	found := redisconn.Check(ctx, rdb, redisconn.Scripts)
 	if found.Broken != nil {
 		return unavailable(found.Broken)
 	}
 	channel := keys.LockChannels + l.shared.process
-	name := "levee-check-" + rand.Text()
 	rights := redisconn.Rights(ctx, rdb, checkScript, redisconn.Call{
 		Keys: keys.Lock(l.o.Prefix, keys.Mutex, name)[:1], Args: []any{channel},
 	}, channel, keys.Heartbeat(name))
 	if rights.Broken != nil {
 		return unavailable(errors.Join(rights.Broken, rights.Weak))
 	}
-	quiet := *l.o
-	quiet.Hooks = Hooks{}
 	err := l.With(quiet).tryScripts(ctx, name)
 	if weak := errors.Join(found.Weak, rights.Weak); weak != nil {
 		err = errors.Join(err, badConfig("%v", weak))
@@ -59,5 +62,5 @@ func (l *Locker) tryScripts(ctx context.Context, name string) error {
 	}
 	_, unseen := l.Inspect(ctx, name)
 	t, _ := l.target(keys.Mutex, name, exclusive)
-	return errors.Join(failed, unseen, lease.Check(ctx), l.shared.redis.leave(ctx, &t, name), lease.Unlock(ctx))
+	return errors.Join(failed, unseen, lease.Check(ctx), l.shared.store.leave(ctx, &t, name), lease.Unlock(ctx))
 }

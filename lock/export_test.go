@@ -2,6 +2,10 @@ package lock
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +22,38 @@ const (
 	MaxPermits = maxPermits
 	MaxStripes = maxStripes
 )
+
+// A Memory is to the Lockers of a test what this process is to those of New without a Redis.
+type Memory = memory
+
+// NewMemory makes a Memory.
+func NewMemory() *Memory { return newMemory() }
+
+// NewIn is New without a Redis, in m.
+func NewIn(m *Memory, o Options) (*Locker, error) {
+	o, err := o.withDefaults(true)
+	if err != nil {
+		return nil, err
+	}
+	process := rand.Text()
+	return &Locker{shared: openLocker(process, nil, &localStore{m, process}, o), o: &o}, nil
+}
+
+// Dump is the state of all locks, but for how long it is kept.
+func (m *memory) Dump() (all string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.spaces {
+		s.mu.Lock()
+		for _, key := range slices.Sorted(maps.Keys(s.records)) {
+			r := *s.records[key]
+			r.until = 0
+			all += fmt.Sprintf("%+v\n", r)
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
 
 // The scripts, for faults that strike one of them.
 var (
@@ -43,7 +79,11 @@ func (l *Locker) Hears() bool { return l.shared.hears() }
 
 // AskOnce has each script sent once. Elsewhere one that is not answered within promptTime is sent
 // again, and on a busy machine a test that counts scripts counts both. Call it before the first.
-func (l *Locker) AskOnce() { l.shared.redis.prompt = l.shared.redis.patient }
+func (l *Locker) AskOnce() {
+	if s, ok := l.shared.store.(*redisStore); ok {
+		s.prompt = s.patient
+	}
+}
 
 // RenewAll makes every lease due, as after a gap in the messages.
 func (l *Locker) RenewAll() { l.shared.watchdog.renewAll() }
@@ -57,7 +97,7 @@ func (l *Locker) Process() string { return l.shared.process }
 // Waiting is the length of the queue of a lock of any kind.
 func (l *Locker) Waiting(ctx context.Context, kind keys.LockKind, name string) (int, error) {
 	t := newTarget("", kind, name, exclusive)
-	info, err := l.shared.redis.inspect(ctx, &t)
+	info, err := l.shared.store.inspect(ctx, &t)
 	return info.Waiting, err
 }
 
@@ -185,7 +225,7 @@ func (s *Lease) IsRenewing() bool {
 // SendRelease sends the command of Unlock, and reports whether that gave the lock
 // back, or had done so before.
 func (s *Lease) SendRelease(ctx context.Context) (bool, error) {
-	what, err := s.locker.redis.release(ctx, s.acq.grants[0], 0)
+	what, err := s.locker.store.release(ctx, s.acq.grants[0], 0)
 	return what == answerOK, err
 }
 

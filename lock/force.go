@@ -74,7 +74,7 @@ func (l *Locker) force(ctx context.Context, kind keys.LockKind, name string, m m
 func (l *locker) force(ctx context.Context, t *target) (bool, error) {
 	var last int64
 	for {
-		what, fence, err := l.redis.force(ctx, t, last)
+		what, fence, err := l.store.force(ctx, t, last)
 		if err != nil {
 			return false, err
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // takes takes a lock that is free for an owner, and returns what to give back.
-func (s *store) takes(t *testing.T, on *target, owner string) *grant {
+func (s *redisStore) takes(t *testing.T, on *target, owner string) *grant {
 	t.Helper()
 	r, err := s.acquire(t.Context(), on, bid{owners: []string{owner}, lease: time.Minute})
 	if err != nil || r.answer != answerGranted {
@@ -25,7 +25,7 @@ func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	s, a := newStore(rdb, "p0"), newTarget("", keys.Mutex, "a", exclusive)
+	s, a := newRedisStore(rdb, "p0"), newTarget("", keys.Mutex, "a", exclusive)
 	if what, err := s.release(t.Context(), s.takes(t, &a, "p0:1"), 0); what != answerOK {
 		t.Fatal(what, err)
 	}
@@ -49,7 +49,7 @@ func TestAPermitForNobodyIsPassedOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	s := newStore(rdb, "p0")
+	s := newRedisStore(rdb, "p0")
 	a := newTarget("", keys.Semaphore, "a", permit)
 	a.permits = 3
 	held := []*grant{s.takes(t, &a, "p0:1"), s.takes(t, &a, "p0:2"), s.takes(t, &a, "p0:3")}

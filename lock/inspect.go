@@ -48,7 +48,7 @@ func (s *Semaphore) Inspect(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return s.l.shared.redis.inspect(ctx, &t)
+	return s.l.shared.store.inspect(ctx, &t)
 }
 
 // Inspect returns the state of the stripe with this number, as [Locker.Inspect] does.
@@ -57,7 +57,7 @@ func (s *Striped) Inspect(ctx context.Context, stripe int) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	return s.l.shared.redis.inspect(ctx, &t)
+	return s.l.shared.store.inspect(ctx, &t)
 }
 
 // inspect returns the state of a lock of a kind.
@@ -66,5 +66,5 @@ func (l *Locker) inspect(ctx context.Context, kind keys.LockKind, name string, m
 	if err != nil {
 		return Info{}, err
 	}
-	return l.shared.redis.inspect(ctx, &t)
+	return l.shared.store.inspect(ctx, &t)
 }

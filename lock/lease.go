@@ -160,7 +160,7 @@ func (s *Lease) Check(ctx context.Context) error {
 		if err := s.Err(); err != nil {
 			return err
 		}
-		r, err := s.locker.redis.check(ctx, g)
+		r, err := s.locker.store.change(ctx, renewal{grant: g})
 		if err != nil {
 			return err
 		}

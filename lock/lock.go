@@ -23,10 +23,12 @@ type Locker struct {
 // New returns a Locker that keeps its locks in rdb, which stays open when the Locker
 // is closed. New does not wait for Redis. Its error matches ErrConfig.
 func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
-	if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
-		return nil, badConfig("%v", err)
+	if rdb != nil {
+		if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {
+			return nil, badConfig("%v", err)
+		}
 	}
-	o, err := o.withDefaults()
+	o, err := o.withDefaults(rdb == nil)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +39,7 @@ func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 // one closes both. If New would refuse o, every call that uses the options fails with
 // ErrConfig.
 func (l *Locker) With(o Options) *Locker {
-	o, err := o.withDefaults()
+	o, err := o.withDefaults(l.shared.rdb == nil)
 	return &Locker{l.shared, &o, err}
 }
 

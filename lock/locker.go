@@ -21,16 +21,14 @@ import (
 
 // A locker is the state that a Locker shares with the Lockers that With makes.
 type locker struct {
-	process  string       // the locker's name in Redis: 128 random bits, so it is unique
-	entered  atomic.Int64 // numbers the entries in queues
-	calls    atomic.Int64 // calls in progress that may be granted a lock
-	redis    *store
+	process  string                // the locker's name in the store: 128 random bits, so it is unique
+	entered  atomic.Int64          // numbers the entries in queues
+	calls    atomic.Int64          // calls in progress that may be granted a lock
+	rdb      redis.UniversalClient // nil: the locks are in this process
+	store    store
 	watchdog *watchdog
 	counts   *counters
 	log      *logonce.Log
-
-	link        *redisconn.Link
-	unsubscribe func()
 
 	logger          *slog.Logger
 	checkedServer   atomic.Bool // adviseOnce has looked whether the server evicts keys
@@ -53,22 +51,25 @@ type locker struct {
 
 func newLocker(rdb redis.UniversalClient, o Options) *locker {
 	process := rand.Text()
-	s := newStore(rdb, process)
+	if rdb == nil {
+		return openLocker(process, nil, &localStore{thisProcess, process}, o)
+	}
+	return openLocker(process, rdb, newRedisStore(rdb, process), o)
+}
+
+// openLocker returns the locker of a process whose locks are in s.
+func openLocker(process string, rdb redis.UniversalClient, s store, o Options) *locker {
 	ctx, cancel := context.WithCancel(context.Background())
 	log, counts := logonce.New(o.Logger, "lock: "), &counters{}
 	l := &locker{
-		process: process, redis: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger,
+		process: process, rdb: rdb, store: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
 		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
 	}
-	redisconn.Advise(rdb, l.log)
-	s.late = l.lateReply
-	l.link = redisconn.OpenLink(rdb)
-	l.unsubscribe = l.link.Subscribe(keys.LockChannels+process, redisconn.Subscriber{
-		Message: l.hear,
-		Gap:     l.gap,
-		Live:    func(bool) { l.noteHearing() },
-	})
+	if rdb != nil {
+		redisconn.Advise(rdb, l.log)
+	}
+	s.open(l)
 	return l
 }
 
@@ -106,7 +107,7 @@ func (l *locker) hear(payload string) {
 	// Nobody waits under this entry any more: a command that was delayed has put it back
 	// in the queue. Pass the lock on.
 	t := targetOf("", keys.LockOf(record), exclusive, 1)
-	l.background(func(ctx context.Context) error { return l.redis.leave(ctx, &t, entry) })
+	l.background(func(ctx context.Context) error { return l.store.leave(ctx, &t, entry) })
 }
 
 // gap is called when messages may have been missed, such as grants. A server that has
@@ -131,7 +132,7 @@ func (l *locker) hears() bool {
 }
 
 // hearsLocked is hears for callers that hold mu.
-func (l *locker) hearsLocked() bool { return l.subscribed && l.link.Live() }
+func (l *locker) hearsLocked() bool { return l.subscribed && l.store.live() }
 
 // noteHearing logs when messages cease to arrive while a caller waits for one. A Locker whose
 // calls do not wait, such as a Quorum's, needs no messages.
@@ -179,11 +180,11 @@ func (l *locker) end() {
 		l.releaseLater(g)
 	}
 	l.awaitCalls()
-	l.unsubscribe()
+	l.store.silence()
 	<-l.tasks.Close()
 	l.cancel()
 	l.watchdog.stop()
-	l.link.Close()
+	l.store.close()
 }
 
 // awaitCalls waits until no caller waits and no call is in progress, so that their entries

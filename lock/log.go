@@ -46,6 +46,9 @@ func (l *locker) logNoMessages(logger *slog.Logger) {
 // after the first with Replicas, if it has no replicas. It looks in the background, and is
 // silent if an ACL forbids INFO.
 func (l *locker) adviseOnce(o *Options) {
+	if l.rdb == nil {
+		return
+	}
 	if !l.checkedServer.Swap(true) {
 		l.advise("memory", func(memory map[string]string) {
 			if redisconn.Evicting(memory, redisconn.Scripts) != nil {
@@ -65,7 +68,7 @@ func (l *locker) adviseOnce(o *Options) {
 // advise calls look with a section of INFO, in the background.
 func (l *locker) advise(section string, look func(info map[string]string)) {
 	l.background(func(ctx context.Context) error {
-		info, err := redisconn.Info(ctx, l.redis.patient.Client(), section)
+		info, err := redisconn.Info(ctx, l.rdb, section)
 		if err == nil {
 			look(info)
 		}

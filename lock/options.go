@@ -77,7 +77,9 @@ type Hooks struct {
 	Lost func(name string, cause error)
 }
 
-func (o Options) withDefaults() (Options, error) {
+// withDefaults returns o with the defaults filled in, or an error if New refuses o. local says
+// that there is no Redis.
+func (o Options) withDefaults(local bool) (Options, error) {
 	if o.Lease == 0 {
 		o.Lease = 10 * time.Second
 	}
@@ -97,6 +99,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, badConfig("MaxHold must be 0 or at least Lease, got %v", o.MaxHold)
 	case o.Replicas < 0 || o.Replicas > maxReplicas:
 		return o, badConfig("Replicas must be from 0 to %d, got %d", maxReplicas, o.Replicas)
+	case local && o.Replicas > 0:
+		return o, badConfig("Replicas must be 0 without Redis, got %d", o.Replicas)
+	case local && o.Fsync:
+		return o, badConfig("Fsync must be false without Redis")
 	case o.ReplicaTimeout < time.Millisecond || o.ReplicaTimeout > 3*time.Second:
 		return o, badConfig("ReplicaTimeout must be from 1ms to 3s, got %v", o.ReplicaTimeout)
 	case o.Fsync && o.Lease < 6*o.ReplicaTimeout:

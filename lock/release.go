@@ -25,13 +25,13 @@ func (l *locker) release(ctx context.Context, g *grant, keep time.Duration) erro
 	l.watchdog.remove(g)
 	patient, cancel := withGrace(ctx)
 	defer cancel()
-	what, err := l.redis.release(patient, g, keep)
+	what, err := l.store.release(patient, g, keep)
 	switch {
 	case errors.Is(err, ErrConflict):
 		return fmt.Errorf("%w: %w", lossError(ErrStateLost), err)
 	case err != nil:
 		l.insist(g.o.Lease, func(ctx context.Context) error {
-			_, err := l.redis.release(ctx, g, keep)
+			_, err := l.store.release(ctx, g, keep)
 			return err
 		})
 		if patient.Err() != nil {
@@ -86,7 +86,7 @@ func atOnce(grants []*grant, do func(*grant) error) error {
 // granted. Then lateReply gets the reply, and refuses the owner once more.
 func (l *locker) refuse(t *target, lease time.Duration, owners []string) {
 	for _, owner := range owners {
-		l.insist(lease, func(ctx context.Context) error { return l.redis.refuse(ctx, t, owner) })
+		l.insist(lease, func(ctx context.Context) error { return l.store.refuse(ctx, t, owner) })
 	}
 }
 

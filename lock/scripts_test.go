@@ -17,89 +17,112 @@ import (
 	"github.com/levee-go/levee/internal/redistest"
 )
 
-// A driver takes the model and the real scripts on the same random ways, and sees
-// where they part.
+// A driver takes the model and stores on the same random ways, and sees where they part.
 type driver struct {
-	rdb    *redis.Client
+	sites  []site
 	random *rand.Rand
-	stores [processes]*store
+	steps  []step
 }
 
-// newDriver makes a driver whose stores send each command once. Elsewhere a command
+// A site is where a driver's stores keep their locks, and what it does there by hand.
+type site interface {
+	store(p int) store
+	end(ctx context.Context, t *target)        // ends the lease, or the grant
+	die(ctx context.Context, t *target, p int) // makes a process count as dead
+	stop(ctx context.Context, t *target, m *model) error
+	born(ctx context.Context, t *target) int64
+	compare(ctx context.Context, t *target, m *model) string
+	forget(ctx context.Context, t *target)
+	again() bool // it may be asked again for what it has done
+}
+
+// A redisSite is a Redis.
+type redisSite struct {
+	rdb    *redis.Client
+	stores [processes]*redisStore
+}
+
+// newDriver makes a driver of the scripts, whose stores send each command once. Elsewhere a command
 // without an answer is repeated after 100 ms, and a release that is repeated says "past"
 // or "again" instead of "ok": on a busy machine that was a difference from the model
 // where there is none.
 func newDriver(rdb *redis.Client, seed uint64) *driver {
-	d := &driver{rdb: rdb, random: rand.New(rand.NewPCG(seed, 1))}
+	d := &redisSite{rdb: rdb}
 	for i := range d.stores {
-		d.stores[i] = newStore(rdb, fmt.Sprintf("p%d", i))
+		d.stores[i] = newRedisStore(rdb, fmt.Sprintf("p%d", i))
 		d.stores[i].prompt = d.stores[i].patient
 	}
-	return d
+	return &driver{sites: []site{d}, random: rand.New(rand.NewPCG(seed, 1)), steps: steps()}
 }
 
 // sendingOnce makes a client that sends a command once, and waits long for its answer.
 func sendingOnce(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, time.Minute }
 
-// A way is one lock and what has happened to it so far.
+// A way is one lock at one site and what has happened to it so far.
 type way struct {
-	*driver
+	site
 	t       target
 	w       *world
-	log     []string
 	tickets [processes]int64
 	grants  [processes]grant // of late
 	last    int64            // fence
-	born    int64            // first fence since it was forced
+	since   int64            // first fence since it was forced
 }
 
-// difference goes one way, on a lock of its own, and returns where it parts from the
-// model's, or "".
+// difference goes one way, on a lock of its own, and returns where a site parts from the
+// model, or "".
 func (d *driver) difference(ctx context.Context, name string) string {
-	y := &way{driver: d, t: newTarget("", keys.Mutex, name, exclusive), w: &world{m: &model{}}}
-	all := steps()
-	for len(y.log) < 25 {
-		s := all[d.random.IntN(len(all))]
-		before := y.w.clone()
-		taken, wrong := y.w.do(s)
+	w := &world{m: &model{}}
+	var ways []*way
+	for _, site := range d.sites {
+		ways = append(ways, &way{site: site, t: newTarget("", keys.Mutex, name, exclusive), w: w})
+	}
+	var log []string
+	for len(log) < 25 {
+		s := d.steps[d.random.IntN(len(d.steps))]
+		before := w.clone()
+		taken, wrong := w.do(s)
 		if !taken && wrong == "" {
 			continue
 		}
-		y.log = append(y.log, fmt.Sprint(s))
-		for _, check := range []func() string{
-			func() string { return wrong },
-			func() string { return y.take(ctx, before, s) },
-			func() string { return y.stopTime(ctx) },
-			func() string { return y.renew(ctx, s.p) },
-			func() string { return y.compare(ctx) },
-		} {
-			if wrong := check(); wrong != "" {
-				return fmt.Sprintf("%v: %s", y.log, wrong)
+		log = append(log, fmt.Sprint(s))
+		for _, y := range ways {
+			for _, check := range []func() string{
+				func() string { return wrong },
+				func() string { return y.take(ctx, before, s) },
+				func() string { return y.stopTime(ctx) },
+				func() string { return y.renew(ctx, s.p) },
+				func() string { return y.compare(ctx, &y.t, y.w.m) },
+			} {
+				if wrong := check(); wrong != "" {
+					return fmt.Sprintf("%v: %T: %s", log, y.site, wrong)
+				}
 			}
 		}
 	}
-	d.rdb.Unlink(ctx, y.t.keys...)
+	for _, y := range ways {
+		y.forget(ctx, &y.t)
+	}
 	return ""
 }
 
 // take takes the step that the model has taken.
 func (y *way) take(ctx context.Context, before *world, s step) string {
-	alive := y.t.keys[2]
 	switch s.name {
 	case "lock", "lock more", "try", "poll":
 		return y.acquire(ctx, s)
 	case "leave":
 		y.tickets[s.p] = 0
-		if err := y.stores[s.p].leave(ctx, &y.t, entryOf(s.p)); err != nil {
+		if err := y.store(s.p).leave(ctx, &y.t, entryOf(s.p)); err != nil {
 			return err.Error()
 		}
 	case "unlock":
 		return y.release(ctx, before, s.p)
-	case "pass on": // Redis is not asked, and has kept the fence free
+	case "pass on": // the store is not asked, and has kept the fence free
 		y.grants[s.p].fence++
 		y.last = y.grants[s.p].fence
 	case "end":
-		y.rdb.HSet(ctx, y.t.record(), "x", 1)
+		y.end(ctx, &y.t)
 		for p := range y.grants {
 			if y.grants[p].owner == y.w.m.owner {
 				y.grants[p].ends = 1
@@ -108,7 +131,7 @@ func (y *way) take(ctx context.Context, before *world, s step) string {
 	case "force":
 		return y.force(ctx, before.m.owner)
 	case "dead":
-		y.rdb.ZAdd(ctx, alive, redis.Z{Member: fmt.Sprintf("p%d", s.p), Score: 1})
+		y.die(ctx, &y.t, s.p)
 	}
 	return ""
 }
@@ -119,11 +142,11 @@ func (y *way) acquire(ctx context.Context, s step) string {
 	if s.name != "try" {
 		b.entry = entryOf(s.p)
 	}
-	r, err := y.stores[s.p].acquire(ctx, &y.t, b)
+	r, err := y.store(s.p).acquire(ctx, &y.t, b)
 	if err != nil {
 		return err.Error()
 	}
-	again, err := y.stores[s.p].acquire(ctx, &y.t, b) // as a client does that got no reply
+	again, err := y.store(s.p).acquire(ctx, &y.t, b) // as a client does that got no reply
 	if err != nil || r.answer != again.answer || r.busy.ticket != again.busy.ticket ||
 		r.granted.ticket != again.granted.ticket || r.granted.fence != again.granted.fence {
 		return fmt.Sprintf("%v, asked again %v, %v", r, again, err)
@@ -160,7 +183,7 @@ func (y *way) release(ctx context.Context, before *world, p int) string {
 				want = answerTaken
 			}
 		}
-		if got, err := y.stores[p].release(ctx, g, 0); err != nil || got != want {
+		if got, err := y.store(p).release(ctx, g, 0); err != nil || got != want {
 			return fmt.Sprintf("a release says %s, %v, the model %s", got, err, said)
 		}
 	}
@@ -175,7 +198,7 @@ func (y *way) renew(ctx context.Context, p int) string {
 	}
 	want := answerTaken
 	switch {
-	case g.fence < y.born: // forced, and so taken
+	case g.fence < y.since: // forced, and so taken
 	case m.owner == g.owner && m.ended:
 		want = answerExpired
 	case m.owner == g.owner:
@@ -183,48 +206,69 @@ func (y *way) renew(ctx context.Context, p int) string {
 	case m.released == g.owner:
 		want = answerReleased
 	}
-	r := y.stores[p].renew(ctx, []renewal{{g, lifetime}})[0]
+	r := y.store(p).renew(ctx, []renewal{{grant: g, lease: lifetime}})[0]
 	if r.err != nil || r.answer != want {
 		return fmt.Sprintf("a renewal says %s, %v, the model %s", r.answer, r.err, want)
 	}
 	return ""
 }
 
-// stopTime makes what is alive in the model live on in Redis, and what has been granted
+// stopTime makes what is alive in the model live on, and what has been granted
 // but not claimed too: on a busy machine the 3 s and 2 s that they have could pass
 // between two steps. The model knows no time but the steps that say so.
 func (y *way) stopTime(ctx context.Context) string {
-	p, m := y.rdb.Pipeline(), y.w.m
-	for i, alive := range m.alive {
-		if alive {
-			p.ZAdd(ctx, y.t.keys[2], redis.Z{Member: fmt.Sprintf("p%d", i), Score: 1e15})
-			p.PExpire(ctx, y.t.keys[2], lifetime)
-		}
-	}
-	if strings.HasPrefix(m.owner, "g:") && !m.ended && y.rdb.HGet(ctx, y.t.record(), "o").Val() == m.owner {
-		p.HSet(ctx, y.t.record(), "x", time.Now().Add(lifetime).UnixMilli(), "l", lifetime.Milliseconds())
-	}
-	if _, err := p.Exec(ctx); err != nil {
+	if err := y.stop(ctx, &y.t, y.w.m); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
+func (r *redisSite) store(p int) store { return r.stores[p] }
+func (r *redisSite) again() bool       { return true }
+
+func (r *redisSite) end(ctx context.Context, t *target) { r.rdb.HSet(ctx, t.record(), "x", 1) }
+
+func (r *redisSite) die(ctx context.Context, t *target, p int) {
+	r.rdb.ZAdd(ctx, t.keys[2], redis.Z{Member: fmt.Sprintf("p%d", p), Score: 1})
+}
+
+func (r *redisSite) forget(ctx context.Context, t *target) { r.rdb.Unlink(ctx, t.keys...) }
+
+func (r *redisSite) born(ctx context.Context, t *target) int64 {
+	born, _ := r.rdb.HGet(ctx, t.record(), "b").Int64()
+	return born
+}
+
+func (r *redisSite) stop(ctx context.Context, t *target, m *model) error {
+	p := r.rdb.Pipeline()
+	for i, alive := range m.alive {
+		if alive {
+			p.ZAdd(ctx, t.keys[2], redis.Z{Member: fmt.Sprintf("p%d", i), Score: 1e15})
+			p.PExpire(ctx, t.keys[2], lifetime)
+		}
+	}
+	if strings.HasPrefix(m.owner, "g:") && !m.ended && r.rdb.HGet(ctx, t.record(), "o").Val() == m.owner {
+		p.HSet(ctx, t.record(), "x", time.Now().Add(lifetime).UnixMilli(), "l", lifetime.Milliseconds())
+	}
+	_, err := p.Exec(ctx)
+	return err
+}
+
 // compare looks at what is in Redis.
-func (y *way) compare(ctx context.Context) string {
-	p, m := y.rdb.Pipeline(), y.w.m
-	owner, queue := p.HGet(ctx, y.t.record(), "o"), p.ZRange(ctx, y.t.keys[1], 0, -1)
+func (r *redisSite) compare(ctx context.Context, t *target, m *model) string {
+	p := r.rdb.Pipeline()
+	owner, queue := p.HGet(ctx, t.record(), "o"), p.ZRange(ctx, t.keys[1], 0, -1)
 	var lives [processes]*redis.FloatCmd
 	for i := range lives {
-		lives[i] = p.ZScore(ctx, y.t.keys[2], fmt.Sprintf("p%d", i))
+		lives[i] = p.ZScore(ctx, t.keys[2], fmt.Sprintf("p%d", i))
 	}
 	var ttls []*redis.DurationCmd
-	for _, key := range y.t.keys {
+	for _, key := range t.keys {
 		ttls = append(ttls, p.PTTL(ctx, key))
 	}
 	_, _ = p.Exec(ctx)
-	if owner.Val() != m.owner || !slices.Equal(queue.Val(), m.queue) && len(queue.Val())+len(m.queue) > 0 {
-		return fmt.Sprintf("it has %q, %v, the model %q, %v", owner.Val(), queue.Val(), m.owner, m.queue)
+	if wrong := m.differs(owner.Val(), queue.Val()); wrong != "" {
+		return wrong
 	}
 	for i, alive := range m.alive {
 		if lives[i].Val() > 1 != alive {
@@ -233,8 +277,16 @@ func (y *way) compare(ctx context.Context) string {
 	}
 	for i, ttl := range ttls {
 		if ttl.Val() == -1 {
-			return y.t.keys[i] + " has no TTL"
+			return t.keys[i] + " has no TTL"
 		}
+	}
+	return ""
+}
+
+// differs returns what is different of an owner and a queue, or "".
+func (m *model) differs(owner string, queue []string) string {
+	if owner != m.owner || !slices.Equal(queue, m.queue) && len(queue)+len(m.queue) > 0 {
+		return fmt.Sprintf("it has %q, %v, the model %q, %v", owner, queue, m.owner, m.queue)
 	}
 	return ""
 }

@@ -16,7 +16,7 @@ import (
 func TestALateCopyOfARefusedBidGetsNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	st := newStore(s.Client(t), "p")
+	st := newRedisStore(s.Client(t), "p")
 	tgt := newTarget("", keys.Mutex, "a", exclusive)
 	b := bid{owners: []string{"p:1"}, lease: time.Minute}
 	if err := st.refuse(t.Context(), &tgt, "p:1"); err != nil { // before it was carried out
@@ -34,7 +34,7 @@ func TestABidForSeveralIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
-	st := newStore(rdb, "p")
+	st := newRedisStore(rdb, "p")
 	var targets []target
 	for _, name := range []string{"a", "b", "c"} {
 		targets = append(targets, newTarget("", keys.Mutex, name, exclusive))
@@ -102,7 +102,7 @@ func TestTheFenceOfSeveralIsAboveThatOfEach(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb, ctx := s.Client(t), t.Context()
-	st := newStore(rdb, "p")
+	st := newRedisStore(rdb, "p")
 	targets := []target{newTarget("", keys.Mutex, "a", exclusive), newTarget("", keys.Mutex, "b", exclusive)}
 	ahead := time.Now().Add(time.Hour).UnixMicro() // of a server whose clock was set back since
 	rdb.HSet(ctx, targets[1].record(), "o", "", "f", ahead, "b", 1)
@@ -133,9 +133,9 @@ func TestAQueueOutlivesItsRecord(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	holder, waiter, comer := newStore(rdb, "p0"), newStore(rdb, "p1"), newStore(rdb, "p2")
+	holder, waiter, comer := newRedisStore(rdb, "p0"), newRedisStore(rdb, "p1"), newRedisStore(rdb, "p2")
 	tgt := newTarget("", keys.Mutex, "a", exclusive)
-	ask := func(s *store, owner, entry string, ticket int64) bidReply {
+	ask := func(s *redisStore, owner, entry string, ticket int64) bidReply {
 		t.Helper()
 		r, err := s.acquire(ctx, &tgt, bid{owners: []string{owner}, entry: entry, ticket: ticket, lease: time.Minute})
 		if err != nil {

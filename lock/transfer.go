@@ -58,7 +58,7 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*grant, error) {
 	l.watchdog.remove(g)
 	detached := &grant{target: g.target, owner: l.newOwner(), fence: g.fence, o: g.o, taken: g.taken}
-	r, err := l.redis.transfer(ctx, g, detached.owner, ttl)
+	r, err := l.store.change(ctx, renewal{grant: g, lease: ttl, heir: detached.owner})
 	switch {
 	case err != nil:
 		return detached, err
@@ -119,7 +119,7 @@ func (l *locker) attach(ctx context.Context, detached *grant) (*grant, error) {
 		return nil, ErrNotHeld
 	}
 	o := detached.o
-	r, err := l.redis.transfer(ctx, detached, heir, o.Lease)
+	r, err := l.store.change(ctx, renewal{grant: detached, lease: o.Lease, heir: heir})
 	switch {
 	case err != nil:
 		return nil, err
@@ -158,7 +158,7 @@ func (l *Locker) Release(ctx context.Context, t Token) error {
 	}
 	var errs []error
 	for i := range parts {
-		what, err := l.shared.redis.release(ctx, parts[i].grant(l.o), 0)
+		what, err := l.shared.store.release(ctx, parts[i].grant(l.o), 0)
 		switch {
 		case err != nil:
 			errs = append(errs, err)

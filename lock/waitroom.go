@@ -183,7 +183,7 @@ func (l *locker) appointLeader(room *waitRoom) {
 // caller holds mu.
 func (l *locker) leaveQueue(t *target, entry string) {
 	const counted = 3 * time.Second // after that the other processes count this one as dead
-	l.background(insisting(counted, func(ctx context.Context) error { return l.redis.leave(ctx, t, entry) }))
+	l.background(insisting(counted, func(ctx context.Context) error { return l.store.leave(ctx, t, entry) }))
 }
 
 // fail gives err to all waiters of the room but the leader, and closes the room. Without it

@@ -27,7 +27,7 @@ import (
 // replicas have confirmed, does not: Redis may or may not have renewed the lease, so the
 // holder relies on the deadline that was confirmed last.
 type watchdog struct {
-	redis  *store
+	store  store
 	log    *logonce.Log
 	counts *counters
 	kick   chan struct{} // wakes the goroutine
@@ -48,9 +48,9 @@ const (
 	maxRenewed = 256                    // leases in one round trip
 )
 
-func newWatchdog(s *store, log *logonce.Log, counts *counters) *watchdog {
+func newWatchdog(s store, log *logonce.Log, counts *counters) *watchdog {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watchdog{redis: s, log: log, counts: counts, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	w := &watchdog{store: s, log: log, counts: counts, kick: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 	w.done.Go(w.run)
 	return w
 }
@@ -130,14 +130,14 @@ func (w *watchdog) renewAll() {
 	wait.Wake(w.kick)
 }
 
-// doubt reads from Redis whether the leases on the lock with this record are held, and ends
-// those that are not. It changes nothing in Redis.
+// doubt reads whether the leases on the lock with this record are held, and ends
+// those that are not. It changes nothing else.
 func (w *watchdog) doubt(ctx context.Context, record string) {
 	for _, g := range w.all() {
 		if g.record() != record {
 			continue
 		}
-		r, err := w.redis.check(ctx, g)
+		r, err := w.store.change(ctx, renewal{grant: g})
 		if err != nil || r.answer == answerOK {
 			continue // without a reply, the next renewal or the deadline decides
 		}
@@ -272,11 +272,11 @@ func (w *watchdog) renewNow(due []*grant) {
 	renewals := make([]renewal, len(due))
 	for i, g := range due {
 		timeout = min(timeout, max(g.o.Lease/6, 20*time.Millisecond))
-		renewals[i] = renewal{g, w.length(g)}
+		renewals[i] = renewal{grant: g, lease: w.length(g)}
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, timeout)
 	defer cancel()
-	for i, r := range w.redis.renew(ctx, renewals) {
+	for i, r := range w.store.renew(ctx, renewals) {
 		w.learn(renewals[i], r)
 	}
 }

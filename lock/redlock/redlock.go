@@ -58,6 +58,10 @@ func New(nodes []redis.UniversalClient, o lock.Options) (*Quorum, error) {
 	o.Hooks = lock.Hooks{}
 	q.parts = o
 	for i, rdb := range nodes {
+		if rdb == nil { // else the node's locks would be in this process
+			_ = q.Close()
+			return nil, fmt.Errorf("redlock: nodes[%d]: %w: the redis client is nil", i, lock.ErrConfig)
+		}
 		o := o
 		o.Logger = o.Logger.With("server", i)
 		node, err := lock.New(rdb, o)
