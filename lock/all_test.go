@@ -68,48 +68,49 @@ func TestLockAllOfFreeLocksIsOneScript(t *testing.T) {
 // has what another has, fences grow, and no two wait for each other.
 func TestTogetherAndOneByOneExcludeEachOther(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	const n = 6
-	var inside [n]atomic.Int32
-	var fences [n]int64
-	var all sync.WaitGroup
-	for i := range 9 {
-		all.Go(func() {
-			for range redistest.Pick(30, 1000) {
-				wanted := rand.Perm(n)[:1+rand.IntN(4)]
-				var of []string
-				for _, k := range wanted {
-					of = append(of, fmt.Sprint("name", k))
-				}
-				lease, err := ls[i%len(ls)].LockAll(ctx, of...)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, k := range wanted {
-					if got := inside[k].Add(1); got != 1 {
-						t.Errorf("%d have lock %d", got, k)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ls := []*lock.Locker{s.open(t, lock.Options{}), s.open(t, lock.Options{}), s.open(t, lock.Options{})}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		const n = 6
+		var inside [n]atomic.Int32
+		var fences [n]int64
+		var all sync.WaitGroup
+		for i := range 9 {
+			all.Go(func() {
+				for range redistest.Pick(30, 1000) {
+					wanted := rand.Perm(n)[:1+rand.IntN(4)]
+					var of []string
+					for _, k := range wanted {
+						of = append(of, fmt.Sprint("name", k))
 					}
-					if lease.Fence() <= fences[k] {
-						t.Errorf("lock %d: fence %d after %d", k, lease.Fence(), fences[k])
+					lease, err := ls[i%len(ls)].LockAll(ctx, of...)
+					if err != nil {
+						t.Error(err)
+						return
 					}
-					fences[k] = lease.Fence()
+					for _, k := range wanted {
+						if got := inside[k].Add(1); got != 1 {
+							t.Errorf("%d have lock %d", got, k)
+						}
+						if lease.Fence() <= fences[k] {
+							t.Errorf("lock %d: fence %d after %d", k, lease.Fence(), fences[k])
+						}
+						fences[k] = lease.Fence()
+					}
+					for _, k := range wanted {
+						inside[k].Add(-1)
+					}
+					unlock(t, lease)
+					time.Sleep(rand.N(2 * time.Millisecond)) // so that some find all free
 				}
-				for _, k := range wanted {
-					inside[k].Add(-1)
-				}
-				unlock(t, lease)
-				time.Sleep(rand.N(2 * time.Millisecond)) // so that some find all free
-			}
-		})
-	}
-	all.Wait()
-	for _, l := range ls {
-		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
-	}
+			})
+		}
+		all.Wait()
+		for _, l := range ls {
+			redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
+		}
+	})
 }
 
 // A server that loses a reply, or the connection, is asked again by the same owners.

@@ -55,41 +55,42 @@ func inQueues(t *testing.T, l *lock.Locker, stripes, n int) {
 // Catches a LockAny that waits for one stripe, which it has chosen, while another is free.
 func TestLockAnyGetsWhicheverStripeIsFreedFirst(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const n = 5
-	var acquired atomic.Int32
-	other := open(t, s.Client(t), lock.Options{})
-	l := open(t, s.Client(t), lock.Options{Hooks: lock.Hooks{Acquired: func(string, time.Duration, bool) { acquired.Add(1) }}})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
-	held := holdAll(t, other, n)
-	lag := redistest.MeasureLag(t)
-	for freed := range n {
-		before := l.Stats()
-		got := lockAny(t.Context(), l, n)
-		inQueues(t, other, n, 1)
-		if now := l.Stats(); now.Waiting != 1 || now.Refused != before.Refused {
-			t.Errorf("while it waits: %+v", now)
+	overBoth(t, func(t *testing.T, s *backend) {
+		const n = 5
+		var acquired atomic.Int32
+		other := s.open(t, lock.Options{})
+		l := s.open(t, lock.Options{Hooks: lock.Hooks{Acquired: func(string, time.Duration, bool) { acquired.Add(1) }}})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+		held := holdAll(t, other, n)
+		lag := redistest.MeasureLag(t)
+		for freed := range n {
+			before := l.Stats()
+			got := lockAny(t.Context(), l, n)
+			inQueues(t, other, n, 1)
+			if now := l.Stats(); now.Waiting != 1 || now.Refused != before.Refused {
+				t.Errorf("while it waits: %+v", now)
+			}
+			begin := time.Now()
+			unlock(t, held[freed])
+			it := <-got
+			if it.err != nil || it.stripe != freed {
+				t.Fatalf("stripe %d was freed, got %d, %v", freed, it.stripe, it.err)
+			}
+			if took := time.Since(begin); took > lag.Allow(50*time.Millisecond) {
+				t.Errorf("stripe %d: it took %v", freed, took)
+			}
+			inQueues(t, other, n, 0)
+			redistest.Eventually(t, 30*time.Second, "it keeps this lock alone", func() bool { return l.Kept() == 1 })
+			if now := l.Stats(); now.Acquired != before.Acquired+1 || now.Waits != before.Waits+1 || now.HandOffs != before.HandOffs+1 || now.Waiting != 0 || now.Held != 1 {
+				t.Errorf("one call was %+v, and is %+v", before, now)
+			}
+			unlock(t, it.lease)
+			held[freed] = must(t)(other.Striped("stock", n).LockKey(t.Context(), keyOf(other, n, freed)))
 		}
-		begin := time.Now()
-		unlock(t, held[freed])
-		it := <-got
-		if it.err != nil || it.stripe != freed {
-			t.Fatalf("stripe %d was freed, got %d, %v", freed, it.stripe, it.err)
+		if got := acquired.Load(); got != n {
+			t.Errorf("Hooks.Acquired was called %d times for %d calls", got, n)
 		}
-		if took := time.Since(begin); took > lag.Allow(50*time.Millisecond) {
-			t.Errorf("stripe %d: it took %v", freed, took)
-		}
-		inQueues(t, other, n, 0)
-		redistest.Eventually(t, 30*time.Second, "it keeps this lock alone", func() bool { return l.Kept() == 1 })
-		if now := l.Stats(); now.Acquired != before.Acquired+1 || now.Waits != before.Waits+1 || now.HandOffs != before.HandOffs+1 || now.Waiting != 0 || now.Held != 1 {
-			t.Errorf("one call was %+v, and is %+v", before, now)
-		}
-		unlock(t, it.lease)
-		held[freed] = must(t)(other.Striped("stock", n).LockKey(t.Context(), keyOf(other, n, freed)))
-	}
-	if got := acquired.Load(); got != n {
-		t.Errorf("Hooks.Acquired was called %d times for %d calls", got, n)
-	}
+	})
 }
 
 // keyOf is a key of a stripe.
@@ -103,39 +104,37 @@ func keyOf(l *lock.Locker, n, stripe int) string {
 
 func TestALockAnyThatGivesUpLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const n = 5
-	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	held := holdAll(t, other, n)
-	for range 3 {
-		ctx, cancel := context.WithCancel(t.Context())
-		got := lockAny(ctx, l, n)
+	overBoth(t, func(t *testing.T, s *backend) {
+		const n = 5
+		l, other := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		held := holdAll(t, other, n)
+		for range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			got := lockAny(ctx, l, n)
+			inQueues(t, other, n, 1)
+			cancel()
+			if it := <-got; !errors.Is(it.err, lock.ErrNotAcquired) || !errors.Is(it.err, context.Canceled) || it.stripe != -1 {
+				t.Errorf("got %+v", it)
+			}
+			inQueues(t, other, n, 0)
+			redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 && !l.InQueue() })
+		}
+		if now := l.Stats(); now.GaveUp != 3 || now.Waiting != 0 {
+			t.Errorf("%+v", now)
+		}
+		unlock(t, held...)
+		unlock(t, holdAll(t, other, n)...) // nothing was granted to who had left
+		closed := s.open(t, lock.Options{})
+		held = holdAll(t, other, n)
+		got := lockAny(t.Context(), closed, n)
 		inQueues(t, other, n, 1)
-		cancel()
-		if it := <-got; !errors.Is(it.err, lock.ErrNotAcquired) || !errors.Is(it.err, context.Canceled) || it.stripe != -1 {
-			t.Errorf("got %+v", it)
+		_ = closed.Close()
+		if it := <-got; !errors.Is(it.err, lock.ErrClosed) {
+			t.Errorf("got %v", it.err)
 		}
 		inQueues(t, other, n, 0)
-		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 && !l.InQueue() })
-	}
-	if now := l.Stats(); now.GaveUp != 3 || now.Waiting != 0 {
-		t.Errorf("%+v", now)
-	}
-	unlock(t, held...)
-	unlock(t, holdAll(t, other, n)...) // nothing was granted to who had left
-	closed, err := lock.New(s.Client(t), lock.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held = holdAll(t, other, n)
-	got := lockAny(t.Context(), closed, n)
-	inQueues(t, other, n, 1)
-	_ = closed.Close()
-	if it := <-got; !errors.Is(it.err, lock.ErrClosed) {
-		t.Errorf("got %v", it.err)
-	}
-	inQueues(t, other, n, 0)
-	unlock(t, held...)
+		unlock(t, held...)
+	})
 }
 
 // A waiter has one stripe, and hears then that it was granted another. Catches a LockAny
@@ -171,48 +170,49 @@ func TestWhatLockAnyIsGrantedBesidesIsGivenBack(t *testing.T) {
 // Stripes that are freed in one moment are granted to the first who waits, and it takes one.
 func TestStripesThatAreFreedAtOnceServeTwo(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const n = 2
-	other := open(t, s.Client(t), lock.Options{})
-	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	ls := []*lock.Locker{a, a, b}
-	for _, l := range ls {
-		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
-	}
-	for range redistest.Pick(20, 500) {
-		held := holdAll(t, other, n)
-		var waits []<-chan result
-		for i, l := range ls {
-			waits = append(waits, lockAny(t.Context(), l, n))
-			inQueues(t, other, n, i/2+1) // the second of a stands behind the first
+	overBoth(t, func(t *testing.T, s *backend) {
+		const n = 2
+		other := s.open(t, lock.Options{})
+		a, b := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		ls := []*lock.Locker{a, a, b}
+		for _, l := range ls {
+			redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
 		}
-		begin := time.Now()
-		var both sync.WaitGroup
-		for _, lease := range held {
-			both.Go(func() { unlock(t, lease) })
-		}
-		both.Wait()
-		for range ls { // each is served, and then the next
-			select {
-			case it := <-waits[0]:
-				waits[0] = nil
-				must(t)(it.lease, it.err)
-				unlock(t, it.lease)
-			case it := <-waits[1]:
-				waits[1] = nil
-				must(t)(it.lease, it.err)
-				unlock(t, it.lease)
-			case it := <-waits[2]:
-				waits[2] = nil
-				must(t)(it.lease, it.err)
-				unlock(t, it.lease)
+		for range redistest.Pick(20, 500) {
+			held := holdAll(t, other, n)
+			var waits []<-chan result
+			for i, l := range ls {
+				waits = append(waits, lockAny(t.Context(), l, n))
+				inQueues(t, other, n, i/2+1) // the second of a stands behind the first
 			}
+			begin := time.Now()
+			var both sync.WaitGroup
+			for _, lease := range held {
+				both.Go(func() { unlock(t, lease) })
+			}
+			both.Wait()
+			for range ls { // each is served, and then the next
+				select {
+				case it := <-waits[0]:
+					waits[0] = nil
+					must(t)(it.lease, it.err)
+					unlock(t, it.lease)
+				case it := <-waits[1]:
+					waits[1] = nil
+					must(t)(it.lease, it.err)
+					unlock(t, it.lease)
+				case it := <-waits[2]:
+					waits[2] = nil
+					must(t)(it.lease, it.err)
+					unlock(t, it.lease)
+				}
+			}
+			if took := time.Since(begin); took > slack { // a lease is 10 s
+				t.Errorf("it took %v", took)
+			}
+			inQueues(t, other, n, 0)
 		}
-		if took := time.Since(begin); took > slack { // a lease is 10 s
-			t.Errorf("it took %v", took)
-		}
-		inQueues(t, other, n, 0)
-	}
+	})
 }
 
 // A hall is n stripes, and counts who is inside and for how many turns each has waited.
@@ -244,97 +244,100 @@ func (h *hall) visit(ctx context.Context, t *testing.T, l *lock.Locker) {
 // become more with the time.
 func TestNobodyStarvesOfThoseWhoTakeAnyStripe(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const clients, each = 3, 10
-	ls := make([]*lock.Locker, clients)
-	for i := range ls {
-		ls[i] = open(t, s.Client(t), lock.Options{})
-		redistest.Eventually(t, 30*time.Second, "the subscription stands", ls[i].Hears)
-	}
-	var h hall
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	gate := holdAll(t, ls[0], len(h.inside)) // none gets a start
-	var all sync.WaitGroup
-	for i := range clients * each {
-		all.Go(func() {
-			for range redistest.Pick(50, 1000) {
-				h.visit(ctx, t, ls[i%clients])
-			}
-		})
-	}
-	inQueues(t, ls[0], len(h.inside), clients)
-	before, begin := s.Calls("evalsha"), time.Now()
-	unlock(t, gate...)
-	all.Wait()
-	took, turns := time.Since(begin), h.turns.Load()
-	t.Logf("%d turns, %.0f a second, %.1f scripts each; nobody waited for more than %d", turns, float64(turns)/took.Seconds(),
-		float64(s.Calls("evalsha")-before)/float64(turns), h.most.Load())
-	// Turns count from the call on, so also those that pass while its five tries are on their way: on a busy machine a
-	// single reply may take a hundred turns. A caller that starves waits for nearly all, 1500 and more.
-	if most := h.most.Load(); most > 25*clients*each {
-		t.Errorf("somebody waited for %d turns", most)
-	}
-	inQueues(t, ls[0], len(h.inside), 0)
-	for _, l := range ls {
-		redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
-	}
+	overBoth(t, func(t *testing.T, s *backend) {
+		const clients, each = 3, 10
+		ls := make([]*lock.Locker, clients)
+		for i := range ls {
+			ls[i] = s.open(t, lock.Options{})
+			redistest.Eventually(t, 30*time.Second, "the subscription stands", ls[i].Hears)
+		}
+		var h hall
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		gate := holdAll(t, ls[0], len(h.inside)) // none gets a start
+		var all sync.WaitGroup
+		for i := range clients * each {
+			all.Go(func() {
+				for range redistest.Pick(50, 1000) {
+					h.visit(ctx, t, ls[i%clients])
+				}
+			})
+		}
+		inQueues(t, ls[0], len(h.inside), clients)
+		before, begin := s.scripts(), time.Now()
+		unlock(t, gate...)
+		all.Wait()
+		took, turns := time.Since(begin), h.turns.Load()
+		t.Logf("%d turns, %.0f a second, %.1f scripts each; nobody waited for more than %d", turns, float64(turns)/took.Seconds(),
+			float64(s.scripts()-before)/float64(turns), h.most.Load())
+		// Turns count from the call on, so also those that pass while its five tries are on their way: on a busy machine a
+		// single reply may take a hundred turns. A caller that starves waits for nearly all, 1500 and more.
+		if most := h.most.Load(); most > 25*clients*each {
+			t.Errorf("somebody waited for %d turns", most)
+		}
+		inQueues(t, ls[0], len(h.inside), 0)
+		for _, l := range ls {
+			redistest.Eventually(t, 30*time.Second, "nothing is kept", func() bool { return l.Kept() == 0 })
+		}
+	})
 }
 
 // A crowd of queues would cost each second as many scripts.
 func TestLockAnyStandsInTheShortestQueuesAndInNoMoreThan64(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const n, crowded = 70, 3
-	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
-	held := holdAll(t, ls[0], n)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var done sync.WaitGroup
-	for i := range crowded {
-		done.Go(func() { _, _ = ls[1].Striped("stock", n).LockKey(ctx, keyOf(ls[1], n, i)) })
-		waiting(t, ls[0], keys.Stripe, keys.StripeName("stock", i), 1)
-	}
-	got := lockAny(ctx, ls[2], n)
-	redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return ls[2].InRooms() == 64 })
-	for i := range crowded {
-		if waits, err := ls[0].Waiting(ctx, keys.Stripe, keys.StripeName("stock", i)); waits != 1 || err != nil {
-			t.Errorf("%d wait for stripe %d, %v", waits, i, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		const n, crowded = 70, 3
+		ls := []*lock.Locker{s.open(t, lock.Options{}), s.open(t, lock.Options{}), s.open(t, lock.Options{})}
+		held := holdAll(t, ls[0], n)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var done sync.WaitGroup
+		for i := range crowded {
+			done.Go(func() { _, _ = ls[1].Striped("stock", n).LockKey(ctx, keyOf(ls[1], n, i)) })
+			waiting(t, ls[0], keys.Stripe, keys.StripeName("stock", i), 1)
 		}
-	}
-	if n := ls[2].InRooms(); n != 64 {
-		t.Errorf("it stands in %d queues", n)
-	}
-	cancel()
-	if it := <-got; !errors.Is(it.err, context.Canceled) {
-		t.Errorf("got %v", it.err)
-	}
-	done.Wait()
-	unlock(t, held...)
+		got := lockAny(ctx, ls[2], n)
+		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return ls[2].InRooms() == 64 })
+		for i := range crowded {
+			if waits, err := ls[0].Waiting(ctx, keys.Stripe, keys.StripeName("stock", i)); waits != 1 || err != nil {
+				t.Errorf("%d wait for stripe %d, %v", waits, i, err)
+			}
+		}
+		if n := ls[2].InRooms(); n != 64 {
+			t.Errorf("it stands in %d queues", n)
+		}
+		cancel()
+		if it := <-got; !errors.Is(it.err, context.Canceled) {
+			t.Errorf("got %v", it.err)
+		}
+		done.Wait()
+		unlock(t, held...)
+	})
 }
 
 // Who has every stripe that is left would wait for himself; who has one may wait for the others.
 func TestLockAnyDoesNotWaitForItsCallersOwn(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	const n = 3
-	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	held := holdAll(t, other, n)
-	unlock(t, held[1])
-	own := must(t)(l.Striped("stock", n).LockKey(t.Context(), keyOf(l, n, 1)))
-	if _, _, err := l.Striped("stock", n).LockAny(own.Context(), 0, 2); !errors.Is(err, lock.ErrDeadlock) {
-		t.Errorf("got %v", err)
-	}
-	got := lockAny(own.Context(), l, n)
-	for _, i := range []int{0, 2} {
-		waiting(t, other, keys.Stripe, keys.StripeName("stock", i), 1)
-	}
-	unlock(t, held[2])
-	it := <-got
-	if it.err != nil || it.stripe != 2 {
-		t.Fatalf("got %+v", it)
-	}
-	unlock(t, it.lease, own, held[0])
+	overBoth(t, func(t *testing.T, s *backend) {
+		const n = 3
+		l, other := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		held := holdAll(t, other, n)
+		unlock(t, held[1])
+		own := must(t)(l.Striped("stock", n).LockKey(t.Context(), keyOf(l, n, 1)))
+		if _, _, err := l.Striped("stock", n).LockAny(own.Context(), 0, 2); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("got %v", err)
+		}
+		got := lockAny(own.Context(), l, n)
+		for _, i := range []int{0, 2} {
+			waiting(t, other, keys.Stripe, keys.StripeName("stock", i), 1)
+		}
+		unlock(t, held[2])
+		it := <-got
+		if it.err != nil || it.stripe != 2 {
+			t.Fatalf("got %+v", it)
+		}
+		unlock(t, it.lease, own, held[0])
+	})
 }
 
 // A node of a cluster that fails is none of the others' concern: whoever takes any stripe

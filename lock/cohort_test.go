@@ -78,27 +78,28 @@ func (w *line) wait() (order []string) {
 // they came.
 func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	l.AskOnce()
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
-	gate := must(t)(l.Lock(t.Context(), "a"))
-	w := &line{t: t}
-	w.stand("one", l, 15)
-	gate.Age(young)
-	before := s.Calls("evalsha")
-	unlock(t, gate)
-	w.wait()
-	for i, turn := range w.turns {
-		if want := gate.Fence() + int64(i) + 1; turn.fence != want {
-			t.Errorf("turn %d has fence %d, want %d", i, turn.fence, want)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{Lease: time.Minute})
+		l.AskOnce()
+		redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
+		gate := must(t)(l.Lock(t.Context(), "a"))
+		w := &line{t: t}
+		w.stand("one", l, 15)
+		gate.Age(young)
+		before := s.scripts()
+		unlock(t, gate)
+		w.wait()
+		for i, turn := range w.turns {
+			if want := gate.Fence() + int64(i) + 1; turn.fence != want {
+				t.Errorf("turn %d has fence %d, want %d", i, turn.fence, want)
+			}
 		}
-	}
-	// One release by the last of them; their entry leaves the queue beside it, and the leader
-	// may have asked once in the meantime.
-	if n := s.Calls("evalsha") - before; n > 3 {
-		t.Errorf("%d scripts for 15 callers", n)
-	}
+		// One release by the last of them; their entry leaves the queue beside it, and the leader
+		// may have asked once in the meantime.
+		if n := s.scripts() - before; n > 3 {
+			t.Errorf("%d scripts for 15 callers", n)
+		}
+	})
 }
 
 // A process whose callers come again and again would keep the lock for ever, were its turn
@@ -106,34 +107,35 @@ func TestALockIsPassedOnWithinItsProcess(t *testing.T) {
 // came after the waiters, they have the turn of their own place first.
 func TestACohortEndsForOtherProcesses(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	one, two := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	for _, test := range []struct {
-		name  string
-		age   time.Duration
-		last  bool // the other process came last
-		first int
-	}{
-		{"the bound of callers", young, false, 15},
-		{"the bound of time", 51 * time.Millisecond, false, 0},
-		{"both turns of those who came first", young, true, 15 + 16},
-	} {
-		gate := must(t)(one.Lock(t.Context(), "a"))
-		w := &line{t: t}
-		if !test.last {
-			w.stand("two", two, 1)
+	overBoth(t, func(t *testing.T, s *backend) {
+		one, two := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{Lease: time.Minute})
+		for _, test := range []struct {
+			name  string
+			age   time.Duration
+			last  bool // the other process came last
+			first int
+		}{
+			{"the bound of callers", young, false, 15},
+			{"the bound of time", 51 * time.Millisecond, false, 0},
+			{"both turns of those who came first", young, true, 15 + 16},
+		} {
+			gate := must(t)(one.Lock(t.Context(), "a"))
+			w := &line{t: t}
+			if !test.last {
+				w.stand("two", two, 1)
+			}
+			w.stand("one", one, 60)
+			if test.last {
+				w.stand("two", two, 1)
+			}
+			gate.Age(test.age)
+			unlock(t, gate)
+			order := w.wait()
+			if n := slices.Index(order, "two"); n > test.first || test.age > 0 && n != 0 {
+				t.Errorf("%s: the other process had its turn after %d", test.name, n)
+			}
 		}
-		w.stand("one", one, 60)
-		if test.last {
-			w.stand("two", two, 1)
-		}
-		gate.Age(test.age)
-		unlock(t, gate)
-		order := w.wait()
-		if n := slices.Index(order, "two"); n > test.first || test.age > 0 && n != 0 {
-			t.Errorf("%s: the other process had its turn after %d", test.name, n)
-		}
-	}
+	})
 }
 
 // Options with which a lease is one caller's alone keep it from being passed on.
@@ -183,97 +185,100 @@ func TestOptionsThatKeepALockFromBeingPassedOn(t *testing.T) {
 // those for whom the work is done.
 func TestOtherKindsAreNotPassedOn(t *testing.T) {
 	t.Parallel()
-	failed := errors.New("so that the next one does the work")
-	for name, kind := range map[string]struct {
-		kind keys.LockKind
-		run  func(l *lock.Locker, fn func()) error
-	}{
-		"once": {keys.Once, func(l *lock.Locker, fn func()) error {
-			_, err := l.Once(context.Background(), "a", time.Minute, func(context.Context) error { fn(); return failed })
-			if errors.Is(err, failed) {
-				return nil
-			}
-			return err
-		}},
-		"write": {keys.ReadWrite, func(l *lock.Locker, fn func()) error {
-			lease, err := l.RW("a").Lock(context.Background())
-			if err != nil {
-				return err
-			}
-			fn()
-			return lease.Unlock(context.Background())
-		}},
-	} {
-		s := redistest.Start(t)
-		one, two := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-		redistest.Eventually(t, 30*time.Second, "the subscriptions stand", func() bool { return one.Hears() && two.Hears() })
-		var all sync.WaitGroup
-		start := func(l *lock.Locker, fn func()) {
-			all.Go(func() {
-				if err := kind.run(l, fn); err != nil {
-					t.Errorf("%s: %v", name, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		failed := errors.New("so that the next one does the work")
+		for name, kind := range map[string]struct {
+			kind keys.LockKind
+			run  func(l *lock.Locker, fn func()) error
+		}{
+			"once": {keys.Once, func(l *lock.Locker, fn func()) error {
+				_, err := l.Once(context.Background(), "a", time.Minute, func(context.Context) error { fn(); return failed })
+				if errors.Is(err, failed) {
+					return nil
 				}
-			})
+				return err
+			}},
+			"write": {keys.ReadWrite, func(l *lock.Locker, fn func()) error {
+				lease, err := l.RW("a").Lock(context.Background())
+				if err != nil {
+					return err
+				}
+				fn()
+				return lease.Unlock(context.Background())
+			}},
+		} {
+			one, two := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{Lease: time.Minute})
+			redistest.Eventually(t, 30*time.Second, "the subscriptions stand", func() bool { return one.Hears() && two.Hears() })
+			var all sync.WaitGroup
+			start := func(l *lock.Locker, fn func()) {
+				all.Go(func() {
+					if err := kind.run(l, fn); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+			held, goOn, turns := make(chan struct{}), make(chan struct{}), make(chan string, 2)
+			start(one, func() { close(held); <-goOn; one.Age(young) })
+			<-held
+			start(two, func() { turns <- "two" })
+			waiting(t, one, kind.kind, "a", 1)
+			start(one, func() { turns <- "one" })
+			waiting(t, one, kind.kind, "a", 2)
+			close(goOn)
+			all.Wait()
+			if first := <-turns; first != "two" {
+				t.Errorf("%s: it was passed on", name)
+			}
 		}
-		held, goOn, turns := make(chan struct{}), make(chan struct{}), make(chan string, 2)
-		start(one, func() { close(held); <-goOn; one.Age(young) })
-		<-held
-		start(two, func() { turns <- "two" })
-		waiting(t, one, kind.kind, "a", 1)
-		start(one, func() { turns <- "one" })
-		waiting(t, one, kind.kind, "a", 2)
-		close(goOn)
-		all.Wait()
-		if first := <-turns; first != "two" {
-			t.Errorf("%s: it was passed on", name)
-		}
-	}
+	})
 }
 
 // A lease that was passed on is like any other: it can be looked at, entered again and handed
 // over, and nobody else of its process has it meanwhile.
 func TestALeaseThatWasPassedOnIsAWholeOne(t *testing.T) {
 	t.Parallel()
-	s, ctx := redistest.Start(t), t.Context()
-	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
-	gate := must(t)(l.Lock(ctx, "a"))
-	got := make(chan *lock.Lease)
-	for i := range 2 {
-		go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
-		redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 && l.Parked("a") })
-	}
-	gate.Age(young)
-	unlock(t, gate)
-	second := <-got
-	if err := second.Check(ctx); err != nil || second.Fence() != gate.Fence()+1 {
-		t.Fatalf("fence %d after %d, %v", second.Fence(), gate.Fence(), err)
-	}
-	inner := must(t)(second.Reenter())
-	unlock(t, second)
-	if err := inner.Check(ctx); err != nil || l.InRooms() != 1 {
-		t.Fatalf("another handle: %v, %d wait", err, l.InRooms())
-	}
-	l.Age(young)
-	unlock(t, inner)
-	third := <-got
-	if third.Fence() != gate.Fence()+2 {
-		t.Fatalf("fence %d after %d", third.Fence(), inner.Fence())
-	}
-	token, err := third.Detach(ctx, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	attached := must(t)(other.Attach(ctx, token))
-	if attached.Fence() != third.Fence() {
-		t.Errorf("attached with fence %d, detached with %d", attached.Fence(), third.Fence())
-	}
-	unlock(t, attached)
-	next := must(t)(l.Lock(ctx, "a"))
-	if next.Fence() < gate.Fence()+16 {
-		t.Errorf("fence %d after a grant with %d", next.Fence(), gate.Fence())
-	}
-	unlock(t, next)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, other := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{Lease: time.Minute})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
+		gate := must(t)(l.Lock(ctx, "a"))
+		got := make(chan *lock.Lease)
+		for i := range 2 {
+			go func() { got <- must(t)(l.Lock(context.Background(), "a")) }()
+			redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 && l.Parked("a") })
+		}
+		gate.Age(young)
+		unlock(t, gate)
+		second := <-got
+		if err := second.Check(ctx); err != nil || second.Fence() != gate.Fence()+1 {
+			t.Fatalf("fence %d after %d, %v", second.Fence(), gate.Fence(), err)
+		}
+		inner := must(t)(second.Reenter())
+		unlock(t, second)
+		if err := inner.Check(ctx); err != nil || l.InRooms() != 1 {
+			t.Fatalf("another handle: %v, %d wait", err, l.InRooms())
+		}
+		l.Age(young)
+		unlock(t, inner)
+		third := <-got
+		if third.Fence() != gate.Fence()+2 {
+			t.Fatalf("fence %d after %d", third.Fence(), inner.Fence())
+		}
+		token, err := third.Detach(ctx, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attached := must(t)(other.Attach(ctx, token))
+		if attached.Fence() != third.Fence() {
+			t.Errorf("attached with fence %d, detached with %d", attached.Fence(), third.Fence())
+		}
+		unlock(t, attached)
+		next := must(t)(l.Lock(ctx, "a"))
+		if next.Fence() < gate.Fence()+16 {
+			t.Errorf("fence %d after a grant with %d", next.Fence(), gate.Fence())
+		}
+		unlock(t, next)
+	})
 }
 
 // The lease of a cohort ends in Redis, and another has the lock before the cohort's holder
@@ -426,62 +431,64 @@ func TestFencesOfACohortGrowWhenTheServersClockStepsBack(t *testing.T) {
 // others (LockAll), go back to Redis: the fences after theirs are not their grant's.
 func TestALeaseWithAFenceOfAnotherGrantIsNotPassedOn(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
-	ctx := t.Context()
-	for name, take := range map[string]func() *lock.Lease{
-		"attached": func() *lock.Lease {
-			token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
-			if err != nil {
-				t.Fatal(err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l, other := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{Lease: time.Minute})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+		ctx := t.Context()
+		for name, take := range map[string]func() *lock.Lease{
+			"attached": func() *lock.Lease {
+				token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return must(t)(l.Attach(ctx, token))
+			},
+			"raised": func() *lock.Lease {
+				b := must(t)(other.Lock(ctx, "b"))
+				got := make(chan *lock.Lease)
+				go func() { got <- must(t)(l.LockAll(ctx, "a", "b")) }() // a first, and then b with a later fence
+				waiting(t, l, keys.Mutex, "b", 1)
+				unlock(t, b)
+				return <-got
+			},
+		} {
+			gate := take()
+			w := &line{t: t}
+			w.stand("one", l, 1)
+			gate.Age(young)
+			unlock(t, gate)
+			w.wait()
+			if w.turns[0].fence < gate.Fence()+16 {
+				t.Errorf("%s: fence %d after %d: it was passed on", name, w.turns[0].fence, gate.Fence())
 			}
-			return must(t)(l.Attach(ctx, token))
-		},
-		"raised": func() *lock.Lease {
-			b := must(t)(other.Lock(ctx, "b"))
-			got := make(chan *lock.Lease)
-			go func() { got <- must(t)(l.LockAll(ctx, "a", "b")) }() // a first, and then b with a later fence
-			waiting(t, l, keys.Mutex, "b", 1)
-			unlock(t, b)
-			return <-got
-		},
-	} {
-		gate := take()
-		w := &line{t: t}
-		w.stand("one", l, 1)
-		gate.Age(young)
-		unlock(t, gate)
-		w.wait()
-		if w.turns[0].fence < gate.Fence()+16 {
-			t.Errorf("%s: fence %d after %d: it was passed on", name, w.turns[0].fence, gate.Fence())
 		}
-	}
+	})
 }
 
 // What LockAll has taken in one script is passed on, each lock to those who wait for it: its
 // fence stands in the record of each.
 func TestWhatLockAllHasTakenIsPassedOn(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l, other := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
-	gate := must(t)(l.LockAll(t.Context(), "a", "b"))
-	w := &line{t: t}
-	w.stand("one", l, 3)
-	gate.Age(young)
-	unlock(t, gate)
-	w.wait()
-	if w.turns[0].fence != gate.Fence()+1 {
-		t.Errorf("fence %d after %d: it was not passed on", w.turns[0].fence, gate.Fence())
-	}
-	for _, name := range []string{"a", "b"} {
-		next := must(t)(other.Lock(t.Context(), name))
-		if next.Fence() <= w.turns[2].fence {
-			t.Errorf("%s: fence %d after %d", name, next.Fence(), w.turns[2].fence)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l, other := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{Lease: time.Minute})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands, and nobody asks again", l.Hears)
+		gate := must(t)(l.LockAll(t.Context(), "a", "b"))
+		w := &line{t: t}
+		w.stand("one", l, 3)
+		gate.Age(young)
+		unlock(t, gate)
+		w.wait()
+		if w.turns[0].fence != gate.Fence()+1 {
+			t.Errorf("fence %d after %d: it was not passed on", w.turns[0].fence, gate.Fence())
 		}
-		unlock(t, next)
-	}
+		for _, name := range []string{"a", "b"} {
+			next := must(t)(other.Lock(t.Context(), name))
+			if next.Fence() <= w.turns[2].fence {
+				t.Errorf("%s: fence %d after %d", name, next.Fence(), w.turns[2].fence)
+			}
+			unlock(t, next)
+		}
+	})
 }
 
 // The message of a grant and a lock that is passed on may come to a leader at once, when
@@ -489,39 +496,40 @@ func TestWhatLockAllHasTakenIsPassedOn(t *testing.T) {
 // leader then. Catches one that is lost, and costs a second, in one of a hundred rounds.
 func TestAMessageBesideALockThatIsPassedOnIsNotLost(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l, op := open(t, s.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
-	redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
-	rounds, slow := redistest.Pick(150, 3000), 0
-	for range rounds {
-		gate := must(t)(l.Lock(t.Context(), "a"))
-		var all sync.WaitGroup
-		began := make(chan time.Time, 1)
-		for range 3 {
+	overBoth(t, func(t *testing.T, s *backend) {
+		l, op := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{})
+		redistest.Eventually(t, 30*time.Second, "the subscription stands", l.Hears)
+		rounds, slow := redistest.Pick(150, 3000), 0
+		for range rounds {
+			gate := must(t)(l.Lock(t.Context(), "a"))
+			var all sync.WaitGroup
+			began := make(chan time.Time, 1)
+			for range 3 {
+				all.Go(func() {
+					if lease, err := l.Lock(context.Background(), "a"); err != nil {
+						t.Error(err)
+					} else {
+						_ = lease.Unlock(context.Background()) // which may have been taken from it
+					}
+				})
+			}
+			redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
+			gate.Age(young)
+			began <- time.Now()
+			all.Go(func() { _, _ = op.ForceUnlock(context.Background(), "a") })
 			all.Go(func() {
-				if lease, err := l.Lock(context.Background(), "a"); err != nil {
-					t.Error(err)
-				} else {
-					_ = lease.Unlock(context.Background()) // which may have been taken from it
-				}
+				time.Sleep(rand.N(1200 * time.Microsecond))
+				_ = gate.Unlock(context.Background())
 			})
+			all.Wait()
+			if time.Since(<-began) > 900*time.Millisecond {
+				slow++
+			}
 		}
-		redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
-		gate.Age(young)
-		began <- time.Now()
-		all.Go(func() { _, _ = op.ForceUnlock(context.Background(), "a") })
-		all.Go(func() {
-			time.Sleep(rand.N(1200 * time.Microsecond))
-			_ = gate.Unlock(context.Background())
-		})
-		all.Wait()
-		if time.Since(<-began) > 900*time.Millisecond {
-			slow++
+		if slow > 1+rounds/500 { // a machine may stand still
+			t.Errorf("the lock was idle for a second in %d of %d rounds", slow, rounds)
 		}
-	}
-	if slow > 1+rounds/500 { // a machine may stand still
-		t.Errorf("the lock was idle for a second in %d of %d rounds", slow, rounds)
-	}
+	})
 }
 
 // Hooks hear of what a caller has had, and of nothing that was given back for nobody: a gauge
@@ -529,65 +537,67 @@ func TestAMessageBesideALockThatIsPassedOnIsNotLost(t *testing.T) {
 // does not need.
 func TestHooksAreToldOfNoGrantThatNobodyHad(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	holder := open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	var acquired, released atomic.Int64
-	l := open(t, s.Client(t), lock.Options{Lease: time.Minute, Hooks: lock.Hooks{
-		Acquired: func(string, time.Duration, bool) { acquired.Add(1) },
-		Released: func(string, time.Duration) { released.Add(1) },
-	}})
-	for range 10 {
-		var held []*lock.Lease
-		for range 4 {
-			lease, _, err := holder.Striped("s", 4).LockAny(t.Context())
-			held = append(held, must(t)(lease, err))
+	overBoth(t, func(t *testing.T, s *backend) {
+		holder := s.open(t, lock.Options{Lease: time.Minute})
+		var acquired, released atomic.Int64
+		l := s.open(t, lock.Options{Lease: time.Minute, Hooks: lock.Hooks{
+			Acquired: func(string, time.Duration, bool) { acquired.Add(1) },
+			Released: func(string, time.Duration) { released.Add(1) },
+		}})
+		for range 10 {
+			var held []*lock.Lease
+			for range 4 {
+				lease, _, err := holder.Striped("s", 4).LockAny(t.Context())
+				held = append(held, must(t)(lease, err))
+			}
+			done := make(chan *lock.Lease)
+			go func() {
+				lease, _, err := l.Striped("s", 4).LockAny(context.Background())
+				done <- must(t)(lease, err)
+			}()
+			redistest.Eventually(t, 30*time.Second, "it waits for all", func() bool { return l.InRooms() == 4 })
+			var all sync.WaitGroup
+			for _, lease := range held {
+				all.Go(func() { unlock(t, lease) })
+			}
+			all.Wait()
+			unlock(t, <-done)
+			redistest.Eventually(t, 30*time.Second, "nothing is left", func() bool { return l.Kept() == 0 })
 		}
-		done := make(chan *lock.Lease)
-		go func() {
-			lease, _, err := l.Striped("s", 4).LockAny(context.Background())
-			done <- must(t)(lease, err)
-		}()
-		redistest.Eventually(t, 30*time.Second, "it waits for all", func() bool { return l.InRooms() == 4 })
-		var all sync.WaitGroup
-		for _, lease := range held {
-			all.Go(func() { unlock(t, lease) })
+		if acquired.Load() != 10 || released.Load() != 10 {
+			t.Errorf("%d acquired, %d released, of 10", acquired.Load(), released.Load())
 		}
-		all.Wait()
-		unlock(t, <-done)
-		redistest.Eventually(t, 30*time.Second, "nothing is left", func() bool { return l.Kept() == 0 })
-	}
-	if acquired.Load() != 10 || released.Load() != 10 {
-		t.Errorf("%d acquired, %d released, of 10", acquired.Load(), released.Load())
-	}
+	})
 }
 
 // A waiter that gives up in the moment in which the lock is passed to it passes it on, or
 // gives it back. Catches a grant that nobody has.
 func TestALockThatIsPassedToALeaverIsNotLost(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
-	for round := range redistest.Pick(50, 2000) {
-		gate := must(t)(l.Lock(t.Context(), "a"))
-		ctx, leave := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				if lease, err := l.Lock(ctx, "a"); err == nil {
-					unlock(t, lease)
-				}
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{Lease: time.Minute})
+		for round := range redistest.Pick(50, 2000) {
+			gate := must(t)(l.Lock(t.Context(), "a"))
+			ctx, leave := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() {
+					if lease, err := l.Lock(ctx, "a"); err == nil {
+						unlock(t, lease)
+					}
+				})
+			}
+			redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
+			gate.Age(young)
+			all.Go(leave)
+			all.Go(func() { unlock(t, gate) })
+			all.Wait()
+			redistest.Eventually(t, 30*time.Second, fmt.Sprint("nobody has it or waits, round ", round), func() bool {
+				info, err := l.Inspect(t.Context(), "a")
+				return err == nil && !info.Held && info.Waiting == 0 && l.Kept() == 0
 			})
 		}
-		redistest.Eventually(t, 30*time.Second, "they wait", func() bool { return l.InRooms() == 3 && l.Parked("a") })
-		gate.Age(young)
-		all.Go(leave)
-		all.Go(func() { unlock(t, gate) })
-		all.Wait()
-		redistest.Eventually(t, 30*time.Second, fmt.Sprint("nobody has it or waits, round ", round), func() bool {
-			info, err := l.Inspect(t.Context(), "a")
-			return err == nil && !info.Held && info.Waiting == 0 && l.Kept() == 0
-		})
-	}
+	})
 }
 
 // While a bid of the waiters is on its way Redis may grant them the lock. A holder that passed
@@ -619,40 +629,41 @@ func TestALockIsNotPassedOnWhileABidIsOnItsWay(t *testing.T) {
 // Close ends a cohort: what is passed on in that moment is given back.
 func TestCloseInTheMiddleOfACohort(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	other := open(t, s.Client(t), lock.Options{})
-	gate := must(t)(other.Lock(t.Context(), "a"))
-	w := &line{t: t}
-	w.stand("other", other, 1)
-	gate.Age(young)
-	if other.PassesOnWhileItCloses() {
-		t.Error("a lock is passed on that Close does not find any more")
-	}
-	unlock(t, gate)
-	w.wait()
-	for range redistest.Pick(20, 500) {
-		l := open(t, s.Client(t), lock.Options{Lease: time.Minute})
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				for {
-					err := l.Do(t.Context(), "a", func(context.Context, *lock.Lease) error { return nil })
-					if errors.Is(err, lock.ErrClosed) {
-						return
+	overBoth(t, func(t *testing.T, s *backend) {
+		other := s.open(t, lock.Options{})
+		gate := must(t)(other.Lock(t.Context(), "a"))
+		w := &line{t: t}
+		w.stand("other", other, 1)
+		gate.Age(young)
+		if other.PassesOnWhileItCloses() {
+			t.Error("a lock is passed on that Close does not find any more")
+		}
+		unlock(t, gate)
+		w.wait()
+		for range redistest.Pick(20, 500) {
+			l := s.open(t, lock.Options{Lease: time.Minute})
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for {
+						err := l.Do(t.Context(), "a", func(context.Context, *lock.Lease) error { return nil })
+						if errors.Is(err, lock.ErrClosed) {
+							return
+						}
 					}
-				}
-			})
+				})
+			}
+			time.Sleep(2 * time.Millisecond)
+			_ = l.Close()
+			all.Wait()
+			if n := l.Kept(); n != 0 {
+				t.Errorf("%d things are left", n)
+			}
+			if lease, err := other.TryLock(t.Context(), "a"); err != nil {
+				t.Errorf("after Close: %v", err)
+			} else {
+				unlock(t, lease)
+			}
 		}
-		time.Sleep(2 * time.Millisecond)
-		_ = l.Close()
-		all.Wait()
-		if n := l.Kept(); n != 0 {
-			t.Errorf("%d things are left", n)
-		}
-		if lease, err := other.TryLock(t.Context(), "a"); err != nil {
-			t.Errorf("after Close: %v", err)
-		} else {
-			unlock(t, lease)
-		}
-	}
+	})
 }

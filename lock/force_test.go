@@ -36,78 +36,79 @@ func told(t *testing.T, what string, leases ...*lock.Lease) {
 // the hand-over the waiter would have the lock in an hour.
 func TestForceUnlockTakesTheLockAndTellsItsHolder(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	rdb, ctx := s.Client(t), t.Context()
-	holder := open(t, s.Client(t), lock.Options{Lease: time.Hour})
-	waiter, operator := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	redistest.Eventually(t, 30*time.Second, "the holder hears", holder.Hears)
-	type take = func(l *lock.Locker) (*lock.Lease, error)
-	mutex := func(l *lock.Locker) (*lock.Lease, error) { return l.Lock(ctx, "a") }
-	writer := func(l *lock.Locker) (*lock.Lease, error) { return l.RW("a").Lock(ctx) }
-	reader := func(l *lock.Locker) (*lock.Lease, error) { return l.RW("a").RLock(ctx) }
-	of3 := func(l *lock.Locker) (*lock.Lease, error) { return l.Semaphore("a", 3).Acquire(ctx) }
-	stripe := func(l *lock.Locker) (*lock.Lease, error) { return l.Striped("a", 1).LockKey(ctx, "a") }
-	for _, test := range []struct {
-		name  string
-		kind  keys.LockKind
-		held  []take
-		next  take
-		force func() (bool, error)
-	}{
-		{"mutex", keys.Mutex, []take{mutex}, mutex, func() (bool, error) { return operator.ForceUnlock(ctx, "a") }},
-		{"writer", keys.ReadWrite, []take{writer}, reader, func() (bool, error) { return operator.RW("a").ForceUnlock(ctx) }},
-		{"readers", keys.ReadWrite, []take{reader, reader}, writer, func() (bool, error) { return operator.RW("a").ForceUnlock(ctx) }},
-		{"permits", keys.Semaphore, []take{of3, of3, of3}, of3, func() (bool, error) { return operator.Semaphore("a", 3).ForceUnlock(ctx) }},
-		{"stripe", keys.Stripe, []take{stripe}, stripe, func() (bool, error) { return operator.Striped("a", 1).ForceUnlock(ctx, 0) }},
-	} {
-		var held []*lock.Lease
-		for _, take := range test.held {
-			held = append(held, must(t)(take(holder)))
-		}
-		got := make(chan *lock.Lease, 1)
-		go func() {
-			lease, err := test.next(waiter)
-			if err != nil {
-				t.Error(err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		holder := s.open(t, lock.Options{Lease: time.Hour})
+		waiter, operator := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		redistest.Eventually(t, 30*time.Second, "the holder hears", holder.Hears)
+		type take = func(l *lock.Locker) (*lock.Lease, error)
+		mutex := func(l *lock.Locker) (*lock.Lease, error) { return l.Lock(ctx, "a") }
+		writer := func(l *lock.Locker) (*lock.Lease, error) { return l.RW("a").Lock(ctx) }
+		reader := func(l *lock.Locker) (*lock.Lease, error) { return l.RW("a").RLock(ctx) }
+		of3 := func(l *lock.Locker) (*lock.Lease, error) { return l.Semaphore("a", 3).Acquire(ctx) }
+		stripe := func(l *lock.Locker) (*lock.Lease, error) { return l.Striped("a", 1).LockKey(ctx, "a") }
+		for _, test := range []struct {
+			name  string
+			kind  keys.LockKind
+			held  []take
+			next  take
+			force func() (bool, error)
+		}{
+			{"mutex", keys.Mutex, []take{mutex}, mutex, func() (bool, error) { return operator.ForceUnlock(ctx, "a") }},
+			{"writer", keys.ReadWrite, []take{writer}, reader, func() (bool, error) { return operator.RW("a").ForceUnlock(ctx) }},
+			{"readers", keys.ReadWrite, []take{reader, reader}, writer, func() (bool, error) { return operator.RW("a").ForceUnlock(ctx) }},
+			{"permits", keys.Semaphore, []take{of3, of3, of3}, of3, func() (bool, error) { return operator.Semaphore("a", 3).ForceUnlock(ctx) }},
+			{"stripe", keys.Stripe, []take{stripe}, stripe, func() (bool, error) { return operator.Striped("a", 1).ForceUnlock(ctx, 0) }},
+		} {
+			var held []*lock.Lease
+			for _, take := range test.held {
+				held = append(held, must(t)(take(holder)))
 			}
-			got <- lease
-		}()
-		name := "a"
-		if test.kind == keys.Stripe {
-			name = "a:0"
-		}
-		waiting(t, operator, test.kind, name, 1)
-		if forced, err := test.force(); !forced || err != nil {
-			t.Fatalf("%s: %v, %v", test.name, forced, err)
-		}
-		if key := keys.Lock("", test.kind, name); rdb.HGet(ctx, key[0], "o").Val() == "" && rdb.ZCard(ctx, key[3]).Val() == 0 {
-			t.Errorf("%s: it was not passed on", test.name) // the waiter would find it free when it asks again
-		}
-		told(t, test.name, held...)
-		next := <-got
-		if next == nil {
-			return
-		}
-		for _, lease := range held {
-			if next.Fence() <= lease.Fence()+15 { // it may have used these
-				t.Errorf("%s: fence %d after %d", test.name, next.Fence(), lease.Fence())
+			got := make(chan *lock.Lease, 1)
+			go func() {
+				lease, err := test.next(waiter)
+				if err != nil {
+					t.Error(err)
+				}
+				got <- lease
+			}()
+			name := "a"
+			if test.kind == keys.Stripe {
+				name = "a:0"
 			}
-			if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("%s: Unlock: %v", test.name, err)
+			waiting(t, operator, test.kind, name, 1)
+			if forced, err := test.force(); !forced || err != nil {
+				t.Fatalf("%s: %v, %v", test.name, forced, err)
 			}
-			if _, err := lease.SendRelease(ctx); err != nil { // as a holder that was never told
-				t.Error(err)
+			if n, err := operator.Waiting(ctx, test.kind, name); n != 0 || err != nil {
+				t.Errorf("%s: it was not passed on", test.name) // the waiter would leave the queue when it asks again
 			}
+			told(t, test.name, held...)
+			next := <-got
+			if next == nil {
+				return
+			}
+			for _, lease := range held {
+				if next.Fence() <= lease.Fence()+15 { // it may have used these
+					t.Errorf("%s: fence %d after %d", test.name, next.Fence(), lease.Fence())
+				}
+				if err := lease.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
+					t.Errorf("%s: Unlock: %v", test.name, err)
+				}
+				if _, err := lease.SendRelease(ctx); err != nil { // as a holder that was never told
+					t.Error(err)
+				}
+			}
+			if err := next.Check(ctx); err != nil {
+				t.Errorf("%s: the next holder: %v", test.name, err)
+			}
+			unlock(t, next)
 		}
-		if err := next.Check(ctx); err != nil {
-			t.Errorf("%s: the next holder: %v", test.name, err)
+		if n := holder.Stats(); n.Renewals != 0 || n.Losses != 8 || n.Held != 0 {
+			t.Errorf("%+v", n)
 		}
-		unlock(t, next)
-	}
-	if n := holder.Stats(); n.Renewals != 0 || n.Losses != 8 || n.Held != 0 {
-		t.Errorf("%+v", n)
-	}
-	lock.EveryKeyEnds(t, s.Client(t))
+		s.everyKeyEnds(t)
+	})
 }
 
 func TestForceUnlockOfAFreeLockChangesNothing(t *testing.T) {
@@ -234,57 +235,79 @@ func TestTheUnlockOfAForcedHolderSaysThatTheLockWasLost(t *testing.T) {
 	}
 }
 
+// The name of a writer whose lease has ended stays in the record when readers come after it.
+// ForceUnlock looked at that name alone, said that nobody had the lock, and left the readers.
+func TestForceUnlockTakesTheLockFromReadersAfterADeadWriter(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		dead := s.open(t, lock.Options{Lease: lock.MinLease, NoRenewal: true})
+		l, operator := s.open(t, lock.Options{Lease: time.Hour}), s.open(t, lock.Options{})
+		inTime(t, func() (*lock.Lease, error) { return dead.RW("a").Lock(ctx) })
+		reader := must(t)(l.RW("a").RLock(ctx))
+		if forced, err := operator.RW("a").ForceUnlock(ctx); !forced || err != nil {
+			t.Fatal(forced, err)
+		}
+		if err := reader.Check(ctx); !errors.Is(err, lock.ErrTakenOver) {
+			t.Errorf("the reader: %v", err)
+		}
+		unlock(t, must(t)(operator.RW("a").TryLock(ctx)))
+	})
+}
+
 // The token of a lease that nobody attaches keeps its lock for up to a day.
 func TestForceUnlockTakesTheLockOfAToken(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l, operator := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, 24*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if forced, err := operator.ForceUnlock(ctx, "a"); !forced || err != nil {
-		t.Fatal(forced, err)
-	}
-	next := must(t)(operator.TryLock(ctx, "a"))
-	if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("Attach: %v", err)
-	}
-	if err := l.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("Release: %v", err)
-	}
-	if err := next.Check(ctx); err != nil {
-		t.Error(err)
-	}
-	unlock(t, next)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, operator := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, 24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if forced, err := operator.ForceUnlock(ctx, "a"); !forced || err != nil {
+			t.Fatal(forced, err)
+		}
+		next := must(t)(operator.TryLock(ctx, "a"))
+		if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("Attach: %v", err)
+		}
+		if err := l.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("Release: %v", err)
+		}
+		if err := next.Check(ctx); err != nil {
+			t.Error(err)
+		}
+		unlock(t, next)
+	})
 }
 
 // LockAll promises that its lease ends when any of its locks is lost.
 func TestForceUnlockOfOneEndsALeaseOfAll(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l, operator := open(t, s.Client(t), lock.Options{Lease: time.Hour}), open(t, s.Client(t), lock.Options{})
-	redistest.Eventually(t, 30*time.Second, "the holder hears", l.Hears)
-	held := must(t)(l.LockAll(ctx, "a", "b", "c"))
-	if forced, err := operator.ForceUnlock(ctx, "b"); !forced || err != nil {
-		t.Fatal(forced, err)
-	}
-	told(t, "LockAll", held)
-	next := must(t)(operator.TryLock(ctx, "b"))
-	if next.Fence() <= held.Fence() {
-		t.Errorf("fence %d after %d", next.Fence(), held.Fence())
-	}
-	for _, name := range []string{"a", "c"} {
-		if _, err := operator.TryLock(ctx, name); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("%s before the Unlock: %v", name, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, operator := s.open(t, lock.Options{Lease: time.Hour}), s.open(t, lock.Options{})
+		redistest.Eventually(t, 30*time.Second, "the holder hears", l.Hears)
+		held := must(t)(l.LockAll(ctx, "a", "b", "c"))
+		if forced, err := operator.ForceUnlock(ctx, "b"); !forced || err != nil {
+			t.Fatal(forced, err)
 		}
-	}
-	if err := held.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Unlock: %v", err)
-	}
-	unlock(t, must(t)(operator.TryLock(ctx, "a")), must(t)(operator.TryLock(ctx, "c")), next)
+		told(t, "LockAll", held)
+		next := must(t)(operator.TryLock(ctx, "b"))
+		if next.Fence() <= held.Fence() {
+			t.Errorf("fence %d after %d", next.Fence(), held.Fence())
+		}
+		for _, name := range []string{"a", "c"} {
+			if _, err := operator.TryLock(ctx, name); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s before the Unlock: %v", name, err)
+			}
+		}
+		if err := held.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		unlock(t, must(t)(operator.TryLock(ctx, "a")), must(t)(operator.TryLock(ctx, "c")), next)
+	})
 }
 
 // recorded is a client that notes each run of a script, to be sent again.
@@ -376,63 +399,64 @@ func TestALateCopyOfAForcedHoldersBidIsInVain(t *testing.T) {
 // taken away is told. Each has a larger fence than the one before.
 func TestForceUnlockAmongManyHolders(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	var stop atomic.Bool
-	var last, lost atomic.Int64
-	ended := make(chan error, 9)
-	var processes []*lock.Locker
-	for range 3 {
-		processes = append(processes, open(t, s.Client(t), lock.Options{Lease: time.Hour}))
-	}
-	for i := range cap(ended) { // three of each process, who pass the lock on among themselves too
-		l := processes[i%3]
-		go func() {
-			for !stop.Load() {
-				err := l.Do(ctx, "a", func(_ context.Context, lease *lock.Lease) error {
-					before := last.Load()
-					for before < lease.Fence() && !last.CompareAndSwap(before, lease.Fence()) {
-						before = last.Load()
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		var stop atomic.Bool
+		var last, lost atomic.Int64
+		ended := make(chan error, 9)
+		var processes []*lock.Locker
+		for range 3 {
+			processes = append(processes, s.open(t, lock.Options{Lease: time.Hour}))
+		}
+		for i := range cap(ended) { // three of each process, who pass the lock on among themselves too
+			l := processes[i%3]
+			go func() {
+				for !stop.Load() {
+					err := l.Do(ctx, "a", func(_ context.Context, lease *lock.Lease) error {
+						before := last.Load()
+						for before < lease.Fence() && !last.CompareAndSwap(before, lease.Fence()) {
+							before = last.Load()
+						}
+						if before >= lease.Fence() && lease.Check(ctx) == nil {
+							return fmt.Errorf("fence %d after %d", lease.Fence(), before)
+						}
+						return nil
+					})
+					switch {
+					case err == nil:
+					case errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrUnavailable): // the latter: it asked again for what it had got and lost
+						lost.Add(1)
+					default:
+						ended <- err
+						return
 					}
-					if before >= lease.Fence() && lease.Check(ctx) == nil {
-						return fmt.Errorf("fence %d after %d", lease.Fence(), before)
-					}
-					return nil
-				})
-				switch {
-				case err == nil:
-				case errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrUnavailable): // the latter: it asked again for what it had got and lost
-					lost.Add(1)
-				default:
-					ended <- err
-					return
 				}
+				ended <- nil
+			}()
+		}
+		operator := s.open(t, lock.Options{})
+		var forced int64
+		for n := 0; n < 200 || forced < 20 && len(ended) == 0; n++ { // within the process 200 may be over before a holder has begun
+			took, err := operator.ForceUnlock(ctx, "a")
+			if err != nil {
+				t.Error(err)
 			}
-			ended <- nil
-		}()
-	}
-	operator := open(t, s.Client(t), lock.Options{})
-	var forced int64
-	for range 200 {
-		took, err := operator.ForceUnlock(ctx, "a")
-		if err != nil {
-			t.Error(err)
+			if took {
+				forced++
+			}
 		}
-		if took {
-			forced++
+		stop.Store(true)
+		for range cap(ended) {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	stop.Store(true)
-	for range cap(ended) {
-		if err := <-ended; err != nil {
-			t.Error(err)
+		t.Logf("%d taken away, %d lost", forced, lost.Load())
+		if forced == 0 || lost.Load() < forced {
+			t.Errorf("%d taken away, %d lost", forced, lost.Load())
 		}
-	}
-	t.Logf("%d taken away, %d lost", forced, lost.Load())
-	if forced == 0 || lost.Load() < forced {
-		t.Errorf("%d taken away, %d lost", forced, lost.Load())
-	}
-	lock.EveryKeyEnds(t, s.Client(t))
+		s.everyKeyEnds(t)
+	})
 }
 
 // An evicted record has no fence, and the readers who share the lock go on. Catches a force

@@ -67,23 +67,24 @@ func TestAHookThatRewritesKeysDoesNotDoubleALock(t *testing.T) {
 // What a hook panics with is logged, and neither takes the process down nor keeps a lock.
 func TestAHookThatPanicsIsContained(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	var log redistest.Log
-	var called atomic.Int32
-	fail := func() { called.Add(1); panic("the hook") }
-	l := open(t, s.Client(t), lock.Options{Lease: time.Minute, Logger: log.Logger(), Hooks: lock.Hooks{
-		Acquired: func(string, time.Duration, bool) { fail() },
-		Released: func(string, time.Duration) { fail() },
-		Lost:     func(string, error) { fail() },
-	}})
-	unlock(t, must(t)(l.Lock(t.Context(), "a")), must(t)(l.LockAll(t.Context(), "b", "c")))
-	lost := must(t)(l.Lock(t.Context(), "a"))
-	if forced, err := l.ForceUnlock(t.Context(), "a"); !forced || err != nil {
-		t.Fatal(forced, err)
-	}
-	_ = lost.Check(t.Context())
-	redistest.Eventually(t, 30*time.Second, "each was called", func() bool { return called.Load() == 3+3+1+1 })
-	log.Await(t, "a hook panicked")
+	overBoth(t, func(t *testing.T, s *backend) {
+		var log redistest.Log
+		var called atomic.Int32
+		fail := func() { called.Add(1); panic("the hook") }
+		l := s.open(t, lock.Options{Lease: time.Minute, Logger: log.Logger(), Hooks: lock.Hooks{
+			Acquired: func(string, time.Duration, bool) { fail() },
+			Released: func(string, time.Duration) { fail() },
+			Lost:     func(string, error) { fail() },
+		}})
+		unlock(t, must(t)(l.Lock(t.Context(), "a")), must(t)(l.LockAll(t.Context(), "b", "c")))
+		lost := must(t)(l.Lock(t.Context(), "a"))
+		if forced, err := l.ForceUnlock(t.Context(), "a"); !forced || err != nil {
+			t.Fatal(forced, err)
+		}
+		_ = lost.Check(t.Context())
+		redistest.Eventually(t, 30*time.Second, "each was called", func() bool { return called.Load() == 3+3+1+1 })
+		log.Await(t, "a hook panicked")
+	})
 }
 
 // A Check that hears that the lease was given back meanwhile has lost nothing.

@@ -17,55 +17,56 @@ import (
 // that nobody had the lock.
 func TestInspectTellsOfEveryKind(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{Lease: 50 * time.Second, NoRenewal: true, Label: "host 7"}) // nothing but Inspect touches it
-	rw, sem, stripes := l.RW("a"), l.Semaphore("a", 3), l.Striped("a", 8)
-	none := func() (*lock.Lease, error) { return nil, nil }
-	for _, test := range []struct {
-		name    string
-		take    []func() (*lock.Lease, error)
-		inspect func() (lock.Info, error)
-		label   string
-	}{
-		{"mutex", list(func() (*lock.Lease, error) { return l.Lock(ctx, "a") }), func() (lock.Info, error) { return l.Inspect(ctx, "a") }, "host 7"},
-		{"writer", list(func() (*lock.Lease, error) { return rw.Lock(ctx) }), func() (lock.Info, error) { return rw.Inspect(ctx) }, "host 7"},
-		{"readers", slicesOf(5, func() (*lock.Lease, error) { return rw.RLock(ctx) }), func() (lock.Info, error) { return rw.Inspect(ctx) }, ""},
-		{"permits", slicesOf(3, func() (*lock.Lease, error) { return sem.Acquire(ctx) }), func() (lock.Info, error) { return sem.Inspect(ctx) }, ""},
-		{"stripe", list(func() (*lock.Lease, error) { return stripes.LockKey(ctx, "k") }), func() (lock.Info, error) { return stripes.Inspect(ctx, stripes.StripeOf("k")) }, "host 7"},
-		{"another stripe", list(none), func() (lock.Info, error) { return stripes.Inspect(ctx, (stripes.StripeOf("k")+1)%8) }, ""},
-		{"once", list(none), func() (lock.Info, error) { return l.InspectOnce(ctx, "a") }, ""},
-	} {
-		var leases []*lock.Lease
-		for _, take := range test.take {
-			if lease := must(t)(take()); lease != nil {
-				leases = append(leases, lease)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{Lease: 50 * time.Second, NoRenewal: true, Label: "host 7"}) // nothing but Inspect touches it
+		rw, sem, stripes := l.RW("a"), l.Semaphore("a", 3), l.Striped("a", 8)
+		none := func() (*lock.Lease, error) { return nil, nil }
+		for _, test := range []struct {
+			name    string
+			take    []func() (*lock.Lease, error)
+			inspect func() (lock.Info, error)
+			label   string
+		}{
+			{"mutex", list(func() (*lock.Lease, error) { return l.Lock(ctx, "a") }), func() (lock.Info, error) { return l.Inspect(ctx, "a") }, "host 7"},
+			{"writer", list(func() (*lock.Lease, error) { return rw.Lock(ctx) }), func() (lock.Info, error) { return rw.Inspect(ctx) }, "host 7"},
+			{"readers", slicesOf(5, func() (*lock.Lease, error) { return rw.RLock(ctx) }), func() (lock.Info, error) { return rw.Inspect(ctx) }, ""},
+			{"permits", slicesOf(3, func() (*lock.Lease, error) { return sem.Acquire(ctx) }), func() (lock.Info, error) { return sem.Inspect(ctx) }, ""},
+			{"stripe", list(func() (*lock.Lease, error) { return stripes.LockKey(ctx, "k") }), func() (lock.Info, error) { return stripes.Inspect(ctx, stripes.StripeOf("k")) }, "host 7"},
+			{"another stripe", list(none), func() (lock.Info, error) { return stripes.Inspect(ctx, (stripes.StripeOf("k")+1)%8) }, ""},
+			{"once", list(none), func() (lock.Info, error) { return l.InspectOnce(ctx, "a") }, ""},
+		} {
+			var leases []*lock.Lease
+			for _, take := range test.take {
+				if lease := must(t)(take()); lease != nil {
+					leases = append(leases, lease)
+				}
+			}
+			before := s.dump(t)
+			info, err := test.inspect()
+			if err != nil || info.Held != (len(leases) > 0) || info.Holders != len(leases) || info.Label != test.label || info.Waiting != 0 || info.Longest != 0 || info.Done != 0 {
+				t.Errorf("%s: %+v, %v", test.name, info, err)
+			}
+			if len(leases) > 0 && (info.Fence != leases[len(leases)-1].Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second) {
+				t.Errorf("%s: %+v", test.name, info)
+			}
+			if after := s.dump(t); after != before {
+				t.Errorf("%s: %s became %s", test.name, before, after)
+			}
+			unlock(t, leases...)
+			if info, err := test.inspect(); err != nil || info.Held || info.Holders != 0 || info.Remaining != 0 || info.Label != "" {
+				t.Errorf("%s afterwards: %+v, %v", test.name, info, err)
 			}
 		}
-		before := dump(t, s.Client(t))
-		info, err := test.inspect()
-		if err != nil || info.Held != (len(leases) > 0) || info.Holders != len(leases) || info.Label != test.label || info.Waiting != 0 || info.Longest != 0 || info.Done != 0 {
-			t.Errorf("%s: %+v, %v", test.name, info, err)
+		for _, stripe := range []int{-1, 8} {
+			if _, err := stripes.Inspect(ctx, stripe); !errors.Is(err, lock.ErrConfig) {
+				t.Errorf("stripe %d: %v", stripe, err)
+			}
 		}
-		if len(leases) > 0 && (info.Fence != leases[len(leases)-1].Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second) {
-			t.Errorf("%s: %+v", test.name, info)
+		if _, err := l.Semaphore("a", 0).Inspect(ctx); !errors.Is(err, lock.ErrConfig) {
+			t.Errorf("no permits: %v", err)
 		}
-		if after := dump(t, s.Client(t)); after != before {
-			t.Errorf("%s: %s became %s", test.name, before, after)
-		}
-		unlock(t, leases...)
-		if info, err := test.inspect(); err != nil || info.Held || info.Holders != 0 || info.Remaining != 0 || info.Label != "" {
-			t.Errorf("%s afterwards: %+v, %v", test.name, info, err)
-		}
-	}
-	for _, stripe := range []int{-1, 8} {
-		if _, err := stripes.Inspect(ctx, stripe); !errors.Is(err, lock.ErrConfig) {
-			t.Errorf("stripe %d: %v", stripe, err)
-		}
-	}
-	if _, err := l.Semaphore("a", 0).Inspect(ctx); !errors.Is(err, lock.ErrConfig) {
-		t.Errorf("no permits: %v", err)
-	}
+	})
 }
 
 func list(take func() (*lock.Lease, error)) []func() (*lock.Lease, error) { return slicesOf(1, take) }
@@ -79,22 +80,23 @@ func slicesOf(n int, take func() (*lock.Lease, error)) (all []func() (*lock.Leas
 
 func TestInspectOnceTellsWhetherTheWorkIsDone(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{Label: "host 7"})
-	if _, err := l.Once(ctx, "a", time.Hour, func(ctx context.Context) error {
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{Label: "host 7"})
+		if _, err := l.Once(ctx, "a", time.Hour, func(ctx context.Context) error {
+			info, err := l.InspectOnce(ctx, "a")
+			if !info.Held || info.Holders != 1 || info.Label != "host 7" || info.Done != 0 {
+				t.Errorf("%+v, %v", info, err)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 		info, err := l.InspectOnce(ctx, "a")
-		if !info.Held || info.Holders != 1 || info.Label != "host 7" || info.Done != 0 {
+		if err != nil || info.Held || info.Holders != 0 || info.Done > time.Hour || info.Done < 30*time.Minute {
 			t.Errorf("%+v, %v", info, err)
 		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	info, err := l.InspectOnce(ctx, "a")
-	if err != nil || info.Held || info.Holders != 0 || info.Done > time.Hour || info.Done < 30*time.Minute {
-		t.Errorf("%+v, %v", info, err)
-	}
+	})
 }
 
 // A lock that has been granted and not taken up is not free, and nobody works under it.

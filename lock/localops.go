@@ -47,17 +47,15 @@ func (l *localLock) granted(ends, ticket int64) bidReply {
 
 // wait puts the entry of a bid in the queue, if it has one, and returns its reply.
 func (l *localLock) wait(b *bid) bidReply {
-	remaining := l.ends - l.now
-	if !l.owned() {
-		remaining = l.firstEnd() - l.now
-	}
-	reply := busy{remaining: millis(max(remaining, 0))}
+	_, first := l.holders()
+	remaining := first - l.now
+	reply := busy{remaining: millis(remaining)}
 	if b.entry != "" {
 		if reply.ticket = l.ticket(b.entry); reply.ticket == 0 {
 			reply.ticket = l.enqueue(b.entry, b.ticket)
 		}
 		ahead := int64(slices.IndexFunc(l.queue, func(e entry) bool { return e.name == b.entry }))
-		reply.askAgain = millis(min(max(1000, min(5000, 60*ahead)), max(remaining, 0)+2+50*ahead))
+		reply.askAgain = millis(min(max(1000, min(5000, 60*ahead)), remaining+2+50*ahead))
 	}
 	reply.waiting = len(l.queue)
 	l.retain()
@@ -170,7 +168,7 @@ func (l *localLock) change(r *renewal) answer {
 		return answerOK
 	}
 	if r.heir != "" {
-		l.drop(owner)
+		delete(l.shares, owner)
 		owner = r.heir
 	}
 	l.fence = max(l.fence, r.raise)
@@ -190,15 +188,7 @@ func (l *localLock) change(r *renewal) answer {
 func (s *localStore) force(_ context.Context, t *target, fence int64) (answer, int64, error) {
 	l := s.begin(t)
 	defer l.end()
-	l.expire()
-	var holders, told []string
-	if l.owned() {
-		holders = append(holders, l.owner)
-	}
-	for holder := range l.shares {
-		holders = append(holders, holder)
-	}
-	holders = slices.DeleteFunc(holders, isUnclaimed)
+	holders, _ := l.holders()
 	switch {
 	case len(holders) == 0:
 		return answerFree, 0, nil
@@ -208,6 +198,7 @@ func (s *localStore) force(_ context.Context, t *target, fence int64) (answer, i
 	l.fence = max(l.fence+fences, l.micros)
 	l.born, l.forced = l.fence, true
 	l.own("", 0, "")
+	var told []string
 	for _, holder := range holders {
 		delete(l.shares, holder)
 		l.released = holder
@@ -223,20 +214,13 @@ func (s *localStore) force(_ context.Context, t *target, fence int64) (answer, i
 func (s *localStore) inspect(_ context.Context, t *target) (Info, error) {
 	l := s.begin(t)
 	defer l.end()
-	l.expire()
-	info := Info{Fence: l.fence, Waiting: len(l.queue), Done: millis(max(l.done-l.now, 0))}
-	if l.owned() {
-		info.Held, info.Remaining = true, millis(l.ends-l.now)
-		if !isUnclaimed(l.owner) {
-			info.Holders, info.Label = 1, l.label
-		}
-	} else if len(l.shares) > 0 {
-		info.Held, info.Remaining = true, millis(l.firstEnd()-l.now)
+	holders, first := l.holders()
+	info := Info{
+		Held: first > l.now, Holders: len(holders), Remaining: millis(first - l.now),
+		Fence: l.fence, Waiting: len(l.queue), Done: millis(max(l.done-l.now, 0)),
 	}
-	for holder := range l.shares {
-		if !isUnclaimed(holder) {
-			info.Holders++
-		}
+	if l.owned() {
+		info.Label = l.label
 	}
 	if len(l.queue) > 0 {
 		info.Longest = time.Duration(max(l.micros-l.queue[0].ticket, 0)) * time.Microsecond

@@ -88,21 +88,36 @@ func (l *localLock) why() answer {
 	return answerLost
 }
 
-// firstEnd returns when the first of the shares ends.
-func (l *localLock) firstEnd() int64 {
-	first := l.now + l.length
-	for _, ends := range l.shares {
-		first = min(first, ends)
-	}
-	return first
-}
-
 // owned reports whether an owner has the lock. The name of one whose lease has ended stays until
 // another takes its place.
 func (l *localLock) owned() bool { return l.owner != "" && l.ends > l.now }
 
-// expire drops the shares that have ended by now.
+// holders returns the owners who have the lock, and when the first of their leases ends, or of
+// the grants that are not claimed: now if there are none.
+func (l *localLock) holders() (owners []string, first int64) {
+	all := l.shares
+	if l.owned() {
+		all = map[string]int64{l.owner: l.ends}
+	}
+	for holder, ends := range all {
+		if ends <= l.now {
+			continue
+		}
+		if first == 0 || ends < first {
+			first = ends
+		}
+		if !isUnclaimed(holder) {
+			owners = append(owners, holder)
+		}
+	}
+	return owners, max(first, l.now)
+}
+
+// expire drops the shares, and the grant, that have ended by now.
 func (l *localLock) expire() {
+	if isUnclaimed(l.owner) && !l.owned() {
+		l.owner = ""
+	}
 	for holder, ends := range l.shares {
 		if ends <= l.now {
 			delete(l.shares, holder)

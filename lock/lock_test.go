@@ -47,42 +47,42 @@ func TestAnUncontendedPairIsTwoScripts(t *testing.T) {
 
 func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	lockers := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{}), open(t, rdb, lock.Options{StrictFIFO: true})}
-	var inside atomic.Int32
-	var last int64
-	var total int
-	var all sync.WaitGroup
-	const each, rounds = 8, 15
-	for _, l := range lockers {
-		for range each {
-			all.Go(func() {
-				for range rounds {
-					err := l.Do(t.Context(), "a", func(_ context.Context, lease *lock.Lease) error {
-						if inside.Add(1) != 1 {
-							t.Error("two holders")
+	overBoth(t, func(t *testing.T, s *backend) {
+		lockers := []*lock.Locker{s.open(t, lock.Options{}), s.open(t, lock.Options{}), s.open(t, lock.Options{StrictFIFO: true})}
+		var inside atomic.Int32
+		var last int64
+		var total int
+		var all sync.WaitGroup
+		const each, rounds = 8, 15
+		for _, l := range lockers {
+			for range each {
+				all.Go(func() {
+					for range rounds {
+						err := l.Do(t.Context(), "a", func(_ context.Context, lease *lock.Lease) error {
+							if inside.Add(1) != 1 {
+								t.Error("two holders")
+							}
+							if lease.Fence() <= last {
+								t.Errorf("fence %d after %d", lease.Fence(), last)
+							}
+							last = lease.Fence()
+							total++
+							inside.Add(-1)
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
 						}
-						if lease.Fence() <= last {
-							t.Errorf("fence %d after %d", lease.Fence(), last)
-						}
-						last = lease.Fence()
-						total++
-						inside.Add(-1)
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
 					}
-				}
-			})
+				})
+			}
 		}
-	}
-	all.Wait()
-	if total != len(lockers)*each*rounds {
-		t.Errorf("%d acquisitions", total)
-	}
-	t.Logf("%d acquisitions, %d scripts", total, s.Calls("evalsha"))
+		all.Wait()
+		if total != len(lockers)*each*rounds {
+			t.Errorf("%d acquisitions", total)
+		}
+		t.Logf("%d acquisitions, %d scripts", total, s.scripts())
+	})
 }
 
 // A script that waited for a connection while it held another would hang here.
@@ -112,51 +112,53 @@ func TestOneConnectionIsEnough(t *testing.T) {
 
 func TestTryLockTellsHowLongTheLockIsHeld(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{Lease: 20 * time.Second})
-	lease, err := l.Lock(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = l.TryLock(t.Context(), "a")
-	var held *lock.HeldError
-	if !errors.As(err, &held) || !errors.Is(err, lock.ErrNotAcquired) {
-		t.Fatalf("got %v", err)
-	}
-	if held.Name != "a" || held.Remaining <= 10*time.Second || held.Remaining > 20*time.Second || held.Waiting != 0 {
-		t.Errorf("got %+v", held)
-	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if lease, err = l.TryLock(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	_ = lease.Unlock(t.Context())
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{Lease: 20 * time.Second})
+		lease, err := l.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.TryLock(t.Context(), "a")
+		var held *lock.HeldError
+		if !errors.As(err, &held) || !errors.Is(err, lock.ErrNotAcquired) {
+			t.Fatalf("got %v", err)
+		}
+		if held.Name != "a" || held.Remaining <= 10*time.Second || held.Remaining > 20*time.Second || held.Waiting != 0 {
+			t.Errorf("got %+v", held)
+		}
+		if err := lease.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if lease, err = l.TryLock(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		_ = lease.Unlock(t.Context())
+	})
 }
 
 func TestDoGivesBackOnErrorPanicAndGoexit(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{})
-	mine := errors.New("mine")
-	for name, fn := range map[string]func(){
-		"error":  func() {},
-		"panic":  func() { panic("fn") },
-		"goexit": runtime.Goexit,
-	} {
-		done := make(chan error, 1)
-		go func() {
-			defer func() { _ = recover(); close(done) }()
-			done <- l.Do(t.Context(), name, func(context.Context, *lock.Lease) error { fn(); return mine })
-		}()
-		if err := <-done; name == "error" && !errors.Is(err, mine) {
-			t.Errorf("got %v", err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
+		mine := errors.New("mine")
+		for name, fn := range map[string]func(){
+			"error":  func() {},
+			"panic":  func() { panic("fn") },
+			"goexit": runtime.Goexit,
+		} {
+			done := make(chan error, 1)
+			go func() {
+				defer func() { _ = recover(); close(done) }()
+				done <- l.Do(t.Context(), name, func(context.Context, *lock.Lease) error { fn(); return mine })
+			}()
+			if err := <-done; name == "error" && !errors.Is(err, mine) {
+				t.Errorf("got %v", err)
+			}
+			if info, err := l.Inspect(t.Context(), name); err != nil || info.Held {
+				t.Errorf("%s: %+v, %v", name, info, err)
+			}
 		}
-		if info, err := l.Inspect(t.Context(), name); err != nil || info.Held {
-			t.Errorf("%s: %+v, %v", name, info, err)
-		}
-	}
+	})
 }
 
 func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
@@ -172,8 +174,10 @@ func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	if _, err := lock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
-		t.Error(err)
+	for _, none := range []redis.UniversalClient{(*redis.Client)(nil), (*redis.ClusterClient)(nil)} { // not the nil that New takes
+		if _, err := lock.New(none, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
+			t.Errorf("%T: %v", none, err)
+		}
 	}
 	l := open(t, rdb, lock.Options{})
 	for _, name := range []string{"", strings.Repeat("x", 1025)} {
@@ -194,34 +198,35 @@ func TestBadInputIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 
 func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{})
-	lease, err := l.Lock(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	lag, begin := redistest.MeasureLag(t), time.Now()
-	_, err = l.Lock(ctx, "a")
-	if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	if took := time.Since(begin); took > lag.Allow(80*time.Millisecond) {
-		t.Errorf("it took %v", took)
-	}
-	redistest.Eventually(t, 20*time.Second, "the queue is empty", func() bool {
-		info, _ := l.Inspect(t.Context(), "a")
-		return info.Waiting == 0
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
+		lease, err := l.Lock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		lag, begin := redistest.MeasureLag(t), time.Now()
+		_, err = l.Lock(ctx, "a")
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(begin); took > lag.Allow(80*time.Millisecond) {
+			t.Errorf("it took %v", took)
+		}
+		redistest.Eventually(t, 20*time.Second, "the queue is empty", func() bool {
+			info, _ := l.Inspect(t.Context(), "a")
+			return info.Waiting == 0
+		})
+		if err := lease.Unlock(ctx); err != nil { // with a context that has ended
+			t.Error(err)
+		}
+		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("second Unlock: %v", err)
+		}
+		if lease, err = l.TryLock(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		_ = lease.Unlock(t.Context())
 	})
-	if err := lease.Unlock(ctx); err != nil { // with a context that has ended
-		t.Error(err)
-	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("second Unlock: %v", err)
-	}
-	if lease, err = l.TryLock(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	_ = lease.Unlock(t.Context())
 }

@@ -179,7 +179,7 @@ func (m *model) leave(p int) {
 	was := m.owner
 	m.suspect()
 	m.advance("")
-	if m.owner == "" {
+	if m.owner == "" && !strings.HasPrefix(was, "g:") {
 		m.owner = was // it has ended, and stands there until somebody takes its place
 	}
 }

@@ -19,9 +19,8 @@ import (
 
 // In a bubble ten minutes take no time, and the moments are exact.
 func TestARenewedLeaseOutlivesItsLength(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.Mini(t)
-		l := open(t, m.Client(t), lock.Options{})
+	inBubbles(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
 		shares := []*lock.Lease{must(t)(l.RW("a").RLock(t.Context())), must(t)(l.Semaphore("a", 2).Acquire(t.Context()))}
 		err := l.Do(t.Context(), "a", func(ctx context.Context, lease *lock.Lease) error {
 			time.Sleep(redistest.Pick(10*time.Minute, time.Hour))
@@ -42,9 +41,8 @@ func TestARenewedLeaseOutlivesItsLength(t *testing.T) {
 }
 
 func TestWithoutRenewalALeaseEndsBeforeTheServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.Mini(t)
-		l := open(t, m.Client(t), lock.Options{Lease: 10 * time.Second, NoRenewal: true})
+	inBubbles(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{Lease: 10 * time.Second, NoRenewal: true})
 		begin := time.Now()
 		lease, err := l.Lock(t.Context(), "a")
 		if err != nil {
@@ -62,9 +60,8 @@ func TestWithoutRenewalALeaseEndsBeforeTheServers(t *testing.T) {
 
 // A holder that is stuck but alive would hold the lock for ever without MaxHold.
 func TestMaxHoldEndsAStuckHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.Mini(t)
-		l := open(t, m.Client(t), lock.Options{MaxHold: time.Minute})
+	inBubbles(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{MaxHold: time.Minute})
 		begin := time.Now()
 		lease, err := l.Lock(t.Context(), "a")
 		if err != nil {
@@ -87,9 +84,8 @@ func TestMaxHoldEndsAStuckHolder(t *testing.T) {
 
 // The work gets time to unwind when its caller gives up, but not for ever.
 func TestACancelledDoKeepsTheLockForOneLeaseMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.Mini(t)
-		l := open(t, m.Client(t), lock.Options{})
+	inBubbles(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		begin := time.Now()
 		err := l.Do(ctx, "a", func(ctx context.Context, lease *lock.Lease) error {

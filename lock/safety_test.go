@@ -378,26 +378,27 @@ func TestAReaderThatLeavesAsItIsServedKeepsNothing(t *testing.T) {
 // its own context ends.
 func TestALockWithinALockWithinALockIsNoticed(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{})
-	outer := must(t)(l.Lock(t.Context(), "a"))
-	reader := must(t)(l.RW("a").RLock(outer.Context()))
-	stripe := must(t)(l.Striped("a", 1).LockKey(reader.Context(), "x"))
-	inner := must(t)(l.Lock(stripe.Context(), "b"))
-	within, stop := context.WithTimeout(inner.Context(), slack)
-	defer stop()
-	for name, take := range map[string]func() (*lock.Lease, error){
-		"Lock":    func() (*lock.Lease, error) { return l.Lock(within, "a") },
-		"LockAll": func() (*lock.Lease, error) { return l.LockAll(within, "c", "a") },
-		"RW.Lock": func() (*lock.Lease, error) { return l.RW("a").Lock(within) },
-		"RLock":   func() (*lock.Lease, error) { return l.RW("a").RLock(within) },
-		"LockKey": func() (*lock.Lease, error) { return l.Striped("a", 1).LockKey(within, "y") },
-		"LockAny": func() (*lock.Lease, error) { lease, _, err := l.Striped("a", 1).LockAny(within); return lease, err },
-	} {
-		if lease, err := take(); !errors.Is(err, lock.ErrDeadlock) {
-			t.Errorf("%s: %v, %v", name, lease, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
+		outer := must(t)(l.Lock(t.Context(), "a"))
+		reader := must(t)(l.RW("a").RLock(outer.Context()))
+		stripe := must(t)(l.Striped("a", 1).LockKey(reader.Context(), "x"))
+		inner := must(t)(l.Lock(stripe.Context(), "b"))
+		within, stop := context.WithTimeout(inner.Context(), slack)
+		defer stop()
+		for name, take := range map[string]func() (*lock.Lease, error){
+			"Lock":    func() (*lock.Lease, error) { return l.Lock(within, "a") },
+			"LockAll": func() (*lock.Lease, error) { return l.LockAll(within, "c", "a") },
+			"RW.Lock": func() (*lock.Lease, error) { return l.RW("a").Lock(within) },
+			"RLock":   func() (*lock.Lease, error) { return l.RW("a").RLock(within) },
+			"LockKey": func() (*lock.Lease, error) { return l.Striped("a", 1).LockKey(within, "y") },
+			"LockAny": func() (*lock.Lease, error) { lease, _, err := l.Striped("a", 1).LockAny(within); return lease, err },
+		} {
+			if lease, err := take(); !errors.Is(err, lock.ErrDeadlock) {
+				t.Errorf("%s: %v, %v", name, lease, err)
+			}
 		}
-	}
-	unlock(t, outer)
-	unlock(t, must(t)(l.Lock(within, "a")), inner, stripe, reader) // nobody holds it any more
+		unlock(t, outer)
+		unlock(t, must(t)(l.Lock(within, "a")), inner, stripe, reader) // nobody holds it any more
+	})
 }

@@ -183,28 +183,29 @@ func TestAPersistedRecordStillEnds(t *testing.T) {
 // The naive DEL of an expired holder would free the lock of the next one.
 func TestALateUnlockLeavesTheNextHolderAlone(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	a := open(t, s.Client(t), lock.Options{Lease: time.Second, NoRenewal: true})
-	b := open(t, s.Client(t), lock.Options{})
-	late := inTime(t, func() (*lock.Lease, error) { return a.Lock(ctx, "a") })
-	next, err := b.Lock(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := late.Err(); !errors.Is(err, lock.ErrExpired) {
-		t.Errorf("the first: %v", err)
-	}
-	if err := late.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("Unlock: %v", err)
-	}
-	if err := next.Check(ctx); err != nil {
-		t.Errorf("the next: %v", err)
-	}
-	if _, err := a.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("a third: %v", err)
-	}
-	_ = next.Unlock(ctx)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		a := s.open(t, lock.Options{Lease: time.Second, NoRenewal: true})
+		b := s.open(t, lock.Options{})
+		late := inTime(t, func() (*lock.Lease, error) { return a.Lock(ctx, "a") })
+		next, err := b.Lock(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := late.Err(); !errors.Is(err, lock.ErrExpired) {
+			t.Errorf("the first: %v", err)
+		}
+		if err := late.Unlock(ctx); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		if err := next.Check(ctx); err != nil {
+			t.Errorf("the next: %v", err)
+		}
+		if _, err := a.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("a third: %v", err)
+		}
+		_ = next.Unlock(ctx)
+	})
 }
 
 // A server that evicts or has no memory left: no half-written state, and what is

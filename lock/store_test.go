@@ -182,3 +182,40 @@ func TestAQueueOutlivesItsRecord(t *testing.T) {
 	}
 	EveryKeyEnds(t, rdb)
 }
+
+// A writer that was slow to claim its grant comes back with its ticket, and no reader gets in
+// front of it. Its lapsed grant stayed in the record beside readers, so each script took its
+// process for dead once more, and dropped it from the queue.
+func TestAWriterWhoseGrantLapsedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb, ctx := s.Client(t), t.Context()
+	bid := func(p string, m mode, ticket int64) bidReply {
+		t.Helper()
+		lock := newTarget("", keys.ReadWrite, "a", m)
+		r, err := newRedisStore(rdb, p).acquire(ctx, &lock, bid{
+			owners: []string{p + ":1"}, entry: string(m) + ":" + p + ":1", ticket: ticket, lease: time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := newTarget("", keys.ReadWrite, "a", write)
+	got := bid("p0", write, 0).granted
+	writer := bid("p1", write, 0)
+	g := &grant{target: first, owner: "p0:1", fence: got.fence, ends: got.ends, o: &Options{}}
+	if what, err := newRedisStore(rdb, "p0").release(ctx, g, 0); err != nil || what != answerOK {
+		t.Fatal(what, err)
+	}
+	rdb.HSet(ctx, first.record(), "x", 1) // it is not claimed in time
+	if r := bid("p2", read, 0); r.answer != answerGranted {
+		t.Fatalf("a reader: %+v", r)
+	}
+	if r := bid("p1", write, writer.busy.ticket); r.answer != answerBusy || r.busy.waiting != 1 {
+		t.Errorf("the writer: %+v", r)
+	}
+	if r := bid("p3", read, 0); r.answer != answerBusy || r.busy.waiting != 2 {
+		t.Errorf("a reader in front of the writer: %+v", r)
+	}
+}

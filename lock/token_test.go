@@ -21,221 +21,226 @@ import (
 
 func TestATokenHandsALockOver(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	a, b := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	for name, take := range map[string]func() (*lock.Lease, error){
-		"mutex":  func() (*lock.Lease, error) { return a.Lock(ctx, "a") },
-		"all":    func() (*lock.Lease, error) { return a.LockAll(ctx, "x", "y{}", "z\xff") },
-		"write":  func() (*lock.Lease, error) { return a.RW("a").Lock(ctx) },
-		"read":   func() (*lock.Lease, error) { return a.RW("a").RLock(ctx) },
-		"permit": func() (*lock.Lease, error) { return a.Semaphore("a", 1).Acquire(ctx) },
-	} {
-		lease := must(t)(take())
-		token, err := lease.Detach(ctx, time.Minute)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if lease.Err() == nil || lease.Context().Err() == nil || !errors.Is(lease.Unlock(ctx), lock.ErrNotHeld) {
-			t.Errorf("%s: the old lease stands", name)
-		}
-		if strings.Trim(string(token), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
-			t.Errorf("%s: token %q", name, token)
-		}
-		taken := must(t)(b.Attach(ctx, token))
-		if taken.Fence() != lease.Fence() {
-			t.Errorf("%s: fence %d became %d", name, lease.Fence(), taken.Fence())
-		}
-		if err := taken.Check(ctx); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		for _, l := range []*lock.Locker{a, b} {
-			if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
-				t.Errorf("%s: attached twice: %v", name, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		a, b := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		for name, take := range map[string]func() (*lock.Lease, error){
+			"mutex":  func() (*lock.Lease, error) { return a.Lock(ctx, "a") },
+			"all":    func() (*lock.Lease, error) { return a.LockAll(ctx, "x", "y{}", "z\xff") },
+			"write":  func() (*lock.Lease, error) { return a.RW("a").Lock(ctx) },
+			"read":   func() (*lock.Lease, error) { return a.RW("a").RLock(ctx) },
+			"permit": func() (*lock.Lease, error) { return a.Semaphore("a", 1).Acquire(ctx) },
+		} {
+			lease := must(t)(take())
+			token, err := lease.Detach(ctx, time.Minute)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
 			}
-		}
-		if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
-			t.Errorf("%s: released what was attached: %v", name, err)
-		}
-		token, err = taken.Detach(ctx, time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 { // the second time nobody has had it since
-			if err := a.Release(ctx, token); err != nil {
-				t.Errorf("%s: Release: %v", name, err)
+			if lease.Err() == nil || lease.Context().Err() == nil || !errors.Is(lease.Unlock(ctx), lock.ErrNotHeld) {
+				t.Errorf("%s: the old lease stands", name)
 			}
+			if strings.Trim(string(token), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
+				t.Errorf("%s: token %q", name, token)
+			}
+			taken := must(t)(b.Attach(ctx, token))
+			if taken.Fence() != lease.Fence() {
+				t.Errorf("%s: fence %d became %d", name, lease.Fence(), taken.Fence())
+			}
+			if err := taken.Check(ctx); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, l := range []*lock.Locker{a, b} {
+				if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
+					t.Errorf("%s: attached twice: %v", name, err)
+				}
+			}
+			if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
+				t.Errorf("%s: released what was attached: %v", name, err)
+			}
+			token, err = taken.Detach(ctx, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // the second time nobody has had it since
+				if err := a.Release(ctx, token); err != nil {
+					t.Errorf("%s: Release: %v", name, err)
+				}
+			}
+			next := must(t)(take())
+			if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) && name != "read" && name != "permit" {
+				t.Errorf("%s: an old token: %v", name, err)
+			}
+			if err := next.Check(ctx); err != nil {
+				t.Errorf("%s: an old token took the next one's lock: %v", name, err)
+			}
+			unlock(t, next)
 		}
-		next := must(t)(take())
-		if err := a.Release(ctx, token); !errors.Is(err, lock.ErrNotHeld) && name != "read" && name != "permit" {
-			t.Errorf("%s: an old token: %v", name, err)
-		}
-		if err := next.Check(ctx); err != nil {
-			t.Errorf("%s: an old token took the next one's lock: %v", name, err)
-		}
-		unlock(t, next)
-	}
+	})
 }
 
 func TestADetachedLockEndsByItself(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{})
-	lease := must(t)(l.Lock(ctx, "a"))
-	begin := time.Now()
-	token, err := lease.Detach(ctx, 200*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := must(t)(l.Lock(ctx, "a"))
-	if took := time.Since(begin); took < 198*time.Millisecond || took > slack {
-		t.Errorf("it took %v", took)
-	}
-	if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
-		t.Error(err)
-	}
-	unlock(t, next)
-	if _, err := must(t)(l.Lock(ctx, "b")).Detach(ctx, time.Millisecond); !errors.Is(err, lock.ErrConfig) {
-		t.Error(err)
-	}
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{})
+		lease := must(t)(l.Lock(ctx, "a"))
+		begin := time.Now()
+		token, err := lease.Detach(ctx, 200*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := must(t)(l.Lock(ctx, "a"))
+		if took := time.Since(begin); took < 198*time.Millisecond || took > slack {
+			t.Errorf("it took %v", took)
+		}
+		if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrNotHeld) {
+			t.Error(err)
+		}
+		unlock(t, next)
+		if _, err := must(t)(l.Lock(ctx, "b")).Detach(ctx, time.Millisecond); !errors.Is(err, lock.ErrConfig) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestABadTokenIsRefused(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	ctx := t.Context()
-	l := open(t, rdb, lock.Options{})
-	token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := dump(t, rdb)
-	good := string(token)
-	for _, bad := range []string{"", "x", "l1.", "l0." + good[3:], "l2." + good[3:], good + "A", good[:len(good)-1], good[:20] + "A" + good[21:]} {
-		_, err1 := l.Attach(ctx, lock.Token(bad))
-		for _, err := range []error{err1, l.Release(ctx, lock.Token(bad))} {
-			if !errors.Is(err, lock.ErrBadToken) {
-				t.Errorf("%q: %v", bad, err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{})
+		token, err := must(t)(l.Lock(ctx, "a")).Detach(ctx, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.dump(t)
+		good := string(token)
+		for _, bad := range []string{"", "x", "l1.", "l0." + good[3:], "l2." + good[3:], good + "A", good[:len(good)-1], good[:20] + "A" + good[21:]} {
+			_, err1 := l.Attach(ctx, lock.Token(bad))
+			for _, err := range []error{err1, l.Release(ctx, lock.Token(bad))} {
+				if !errors.Is(err, lock.ErrBadToken) {
+					t.Errorf("%q: %v", bad, err)
+				}
 			}
 		}
-	}
-	if after := dump(t, rdb); after != before {
-		t.Errorf("%s became %s", before, after)
-	}
+		if after := s.dump(t); after != before {
+			t.Errorf("%s became %s", before, after)
+		}
+	})
 }
 
 func TestOnlyAHandleLetsTheHolderInAgain(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{})
-	lease := must(t)(l.Lock(ctx, "a"))
-	if _, err := l.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
-		t.Errorf("got %v", err)
-	}
-	if _, err := l.TryLock(lease.Context(), "a"); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("got %v", err)
-	}
-	inner := must(t)(lease.Reenter())
-	unlock(t, lease)
-	if err := inner.Err(); err != nil {
-		t.Error(err)
-	}
-	if err := inner.Context().Err(); err != nil {
-		t.Error(err)
-	}
-	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("got %v", err)
-	}
-	unlock(t, inner)
-	unlock(t, must(t)(l.Lock(context.WithoutCancel(lease.Context()), "a"))) // no deadlock any more
-	if _, err := lease.Reenter(); !errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("got %v", err)
-	}
-	w := must(t)(l.RW("a").Lock(ctx))
-	if _, err := l.RW("a").RLock(w.Context()); !errors.Is(err, lock.ErrDeadlock) {
-		t.Errorf("got %v", err)
-	}
-	unlock(t, w)
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{})
+		lease := must(t)(l.Lock(ctx, "a"))
+		if _, err := l.Lock(lease.Context(), "a"); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := l.TryLock(lease.Context(), "a"); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("got %v", err)
+		}
+		inner := must(t)(lease.Reenter())
+		unlock(t, lease)
+		if err := inner.Err(); err != nil {
+			t.Error(err)
+		}
+		if err := inner.Context().Err(); err != nil {
+			t.Error(err)
+		}
+		if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("got %v", err)
+		}
+		unlock(t, inner)
+		unlock(t, must(t)(l.Lock(context.WithoutCancel(lease.Context()), "a"))) // no deadlock any more
+		if _, err := lease.Reenter(); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("got %v", err)
+		}
+		w := must(t)(l.RW("a").Lock(ctx))
+		if _, err := l.RW("a").RLock(w.Context()); !errors.Is(err, lock.ErrDeadlock) {
+			t.Errorf("got %v", err)
+		}
+		unlock(t, w)
+	})
 }
 
 func TestOnceRunsOnce(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ls := []*lock.Locker{open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})}
-	var runs, tried atomic.Int32
-	var all sync.WaitGroup
-	mine := errors.New("mine")
-	for i := range 100 {
-		all.Go(func() {
-			ran, err := ls[i%2].Once(t.Context(), "a", time.Minute, func(context.Context) error {
-				if tried.Add(1) == 1 {
-					return mine
+	overBoth(t, func(t *testing.T, s *backend) {
+		ls := []*lock.Locker{s.open(t, lock.Options{}), s.open(t, lock.Options{})}
+		var runs, tried atomic.Int32
+		var all sync.WaitGroup
+		mine := errors.New("mine")
+		for i := range 100 {
+			all.Go(func() {
+				ran, err := ls[i%2].Once(t.Context(), "a", time.Minute, func(context.Context) error {
+					if tried.Add(1) == 1 {
+						return mine
+					}
+					runs.Add(1)
+					time.Sleep(10 * time.Millisecond)
+					return nil
+				})
+				if err != nil && !(ran && errors.Is(err, mine)) {
+					t.Error(ran, err)
 				}
-				runs.Add(1)
-				time.Sleep(10 * time.Millisecond)
-				return nil
 			})
-			if err != nil && !(ran && errors.Is(err, mine)) {
-				t.Error(ran, err)
-			}
-		})
-	}
-	all.Wait()
-	if runs.Load() != 1 || tried.Load() != 2 {
-		t.Errorf("%d runs of %d", runs.Load(), tried.Load())
-	}
-	begin := time.Now()
-	if ran, err := ls[0].Once(t.Context(), "a", time.Minute, nil); ran || err != nil {
-		t.Error(ran, err)
-	}
-	if took := time.Since(begin); took > slack {
-		t.Errorf("it took %v", took)
-	}
-	for range 2 { // what was done counts for as long as was asked
-		ran, err := ls[0].Once(t.Context(), "b", 50*time.Millisecond, func(context.Context) error { return nil })
-		if !ran || err != nil {
+		}
+		all.Wait()
+		if runs.Load() != 1 || tried.Load() != 2 {
+			t.Errorf("%d runs of %d", runs.Load(), tried.Load())
+		}
+		begin := time.Now()
+		if ran, err := ls[0].Once(t.Context(), "a", time.Minute, nil); ran || err != nil {
 			t.Error(ran, err)
 		}
-		time.Sleep(60 * time.Millisecond)
-	}
-	if _, err := ls[0].Once(t.Context(), "a", 0, nil); !errors.Is(err, lock.ErrConfig) {
-		t.Error(err)
-	}
-	lock.EveryKeyEnds(t, s.Client(t))
+		if took := time.Since(begin); took > slack {
+			t.Errorf("it took %v", took)
+		}
+		for range 2 { // what was done counts for as long as was asked
+			ran, err := ls[0].Once(t.Context(), "b", 50*time.Millisecond, func(context.Context) error { return nil })
+			if !ran || err != nil {
+				t.Error(ran, err)
+			}
+			time.Sleep(60 * time.Millisecond)
+		}
+		if _, err := ls[0].Once(t.Context(), "a", 0, nil); !errors.Is(err, lock.ErrConfig) {
+			t.Error(err)
+		}
+		s.everyKeyEnds(t)
+	})
 }
 
 func TestCloseGivesBackWhatIsHeldAndEndsWaits(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l, other := open(t, s.Client(t), lock.Options{}), open(t, s.Client(t), lock.Options{})
-	lease := must(t)(l.Lock(ctx, "a"))
-	b := must(t)(other.Lock(ctx, "b"))
-	waits := make(chan error)
-	for range 3 {
-		go func() { _, err := l.Lock(context.Background(), "b"); waits <- err }()
-	}
-	waiting(t, other, keys.Mutex, "b", 1)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if err := <-waits; !errors.Is(err, lock.ErrClosed) {
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, other := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		lease := must(t)(l.Lock(ctx, "a"))
+		b := must(t)(other.Lock(ctx, "b"))
+		waits := make(chan error)
+		for range 3 {
+			go func() { _, err := l.Lock(context.Background(), "b"); waits <- err }()
+		}
+		waiting(t, other, keys.Mutex, "b", 1)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := <-waits; !errors.Is(err, lock.ErrClosed) {
+				t.Error(err)
+			}
+		}
+		if lease.Context().Err() == nil || !errors.Is(lease.Err(), lock.ErrClosed) {
+			t.Errorf("the lease: %v", lease.Err())
+		}
+		unlock(t, must(t)(other.TryLock(ctx, "a")), b)
+		unlock(t, must(t)(other.TryLock(ctx, "b")))
+		if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrClosed) {
 			t.Error(err)
 		}
-	}
-	if lease.Context().Err() == nil || !errors.Is(lease.Err(), lock.ErrClosed) {
-		t.Errorf("the lease: %v", lease.Err())
-	}
-	unlock(t, must(t)(other.TryLock(ctx, "a")), b)
-	unlock(t, must(t)(other.TryLock(ctx, "b")))
-	if _, err := l.TryLock(ctx, "a"); !errors.Is(err, lock.ErrClosed) {
-		t.Error(err)
-	}
-	_ = l.Close()
+		_ = l.Close()
+	})
 }
 
 // A lock is granted to a call that is under way while the Locker is closed, and that does not
@@ -293,21 +298,22 @@ func TestCloseWaitsForCallsThatAreGrantedALock(t *testing.T) {
 
 func TestInspectAndLabels(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{})
-	if info, err := l.Inspect(ctx, "a"); err != nil || info != (lock.Info{}) {
-		t.Errorf("%+v, %v", info, err)
-	}
-	lease := must(t)(l.With(lock.Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
-	info, err := l.Inspect(ctx, "a")
-	if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second {
-		t.Errorf("%+v, %v", info, err)
-	}
-	unlock(t, lease)
-	if info, _ := l.Inspect(ctx, "a"); info.Held || info.Label != "" || info.Fence != lease.Fence() {
-		t.Errorf("%+v", info)
-	}
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l := s.open(t, lock.Options{})
+		if info, err := l.Inspect(ctx, "a"); err != nil || info != (lock.Info{}) {
+			t.Errorf("%+v, %v", info, err)
+		}
+		lease := must(t)(l.With(lock.Options{Label: "host 7", Lease: 50 * time.Second}).Lock(ctx, "a"))
+		info, err := l.Inspect(ctx, "a")
+		if err != nil || !info.Held || info.Label != "host 7" || info.Fence != lease.Fence() || info.Remaining > 50*time.Second || info.Remaining < 25*time.Second {
+			t.Errorf("%+v, %v", info, err)
+		}
+		unlock(t, lease)
+		if info, _ := l.Inspect(ctx, "a"); info.Held || info.Label != "" || info.Fence != lease.Fence() {
+			t.Errorf("%+v", info)
+		}
+	})
 }
 
 // Two locks of one Locker are handed to two who do not trust each other. Whoever could guess
@@ -315,37 +321,38 @@ func TestInspectAndLabels(t *testing.T) {
 // numbered once. Nor may a token speak for a waiter who has been granted a lock just now.
 func TestATokenSaysNothingOfOtherLocks(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Start(t).Client(t)
-	l := open(t, rdb, lock.Options{})
-	owners := map[string]bool{}
-	var good []byte
-	for _, name := range []string{"a", "b", "c"} {
-		token, err := must(t)(l.Lock(t.Context(), name)).Detach(t.Context(), time.Minute)
-		if err != nil {
-			t.Fatal(err)
+	overBoth(t, func(t *testing.T, s *backend) {
+		l := s.open(t, lock.Options{})
+		owners := map[string]bool{}
+		var good []byte
+		for _, name := range []string{"a", "b", "c"} {
+			token, err := must(t)(l.Lock(t.Context(), name)).Detach(t.Context(), time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			good, err = base64.RawURLEncoding.DecodeString(strings.TrimPrefix(string(token), "l1."))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var parts []struct {
+				Owner string `json:"o"`
+			}
+			if err := json.Unmarshal(good[:len(good)-8], &parts); err != nil || len(parts) != 1 {
+				t.Fatalf("%s: %v", good, err)
+			}
+			_, secret, _ := strings.Cut(parts[0].Owner, ":")
+			if len(secret) < 26 || owners[secret] { // 26 characters of 5 bits
+				t.Errorf("the owner is %q", parts[0].Owner)
+			}
+			owners[secret] = true
 		}
-		good, err = base64.RawURLEncoding.DecodeString(strings.TrimPrefix(string(token), "l1."))
-		if err != nil {
-			t.Fatal(err)
+		text := bytes.Replace(good[:len(good)-8], []byte(`"o":"`), []byte(`"o":"g:`), 1)
+		text = fmt.Appendf(text, "%08x", crc32.ChecksumIEEE(text))
+		forged := lock.Token("l1." + base64.RawURLEncoding.EncodeToString(text))
+		if err := l.Release(t.Context(), forged); !errors.Is(err, lock.ErrBadToken) {
+			t.Errorf("a token of a lock that is not taken up: %v", err)
 		}
-		var parts []struct {
-			Owner string `json:"o"`
-		}
-		if err := json.Unmarshal(good[:len(good)-8], &parts); err != nil || len(parts) != 1 {
-			t.Fatalf("%s: %v", good, err)
-		}
-		_, secret, _ := strings.Cut(parts[0].Owner, ":")
-		if len(secret) < 26 || owners[secret] { // 26 characters of 5 bits
-			t.Errorf("the owner is %q", parts[0].Owner)
-		}
-		owners[secret] = true
-	}
-	text := bytes.Replace(good[:len(good)-8], []byte(`"o":"`), []byte(`"o":"g:`), 1)
-	text = fmt.Appendf(text, "%08x", crc32.ChecksumIEEE(text))
-	forged := lock.Token("l1." + base64.RawURLEncoding.EncodeToString(text))
-	if err := l.Release(t.Context(), forged); !errors.Is(err, lock.ErrBadToken) {
-		t.Errorf("a token of a lock that is not taken up: %v", err)
-	}
+	})
 }
 
 // Close cannot find a lease that an Attach brings when it is over: nobody would renew it, and

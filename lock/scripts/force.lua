@@ -24,11 +24,9 @@ local function hold(holder)
     table.insert(holders, holder)
   end
 end
-if owner ~= '' then
-  if ends > now then
-    hold(owner)
-  end
-elseif not alone(mode) then
+if owner ~= '' and ends > now then
+  hold(owner)
+elseif not alone(mode) then -- a writer whose lease has ended may still stand in the record, beside readers
   for _, holder in ipairs(redis.call('ZRANGEBYSCORE', shares, '(' .. now, '+inf')) do
     hold(holder)
   end

@@ -27,6 +27,9 @@ end
 local function expire(mode)
   if owner ~= '' and ends <= now then
     suspect(owner)
+    if string.sub(owner, 1, 2) == 'g:' then -- readers would leave it there, and each script suspect its process once more
+      redis.call('HSET', record, 'o', '')
+    end
     owner = ''
   elseif stepped then
     redis.call('HSET', record, 'x', ends)
