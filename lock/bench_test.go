@@ -26,6 +26,22 @@ func BenchmarkUncontendedPair(b *testing.B) {
 	}
 }
 
+// Without Redis.
+func BenchmarkUncontendedPairWithinTheProcess(b *testing.B) {
+	l := open(b, nil, lock.Options{Prefix: b.Name()})
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		lease, err := l.Lock(ctx, "a")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := lease.Unlock(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // Locks that are free, together: one script, and one for each to give them back.
 func BenchmarkUncontendedLockAll(b *testing.B) {
 	s := redistest.Start(b)

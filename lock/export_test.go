@@ -55,6 +55,18 @@ func (m *memory) Dump() (all string) {
 	return all
 }
 
+// Records is how many locks m remembers.
+func (m *memory) Records() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.spaces {
+		s.mu.Lock()
+		n += len(s.records)
+		s.mu.Unlock()
+	}
+	return n
+}
+
 // The scripts, for faults that strike one of them.
 var (
 	AcquireScript    = acquireScript

@@ -161,6 +161,9 @@ func TestAQuorumNeedsAMajority(t *testing.T) {
 	if _, err := redlock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrConfig) {
 		t.Error(err)
 	}
+	if _, err := redlock.New(append(nodes.clients(t)[:2], nil), lock.Options{}); !errors.Is(err, lock.ErrConfig) || !strings.Contains(err.Error(), "nodes[2]") {
+		t.Errorf("a node without a Redis: %v", err) // its locks would be in this process
+	}
 	long := strings.Repeat("a", 121)
 	_ = nodes.quorum(t, lock.Options{Prefix: long[1:]})
 	if _, err := redlock.New(nodes.clients(t), lock.Options{Prefix: long}); !errors.Is(err, lock.ErrConfig) || !strings.Contains(err.Error(), "at most 120 bytes") || !strings.Contains(err.Error(), strconv.Quote(long)) {
