@@ -20,7 +20,7 @@ import (
 // replicas reply, and ErrConfig if the server evicts locks, does not say what its replicas
 // have, or refuses messages, without which waiters poll. The error names each right that the
 // user lacks. Check takes some milliseconds; if Redis does not reply, some seconds, or until
-// ctx ends.
+// ctx ends. Without Redis there is nothing to miss, and Check returns nil.
 func (l *Locker) Check(ctx context.Context) error {
 	if l.err != nil {
 		return l.err

@@ -9,7 +9,7 @@
 //	})
 //
 // It works with Redis 6.2 or Valkey and newer, standalone, behind Sentinel and as
-// a Cluster.
+// a Cluster, and without Redis within one process.
 //
 // # Guarantees
 //
@@ -70,6 +70,29 @@
 //     update instead of a lock.
 //   - A call to a third party, such as a mail or a payment, cannot be fenced: send an
 //     idempotency key.
+//
+// # Without Redis
+//
+// With an untyped nil client, New keeps the locks in this process: for unit tests, for
+// development, and for a service that runs once. Each kind of lock works as it does over Redis,
+// with the same errors, queues, fences, tokens and hooks.
+//
+//   - Lockers with the same Options.Prefix share their locks, wherever in the process New made
+//     them, as Lockers over one Redis do: two components of a service exclude each other.
+//     Tests that must not see each other's locks have a Prefix each. Tests in bubbles of
+//     testing/synctest need that, since a bubble has a time of its own and must not wake
+//     a goroutine of another.
+//   - Other processes have locks of their own, with the same names.
+//   - A renewal always succeeds, so a lease ends only by Unlock, Close, ForceUnlock, NoRenewal,
+//     MaxHold or the ttl of a Token, or if the process is paused for longer than
+//     Options.Lease: in a debugger, or while the machine is suspended. Others get the lock then,
+//     as they do over Redis.
+//   - While the process lives, a later lease of a lock has a larger fence, whatever the clock
+//     does. In the next process this holds if the clock is past the last fence.
+//   - When the process ends, its locks, its tokens and the work of Once are forgotten.
+//   - Options.Replicas and Options.Fsync are refused. ErrUnavailable, ErrNotReplicated and
+//     ErrConflict do not occur.
+//   - A lock that is not in use takes some 300 bytes for a minute, and until other locks are used.
 //
 // # Fences
 //

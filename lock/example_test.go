@@ -44,6 +44,34 @@ func deposit(ctx context.Context, db *sql.DB, locker *lock.Locker, id, amount in
 	})
 }
 
+// Without Redis the locks are in this process, and Lockers of one Prefix share them: the two
+// components of a service exclude each other in a test, as they do over Redis.
+func ExampleNew_withoutRedis() {
+	ctx := context.Background()
+	checkout, err := lock.New(nil, lock.Options{Prefix: "example"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer checkout.Close()
+	imports, err := lock.New(nil, lock.Options{Prefix: "example"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer imports.Close()
+
+	err = checkout.Do(ctx, "stock:7", func(context.Context, *lock.Lease) error {
+		_, err := imports.TryLock(ctx, "stock:7")
+		fmt.Println(errors.Is(err, lock.ErrNotAcquired))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// true
+	// <nil>
+}
+
 // What the lock protects refuses an older fence than it has seen.
 func ExampleLease_Fence() {
 	_ = deposit // the whole of it, against a database

@@ -149,19 +149,21 @@ func TestEachReaderHasItsOwnOptions(t *testing.T) {
 		"renewed once": {Lease: lease, MaxHold: lease},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, ctx := redistest.Start(t), t.Context()
-			l := open(t, s.Client(t), lock.Options{Lease: lease})
-			gate := must(t)(open(t, s.Client(t), lock.Options{}).RW("a").Lock(ctx))
-			reads := [2]chan *lock.Lease{make(chan *lock.Lease, 1), make(chan *lock.Lease, 1)}
-			for i, l := range []*lock.Locker{l.With(first), l} {
-				go func() { reads[i] <- must(t)(l.RW("a").RLock(context.Background())) }()
-				redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 })
-			}
-			unlock(t, gate)
-			<-(<-reads[0]).Context().Done()
-			second := <-reads[1]
-			redistest.Eventually(t, 10*time.Second, "the second has been renewed", func() bool { return second.Remaining() > lease/2 })
-			unlock(t, second)
+			overBoth(t, func(t *testing.T, s *backend) {
+				ctx := t.Context()
+				l := s.open(t, lock.Options{Lease: lease})
+				gate := must(t)(s.open(t, lock.Options{}).RW("a").Lock(ctx))
+				reads := [2]chan *lock.Lease{make(chan *lock.Lease, 1), make(chan *lock.Lease, 1)}
+				for i, l := range []*lock.Locker{l.With(first), l} {
+					go func() { reads[i] <- must(t)(l.RW("a").RLock(context.Background())) }()
+					redistest.Eventually(t, 30*time.Second, "it waits", func() bool { return l.InRooms() == i+1 })
+				}
+				unlock(t, gate)
+				<-(<-reads[0]).Context().Done()
+				second := <-reads[1]
+				redistest.Eventually(t, 10*time.Second, "the second has been renewed", func() bool { return second.Remaining() > lease/2 })
+				unlock(t, second)
+			})
 		})
 	}
 }

@@ -175,10 +175,41 @@ func TestAProcessForgetsTheNamesThatAreNotInUse(t *testing.T) {
 		if first.Fence() <= last {
 			t.Errorf("fence %d after %d", first.Fence(), last)
 		}
-		unlock(t, held, first)
+		unlock(t, first)
+		both := must(t)(l.LockAll(ctx, "name0", "another"))
+		if both.Fence() <= first.Fence() {
+			t.Errorf("fence %d of several after %d", both.Fence(), first.Fence())
+		}
+		unlock(t, held, both)
 		time.Sleep(time.Hour)
 		once(true)
 	})
+}
+
+// Time goes by elsewhere in a bubble. A test in one must not end the leases of another test,
+// which has a Prefix of its own.
+func TestABubbleLeavesTheLocksOfOtherPrefixesAlone(t *testing.T) {
+	t.Parallel()
+	l := open(t, nil, lock.Options{Prefix: t.Name(), Lease: time.Hour})
+	held := must(t)(l.Lock(t.Context(), "held"))
+	t.Run("in a bubble", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			inside := open(t, nil, lock.Options{Prefix: t.Name()})
+			begin := time.Now()
+			must(t)(inside.With(lock.Options{Prefix: t.Name(), NoRenewal: true}).Lock(t.Context(), "held"))
+			for i := range 10 { // each looks whether others may be forgotten
+				unlock(t, must(t)(inside.Lock(t.Context(), fmt.Sprint(i))))
+			}
+			unlock(t, must(t)(inside.Lock(t.Context(), "held")))
+			if took := time.Since(begin); took < 10*time.Second || took > 11*time.Second {
+				t.Errorf("a lease of 10 s lasted %v", took)
+			}
+		})
+	})
+	if err := held.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	unlock(t, held)
 }
 
 // Histories of a mutex, with callers that give up and leases that nobody gives back.

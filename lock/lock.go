@@ -13,7 +13,7 @@ import (
 
 // A Locker takes locks for one process. It keeps one subscription per Redis
 // client, one goroutine that renews all its leases, and no state for a lock that
-// is not in use. It may be used concurrently.
+// is not in use. It may be used concurrently. Without Redis it has no subscription.
 type Locker struct {
 	shared *locker  // shared with the Lockers that With makes
 	o      *Options // with the defaults filled in
@@ -22,6 +22,10 @@ type Locker struct {
 
 // New returns a Locker that keeps its locks in rdb, which stays open when the Locker
 // is closed. New does not wait for Redis. Its error matches ErrConfig.
+//
+// With an untyped nil rdb the Locker keeps its locks in this process, and shares them with all
+// such Lockers of the same Options.Prefix; the package comment says more, under Without Redis.
+// A nil pointer of a client's type is an error.
 func New(rdb redis.UniversalClient, o Options) (*Locker, error) {
 	if rdb != nil {
 		if err := redisconn.CheckClient(rdb, redisconn.Scripts); err != nil {

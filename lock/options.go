@@ -31,14 +31,15 @@ type Options struct {
 	NoRenewal bool
 	// Replicas is how many replicas must have confirmed an acquisition, and each
 	// renewal, for it to count. It lowers the chance that a failover forgets the
-	// lock; it does not remove it. 0: none; 1 where a failover must seldom forget one.
+	// lock; it does not remove it. 0: none, as it must be without Redis; 1 where a failover must
+	// seldom forget one.
 	Replicas int
 	// Fsync makes an acquisition, and each renewal, count only after the server has synced
 	// it to its append-only file, and the Replicas to theirs (WAITAOF of Redis 7.2 and
 	// Valkey): then no restart forgets the lock. With appendfsync everysec each takes up to
 	// 1 s. On a server without WAITAOF or without an append-only file the error matches
 	// ErrConfig; if the disk is too slow, ErrNotReplicated. Lease must be at least six times
-	// ReplicaTimeout.
+	// ReplicaTimeout. Without Redis New refuses it.
 	Fsync bool
 	// ReplicaTimeout is how long to wait for Replicas and Fsync. 0: 100 ms, with Fsync
 	// 1.5 s; at most 3 s.
@@ -50,7 +51,8 @@ type Options struct {
 	// NoRenewal, MaxHold, Replicas or Fsync each Unlock calls Redis too.
 	StrictFIFO bool
 	// Prefix is put in front of the names of all keys, followed by a colon. Locks with
-	// different prefixes are independent. "": none. At most 128 bytes, no braces.
+	// different prefixes are independent, also without Redis. "": none. At most 128 bytes, no
+	// braces.
 	Prefix string
 	// Label is shown by Inspect while the lock is held, to name its holder. "": none.
 	// At most 256 bytes.

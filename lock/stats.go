@@ -29,7 +29,8 @@ type Stats struct {
 	RenewalErrors uint64 // renewals that were not, and are tried again
 	Losses        uint64 // leases that ended without being released
 
-	// Live reports whether messages of hand-offs arrive. Without them waiters poll.
+	// Live reports whether messages of hand-offs arrive. Without them waiters poll. Without
+	// Redis it is true.
 	Live bool
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // A Token is a detached lock as text. Detach makes it, and Attach or Release takes it, in
-// this process or in another that uses the same Redis. It has no special characters, so
+// this process or in another that uses the same Redis; without Redis, in this process. It has no special characters, so
 // that it fits in a URL or a header. Keep it secret: anyone who has it can release the
 // lock.
 type Token string
