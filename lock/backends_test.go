@@ -18,7 +18,7 @@ var overRedisAlone = map[string]string{
 	"cluster_chaos_test.go": "a cluster",
 	"failover_test.go":      "a failover",
 	"fault_test.go":         "lost replies, and a Redis that does not answer",
-	"forget_test.go":        "what a failover forgets",
+	"forget_test.go":        "what a failover forgets; TestAPermitForNobodyIsPassedOn is over both stores",
 	"fsync_test.go":         "the disk of a server",
 	"layout_test.go":        "the layout of keys",
 	"log_test.go":           "log lines about Redis",

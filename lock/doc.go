@@ -92,7 +92,7 @@
 //   - When the process ends, its locks, its tokens and the work of Once are forgotten.
 //   - Options.Replicas and Options.Fsync are refused. ErrUnavailable, ErrNotReplicated and
 //     ErrConflict do not occur.
-//   - A lock that is not in use takes some 300 bytes for a minute, and until other locks are used.
+//   - A lock that is not in use takes some 400 bytes for a minute, and until other locks are used.
 //
 // # Fences
 //

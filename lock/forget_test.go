@@ -10,7 +10,7 @@ import (
 )
 
 // takes takes a lock that is free for an owner, and returns what to give back.
-func (s *redisStore) takes(t *testing.T, on *target, owner string) *grant {
+func takes(t *testing.T, s store, on *target, owner string) *grant {
 	t.Helper()
 	r, err := s.acquire(t.Context(), on, bid{owners: []string{owner}, lease: time.Minute})
 	if err != nil || r.answer != answerGranted {
@@ -26,11 +26,11 @@ func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	s, a := newRedisStore(rdb, "p0"), newTarget("", keys.Mutex, "a", exclusive)
-	if what, err := s.release(t.Context(), s.takes(t, &a, "p0:1"), 0); what != answerOK {
+	if what, err := s.release(t.Context(), takes(t, s, &a, "p0:1"), 0); what != answerOK {
 		t.Fatal(what, err)
 	}
 	before := rdb.Dump(t.Context(), a.record()).Val()
-	last := s.takes(t, &a, "p0:2")
+	last := takes(t, s, &a, "p0:2")
 	for _, passedOn := range []int64{0, maxPassed} { // the last of a cohort has no other fence in Redis
 		g := &grant{target: a, o: last.o, owner: last.owner, fence: last.fence + passedOn, ends: last.ends}
 		if err := rdb.RestoreReplace(t.Context(), a.record(), time.Hour, before).Err(); err != nil {
@@ -47,12 +47,25 @@ func TestAnUnlockReportsAGrantThatAFailoverForgot(t *testing.T) {
 // permit is held, the next caller is not told of this one.
 func TestAPermitForNobodyIsPassedOn(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	rdb := server.Client(t)
-	s := newRedisStore(rdb, "p0")
+	t.Run("over Redis", func(t *testing.T) {
+		rdb := redistest.Start(t).Client(t)
+		passesOnAPermitForNobody(t, newRedisStore(rdb, "p0"), func(a *target, share string) bool {
+			return rdb.ZScore(context.Background(), a.keys[3], share).Err() == nil
+		})
+	})
+	t.Run("within the process", func(t *testing.T) {
+		site := newLocalSite()
+		passesOnAPermitForNobody(t, site.stores[0], func(a *target, share string) (granted bool) {
+			site.at(a, func(l *localLock) { _, granted = l.shares[share] })
+			return granted
+		})
+	})
+}
+
+func passesOnAPermitForNobody(t *testing.T, s store, has func(a *target, share string) bool) {
 	a := newTarget("", keys.Semaphore, "a", permit)
 	a.permits = 3
-	held := []*grant{s.takes(t, &a, "p0:1"), s.takes(t, &a, "p0:2"), s.takes(t, &a, "p0:3")}
+	held := []*grant{takes(t, s, &a, "p0:1"), takes(t, s, &a, "p0:2"), takes(t, s, &a, "p0:3")}
 	for _, entry := range []string{"p:p0:1", "p:p0:2", "p:p0:3"} {
 		if r, err := s.acquire(t.Context(), &a, bid{owners: []string{"p0:" + entry}, entry: entry, lease: time.Minute}); r.answer != answerBusy {
 			t.Fatal(r, err)
@@ -61,7 +74,7 @@ func TestAPermitForNobodyIsPassedOn(t *testing.T) {
 	if what, err := s.release(t.Context(), held[0], 0); what != answerOK {
 		t.Fatal(what, err)
 	}
-	granted := func(entry string) bool { return rdb.ZScore(context.Background(), a.keys[3], "g:"+entry).Err() == nil }
+	granted := func(entry string) bool { return has(&a, "g:"+entry) }
 	if !granted("p:p0:1") {
 		t.Fatal("it was not granted")
 	}
