@@ -7,13 +7,14 @@
 //
 //	go run -C examples ./service
 //
-// It is set up by variables: DATABASE_URL (postgres://… or file:…), REDIS_ADDR, FILTER_REDIS_ADDR, ADDR and ADMIN_ADDR. The Redis of
+// It is set up by variables: DATABASE_URL (postgres://… or file:…), REDIS_ADDR, FILTER_REDIS_ADDR, ADDR, ADMIN_ADDR and ADMIN_TOKEN. The Redis of
 // the cache evicts and forgets, the one of the filter does neither; what has locks takes that one too.
 package main
 
 import (
 	"cmp"
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ import (
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/cache/cacheprom"
 )
@@ -109,6 +111,21 @@ func run(ctx context.Context) error {
 	admin.Handle("/debug/levee", cachedebug.New(cachedebug.Options{
 		Caches: []cachedebug.Cache{products}, Filters: map[string]*bloom.Filter{"product": exists}, Log: lines,
 	}))
+	// What the runbooks of the alerts tell an operator to do. Without an ADMIN_TOKEN nobody may.
+	acting, err := cacheadmin.New(cacheadmin.Options{
+		Caches: []cacheadmin.Cache{cacheadmin.WithScan(products, store.Keys)},
+		Allow: func(r *http.Request, _, _ string) (string, error) {
+			token := os.Getenv("ADMIN_TOKEN")
+			if token == "" || subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+token)) == 0 {
+				return "", errors.New("wrong token")
+			}
+			return "the bearer of ADMIN_TOKEN", nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	admin.Handle("/admin/levee", acting)
 	return serve(ctx, map[string]http.Handler{
 		cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080"):       api(store, products),
 		cmp.Or(os.Getenv("ADMIN_ADDR"), "127.0.0.1:9090"): admin,

@@ -43,7 +43,7 @@ func start(t *testing.T, database, redis, filter string) instance {
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 10 * time.Second
 	process.Env = append(os.Environ(), "GORACE="+race.QuickExit(),
-		instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin)
+		instanceVariable+"=1", "DATABASE_URL="+database, "REDIS_ADDR="+redis, "FILTER_REDIS_ADDR="+filter, "ADDR="+i.api, "ADMIN_ADDR="+i.admin, "ADMIN_TOKEN=secret")
 	log := new(strings.Builder)
 	process.Stdout, process.Stderr = log, log
 	if err := process.Start(); err != nil {
@@ -120,6 +120,21 @@ func TestANewPriceIsEverywhere(t *testing.T) {
 	for _, key := range server.Client(t).Keys(t.Context(), "*").Val() {
 		if !strings.HasPrefix(key, "levee:c1:") {
 			t.Errorf("the Redis of the cache holds %q, and may evict it", key)
+		}
+	}
+	for token, want := range map[string]int{"": http.StatusForbidden, "secret": http.StatusOK} {
+		req, err := http.NewRequest(http.MethodPost, "http://"+one.admin+"/admin/levee", strings.NewReader("cache=product&do=invalidate&key=42"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("status %d of an operator with the token %q", resp.StatusCode, token)
 		}
 	}
 	for path, want := range map[string]string{"/metrics": `levee_breaker_state{name="products"} 0`, "/debug/levee": "product"} {
