@@ -154,6 +154,7 @@ func (i inspector[K, V]) audited() inside.Audit[K, V] {
 		Clone:      func(v V) V { return i.c.values.cloned(&v) },
 		Encode:     func(v V) ([]byte, error) { return i.c.values.format.marshal(v) },
 		Invalidate: i.c.Invalidate,
+		Ledger:     i.ledger,
 	}
 }
 

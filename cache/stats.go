@@ -95,6 +95,7 @@ type Stats struct {
 	Follow        feed.Stats         // change feeds, see [Follow]
 	Audit         AuditStats         // see audit.Run
 	Shadow        ShadowStats        // see audit.Shadow
+	Ledger        LedgerStats        // see audit.Ledger
 	LocalTier     localcache.Stats   // the tier in this process
 	Rebuild       mutexrebuild.Stats // leases, waiting, outages and invalidations
 	Breaker       breaker.Stats      // Options.Breaker, including its calls from other caches
@@ -138,6 +139,18 @@ func (s ShadowStats) HitRatio() float64 {
 	return float64(hits) / float64(hits+s.Loaded+s.Failed)
 }
 
+// LedgerStats counts what an audit.Ledger of the cache has found in this process.
+type LedgerStats struct {
+	Changes uint64 // changes of keys of its share that it has learned of
+	Skipped uint64 // of these: not looked at, as too many keys were under watch
+	Failed  uint64 // looks that failed, such as without an answer of Redis or the source, and failures of the feed
+
+	// Looks at one tier, so long after a change, or after a value was first seen to differ.
+	Looked1s, Looked2s, Looked10s, Looked60s uint64
+	// Of these: readers were served a value from before a change that was at least so long ago.
+	Old1s, Old2s, Old10s, Old60s uint64
+}
+
 type counter = atomic.Uint64
 
 // counters counts outcomes. The local tier counts most hits of its values itself.
@@ -151,6 +164,7 @@ type counters struct {
 	notInvalidated                                                                         counter
 	audit                                                                                  inside.Counts
 	shadow                                                                                 inside.ShadowCounts
+	ledger                                                                                 inside.LedgerCounts
 }
 
 // count counts an answer. first says that the caller is the first of the callers that share it.
@@ -206,6 +220,7 @@ func (c *Cache[K, V]) Stats() Stats {
 			Loaded: n.shadow.Loaded.Load(), Stale: n.shadow.Stale.Load(), Failed: n.shadow.Failed.Load(), Skipped: n.shadow.Skipped.Load(),
 			Equal: n.shadow.Equal.Load(), Raced: n.shadow.Raced.Load(), Unjudged: n.shadow.Unjudged.Load(), Differs: n.shadow.Differs.Load(),
 		},
+		Ledger:    ledgerStats(&n.ledger),
 		LocalTier: localcache.Stats(local), Rebuild: mutexrebuild.Stats(c.fleet.Stats()), Breaker: c.o.Breaker.Stats(),
 	}
 }

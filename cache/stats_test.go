@@ -30,7 +30,7 @@ func TestEachCounterIsExplained(t *testing.T) {
 		sections[name] = body
 	}
 	row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\|.*\\|.*\\|.*\\|$")
-	for _, stats := range []any{cache.Stats{}, feed.Stats{}, cache.AuditStats{}, cache.FilterRebuild{}, localcache.Stats{}, mutexrebuild.Stats{}, breaker.Stats{}, bloom.Stats{}, lock.Stats{}} {
+	for _, stats := range []any{cache.Stats{}, feed.Stats{}, cache.AuditStats{}, cache.ShadowStats{}, cache.LedgerStats{}, cache.FilterRebuild{}, localcache.Stats{}, mutexrebuild.Stats{}, breaker.Stats{}, bloom.Stats{}, lock.Stats{}} {
 		of := reflect.TypeOf(stats)
 		explained := map[string]bool{}
 		for _, match := range row.FindAllStringSubmatch(sections[of.String()], -1) {

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/levee-go/levee/internal/fleet"
@@ -23,6 +24,8 @@ type writer struct {
 	fallback  time.Duration   // windows.fallback: how long past its TTL an expired value may be served
 	closing   context.Context // ends with the cache
 	reopening reopening       // repeats the drops of Writes of several caches
+
+	hears atomic.Pointer[func([]string)] // of an audit.Ledger: is told of the ids that a call has changed
 }
 
 // localEntries is the local tier as a writer knows it.
@@ -46,6 +49,7 @@ func (w *writer) change(ctx context.Context, call string, ids []string, do func(
 		w.counts.notInvalidated.Add(1)
 		err = notInvalidated(err)
 	}
+	w.tellLedger(call, ids)
 	done(Outcome{Err: err})
 	return err
 }

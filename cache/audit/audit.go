@@ -1,5 +1,11 @@
 // Package audit compares what a cache serves with its source. A [Shadow] does so before the cache
-// serves anybody, and [Run] finds writers that forget to invalidate afterwards.
+// serves anybody. Afterwards a [Ledger] looks at what was changed, and counts how much of it is old
+// after a second, two, ten and sixty; and [Run] looks at what is read, and finds writers that forget to
+// invalidate.
+//
+// All three judge alike. A value that differs from the source may be about to be invalidated, so they
+// look again later. They accuse the value if the cache still gives that same one and it still differs:
+// it lacks a change that was committed before the first look at the source.
 package audit
 
 import (
@@ -39,11 +45,17 @@ type Options[K comparable, V any] struct {
 // invalidated it.
 type StaleValue[K comparable, V any] struct {
 	Key    K             // key of the cache
-	Cached V             // the value that Redis has and readers get; the zero V if Null
-	Null   bool          // readers are told that there is no such key; for a Shadow only
+	Cached V             // the value that readers get; the zero V if Null
+	Null   bool          // readers are told that there is no such key; not for Run
 	Source V             // the value in the source; the zero V if Gone
 	Gone   bool          // the source does not have the key
 	Age    time.Duration // since the cached value was read from the source; 0 if Null
+
+	// Only a Ledger sets these.
+	Tier  cache.Tier    // which tier has the value: TierLocal is the memory of this process
+	Since time.Time     // when the value was first seen to differ
+	After time.Duration // the look that it was found by: the change was committed at least so long ago
+	Table string        // where the last change of the key came from, if it is known from a feed
 }
 
 // Run compares values that this process serves with the source, until ctx ends, whose error it
@@ -72,7 +84,10 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		return errors.New("audit: a Run of this cache runs already")
 	}
 	defer stop()
-	a := &audit[K, V]{of: of, o: o, pick: pick}
+	a := &audit[K, V]{judge: judge[K, V]{of, equalOr(o.Equal)}, o: o, pick: pick}
+	if o.Equal == nil {
+		a.equal = a.encodeAlike
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(of.Closing, func() { cancel(cache.ErrClosed) })()
@@ -91,27 +106,19 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 	return wait.Ended(ctx)
 }
 
-func notCompared(log *logonce.Log, err error) {
-	log.Warn("a value could not be compared with the source", "error", err)
-}
-
-// settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves
-// what its memory has until then.
-func settle(replicaLag time.Duration) time.Duration { return 4*time.Second + 2*replicaLag }
-
 // An audit is a running Run.
 type audit[K comparable, V any] struct {
-	of       inside.Audit[K, V]
+	judge[K, V]
 	o        Options[K, V]
 	pick     func() (K, bool)
-	suspects []suspect[K] // in the order of their times
+	suspects []suspect[K, V] // in the order of their times
 }
 
-// A suspect is a value that differed from the source.
-type suspect[K comparable] struct {
+// A suspect is a key whose value differed from the source.
+type suspect[K comparable, V any] struct {
 	key K
-	was any       // inside.Look.Stored
-	at  time.Time // when to look again
+	doubt[V]
+	at time.Time // when to look again
 }
 
 const mostSuspects = 10_000 // further suspects are not compared a second time
@@ -121,31 +128,36 @@ func (a *audit[K, V]) step(ctx context.Context) error {
 	if len(a.suspects) > 0 && !time.Now().Before(a.suspects[0].at) {
 		s := a.suspects[0]
 		a.suspects = a.suspects[1:]
-		return a.judge(ctx, s)
+		return a.again(ctx, s)
 	}
 	key, ok := a.pick()
 	if !ok {
 		return nil
 	}
-	look, equal, err := a.compare(ctx, key)
-	if err != nil || !look.There || look.Null {
+	look, is, err := a.compare(ctx, key, nil)
+	if err != nil || is == nothing {
 		return err
 	}
 	a.of.Counts.Compared.Add(1)
-	if !equal && len(a.suspects) < mostSuspects {
-		a.suspects = append(a.suspects, suspect[K]{key, look.Stored, time.Now().Add(a.o.Settle)})
+	if is == differs && len(a.suspects) < mostSuspects {
+		a.suspects = append(a.suspects, suspect[K, V]{key, doubtOf(look), time.Now().Add(a.o.Settle)})
 	}
 	return nil
 }
 
-// judge compares a suspect again. If it was invalidated meanwhile, the value is gone or was
+// again compares a suspect again. If it was invalidated meanwhile, the value is gone or was
 // loaded anew.
-func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
-	look, equal, err := a.compare(ctx, s.key)
+func (a *audit[K, V]) again(ctx context.Context, s suspect[K, V]) error {
+	look, is, err := a.compare(ctx, s.key, &s.doubt)
 	switch {
 	case err != nil:
 		return err
-	case !look.There || look.Null || look.Stored != s.was || equal:
+	case is == changed:
+		s.doubt = doubtOf(look)
+		s.at = time.Now().Add(a.o.Settle)
+		a.suspects = append(a.suspects, s)
+		return nil
+	case is != still:
 		a.of.Counts.Raced.Add(1)
 		return nil
 	}
@@ -160,23 +172,26 @@ func (a *audit[K, V]) judge(ctx context.Context, s suspect[K]) error {
 		a.of.Log.Error("a value is stale that nobody has invalidated", logonce.Name("key", look.ID), "age", look.Age)
 		return nil
 	}
-	a.o.Stale(StaleValue[K, V]{Key: s.key, Cached: look.Cached, Source: look.Source, Gone: look.Gone, Age: look.Age})
+	a.o.Stale(staleOf(s.key, look))
 	return nil
 }
 
-// compare reads the value that is served for key and then the source.
-func (a *audit[K, V]) compare(ctx context.Context, key K) (look inside.Look[V], equal bool, err error) {
-	look, err = a.of.Look(ctx, key)
-	switch {
-	case err != nil || !look.There || look.Null || look.Gone:
-		return look, false, err
-	case a.o.Equal != nil:
-		return look, a.o.Equal(look.Cached, look.Source), nil
+// compare reads the value that is served for key and then the source, and passes over nulls.
+func (a *audit[K, V]) compare(ctx context.Context, key K, d *doubt[V]) (inside.Look[V], verdict, error) {
+	look, err := a.of.Look(ctx, key)
+	if err != nil || look.Null {
+		return look, nothing, err
 	}
-	one, err := a.of.Encode(look.Cached)
+	is, err := a.verdict(look, d)
+	return look, is, err
+}
+
+// encodeAlike is the default of Options.Equal.
+func (a *audit[K, V]) encodeAlike(cached, source V) (bool, error) {
+	one, err := a.of.Encode(cached)
 	if err != nil {
-		return look, false, err
+		return false, err
 	}
-	other, err := a.of.Encode(look.Source)
-	return look, bytes.Equal(one, other), err
+	other, err := a.of.Encode(source)
+	return bytes.Equal(one, other), err
 }

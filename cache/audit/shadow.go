@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"sync"
 	"time"
 
@@ -51,49 +50,28 @@ type ShadowOptions[K comparable, V any] struct {
 // Without a Source.Clone nobody may change a value that was returned, as with the cache: it is compared
 // afterwards. The methods may be called concurrently.
 type Shadow[K comparable, V any] struct {
-	c       *cache.Cache[K, V]
-	load    cache.Loader[K, V]
-	o       ShadowOptions[K, V]
-	of      inside.Audit[K, V]
-	asks    chan ask[K, V]
-	again   chan doubt[K, V]
-	doubted sync.Map // keys that wait for their second look
+	looker[K, V]
+	c    *cache.Cache[K, V]
+	o    ShadowOptions[K, V]
+	asks chan ask[K, V]
 
-	ctx     context.Context // ends with Close, and with the cache
-	stop    context.CancelFunc
-	running wait.Tasks
+	mu      sync.Mutex // guards doubted
+	doubted map[K]bool // keys that wait for their second look
 }
 
 // An ask is a read that the source has answered.
 type ask[K comparable, V any] struct {
-	ctx context.Context
-	key K
-	answer[V]
-}
-
-// An answer is a value, or that there is none.
-type answer[V any] struct {
+	ctx   context.Context
+	key   K
 	value V
 	gone  bool
 }
 
-// A doubt is an answer of the cache that differed from the source.
-type doubt[K comparable, V any] struct {
-	ctx    context.Context
-	key    K
-	was    any // inside.Look.Stored
-	source answer[V]
-	at     time.Time // to look again
-	looks  int
-}
-
 const (
-	shadowWorkers = 8           // read the cache
-	shadowJudges  = 4           // look again
-	mostAsks      = 1024        // wait for a worker; further reads are not compared
-	mostDoubts    = 1024        // wait for their second look; further ones are not judged
-	mostLooks     = 3           // at a key whose source changes between them; then it is not judged
-	askTimeout    = time.Minute // of the cache, whose loads have limits of their own
+	shadowPlaces = 8    // looks at a time
+	mostAsks     = 1024 // wait for a place; further reads are not compared
+	mostDoubts   = 1024 // wait for their second look; further ones are not judged
+	mostLooks    = 3    // at a key whose source changes between them; then it is not judged
 )
 
 // NewShadow makes a Shadow of c whose answers come from load. Its error names the field of o that is
@@ -106,25 +84,16 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 	if o.Settle == 0 {
 		o.Settle = settle(of.ReplicaLag)
 	}
-	if o.Equal == nil {
-		o.Equal = same[V]
-	}
 	switch {
 	case load == nil:
 		return nil, errors.New("audit: NewShadow needs a load")
 	case !(o.Share > 0 && o.Share <= 1) || o.Settle < 0:
 		return nil, fmt.Errorf("audit: ShadowOptions: Share must be up to 1 and Settle not negative, got %v and %v", o.Share, o.Settle)
 	}
-	s := &Shadow[K, V]{
-		c: c, load: load, o: o, of: of,
-		asks: make(chan ask[K, V], mostAsks), again: make(chan doubt[K, V], mostDoubts),
-	}
-	s.ctx, s.stop = context.WithCancel(of.Closing)
-	for range shadowWorkers {
-		s.running.Go(func() { work(s, s.asks, s.ask) })
-	}
-	for range shadowJudges {
-		s.running.Go(func() { work(s, s.again, s.judge) })
+	s := &Shadow[K, V]{c: c, o: o, asks: make(chan ask[K, V], mostAsks), doubted: map[K]bool{}}
+	s.open(of, load, o.Equal, shadowPlaces, &of.Shadow.Unjudged)
+	for range shadowPlaces {
+		s.running.Go(s.work)
 	}
 	return s, nil
 }
@@ -132,8 +101,7 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 // Close ends the comparisons, and waits for those under way. Differences that wait for their second look are
 // dropped. Get and GetMany go on answering.
 func (s *Shadow[K, V]) Close() {
-	s.stop()
-	<-s.running.Close()
+	s.close()
 }
 
 // Get calls load, and returns what it returns.
@@ -182,14 +150,14 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 		notCompared(s.of.Log, err)
 	}
 	contain.Call(func() error { // the key's own text, and Clone, are the user's
-		shares, err := s.shares(key)
+		id, err := s.of.ID(key)
 		if err != nil {
 			failed(err)
 		}
-		if !shares {
+		if err != nil || !shared(id, s.o.Share) {
 			return nil
 		}
-		a := ask[K, V]{flight.Detached(ctx), key, answer[V]{gone: gone}}
+		a := ask[K, V]{ctx: flight.Detached(ctx), key: key, gone: gone}
 		if !gone {
 			a.value = s.of.Clone(value)
 		}
@@ -206,50 +174,21 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 	})
 }
 
-// shares reports whether key is one of the share, of which all processes have the same.
-func (s *Shadow[K, V]) shares(key K) (bool, error) {
-	id, err := s.of.ID(key)
-	if err != nil {
-		return false, err
-	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(id))
-	n := h.Sum64() // in which short ids differ in few of the bits: MurmurHash3's fmix64 spreads them
-	n = (n ^ n>>33) * 0xff51afd7ed558ccd
-	n = (n ^ n>>33) * 0xc4ceb9fe1a85ec53
-	n ^= n >> 33
-	return float64(n>>11) < s.o.Share*(1<<53), nil
-}
-
-// work gives what comes to do, until s is closed. The user's functions may panic.
-func work[K comparable, V, T any](s *Shadow[K, V], todo <-chan T, do func(T) error) {
+// work asks the cache, until s is closed.
+func (s *Shadow[K, V]) work() {
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case t := <-todo:
-			contain.Call(func() error { return do(t) }, func(err error) {
-				if err != nil && s.ctx.Err() == nil {
-					s.of.Shadow.Unjudged.Add(1)
-					notCompared(s.of.Log, err)
-				}
-			})
+		case a := <-s.asks:
+			s.run(a.ctx, func(ctx context.Context) error { return s.ask(ctx, a) })
 		}
 	}
 }
 
-// within returns a context with the values of ctx that ends with s, or after a minute.
-func (s *Shadow[K, V]) within(ctx context.Context) (within context.Context, stop func()) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	release := context.AfterFunc(s.ctx, cancel)
-	return ctx, func() { release(); cancel() }
-}
-
 // ask reads the cache as the service would have, and counts. What differs from the source's answer
 // may be newer than that one: so both are read again, the cache first.
-func (s *Shadow[K, V]) ask(a ask[K, V]) error {
-	ctx, stop := s.within(a.ctx)
-	defer stop()
+func (s *Shadow[K, V]) ask(ctx context.Context, a ask[K, V]) error {
 	got, err := s.c.Fetch(ctx, a.key)
 	null := errors.Is(err, cache.ErrNotFound)
 	if err != nil && !null {
@@ -261,40 +200,48 @@ func (s *Shadow[K, V]) ask(a ask[K, V]) error {
 	if s.count(got.Tier, null, got.Stale); got.Stale || got.Tier == cache.TierSource {
 		return nil // no answer of the cache's that could be wrong
 	}
-	if _, doubted := s.doubted.Load(a.key); doubted {
+	if s.doubts(a.key) {
 		return nil
 	}
-	if s.equal(answer[V]{got.Value, null}, a.answer) {
+	same, err := s.same(got.Value, null, a.value, a.gone)
+	if err != nil {
+		return err
+	}
+	if same {
 		s.of.Shadow.Equal.Add(1)
 		return nil
 	}
-	look, source, err := s.look(ctx, a.key)
+	look, is, err := s.look(ctx, a.key, nil)
 	switch {
 	case err != nil:
 		return err
-	case !look.There || s.equal(answer[V]{look.Cached, look.Null}, source):
+	case is == differs:
+		s.later(a, doubtOf(look), 1)
+	default:
 		s.of.Shadow.Raced.Add(1)
-		return nil
 	}
-	s.lookAgain(doubt[K, V]{ctx: a.ctx, key: a.key, was: look.Stored, source: source})
 	return nil
 }
 
-// lookAgain leaves a doubt for its next look.
-func (s *Shadow[K, V]) lookAgain(d doubt[K, V]) {
-	d.at = time.Now().Add(s.o.Settle)
-	if d.looks++; d.looks > mostLooks {
+func (s *Shadow[K, V]) doubts(key K) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubted[key]
+}
+
+// later looks at a key again after Settle. looks says how many looks there were.
+func (s *Shadow[K, V]) later(a ask[K, V], d doubt[V], looks int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case looks > mostLooks || !s.doubted[a.key] && len(s.doubted) == mostDoubts:
 		s.of.Shadow.Unjudged.Add(1)
-		return
-	}
-	if _, there := s.doubted.LoadOrStore(d.key, true); there {
-		return
-	}
-	select {
-	case s.again <- d:
-	default:
-		s.doubted.Delete(d.key)
-		s.of.Shadow.Unjudged.Add(1)
+	case !s.doubted[a.key]:
+		s.doubted[a.key] = true
+		s.running.Go(func() {
+			wait.Sleep(s.ctx, s.o.Settle)
+			s.run(a.ctx, func(ctx context.Context) error { return s.again(ctx, a, d, looks) })
+		})
 	}
 }
 
@@ -316,49 +263,37 @@ func (s *Shadow[K, V]) count(tier cache.Tier, null, stale bool) {
 	}
 }
 
-// judge looks at a doubt again when its time has come. All wait for the same time, so the first is due
-// first. Where the source may lag, it may have had less than the cache at the first look: if it has changed
-// since, that write may be under way, and the key is looked at once more.
-func (s *Shadow[K, V]) judge(d doubt[K, V]) error {
-	wait.Sleep(s.ctx, time.Until(d.at))
-	s.doubted.Delete(d.key)
-	ctx, stop := s.within(d.ctx)
-	defer stop()
-	look, source, err := s.look(ctx, d.key)
-	cached := answer[V]{look.Cached, look.Null}
+// again looks at a key again.
+func (s *Shadow[K, V]) again(ctx context.Context, a ask[K, V], d doubt[V], looks int) error {
+	s.mu.Lock()
+	delete(s.doubted, a.key)
+	s.mu.Unlock()
+	look, is, err := s.look(ctx, a.key, &d)
 	switch {
 	case err != nil:
 		return err
-	case !look.There || look.Stored != d.was || s.equal(cached, source):
+	case is == changed:
+		s.later(a, doubtOf(look), looks+1)
+	case is != still:
 		s.of.Shadow.Raced.Add(1)
-		return nil
-	case s.of.ReplicaLag > 0 && !s.equal(source, d.source):
-		d.source = source
-		s.lookAgain(d)
-		return nil
+	default:
+		s.of.Shadow.Differs.Add(1)
+		if s.o.Differs == nil {
+			s.of.Log.Error("the cache would answer otherwise than the source", logonce.Name("key", look.ID), "null", look.Null, "gone", look.Gone, "age", look.Age)
+			return nil
+		}
+		s.o.Differs(staleOf(a.key, look))
 	}
-	s.of.Shadow.Differs.Add(1)
-	if s.o.Differs == nil {
-		s.of.Log.Error("the cache would answer otherwise than the source", logonce.Name("key", look.ID), "null", look.Null, "gone", source.gone, "age", look.Age)
-		return nil
-	}
-	s.o.Differs(StaleValue[K, V]{Key: d.key, Cached: look.Cached, Null: look.Null, Source: source.value, Gone: source.gone, Age: look.Age})
 	return nil
 }
 
 // look reads what the cache serves for key and then, if it serves anything, the source.
-func (s *Shadow[K, V]) look(ctx context.Context, key K) (look inside.Look[V], source answer[V], err error) {
-	look, err = s.of.Served(ctx, key)
-	if err != nil || !look.There {
-		return look, source, err
+func (s *Shadow[K, V]) look(ctx context.Context, key K, d *doubt[V]) (look inside.Look[V], is verdict, err error) {
+	if look, err = s.of.Served(ctx, key); err == nil {
+		err = s.source(ctx, key, &look)
 	}
-	source.value, err = s.load(ctx, key)
-	if s.of.Absent(source.value, err) {
-		return look, answer[V]{gone: true}, nil
+	if err == nil {
+		is, err = s.verdict(look, d)
 	}
-	return look, source, err
-}
-
-func (s *Shadow[K, V]) equal(cached, source answer[V]) bool {
-	return cached.gone == source.gone && (cached.gone || s.o.Equal(cached.value, source.value))
+	return look, is, err
 }

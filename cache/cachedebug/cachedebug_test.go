@@ -21,6 +21,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
@@ -98,7 +99,11 @@ type view struct {
 			Share   float64
 		}
 		TopKeys []cachedebug.HotKey
-		Stats   struct{ Gets, Loads, Local uint64 }
+		Looks   []struct {
+			After       string
+			Looked, Old uint64
+		}
+		Stats struct{ Gets, Loads, Local uint64 }
 	}
 	Filters []struct {
 		Name  string
@@ -174,6 +179,31 @@ func TestThePageSaysWhatTheCachesHaveDone(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}
+	}
+}
+
+// A Ledger's figures have a table of their own, once it has any.
+func TestThePageShowsWhatALedgerHasFound(t *testing.T) {
+	b := openShelf(t, redistest.Start(t), nil)
+	h := cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{b}})
+	if _, page := get(t, h, ""); strings.Contains(page, "Old values") {
+		t.Error("a cache without a Ledger has a table for it")
+	}
+	load := func(context.Context, string) (string, error) { return "another", nil }
+	ledger, err := audit.NewLedger(b.Cache, load, audit.LedgerOptions[string, string]{Share: 1, Old: func(audit.StaleValue[string, string]) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := b.Set(t.Context(), "a", secret); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is found", func() bool { return b.Stats().Ledger.Old1s == 1 })
+	if _, page := get(t, h, ""); !strings.Contains(page, `</td><td class="bad">1</td></tr>`) || !strings.Contains(page, `<tr><th>60 s</th><td>0</td><td>0</td></tr>`) {
+		t.Errorf("the page lacks it:\n%s", page)
+	}
+	if looks := look(t, h, "").Caches[0].Looks; len(looks) != 4 || looks[0].Old != 1 {
+		t.Errorf("got %+v", looks)
 	}
 }
 

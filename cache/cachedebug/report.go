@@ -28,6 +28,7 @@ type cacheReport struct {
 	Health  []mark      `json:"health"`
 	Shares  []share     `json:"shares"` // of the Gets that ended
 	TopKeys []HotKey    `json:"topKeys,omitempty"`
+	Looks   []looks     `json:"looks,omitempty"` // of an audit.Ledger
 	Stats   cache.Stats `json:"stats"`
 }
 
@@ -51,6 +52,20 @@ type share struct {
 	Share   float64 `json:"share"`
 }
 
+// A looks is how many looks of a Ledger a time after a change have found an old value.
+type looks struct {
+	After  string `json:"after"`
+	Looked uint64 `json:"looked"`
+	Old    uint64 `json:"old"`
+}
+
+func looksOf(s cache.LedgerStats) []looks {
+	if s == (cache.LedgerStats{}) {
+		return nil
+	}
+	return []looks{{"1 s", s.Looked1s, s.Old1s}, {"2 s", s.Looked2s, s.Old2s}, {"10 s", s.Looked10s, s.Old10s}, {"60 s", s.Looked60s, s.Old60s}}
+}
+
 func (h *Handler) report() report {
 	r := report{At: time.Now(), Log: h.o.Log.Lines()}
 	for _, c := range h.o.Caches {
@@ -65,7 +80,7 @@ func (h *Handler) report() report {
 
 func (h *Handler) reportOf(c Cache) cacheReport {
 	s := c.Stats()
-	return cacheReport{Name: c.Name(), Health: healthOf(s), Shares: sharesOf(s), TopKeys: TopKeys(c, h.o.TopKeys), Stats: s}
+	return cacheReport{Name: c.Name(), Health: healthOf(s), Shares: sharesOf(s), TopKeys: TopKeys(c, h.o.TopKeys), Looks: looksOf(s.Ledger), Stats: s}
 }
 
 // sharesOf returns how the Gets ended, in the order of the read path.

@@ -160,7 +160,7 @@ func (r *registry) observe(o metric.Observer, f *metrics.Info, of string, p metr
 	for i, value := range p.Values {
 		attributes := []attribute.KeyValue{key}
 		if f.Outcomes != nil {
-			attributes = append(attributes, attribute.String("levee.outcome", f.Outcomes[i]))
+			attributes = append(attributes, attribute.String("levee."+f.Outcome, f.Outcomes[i]))
 		}
 		o.ObserveFloat64(r.instruments[name], value, metric.WithAttributes(attributes...))
 	}

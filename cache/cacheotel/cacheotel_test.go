@@ -273,7 +273,7 @@ type everything struct{ *cache.Cache[string, string] }
 
 func (e everything) Stats() cache.Stats {
 	s := e.Cache.Stats()
-	s.Follow.Wanted, s.Audit.Compared, s.Shadow.Equal = true, 1, 1
+	s.Follow.Wanted, s.Audit.Compared, s.Shadow.Equal, s.Ledger.Old2s = true, 1, 1, 1
 	for _, h := range []*cache.Histogram{&s.FlightWait, &s.LeaseWait, &s.WriteTime, &s.StaleAge, &s.Audit.StaleAge} {
 		h.Counts[0]++
 	}
@@ -389,7 +389,7 @@ func collect(t *testing.T, reader sdkmetric.Reader) map[string]float64 {
 	add := func(name string, points []metricdata.DataPoint[float64]) {
 		for _, p := range points {
 			series := name
-			for _, key := range []attribute.Key{"levee.cache", "levee.name", "levee.outcome"} {
+			for _, key := range []attribute.Key{"levee.cache", "levee.name", "levee.outcome", "levee.after"} {
 				if v, ok := p.Attributes.Value(key); ok {
 					series += " " + v.AsString()
 				}

@@ -63,7 +63,7 @@ func TestEachAlertFires(t *testing.T) {
 	broken := s.feedNeverWorked()
 	for _, fault := range []func(){
 		s.sourceDown, s.sourceHangs, s.sourceFlaky, s.loaderIgnoresContext, s.redisAway, s.mayNotSubscribe, s.replicaMissing,
-		s.foreignKey, s.twoTypes, s.filterWithoutRows, s.filters, s.feedLost, s.feedBehind, s.forgetfulWriter,
+		s.foreignKey, s.twoTypes, s.filterWithoutRows, s.filters, s.feedLost, s.feedBehind, s.forgetfulWriter, s.olderValues,
 		s.foreignBytes, s.locks, s.staleInPlaceOfErrors, s.staleWhileRefreshed,
 	} {
 		fault()
@@ -112,7 +112,7 @@ var expected = []string{
 	"LeveeLoadsStuck/stuck", "LeveeRedisOutage/redis-away", "LeveeInvalidationsPending/redis-away", "LeveeInvalidationsDropped/ended",
 	"LeveeMessagesSilent/no-messages", "LeveeWritesNotConfirmed/no-replica", "LeveeForeignKeys/foreign", "LeveeOtherType/two-types",
 	"LeveeFilterWrong/filter-wrong", "LeveeFilterAbstains/never-built", "LeveeFilterFull/full",
-	"LeveeFeedLost/feed-lost", "LeveeFeedBehind/feed-behind", "LeveeFeedSilent/feed-broken", "LeveeNobodyInvalidated/forgotten",
+	"LeveeFeedLost/feed-lost", "LeveeFeedBehind/feed-behind", "LeveeFeedSilent/feed-broken", "LeveeNobodyInvalidated/forgotten", "LeveeOldAfterChange/older",
 	"LeveeUnfitValues/unfit", "LeveeLockLost/lost", "LeveeRenewalsFail/renewals", "LeveeStaleAnswers/fallbacks",
 }
 
@@ -191,6 +191,7 @@ func (s *shop) well() {
 	}})
 	redistest.Eventually(s, time.Minute, "the feed is followed, and the filter needs a rebuild", func() bool { return c.Stats().Follow.Batches > 0 && exists.Stats().NeedsRebuild })
 	rebuild()
+	s.Cleanup(redistest.Must(audit.NewLedger(c, lamp, audit.LedgerOptions[string, string]{Share: 1})).Close)
 	s.keeps(50*time.Millisecond, func(n int) {
 		_, _ = c.Get(s.ctx, fmt.Sprint("key ", n%100))
 		if n%10 == 0 {
@@ -419,6 +420,14 @@ func (s *shop) forgetfulWriter() {
 	})
 	s.keeps(5*time.Millisecond, func(int) { _, _ = c.Get(s.ctx, "a") })
 	check(s, cacheprom.Register(s.registry, c))
+}
+
+// olderValues has a writer that Sets what it has read before, and a Ledger.
+func (s *shop) olderValues() {
+	load := func(context.Context, string) (string, error) { return "new", nil }
+	c := s.open(s.server.Client(s), "older", load, nil)
+	s.Cleanup(redistest.Must(audit.NewLedger(c, load, audit.LedgerOptions[string, string]{Share: 1, Old: func(audit.StaleValue[string, string]) {}})).Close)
+	s.keeps(200*time.Millisecond, func(n int) { _ = c.Set(s.ctx, fmt.Sprint(n), "old") })
 }
 
 func (s *shop) foreignBytes() {

@@ -6,7 +6,8 @@
 // Registering a cache also registers its breaker and its filter, each once, even if caches share
 // it. Names come from the Options. Metrics of features that a cache does not use are absent:
 // metrics of Redis without a client, of a filter without one, of a feed before Follow, of an
-// Audit before it has compared a value, and histograms without values.
+// Audit before it has compared a value, of a Shadow and a Ledger before they have looked, and
+// histograms without values.
 //
 // The package counts nothing itself: each scrape reads a snapshot, so it does not slow down reads of
 // the cache. No key is ever a label.
@@ -49,7 +50,7 @@ type Cache interface {
 }
 
 // Register exports caches, with their breakers and filters. The metrics of a cache begin with
-// levee_cache_ and have the label cache; metrics of breakers and filters begin with
+// levee_cache_, those of an audit.Ledger with levee_audit_, and have the label cache; metrics of breakers and filters begin with
 // levee_breaker_ and levee_filter_ and have the label name. A breaker or a filter without a name
 // gets the name of its first cache.
 //
@@ -141,7 +142,7 @@ func newCollector() *collector {
 	for _, f := range metrics.Infos() {
 		labels := []string{f.Label}
 		if f.Outcomes != nil {
-			labels = append(labels, "outcome")
+			labels = append(labels, f.Outcome)
 		}
 		c.descs[f] = prometheus.NewDesc(f.Name, f.Help, labels, nil)
 	}

@@ -155,7 +155,7 @@ func TestAScrapeSaysWhatTheStatisticsSay(t *testing.T) {
 	for name, family := range families {
 		for _, m := range family.GetMetric() {
 			for label := range labels(m) {
-				if !slices.Contains([]string{"cache", "name", "outcome"}, label) {
+				if !slices.Contains([]string{"cache", "name", "outcome", "after"}, label) {
 					t.Errorf("%s has the label %s", name, label)
 				}
 			}
@@ -341,7 +341,7 @@ func TestEachMetricIsDocumented(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(families)) {
 		for _, m := range families[name].GetMetric() {
 			cell := "| `" + name + "`"
-			if outcome := labels(m)["outcome"]; outcome != "" {
+			if outcome := labels(m)["outcome"] + labels(m)["after"]; outcome != "" {
 				cell += " `" + outcome + "`"
 			}
 			if n := strings.Count(page, cell+" |"); n != 1 {

@@ -278,7 +278,7 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 	families := gather(t, registry)
 	for _, absent := range []string{
 		"levee_cache_outage", "levee_cache_messages_live", "levee_cache_redis_read_seconds", "levee_cache_filter_wrong_total",
-		"levee_cache_feed_wanted", "levee_cache_feed_lost_total", "levee_cache_audit_total", "levee_cache_audit_stale_age_seconds",
+		"levee_cache_feed_wanted", "levee_cache_feed_lost_total", "levee_cache_audit_total", "levee_cache_audit_stale_age_seconds", "levee_audit_looked_total",
 		"levee_cache_stale_age_seconds", "levee_filter_ids",
 	} {
 		if families[absent] != nil {
@@ -304,7 +304,7 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 	page := string(redistest.Must(os.ReadFile("../../docs/monitoring.md")))
 	for what, n := range map[string]int{
 		"a cache without Redis, and its breaker": alone, "a cache with a Redis, and its breaker": withRedis, "its filter": ofFilter,
-		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit, a Shadow and every histogram": series(everything(t), ""),
+		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit, a Shadow, a Ledger and every histogram": series(everything(t), ""),
 	} {
 		if line := fmt.Sprintf("| %s | %d |\n", what, n); !strings.Contains(page, line) {
 			t.Errorf("docs/monitoring.md lacks the line\n%s", line)

@@ -23,7 +23,8 @@ import (
 //
 // A Feed may have another method, Tables() []string, that returns the names of its tables as in
 // [Change.Table]. Follow then refuses a route of any other table, because no change would come
-// for it.
+// for it. A method Consumes() bool that returns true says that a change which one reader has
+// confirmed is gone for all readers; an audit.Ledger then refuses the Feed.
 type Feed interface {
 	// Name identifies the feed among the feeds of one Redis. Processes that follow feeds of the
 	// same name take turns: one at a time reads. So these must be the same feed of the same

@@ -26,27 +26,30 @@ func (r *rig) connect() *client.Conn {
 	return c
 }
 
+// reader returns a loader that reads by a connection of its own.
+func (r *rig) reader() (*client.Conn, cache.Loader[int64, string]) {
+	db := r.connect()
+	var mu sync.Mutex // a connection is for one at a time
+	return db, func(_ context.Context, id int64) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		result, err := db.Execute(fmt.Sprintf("SELECT name FROM product WHERE id = %d", id))
+		if err != nil {
+			return "", err
+		}
+		defer result.Close()
+		name, err := result.GetString(0, 0)
+		return strings.Clone(name), err
+	}
+}
+
 // fleet is the table product for tests of whole processes.
 func (r *rig) fleet() feedtest.Database {
 	writer := r.connect()
 	return feedtest.Database{
-		Table: r.name + ".product",
-		Feed:  func() feed.Feed { return r.feed(nil, Table{Name: "product"}) },
-		Reader: func() cache.Loader[int64, string] {
-			db := r.connect()
-			var mu sync.Mutex // a connection is for one at a time
-			return func(_ context.Context, id int64) (string, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				result, err := db.Execute(fmt.Sprintf("SELECT name FROM product WHERE id = %d", id))
-				if err != nil {
-					return "", err
-				}
-				defer result.Close()
-				name, err := result.GetString(0, 0)
-				return strings.Clone(name), err
-			}
-		},
+		Table:  r.name + ".product",
+		Feed:   func() feed.Feed { return r.feed(nil, Table{Name: "product"}) },
+		Reader: func() cache.Loader[int64, string] { _, load := r.reader(); return load },
 		Write: func(id int64, name string) error {
 			_, err := writer.Execute(fmt.Sprintf("UPDATE product SET name = '%s' WHERE id = %d", name, id))
 			return err
@@ -95,4 +98,38 @@ func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
 		}
 		return ids
 	}, func(id int64) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
+}
+
+// ledgers is fleet for Ledgers, each with a feed of its own.
+func (r *rig) ledgers() feedtest.Ledgers {
+	return feedtest.Ledgers{
+		Database: r.fleet(),
+		Ledger: func(n int) feed.Feed {
+			return r.feed(func(o *Options) { o.Name = fmt.Sprint(r.name, "_ledger", n) }, Table{Name: "product"})
+		},
+		Replica: func() (cache.Loader[int64, string], func()) {
+			db, load := r.reader()
+			follow := func() {
+				for _, sql := range []string{"ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT"} {
+					if _, err := db.Execute(sql); err != nil {
+						r.t.Error(err)
+					}
+				}
+			}
+			follow()
+			return load, follow
+		},
+	}
+}
+
+func TestALedgerFindsFaults(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product, "INSERT INTO product SELECT n, n, '' FROM "+numbers(6))
+	feedtest.ALedgerFindsFaults(t, r.ledgers())
+}
+
+func TestALedgerIsSilent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product, "INSERT INTO product SELECT n, n, '' FROM "+numbers(feedtest.SilentRows))
+	feedtest.ALedgerIsSilent(t, r.ledgers())
 }

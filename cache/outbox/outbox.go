@@ -159,6 +159,9 @@ func (b *Outbox) Insert(table string, keys ...string) (query string, args []any)
 // Name returns the name of the feed.
 func (b *Outbox) Name() string { return b.o.Name }
 
+// Consumes returns true: a row that one reader has confirmed is gone for all.
+func (b *Outbox) Consumes() bool { return true }
+
 // Open begins to read. It reads all rows of the table, whatever the position, because processed
 // rows are deleted.
 func (b *Outbox) Open(ctx context.Context, from feed.Position) (feed.Stream, error) {

@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite"             // the driver "sqlite"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/feedtest"
 	"github.com/levee-go/levee/cache/outbox"
@@ -454,6 +455,11 @@ func TestFollowAnOutbox(t *testing.T) {
 			}, cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Local: localcache.Options{MaxBytes: -1}, Logger: slog.New(slog.DiscardHandler)}))
 			d.Cleanup(func() { _ = c.Close() })
 			caches = append(caches, c)
+			source := func(context.Context, int64) (int, error) { return 0, nil }
+			if _, err := audit.NewLedger(c, source, audit.LedgerOptions[int64, int]{Feed: b}); err == nil {
+				d.Error("a Ledger takes the rows of an outbox away from Follow")
+			}
+			d.Cleanup(redistest.Must(audit.NewLedger(c, source, audit.LedgerOptions[int64, int]{Share: 1})).Close)
 		}
 		ctx, cancel := context.WithCancel(d.Context())
 		var followers sync.WaitGroup
@@ -483,6 +489,9 @@ func TestFollowAnOutbox(t *testing.T) {
 					d.Fatalf("process %d has %d, %v; want %d", i, got, err, price)
 				}
 			}
+		}
+		if a, b := caches[0].Stats().Ledger.Changes, caches[1].Stats().Ledger.Changes; a+b < 20 || a > 0 && b > 0 {
+			d.Errorf("the Ledgers have heard of %d and %d of 20 changes, want all in the process that follows", a, b)
 		}
 	})
 }

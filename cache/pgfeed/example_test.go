@@ -95,3 +95,26 @@ func ExampleFeed_audit() {
 	}
 	_ = find
 }
+
+// A Ledger beside a cache: how many of the changes does the cache still not show, and after how long?
+func ExampleFeed_ledger() {
+	var store interface {
+		Product(ctx context.Context, id int64) (Product, error)
+	}
+	begin := func(products *cache.Cache[int64, Product]) error {
+		source, err := pgfeed.New(pgfeed.Options{
+			Name: "ledger-0", URL: "postgres://levee:secret@db/shop", // a name of its own, and so a slot
+			Tables: []pgfeed.Table{{Name: "public.product"}},
+		})
+		if err != nil {
+			return err
+		}
+		ledger, err := audit.NewLedger(products, store.Product, audit.LedgerOptions[int64, Product]{Feed: source, Share: 0.1})
+		if err != nil {
+			return err
+		}
+		defer ledger.Close() // before the cache
+		return nil
+	}
+	_ = begin
+}

@@ -24,22 +24,25 @@ func (r *rig) connect() *pgx.Conn {
 	return db
 }
 
+// reader returns a loader that reads by a connection of its own.
+func (r *rig) reader() (*pgx.Conn, cache.Loader[int64, string]) {
+	db := r.connect()
+	var mu sync.Mutex // a connection is for one at a time
+	return db, func(ctx context.Context, id int64) (name string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		err = db.QueryRow(context.WithoutCancel(ctx), "SELECT name FROM product WHERE id = $1", id).Scan(&name)
+		return name, err
+	}
+}
+
 // fleet is the table product for tests of whole processes.
 func (r *rig) fleet() feedtest.Database {
 	writer := r.connect()
 	return feedtest.Database{
-		Table: "public.product",
-		Feed:  func() feed.Feed { return r.feed(nil, Table{Name: "public.product"}) },
-		Reader: func() cache.Loader[int64, string] {
-			db := r.connect()
-			var mu sync.Mutex // a connection is for one at a time
-			return func(ctx context.Context, id int64) (name string, err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				err = db.QueryRow(context.WithoutCancel(ctx), "SELECT name FROM product WHERE id = $1", id).Scan(&name)
-				return name, err
-			}
-		},
+		Table:  "public.product",
+		Feed:   func() feed.Feed { return r.feed(nil, Table{Name: "public.product"}) },
+		Reader: func() cache.Loader[int64, string] { _, load := r.reader(); return load },
 		Write: func(id int64, name string) error {
 			_, err := writer.Exec(context.Background(), "UPDATE product SET name = $1 WHERE id = $2", name, id)
 			return err
@@ -69,4 +72,36 @@ func TestNoRowIsDeniedThatCameWhileNobodyWasTold(t *testing.T) {
 		r.read("SELECT COALESCE(array_agg(id::bigint), '{}') FROM product", &ids)
 		return ids
 	}, func(id int64) { r.exec(fmt.Sprintf("INSERT INTO product VALUES (%d, '', '')", id)) })
+}
+
+// ledgers is fleet for Ledgers, each with a slot of its own.
+func (r *rig) ledgers() feedtest.Ledgers {
+	return feedtest.Ledgers{
+		Database: r.fleet(),
+		Ledger: func(n int) feed.Feed {
+			return r.feed(func(o *Options) { o.Name = fmt.Sprint(r.name, "_ledger", n) }, Table{Name: "public.product"})
+		},
+		Replica: func() (cache.Loader[int64, string], func()) {
+			db, load := r.reader()
+			follow := func() { // a transaction sees the rows of its first statement
+				if _, err := db.Exec(context.Background(), "ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM product"); err != nil {
+					r.t.Error(err)
+				}
+			}
+			follow()
+			return load, follow
+		},
+	}
+}
+
+func TestALedgerFindsFaults(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product, "INSERT INTO product SELECT i, '', '' FROM generate_series(1, 6) i")
+	feedtest.ALedgerFindsFaults(t, r.ledgers())
+}
+
+func TestALedgerIsSilent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product, fmt.Sprintf("INSERT INTO product SELECT i, '', '' FROM generate_series(1, %d) i", feedtest.SilentRows))
+	feedtest.ALedgerIsSilent(t, r.ledgers())
 }

@@ -28,6 +28,7 @@ type Audit[K comparable, V any] struct {
 	Clone      func(V) V                                         // Source.Clone, if there is one
 	Encode     func(V) ([]byte, error)
 	Invalidate func(ctx context.Context, keys ...K) error
+	Ledger     func() Ledger[K, V]
 }
 
 // A Look is the value that the cache serves for a key, and the value in the source.

@@ -22,6 +22,7 @@ type Family[S any] struct {
 	Fold       func(a, b float64) float64 // joins gauges of two things of one name; nil: their sum
 	Value      func(*S) float64
 	Outcomes   []Outcome[S]
+	ByAge      bool // Outcomes are ages: the label is "after", not "outcome"
 	Histogram  func(*S) cache.Histogram
 }
 
@@ -42,6 +43,7 @@ const (
 	Audit                   // Audit has compared something
 	Local                   // the local tier is on
 	Shadow                  // a Shadow has asked it
+	Ledger                  // a Ledger has learned of a change, or failed
 )
 
 // Caches are the metrics of a cache. All outcomes of gets_total are exported for every cache.
@@ -155,6 +157,20 @@ var Caches = []Family[cache.Stats]{
 		Outcome[cache.Stats]{"raced", func(s *cache.Stats) uint64 { return s.Shadow.Raced }},
 		Outcome[cache.Stats]{"unjudged", func(s *cache.Stats) uint64 { return s.Shadow.Unjudged }},
 		Outcome[cache.Stats]{"differs", func(s *cache.Stats) uint64 { return s.Shadow.Differs }}).of(Shadow),
+	counters("levee_audit_changes_total", "Changes that a Ledger has learned of, and what went wrong.",
+		Outcome[cache.Stats]{"followed", func(s *cache.Stats) uint64 { return s.Ledger.Changes }},
+		Outcome[cache.Stats]{"skipped", func(s *cache.Stats) uint64 { return s.Ledger.Skipped }},
+		Outcome[cache.Stats]{"failed", func(s *cache.Stats) uint64 { return s.Ledger.Failed }}).of(Ledger),
+	byAge("levee_audit_looked_total", "Looks of a Ledger at one tier, so long after a change.",
+		Outcome[cache.Stats]{"1s", func(s *cache.Stats) uint64 { return s.Ledger.Looked1s }},
+		Outcome[cache.Stats]{"2s", func(s *cache.Stats) uint64 { return s.Ledger.Looked2s }},
+		Outcome[cache.Stats]{"10s", func(s *cache.Stats) uint64 { return s.Ledger.Looked10s }},
+		Outcome[cache.Stats]{"60s", func(s *cache.Stats) uint64 { return s.Ledger.Looked60s }}).of(Ledger),
+	byAge("levee_audit_old_total", "Of these, those that found a value from before the change.",
+		Outcome[cache.Stats]{"1s", func(s *cache.Stats) uint64 { return s.Ledger.Old1s }},
+		Outcome[cache.Stats]{"2s", func(s *cache.Stats) uint64 { return s.Ledger.Old2s }},
+		Outcome[cache.Stats]{"10s", func(s *cache.Stats) uint64 { return s.Ledger.Old10s }},
+		Outcome[cache.Stats]{"60s", func(s *cache.Stats) uint64 { return s.Ledger.Old60s }}).of(Ledger),
 	histogram("levee_cache_audit_stale_age_seconds", "Age of the stale values that an Audit has found.",
 		func(s *cache.Stats) cache.Histogram { return s.Audit.StaleAge }).of(Audit),
 
@@ -249,6 +265,11 @@ func counter[S any](name, help string, value func(*S) uint64) Family[S] {
 // counters makes the family of a counter with several outcomes.
 func counters[S any](name, help string, outcomes ...Outcome[S]) Family[S] {
 	return Family[S]{Name: name, Help: help, Outcomes: outcomes}
+}
+
+// byAge makes the family of a counter whose outcomes are ages.
+func byAge[S any](name, help string, ages ...Outcome[S]) Family[S] {
+	return Family[S]{Name: name, Help: help, Outcomes: ages, ByAge: true}
 }
 
 // seconds makes the family of a counter of time.

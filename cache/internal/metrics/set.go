@@ -159,6 +159,7 @@ func partsOf(c Cache, s *cache.Stats) (parts Part) {
 		Feed:   s.Follow != feed.Stats{},
 		Audit:  s.Audit.Compared+s.Audit.Failed > 0,
 		Shadow: s.Shadow != cache.ShadowStats{},
+		Ledger: s.Ledger != cache.LedgerStats{},
 		Local:  s.LocalTier.Filled+s.LocalTier.Refused+s.LocalTier.Flushes > 0,
 	} {
 		if has {
@@ -218,6 +219,7 @@ type Info struct {
 	Gauge      bool     // false: a counter or a histogram
 	Histogram  bool     // it is a histogram
 	Outcomes   []string // names of a Point's values; nil: it has one value
+	Outcome    string   // label for these: "outcome" or "after"
 }
 
 // infos are the descriptions of all families, by name.
@@ -232,7 +234,10 @@ func init() {
 
 func inform[S any](families []Family[S], label string) {
 	for _, f := range families {
-		info := &Info{Name: f.Name, Help: f.Help, Label: label, Gauge: f.Gauge, Histogram: f.Histogram != nil}
+		info := &Info{Name: f.Name, Help: f.Help, Label: label, Gauge: f.Gauge, Histogram: f.Histogram != nil, Outcome: "outcome"}
+		if f.ByAge {
+			info.Outcome = "after"
+		}
 		for _, o := range f.Outcomes {
 			info.Outcomes = append(info.Outcomes, o.Name)
 		}

@@ -1,0 +1,105 @@
+package audit
+
+import (
+	"hash/fnv"
+	"time"
+
+	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/internal/logonce"
+)
+
+// A judge compares what a cache gives with its source, for Run, a Shadow and a Ledger alike. It uses no
+// clock but its own process's, and no time that a value carries, as that is of another host's clock.
+type judge[K comparable, V any] struct {
+	of    inside.Audit[K, V]
+	equal func(cached, source V) (bool, error)
+}
+
+// A doubt is a stored value that differed from the source.
+type doubt[V any] struct {
+	stored any // inside.Look.Stored
+	source V
+	gone   bool
+}
+
+func doubtOf[V any](look inside.Look[V]) doubt[V] {
+	return doubt[V]{look.Stored, look.Source, look.Gone}
+}
+
+// A verdict says what a look at a cache and then at its source has found.
+type verdict int
+
+const (
+	nothing verdict = iota // a Get would load
+	right                  // what the source has
+	differs                // something else: a change may be about to be invalidated
+	changed                // the value of the doubt, but a source that may lag has changed since: to be looked at again
+	still                  // the value of the doubt, and it differs again
+)
+
+// verdict judges a look. d is the doubt of an earlier one; nil: there is none.
+//
+// The source is read after the cache. So a value that differs lacks a change that was committed before the
+// source was read; unless the source lags, and is the older of the two. If the same stored value differs
+// again later, that change was not invalidated in between. A second change makes no value old that was loaded
+// after the first one: it is another stored value, and so a new doubt. A source that lags catches up in
+// between, and then has another row than before.
+func (j *judge[K, V]) verdict(look inside.Look[V], d *doubt[V]) (verdict, error) {
+	if !look.There {
+		return nothing, nil
+	}
+	same, err := j.same(look.Cached, look.Null, look.Source, look.Gone)
+	switch {
+	case err != nil:
+		return nothing, err
+	case same:
+		return right, nil
+	case d == nil || d.stored != look.Stored:
+		return differs, nil
+	case j.of.ReplicaLag == 0:
+		return still, nil
+	}
+	if same, err = j.same(look.Source, look.Gone, d.source, d.gone); err == nil && !same {
+		return changed, nil
+	}
+	return still, err
+}
+
+// same reports whether two answers are equal, each a value or that there is none.
+func (j *judge[K, V]) same(a V, noA bool, b V, noB bool) (bool, error) {
+	if noA || noB {
+		return noA == noB, nil
+	}
+	return j.equal(a, b)
+}
+
+func staleOf[K comparable, V any](key K, look inside.Look[V]) StaleValue[K, V] {
+	return StaleValue[K, V]{Key: key, Cached: look.Cached, Null: look.Null, Source: look.Source, Gone: look.Gone, Age: look.Age}
+}
+
+// equalOr returns equal, or same if it is nil, as a judge has it.
+func equalOr[V any](equal func(a, b V) bool) func(a, b V) (bool, error) {
+	if equal == nil {
+		equal = same[V]
+	}
+	return func(a, b V) (bool, error) { return equal(a, b), nil }
+}
+
+// settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves
+// what its memory has until then.
+func settle(replicaLag time.Duration) time.Duration { return 4*time.Second + 2*replicaLag }
+
+// shared reports whether the key with an id is one of a share of all keys, which is the same in all processes.
+func shared(id string, share float64) bool {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	n := h.Sum64() // in which short ids differ in few of the bits: MurmurHash3's fmix64 spreads them
+	n = (n ^ n>>33) * 0xff51afd7ed558ccd
+	n = (n ^ n>>33) * 0xc4ceb9fe1a85ec53
+	n ^= n >> 33
+	return float64(n>>11) < share*(1<<53)
+}
+
+func notCompared(log *logonce.Log, err error) {
+	log.Warn("a value could not be compared with the source", "error", err)
+}

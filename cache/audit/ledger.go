@@ -1,0 +1,307 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// LedgerOptions adjusts a [Ledger]. The zero value of every field works.
+type LedgerOptions[K comparable, V any] struct {
+	// Share is the part of the keys whose changes are followed, up to 1: the same keys in all processes.
+	// 0: 0.1.
+	Share float64
+	// Feed tells of changes, whoever has made them. It needs a name, and for PostgreSQL a slot, that
+	// nothing else reads: each Ledger has a Feed of its own, which begins in the present. A Feed with a
+	// method Consumes that returns true, as an Outbox, is refused: the Ledger would take changes away from
+	// [cache.Follow]. Nil: the Ledger learns of the Writes of this cache in this process, and of each
+	// Invalidate, Expire, Set and Announce, also those of a Follow of this process.
+	Feed feed.Feed
+	// Keys says which keys a changed row of a table affects, as [cache.Cache.Route] does; nil for the
+	// primary key. A table that is not in Keys is ignored. Nil: the primary key, for each table.
+	Keys map[string]func(feed.Row) ([]K, error)
+	// Equal compares what is cached with what the source gives. Nil: as ShadowOptions.Equal.
+	Equal func(cached, source V) bool
+	// Old is called for each look that has found an old value, concurrently, on goroutines of the Ledger. It
+	// must not call Close. Nil: the first one of each minute is logged.
+	Old func(StaleValue[K, V])
+}
+
+// A Ledger follows changes, and counts how many of them a cache still does not show after 1, 2, 10 and
+// 60 s, in [cache.LedgerStats]: Stats().Ledger of the cache. For a share of the changed keys it looks at
+// Redis and at the memory of this process, each for itself, as a Get would: it passes over values past their
+// TTL, which are served marked stale, and over those that a Clear has ended. It loads nothing into the cache,
+// refreshes nothing, and is in no count of Gets. Every process that is to look at its own memory needs a Ledger.
+//
+// # What counts as old
+//
+// The Ledger looks when it learns of a change, and then 1, 2, 10 and 60 s later. At each look it reads the
+// tier, and then the source if the tier has a value that this Ledger has not found right since the change.
+// A value that differs is a doubt: it lacks a change that was committed before that read of the source. That is no
+// fault yet. The four times begin anew at that moment. A value counts as old after 2 s if the tier has that very
+// value, by what is stored with it, 2 s or more after the source was first read to differ, and the source
+// differs again.
+//
+// So a value that counts as old after 2 s lacks a change that was committed 2 s before, at the least. None of
+// these makes a false alarm:
+//
+//   - A second change: a value that was loaded after the first one is another stored value, and so a doubt of
+//     its own, whose times begin when it is seen. Nothing depends on how late a feed tells of a change.
+//   - A rollback, or a change that is told twice or too early: the source does not differ.
+//   - Clocks that disagree: all times are differences on the clock of this process. A time that is stored with
+//     a value only tells it from another value of the same key.
+//   - A Clear or ClearTags, an end of a TTL, an eviction: a value that is no longer served is not looked at.
+//   - A process that pauses: its looks come late, which makes the values older than they are counted.
+//
+// A load from a replica may be older than what the cache has. Give load the primary; if it reads replicas all
+// the same, the cache's ReplicaLag has to be as long as they lag: the times then begin twice that later, and a
+// source that has changed meanwhile begins them once more.
+//
+// A loader that gives the same row differently each time makes false alarms: see Equal.
+//
+// If a key changes again, its looks begin anew, but not before the look after a second, and not while a value is
+// in doubt: so a key that changes all the time is looked at too. At most 1,024 keys are under watch, for a minute
+// each; changes of further ones are counted as Skipped. At most four looks run at a time.
+type Ledger[K comparable, V any] struct {
+	looker[K, V]
+	from   inside.Ledger[K, V]
+	o      LedgerOptions[K, V]
+	unhear func()
+
+	mu       sync.Mutex // guards watching
+	watching map[spot[K]]*watch[K, V]
+}
+
+// A spot is where a key is looked at.
+type spot[K comparable] struct {
+	key   K
+	local bool
+}
+
+// A watch is the looks at a spot.
+type watch[K comparable, V any] struct {
+	spot[K]
+	newer chan struct{} // a change came while the spot was watched
+
+	table string // of the last change; guarded by Ledger.mu
+
+	since time.Time // when the doubt began, or the change was learned of
+	step  int       // how many looks there were since: the next one is after ages[step-1]
+	doubt *doubt[V]
+	right any // a stored value that was found right after the last change; nil: none
+}
+
+// ages are the times of the looks after a change.
+var ages = [...]time.Duration{time.Second, 2 * time.Second, 10 * time.Second, time.Minute}
+
+const (
+	mostWatched = 1024 // keys
+	mostLooking = 4    // looks at a time
+)
+
+// NewLedger makes a Ledger of c, whose values it compares with what load returns: usually the cache's
+// loader, on the primary. Its error names the field of o that is wrong. One Ledger at a time may learn of a
+// cache's own Writes. Close it before the cache.
+func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V], o LedgerOptions[K, V]) (*Ledger[K, V], error) {
+	of := c.Inside().Audit.(inside.Audit[K, V])
+	from := of.Ledger()
+	if o.Share == 0 {
+		o.Share = 0.1
+	}
+	if err := o.check(from, load != nil); err != nil {
+		return nil, err
+	}
+	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, watching: map[spot[K]]*watch[K, V]{}}
+	l.open(of, load, o.Equal, mostLooking, &l.from.Counts.Failed)
+	if o.Feed != nil {
+		l.running.Go(l.follow)
+	} else if l.unhear = from.Hear(l.wrote); l.unhear == nil {
+		l.stop()
+		return nil, errors.New("audit: another Ledger learns of the Writes of this cache")
+	}
+	return l, nil
+}
+
+func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
+	byKey := len(o.Keys) == 0 // a table's keys are primary keys
+	for _, keys := range o.Keys {
+		byKey = byKey || keys == nil
+	}
+	one, consumer := o.Feed.(interface{ Consumes() bool })
+	switch {
+	case !loads:
+		return errors.New("audit: NewLedger needs a load")
+	case !(o.Share > 0 && o.Share <= 1):
+		return fmt.Errorf("audit: LedgerOptions: Share must be up to 1, got %v", o.Share)
+	case consumer && one.Consumes():
+		return fmt.Errorf("audit: LedgerOptions: Feed: a change that a Ledger confirms to %q is gone for cache.Follow: use a Ledger without a Feed in the process that follows it", o.Feed.Name())
+	case o.Feed == nil && !of.Keyed:
+		return errors.New("audit: LedgerOptions: a Feed is needed for a cache that cannot turn the text of a key back into the key")
+	case o.Feed != nil && byKey && (of.Fits != nil || !of.Keyed):
+		return errors.New("audit: LedgerOptions: Keys needs a func for each table, as the keys of this cache are not made of a column")
+	}
+	return nil
+}
+
+// Close ends the looks, and waits for those under way.
+func (l *Ledger[K, V]) Close() {
+	l.unhear()
+	l.close()
+}
+
+// wrote learns of the changes of a call of the cache.
+func (l *Ledger[K, V]) wrote(ids []string) {
+	contain.Call(func() error { // Key may call the user's UnmarshalText
+		for _, id := range ids {
+			if !shared(id, l.o.Share) {
+				continue
+			}
+			if key, known := l.from.Key(id); known {
+				l.heard(key, "")
+			}
+		}
+		return nil
+	}, l.end)
+}
+
+// heard begins to look at a key that has changed.
+func (l *Ledger[K, V]) heard(key K, table string) {
+	l.from.Counts.Changes.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, local := range l.tiers() {
+		at := spot[K]{key, local}
+		w := l.watching[at]
+		switch {
+		case w != nil:
+			w.table = table
+			wait.Wake(w.newer)
+		case len(l.watching) >= mostWatched*len(l.tiers()):
+			l.from.Counts.Skipped.Add(1)
+			return
+		default:
+			w = &watch[K, V]{spot: at, table: table, newer: make(chan struct{}, 1)}
+			l.watching[at] = w
+			l.running.Go(func() { l.watch(w) })
+		}
+	}
+}
+
+// tiers returns whether each tier of the cache is the local one.
+func (l *Ledger[K, V]) tiers() []bool {
+	if l.from.Redis && l.from.Local {
+		return []bool{false, true}
+	}
+	return []bool{l.from.Local}
+}
+
+// watch looks at a spot until its last look is over.
+func (l *Ledger[K, V]) watch(w *watch[K, V]) {
+	for w.since = time.Now(); ; {
+		l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w) })
+		if w.step++; w.step > len(ages) && l.unwatch(w) || l.ctx.Err() != nil {
+			return
+		}
+		l.pause(w)
+	}
+}
+
+// unwatch ends a watch, unless the key has changed again.
+func (l *Ledger[K, V]) unwatch(w *watch[K, V]) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-w.newer:
+		l.renew(w)
+		return false
+	default:
+		delete(l.watching, w.spot)
+		return true
+	}
+}
+
+// pause waits for the time of the next look. After a newer change that is at once, unless a look after a second or
+// at a doubt is still to come: otherwise a key that changes all the time would never be looked at.
+func (l *Ledger[K, V]) pause(w *watch[K, V]) {
+	for w.step > 0 {
+		timer := time.NewTimer(time.Until(w.since.Add(ages[w.step-1])))
+		select {
+		case <-timer.C:
+			return
+		case <-l.ctx.Done():
+			timer.Stop()
+			return
+		case <-w.newer:
+			timer.Stop()
+			if w.right = nil; w.step > 1 && w.doubt == nil {
+				l.renew(w)
+			}
+		}
+	}
+}
+
+// renew begins the looks of w anew.
+func (l *Ledger[K, V]) renew(w *watch[K, V]) {
+	w.since, w.step, w.doubt, w.right = time.Now(), 0, nil, nil
+}
+
+// look looks at a spot once.
+func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K, V]) error {
+	look, err := l.from.In(ctx, w.key, w.local)
+	if err != nil {
+		return err
+	}
+	is := right
+	if !look.There || w.right == nil || look.Stored != w.right {
+		if err := l.source(ctx, w.key, &look); err != nil {
+			return err
+		}
+		if is, err = l.verdict(look, w.doubt); err != nil {
+			return err
+		}
+	}
+	age := w.step - 1 // -1: when the change was learned of
+	if age >= 0 {
+		l.from.Counts.Looked[age].Add(1)
+	}
+	switch is {
+	case still:
+		l.from.Counts.Old[age].Add(1)
+		l.tell(w, look, ages[age])
+	case differs, changed:
+		d := doubtOf(look)
+		w.doubt, w.step, w.since = &d, 0, time.Now().Add(2*l.of.ReplicaLag)
+	case right:
+		w.doubt, w.right = nil, look.Stored
+	default:
+		w.doubt = nil
+	}
+	return nil
+}
+
+// tell tells the user of an old value.
+func (l *Ledger[K, V]) tell(w *watch[K, V], look inside.Look[V], after time.Duration) {
+	old := staleOf(w.key, look)
+	old.Tier, old.Since, old.After = cache.TierRedis, w.since, after
+	if w.local {
+		old.Tier = cache.TierLocal
+	}
+	l.mu.Lock()
+	old.Table = w.table
+	l.mu.Unlock()
+	if l.o.Old == nil {
+		l.of.Log.Error("a value is old after a change", logonce.Name("key", look.ID), "table", old.Table, "tier", old.Tier.String(),
+			"since", old.Since, "null", old.Null, "gone", old.Gone, "age", old.Age)
+		return
+	}
+	l.o.Old(old)
+}

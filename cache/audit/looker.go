@@ -1,0 +1,70 @@
+package audit
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/internal/inside"
+	"github.com/levee-go/levee/internal/contain"
+	"github.com/levee-go/levee/internal/wait"
+)
+
+// A looker is what a Shadow and a Ledger share: looks in the background, until it is closed.
+type looker[K comparable, V any] struct {
+	judge[K, V]
+	load    cache.Loader[K, V]
+	places  chan struct{}   // has room for the looks that run
+	failed  *atomic.Uint64  // counts looks that failed
+	ctx     context.Context // ends with the looker, and with the cache
+	stop    context.CancelFunc
+	running wait.Tasks
+}
+
+// lookTimeout is how long a look may take. Loads of the cache have limits of their own.
+const lookTimeout = time.Minute
+
+func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) bool, places int, failed *atomic.Uint64) {
+	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equalOr(equal)}, load, make(chan struct{}, places), failed
+	l.ctx, l.stop = context.WithCancel(of.Closing)
+}
+
+func (l *looker[K, V]) close() {
+	l.stop()
+	<-l.running.Close()
+}
+
+// run calls look when there is a place, with the values of ctx. The user's functions may panic.
+func (l *looker[K, V]) run(ctx context.Context, look func(context.Context) error) {
+	select {
+	case l.places <- struct{}{}:
+		defer func() { <-l.places }()
+	case <-l.ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	contain.Call(func() error { return look(ctx) }, l.end)
+}
+
+// end counts the error of a look, if it has one.
+func (l *looker[K, V]) end(err error) {
+	if err != nil && l.ctx.Err() == nil {
+		l.failed.Add(1)
+		notCompared(l.of.Log, err)
+	}
+}
+
+// source reads the source for a look, if the cache has given something.
+func (l *looker[K, V]) source(ctx context.Context, key K, look *inside.Look[V]) (err error) {
+	if !look.There {
+		return nil
+	}
+	look.Source, err = l.load(ctx, key)
+	if look.Gone = l.of.Absent(look.Source, err); look.Gone {
+		return nil
+	}
+	return err
+}
