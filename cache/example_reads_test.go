@@ -1,7 +1,9 @@
 package cache_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log"
@@ -39,7 +41,8 @@ func readsOf(r *http.Request) (rules cache.Reads) {
 	return rules
 }
 
-// productHandler answers with a product's name, and says how old that is.
+// productHandler answers with a product's name, says how old that is and for how long it may be kept, and with 304 to a client
+// that has it.
 func productHandler(products *cache.Cache[int64, Product]) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
@@ -56,8 +59,14 @@ func productHandler(products *cache.Cache[int64, Product]) http.HandlerFunc {
 		case err != nil:
 			http.Error(w, "it did not work", http.StatusServiceUnavailable)
 		default:
-			w.Header().Set("Age", strconv.Itoa(int(p.Age.Seconds())))
-			fmt.Fprintln(w, p.Value.Name)
+			body, age := fmt.Appendln(nil, p.Value.Name), int(p.Age.Seconds())
+			w.Header().Set("Age", strconv.Itoa(age))
+			w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", age+10)) // 10 s from now: it counts from the load, as Age does
+			if p.Stale {
+				w.Header().Set("Cache-Control", "no-cache") // keep it, but come back each time
+			}
+			w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // 304 if If-None-Match has the ETag
 		}
 	}
 }
@@ -96,6 +105,49 @@ func ExampleCache_With() {
 	//   the database is asked for 42
 	// 200 desk lamp
 	// 200 desk lamp
+}
+
+// The handler of the example says for how long its answer is fresh, and does not send again what the client has.
+func TestAHandlerAnswersWithCacheControlAndETag(t *testing.T) {
+	inCells(t, []cell{{redis: "mini", local: true}}, func(r *rig) {
+		name, failure := "lamp", error(nil)
+		c := open(r, cache.Source[int64, Product]{Load: func(_ context.Context, id int64) (Product, error) {
+			return Product{id, name}, failure
+		}})
+		handler := http.NewServeMux()
+		handler.Handle("/{id}", productHandler(c.Cache))
+		get := func(etag string) *http.Response {
+			c.asked.Add(1)
+			request, w := httptest.NewRequest(http.MethodGet, "/42", nil), httptest.NewRecorder()
+			request.Header.Set("If-None-Match", etag)
+			handler.ServeHTTP(w, request)
+			return w.Result()
+		}
+		check := func(what string, got *http.Response, status int, control string) (etag string) {
+			r.Helper()
+			if got.StatusCode != status || got.Header.Get("Cache-Control") != control {
+				r.Errorf("%s: %d, Cache-Control %q, want %d and %q", what, got.StatusCode, got.Header.Get("Cache-Control"), status, control)
+			}
+			return got.Header.Get("ETag")
+		}
+		lamp := check("the first time", get(""), http.StatusOK, "max-age=10")
+		time.Sleep(5 * time.Second)
+		check("with its ETag", get(`"other", W/`+lamp), http.StatusNotModified, "max-age=15")
+
+		name = "desk lamp"
+		if err := c.Invalidate(r.Context(), 42); err != nil {
+			r.Fatal(err)
+		}
+		if etag := check("with the ETag of before", get(lamp), http.StatusOK, "max-age=10"); etag == lamp {
+			r.Errorf("another body has the ETag %s too", etag)
+		}
+
+		failure = errors.New("the database is down")
+		if err := c.Expire(r.Context(), 42); err != nil {
+			r.Fatal(err)
+		}
+		check("in place of an error", get(""), http.StatusOK, "no-cache")
+	})
 }
 
 // The handler of the example keeps to what RFC 9111 says.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -294,6 +296,31 @@ func ExampleCache_Warm() {
 	// Output:
 	// 1000 done, <nil>
 	// product 42 from redis <nil>
+}
+
+// A new process warms Redis before it says that it is ready, for a bounded time.
+func ExampleCache_Warm_ready() {
+	ctx := context.Background()
+	rdb, end := connect()
+	defer end()
+	names, err := cache.New(rdb, func(_ context.Context, id int64) (string, error) {
+		return fmt.Sprint("product ", id), nil
+	}, cache.Options{Name: "name", RedisTimeout: 10 * time.Second}) // a busy machine is no outage
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer names.Close()
+	var ready atomic.Bool // what /readyz answers
+	bestsellers := slices.Values([]int64{1, 2, 3})
+
+	bounded, stop := context.WithTimeout(ctx, 30*time.Second) // ready then at the latest, whatever is warm
+	defer stop()
+	if err := names.Warm(bounded, bestsellers, cache.WarmOptions{Rate: 2000}); err != nil { // 60,000 keys in that time
+		slog.Warn("some keys are cold: their first readers load them", "error", err)
+	}
+	ready.Store(true)
+	fmt.Println(ready.Load())
+	// Output: true
 }
 
 // Refresh replaces a value whose row was changed elsewhere, and nobody waits for the load.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/levee-go/levee/bloom"
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/outbox"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -25,6 +26,7 @@ type item struct {
 // A store is a repository whose rows are cached by id and by slug.
 type store struct {
 	db       *sql.DB
+	key      string // the placeholder of a statement's first argument
 	products *cache.Cache[int64, item]
 	bySlug   *cache.Cache[string, int64]
 }
@@ -115,20 +117,23 @@ func all(rows *sql.Rows) (ids []int64, err error) {
 }
 
 func (s *store) product(ctx context.Context, id int64) (p item, err error) {
-	row := s.db.QueryRowContext(ctx, "SELECT id, slug, category, cents FROM product WHERE id = $1", id)
+	row := s.db.QueryRowContext(ctx, "SELECT id, slug, category, cents FROM product WHERE id = "+s.key, id)
 	err = row.Scan(&p.ID, &p.Slug, &p.Category, &p.Cents)
 	return p, err
 }
 
 func (s *store) id(ctx context.Context, slug string) (id int64, err error) {
-	err = s.db.QueryRowContext(ctx, "SELECT id FROM product WHERE slug = $1", slug).Scan(&id)
+	err = s.db.QueryRowContext(ctx, "SELECT id FROM product WHERE slug = "+s.key, slug).Scan(&id)
 	return id, err
 }
 
 // newStore opens the repository of one process on a Redis.
 func newStore(d database, server *redistest.Server, exists *bloom.Filter) *store {
 	d.Helper()
-	rdb, s := server.Client(d), &store{db: d.DB}
+	rdb, s := server.Client(d), &store{db: d.DB, key: "$1"}
+	if d.dialect == outbox.MySQL {
+		s.key = "?"
+	}
 	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists}))
 	d.Cleanup(func() { _ = s.products.Close() })
 	s.bySlug = redistest.Must(cache.New(rdb, s.id, cache.Options{Name: "product-slug"}))
