@@ -134,7 +134,7 @@ func newStore(d database, server *redistest.Server, exists *bloom.Filter) *store
 	if d.dialect == outbox.MySQL {
 		s.key = "?"
 	}
-	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists}))
+	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists, NullTTL: 10 * time.Minute}))
 	d.Cleanup(func() { _ = s.products.Close() })
 	s.bySlug = redistest.Must(cache.New(rdb, s.id, cache.Options{Name: "product-slug"}))
 	d.Cleanup(func() { _ = s.bySlug.Close() })

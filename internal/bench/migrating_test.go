@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dtm-labs/rockscache"
 	rediscache "github.com/go-redis/cache/v9"
 	"github.com/redis/go-redis/v9"
 	"github.com/viccon/sturdyc"
@@ -63,6 +64,30 @@ func _(ctx context.Context, rdb *redis.Client, store sources) error {
 		return err
 	}
 	return c.Delete(ctx, fmt.Sprint("product:", 42))
+}
+
+// docs/migrating.md, rockscache.
+func _(ctx context.Context, rdb redis.UniversalClient, store sources) error {
+	c := rockscache.NewClient(rdb, rockscache.NewDefaultOptions())
+	text, err := c.Fetch2(ctx, fmt.Sprint("product:", 42), 10*time.Minute, func() (string, error) {
+		p, err := store.Product(ctx, 42)
+		if errors.Is(err, sql.ErrNoRows) {
+			return "", nil // cached for EmptyExpire; callers get ""
+		}
+		if err != nil {
+			return "", err
+		}
+		raw, err := json.Marshal(p)
+		return string(raw), err
+	})
+	if err != nil {
+		return err
+	}
+	_ = text
+	if err := store.Rename(ctx, 42, "new"); err != nil {
+		return err
+	}
+	return c.TagAsDeleted2(ctx, fmt.Sprint("product:", 42))
 }
 
 // docs/migrating.md, sturdyc.
