@@ -152,13 +152,13 @@ func ExampleFilter() {
 		got, err := products.Fetch(context.Background(), id)
 		fmt.Println(id, got.Value.Name, got.Tier, err)
 	}
-	many, err := products.GetMany(context.Background(), []int64{42, 43, 7})
-	fmt.Println(len(many), err)
+	_ = store.Rename(context.Background(), 44, "shelf")
+	fmt.Println(products.GetMany(context.Background(), []int64{44, 7}))
 	// Output:
 	//   the database is asked for 43
 	// 43 chair source <nil>
 	// 7  filter cache: not found
 	// 1000000  filter cache: not found
-	//   the database is asked for 42
-	// 2 <nil>
+	//   the database is asked for 44
+	// map[44:{44 shelf}] <nil>
 }

@@ -34,7 +34,7 @@ func (s *mysqlStore) Insert(ctx context.Context, p item) (id int64, err error) {
 		}
 		return tx.Commit()
 	}, s.bySlug.Changes(p.Slug))
-	return id, cache.Committed(err)
+	return id, cache.Committed(err) // an error: nothing was inserted, as far as the transaction knows
 }
 
 // Raise changes the prices of a category, whose products nobody knows before. It updates the rows that it has locked, and no

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -48,13 +47,7 @@ func (s *store) Insert(ctx context.Context, p item) (id int64, err error) {
 		}
 		return tx.Commit()
 	}, s.bySlug.Changes(p.Slug))
-	if err != nil && !errors.Is(err, cache.ErrNotInvalidated) {
-		return 0, err // as far as the transaction knows, nothing was inserted
-	}
-	if err != nil {
-		slog.Warn("inserted, and other processes may not show it yet", "product", id, "error", err)
-	}
-	return id, nil
+	return id, cache.Committed(err) // an error: nothing was inserted, as far as the transaction knows
 }
 
 // Raise changes the prices of a category, whose products nobody knows before.
