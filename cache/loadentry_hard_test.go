@@ -93,7 +93,7 @@ func TestAHardValueStaysHardThoughItHasNotChanged(t *testing.T) {
 			time.Sleep(time.Second) // what the load costs, on which an early refresh depends
 			e.Hard = e.Prev == nil
 		}}
-		c := open(r, p.source(), hardForAnHour, func(o *cache.Options) { o.Jitter, o.EarlyRefresh = -1, 1e6 })
+		c := open(r, p.source(), hardForAnHour, func(o *cache.Options) { o.Jitter, o.EarlyRefresh, o.Local.TTL = -1, 1e6, 30*time.Second })
 		c.gives(r, 1, "page 1")
 		time.Sleep(55 * time.Second)
 		c.gives(r, 1, "page 1")

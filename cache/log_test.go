@@ -183,7 +183,7 @@ func TestOptionsThatNeedRedisSaySo(t *testing.T) {
 			c := redistest.Must(cache.New(nil, loadNothing, o))
 			defer c.Close()
 			synctest.Wait() // a line is written by a goroutine of its own
-			if n := log.Count(told); (n == 1) != (options != "") || n != log.Count("options="+options+"\n") {
+			if n := log.Count(told); (n == 1) != (options != "") || n != log.Count("options="+options+" ") {
 				t.Errorf("with %q the log says:\n%s", options, &log)
 			}
 		})

@@ -210,7 +210,7 @@ func TestDuringAnOutageAReadThatDoesNotLoadGetsWhatIsKept(t *testing.T) {
 		r.Cleanup(func() { time.Sleep(time.Minute) }) // go-redis goes on to dial for a while
 		w, source := &way{}, newRows(r, 1, 2, 3, 4, 5, 6)
 		c := openOn(r, w.client(r, m), source.source(), ttl(time.Hour), func(o *cache.Options) {
-			o.Breaker = redistest.Must(breaker.New(breaker.Options{}))
+			o.Breaker, o.Local.TTL = redistest.Must(breaker.New(breaker.Options{})), 30*time.Second
 		})
 		c.gives(r, 1, "v1")
 		time.Sleep(time.Minute)

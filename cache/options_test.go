@@ -134,9 +134,11 @@ func TestDefaults(t *testing.T) {
 			}
 		}
 		c.comesFrom(r, 1, cache.TierLocal)
-		time.Sleep(31 * time.Second)
+		time.Sleep(4 * time.Minute)
+		c.comesFrom(r, 1, cache.TierLocal)
+		time.Sleep(61 * time.Second)
 		if got, _ := c.Fetch(r.ctx, 1); got.Tier != cache.TierRedis {
-			r.Errorf("after 31 s it comes from %v", got.Tier)
+			r.Errorf("after 5 min it comes from %v", got.Tier)
 		}
 	})
 }
