@@ -32,7 +32,9 @@ type Options struct {
 	// as many connections as this process may take of the source. 0: 64; negative: no limit.
 	MaxConcurrent int
 	// MinConcurrent, if it is not 0, makes the limit move between MinConcurrent and
-	// MaxConcurrent: see "The limit" in the package's comment. It is at most MaxConcurrent, which
+	// MaxConcurrent: see "The limit" in the package's comment. Set it to 2 for a database that
+	// slows down with the queries that run, if loads take well under a second, a process has three
+	// places or more, and the clocks of the hosts agree to 15 ms. It is at most MaxConcurrent, which
 	// must not be negative. 0: the limit is MaxConcurrent; negative is an error.
 	MinConcurrent int
 	// MaxDegraded is how many of these functions may be loads that a cache makes without a lease,
