@@ -455,10 +455,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 		}
 		_ = f.Close()
 	}
-	for _, none := range []redis.UniversalClient{nil, (*redis.Client)(nil)} {
-		if _, err := bloom.Open(t.Context(), none, sharedOptions()); err == nil {
-			t.Error("a nil client is accepted")
-		}
+	if _, err := bloom.Open(t.Context(), (*redis.Client)(nil), sharedOptions()); err == nil {
+		t.Error("a nil client is accepted")
 	}
 	if !first.MayContain(t.Context(), idOf(1)) || first.Stats().Abstaining {
 		t.Error("the others have spoilt the filter")

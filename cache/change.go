@@ -153,7 +153,7 @@ func (c *Cache[K, V]) Expire(ctx context.Context, keys ...K) error {
 // row may commit, because the filter knows the keys.
 func (c *Cache[K, V]) Announce(ctx context.Context, keys ...K) error {
 	ids, err := c.check(keys...)
-	if err != nil || len(ids) == 0 {
+	if err != nil {
 		return err
 	}
 	return c.writer.announce(context.WithoutCancel(ctx), ids)

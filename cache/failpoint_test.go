@@ -29,7 +29,7 @@ func stopAt(r *rig, name string) (reached <-chan struct{}, release func()) {
 
 // What a reader has read may be overtaken before it comes to the local tier. The
 // mark, taken before the read, is what keeps it out: taken at the fill instead, v1
-// would stay for the local tier's 30 seconds.
+// would stay for the local tier's five minutes.
 func TestAFillThatAnInvalidationHasOvertakenIsDropped(t *testing.T) {
 	for name, test := range map[string]struct {
 		cell      cell

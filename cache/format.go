@@ -15,8 +15,8 @@ import (
 )
 
 // A Codec encodes values as bytes and decodes them. Unmarshal gets bytes of the size that Marshal
-// returned, at most Options.MaxValue, and a pointer to a zero value. It may keep the bytes. Both
-// methods are called concurrently. If Marshal returns an error or panics, the value is returned
+// returned, at most Options.MaxValue, and a pointer to a zero value. It may keep the bytes and
+// must not change them, because other callers may have the same. Both methods are called concurrently. If Marshal returns an error or panics, the value is returned
 // to its caller and not stored; if Unmarshal does, the read is a miss.
 //
 // An entry of the local tier counts as the number of bytes that Marshal returned, unless the

@@ -170,7 +170,7 @@ func FuzzTimesFromRedis(f *testing.F) {
 	f.Fuzz(func(t *testing.T, created, expires, now int64) {
 		e := entry[string]{life: life{created: created, expires: expires, cost: 3_600_000}}
 		at := time.UnixMilli(now)
-		most := 30 * time.Second
+		most := localLife
 		if life := jittered(min(e.left(at), most), 0.1); life <= 0 || life > most {
 			t.Errorf("it would live for %v", life)
 		}

@@ -82,7 +82,9 @@ type Options struct {
 	// Redis keeps values for as long. 0: 1 hour; Off, or another negative value: not at all.
 	StaleIfError time.Duration
 	// EarlyRefresh scales how long before the end of its TTL a frequently read value is refreshed
-	// in the background; the unit is the duration of its load. 0: 1; negative: not at all.
+	// in the background; the unit is the duration of its load. Only reads of Redis count: a copy
+	// in memory is served to its end, so where loads take many seconds, set Local.TTL to as many.
+	// 0: 1; negative: not at all.
 	EarlyRefresh float64
 
 	// Local configures the tier in this process. A service with one cache leaves it zero, one with

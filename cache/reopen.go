@@ -90,7 +90,7 @@ func (r *reopening) run(closing context.Context) {
 		}
 		drop := func() error {
 			for _, w := range everything {
-				if err := w.clear(closing); err != nil {
+				if err := w.clear(context.WithoutCancel(closing)); err != nil {
 					return err
 				}
 			}

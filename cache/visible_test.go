@@ -105,7 +105,7 @@ func TestWithoutRedisAKeyIsLoadedOnceForAllWhoAsk(t *testing.T) {
 	})
 }
 
-// Catches a local tier whose own limit of a life, 30 s, ends the TTL: 28 loads.
+// Catches a local tier whose own limit of a life, five minutes, ends the TTL.
 func TestWithoutRedisATTLIsTheTTL(t *testing.T) {
 	inCells(t, []cell{{redis: "none", local: true, breaker: true}}, func(r *rig) {
 		var loads atomic.Int64

@@ -246,6 +246,9 @@ func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	}
 	if err != nil {
 		all[0].writer.reopening.add(all[0].writer.closing, all)
+		for _, h := range all {
+			h.writer.tellLedger("invalidate", h.ids)
+		}
 	} else {
 		err = eachOf(all, func(h *held) error { return h.open(ctx, succeeded) })
 	}

@@ -79,6 +79,9 @@ func (w *writer) expire(ctx context.Context, ids []string) error {
 
 // announce makes ids of new keys known to the filter, and then drops their nulls.
 func (w *writer) announce(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	ctx, done := w.beginWrite(ctx, "announce", ids)
 	err := w.filter.add(ctx, ids)
 	if err == nil {

@@ -20,7 +20,8 @@
 //   - A value may not be kept, or not for long: the least wanted entries go first,
 //     and a new key must be wanted more than the entries it would push out.
 //   - Of two Fills that run at a time either value may stay.
-//   - A deletion also ends some entries of other keys, one in 65,536 of all.
+//   - A deletion also ends some entries of other keys, one in 65,536 of all, or in 16,384
+//     with a MaxBytes below 8 MiB.
 //   - Values are not copied: nobody may change what a pointer, slice or map in them points to.
 //   - Other processes are not notified. Package cache does that, over Redis, with such a cache
 //     in each process: its Options.Local are the [Options] here.

@@ -27,7 +27,8 @@ type Options struct {
 	// 0, or negative. Nil: the cache has a budget of its own.
 	Budget *Budget
 
-	// TTL is how long an entry lives at most. 0: 30 s; at least 100 ms. Negative is an error.
+	// TTL is how long an entry lives at most. 0: 30 s, in a cache.Cache 5 min, and without Redis no
+	// bound; at least 100 ms. Negative is an error.
 	TTL time.Duration
 
 	// DistrustTTL is how long entries of a cache.Cache live while no messages of its Redis

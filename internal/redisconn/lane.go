@@ -32,8 +32,8 @@ import (
 //
 // Callers who read one key while a trip gathers share its read: it is sent after each of them has
 // asked, so no invalidation that had returned before one of them asked can come after it. A read is
-// not lone while a lone one of its key is in flight. So a crowd of callers of one key costs Redis a
-// read for each trip.
+// not lone while a lone operation of its key is in flight. So a crowd of callers of one key costs
+// Redis a read for each trip, or a few: a trip remembers 16 of its reads, by a hash of their keys.
 //
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
 // trip goes on. A caller cannot leave a lone operation, so lone ones need a *redis.Client,
@@ -68,11 +68,12 @@ const (
 
 // An op is a command with one of its keys, which says to which node it goes.
 type op struct {
-	key  string
-	cmd  redis.Cmder
-	read bool // a GETRANGE, whose end always counts for the Outage
-	long bool // a read of a value that was long when it was last read
-	ride bool // never lone, because the caller has to learn of a late reply
+	key   string
+	cmd   redis.Cmder
+	read  bool // a GETRANGE, whose end always counts for the Outage
+	long  bool // a read of a value that was long when it was last read
+	share bool // a read whose caller takes the reply from cmd, which may become another caller's
+	ride  bool // never lone, because the caller has to learn of a late reply
 }
 
 type lane struct {
@@ -96,8 +97,8 @@ type lane struct {
 
 // do sends ops and waits for their replies. It returns nil when each op has its reply or
 // an error of its own. If it returns an error, the caller must no longer look at the
-// commands; if they were sent, late is called when they are over, unless late is nil. The cmd of a
-// single read is afterwards the one whose reply the caller shares.
+// commands; if they were sent, late is called when they are over, unless late is nil. The cmd of an
+// op that may share is afterwards the one whose reply its caller gets.
 func (l *lane) do(ctx context.Context, ops []op, late func()) error {
 	if now, lasts := l.enter(ctx, ops); lasts > 0 {
 		over, err := l.alone(ctx, now, lasts, ops)
@@ -190,7 +191,7 @@ func (l *lane) took(began time.Time, may time.Duration) time.Duration {
 	return took
 }
 
-// join adds ops to the trip that gathers, or finds the read there that a single read can share. It
+// join adds ops to the trip that gathers, or finds a read of the same key that may be shared. It
 // starts the trip if it may start.
 func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	switch {
@@ -204,7 +205,7 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 	if l.left >= l.maxLeft {
 		return nil, ErrBusy
 	}
-	if len(ops) == 1 && ops[0].read {
+	if len(ops) == 1 && ops[0].share && l.maxOps > 1 {
 		for _, t := range l.gathering {
 			if t.shares(&ops[0]) {
 				t.values = context.Background()
@@ -213,11 +214,11 @@ func (l *lane) join(ctx context.Context, ops []op) (*trip, error) {
 		}
 	}
 	var t *trip
-	if n := len(l.gathering); n > 0 && len(l.gathering[n-1].cmds)+len(ops) <= l.maxOps {
+	if n := len(l.gathering); n > 0 && !ops[0].long && !l.gathering[n-1].long && len(l.gathering[n-1].cmds)+len(ops) <= l.maxOps {
 		t = l.gathering[n-1]
 		t.values = context.Background() // its callers' contexts have different values
 	} else {
-		t = &trip{lane: l, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
+		t = &trip{lane: l, long: ops[0].long, values: context.WithoutCancel(ctx), began: time.Now(), done: make(chan struct{})}
 		t.cmds = make([]redis.Cmder, 0, max(l.usual, len(ops)))
 		l.gathering = append(l.gathering, t)
 	}
@@ -283,6 +284,7 @@ func (l *lane) dismiss(err error, before time.Time) {
 // A trip is a pipeline that the operations of several callers share.
 type trip struct {
 	lane   *lane
+	long   bool            // it has a read of a long value, and takes no other operation
 	values context.Context // the caller's, if the trip has only one
 	began  time.Time       // when it began to gather, and once sent, when it was sent
 	timer  *time.Timer     // expire, while it is under way

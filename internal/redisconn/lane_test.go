@@ -127,6 +127,74 @@ func TestAThousandCallersOfOneKeyShareItsReads(t *testing.T) {
 	})
 }
 
+// Each of several keys has a reply of its own, whether or not others read it too. Catches a ReadMany of one
+// key that shares a read and looks at its own command, which was never sent.
+func TestReadManyOfOneKeyHasItsValue(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb, g := m.Client(t, roomy), newGate()
+		rdb.AddHook(g)
+		rdb.Set(t.Context(), "k", "v", 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		var all sync.WaitGroup
+		for i := range 40 { // the first take all places of a lane, and the others gather
+			all.Go(func() {
+				if data, err := c.Read(t.Context(), "k", 10); err != nil || string(data) != "v" {
+					t.Errorf("Read: %q, %v", data, err)
+				}
+			})
+			all.Go(func() {
+				values, errs := c.ReadMany(t.Context(), []string{"k"}, 10)
+				if errs[0] != nil || string(values[0]) != "v" {
+					t.Errorf("ReadMany: %q, %v", values, errs)
+				}
+			})
+			if i%10 == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		close(g.open)
+		all.Wait()
+	})
+}
+
+// A long value does not keep the short ones of a trip waiting, though its callers share its read.
+func TestALongValueThatIsSharedHasATripOfItsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rdb := m.Client(t, roomy)
+		rdb.Set(t.Context(), "long", strings.Repeat("x", 1<<20), 0)
+		c := redisconn.New(rdb, opTimeout, 1)
+		if _, err := c.Read(t.Context(), "long", 2<<20); err != nil {
+			t.Fatal(err)
+		}
+		g := newGate()
+		var mixed atomic.Bool
+		g.fail = func(cmds []redis.Cmder) error {
+			for _, cmd := range cmds {
+				if len(cmds) > 1 && cmd.Args()[1] == "long" {
+					mixed.Store(true)
+				}
+			}
+			return nil
+		}
+		rdb.AddHook(g)
+		var all sync.WaitGroup
+		for i := range 200 {
+			key := "long"
+			if i%2 == 0 {
+				key = fmt.Sprint("k", i)
+			}
+			all.Go(func() { _, _ = c.Read(t.Context(), key, 2<<20) })
+		}
+		synctest.Wait()
+		close(g.open)
+		all.Wait()
+		if n := g.commands.Load(); mixed.Load() || n > 120 {
+			t.Errorf("the long value shares a trip with others: %v; %d commands", mixed.Load(), n)
+		}
+	})
+}
+
 // heldBack is a hook that keeps the replies of reads back until it is opened.
 type heldBack struct {
 	redistest.EachCommand

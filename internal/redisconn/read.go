@@ -15,7 +15,7 @@ import (
 // within the Conn's timeout, and earlier when ctx ends; a lone read may ignore a
 // cancellation that is no deadline for up to 250 ms.
 func (c *Conn) Read(ctx context.Context, key string, longest int) ([]byte, error) {
-	ops := []op{{key: key, cmd: new(getrange).of(ctx, key, c.boxed(longest)), read: true, long: c.long.has(key)}}
+	ops := []op{{key: key, cmd: new(getrange).of(ctx, key, c.boxed(longest)), read: true, share: true, long: c.long.has(key)}}
 	if err := c.lanes.of(key).do(ctx, ops, nil); err != nil {
 		return nil, err
 	}

@@ -18,10 +18,10 @@ type generations struct {
 	stripe []atomic.Uint32
 }
 
-// A small cache has few stripes, since the table of many would be a third of a megabyte of its memory: a
-// deletion then ends the entry of one in 4,096 of its ids besides, of which few have an entry.
+// A small cache has few stripes, since the table of many takes 256 KiB: a deletion, also one that another
+// process announces, then ends one in 16,384 of the cache's entries besides.
 const (
-	stripes, fewStripes = 1 << 16, 1 << 12
+	stripes, fewStripes = 1 << 16, 1 << 14
 	small               = 8 << 20 // bytes
 )
 

@@ -13,8 +13,7 @@ import (
 // Comparing keys costs a hit of a string key one more miss of the processor's cache, so
 // keys are compared only where hashes do not suffice:
 //
-//   - The hash of an integer is one to one. Its check only tells the caches of a
-//     [Budget] apart.
+//   - The hash of an integer is one to one.
 //   - Two strings count as equal if their hashes and their checks are equal, 128 bits
 //     under two secret seeds: among a billion keys that happens by chance once in
 //     10^21 processes. ristretto itself relies on as many bits, half of them without a

@@ -59,8 +59,7 @@ func (t *part[K, V]) match(h *head, hash, check uint64, key K) *entry[V] {
 	return entryOf[V](h)
 }
 
-// put stores a value with the mark, the time and the life that h has. It reports false if there is
-// no room.
+// put stores a value that lives as life says. It reports false if there is no room.
 func (t *part[K, V]) put(life life, key K, value V, size int) bool {
 	e, own := t.newEntry(key)
 	rest := own + perEntry

@@ -9,7 +9,7 @@
 //
 // # How it works
 //
-// Every id belongs to one of 65,536 stripes (4,096 with a budget below 8 MiB), and every stripe has a generation,
+// Every id belongs to one of 65,536 stripes (16,384 with a budget below 8 MiB), and every stripe has a generation,
 // a number that grows with each deletion. An entry carries the generation of its
 // mark, and counts only while that is the current one. So a deletion is one atomic
 // addition. It does not call ristretto's Del, which may block for tens of milliseconds
