@@ -25,7 +25,7 @@ func (i inspector[K, V]) ledger() inside.Ledger[K, V] {
 			if !i.c.writer.hears.CompareAndSwap(nil, &hear) {
 				return nil
 			}
-			return func() { i.c.writer.hears.Store(nil) }
+			return func() { i.c.writer.hears.CompareAndSwap(&hear, nil) } // called again, it stops nobody else
 		},
 		Key: func(id string) (key K, known bool) {
 			key, _, known, err := i.c.naming.parse(id)

@@ -146,7 +146,7 @@ func (i inspector[K, V]) audited() inside.Audit[K, V] {
 			if !i.c.sample.CompareAndSwap(nil, s) {
 				return nil, nil
 			}
-			return s.Pick, func() { i.c.sample.Store(nil) }
+			return s.Pick, func() { i.c.sample.CompareAndSwap(s, nil) }
 		},
 		Look:       i.lookApart,
 		Served:     i.servedApart,

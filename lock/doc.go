@@ -79,7 +79,8 @@
 //
 //   - Lockers with the same Options.Prefix share their locks, wherever in the process New made
 //     them, as Lockers over one Redis do: two components of a service exclude each other.
-//     Tests that must not see each other's locks have a Prefix each. Tests in bubbles of
+//     Tests that must not see each other's locks have a Prefix each, such as t.Name(), also if
+//     they run one after the other: the work of Once stays done. Tests in bubbles of
 //     testing/synctest need that, since a bubble has a time of its own and must not wake
 //     a goroutine of another.
 //   - Other processes have locks of their own, with the same names.

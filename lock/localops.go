@@ -65,7 +65,9 @@ func (l *localLock) wait(b *bid) bidReply {
 func (s *localStore) acquireAll(_ context.Context, targets []target, b bid) (bidReply, error) {
 	l := s.begin(&targets[0])
 	defer l.end()
-	l.forget(l.now)
+	for range targets {
+		l.forget(l.now)
+	}
 	fence := max(l.micros, l.forgotten+fences)
 	for i := range targets {
 		l.find(&targets[i])

@@ -191,9 +191,14 @@ func (l *localLock) settle() {
 	l.retain()
 }
 
-// retain notes until when the record is needed.
+// retain notes until when the record is needed. A share may go on for longer than the lease of a writer
+// who releases late.
 func (l *localLock) retain() {
-	l.until = l.now + max(l.length, l.done-l.now) + remembered.Milliseconds()
+	needed := max(l.length, l.done-l.now)
+	for _, ends := range l.shares {
+		needed = max(needed, ends-l.now)
+	}
+	l.until = l.now + needed + remembered.Milliseconds()
 }
 
 // enqueue puts an entry in the queue, with its ticket or, for ticket 0, a new one at the end. It

@@ -206,6 +206,13 @@ func (l *Ledger[K, V]) tiers() []bool {
 
 // watch looks at a spot until its last look is over.
 func (l *Ledger[K, V]) watch(w *watch[K, V]) {
+	defer func() { // the user's load may end the goroutine
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.watching[w.spot] == w {
+			delete(l.watching, w.spot)
+		}
+	}()
 	for w.since = time.Now(); ; {
 		l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w) })
 		if w.step++; w.step > len(ages) && l.unwatch(w) || l.ctx.Err() != nil {

@@ -71,7 +71,10 @@ end
 redis.call('PEXPIRE', record, lifetime(math.max(length, done - now, 0), fence))
 if exclusive(mode) then
   redis.call('HSET', record, 'o', '', 'lr', me, 'm', '')
-  owner, length = '', 0
+  owner = ''
+  if alone(mode) then -- a share may go on for longer than the lease of a writer who releases late
+    length = 0
+  end
 else
   redis.call('ZREM', shares, me)
   redis.call('HSET', record, 'lr', me)
