@@ -80,7 +80,7 @@ type Route struct{ to follow.Route }
 func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Route {
 	if keys == nil {
 		return Route{follow.Route{Cache: &c.fed, Table: table, Err: c.naming.unreadable(table), IDs: func(row feed.Row, columns []string) ([]string, error) {
-			id, err := c.naming.ofRow(row, columns)
+			_, id, _, err := c.naming.ofRow(row, columns)
 			if err != nil || len(id) > c.o.MaxKey { // no cache holds a key that is too long
 				return nil, err
 			}

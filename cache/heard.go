@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"time"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/inside"
@@ -36,50 +35,22 @@ func (i inspector[K, V]) ledger() inside.Ledger[K, V] {
 }
 
 func (i inspector[K, V]) keyOfRow(row feed.Row, columns []string) ([]K, error) {
-	id, err := i.c.naming.ofRow(row, columns)
-	if err != nil {
+	key, _, known, err := i.c.naming.ofRow(row, columns)
+	if !known {
 		return nil, err
 	}
-	if key, _, known, err := i.c.naming.parse(id); known && err == nil {
-		return []K{key}, nil
-	}
-	return nil, nil // too long
+	return []K{key}, nil
 }
 
 // servedIn is servedApart for one tier.
-func (i inspector[K, V]) servedIn(ctx context.Context, key K, local bool) (look inside.Look[V], err error) {
-	if look.ID, err = i.c.naming.id(key); err != nil {
-		return look, err
-	}
-	var e *entry[V]
-	now := time.Now()
-	if local {
-		held, ok := i.c.local.Inspect(key)
-		switch {
-		case !ok || held.Left == 0:
-			return look, nil
-		case held.Null:
-			look.There, look.Null, look.Stored = true, true, held.Filled
-			return look, nil
+func (i inspector[K, V]) servedIn(ctx context.Context, key K, local bool) (inside.Look[V], error) {
+	return i.lookAt(key, func(id string) (e *entry[V], stored any, err error) {
+		if local {
+			e, stored, _ = i.servedHere(key)
+			return e, stored, nil
 		}
-		e = held.Value
-	} else {
-		value := i.c.fleet.GetOne(ctx, look.ID)
-		if value.Err != nil || len(value.Data) == 0 {
-			return look, named(value.Err)
-		}
-		var ok bool
-		if e, ok = i.c.values.format.decode(look.ID, value.Data); !ok {
-			return look, nil
-		}
-	}
-	if e, look.Stored, _ = i.fresh(e, now); e == nil {
-		return look, nil
-	}
-	if look.There, look.Null = true, e.null; !e.null {
-		look.Cached, look.Age = i.c.values.own(e), e.age(now)
-	}
-	return look, nil
+		return i.servedInRedis(ctx, id)
+	})
 }
 
 func ledgerStats(n *inside.LedgerCounts) LedgerStats {

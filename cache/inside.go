@@ -175,17 +175,22 @@ func (i inspector[K, V]) lookApart(ctx context.Context, key K) (look inside.Look
 }
 
 // servedApart is lookApart without the source.
-func (i inspector[K, V]) servedApart(ctx context.Context, key K) (look inside.Look[V], err error) {
+func (i inspector[K, V]) servedApart(ctx context.Context, key K) (inside.Look[V], error) {
+	return i.lookAt(key, func(id string) (*entry[V], any, error) { return i.served(ctx, key, id) })
+}
+
+// lookAt returns what served finds for key.
+func (i inspector[K, V]) lookAt(key K, served func(id string) (e *entry[V], stored any, err error)) (look inside.Look[V], err error) {
 	if look.ID, err = i.c.naming.id(key); err != nil {
 		return look, err
 	}
-	served, stored, err := i.served(ctx, key, look.ID)
-	if err != nil || served == nil {
+	e, stored, err := served(look.ID)
+	if err != nil || e == nil {
 		return look, named(err)
 	}
 	look.There, look.Stored = true, stored
-	if look.Null = served.null; !look.Null {
-		look.Cached, look.Age = i.c.values.own(served), served.age(time.Now())
+	if look.Null = e.null; !look.Null {
+		look.Cached, look.Age = i.c.values.own(e), e.age(time.Now())
 	}
 	return look, nil
 }
@@ -193,16 +198,31 @@ func (i inspector[K, V]) servedApart(ctx context.Context, key K) (look inside.Lo
 // served returns the value or null that a Get would return now, with a stored that differs from
 // that of any later value. It returns nil if Get would load, or return an old value.
 func (i inspector[K, V]) served(ctx context.Context, key K, id string) (e *entry[V], stored any, err error) {
-	now := time.Now()
-	if held, ok := i.c.local.Inspect(key); ok && held.Left > 0 {
-		if held.Null {
-			return i.c.values.absent, held.Filled, nil
-		}
-		return i.fresh(held.Value, now)
+	if e, stored, counts := i.servedHere(key); counts {
+		return e, stored, nil
 	}
 	if i.c.o.Filter != nil && !i.c.o.Filter.MayContain(ctx, id) {
 		return i.c.values.absent, "filter", nil
 	}
+	return i.servedInRedis(ctx, id)
+}
+
+// servedHere is served for the local tier alone. counts reports that it has something in its life, which
+// need not be an answer: a Clear may have ended it.
+func (i inspector[K, V]) servedHere(key K) (e *entry[V], stored any, counts bool) {
+	held, ok := i.c.local.Inspect(key)
+	switch {
+	case !ok || held.Left == 0:
+		return nil, nil, false
+	case held.Null:
+		return i.c.values.absent, held.Filled, true
+	}
+	e, stored = i.fresh(held.Value)
+	return e, stored, true
+}
+
+// servedInRedis is served for Redis alone.
+func (i inspector[K, V]) servedInRedis(ctx context.Context, id string) (e *entry[V], stored any, err error) {
 	value := i.c.fleet.GetOne(ctx, id)
 	if value.Err != nil || len(value.Data) == 0 {
 		return nil, nil, value.Err
@@ -211,14 +231,16 @@ func (i inspector[K, V]) served(ctx context.Context, key K, id string) (e *entry
 	if !ok {
 		return nil, nil, nil
 	}
-	return i.fresh(e, now)
+	e, stored = i.fresh(e)
+	return e, stored, nil
 }
 
-func (i inspector[K, V]) fresh(e *entry[V], now time.Time) (*entry[V], any, error) {
-	if e.expired || e.past(now) || i.c.values.cleared(e) {
-		return nil, nil, nil
+// fresh returns e if it is an answer now, and what its bytes are known by.
+func (i inspector[K, V]) fresh(e *entry[V]) (*entry[V], any) {
+	if e.expired || e.past(time.Now()) || i.c.values.cleared(e) {
+		return nil, nil
 	}
-	return e, e.identity(), nil
+	return e, e.identity()
 }
 
 // fromSource loads key without sharing the load with other callers.

@@ -105,29 +105,29 @@ func isBytes[K comparable]() bool {
 	return t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8
 }
 
-// ofRow returns the id of a row's primary key. It parses the key first: the column may hold as bytes
-// what a program writes as text, or another text of the same number.
-func (n *naming[K]) ofRow(row feed.Row, columns []string) (string, error) {
+// ofRow returns a row's primary key and its id, as parse does. The column may hold as bytes what a program
+// writes as text, or another text of the same number. A key that is too long is not known.
+func (n *naming[K]) ofRow(row feed.Row, columns []string) (key K, id string, known bool, err error) {
 	if len(columns) != 1 {
-		return "", fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
+		return key, "", false, fmt.Errorf("its primary key has %d columns, and only one of a single column is a key by itself: give Route a func", len(columns))
 	}
-	var key K
 	if raw, ok := row[columns[0]].([]byte); ok && !n.custom && isBytes[K]() {
 		if array := reflect.ValueOf(&key).Elem(); len(raw) == array.Len() {
 			reflect.Copy(array, reflect.ValueOf(raw))
-			return n.id(key)
+			id, err = n.id(key)
+			return key, id, err == nil, err
 		}
 	}
 	text, err := row.Text(columns[0])
 	if err != nil {
-		return "", err
+		return key, "", false, err
 	}
 	if !n.custom && keytext.Parser[K]() == nil {
-		return "", fmt.Errorf("column %q has %d bytes, and a key is a %s", columns[0], len(text), reflect.TypeFor[K]())
+		return key, "", false, fmt.Errorf("column %q has %d bytes, and a key is a %s", columns[0], len(text), reflect.TypeFor[K]())
 	}
-	_, id, _, err := n.parse(text)
+	key, id, known, err = n.parse(text)
 	if errors.Is(err, ErrInvalidKey) && len(text) > n.longest {
-		return text, nil
+		return key, text, false, nil
 	}
-	return id, err
+	return key, id, known, err
 }

@@ -29,7 +29,7 @@ type localTier[K comparable, V any] struct {
 	*telemetry
 	values       *values[V]
 	tagClears    *atomic.Uint64 // see Group.TagClears: each hit reads it
-	longest      time.Duration  // Options.Local.TTL
+	ttl          time.Duration  // Options.Local.TTL
 	jitter       float64
 	errorHold    time.Duration // Options.Rebuild.ErrorHold
 	unstoredOnly bool          // it keeps, for errorHold, only values that a LoadEntry does not want stored
@@ -38,7 +38,7 @@ type localTier[K comparable, V any] struct {
 // newLocalTier makes the local tier. If the user has switched it off, a LoadEntry gets a small one, for values
 // that are not stored: without it the readers of such a key would load one after another.
 func newLocalTier[K comparable, V any](o Options, hasLoadEntry bool, t *telemetry, v *values[V]) (l localTier[K, V], err error) {
-	l = localTier[K, V]{telemetry: t, values: v, longest: o.Local.TTL, jitter: o.Jitter, errorHold: o.Rebuild.ErrorHold}
+	l = localTier[K, V]{telemetry: t, values: v, ttl: o.Local.TTL, jitter: o.Jitter, errorHold: o.Rebuild.ErrorHold}
 	tiered := tier.Options(o.Local)
 	if l.unstoredOnly = tiered.MaxBytes < 0 && hasLoadEntry && l.errorHold > 0; l.unstoredOnly {
 		tiered.MaxBytes, tiered.MaxNullBytes, tiered.Budget = 1<<20, 1<<18, nil
@@ -60,7 +60,7 @@ func (l *localTier[K, V]) keep(mark tier.Mark, key K, id string, e *entry[V], en
 	if e.past(now) {
 		left = min(left, maxStaleLife)
 	}
-	life := min(left, l.longest)
+	life := min(left, l.ttl)
 	if l.values.fleet.Shared() { // without Redis only the TTL bounds it, which has been shortened already
 		life = jittered(life, l.jitter)
 	}

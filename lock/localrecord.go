@@ -12,7 +12,6 @@ type record struct {
 	key      string
 	owner    string // "": free; the name of an owner, or unclaimed and an entry
 	ends     int64  // of the owner's lease
-	length   int64  // of that lease, or of the longest share
 	fence    int64  // the first of the last grant
 	born     int64  // the first of this record, or since the lock was forced
 	forced   bool
@@ -55,7 +54,7 @@ func (l *localLock) lease(owner string) (ends int64, held bool) {
 
 // own makes owner the only holder, for a lease of this length.
 func (l *localLock) own(owner string, length int64, label string) {
-	l.owner, l.ends, l.length, l.label = owner, l.now+length, length, label
+	l.owner, l.ends, l.label = owner, l.now+length, label
 }
 
 // share makes holder one of the holders.
@@ -64,7 +63,6 @@ func (l *localLock) share(holder string, length int64) {
 		l.shares = map[string]int64{}
 	}
 	l.shares[holder] = l.now + length
-	l.length = max(l.length, length)
 }
 
 // drop takes the lock from a holder. It reports false if the holder does not have it.
@@ -191,14 +189,13 @@ func (l *localLock) settle() {
 	l.retain()
 }
 
-// retain notes until when the record is needed. A share may go on for longer than the lease of a writer
-// who releases late.
+// retain notes until when the record is needed: a while after the last lease, and the work of Once.
 func (l *localLock) retain() {
-	needed := max(l.length, l.done-l.now)
+	last := max(l.now, l.ends, l.done)
 	for _, ends := range l.shares {
-		needed = max(needed, ends-l.now)
+		last = max(last, ends)
 	}
-	l.until = l.now + needed + remembered.Milliseconds()
+	l.until = last + remembered.Milliseconds()
 }
 
 // enqueue puts an entry in the queue, with its ticket or, for ticket 0, a new one at the end. It
