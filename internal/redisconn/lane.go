@@ -32,7 +32,7 @@ import (
 //
 // Callers who read one key while a trip gathers share its read: it is sent after each of them has
 // asked, so no invalidation that had returned before one of them asked can come after it. A read is
-// not lone while a lone operation of its key is in flight. So a crowd of callers of one key costs
+// not lone while maxLoneOfKey operations of its key are. So a crowd of callers of one key costs
 // Redis a read for each trip, or a few: a trip remembers 16 of its reads, by a hash of their keys.
 //
 // A caller leaves a trip when its own context ends, or when the trip's time is up; the
@@ -53,7 +53,11 @@ import (
 // operations, which would have to wait for it; see [longKeys].
 
 const (
-	maxLone  = 4   // operations on their callers' goroutines
+	maxLone = 4 // operations on their callers' goroutines
+	// maxLoneOfKey and a trip are the three operations without a reply that are an outage: with fewer, a
+	// crowd of callers of one key would lose its time twice before anybody knows of the outage.
+	maxLoneOfKey = 2
+
 	maxTrips = 4   // under way: the server works on one, the others are on their way to it or back
 	maxOps   = 256 // in a trip
 	maxLeft  = 64  // trips that were left behind and have not come back
@@ -126,7 +130,7 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.lone) >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long || ops[0].read && slices.Contains(l.lone, ops[0].key) {
+	if len(l.lone) >= l.maxLone || l.underWay+len(l.gathering) > 0 && !ops[0].long || ops[0].read && l.loneOf(ops[0].key) >= maxLoneOfKey {
 		return now, 0
 	}
 	now = time.Now() // read late: most callers under load have returned above
@@ -141,6 +145,16 @@ func (l *lane) enter(ctx context.Context, ops []op) (now time.Time, lasts time.D
 	}
 	l.lone = append(l.lone, ops[0].key)
 	return now, lasts
+}
+
+// loneOf returns how many lone operations of key are in flight. The caller holds l.mu.
+func (l *lane) loneOf(key string) (n int) {
+	for _, other := range l.lone {
+		if other == key {
+			n++
+		}
+	}
+	return n
 }
 
 // alone sends ops on the caller's goroutine. over is false for a read without a reply that has time
