@@ -18,8 +18,9 @@ import (
 
 // A serverInfo holds settings of the server.
 type serverInfo struct {
-	flavor string
-	image  string // binlog_row_image
+	flavor     string
+	image      string // binlog_row_image
+	collations string // a table of names and ids of collations, in SQL
 }
 
 // checkServer checks the settings of the server.
@@ -28,7 +29,7 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 	if err != nil {
 		return serverInfo{}, err
 	}
-	s := serverInfo{flavor: mysql.MySQLFlavor, image: strings.ToUpper(row[3])}
+	s := serverInfo{flavor: mysql.MySQLFlavor, image: strings.ToUpper(row[3]), collations: "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS"}
 	if strings.Contains(row[0], "MariaDB") {
 		s.flavor = mysql.MariaDBFlavor
 	}
@@ -54,6 +55,14 @@ func (f *Feed) checkServer(ctx context.Context, db *conn) (serverInfo, error) {
 	}
 	if len(compression) > 0 && compression[0][1] == "ON" {
 		f.log.Warn("binlog_transaction_compression is ON: the feed takes a compressed transaction into memory whole")
+	}
+	full, err := db.rows(ctx, `SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'
+		AND TABLE_NAME = 'COLLATION_CHARACTER_SET_APPLICABILITY' AND COLUMN_NAME = 'FULL_COLLATION_NAME'`)
+	if err != nil {
+		return s, err
+	}
+	if len(full) > 0 { // since MariaDB 10.10, whose COLLATIONS has no ids of the collations that several character sets share, such as uca1400_ai_ci
+		s.collations = "SELECT FULL_COLLATION_NAME AS COLLATION_NAME, ID FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
 	}
 	return s, f.checkFilters(ctx, db, s)
 }
@@ -176,6 +185,9 @@ func (f *Feed) readTable(ctx context.Context, db *conn, s serverInfo, o Table) (
 }
 
 func (t *table) read(ctx context.Context, db *conn, s serverInfo) error {
+	// A statement that makes or alters the table now may be in the log already, and what the server tells of its
+	// tables does not wait for it. This does, and takes the lock; if it fails, so does what follows.
+	_, _ = db.query(ctx, t.lock())
 	kind, err := db.rows(ctx, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.schema, t.bare)
 	switch {
 	case err != nil:
@@ -186,10 +198,10 @@ func (t *table) read(ctx context.Context, db *conn, s serverInfo) error {
 		return errors.New("is a view: name the tables that it reads")
 	}
 	t.schema, t.bare = kind[0][0], kind[0][1]
-	if _, err := db.query(ctx, "SELECT 1 FROM "+quoted(t.schema)+"."+quoted(t.bare)+" LIMIT 0"); err != nil {
+	if _, err := db.query(ctx, t.lock()); err != nil {
 		return err
 	}
-	if err := t.readColumns(ctx, db); err != nil {
+	if err := t.readColumns(ctx, db, s); err != nil {
 		return err
 	}
 	if err := t.readCascades(ctx, db); err != nil {
@@ -198,12 +210,17 @@ func (t *table) read(ctx context.Context, db *conn, s serverInfo) error {
 	return t.check(s)
 }
 
+// lock is a statement that takes the table's metadata lock, which the transaction then has.
+func (t *table) lock() string {
+	return "SELECT 1 FROM " + quoted(t.schema) + "." + quoted(t.bare) + " LIMIT 0"
+}
+
 func quoted(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
-func (t *table) readColumns(ctx context.Context, db *conn) error {
+func (t *table) readColumns(ctx context.Context, db *conn, s serverInfo) error {
 	rows, err := db.rows(ctx, `SELECT c.COLUMN_NAME, c.DATA_TYPE, c.COLUMN_TYPE, COALESCE(c.CHARACTER_SET_NAME, ''), COALESCE(c.CHARACTER_OCTET_LENGTH, 0), c.EXTRA,
 			c.IS_NULLABLE, COALESCE(c.COLLATION_NAME, ''), COALESCE(o.ID, 0), COALESCE(c.NUMERIC_PRECISION, 0), COALESCE(c.NUMERIC_SCALE, 0)
-		FROM information_schema.COLUMNS c LEFT JOIN information_schema.COLLATIONS o ON o.COLLATION_NAME = c.COLLATION_NAME
+		FROM information_schema.COLUMNS c LEFT JOIN (`+s.collations+`) o ON o.COLLATION_NAME = c.COLLATION_NAME
 		WHERE c.TABLE_SCHEMA = ? AND c.TABLE_NAME = ? ORDER BY c.ORDINAL_POSITION`, t.schema, t.bare)
 	if err != nil {
 		return err

@@ -132,7 +132,7 @@ func (t *table) match(m *replication.TableMapEvent, named bool) []column {
 	if len(m.ColumnType) < count || len(m.ColumnMeta) < count {
 		return nil
 	}
-	unsigned, collations, labels := m.UnsignedMap(), m.CollationMap(), m.EnumStrValueMap()
+	unsigned, collations, labels := unsigned(m), m.CollationMap(), m.EnumStrValueMap()
 	for i, id := range m.EnumSetCollationMap() {
 		if collations == nil {
 			collations = map[int]uint64{}
@@ -186,6 +186,26 @@ func (t *table) match(m *replication.TableMapEvent, named bool) []column {
 		}
 	}
 	return columns
+}
+
+// unsigned reports of the numeric columns, by their places, whether they are unsigned; nil if the log
+// does not say so. The log has a bit for a year too, which m.UnsignedMap does not know: it gives each
+// number behind a year the sign of the column before.
+func unsigned(m *replication.TableMapEvent) map[int]bool {
+	if len(m.SignednessBitmap) == 0 {
+		return nil
+	}
+	signs, bit := map[int]bool{}, 0
+	for i := range int(m.ColumnCount) {
+		number := m.IsNumericColumn(i)
+		if number && bit/8 < len(m.SignednessBitmap) {
+			signs[i] = m.SignednessBitmap[bit/8]&(0x80>>(bit%8)) != 0
+		}
+		if number || m.ColumnType[i] == mysql.MYSQL_TYPE_YEAR {
+			bit++
+		}
+	}
+	return signs
 }
 
 // logged are the types by which the log describes columns.

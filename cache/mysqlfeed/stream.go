@@ -310,12 +310,13 @@ func (s *stream) statement(schema, query string) error {
 }
 
 // alter records that a statement may have altered tables. If their columns were read before the
-// statement, it reads them again.
+// statement, it reads them again; and those of a table that is unfit, whose look no lock protected:
+// the statement may have made the table between that look and its end of the log.
 func (s *stream) alter(altered tables) error {
 	var later tables
 	for _, t := range altered {
 		t.since, t.known = max(t.since, t.end), nil
-		if t.end < s.at.place {
+		if t.end < s.at.place || t.unfit != nil {
 			later = append(later, t)
 		}
 	}
