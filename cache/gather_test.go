@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,43 @@ func TestSingleGetsShareCallsOfLoadMany(t *testing.T) {
 		source.loadedOnce(r, 104)
 		if _, calls := source.loads(); calls > 4+10 {
 			r.Errorf("want about 5 calls for 104 keys, got %d", calls)
+		}
+	})
+}
+
+// Ten callers share a call, one of whom is in a hurry. Redis takes longer for their leases than half of its
+// time, and not longer than it may.
+//
+// Defect: all are loaded without a lease, and nothing is stored.
+func TestACallerInAHurryCostsTheOthersNoLease(t *testing.T) {
+	inBubble(t, cell{redis: "mini"}, func(r *rig, m *redistest.MiniServer) {
+		source, gate := newBatches(r, 1, 14), make(chan struct{})
+		source.slowly(func(context.Context, []int64) error { <-gate; return nil })
+		c := openOn(r, m.Client(r), source.source())
+		var all sync.WaitGroup
+		for key := range int64(4) { // as many calls as run at a time
+			all.Go(func() { c.gives(r, 1+key, "v1") })
+		}
+		synctest.Wait()
+		var scripts atomic.Int64
+		m.Before(func(command string, _ []string) {
+			if strings.HasPrefix(command, "EVAL") && scripts.Add(1) > 4 { // after the four commits
+				time.Sleep(20 * time.Millisecond) // each of ten leases
+			}
+		})
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+			defer cancel()
+			_, _ = c.Get(ctx, 5)
+		})
+		for key := range int64(9) {
+			all.Go(func() { c.gives(r, 6+key, "v1") })
+		}
+		synctest.Wait()
+		close(gate)
+		all.Wait()
+		if n := c.Stats().Degraded; n > 0 {
+			r.Errorf("%d keys were loaded without a lease", n)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/levee-go/levee/internal/contain"
@@ -226,7 +227,7 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 // that failed, openAll logs it.
 //
 // Until then local tiers may serve values that were loaded during the transaction, and values
-// with a tag are served until its clear. So if there are several caches, openAll drops the keys
+// with a tag are served until its clear. So if there are several caches, or tags, openAll drops the keys
 // of all before it opens any, because the loader of one may read another. It clears tags once
 // more then, since nothing closes values with tags to publication until all have been dropped:
 //
@@ -241,11 +242,13 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //
 // If a drop is not confirmed, openAll opens nothing, see reopening.
 func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
-	if len(all) > 1 {
+	first := all[0]
+	several := slices.ContainsFunc(all[1:], func(h held) bool { return h.writer != first.writer || len(h.tags)+len(first.tags) > 0 })
+	if several { // else one key may be opened as well as the other
 		err = dropAll(ctx, all, succeeded)
 	}
 	if err != nil {
-		all[0].writer.reopening.add(all[0].writer.closing, all)
+		first.writer.reopening.add(first.writer.closing, all)
 		for _, h := range all {
 			h.writer.tellLedger("invalidate", h.ids)
 		}

@@ -161,6 +161,7 @@ type Flight struct {
 	patient    bool          // a caller has no deadline
 	fallback   bool          // a caller had a fallback when it joined
 	failed     bool          // set by Failed
+	forgotten  bool          // Forget was called while the flight ran
 	retryAfter time.Duration
 
 	// Written once by Finish before it sets over, read only after that.

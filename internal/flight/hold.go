@@ -86,7 +86,7 @@ func (f *Flight) Failed(retryAfter time.Duration) {
 // unless f's load has failed and err would be held longer. The caller holds Group.mu.
 func (f *Flight) holdError(err error, refused bool) {
 	g, id, now := f.group, f.ID, time.Now()
-	if g.closed || f.kind == apart || g.errorHold < 0 {
+	if g.closed || f.kind == apart || f.forgotten || g.errorHold < 0 {
 		return
 	}
 	all := f.failures()
@@ -150,21 +150,32 @@ func (f *Flight) holdTime(failures int) time.Duration {
 	return hold
 }
 
-// ForgetAll drops the held errors of all ids.
+// ForgetAll is Forget for all ids.
 func (g *Group) ForgetAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, all := range g.failures {
 		clear(all)
 	}
+	for _, running := range g.flights {
+		for _, f := range running {
+			f.forgotten = true
+		}
+	}
 }
 
-// Forget drops the held errors of id. A writer of this process calls it, because the
-// load may succeed after the write.
+// Forget drops the held errors of id, and errors of flights that run now are not held: the load may
+// have failed before a write, and one after it may succeed. A writer of this process calls it, and the
+// message of one of another process has it called.
 func (g *Group) Forget(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, all := range g.failures {
 		delete(all, id)
+	}
+	for _, running := range g.flights {
+		if f := running[id]; f != nil {
+			f.forgotten = true
+		}
 	}
 }

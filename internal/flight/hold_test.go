@@ -309,6 +309,27 @@ func TestForgetEndsAHoldThatTheSourceAskedFor(t *testing.T) {
 	})
 }
 
+// The load may have failed before the write that Forget is for, and succeed after it.
+func TestAnErrorOfALoadThatRanDuringForgetIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.NewGroup(errorHold)
+		for name, forget := range map[string]func(){"Forget": func() { g.Forget("id") }, "ForgetAll": g.ForgetAll} {
+			one := join(t, g, opened)
+			forget()
+			one.Flight.Failed(time.Minute)
+			one.Flight.Finish("", io.EOF, nil)
+			if held(t, g, "id") {
+				t.Errorf("an error is held that came after %s, of a load that ran before", name)
+			}
+			fail(t, g, io.EOF)
+			if !held(t, g, "id") {
+				t.Errorf("after %s no error of a later load is held", name)
+			}
+			g.Forget("id")
+		}
+	})
+}
+
 // A refresh whose error asks for a rest keeps refreshes away until then, also if a caller's load
 // fails meanwhile, whose error is held for a moment. Catches a hold that the shorter one ends.
 func TestARefreshIsNotTriedAgainBeforeTheSourceAllowsIt(t *testing.T) {

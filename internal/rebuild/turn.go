@@ -175,18 +175,18 @@ var verdicts = [...]verdict{fleet.Unknown: unknown, fleet.Granted: granted, flee
 
 // ask asks for the leases of runs. It decides, since it may find values that are in Redis by then.
 func (e *Engine) ask(runs []*Run) {
-	ctx, half := runs[0].ctx, time.Time{} // the earliest of the runs'
+	ctx, half, all := runs[0].ctx, time.Time{}, true // the latest of the runs', if all have one: a caller in a hurry costs the others no lease
 	asks := make([]fleet.Ask, len(runs))
 	for i, r := range runs {
 		r.waiter.Ready()
 		e.decide(r)
 		asks[i] = fleet.Ask{ID: r.ID, Seen: r.Seen}
-		if !r.half.IsZero() && (half.IsZero() || r.half.Before(half)) {
+		if all = all && !r.half.IsZero(); r.half.After(half) {
 			half = r.half
 		}
 		r.half = time.Time{}
 	}
-	if time.Until(half) > e.Fleet.RedisTimeout()/100 { // else they have waited for their place until now, and Redis may be well
+	if all && time.Until(half) > e.Fleet.RedisTimeout()/100 { // else they have waited for their place until now, and Redis may be well
 		var stop context.CancelFunc
 		ctx, stop = context.WithDeadline(ctx, half)
 		defer stop()
