@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func MariaDB(t testing.TB, shared *dbtest.Shared, setup Setup) Database {
 	s := shared.Get(t)
 	addr := fmt.Sprintf("127.0.0.1:%d", s.Port)
 	db := open(t, "mysql", "root@tcp("+addr+")/")
-	execute(t, db, append([]string{"DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", "USE shop"}, append(Tables, setup.Statements...)...)...)
+	execute(t, db, slices.Concat([]string{"DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", "USE shop"}, Tables, setup.Statements)...)
 	return Database{
 		Env:    []string{"DATABASE_DSN=root@tcp(" + addr + ")/shop", "DATABASE_ADDR=" + addr, "FEED_PASSWORD=secret"},
 		ByHand: setup.byHand(db, "USE shop"),
@@ -48,7 +49,10 @@ func PostgreSQL(t testing.TB, shared *dbtest.Shared, setup Setup) Database {
 	s := shared.Get(t)
 	url := s.PostgresURL("postgres", "postgres")
 	db := open(t, "pgx", url)
-	execute(t, db, append([]string{"DROP TABLE IF EXISTS hotels, levee_outbox"}, append(Tables, setup.Statements...)...)...)
+	execute(t, db, slices.Concat([]string{
+		"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots", // of an earlier run on this server
+		"DROP PUBLICATION IF EXISTS levee_hotels", "DROP TABLE IF EXISTS hotels, levee_outbox", "DROP ROLE IF EXISTS levee",
+	}, Tables, setup.Statements)...)
 	return Database{
 		Env:    []string{"DATABASE_URL=" + url, "FEED_URL=" + s.PostgresURL("levee", "postgres")},
 		ByHand: setup.byHand(db),
@@ -78,7 +82,7 @@ func execute(t testing.TB, db *sql.DB, statements ...string) {
 func (s Setup) byHand(db *sql.DB, first ...string) func(t testing.TB, id int, city string) {
 	return func(t testing.TB, id int, city string) {
 		t.Helper()
-		all := append(first, "BEGIN")
+		all := append(slices.Clone(first), "BEGIN")
 		if s.Outbox != "" {
 			all = append(all, strings.NewReplacer("ID", fmt.Sprint(id), "CITY", city).Replace(s.Outbox))
 		}
