@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/follow"
@@ -60,8 +61,8 @@ func (c *Cache[K, V]) Follow(ctx context.Context, from feed.Feed) error {
 	return Follow(ctx, from, c.Route("", nil))
 }
 
-// A Route maps changed rows to keys of a cache. Make it with [Cache.Route] and pass it to
-// [Follow].
+// A Route maps changed rows to keys of a cache, or to tags. Make it with [Cache.Route] or
+// [Cache.RouteTags] and pass it to [Follow].
 type Route struct{ to follow.Route }
 
 // Route says which keys of the cache a changed row of table affects. table is the name that the
@@ -98,4 +99,30 @@ func (c *Cache[K, V]) Route(table string, keys func(feed.Row) ([]K, error)) Rout
 		}
 		return ids, err
 	}}}
+}
+
+// RouteTags says which tags of the cache a changed row of table clears, as [Cache.ClearTags] does:
+// a route from a row to all lists of its group, for example, whatever their keys are.
+//
+//	orders.RouteTags("public.orders", func(row feed.Row) ([]string, error) {
+//		customer, err := row.Text("customer_id")
+//		return []string{"customer:" + customer}, err
+//	})
+//
+// tags is called as the function of [Cache.Route] is: with the row before the change, which needs
+// the column in the database's log, and with the row after it; it may return none, and its error
+// stops [Follow] at that change. Follow clears each tag once in a batch of the feed, and confirms
+// the changes afterwards. A change of a whole table clears the cache.
+//
+// Redis stores a counter for each tag that was ever cleared, some 60 bytes, as ClearTags says.
+// A null has no tags and stays for Options.NullTTL: let the loader of a list return an empty list.
+// The filter of the cache learns no key of this route.
+func (c *Cache[K, V]) RouteTags(table string, tags func(feed.Row) ([]string, error)) Route {
+	route := follow.Route{Cache: &c.fed, Table: table, Tags: true}
+	if tags == nil {
+		route.Err = fmt.Errorf("cache: the route of table %q to tags of cache %q needs a function", table, c.o.Name)
+		return Route{route}
+	}
+	route.IDs = func(row feed.Row, _ []string) ([]string, error) { return tags(row) }
+	return Route{route}
 }

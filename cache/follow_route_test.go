@@ -111,6 +111,45 @@ func TestARowThatMovesDropsBothKeys(t *testing.T) {
 	bySlug.comesFrom(r, "other", cache.TierRedis)
 }
 
+// A row moves from one group to another, which ends the lists of both and no others. Defect: only the new row is looked at.
+func TestARowThatMovesClearsTheTagsOfBothGroups(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, db := newRows(r, 1, 2, 3), newLedger()
+	src := source.source()
+	src.Tags = func(list int64, _ string) []string { return []string{[]string{"", "old", "new", "other"}[list]} }
+	c := open(r, src)
+	follows(r, db, c, c.RouteTags("product", slugs))
+	for list := range int64(3) {
+		c.gives(r, list+1, "v1")
+		source.put(list+1, "v2")
+	}
+	db.confirms(r, db.commit(feed.Change{Table: "product", Kind: feed.Updated, Old: row(7, "old"), New: row(7, "new"), Key: byID},
+		feed.Change{Table: "category", Kind: feed.Updated, New: row(7, "other"), Key: byID}))
+	c.gives(r, 1, "v2")
+	c.gives(r, 2, "v2")
+	c.gives(r, 3, "v1")
+}
+
+// A release that knows only a route to keys has followed the feed. Defect: a new route to tags of the same cache and table counts
+// as covered by its position, and a list that has changed before stays.
+func TestANewRouteToTagsClearsItsCache(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, db := newRows(r, 1), newLedger()
+	c := open(r, source.source())
+	stop := follows(r, db, c)
+	c.gives(r, 1, "v1")
+	source.put(1, "v2")
+	db.confirms(r, db.commit(updated(7)))
+	c.gives(r, 1, "v1")
+	stop()
+	follows(r, db, c, c.Route("product", nil), c.RouteTags("product", slugs))
+	c.gives(r, 1, "v2")
+}
+
 // A route ignores changes of other tables. A TRUNCATE of its own table clears its cache.
 func TestTruncateClearsTheCachesOfItsTable(t *testing.T) {
 	t.Parallel()

@@ -129,6 +129,7 @@ func TestFollowRefusesWhatCannotWork(t *testing.T) {
 		"no feed":          {nil, []cache.Route{c.Route("", nil)}, "needs a feed"},
 		"no routes":        {db, nil, "needs a route"},
 		"an empty route":   {db, []cache.Route{{}}, "Cache.Route"},
+		"no tags":          {db, []cache.Route{c.RouteTags("product", nil)}, `to tags of cache "test" needs a function`},
 		"no name":          {&ledger{}, []cache.Route{c.Route("", nil)}, "Name must not be blank"},
 		"a long name":      {&ledger{name: strings.Repeat("x", 2000)}, []cache.Route{c.Route("", nil)}, "1 to 1024 bytes"},
 		"with and without": {db, []cache.Route{c.Route("", nil), alone.Route("", nil)}, "one has a Redis and one has none"},

@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -120,7 +122,7 @@ func (r Row) Int(column string) (int64, error) {
 			return int64(n), nil
 		}
 	}
-	return 0, unfit(column, "an integer", value, ok)
+	return 0, r.unfit(column, "an integer", value, ok)
 }
 
 // Text returns a column as text: a string as it is, an integer in decimal digits. Its error names
@@ -137,15 +139,15 @@ func (r Row) Text(column string) (string, error) {
 	case uint64:
 		return strconv.FormatUint(t, 10), nil
 	}
-	return "", unfit(column, "text", value, ok)
+	return "", r.unfit(column, "text", value, ok)
 }
 
-func unfit(column, want string, value any, ok bool) error {
+func (r Row) unfit(column, want string, value any, ok bool) error {
 	switch {
 	case !ok:
-		return fmt.Errorf("feed: the feed tells no column %q", column)
+		return fmt.Errorf("feed: the feed tells no column %q, but %q: the Columns of its table say which", column, slices.Sorted(maps.Keys(r)))
 	case value == nil:
-		return fmt.Errorf("feed: column %q is NULL, not %s", column, want)
+		return fmt.Errorf("feed: column %q is NULL, not %s: a route may return no keys for such a row", column, want)
 	}
 	return fmt.Errorf("feed: column %q is a %T, not %s", column, value, want)
 }

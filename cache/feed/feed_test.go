@@ -23,13 +23,13 @@ func TestARowSaysWhichColumnDoesNotFit(t *testing.T) {
 		{of: integer, column: "big", says: `"big" is a uint64, not an integer`},
 		{of: integer, column: "slug", says: `"slug" is a string, not an integer`},
 		{of: integer, column: "gone", says: `"gone" is NULL, not an integer`},
-		{of: integer, column: "Id", says: `no column "Id"`},
+		{of: integer, column: "Id", says: `no column "Id", but ["big" "gone" "id" "price" "raw" "slug" "small"]: the Columns of its table`},
 		{of: text, column: "slug", want: "a"},
 		{of: text, column: "raw", want: "b"},
 		{of: text, column: "id", want: "7"},
 		{of: text, column: "big", want: "9223372036854775808"},
 		{of: text, column: "price", says: `"price" is a float64, not text`},
-		{of: text, column: "gone", says: `"gone" is NULL, not text`},
+		{of: text, column: "gone", says: `"gone" is NULL, not text: a route may return no keys`},
 		{of: text, column: "Slug", says: `no column "Slug"`},
 	} {
 		got, err := test.of(test.column)

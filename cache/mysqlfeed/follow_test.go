@@ -133,3 +133,9 @@ func TestALedgerIsSilent(t *testing.T) {
 	r := newRig(t, product, "INSERT INTO product SELECT n, n, '' FROM "+numbers(feedtest.SilentRows))
 	feedtest.ALedgerIsSilent(t, r.ledgers())
 }
+
+func TestTheListsOfAGroupFollow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product)
+	feedtest.TheListsOfAGroupFollow(t, r.feed(nil, Table{Name: "product", Columns: []string{"id", "slug"}}), r.name+".product", r.exec, r.value)
+}

@@ -105,3 +105,10 @@ func TestALedgerIsSilent(t *testing.T) {
 	r := newRig(t, product, fmt.Sprintf("INSERT INTO product SELECT i, '', '' FROM generate_series(1, %d) i", feedtest.SilentRows))
 	feedtest.ALedgerIsSilent(t, r.ledgers())
 }
+
+func TestTheListsOfAGroupFollow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, product, "ALTER TABLE product REPLICA IDENTITY FULL")
+	f := r.feed(nil, Table{Name: "public.product", Columns: []string{"id", "slug"}})
+	feedtest.TheListsOfAGroupFollow(t, f, "public.product", r.exec, func(sql string) string { return fmt.Sprint(r.value(sql)) })
+}

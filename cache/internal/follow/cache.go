@@ -23,6 +23,7 @@ type Cache struct {
 
 	Clear      func(ctx context.Context) error
 	Invalidate func(ctx context.Context, ids []string) error
+	ClearTags  func(ctx context.Context, tags []string) error
 	Ensure     func(ctx context.Context, ids []string) error // adds ids to the filter, which may know them
 	// Distrust makes the filter abstain until it is rebuilt, because it has missed inserted rows. It
 	// reports deaf if there is a filter that cannot do that.

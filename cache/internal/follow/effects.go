@@ -17,11 +17,16 @@ type Route struct {
 	Table string // "": every table
 	Err   error  // why Run cannot follow it
 	IDs   func(row feed.Row, key []string) ([]string, error)
+	Tags  bool // IDs returns tags
 }
 
 // name identifies a route in this process and in Redis.
 func (r Route) name() string {
-	return keys.Under(r.Cache.Prefix, r.Cache.Name) + " " + strconv.Quote(r.Table)
+	name := keys.Under(r.Cache.Prefix, r.Cache.Name) + " " + strconv.Quote(r.Table)
+	if r.Tags {
+		name += " tags"
+	}
+	return name
 }
 
 // effects are what changes mean for one cache.
@@ -30,6 +35,7 @@ type effects struct {
 	cleared bool     // a table was truncated, or its changed rows are not known
 	drop    []string // ids to invalidate, each once
 	dropped map[string]bool
+	tags    []string // to clear, some of them more than once
 	present []string // those of drop whose rows exist, new or not
 }
 
@@ -79,6 +85,10 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 			return err
 		}
 	}
+	if r.Tags {
+		e.tags = append(append(e.tags, before...), after...)
+		return nil
+	}
 	for _, id := range slices.Concat(before, after) {
 		if !e.dropped[id] {
 			e.dropped[id] = true
@@ -89,7 +99,7 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 	return nil
 }
 
-const dropAtOnce = 512 // ids in one invalidation
+const dropAtOnce = 512 // ids in one invalidation, or tags in one clear
 
 // applyTo applies the effects of a batch to a cache.
 func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
@@ -100,6 +110,12 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 	}
 	for ids := range slices.Chunk(e.drop, dropAtOnce) {
 		if err := c.Invalidate(ctx, ids); err != nil {
+			return err
+		}
+	}
+	slices.Sort(e.tags)
+	for tags := range slices.Chunk(slices.Compact(e.tags), dropAtOnce) {
+		if err := c.ClearTags(ctx, tags); err != nil {
 			return err
 		}
 	}

@@ -56,7 +56,7 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 	known := map[*Cache]bool{}
 	for _, r := range routes {
 		if r.Cache == nil {
-			return nil, errors.New("cache: Follow needs routes that Cache.Route has made")
+			return nil, errors.New("cache: Follow needs routes that Cache.Route or Cache.RouteTags has made")
 		}
 		if r.Err != nil {
 			return nil, r.Err
