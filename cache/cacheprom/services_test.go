@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v2"
+
 	"github.com/levee-go/levee/cache/cacheprom"
 	"github.com/levee-go/levee/internal/dbtest"
+	"github.com/levee-go/levee/internal/redistest"
 )
 
 // promtool runs one test of rules on the alerts. The test is in the form of promtool's unit tests.
@@ -147,11 +150,42 @@ func TestAnAlertIsOfOneService(t *testing.T) {
 	}
 }
 
+// The operator of Prometheus gets the alerts that Prometheus gets.
+func TestThePrometheusRuleHasTheAlerts(t *testing.T) {
+	_, groups, _ := strings.Cut(cacheprom.Alerts, "\ngroups:\n")
+	manifest := string(redistest.Must(os.ReadFile("prometheusrule.yaml")))
+	head, spec, _ := strings.Cut(manifest, "\nspec:\n")
+	want := regexp.MustCompile("(?m)^(.)").ReplaceAllString("groups:\n"+groups, "  $1")
+	if spec != want {
+		t.Error("prometheusrule.yaml does not have the groups of alerts.yml under spec, two spaces further in")
+	}
+	if !strings.HasSuffix(head, "\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: levee") {
+		t.Errorf("it is none by its head:\n%s", head)
+	}
+	var file struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   struct{ Name string }
+		Spec       struct {
+			Groups []struct {
+				Name  string
+				Rules []rule
+			}
+		}
+	}
+	check(t, yaml.UnmarshalStrict([]byte(manifest), &file))
+	if got, want := fmt.Sprint(file.Spec.Groups[0].Rules), fmt.Sprint(rules(t)); got != want {
+		t.Errorf("it reads as\n%s\nwant\n%s", got, want)
+	}
+}
+
 // A panel is one of the dashboard that shows something.
 type panel struct {
 	Title   string
-	Targets []struct{ Expr, LegendFormat string }
+	Targets []query
 }
+
+type query struct{ Expr, LegendFormat string }
 
 func panels(t *testing.T) (all []panel, variables []string) {
 	t.Helper()
