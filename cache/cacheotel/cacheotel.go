@@ -50,7 +50,8 @@ type Cache interface {
 
 // Register exports the statistics of caches, with their breakers and filters. Metrics of a cache
 // have the attribute levee.cache, the cache's name; metrics of breakers and filters have
-// levee.name. A breaker or a filter without a name gets the name of its first cache.
+// levee.name. A breaker or a filter without a name gets the name of its first cache. Of a histogram
+// Register exports the count and the sum: [Histograms] exports it whole.
 //
 // Register caches that share a breaker or a filter in one call: otherwise it is observed twice.
 // Call Unregister of the result when the caches are closed. Register returns the errors of the
@@ -125,8 +126,8 @@ type registry struct {
 	errs        []error
 }
 
-// add makes the instruments of a family. OpenTelemetry has no histograms that are read by
-// callback, so a histogram gets a count and a sum.
+// add makes the instruments of a family. OpenTelemetry's API has no histograms that are read by
+// callback, so a histogram gets a count and a sum here; [Histograms] has its buckets.
 func (r *registry) add(f *metrics.Info) {
 	name, unit := named(f.Name)
 	if f.Histogram {

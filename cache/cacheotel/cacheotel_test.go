@@ -211,7 +211,7 @@ func TestRebuildsLinkToALoadThatTheyShare(t *testing.T) {
 	})
 	spans := r.want("GET /", "GET / > cache.read", "GET / > cache.rebuild", "cache.rebuild > cache.load",
 		"GET / > cache.rebuild -> cache.load", "GET / > cache.rebuild -> cache.load")
-	if size := attribute.NewSet(spans["cache.load"].Attributes...); !size.HasValue("db.operation.batch.size") {
+	if size := attribute.NewSet(spans["cache.load"].Attributes...); !size.HasValue("levee.keys") || size.HasValue("db.operation.batch.size") {
 		t.Errorf("%v", spans["cache.load"].Attributes)
 	}
 }
@@ -258,7 +258,7 @@ func TestTheSpansOfAWrite(t *testing.T) {
 			}
 		}
 		attributes := attribute.NewSet(spans["cache.hold"].Attributes...)
-		if keys, _ := attributes.Value("db.operation.batch.size"); keys.AsInt64() != 2 {
+		if keys, _ := attributes.Value("levee.keys"); keys.AsInt64() != 2 {
 			t.Errorf("the hold has the attributes %v", spans["cache.hold"].Attributes)
 		}
 	}

@@ -36,7 +36,7 @@ import (
 func Hooks(from trace.TracerProvider) cache.Hooks {
 	t := tracer{from.Tracer(scope)}
 	return cache.Hooks{
-		Read:       t.hook("cache.read", semconv.DBSystemNameRedis, semconv.DBOperationName("GETRANGE")),
+		Read:       t.reads,
 		FlightWait: t.hook("cache.wait"),
 		Rebuild:    t.hook(rebuild),
 		LeaseWait:  t.hook("cache.lease_wait"),
@@ -52,6 +52,15 @@ const (
 
 type tracer struct{ trace.Tracer }
 
+// reads is the hook for spans of reads. By the convention, the operation of a batch begins with PIPELINE.
+func (t tracer) reads(ctx context.Context, op cache.Op) (context.Context, func(cache.Outcome)) {
+	command := "GETRANGE"
+	if op.Keys > 1 {
+		command = "PIPELINE " + command
+	}
+	return t.hook("cache.read", semconv.DBSystemNameRedis, semconv.DBOperationName(command))(ctx, op)
+}
+
 // hook makes the hook for spans of one name.
 func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 	kind := trace.SpanKindInternal
@@ -64,8 +73,12 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 		}
 		ctx, span := t.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
 		span.SetAttributes(attribute.String("levee.cache", op.Cache))
-		if op.Keys > 1 { // the convention has no size for a batch of one
-			span.SetAttributes(semconv.DBOperationBatchSize(op.Keys))
+		if op.Keys > 1 { // the convention has no size for a batch of one, and none for what is no call of a database
+			size := attribute.Int("levee.keys", op.Keys)
+			if kind == trace.SpanKindClient {
+				size = semconv.DBOperationBatchSize(op.Keys)
+			}
+			span.SetAttributes(size)
 		}
 		if op.Background {
 			span.SetAttributes(attribute.Bool("levee.background", true))

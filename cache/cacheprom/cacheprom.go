@@ -20,6 +20,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -112,8 +114,21 @@ func RegisterLocker(reg prometheus.Registerer, name string, l *lock.Locker) erro
 	return with(reg, func(s *metrics.Set) { s.AddLocker(name, l) })
 }
 
-// with calls do with the set of a registry, and registers a collector for it if there is none.
+// Fewer makes reg export fewer series, about six in ten of a cache's: histograms without buckets,
+// as a sum and a count, and none of the metrics that neither an alert nor a panel of the dashboard
+// uses. All alerts work without them; panels of percentiles show the mean alone. It may be
+// called before or after things are registered, and cannot be undone.
+func Fewer(reg prometheus.Registerer) error {
+	return withCollector(reg, func(c *collector) { c.fewer.Store(true) })
+}
+
+// with calls do with the set of a registry.
 func with(reg prometheus.Registerer, do func(*metrics.Set)) error {
+	return withCollector(reg, func(c *collector) { do(&c.set) })
+}
+
+// withCollector calls do with the collector of a registry, and registers one if there is none.
+func withCollector(reg prometheus.Registerer, do func(*collector)) error {
 	c := newCollector()
 	err := reg.Register(c)
 	var there prometheus.AlreadyRegisteredError
@@ -127,7 +142,7 @@ func with(reg prometheus.Registerer, do func(*metrics.Set)) error {
 	if err != nil {
 		return fmt.Errorf("cacheprom: %w", err)
 	}
-	do(&c.set)
+	do(c)
 	return nil
 }
 
@@ -135,6 +150,7 @@ func with(reg prometheus.Registerer, do func(*metrics.Set)) error {
 type collector struct {
 	set   metrics.Set
 	descs map[*metrics.Info]*prometheus.Desc
+	fewer atomic.Bool // Fewer was called
 }
 
 func newCollector() *collector {
@@ -158,12 +174,18 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
+	fewer := c.fewer.Load()
 	c.set.Read(func(f *metrics.Info, name string, p metrics.Point) {
+		if fewer && slices.Contains(seldom, f.Name) {
+			return
+		}
 		kind := prometheus.CounterValue
 		if f.Gauge {
 			kind = prometheus.GaugeValue
 		}
 		switch {
+		case f.Histogram && fewer:
+			out <- prometheus.MustNewConstSummary(c.descs[f], p.Histogram.Count(), p.Histogram.Sum.Seconds(), nil, name)
 		case f.Histogram:
 			out <- constHistogram(c.descs[f], p.Histogram, name)
 		case f.Outcomes != nil:
@@ -174,6 +196,15 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(c.descs[f], kind, p.Values[0], name)
 		}
 	})
+}
+
+// seldom are the metrics that Fewer leaves out: those of neither a panel nor an alert nor its runbook.
+var seldom = []string{
+	"levee_cache_cleared_total", "levee_cache_local_flushes_total", "levee_cache_outages_total",
+	"levee_breaker_service_seconds", "levee_breaker_timeouts_total", "levee_breaker_shed_total",
+	"levee_filter_complete", "levee_filter_rebuilding", "levee_filter_fill", "levee_filter_bytes",
+	"levee_filter_adds_total", "levee_filter_removes_total", "levee_filter_rebuilds_total", "levee_filter_downloads_total",
+	"levee_lock_messages_live",
 }
 
 // constHistogram makes a histogram of Prometheus, in which each bucket includes the smaller ones.

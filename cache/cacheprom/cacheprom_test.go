@@ -314,7 +314,7 @@ func exists(t *testing.T, families map[string]*dto.MetricFamily, expr string) {
 	for _, found := range selector.FindAllStringSubmatch(expr, -1) {
 		name := found[1]
 		if families[name] == nil {
-			name = strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
+			name = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count"), "_sum")
 		}
 		family := families[name]
 		if family == nil || name != found[1] && family.GetType() != dto.MetricType_HISTOGRAM {

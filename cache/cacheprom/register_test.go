@@ -39,6 +39,11 @@ func (s *statistics) Inside() inside.Cache { return inside.Cache{Breaker: s.own,
 // everything is a scrape with all metrics in it.
 func everything(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
+	return gather(t, registerEverything(t))
+}
+
+func registerEverything(t *testing.T) *prometheus.Registry {
+	t.Helper()
 	all := &statistics{
 		name: "all", own: redistest.Must(breaker.New(breaker.Options{})), filter: redistest.Must(bloom.New(bloom.Options{Capacity: 10})),
 		stats: newCache(t, "all", nil).Stats(),
@@ -48,9 +53,9 @@ func everything(t *testing.T) map[string]*dto.MetricFamily {
 	registry := prometheus.NewPedanticRegistry()
 	check(t, cacheprom.Register(registry, all))
 	locker := redistest.Must(lock.New(redistest.Start(t).Client(t), lock.Options{Logger: slog.New(slog.DiscardHandler)}))
-	defer locker.Close()
+	t.Cleanup(func() { _ = locker.Close() })
 	check(t, cacheprom.RegisterLocker(registry, "all", locker))
-	return gather(t, registry)
+	return registry
 }
 
 // fill makes each number of a struct 1, but for what is in times.
@@ -111,6 +116,9 @@ func series(families map[string]*dto.MetricFamily, begin string) (n int) {
 		for _, m := range family.GetMetric() {
 			if h := m.GetHistogram(); h != nil {
 				n += len(h.GetBucket()) + 2 // +Inf is not among them; sum and count
+			}
+			if m.GetSummary() != nil {
+				n++ // sum and count
 			}
 			n++
 		}
@@ -306,7 +314,7 @@ func TestWhatACacheDoesNotUseIsAbsent(t *testing.T) {
 		"a cache without Redis, and its breaker": alone, "a cache with a Redis, and its breaker": withRedis, "its filter": ofFilter,
 		"a Locker": series(families, "levee_lock"), "all that there is, with a feed, an Audit, a Shadow, a Ledger and every histogram": series(everything(t), ""),
 	} {
-		if line := fmt.Sprintf("| %s | %d |\n", what, n); !strings.Contains(page, line) {
+		if line := fmt.Sprintf("| %s | %d |", what, n); !strings.Contains(page, line) {
 			t.Errorf("docs/monitoring.md lacks the line\n%s", line)
 		}
 	}
