@@ -74,7 +74,7 @@ func (b *bench) once(ctx context.Context, w workload, contender string) (report,
 
 // onItsRedis runs one contender on a Redis of its own.
 func (b *bench) onItsRedis(ctx context.Context, w workload, contender string) (report, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	s, err := startServer()
 	if err != nil {

@@ -6,6 +6,7 @@ import "slices"
 // called with stands in the peer_ files.
 var contenders = []struct{ name, settings string }{
 	{"levee", "default options over a go-redis client with default options; where there is to be no tier in the process, `Local.MaxBytes: -1`; room in it for the keys of A"},
+	{asItIs, "a `localcache` whose MaxBytes is the size of the table; \"levee\" has the MaxBytes with which its heap is as large, here"},
 	{"levee + filter", "the same with a `bloom.New` filter of default options that knows all rows"},
 	{"levee unlimited", "levee with a breaker of `MaxConcurrent: -1`"},
 	{"go-redis GET", "client with default options; on a miss a load and a `SET`, as in most services"},

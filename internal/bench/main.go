@@ -55,7 +55,7 @@ func run() error {
 		return err
 	}
 	if *list {
-		for _, w := range slices.Concat(chosen, prices) {
+		for _, w := range slices.Concat(chosen, prices, hitRatios) {
 			fmt.Printf("%-14s %s\n", w.name, strings.Join(w.contenders, ", "))
 		}
 		return nil
@@ -78,6 +78,10 @@ func choose(work, only string) ([]workload, error) {
 	if work != "" {
 		chosen = nil
 		for name := range strings.SplitSeq(work, ",") {
+			if name == "hitratio" {
+				chosen = append(chosen, hitRatios...)
+				continue
+			}
 			w, ok := findWorkload(name)
 			if !ok {
 				return nil, fmt.Errorf("there is no workload %q; -list shows them", name)

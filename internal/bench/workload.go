@@ -41,7 +41,7 @@ var workloads = []workload{
 }
 
 func findWorkload(name string) (workload, bool) {
-	all := slices.Concat(workloads, prices)
+	all := slices.Concat(workloads, prices, hitRatios)
 	i := slices.IndexFunc(all, func(w workload) bool { return w.name == name })
 	if i < 0 {
 		return workload{}, false
