@@ -137,7 +137,7 @@ func (s *shared) owe(ids []string) {
 			t.addAll(s.record.key.appendSums(nil, ids))
 		}
 	}
-	if s.owed = append(s.owed, ids...); len(s.owed) > 4*maxBatch {
+	if s.owed = append(s.owed, ids...); len(s.owed) > 2*maxRecent {
 		s.owed, s.lost = nil, true
 	}
 }

@@ -37,7 +37,7 @@ import (
 //
 // Step 4 would clear positions that other ids need.
 //
-// Adds take no lock but the short one of recent. An Add pushes to recent, and then fills next
+// Adds take no lock. An Add pushes to recent, and then fills next
 // and current until neither has changed meanwhile. A Rebuild sets next before it reads
 // recent: an Add that it does not find there finds next. An Add that it does find there may
 // still be on its way into current, and must look again:
@@ -80,7 +80,7 @@ func New(o Options) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := newKey(o.Secret)
+	k, err := newLocalKey(o.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,9 @@ func New(o Options) (*Filter, error) {
 }
 
 func newLocal(o Options, k key) *local {
-	l := &local{o: o, key: k, turn: make(chan struct{}, 1), recent: recent[hash]{span: o.MaxTransaction, room: maxBatch, clock: time.Now}}
+	made := time.Now()
+	clock := func() time.Duration { return time.Since(made) }
+	l := &local{o: o, key: k, turn: make(chan struct{}, 1), recent: recent[hash]{span: o.MaxTransaction, room: maxRecent, clock: clock}}
 	l.life, l.end = context.WithCancelCause(context.Background())
 	l.settled.Store(&time.Time{})
 	l.current.Store(l.newTable())

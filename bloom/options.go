@@ -36,7 +36,8 @@ type Options struct {
 	// Secret keys the hash that gives an id its positions. Nobody without it can compute
 	// ids that pass. It has at least 16 bytes, and all instances that share a filter need
 	// the same. Empty: a random one, which a shared filter stores in Redis, where whoever
-	// can read from Redis can see it.
+	// can read from Redis can see it, and a filter of one process keeps in a hash of its own,
+	// which is quicker and not a cryptographic one.
 	Secret []byte
 	// Counting makes a filter that can Remove, for four times the memory. Open refuses it:
 	// a shared filter forgets deleted ids at its next Rebuild.

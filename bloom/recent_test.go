@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.impl.(*local).recent.room = 1000
+		f.impl.(*local).recent.room = 2000
 		ids := make([]string, n)
 		for i := range ids {
 			ids[i] = strconv.Itoa(i)
@@ -28,8 +29,8 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		_ = f.Add(t.Context(), ids[n/2:]...)
 		time.Sleep(10 * time.Second)
-		if kept := len(f.impl.(*local).recent.now.added) + len(f.impl.(*local).recent.old.added); kept > 2000 {
-			t.Errorf("%d adds are kept, want at most 2000", kept)
+		if kept, _ := f.impl.(*local).recent.take(); len(kept) > 2000 {
+			t.Errorf("%d adds are kept, want at most 2000", len(kept))
 		}
 		var scanned time.Duration
 		err = f.Rebuild(t.Context(), func(yield func(string, error) bool) {
@@ -60,7 +61,8 @@ func TestARebuildWaitsForWhatItCannotTakeOver(t *testing.T) {
 
 func TestWhatIsKeptIsBoundedByItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := recent[hash]{span: time.Minute, room: maxBatch, clock: time.Now}
+		made := time.Now()
+		r := recent[hash]{span: time.Minute, room: maxRecent, clock: func() time.Duration { return time.Since(made) }}
 		for i := range 630 { // one a second
 			r.push([]hash{{uint64(i), 0}})
 			time.Sleep(time.Second)
@@ -74,4 +76,38 @@ func TestWhatIsKeptIsBoundedByItsTime(t *testing.T) {
 			t.Errorf("%d kept and a wait of %v after two minutes, want none", len(kept), wait)
 		}
 	})
+}
+
+// Many goroutines push at the same time, through many batches. An entry that two of them put into
+// one place, or into a batch that the other has replaced, would be missing.
+func TestPushesAtTheSameTimeLoseNothing(t *testing.T) {
+	const goroutines, each, room = 4, 50_000, 1 << 20
+	made := time.Now()
+	r := recent[hash]{span: time.Hour, room: room, clock: func() time.Duration { return time.Since(made) }}
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	for g := range goroutines {
+		all.Go(func() {
+			<-begin
+			for i := range each {
+				r.push([]hash{{uint64(g), uint64(i)}})
+				if i%10_000 > 0 {
+					continue
+				}
+				if kept, _ := r.take(); !slices.Contains(kept, hash{uint64(g), uint64(i)}) {
+					t.Errorf("the entry %d of %d is missing after its push", i, g)
+				}
+			}
+		})
+	}
+	close(begin)
+	all.Wait()
+	kept, wait := r.take()
+	seen := map[hash]bool{}
+	for _, h := range kept {
+		seen[h] = true
+	}
+	if len(kept) != goroutines*each || len(seen) != goroutines*each || wait > 0 {
+		t.Errorf("%d kept, %d different, a wait of %v, want %d and none", len(kept), len(seen), wait, goroutines*each)
+	}
 }

@@ -118,10 +118,11 @@ func newShared(rdb redis.UniversalClient, o Options) *shared {
 		store:     newStore(rdb, o, rand.Text()),
 		announced: make(chan struct{}, 1), changed: make(chan struct{}),
 		own:    map[uint64]hash{},
-		recent: recent[string]{span: o.retention(), room: maxBatch},
+		recent: recent[string]{span: o.retention(), room: maxRecent},
 	}
+	made := time.Now()
 	s.noteRead()
-	s.recent.clock = func() time.Time { return *s.readAt.Load() }
+	s.recent.clock = func() time.Duration { return s.readAt.Load().Sub(made) }
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s
 }

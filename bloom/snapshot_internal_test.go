@@ -503,11 +503,11 @@ func lose(t *testing.T, s *shared, fn func()) {
 func TestWhatRedisLostIsAddedAgainHoweverLongItWasAway(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	f, s := opened(t, srv)
-	other, _ := opened(t, srv)
-	s.recent.mu.Lock()
+	f, s := unstarted(t, srv)
 	s.recent.span = time.Second // in place of a minute
-	s.recent.mu.Unlock()
+	s.start(s.rdb, newUpdater(s))
+	t.Cleanup(func() { _ = f.Close() })
+	other, _ := opened(t, srv)
 	if err := f.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
 		t.Fatal(err)
 	}

@@ -66,34 +66,83 @@ func (w *walk) next() (position uint64) {
 // them, though the first that is clear would do: a wrong guess which one that is costs a
 // processor more than reading the rest of the cache line.
 func (t *table) contains(h hash) bool {
-	w := t.walk(h)
 	if t.counting {
-		for range t.hashes {
-			if !t.has(w.next()) {
-				return false
-			}
-		}
-		return true
+		return t.counts(h)
 	}
-	block := (*[blockWords]uint64)(t.words[w.first/64:])
-	all := uint64(1)
-	for left := t.hashes; left > 0; left -= perWord {
-		bits := w.word
-		for range min(left, perWord) {
-			all &= atomic.LoadUint64(&block[bits/64%blockWords]) >> (bits % 64)
-			bits /= blockBits
-		}
-		w.word += w.step
+	block, word := t.block(h)
+	if t.hashes == perWord { // at 1 %
+		return seven(block, word)&1 != 0
 	}
-	return all == 1
+	all, left := uint64(1), t.hashes
+	for ; left >= perWord; left -= perWord {
+		all &= seven(block, word)
+		word += h.a * t.b
+	}
+	for ; left > 0; left-- {
+		all &= bit(block, word)
+		word /= blockBits
+	}
+	return all&1 != 0
+}
+
+func (t *table) counts(h hash) bool {
+	w := t.walk(h)
+	for range t.hashes {
+		if !t.has(w.next()) {
+			return false
+		}
+	}
+	return true
+}
+
+// block returns, for a table of bits, the block of a hash and the first word of its walk. A walk
+// itself is copied through memory, and a processor that reads such a copy too soon waits until
+// all before it is done, also the look-up of another id: 140 ns in place of 20.
+func (t *table) block(h hash) (block *[blockWords]uint64, word uint64) {
+	n, _ := bits.Mul64(h.a*t.a, t.blocks)
+	return (*[blockWords]uint64)(t.words[n*blockWords:]), h.b * t.b
+}
+
+// bit returns, as its lowest bit, the position of a block that the low bits of word name.
+func bit(block *[blockWords]uint64, word uint64) uint64 {
+	return atomic.LoadUint64(&block[word/64%blockWords]) >> (word % 64)
+}
+
+// seven returns in its lowest bit whether all positions in word are set.
+func seven(block *[blockWords]uint64, word uint64) uint64 {
+	const b = blockBits
+	all := bit(block, word)
+	word /= b
+	all &= bit(block, word)
+	word /= b
+	all &= bit(block, word)
+	word /= b
+	all &= bit(block, word)
+	word /= b
+	all &= bit(block, word)
+	word /= b
+	all &= bit(block, word)
+	word /= b
+	return all & bit(block, word)
 }
 
 func (t *table) add(h hash) {
 	fresh := uint64(0)
-	w := t.walk(h)
-	for range t.hashes {
-		if t.mark(w.next()) {
-			fresh++
+	if t.counting {
+		w := t.walk(h)
+		for range t.hashes {
+			if t.count(w.next(), +1) {
+				fresh++
+			}
+		}
+	} else {
+		block, word := t.block(h)
+		for left := t.hashes; left > 0; left -= perWord {
+			for in, i := word, 0; i < min(left, perWord); i++ {
+				fresh += set(&block[in/64%blockWords], 1<<(in%64))
+				in /= blockBits
+			}
+			word += h.a * t.b
 		}
 	}
 	if fresh > 0 {
@@ -132,16 +181,13 @@ func (t *table) has(p uint64) bool {
 	return atomic.LoadUint64(&t.words[p/64])&(1<<(p%64)) != 0
 }
 
-// mark sets a position, or counts it once more, and reports whether it was clear.
-func (t *table) mark(p uint64) bool {
-	if t.counting {
-		return t.count(p, +1)
+// set sets a bit of a word and returns 1 if it was clear. Other goroutines may set other bits of
+// the word at the same time.
+func set(word *uint64, bit uint64) uint64 {
+	if atomic.LoadUint64(word)&bit != 0 || atomic.OrUint64(word, bit)&bit != 0 {
+		return 0 // mostly by the load, which does not take the cache line away from readers
 	}
-	word, bit := &t.words[p/64], uint64(1)<<(p%64)
-	if atomic.LoadUint64(word)&bit != 0 {
-		return false // the common case: a load does not take the cache line away from readers
-	}
-	return atomic.OrUint64(word, bit)&bit == 0
+	return 1
 }
 
 // maxCount is the value at which a counter stays. Its position may have been set more often,

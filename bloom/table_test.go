@@ -2,9 +2,11 @@ package bloom
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 
 	upstream "github.com/bits-and-blooms/bloom/v3"
@@ -20,6 +22,14 @@ func tableOf(t testing.TB, blocks uint64, hashes int, counting bool) *table {
 		t.Fatal(err)
 	}
 	return newTable(shape{capacity: 1, blocks: blocks, hashes: hashes, seed: 3}, k, -1, counting)
+}
+
+// mark sets a position, or counts it once more, and reports whether it was clear.
+func (t *table) mark(p uint64) bool {
+	if t.counting {
+		return t.count(p, +1)
+	}
+	return set(&t.words[p/64], 1<<(p%64)) == 1
 }
 
 func (t *table) positionsOf(h hash) []uint64 {
@@ -178,6 +188,65 @@ func TestABitIsSetOnceAndAlone(t *testing.T) {
 	for p := range uint64(128) {
 		if want := p%64 == 0 || p%64 == 63; bits.has(p) != want {
 			t.Errorf("position %d is set: %v, want %v", p, !want, want)
+		}
+	}
+}
+
+// Goroutines add to the same few words at the same time. If a bit were set by a read and a write
+// of its word, one of them would undo the other's.
+func TestAddsAtTheSameTimeLoseNoBit(t *testing.T) {
+	for _, counting := range []bool{false, true} {
+		const goroutines, rounds = 8, 300
+		k, _ := newKey(nil)
+		for round := range rounds {
+			table := tableOf(t, 2, 7, counting)
+			hash := func(g, i int) hash { return k.sum(fmt.Sprint(round, g, i)) }
+			var all sync.WaitGroup
+			begin := make(chan struct{})
+			for g := range goroutines {
+				all.Go(func() {
+					<-begin
+					for i := range 30 {
+						table.add(hash(g, i))
+						if !table.contains(hash(g, i)) {
+							t.Errorf("counting %v: an id is denied after its Add", counting)
+						}
+					}
+				})
+			}
+			close(begin)
+			all.Wait()
+			for g := range goroutines {
+				for i := range 30 {
+					if !table.contains(hash(g, i)) {
+						t.Fatalf("counting %v, round %d: an id is denied after all Adds", counting, round)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The hash of a filter in one process spreads ids as SipHash does: as many absent ids pass.
+func TestAQuickKeySpreadsIdsAsWell(t *testing.T) {
+	if race.Detector {
+		t.Skip("it computes")
+	}
+	const capacity, probes = 100_000, 400_000
+	for _, rate := range []float64{0.1, 0.01, 0.001} {
+		k, _ := newLocalKey(nil)
+		table := newTable(newShape(capacity, rate, newSeed()), k, -1, false)
+		for i := range capacity {
+			table.add(k.sum(strconv.Itoa(i)))
+		}
+		passed := 0
+		for i := range probes {
+			if table.contains(k.sum(strconv.Itoa(capacity + i))) {
+				passed++
+			}
+		}
+		if got := float64(passed) / probes; math.Abs(got-rate) > 5*math.Sqrt(rate/probes)+rate/20 {
+			t.Errorf("%.5f pass, want %v", got, rate)
 		}
 	}
 }
