@@ -76,6 +76,15 @@ servers: redis ## The tests of what talks to Redis, on each server that Debian h
 		LEVEE_REDIS_SERVER=$$server $(runtests) '-p=2 $(if $(filter-out ./...,$(PKG)),$(PKG),$(CORE))' || failed=1; \
 	done; exit $${failed:-0}
 
+.PHONY: databases
+databases: redis ## The tests of the change feeds, on each PostgreSQL, MariaDB and MySQL that Debian has
+	@bash .ci/get-databases bin/databases
+	@for programs in $$(find $(CURDIR)/bin/databases -mindepth 1 -maxdepth 1 -type d ! -name '.*'); do \
+		echo "== $${programs##*/}"; \
+		case $$programs in *postgresql*) feed=pgfeed ;; *) feed=mysqlfeed ;; esac; \
+		PATH=$$programs:$$PATH $(runtests) "-C=cache/$$feed -p=1 ./..." '-C=cache/outbox -p=1 ./...' || failed=1; \
+	done; exit $${failed:-0}
+
 .PHONY: lint
 lint: ## Run the linters of .golangci.yml on all modules
 	@for module in $(MODULES); do \
