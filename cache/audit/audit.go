@@ -116,9 +116,9 @@ type audit[K comparable, V any] struct {
 
 // A suspect is a key whose value differed from the source.
 type suspect[K comparable, V any] struct {
-	key K
-	doubt[V]
-	at time.Time // when to look again
+	key   K
+	doubt *doubt
+	at    time.Time // when to look again
 }
 
 const mostSuspects = 10_000 // further suspects are not compared a second time
@@ -140,7 +140,7 @@ func (a *audit[K, V]) step(ctx context.Context) error {
 	}
 	a.of.Counts.Compared.Add(1)
 	if is == differs && len(a.suspects) < mostSuspects {
-		a.suspects = append(a.suspects, suspect[K, V]{key, doubtOf(look), time.Now().Add(a.o.Settle)})
+		a.suspects = append(a.suspects, suspect[K, V]{key, a.doubt(look, is), time.Now().Add(a.o.Settle)})
 	}
 	return nil
 }
@@ -148,12 +148,12 @@ func (a *audit[K, V]) step(ctx context.Context) error {
 // again compares a suspect again. If it was invalidated meanwhile, the value is gone or was
 // loaded anew.
 func (a *audit[K, V]) again(ctx context.Context, s suspect[K, V]) error {
-	look, is, err := a.compare(ctx, s.key, &s.doubt)
+	look, is, err := a.compare(ctx, s.key, s.doubt)
 	switch {
 	case err != nil:
 		return err
-	case is == changed:
-		s.doubt = doubtOf(look)
+	case is == sure:
+		s.doubt = a.doubt(look, is)
 		s.at = time.Now().Add(a.o.Settle)
 		a.suspects = append(a.suspects, s)
 		return nil
@@ -177,7 +177,7 @@ func (a *audit[K, V]) again(ctx context.Context, s suspect[K, V]) error {
 }
 
 // compare reads the value that is served for key and then the source, and passes over nulls.
-func (a *audit[K, V]) compare(ctx context.Context, key K, d *doubt[V]) (inside.Look[V], verdict, error) {
+func (a *audit[K, V]) compare(ctx context.Context, key K, d *doubt) (inside.Look[V], verdict, error) {
 	look, err := a.of.Look(ctx, key)
 	if err != nil || look.Null {
 		return look, nothing, err

@@ -16,14 +16,9 @@ type judge[K comparable, V any] struct {
 }
 
 // A doubt is a stored value that differed from the source.
-type doubt[V any] struct {
-	stored any // inside.Look.Stored
-	source V
-	gone   bool
-}
-
-func doubtOf[V any](look inside.Look[V]) doubt[V] {
-	return doubt[V]{look.Stored, look.Source, look.Gone}
+type doubt struct {
+	stored any  // inside.Look.Stored
+	sure   bool // it is older than what the source had: always, but for a source that may lag
 }
 
 // A verdict says what a look at a cache and then at its source has found.
@@ -33,8 +28,8 @@ const (
 	nothing verdict = iota // a Get would load
 	right                  // what the source has
 	differs                // something else: a change may be about to be invalidated
-	changed                // the value of the doubt, but a source that may lag has changed since: to be looked at again
-	still                  // the value of the doubt, and it differs again
+	sure                   // the value of the doubt, which differs again, this time surely from a newer row: to be looked at again
+	still                  // the value of a sure doubt, and it differs again
 )
 
 // verdict judges a look. d is the doubt of an earlier one; nil: there is none.
@@ -42,9 +37,10 @@ const (
 // The source is read after the cache. So a value that differs lacks a change that was committed before the
 // source was read; unless the source lags, and is the older of the two. If the same stored value differs
 // again later, that change was not invalidated in between. A second change makes no value old that was loaded
-// after the first one: it is another stored value, and so a new doubt. A source that lags catches up in
-// between, and then has another row than before.
-func (j *judge[K, V]) verdict(look inside.Look[V], d *doubt[V]) (verdict, error) {
+// after the first one: it is another stored value, and so a new doubt. A source that lags has caught up with the
+// value in between; so from a second look on, a value that differs is the older of the two, even if the row never
+// rests.
+func (j *judge[K, V]) verdict(look inside.Look[V], d *doubt) (verdict, error) {
 	if !look.There {
 		return nothing, nil
 	}
@@ -56,13 +52,15 @@ func (j *judge[K, V]) verdict(look inside.Look[V], d *doubt[V]) (verdict, error)
 		return right, nil
 	case d == nil || d.stored != look.Stored:
 		return differs, nil
-	case j.of.ReplicaLag == 0:
-		return still, nil
+	case !d.sure:
+		return sure, nil
 	}
-	if same, err = j.same(look.Source, look.Gone, d.source, d.gone); err == nil && !same {
-		return changed, nil
-	}
-	return still, err
+	return still, nil
+}
+
+// doubt returns the doubt that a look leaves which differs, or is sure.
+func (j *judge[K, V]) doubt(look inside.Look[V], is verdict) *doubt {
+	return &doubt{look.Stored, is == sure || j.of.ReplicaLag == 0}
 }
 
 // same reports whether two answers are equal, each a value or that there is none.

@@ -49,7 +49,7 @@ type LedgerOptions[K comparable, V any] struct {
 // A value that differs is a doubt: it lacks a change that was committed before that read of the source. That is no
 // fault yet. The four times begin anew at that moment. A value counts as old after 2 s if the tier has that very
 // value, by what is stored with it, 2 s or more after the source was first read to differ, and the source
-// differs again.
+// differs again. A look that begins the times anew is in no count.
 //
 // So a value that counts as old after 2 s lacks a change that was committed 2 s before, at the least. None of
 // these makes a false alarm:
@@ -63,8 +63,8 @@ type LedgerOptions[K comparable, V any] struct {
 //   - A process that pauses: its looks come late, which makes the values older than they are counted.
 //
 // A load from a replica may be older than what the cache has. Give load the primary; if it reads replicas all
-// the same, the cache's ReplicaLag has to be as long as they lag: the times then begin twice that later, and a
-// source that has changed meanwhile begins them once more.
+// the same, the cache's ReplicaLag has to be as long as they lag: the times then begin only with the second
+// look that a value differs at, twice that and a second later, and twice that after it.
 //
 // A loader that gives the same row differently each time makes false alarms: see Equal.
 //
@@ -92,12 +92,14 @@ type watch[K comparable, V any] struct {
 	spot[K]
 	newer chan struct{} // a change came while the spot was watched
 
-	table string // of the last change; guarded by Ledger.mu
+	table   string // of the last change; guarded by Ledger.mu
+	changes int    // so many were learned of; guarded by Ledger.mu
 
 	since time.Time // when the doubt began, or the change was learned of
 	step  int       // how many looks there were since: the next one is after ages[step-1]
-	doubt *doubt[V]
-	right any // a stored value that was found right after the last change; nil: none
+	doubt *doubt
+	right any // a stored value that was found right; nil: none
+	after int // so many changes had been learned of before that
 }
 
 // ages are the times of the looks after a change.
@@ -184,6 +186,7 @@ func (l *Ledger[K, V]) heard(key K, table string) {
 		switch {
 		case w != nil:
 			w.table = table
+			w.changes++
 			wait.Wake(w.newer)
 		case len(l.watching) >= mostWatched*len(l.tiers()):
 			l.from.Counts.Skipped.Add(1)
@@ -249,7 +252,7 @@ func (l *Ledger[K, V]) pause(w *watch[K, V]) {
 			return
 		case <-w.newer:
 			timer.Stop()
-			if w.right = nil; w.step > 1 && w.doubt == nil {
+			if w.step > 1 && w.doubt == nil {
 				l.renew(w)
 			}
 		}
@@ -263,12 +266,15 @@ func (l *Ledger[K, V]) renew(w *watch[K, V]) {
 
 // look looks at a spot once.
 func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K, V]) error {
+	l.mu.Lock()
+	changes := w.changes // before the source is read
+	l.mu.Unlock()
 	look, err := l.from.In(ctx, w.key, w.local)
 	if err != nil {
 		return err
 	}
 	is := right
-	if !look.There || w.right == nil || look.Stored != w.right {
+	if !look.There || look.Stored != w.right || changes != w.after {
 		if err := l.source(ctx, w.key, &look); err != nil {
 			return err
 		}
@@ -276,19 +282,18 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K, V]) error {
 			return err
 		}
 	}
-	age := w.step - 1 // -1: when the change was learned of
-	if age >= 0 {
+	age := w.step - 1                            // -1: when the change was learned of
+	if age >= 0 && is != differs && is != sure { // the times begin anew
 		l.from.Counts.Looked[age].Add(1)
 	}
 	switch is {
 	case still:
 		l.from.Counts.Old[age].Add(1)
 		l.tell(w, look, ages[age])
-	case differs, changed:
-		d := doubtOf(look)
-		w.doubt, w.step, w.since = &d, 0, time.Now().Add(2*l.of.ReplicaLag)
+	case differs, sure:
+		w.doubt, w.step, w.since = l.doubt(look, is), 0, time.Now().Add(2*l.of.ReplicaLag)
 	case right:
-		w.doubt, w.right = nil, look.Stored
+		w.doubt, w.right, w.after = nil, look.Stored, changes
 	default:
 		w.doubt = nil
 	}

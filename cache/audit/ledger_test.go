@@ -262,3 +262,56 @@ func TestTheLooksChangeNothing(t *testing.T) {
 		}
 	})
 }
+
+// A value that is stuck is found also if its row never rests and the source may lag.
+func TestAStuckValueOfABusyRowIsFoundInSpiteOfReplicaLag(t *testing.T) {
+	const lag = time.Second
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rows := newTable(3)
+		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = lag })
+		p.gives(1, "v1")
+		for i := range 50 { // by a writer that forgets
+			rows.put(1, fmt.Sprint("w", i))
+			time.Sleep(2 * lag)
+		}
+		synctest.Wait()
+		if s := p.Stats().Ledger; s.Old1s == 0 || s.Old60s == 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+// A look that is due when a newer change comes reads the source again: that its value was right before says nothing.
+func TestALookAtTheMomentOfAChangeReadsTheSource(t *testing.T) {
+	const rounds, places = 40, 4 // four keys are looked at, and the looks at the others are due, when the changes come
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		rows := newTable(rounds)
+		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.TTL = time.Hour })
+		for key := range int64(rounds) {
+			p.gives(key, "v1")
+			rows.tell(key)
+		}
+		synctest.Wait()
+		time.Sleep(5 * time.Second) // each was found right, and its next look is after 10 s
+		due, told := make(chan struct{}, rounds), make(chan struct{})
+		m.Before(func(command string, _ []string) {
+			if command == "GETRANGE" {
+				due <- struct{}{}
+				<-told
+			}
+		})
+		<-due
+		synctest.Wait()
+		for key := range int64(rounds) {
+			rows.put(key, "v2")
+		}
+		synctest.Wait()
+		m.Before(nil)
+		close(told)
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		if s := p.Stats().Ledger; s.Looked10s > places {
+			t.Errorf("%d of %d looks counted as right without a look at the source: %+v", s.Looked10s, rounds, s)
+		}
+	})
+}

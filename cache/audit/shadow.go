@@ -216,7 +216,7 @@ func (s *Shadow[K, V]) ask(ctx context.Context, a ask[K, V]) error {
 	case err != nil:
 		return err
 	case is == differs:
-		s.later(a, doubtOf(look), 1)
+		s.later(a, s.doubt(look, is), 1)
 	default:
 		s.of.Shadow.Raced.Add(1)
 	}
@@ -230,7 +230,7 @@ func (s *Shadow[K, V]) doubts(key K) bool {
 }
 
 // later looks at a key again after Settle. looks says how many looks there were.
-func (s *Shadow[K, V]) later(a ask[K, V], d doubt[V], looks int) {
+func (s *Shadow[K, V]) later(a ask[K, V], d *doubt, looks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -264,16 +264,16 @@ func (s *Shadow[K, V]) count(tier cache.Tier, null, stale bool) {
 }
 
 // again looks at a key again.
-func (s *Shadow[K, V]) again(ctx context.Context, a ask[K, V], d doubt[V], looks int) error {
+func (s *Shadow[K, V]) again(ctx context.Context, a ask[K, V], d *doubt, looks int) error {
 	s.mu.Lock()
 	delete(s.doubted, a.key)
 	s.mu.Unlock()
-	look, is, err := s.look(ctx, a.key, &d)
+	look, is, err := s.look(ctx, a.key, d)
 	switch {
 	case err != nil:
 		return err
-	case is == changed:
-		s.later(a, doubtOf(look), looks+1)
+	case is == sure:
+		s.later(a, s.doubt(look, is), looks+1)
 	case is != still:
 		s.of.Shadow.Raced.Add(1)
 	default:
@@ -288,7 +288,7 @@ func (s *Shadow[K, V]) again(ctx context.Context, a ask[K, V], d doubt[V], looks
 }
 
 // look reads what the cache serves for key and then, if it serves anything, the source.
-func (s *Shadow[K, V]) look(ctx context.Context, key K, d *doubt[V]) (look inside.Look[V], is verdict, err error) {
+func (s *Shadow[K, V]) look(ctx context.Context, key K, d *doubt) (look inside.Look[V], is verdict, err error) {
 	if look, err = s.of.Served(ctx, key); err == nil {
 		err = s.source(ctx, key, &look)
 	}

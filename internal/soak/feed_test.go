@@ -21,6 +21,7 @@ func followed(id int64) bool { return id%4 == 3 }
 var commitLogged = redis.NewScript(`
 local version, number = redis.call('INCR', KEYS[1]), redis.call('INCR', 'changes:number')
 redis.call('XADD', 'changes', number .. '-0', 'id', ARGV[1])
+redis.call('XADD', 'commits', 'MAXLEN', '~', 10000, '*', 'id', ARGV[1])
 return {version, number}`)
 
 // cutOff throws the whole log away: who has not read all of it has lost its position.

@@ -41,8 +41,10 @@ type report struct {
 	Uncached              int64 // reads that wanted no load, and got none
 	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
 	Oldest                time.Duration
-	Wrong, Stuck          int64  // answers that are not the key's or break a rule of the read; calls that did not end in time
-	What                  string // of the last wrong one
+	Wrong, Stuck          int64    // answers that are not the key's or break a rule of the read; calls that did not end in time
+	What                  string   // of the last wrong one
+	Broken                int64    // old values of the Ledger that the confirmed writes forbid
+	Found                 []string // old values since the last report
 	Goroutines            int
 	Heap                  uint64
 	Stats                 cache.Stats
@@ -75,6 +77,11 @@ func serve(p *redistest.Parent, args []string) error {
 	}
 	s.cache = c
 	defer c.Close()
+	ledger, err := s.ledger()
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -120,7 +127,9 @@ func (s *service) report() report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen.Heap, s.seen.Goroutines, s.seen.Stats = memory.HeapAlloc, runtime.NumGoroutine(), s.cache.Stats()
-	return s.seen
+	seen := s.seen
+	s.seen.Found = nil
+	return seen
 }
 
 func (s *service) note(change func(*report)) {
@@ -215,7 +224,7 @@ func popular() int64 { return int64(products * rand.Float64() * rand.Float64()) 
 func (s *service) write(ctx context.Context, id int64) {
 	var version int64
 	commit := func(ctx context.Context) (err error) {
-		version, err = s.db.Incr(ctx, row(id)).Result()
+		version, err = commitTold.Run(ctx, s.db, []string{row(id)}, id).Int64()
 		return err
 	}
 	how := rand.IntN(240)

@@ -25,6 +25,9 @@ type fleet struct {
 	redis, db *redistest.Server
 	proxies   []*redistest.FaultProxy
 	children  []*redistest.ChildProcess
+	away      [processes]bool   // is stopped or killed
+	last      [processes]report // of each process
+	gone      []report          // the last ones of those that were killed
 	admin     *redis.Client
 	rows      *redis.Client
 }
@@ -43,9 +46,26 @@ func start(t *testing.T) *fleet {
 	for range processes {
 		p := redistest.Proxy(t, f.redis.Addr())
 		f.proxies = append(f.proxies, p)
-		f.children = append(f.children, redistest.Child(t, "service", p.Addr(), f.db.Addr()))
+		f.children = append(f.children, f.child(t, p))
 	}
 	return f
+}
+
+func (f *fleet) child(t *testing.T, p *redistest.FaultProxy) *redistest.ChildProcess {
+	return redistest.Child(t, "service", p.Addr(), f.db.Addr())
+}
+
+// processFault breaks a process, not its Redis.
+func (f *fleet) processFault(t *testing.T, i int, kill bool) (name string, heal func()) {
+	f.away[i] = true
+	if kill {
+		f.children[i].Kill()
+		f.gone = append(f.gone, f.last[i])
+		f.last[i] = report{}
+		return "one process killed", func() { f.children[i], f.away[i] = f.child(t, f.proxies[i]), false }
+	}
+	f.children[i].Stop()
+	return "one process stopped", func() { f.children[i].Cont(); f.away[i] = false }
 }
 
 // A fault breaks something, and returns what heals it after a while.
@@ -105,11 +125,13 @@ var faults = []fault{
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
 // and in transactions that fail, follow a feed for what others write, clear tags and all, and are scraped by
 // 5 %; one load in a hundred fails. Every 20 to 60 seconds
-// (more often in a run of minutes) something is broken for up to eight seconds, or the feed's position is lost. All
-// the time: no answer is older than a confirmed write by more than the bound, nor
+// (more often in a run of minutes) something is broken for up to eight seconds, a process stopped or killed, or the
+// feed's position is lost. All the time: no answer is older than a confirmed write by more than the bound, nor
 // another key's; every call ends; nothing in Redis lives for ever; goroutines,
 // connections and heap do not grow; and at the end every Get has been counted once and
-// no goroutine is left.
+// no goroutine is left. Beside that each process has a Ledger, which looks at every commit of all of them in Redis and
+// in its memory: nothing is old after 60 s, and nothing that it finds breaks what a write has confirmed. Old values
+// of writes that nobody has confirmed, as Redis was away or their process was killed, are logged.
 func TestSoak(t *testing.T) {
 	length := redistest.Long(t)
 	f := start(t)
@@ -125,9 +147,14 @@ func TestSoak(t *testing.T) {
 			after()
 			heal, next = time.Time{}, now.Add(pause(length))
 		case heal.IsZero() && now.After(next):
-			one := faults[rand.IntN(len(faults))]
-			t.Logf("%5.0fs  %s", now.Sub(began).Seconds(), one.name)
-			after = one.do(t.Context(), f, f.proxies[rand.IntN(processes)])
+			var name string
+			n, i := rand.IntN(len(faults)+2), rand.IntN(processes)
+			if n < len(faults) {
+				name, after = faults[n].name, faults[n].do(t.Context(), f, f.proxies[i])
+			} else {
+				name, after = f.processFault(t, i, n == len(faults))
+			}
+			t.Logf("%5.0fs  %s %s", now.Sub(began).Seconds(), now.Format(time.TimeOnly), name)
 			heal = now.Add(time.Second + rand.N(7*time.Second))
 		}
 		if now.Sub(tick) >= 10*time.Second {
@@ -139,6 +166,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	after()
+	f.look(t).check(t)
 	for _, c := range f.children {
 		c.Send("stop")
 	}
@@ -162,18 +190,29 @@ type sum struct {
 	clients, immortal int64  // of Redis: its connections, its keys without an end
 	asked             bool   // whether Redis could be asked
 	outages           uint64 // how often a process gave Redis up
+	ledgers           verdict
 }
 
 func (f *fleet) look(t *testing.T) (s sum) {
 	t.Helper()
-	for _, c := range f.children {
-		c.Send("report")
+	for i, c := range f.children {
+		if !f.away[i] {
+			c.Send("report")
+		}
 	}
-	for _, c := range f.children {
-		var r report
-		if err := json.Unmarshal([]byte(c.Expect("report ")), &r); err != nil {
+	for i, c := range f.children {
+		if f.away[i] {
+			continue
+		}
+		f.last[i] = report{}
+		if err := json.Unmarshal([]byte(c.Expect("report ")), &f.last[i]); err != nil {
 			t.Fatal(err)
 		}
+		for _, found := range f.last[i].Found {
+			t.Logf("process %d: %s", i, found)
+		}
+	}
+	for _, r := range slices.Concat(f.last[:], f.gone) {
 		s.Reads, s.Writes, s.Absent = s.Reads+r.Reads, s.Writes+r.Writes, s.Absent+r.Absent
 		s.Batches, s.Uncached = s.Batches+r.Batches, s.Uncached+r.Uncached
 		s.Errors, s.Unconfirmed, s.Failed, s.Marked = s.Errors+r.Errors, s.Unconfirmed+r.Unconfirmed, s.Failed+r.Failed, s.Marked+r.Marked
@@ -182,6 +221,8 @@ func (f *fleet) look(t *testing.T) (s sum) {
 		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
 		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
 		s.outages += r.Stats.Rebuild.Outages
+		s.Broken += r.Broken
+		s.ledgers.add(r.Stats.Ledger)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -207,12 +248,15 @@ func (s sum) String() string {
 	if s.asked {
 		text += fmt.Sprintf("; Redis: %d connections, %d keys without end", s.clients, s.immortal)
 	}
-	return text
+	return text + fmt.Sprintf("\n%v; broken %d", s.ledgers, s.Broken)
 }
 
 // check fails the test for what must never be.
 func (s sum) check(t *testing.T) {
 	t.Helper()
+	if s.Broken > 0 || s.ledgers.Old[len(ages)-1] > 0 {
+		t.Errorf("%v; %d of them break what a write has confirmed", s.ledgers, s.Broken)
+	}
 	if s.TooLate+s.Wrong+s.Stuck+s.immortal > 0 {
 		t.Errorf("too late %d (the oldest %v), wrong %d (%s), stuck %d, keys without end %d", s.TooLate, s.Oldest, s.Wrong, s.What, s.Stuck, s.immortal)
 	}
