@@ -24,7 +24,7 @@ import (
 //	histograms.Add(products) // beside Register, for everything else
 //
 // levee_cache_load_seconds is the histogram levee.cache.load here, with the attribute levee.cache. Its
-// temporality is always cumulative, also where the reader asks for another one. The zero value is
+// temporality is always cumulative, also where the reader prefers another one. The zero value is
 // empty and ready for use, also concurrently.
 type Histograms struct{ set metrics.Set }
 
