@@ -37,6 +37,39 @@ func _(rdb redis.UniversalClient, load cache.Loader[int64, string]) error {
 	return nil
 }
 
+// docs/monitoring.md, OpenTelemetry.
+func _(exporter sdkmetric.Exporter, products *cache.Cache[int64, string]) {
+	var histograms cacheotel.Histograms
+	reader := sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithProducer(&histograms)) // of go.opentelemetry.io/otel/sdk/metric
+	otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	histograms.Add(products) // levee.cache.load is a histogram then; always cumulative
+}
+
+func ExampleHistograms() {
+	var histograms cacheotel.Histograms
+	reader := sdkmetric.NewManualReader(sdkmetric.WithProducer(&histograms)) // NewPeriodicReader in a program
+	defer reader.Shutdown(context.Background())
+	_ = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+
+	load := func(_ context.Context, id int64) (string, error) { return fmt.Sprint("product ", id), nil }
+	products, err := cache.New(nil, load, cache.Options{Name: "product"})
+	if err != nil {
+		panic(err)
+	}
+	defer products.Close()
+	histograms.Add(products)
+
+	_, _ = products.Get(context.Background(), 42)
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &all); err != nil {
+		panic(err)
+	}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		fmt.Println(m.Name, m.Unit, m.Data.(metricdata.Histogram[float64]).DataPoints[0].Count)
+	}
+	// Output: levee.cache.load s 1
+}
+
 // Spans are made beneath those of the service, and none for a hit in the process.
 func ExampleHooks() {
 	spans := tracetest.NewInMemoryExporter()

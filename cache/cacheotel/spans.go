@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -30,6 +31,11 @@ import (
 // A cache.wait, and a cache.rebuild that another one's load has served, has a link to that
 // cache.load. A cache.load for several keys or callers is beneath the rebuild of one of them. An
 // error is the status of its span; a key that does not exist is not an error.
+//
+// A cache.read is a client span with the attributes of the semantic conventions for Redis: db.system.name,
+// db.operation.name, db.operation.batch.size of a batch, and after an error error.type and db.response.status_code.
+// All others are internal, with error.type. Attributes of levee's own are levee.cache, levee.keys, levee.hits and
+// levee.background. docs/monitoring.md says where the conventions are not followed, and why.
 //
 // The hooks may be called concurrently and need not be closed. You can give one Hooks to any
 // number of caches: each span has the name of its cache as levee.cache.
@@ -94,7 +100,7 @@ func (t tracer) hook(name string, attributes ...attribute.KeyValue) cache.Hook {
 			}
 			if o.Err != nil {
 				span.SetStatus(codes.Error, short(o.Err))
-				span.SetAttributes(semconv.ErrorTypeKey.String(typeOf(o.Err)))
+				span.SetAttributes(typesOf(o.Err)...)
 			}
 		}
 	}
@@ -123,6 +129,18 @@ func linkTo(by context.Context, span trace.Span) {
 func short(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
+}
+
+// typesOf returns the attributes of an error: error.type, and for an error that Redis has replied, its prefix, such as
+// NOPERM, which by the convention is both.
+func typesOf(err error) []attribute.KeyValue {
+	var reply redis.Error
+	if errors.As(err, &reply) {
+		if prefix, _, _ := strings.Cut(reply.Error(), " "); prefix == strings.ToUpper(prefix) {
+			return []attribute.KeyValue{semconv.ErrorTypeKey.String(prefix), semconv.DBResponseStatusCode(prefix)}
+		}
+	}
+	return []attribute.KeyValue{semconv.ErrorTypeKey.String(typeOf(err))}
 }
 
 // typeOf returns the value of error.type, one of few.

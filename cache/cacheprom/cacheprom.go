@@ -13,7 +13,8 @@
 // the cache. No key is ever a label.
 //
 // [Dashboard] is a dashboard for Grafana. [Alerts] are rules for Prometheus; each alert says
-// what to do. docs/reference/stats.md of the module levee has a line for each metric.
+// what to do. Both are by job and namespace, and prometheusrule.yaml beside them has the alerts
+// for the operator of Prometheus. [Fewer] exports fewer series, for many processes with many caches. docs/reference/stats.md of the module levee has a line for each metric.
 package cacheprom
 
 import (

@@ -61,6 +61,10 @@ func TestFewerSeriesAreCounted(t *testing.T) {
 	check(t, s.exists.Add(t.Context(), "1"))
 	_, _ = s.products.Get(t.Context(), "1")
 	before, after := withFewer(t, s.registry)
+	own, c := prometheus.NewPedanticRegistry(), newCache(t, "alone", nil)
+	check(t, cacheprom.Register(own, c))
+	_, _ = c.Get(t.Context(), "a")
+	_, alone := withFewer(t, own)
 	_, everythingAfter := withFewer(t, registerEverything(t))
 	count := func(families map[string]*dto.MetricFamily) int {
 		return series(families, "levee_cache") + series(families, "levee_breaker") - series(families, "levee_cache_filter")
@@ -70,7 +74,8 @@ func TestFewerSeriesAreCounted(t *testing.T) {
 	}
 	page := string(redistest.Must(os.ReadFile("../../docs/monitoring.md")))
 	for what, n := range map[string]int{
-		"a cache with a Redis, and its breaker": count(after), "its filter": series(after, "levee_filter") + series(after, "levee_cache_filter"),
+		"a cache without Redis, and its breaker": series(alone, ""),
+		"a cache with a Redis, and its breaker":  count(after), "its filter": series(after, "levee_filter") + series(after, "levee_cache_filter"),
 		"a Locker": series(after, "levee_lock"), "all that there is, with a feed, an Audit, a Shadow, a Ledger and every histogram": series(everythingAfter, ""),
 	} {
 		if row := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %s \| \d+ \| %d \|$`, what, n)); !row.MatchString(page) {
