@@ -23,18 +23,17 @@ type table struct {
 	shift   uint // a hash shifted right by it is the number of the bucket
 }
 
-// A bucket is two neighbouring lines of the processor's cache. An entry is in the slot
-// that its hash names or, if that is taken, in another one, first of the same line.
-type bucket [ways]slot
-
-type slot struct {
-	hash  atomic.Uint64 // saves a look at the entry of another key
-	entry atomic.Pointer[head]
+// A bucket is one line of the processor's cache. tags has a byte of the hash of each slot's entry, which
+// saves a look at most entries of other keys. A tag may be wrong for a moment, while two
+// calls of put change its slot: then an entry is not found here, and the next hit in ristretto puts it here again.
+type bucket struct {
+	tags  atomic.Uint64
+	slots [ways]atomic.Pointer[head]
 }
 
 const (
-	ways         = 8
-	firstBuckets = 5 // bits: 32 buckets, 256 slots, 4 KiB
+	ways         = 7
+	firstBuckets = 5 // bits: 32 buckets, 224 slots, 2 KiB
 	mostBuckets  = 20
 
 	// One hit in 64 in ristretto may take the slot of another entry. One hit in 16 in the
@@ -76,13 +75,18 @@ func (f *front) fit(entries int64) {
 	}
 }
 
+// tagOf returns the tag of an entry with this hash: bits that choose no bucket.
+func tagOf(hash uint64) uint64 { return hash & 0xFF }
+
 // get returns an entry with this hash or nil. The entry may be gone by now.
 func (f *front) get(hash uint64) *head {
 	b := f.table.Load().bucket(hash)
-	first := hash % ways
-	for i := range uint64(ways) {
-		if s := &b[first^i]; s.hash.Load() == hash {
-			return s.entry.Load()
+	tags, tag := b.tags.Load(), tagOf(hash)
+	for i := range b.slots {
+		if tags>>(8*i)&0xFF == tag {
+			if e := b.slots[i].Load(); e != nil && e.hash == hash {
+				return e
+			}
 		}
 	}
 	return nil
@@ -91,18 +95,18 @@ func (f *front) get(hash uint64) *head {
 // put stores e, the entry of the nth hit in ristretto, if there is room or n is in the sample.
 func (f *front) put(e *head, n uint64) {
 	b := f.table.Load().bucket(e.hash)
-	s := b.free(e.hash)
-	if s == nil {
+	i := b.free(e.hash)
+	if i < 0 {
 		if !sampled(n, putBits) {
 			return
 		}
-		s = &b[n%ways]
+		i = int(n % ways)
 	}
-	if s.entry.Load() == e {
+	if b.slots[i].Load() == e && b.tag(i) == tagOf(e.hash) {
 		return
 	}
-	s.entry.Store(e)
-	s.hash.Store(e.hash)
+	b.slots[i].Store(e)
+	b.setTag(i, tagOf(e.hash))
 	// ristretto may let go of e while this runs. Then either put sees gone, or
 	// ristretto's drop sees e in the slot.
 	if e.is(gone) {
@@ -110,15 +114,26 @@ func (f *front) put(e *head, n uint64) {
 	}
 }
 
-// free returns the slot of hash, or an empty one, or nil.
-func (b *bucket) free(hash uint64) (empty *slot) {
-	first := hash % ways
-	for i := range uint64(ways) {
-		switch s := &b[first^i]; {
-		case s.hash.Load() == hash:
-			return s
-		case empty == nil && s.entry.Load() == nil:
-			empty = s
+func (b *bucket) tag(i int) uint64 { return b.tags.Load() >> (8 * i) & 0xFF }
+
+func (b *bucket) setTag(i int, tag uint64) {
+	for {
+		was := b.tags.Load()
+		if b.tags.CompareAndSwap(was, was&^(0xFF<<(8*i))|tag<<(8*i)) {
+			return
+		}
+	}
+}
+
+// free returns the number of the slot of hash, or of an empty one, or -1.
+func (b *bucket) free(hash uint64) int {
+	empty := -1
+	for i := range b.slots {
+		switch e := b.slots[i].Load(); {
+		case e == nil:
+			empty = i
+		case e.hash == hash:
+			return i
 		}
 	}
 	return empty
@@ -129,7 +144,7 @@ func (f *front) drop(e *head) {
 		return
 	}
 	b := f.table.Load().bucket(e.hash)
-	for i := range b {
-		b[i].entry.CompareAndSwap(e, nil)
+	for i := range b.slots {
+		b.slots[i].CompareAndSwap(e, nil)
 	}
 }
