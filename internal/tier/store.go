@@ -81,7 +81,7 @@ func (s *store) open() *ristretto.Cache[uint64, *head] {
 // working set that shifts loses six (internal/bench -work hitratio).
 func counters(budget int64) int64 {
 	n := int64(1) << (bits.Len64(uint64(min(budget, 1<<32)/bytesPerCounter - 1)))
-	return n * 7 / 10
+	return max(n*7/10, 64) // for a budget of a few bytes too
 }
 
 // roomy reports whether the budget is less than half used, so that ristretto need not choose yet.
