@@ -47,14 +47,14 @@ func startZipf(int) func() (int, bool) {
 	return func() (int, bool) { return next(), true }
 }
 
-// startScan is Zipf with a scan of ten times as many new ids as there is room for, every 250,000 requests.
+// startScan is Zipf with a scan of twice as many new ids as there is room for, every 250,000 requests.
 // Only the hits of the Zipf requests count.
 func startScan(entries int) func() (int, bool) {
 	next := byZipf(seeded(), 1_000_000, 1)
 	n, scanned := 0, 0
 	return func() (int, bool) {
 		n++
-		if n%(250_000+10*entries) >= 250_000 {
+		if n%(250_000+2*entries) >= 250_000 {
 			scanned++
 			return beyond + scanned, false
 		}
