@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -8,10 +9,14 @@ import (
 )
 
 // perEntry is how many bytes ristretto, the front and the allocator take for an entry
-// besides the entry itself. It was measured, as was fixed, which ristretto's queue takes.
+// besides the entry itself. It was measured, as was fixed, which ristretto's queue (256 KiB), its
+// 256 shards, the stripes and the counters of calls take.
 const (
-	perEntry = 280
-	fixed    = 256 << 10
+	perEntry = 240
+	fixed    = 384 << 10
+
+	// bytesPerCounter is how much of the budget there is for each of ristretto's counters.
+	bytesPerCounter = 48
 )
 
 // A store is a ristretto that keeps to its budget and finds an entry as soon as it was put.
@@ -49,7 +54,7 @@ func (s *store) open() *ristretto.Cache[uint64, *head] {
 		return inner
 	}
 	inner, err := ristretto.NewCache(&ristretto.Config[uint64, *head]{
-		NumCounters:        min(s.budget/64, 1<<26), // at least four for each entry, of 4 bytes each
+		NumCounters:        counters(s.budget),
 		MaxCost:            s.budget,
 		BufferItems:        64,
 		IgnoreInternalCost: true, // perEntry includes it, and is more exact
@@ -64,6 +69,17 @@ func (s *store) open() *ristretto.Cache[uint64, *head] {
 	}
 	s.inner.Store(inner)
 	return inner
+}
+
+// counters returns how many counters ristretto gets: about ten for each entry of 200 bytes.
+//
+// ristretto halves its counts after as many reads as it has counters. With 7 for each entry it forgets so fast that
+// Zipf and a flood have lower hit ratios; with 14 so slowly that a working set that shifts does (internal/bench
+// -work hitratio). Its sketch rounds up to a power of two, and its doorkeeper, of 9.6 bits for each counter, to
+// another, which is twice as large from 0.83 times that power on.
+func counters(budget int64) int64 {
+	n := min(budget/bytesPerCounter, 1<<26)
+	return min(n, (1<<bits.Len64(uint64(n-1)))*5/6)
 }
 
 // roomy reports whether the budget is less than half used, so that ristretto need not choose yet.
