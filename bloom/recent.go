@@ -76,12 +76,18 @@ func (b *batch[T]) full() bool { return b.given.Load() >= int64(len(b.places)) }
 // there is no room.
 func (r *recent[T]) succeed(b *batch[T], now int64) {
 	size := minBatch
-	if b != nil && b.full() {
-		size = 2 * len(b.places)
+	if b != nil {
+		if b.full() {
+			size = 2 * len(b.places)
+		}
+		// From here on b gives out no place. A push that was paused would write into it after shorten had judged it
+		// by its last, and no take would find the entry.
+		raise(&b.given, int64(len(b.places)))
 	}
 	size = min(size, maxBatch, max(1, r.room/8))
 	next := &batch[T]{begun: now, places: make([]place[T], size)}
 	next.older.Store(b)
+	next.last.Store(now)
 	if r.newest.CompareAndSwap(b, next) {
 		r.shorten(next, now)
 	}

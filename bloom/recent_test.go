@@ -78,6 +78,20 @@ func TestWhatIsKeptIsBoundedByItsTime(t *testing.T) {
 	})
 }
 
+// A push is paused while it has a batch in hand; meanwhile the batch gets old and has a successor, so that
+// takes do not look at it any more. Defect: the push writes into it, and no Rebuild takes its entry over.
+func TestABatchWithASuccessorGivesOutNoPlace(t *testing.T) {
+	now := time.Duration(0)
+	r := recent[hash]{span: time.Minute, room: maxRecent, clock: func() time.Duration { return now }}
+	r.push([]hash{{1, 1}})
+	old := r.newest.Load()
+	now = time.Minute
+	r.push([]hash{{2, 2}})
+	if r.newest.Load() == old || !old.full() {
+		t.Error("a batch that is no longer the newest gives out places")
+	}
+}
+
 // Many goroutines push at the same time, through many batches. An entry that two of them put into
 // one place, or into a batch that the other has replaced, would be missing.
 func TestPushesAtTheSameTimeLoseNothing(t *testing.T) {

@@ -242,13 +242,11 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //
 // If a drop is not confirmed, openAll opens nothing, see reopening.
 func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
-	first := all[0]
-	several := slices.ContainsFunc(all[1:], func(h held) bool { return h.writer != first.writer || len(h.tags)+len(first.tags) > 0 })
-	if several { // else one key may be opened as well as the other
+	if several(all) {
 		err = dropAll(ctx, all, succeeded)
 	}
 	if err != nil {
-		first.writer.reopening.add(first.writer.closing, all)
+		all[0].writer.reopening.add(all[0].writer.closing, all)
 		for _, h := range all {
 			h.writer.tellLedger("invalidate", h.ids)
 		}
@@ -259,6 +257,12 @@ func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 		all[0].writer.log.Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", all[0].first()), "error", err)
 	}
 	return err
+}
+
+// several reports whether all is of several caches, or of tags and something else. Keys of one cache are
+// opened together, however many calls have named them.
+func several(all []held) bool {
+	return slices.ContainsFunc(all, func(h held) bool { return h.writer != all[0].writer || len(h.tags) > 0 && len(all) > 1 })
 }
 
 // dropAll drops all values that readers may have loaded during the transaction.

@@ -10,7 +10,7 @@ import (
 type Options struct {
 	// MaxBytes is the budget of the values in bytes: their sizes as given to Set and Fill, their
 	// own unsafe.Sizeof, some 290 bytes for each, and 384 KiB for a queue and tables. It is for this cache
-	// alone unless there is a Budget. Tables take another 5 MiB from the first entry on, less of a
+	// alone unless there is a Budget. Tables take another 6 MiB from the first entry on, less of a
 	// small budget. If the sizes are right, the heap stays within 1.25
 	// times the budget; if they are too small, it grows by the difference. 0: 64 MiB; negative:
 	// off, New returns nil. Otherwise from 64 KiB to 1 TiB.

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 // All that a run does but its size. levee and one peer stand for all contenders.
 func TestEveryWorkloadRuns(t *testing.T) {
-	for _, w := range slices.Concat(workloads, prices) {
+	for _, w := range slices.Concat(workloads, prices, []workload{hitRatio[int64](1), hitRatio[string](1)}) {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			peer := w.reference

@@ -20,50 +20,50 @@ type plain[K comparable] struct {
 	close func()
 }
 
-// A hotel is a row of 200 bytes: 88 of its own and 112 in its strings.
-type hotel struct {
+// A shopRow has 200 bytes: 88 of its own and 112 in its strings.
+type shopRow struct {
 	ID, Price, Stock               int64
 	Name, Brand, Category, Comment string
 }
 
-func rowOf(id int) hotel {
+func shopRowOf(id int) shopRow {
 	text := strings.Repeat("x", 112) // the strings are parts of it
-	return hotel{int64(id), 4999, 7, text[:16], text[16:32], text[32:48], text[48:]}
+	return shopRow{int64(id), 4999, 7, text[:16], text[16:32], text[32:48], text[48:]}
 }
 
 // openPlain opens a contender's tier: with a budget of so many bytes levee, with room for so many entries the others.
 func openPlain[K int64 | string](contender string, room int64) (plain[K], error) {
 	switch contender {
 	case "levee", "levee as it is":
-		c, err := localcache.New[K, hotel](localcache.Options{MaxBytes: room, TTL: 1000 * time.Hour})
+		c, err := localcache.New[K, shopRow](localcache.Options{MaxBytes: room, TTL: 1000 * time.Hour})
 		return plain[K]{
 			func(key K) bool { _, ok := c.Get(key); return ok },
 			func(key K, id int) {
-				_, _ = c.Fill(key, func() (hotel, int, error) { return rowOf(id), 112, nil }) // as a read does
+				_, _ = c.Fill(key, func() (shopRow, int, error) { return shopRowOf(id), 112, nil }) // as a read does
 			},
 			c.Close,
 		}, err
 	case "ristretto":
-		c, err := ristretto.NewCache(&ristretto.Config[K, *hotel]{
+		c, err := ristretto.NewCache(&ristretto.Config[K, *shopRow]{
 			NumCounters: 10 * room, MaxCost: room, BufferItems: 64, IgnoreInternalCost: true,
 		})
 		return plain[K]{
 			func(key K) bool { _, ok := c.Get(key); return ok },
-			func(key K, id int) { r := rowOf(id); c.Set(key, &r, 1) },
+			func(key K, id int) { r := shopRowOf(id); c.Set(key, &r, 1) },
 			c.Close,
 		}, err
 	case "otter":
-		c, err := otter.New(&otter.Options[K, hotel]{MaximumSize: int(room)})
+		c, err := otter.New(&otter.Options[K, shopRow]{MaximumSize: int(room)})
 		return plain[K]{
 			func(key K) bool { _, ok := c.GetIfPresent(key); return ok },
-			func(key K, id int) { c.Set(key, rowOf(id)) },
+			func(key K, id int) { c.Set(key, shopRowOf(id)) },
 			func() { c.StopAllGoroutines() },
 		}, err
 	case "sturdyc":
-		c := sturdyc.New[hotel](int(room), 10, 1000*time.Hour, 10, sturdyc.WithNoContinuousEvictions())
+		c := sturdyc.New[shopRow](int(room), 10, 1000*time.Hour, 10, sturdyc.WithNoContinuousEvictions())
 		return plain[K]{
 			func(key K) bool { _, ok := c.Get(any(key).(string)); return ok },
-			func(key K, id int) { c.Set(any(key).(string), rowOf(id)) },
+			func(key K, id int) { c.Set(any(key).(string), shopRowOf(id)) },
 			func() {},
 		}, nil
 	case "go-redis/cache":

@@ -55,8 +55,8 @@ func (c *Cache[K, V]) Heat(key K, between func()) {
 func (c *Cache[K, V]) FrontSize() (n int) {
 	for i := range c.values.front.table.Load().buckets {
 		b := &c.values.front.table.Load().buckets[i]
-		for j := range b.slots {
-			if b.slots[j].Load() != nil {
+		for j := range b {
+			if b[j].entry.Load() != nil {
 				n++
 			}
 		}

@@ -23,17 +23,18 @@ type table struct {
 	shift   uint // a hash shifted right by it is the number of the bucket
 }
 
-// A bucket is one line of the processor's cache. tags has a byte of the hash of each slot's entry, which
-// saves a look at most entries of other keys. A tag may be wrong for a moment, while two
-// calls of put change its slot: then an entry is not found here, and the next hit in ristretto puts it here again.
-type bucket struct {
-	tags  atomic.Uint64
-	slots [ways]atomic.Pointer[head]
+// A bucket is two neighbouring lines of the processor's cache. An entry is in the slot
+// that its hash names or, if that is taken, in another one, first of the same line.
+type bucket [ways]slot
+
+type slot struct {
+	hash  atomic.Uint64 // saves a look at the entry of another key
+	entry atomic.Pointer[head]
 }
 
 const (
-	ways         = 7
-	firstBuckets = 5 // bits: 32 buckets, 224 slots, 2 KiB
+	ways         = 8
+	firstBuckets = 5 // bits: 32 buckets, 256 slots, 4 KiB
 	mostBuckets  = 20
 
 	// One hit in 64 in ristretto may take the slot of another entry. One hit in 16 in the
@@ -75,18 +76,13 @@ func (f *front) fit(entries int64) {
 	}
 }
 
-// tagOf returns the tag of an entry with this hash: bits that choose no bucket.
-func tagOf(hash uint64) uint64 { return hash & 0xFF }
-
 // get returns an entry with this hash or nil. The entry may be gone by now.
 func (f *front) get(hash uint64) *head {
 	b := f.table.Load().bucket(hash)
-	tags, tag := b.tags.Load(), tagOf(hash)
-	for i := range b.slots {
-		if tags>>(8*i)&0xFF == tag {
-			if e := b.slots[i].Load(); e != nil && e.hash == hash {
-				return e
-			}
+	first := hash % ways
+	for i := range uint64(ways) {
+		if s := &b[first^i]; s.hash.Load() == hash {
+			return s.entry.Load()
 		}
 	}
 	return nil
@@ -95,18 +91,18 @@ func (f *front) get(hash uint64) *head {
 // put stores e, the entry of the nth hit in ristretto, if there is room or n is in the sample.
 func (f *front) put(e *head, n uint64) {
 	b := f.table.Load().bucket(e.hash)
-	i := b.free(e.hash)
-	if i < 0 {
+	s := b.free(e.hash)
+	if s == nil {
 		if !sampled(n, putBits) {
 			return
 		}
-		i = int(n % ways)
+		s = &b[n%ways]
 	}
-	if b.slots[i].Load() == e && b.tag(i) == tagOf(e.hash) {
+	if s.entry.Load() == e {
 		return
 	}
-	b.slots[i].Store(e)
-	b.setTag(i, tagOf(e.hash))
+	s.entry.Store(e)
+	s.hash.Store(e.hash)
 	// ristretto may let go of e while this runs. Then either put sees gone, or
 	// ristretto's drop sees e in the slot.
 	if e.is(gone) {
@@ -114,26 +110,15 @@ func (f *front) put(e *head, n uint64) {
 	}
 }
 
-func (b *bucket) tag(i int) uint64 { return b.tags.Load() >> (8 * i) & 0xFF }
-
-func (b *bucket) setTag(i int, tag uint64) {
-	for {
-		was := b.tags.Load()
-		if b.tags.CompareAndSwap(was, was&^(0xFF<<(8*i))|tag<<(8*i)) {
-			return
-		}
-	}
-}
-
-// free returns the number of the slot of hash, or of an empty one, or -1.
-func (b *bucket) free(hash uint64) int {
-	empty := -1
-	for i := range b.slots {
-		switch e := b.slots[i].Load(); {
-		case e == nil:
-			empty = i
-		case e.hash == hash:
-			return i
+// free returns the slot of hash, or an empty one, or nil.
+func (b *bucket) free(hash uint64) (empty *slot) {
+	first := hash % ways
+	for i := range uint64(ways) {
+		switch s := &b[first^i]; {
+		case s.hash.Load() == hash:
+			return s
+		case empty == nil && s.entry.Load() == nil:
+			empty = s
 		}
 	}
 	return empty
@@ -144,7 +129,7 @@ func (f *front) drop(e *head) {
 		return
 	}
 	b := f.table.Load().bucket(e.hash)
-	for i := range b.slots {
-		b.slots[i].CompareAndSwap(e, nil)
+	for i := range b {
+		b[i].entry.CompareAndSwap(e, nil)
 	}
 }

@@ -15,8 +15,8 @@ const (
 	perEntry = 240
 	fixed    = 384 << 10
 
-	// bytesPerCounter is how much of the budget there is for each place of ristretto's sketch, at least half of it.
-	bytesPerCounter = 64
+	// bytesPerCounter is how much of the budget there is for each of ristretto's counters.
+	bytesPerCounter = 48
 )
 
 // A store is a ristretto that keeps to its budget and finds an entry as soon as it was put.
@@ -71,17 +71,15 @@ func (s *store) open() *ristretto.Cache[uint64, *head] {
 	return inner
 }
 
-// counters returns how many counters ristretto gets: 0.7 times a power of two, for two reasons.
+// counters returns how many counters ristretto gets: about ten for each entry of 200 bytes.
 //
-// ristretto rounds them up to a power of two for its sketch, of 2 bytes each, and takes 9.6 bits for each in its
-// doorkeeper, rounded up to a power of two too: with more than 0.83 times the power, twice as many bytes.
-//
-// ristretto also halves its counts after as many reads as it has counters. Of 0.57, 0.7 and 0.83 the
-// first forgets so fast that Zipf and a flood lose half a point, and the last so slowly that a
-// working set that shifts loses six (internal/bench -work hitratio).
+// ristretto halves its counts after as many reads as it has counters. With 7 for each entry it forgets so fast that
+// Zipf and a flood have lower hit ratios; with 14 so slowly that a working set that shifts does (internal/bench
+// -work hitratio). Its sketch rounds up to a power of two, and its doorkeeper, of 9.6 bits for each counter, to
+// another, which is twice as large from 0.83 times that power on.
 func counters(budget int64) int64 {
-	n := int64(1) << (bits.Len64(uint64(min(budget, 1<<32)/bytesPerCounter - 1)))
-	return max(n*7/10, 64) // for a budget of a few bytes too
+	n := max(min(budget/bytesPerCounter, 1<<26), 64) // 64: for a part of a budget that has a few bytes
+	return min(n, (1<<bits.Len64(uint64(n-1)))*5/6)
 }
 
 // roomy reports whether the budget is less than half used, so that ristretto need not choose yet.
