@@ -71,7 +71,11 @@ func TestWhatIsWarmedExpiresAllOverItsTTL(t *testing.T) {
 			inCells(t, []cell{c}, func(r *rig) {
 				const n = 2000
 				source := newBatches(r, 1, n)
-				c := open(r, source.source(), hard, ttl(20*time.Second))
+				c := open(r, source.source(), hard, ttl(20*time.Second), func(o *cache.Options) {
+					if r.local {
+						o.Local.MaxBytes = 8 << 20 // the rig's 1 MiB has no room for n entries
+					}
+				})
 				c.warmed(r, upTo(1, n), cache.WarmOptions{})
 				for range 3 {
 					time.Sleep(5 * time.Second)
