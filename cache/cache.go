@@ -204,14 +204,7 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 		Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },
 		Missed:      c.local.Flush,
 		Cleared:     func() { c.local.Flush(); c.flights.ForgetAll() },
-		Live: func(live bool) {
-			if live {
-				// An entry that was filled while no messages arrived may have missed its
-				// invalidation. Until now it lived for a second; it must not live for longer.
-				c.local.Flush()
-			}
-			c.local.Trust(live)
-		},
+		Live:        c.local.Trust,
 	}
 }
 

@@ -1,9 +1,12 @@
 package cache_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -89,6 +92,39 @@ func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
 	r.eventually("messages arrive again", func() bool { return asleep.Stats().Live })
 	for n := range int64(100) {
 		asleep.gives(r, 10*n, "v2")
+	}
+}
+
+// Redis answers a process later than after RedisTimeout, and still sends it messages: it hears of a clear, and
+// cannot read which. Catches a local tier that is trusted meanwhile: values would live for Local.TTL.
+func TestClearsThatAreHeardOfAndCannotBeReadEndLocalValues(t *testing.T) {
+	for what, clears := range map[string]func(context.Context, *cache.Cache[int64, string]) error{
+		"a tag":      func(ctx context.Context, c *cache.Cache[int64, string]) error { return c.ClearTags(ctx, tenant(0)) },
+		"everything": func(ctx context.Context, c *cache.Cache[int64, string]) error { return c.Clear(ctx) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			r := onServer(t, server, cell{redis: "real", local: true})
+			p := redistest.Proxy(t, server.Addr())
+			source := newRows(r, 1)
+			c, other := openOn(r, p.Client(t), source.tagged(), func(o *cache.Options) { o.RedisTimeout = 500 * time.Millisecond }), open(r, source.tagged())
+			r.eventually("memory is trusted with a value older than a second", func() bool {
+				c.gives(r, 1, "v1")
+				time.Sleep(1100 * time.Millisecond)
+				got, _ := c.Fetch(r.ctx, 1)
+				return got.Tier == cache.TierLocal
+			})
+			p.Delay(700 * time.Millisecond)
+			source.put(1, "v2")
+			if err := clears(r.ctx, other.Cache); err != nil {
+				r.Fatal(err)
+			}
+			c.comesTo(r, 1, "v2")
+			p.Delay(0)
+			r.eventually("the clears are known", func() bool { return c.Stats().Live })
+			c.gives(r, 1, "v2")
+		})
 	}
 }
 

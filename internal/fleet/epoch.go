@@ -32,6 +32,8 @@ import (
 //     a second after each read. If it cannot read them, no value counts, and the process loads for
 //     itself. So a process that is cut off from messages alone is at most a second behind, from the
 //     moment when it notices (three heartbeats).
+//   - If it cannot read what a message has announced, it does the same, and distrusts its local tier as
+//     while messages do not arrive: a Redis that takes longer than RedisTimeout may still send messages.
 //   - A process reads the clears once more before it relies on messages: at the start and after each gap.
 //
 // Redis may lose the key, by eviction or in a failover. Every process reads it now and then, even
@@ -65,6 +67,7 @@ func counterOf(tag, kind uint32) uint32 { return kind + tag%tagCounters }
 type epoch struct {
 	read    func(complete uint64, wanted []uint32) (clears, error) // from Redis; nil without Redis
 	cleared func()                                                 // called when the process learns of a Clear
+	live    func(bool)                                             // called when heard changes, with mu held; may be nil
 	lag     time.Duration                                          // Keyspace.ReplicaLag
 	closing context.Context
 	work    sync.WaitGroup
@@ -80,7 +83,7 @@ type epoch struct {
 	mu         sync.Mutex // guards what follows
 	recent     []learned  // within the last lag, oldest first
 	subscribed bool
-	live       bool
+	linkLive   bool
 	gaps       int             // how often messages may have been missed
 	clears     int             // how many messages have announced a Clear
 	complete   uint64          // every clear up to this one is known
@@ -114,8 +117,8 @@ type counter struct {
 	clear  uint64
 }
 
-func newEpoch(closing context.Context, lag time.Duration, cleared func()) *epoch {
-	return &epoch{closing: closing, lag: lag, cleared: cleared, changed: map[uint32]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
+func newEpoch(closing context.Context, lag time.Duration, to Messages) *epoch {
+	return &epoch{closing: closing, lag: lag, cleared: to.Cleared, live: to.Live, changed: map[uint32]bool{}, done: make(chan struct{}), kick: make(chan struct{}, 1)}
 }
 
 // ofLoad returns the epoch for a load that begins now. While replicas of the source may lag

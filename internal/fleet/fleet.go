@@ -37,20 +37,20 @@ var ErrUnavailable = errors.New("mutexrebuild: redis unavailable")
 // errClosed reports that the group has been closed.
 var errClosed = errors.New("mutexrebuild: closed")
 
-// Messages has the functions that a Group calls when other processes change ids. All but
-// Cleared run on one goroutine, in the order of the messages. They must not block. Each
-// may be nil.
+// Messages has the functions that a Group calls when other processes change ids. Invalidated and
+// Missed run on one goroutine, in the order of the messages. None may block. Each may be nil.
 type Messages struct {
 	// Invalidated is called when another process has invalidated or set id.
 	Invalidated func(id string)
-	// Missed is called when invalidations may have been missed.
+	// Missed is called when invalidations may have been missed, before Live is called with true.
 	Missed func()
 	// Cleared is called when this process learns of a Clear: of its own before Clear
 	// returns, and of other processes' Clears. It may be called on any goroutine. nil means
 	// that the owner does not call [Group.Cleared] for values, so that a Clear ends none.
 	Cleared func()
-	// Live is called with true when messages begin to arrive reliably, and with false
-	// when they cease to. Before the first call they do not arrive.
+	// Live is called with true when messages arrive reliably and all clears are known, and with false
+	// when that ends, as [Group.Live] reports. Before the first call it is false. Live must not call the
+	// Group. It may be called on any goroutine, but not on two at a time.
 	Live func(live bool)
 }
 
@@ -102,7 +102,7 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options, m Messages) (*Gro
 	}
 	g := &Group{o: o, space: space, log: logonce.New(space.Logger.With("cache", space.Name), logPrefix)}
 	g.closing, g.close = context.WithCancel(context.Background())
-	g.epoch = newEpoch(g.closing, space.ReplicaLag, m.Cleared)
+	g.epoch = newEpoch(g.closing, space.ReplicaLag, m)
 	if rdb == nil {
 		adviseWithoutRedis(space, o, g.log)
 		g.leases = &processLeases{tokens: map[string][]string{}}

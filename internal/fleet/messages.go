@@ -101,10 +101,10 @@ func (s *subscription) cleared(names string) {
 // to which the dead master did not reply.
 func (s *subscription) missed() {
 	s.store.pending.doubtAll()
-	s.epoch.missed()
 	if s.to.Missed != nil {
-		s.to.Missed()
+		s.to.Missed() // before the epoch, which calls Live as soon as the clears are read
 	}
+	s.epoch.missed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, first := range s.waiters {
@@ -123,10 +123,10 @@ func (s *subscription) live(live bool) {
 		s.deaf = false
 		s.log.Info("messages of other processes arrive again")
 	}
-	s.epoch.setLive(live)
-	if s.to.Live != nil {
-		s.to.Live(live)
+	if live && s.to.Missed != nil {
+		s.to.Missed() // a connection may have lost messages between its subscription and its first heartbeat
 	}
+	s.epoch.setLive(live)
 }
 
 func (s *subscription) failed(err error) {

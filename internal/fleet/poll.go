@@ -116,7 +116,7 @@ func (e *epoch) missed() { e.change(func() { e.subscribed = true }) }
 // setLive handles a change of the link's liveness.
 func (e *epoch) setLive(live bool) {
 	e.change(func() {
-		e.live = live
+		e.linkLive = live
 		e.subscribed = e.subscribed && live // a link that is no longer live opens another connection
 	})
 }
@@ -130,10 +130,17 @@ func (e *epoch) change(note func()) {
 	defer e.mu.Unlock()
 	note()
 	e.gaps++
-	e.heard.Store(false)
+	e.setHeard(false)
 	e.start()
-	if e.subscribed && e.live {
+	if e.subscribed && e.linkLive {
 		wait.Wake(e.kick)
+	}
+}
+
+// setHeard sets heard. The caller holds e.mu.
+func (e *epoch) setHeard(heard bool) {
+	if e.heard.Swap(heard) != heard && e.live != nil {
+		e.live(heard)
 	}
 }
 
@@ -190,9 +197,10 @@ func (e *epoch) look() (enough bool) {
 		if told == e.clears {
 			e.until = began.Add(epochFresh)
 		}
-		e.heard.Store(gaps == e.gaps && e.subscribed && e.live)
+		e.setHeard(gaps == e.gaps && e.subscribed && e.linkLive)
 	} else if len(wanted) > 0 {
-		e.heard.Store(false)
+		e.setHeard(false)
+		e.until = time.Time{}
 		for _, n := range wanted {
 			e.changed[n] = true
 		}
