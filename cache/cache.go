@@ -211,14 +211,16 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 // Close ends the cache. Waiting callers get ErrClosed, and so do all later calls but Stats and
 // the functions of package cachedebug. Close cancels the contexts of running loads and waits
 // until the loads end, but no longer than the load timeout. Invalidations that Redis has not
-// confirmed are tried once more, for about a second. Close does not close the client,
+// confirmed are tried once more, for a second or two. Close does not close the client,
 // Options.Breaker or Options.Filter. It may be called more than once and always returns nil.
 func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
 	c.loader.running.CloseWithin(c.o.loadTimeout())
-	c.writer.reopening.work.Wait()
+	<-c.writer.reopening.work.Close()
 	c.fleet.Close()
+	c.writer.gone.Store(true)
+	c.writer.reopening.passOn()
 	c.local.Close()
 	c.releaseName()
 	return nil

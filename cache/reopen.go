@@ -26,19 +26,36 @@ import (
 // The holds end by themselves, after Options.Rebuild.Hold. The drops are repeated until all are confirmed,
 // and then once more, which ends values that were made of an old value meanwhile.
 
-// maxReopening is how many keys and tags of one cache wait to be opened. If there are more, the
-// whole cache is cleared instead.
+// maxReopening is how many keys and tags of one cache wait to be opened after transactions that succeeded,
+// and how many after those that failed. If there are more, the whole cache is cleared instead.
 const maxReopening = 10_000
 
-// A reopening repeats the drops of Writes whose keys are not opened. It belongs to the cache that
-// is named first in a Write.
+// reopenLater makes the first of the caches that is still open repeat the drops of all. If all are closed,
+// what Redis has not confirmed is lost.
+func reopenLater(all []held) {
+	for _, h := range all {
+		if h.writer.reopening.add(h.writer.closing, all) {
+			return
+		}
+	}
+}
+
+// A reopening repeats the drops of Writes whose keys are not opened. It belongs to a cache, and may drop
+// keys of others. What is left when its cache closes is passed on to one of those.
 type reopening struct {
-	work sync.WaitGroup
+	work wait.Tasks
 
 	mu      sync.Mutex // guards what follows
 	clock   int        // counts the Writes
-	of      map[*writer]*unopened
+	of      map[transactions]*unopened
 	running bool
+}
+
+// transactions are those of a cache that have succeeded, or those that have failed, after which values are
+// only expired.
+type transactions struct {
+	writer    *writer
+	succeeded bool
 }
 
 // unopened is what waits of one cache, each item with the clock of the last Write that has named
@@ -49,19 +66,31 @@ type unopened struct {
 	all  int // the whole cache; 0: only ids and tags
 }
 
-// add makes a goroutine drop what is held, until closing ends.
-func (r *reopening) add(closing context.Context, all []held) {
+// add makes a goroutine drop what is held until Redis has confirmed it or closing ends. It returns false if
+// closing has ended and passOn has taken what there was.
+func (r *reopening) add(closing context.Context, all []held) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.running {
+		if !r.work.Begin() {
+			return false
+		}
+		r.running = true
+		go func() {
+			defer r.work.End()
+			r.run(closing)
+		}()
+	}
 	r.clock++
 	if r.of == nil {
-		r.of = map[*writer]*unopened{}
+		r.of = map[transactions]*unopened{}
 	}
 	for _, h := range all {
-		u := r.of[h.writer]
+		of := transactions{h.writer, h.succeeded}
+		u := r.of[of]
 		if u == nil {
 			u = &unopened{ids: map[string]int{}, tags: map[uint32]int{}}
-			r.of[h.writer] = u
+			r.of[of] = u
 		}
 		for _, id := range h.ids {
 			u.ids[id] = r.clock
@@ -69,36 +98,28 @@ func (r *reopening) add(closing context.Context, all []held) {
 		for _, tag := range h.tags {
 			u.tags[tag] = r.clock
 		}
-		if len(u.ids)+len(u.tags) > maxReopening {
+		if h.everything || len(u.ids)+len(u.tags) > maxReopening {
 			clear(u.ids)
 			clear(u.tags)
 			u.all = r.clock
 		}
 	}
-	if !r.running && closing.Err() == nil {
-		r.running = true
-		r.work.Go(func() { r.run(closing) })
-	}
+	return true
 }
 
 func (r *reopening) run(closing context.Context) {
 	for retries := (wait.Backoff{First: 50 * time.Millisecond, Max: time.Second}); ; {
 		retries.Sleep(closing)
-		all, everything, now := r.next()
-		if len(all) == 0 || closing.Err() != nil {
+		if closing.Err() != nil { // passOn takes what is left
 			return
 		}
-		drop := func() error {
-			for _, w := range everything {
-				if err := w.clear(context.WithoutCancel(closing)); err != nil {
-					return err
-				}
-			}
-			return dropAll(closing, all, true)
+		all, now := r.next()
+		if len(all) == 0 {
+			return
 		}
-		err := drop()
+		err := dropAll(closing, all)
 		if err == nil { // the first confirmed drop may have been lost before the last one
-			err = drop()
+			err = dropAll(closing, all)
 		}
 		if err == nil {
 			r.done(now)
@@ -106,34 +127,53 @@ func (r *reopening) run(closing context.Context) {
 	}
 }
 
-// next returns the ids and tags to drop, the caches to clear, and the clock. If there is nothing,
-// the goroutine ends.
-func (r *reopening) next() (all []held, everything []*writer, now int) {
+// next returns what to drop, and the clock. If there is nothing, the goroutine ends.
+func (r *reopening) next() (all []held, now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.of, func(w *writer, _ *unopened) bool { return w.closed() })
-	for w, u := range r.of {
-		all = append(all, held{Changes: Changes{writer: w, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))}})
-		if u.all > 0 {
-			everything = append(everything, w)
-		}
-	}
+	all = r.left()
 	r.running = len(all) > 0
-	return all, everything, r.clock
+	return all, r.clock
+}
+
+// left returns what to drop. The caller holds r.mu.
+func (r *reopening) left() (all []held) {
+	for e, u := range r.of {
+		all = append(all, held{
+			Changes:   Changes{writer: e.writer, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))},
+			succeeded: e.succeeded, everything: u.all > 0,
+		})
+	}
+	return all
 }
 
 // done removes what no Write has named since now.
 func (r *reopening) done(now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for w, u := range r.of {
+	for e, u := range r.of {
 		maps.DeleteFunc(u.ids, func(_ string, at int) bool { return at <= now })
 		maps.DeleteFunc(u.tags, func(_ uint32, at int) bool { return at <= now })
 		if u.all <= now {
 			u.all = 0
 		}
 		if len(u.ids)+len(u.tags)+u.all == 0 {
-			delete(r.of, w)
+			delete(r.of, e)
 		}
 	}
+}
+
+// passOn ends r, whose cache has closed. It drops what is left once more, for a second at most, also of
+// caches that have closed before: the rows of this one may have been dropped just now. Then another cache
+// goes on, since a drop before this one may have been lost.
+func (r *reopening) passOn() {
+	<-r.work.Close()
+	r.mu.Lock()
+	all := r.left()
+	r.of, r.running = nil, false
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = dropAll(ctx, all)
+	reopenLater(all)
 }

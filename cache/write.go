@@ -163,7 +163,9 @@ type writing struct {
 // A held is a set of keys or tags that is closed to publication, and the function that opens it.
 type held struct {
 	Changes
-	open func(ctx context.Context, succeeded bool) error
+	open       func(ctx context.Context, succeeded bool) error
+	succeeded  bool // whether the transaction did; false until it has ended
+	everything bool // all keys of the cache, see reopening
 }
 
 // first returns the first of the ids, "" if there are only tags.
@@ -210,7 +212,7 @@ func (w *writing) end(ctx context.Context, changes []Changes, succeeded bool) er
 func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 	for _, c := range changes {
 		if len(c.ids)+len(c.tags) > 0 {
-			all = append(all, held{c, func(context.Context, bool) error { return nil }})
+			all = append(all, held{Changes: c, open: func(context.Context, bool) error { return nil }})
 		}
 	}
 	return all, eachOf(all, func(h *held) error {
@@ -242,11 +244,14 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //
 // If a drop is not confirmed, openAll opens nothing, see reopening.
 func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
+	for i := range all {
+		all[i].succeeded = succeeded
+	}
 	if several(all) {
-		err = dropAll(ctx, all, succeeded)
+		err = dropAll(ctx, all)
 	}
 	if err != nil {
-		all[0].writer.reopening.add(all[0].writer.closing, all)
+		reopenLater(all)
 		for _, h := range all {
 			h.writer.tellLedger("invalidate", h.ids)
 		}
@@ -266,8 +271,8 @@ func several(all []held) bool {
 }
 
 // dropAll drops all values that readers may have loaded during the transaction.
-func dropAll(ctx context.Context, all []held, succeeded bool) error {
-	return eachOf(all, func(h *held) error { return h.writer.drop(ctx, h.ids, h.tags, succeeded) })
+func dropAll(ctx context.Context, all []held) error {
+	return eachOf(all, func(h *held) error { return h.writer.drop(ctx, h) })
 }
 
 // ownerless logs for Writes that name no cache.

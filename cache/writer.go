@@ -23,6 +23,7 @@ type writer struct {
 	filter    *filter
 	fallback  time.Duration   // windows.fallback: how long past its TTL an expired value may be served
 	closing   context.Context // ends with the cache
+	gone      atomic.Bool     // the cache has closed, and has tried its last invalidations
 	reopening reopening       // repeats the drops of Writes of several caches
 
 	hears atomic.Pointer[func([]string)] // of an audit.Ledger: is told of the ids that a call has changed
@@ -109,23 +110,30 @@ func (w *writer) hold(ctx context.Context, ids []string) (end func(ctx context.C
 	}
 }
 
-// drop invalidates ids and tags after a transaction, or expires them if it failed, and opens
-// nothing. Its error matches ErrNotInvalidated.
-func (w *writer) drop(ctx context.Context, ids []string, tags []uint32, succeeded bool) (err error) {
-	if len(ids) > 0 {
-		if succeeded {
-			err = w.fleet.Invalidate(ctx, ids...)
+// drop invalidates what is held after a transaction, or expires it if that failed, and opens nothing. Its
+// error matches ErrNotInvalidated. If the cache is gone, drop tries and returns nil: nobody repeats it.
+func (w *writer) drop(ctx context.Context, h *held) (err error) {
+	if h.everything {
+		err = w.endAll(context.WithoutCancel(ctx))
+	}
+	if len(h.ids) > 0 {
+		failed := error(nil)
+		if h.succeeded {
+			failed = w.fleet.Invalidate(ctx, h.ids...)
 		} else {
-			err = w.fleet.Expire(ctx, w.fallback, ids...)
+			failed = w.fleet.Expire(ctx, w.fallback, h.ids...)
 		}
-		w.forgetHere(ids)
+		if failed != nil {
+			w.counts.notInvalidated.Add(1)
+			err = errors.Join(err, notInvalidated(failed))
+		}
+		w.forgetHere(h.ids)
 	}
-	if err != nil {
-		w.counts.notInvalidated.Add(1)
-		err = notInvalidated(err)
+	if len(h.tags) > 0 {
+		err = errors.Join(err, w.endTags(ctx, h.tags, h.succeeded))
 	}
-	if len(tags) > 0 {
-		err = errors.Join(err, w.endTags(ctx, tags, succeeded))
+	if w.gone.Load() {
+		return nil
 	}
 	return err
 }
@@ -135,6 +143,11 @@ func (w *writer) clear(ctx context.Context) error {
 	if w.closed() {
 		return ErrClosed
 	}
+	return w.endAll(ctx)
+}
+
+// endAll is clear for a cache that may be closing.
+func (w *writer) endAll(ctx context.Context) error {
 	err := w.change(ctx, "clear", nil, w.fleet.Clear)
 	w.local.Flush() // also what is not confirmed
 	w.flights.ForgetAll()

@@ -174,8 +174,8 @@ func (g *Group) Stats() Stats { return Stats(g.fleet.Stats()) }
 
 // Close ends the flights of Rebuild, whose callers get ErrClosed, and waits until their loads
 // have ended, but no longer than Options.LoadTimeout for a load that ignores its context.
-// Invalidations that Redis has not confirmed are tried once more, for about a second if Redis
-// answers, and then dropped. Set, Invalidate and Hold still work after Close, but invalidations
+// Invalidations that Redis has not confirmed are tried once more, for a second or two, and then
+// dropped. Set, Invalidate and Hold still work after Close, but invalidations
 // that Redis does not confirm are no longer repeated. Close may be called more than once.
 func (g *Group) Close() {
 	g.close()

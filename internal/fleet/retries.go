@@ -21,6 +21,9 @@ func (p *pending) run(node *redisconn.Outage) {
 			return
 		}
 	}
+	if len(p.at(node, false)) > 0 { // an outage may be over before the next probe notices
+		node.WaitUp(context.Background(), farewell)
+	}
 	p.round(node, time.Now().Add(farewell))
 	p.giveUp(node)
 }
