@@ -25,7 +25,7 @@ type Options struct {
 	Window time.Duration
 	// Cooldown is how long the breaker stays open before it lets one call try, give or take 20 %.
 	// New draws the difference at random, so that the instances of a fleet that open together do
-	// not try together. 0: 5 s; negative is an error.
+	// not try together. Each try costs the source one call of each process. 0: 2 s; negative is an error.
 	Cooldown time.Duration
 
 	// MaxConcurrent is how many functions run at a time in this process, nested calls not counted:

@@ -125,8 +125,8 @@ func openLevee(rdb *redis.Client, store *Catalogue, name string, size scale) (pr
 	share := size.connections / size.processes // of the database's connections
 	b, err := breaker.New(breaker.Options{
 		MaxConcurrent: share, MaxDegraded: share, QueueTimeout: size.queue,
-		// As everything here these are about a tenth of what they would be: a database that fails for a second is left alone for half of one.
-		Timeout: size.loadTimeout, MinRequests: 2 * share, Window: 3 * size.loadTimeout, Cooldown: 500 * time.Millisecond,
+		// As everything here these are about a tenth of what they would be: a breaker that opens leaves the database alone for a fifth of a second.
+		Timeout: size.loadTimeout, MinRequests: 2 * share, Window: 3 * size.loadTimeout, Cooldown: 200 * time.Millisecond,
 		IsFailure: func(err error) bool { return !isNotFound(err) },
 	})
 	if err != nil {

@@ -259,7 +259,7 @@ func TestACallerThatLeavesWhileItTriesNeitherClosesNorWedgesIt(t *testing.T) {
 func TestLateResultsChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := make(chan guard.State, 10)
-		b := newBreaker(t, guard.Options{Timeout: -1, OnStateChange: func(_, to guard.State) { changes <- to }})
+		b := newBreaker(t, guard.Options{Timeout: -1, Cooldown: 5 * time.Second, OnStateChange: func(_, to guard.State) { changes <- to }})
 		for i := range 12 {
 			go func() {
 				_ = b.Do(t.Context(), func(context.Context) error { time.Sleep(time.Duration(i+1) * 550 * time.Millisecond); return nil })

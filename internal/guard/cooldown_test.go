@@ -13,9 +13,10 @@ import (
 func TestTheCooldownsOfAFleetDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const instances, step = 400, 10 * time.Millisecond
-		var fifths [5]int // of the 2 s around 5 s
+		const shortest, longest = 1600 * time.Millisecond, 2400 * time.Millisecond // of the default
+		var fifths [5]int
 		for range instances {
-			b := newBreaker(t, guard.Options{Cooldown: 5 * time.Second})
+			b := newBreaker(t, guard.Options{})
 			trip(t, b)
 			for range 3 { // each try fails and opens it again
 				begin := time.Now()
@@ -23,10 +24,10 @@ func TestTheCooldownsOfAFleetDiffer(t *testing.T) {
 					time.Sleep(step)
 				}
 				cooldown := time.Since(begin)
-				if cooldown < 4*time.Second || cooldown > 6*time.Second+step {
-					t.Fatalf("a cooldown of %v, want 4s to 6s", cooldown)
+				if cooldown < shortest || cooldown > longest+step {
+					t.Fatalf("a cooldown of %v, want %v to %v", cooldown, shortest, longest)
 				}
-				fifths[min(4, int((cooldown-4*time.Second)/(400*time.Millisecond)))]++
+				fifths[min(4, int((cooldown-shortest)*5/(longest-shortest)))]++
 			}
 		}
 		for i, n := range fifths { // 240 each, standard deviation 24 as each counts thrice
@@ -87,8 +88,8 @@ func TestAFlappingSourceCausesFewChangesAndNoCallsWhileOpen(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		synctest.Wait()
-		if changes > 60 {
-			t.Errorf("%d changes in a minute, want at most one a second", changes)
+		if most := 3 * int(time.Minute/(1600*time.Millisecond)); changes > most { // it opens, is half-open and closes
+			t.Errorf("%d changes in a minute, want at most %d, three for each shortest cooldown", changes, most)
 		}
 		t.Logf("%d changes, %d calls", changes, calls)
 	})

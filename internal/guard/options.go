@@ -42,7 +42,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.FailureRatio = cmp.Or(o.FailureRatio, 0.5)
 	o.MinRequests = cmp.Or(o.MinRequests, 20)
-	o.Cooldown = cmp.Or(o.Cooldown, 5*time.Second)
+	o.Cooldown = cmp.Or(o.Cooldown, 2*time.Second)
 	o.MaxConcurrent = cmp.Or(o.MaxConcurrent, 64)
 	if o.MinConcurrent < 0 || o.MinConcurrent > 0 && o.MinConcurrent > o.MaxConcurrent {
 		return o, fmt.Errorf("breaker: MinConcurrent must not be negative or over MaxConcurrent, got %d and %d", o.MinConcurrent, o.MaxConcurrent)
