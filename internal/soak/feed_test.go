@@ -17,11 +17,10 @@ type changes struct{ db *redis.Client }
 
 func followed(id int64) bool { return id%4 == 3 }
 
-// commit counts a row up and logs the change, and returns the row's version and the number of the change.
-var commitLogged = redis.NewScript(`
-local version, number = redis.call('INCR', KEYS[1]), redis.call('INCR', 'changes:number')
-redis.call('XADD', 'changes', number .. '-0', 'id', ARGV[1])
-redis.call('XADD', 'commits', 'MAXLEN', '~', 10000, '*', 'id', ARGV[1])
+// commitLogged counts a row up and logs the change, and returns the row's version and the number of the change.
+var commitLogged = redis.NewScript(commitRow + `
+local number = redis.call('INCR', 'changes:number')
+redis.call('XADD', 'changes', number .. '-0', 'id', ARGV[1], 'version', version)
 return {version, number}`)
 
 // cutOff throws the whole log away: who has not read all of it has lost its position.
@@ -29,8 +28,18 @@ var cutOff = redis.NewScript(`
 redis.call('SET', 'changes:cut', redis.call('GET', 'changes:number') or '0')
 return redis.call('DEL', 'changes')`)
 
-// confirmChanges never goes back: a follower that is taken over may confirm late.
+// confirmChanges never goes back: a follower that is taken over may confirm late. A change whose writer did not
+// wait for it becomes a confirmed one, see settle.
 var confirmChanges = redis.NewScript(`
+for _, entry in ipairs(redis.call('XRANGE', 'changes', '-', ARGV[1] .. '-0')) do
+  local change = 'change:' .. entry[2][2] .. ':' .. entry[2][4]
+  redis.call('HSETNX', change, 'fed', ARGV[2])
+  if redis.call('HGET', change, 'confirmed') == '0' then
+    redis.call('HSET', change, 'confirmed', 1)
+    redis.call('HINCRBY', 'changes:counted', 'unconfirmed', -1)
+    redis.call('HINCRBY', 'changes:counted', 'confirmed', 1)
+  end
+end
 if tonumber(ARGV[1]) > tonumber(redis.call('GET', 'changes:confirmed') or '0') then
   redis.call('SET', 'changes:confirmed', ARGV[1])
   redis.call('XTRIM', 'changes', 'MINID', ARGV[1] .. '-1')
@@ -92,14 +101,14 @@ func (s *changeStream) Next(ctx context.Context) (feed.Batch, error) {
 }
 
 func (s *changeStream) Confirm(ctx context.Context, p feed.Position) error {
-	return confirmChanges.Run(ctx, s.db, nil, int64(p.Order)).Err()
+	return confirmChanges.Run(ctx, s.db, nil, int64(p.Order), time.Now().UnixMicro()).Err()
 }
 
 func (s *changeStream) Close() error { return nil }
 
 // writeBeside commits without a word to the cache, and waits until the follower has confirmed the change.
 func (s *service) writeBeside(ctx context.Context, id int64) (version int64, confirmed bool) {
-	made, err := commitLogged.Run(ctx, s.db, []string{row(id)}, id).Int64Slice()
+	made, err := commitLogged.Run(ctx, s.db, []string{row(id)}, id, byFeed, s.name).Int64Slice()
 	if err != nil {
 		return 0, false
 	}

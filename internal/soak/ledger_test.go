@@ -17,9 +17,7 @@ import (
 type commits struct{ db *redis.Client }
 
 // commitTold counts a row up, and tells commits.
-var commitTold = redis.NewScript(`
-redis.call('XADD', 'commits', 'MAXLEN', '~', 10000, '*', 'id', ARGV[1])
-return redis.call('INCR', KEYS[1])`)
+var commitTold = redis.NewScript(commitRow + `return version`)
 
 func (commits) Name() string { return "commits" }
 
@@ -73,6 +71,20 @@ func (v *verdict) add(s cache.LedgerStats) {
 	v.Failed, v.Skipped = v.Failed+s.Failed, v.Skipped+s.Skipped
 }
 
+// An oldValue is what a Ledger has found at one look, or a read too late, as a process reports it.
+type oldValue struct {
+	Key            int64
+	Cached, Source int64 // versions
+	Tier           string
+	Age            time.Duration // since the value was loaded
+	Since          time.Time     // when it was first seen to differ
+	After          time.Duration // one of ages
+	Found          time.Time
+	Newest         confirmation // of the row, read after the look
+	Broken         bool         // the newest confirmation forbids the value
+	Read           bool         // by a caller: Since is the confirmation of the newest version
+}
+
 func (v verdict) String() string {
 	text := "Ledgers:"
 	for i, age := range ages {
@@ -90,27 +102,36 @@ func (s *service) ledger() (*audit.Ledger[int64, product], error) {
 	return audit.NewLedger(s.cache, load, audit.LedgerOptions[int64, product]{Share: 1, Feed: commits{s.db}, Old: s.old})
 }
 
-// mostFound is how many old values a report tells of.
-const mostFound = 100
+// mostFound is how many old values a report tells of; those after 60 s are told in any case.
+const mostFound = 5000
 
 // old notes an old value, and compares the Ledger with the judge of reads: that one may only know of less, since
 // a write that is not confirmed promises nothing.
 func (s *service) old(v audit.StaleValue[int64, product]) {
 	newest, err := s.confirmed(context.Background(), v.Key)
-	late := time.Since(newest.since)
-	broken := err == nil && v.Cached.Version < newest.version
-	if v.Tier == cache.TierRedis && !newest.cleared {
-		broken = broken && newest.since.Before(v.Since)
-	} else {
-		broken = broken && late > bound+time.Second // Ledger and judge have looked at different moments
+	found := oldValue{v.Key, v.Cached.Version, v.Source.Version, v.Tier.String(), v.Age, v.Since, v.After, time.Now(), newest, false, false}
+	found.Broken = err == nil && breaks(v, newest, found.Found)
+	s.note(func(r *report) { r.found(found) })
+}
+
+// breaks reports whether the newest confirmation of a row forbids an old value that was found by now.
+func breaks(v audit.StaleValue[int64, product], newest confirmation, now time.Time) bool {
+	switch {
+	case v.Cached.Version >= newest.Version:
+		return false
+	case v.Tier == cache.TierRedis && !newest.Cleared:
+		return newest.Since.Before(v.Since)
 	}
-	s.note(func(r *report) {
-		if broken {
-			r.Broken++
-		}
-		if len(r.Found) < mostFound {
-			r.Found = append(r.Found, fmt.Sprintf("old after %v in %v: %d since %v, cached %d of %d, confirmed %d %v ago; followed %v, broken %v",
-				v.After, v.Tier, v.Key, v.Since.Format(time.TimeOnly), v.Cached.Version, v.Source.Version, newest.version, late, followed(v.Key), broken))
-		}
-	})
+	return now.Sub(newest.Since) > bound+time.Second // Ledger and judge have looked at different moments
+}
+
+func (r *report) found(v oldValue) {
+	if v.Broken {
+		r.Broken++
+	}
+	if len(r.Found) >= mostFound && v.After < time.Minute {
+		r.Untold++
+		return
+	}
+	r.Found = append(r.Found, v)
 }

@@ -41,10 +41,11 @@ type report struct {
 	Uncached              int64 // reads that wanted no load, and got none
 	Late, TooLate         int64 // answers older than a confirmed write, by more than 50 ms, by more than bound
 	Oldest                time.Duration
-	Wrong, Stuck          int64    // answers that are not the key's or break a rule of the read; calls that did not end in time
-	What                  string   // of the last wrong one
-	Broken                int64    // old values of the Ledger that the confirmed writes forbid
-	Found                 []string // old values since the last report
+	Wrong, Stuck          int64      // answers that are not the key's or break a rule of the read; calls that did not end in time
+	What                  string     // of the last wrong one
+	Broken                int64      // old values of the Ledger that the confirmed writes forbid
+	Found                 []oldValue // since the last report
+	Untold                int64      // old values that Found had no room for
 	Goroutines            int
 	Heap                  uint64
 	Stats                 cache.Stats
@@ -53,6 +54,7 @@ type report struct {
 // A service is one process: a cache on a Redis that is broken now and then, and a
 // database on one that never is.
 type service struct {
+	name  string // which process it is, and which of those that were started in its place
 	db    *redis.Client
 	cache *cache.Cache[int64, product]
 
@@ -60,22 +62,16 @@ type service struct {
 	seen report
 }
 
-// serve is the process. Its arguments are the addresses of Redis and of the database.
+// serve is the process. Its arguments are the addresses of Redis and of the database, and its name.
 func serve(p *redistest.Parent, args []string) error {
 	rdb, db := redis.NewClient(&redis.Options{Addr: args[0]}), redis.NewClient(&redis.Options{Addr: args[1]})
 	defer rdb.Close()
 	defer db.Close()
-	s := &service{db: db}
-	c, err := cache.NewFrom(rdb, cache.Source[int64, product]{
-		LoadEntry: s.load, LoadMany: s.loadMany, Tags: func(id int64, _ product) []string { return []string{shelf(id)} },
-	}, cache.Options{
-		Name: "product", TTL: 20 * time.Second, NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
-	})
+	s, err := newService(args[2], rdb, db)
 	if err != nil {
 		return err
 	}
-	s.cache = c
+	c := s.cache
 	defer c.Close()
 	ledger, err := s.ledger()
 	if err != nil {
@@ -94,7 +90,7 @@ func serve(p *redistest.Parent, args []string) error {
 	for range callers {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				s.call()
+				s.watched(s.call)
 				time.Sleep(rand.N(4 * time.Millisecond))
 			}
 		})
@@ -108,12 +104,32 @@ func serve(p *redistest.Parent, args []string) error {
 	}
 	cancel()
 	all.Wait()
-	return s.conserved()
+	return conserved(c.Stats())
+}
+
+func newService(name string, rdb, db *redis.Client) (s *service, err error) {
+	s = &service{name: name, db: db}
+	s.cache, err = cache.NewFrom(rdb, cache.Source[int64, product]{
+		LoadEntry: s.load, LoadMany: s.loadMany, TTL: ttl,
+		Tags: func(id int64, _ product) []string { return []string{shelf(id)} },
+	}, cache.Options{
+		Name: "product", NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
+	})
+	return s, err
+}
+
+// ttl lets half of the products, followed ones among them, live for longer than the last look of a Ledger comes
+// after a change: no value of the others could be old by then, whatever went wrong.
+func ttl(id int64, _ product) time.Duration {
+	if id%4 >= 2 {
+		return 3 * time.Minute
+	}
+	return 20 * time.Second
 }
 
 // conserved checks that every Get came to one end.
-func (s *service) conserved() error {
-	n := s.cache.Stats()
+func conserved(n cache.Stats) error {
 	if ends := n.Local + n.Redis + n.Null + n.Filter + n.Loaded + n.Joined + n.Stale + n.NotCached + n.Errors; ends != n.Gets {
 		return fmt.Errorf("%d of %d Gets came to an end: %+v", ends, n.Gets, n)
 	}
@@ -184,11 +200,8 @@ func shelf(id int64) string { return "shelf:" + strconv.FormatInt(id%100, 10) }
 
 func row(id int64) string { return "row:" + strconv.FormatInt(id, 10) }
 
-// call is one of: a write, a scraper's question, a batch, a read. It is counted if it
-// hangs.
-func (s *service) call() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+// watched counts a call if it hangs.
+func (s *service) watched(call func()) {
 	var over atomic.Bool
 	watch := time.AfterFunc(patience+stuck, func() {
 		if !over.Load() {
@@ -197,6 +210,13 @@ func (s *service) call() {
 	})
 	defer watch.Stop()
 	defer over.Store(true)
+	call()
+}
+
+// call is one of: a write, a scraper's question, a batch, a read.
+func (s *service) call() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	id := popular()
 	switch n := rand.IntN(100); {
 	case n == 0:
@@ -223,11 +243,11 @@ func popular() int64 { return int64(products * rand.Float64() * rand.Float64()) 
 // is confirmed the database notes the version, and since when nobody may read an older one.
 func (s *service) write(ctx context.Context, id int64) {
 	var version int64
+	how := rand.IntN(240)
 	commit := func(ctx context.Context) (err error) {
-		version, err = commitTold.Run(ctx, s.db, []string{row(id)}, id).Int64()
+		version, err = commitTold.Run(ctx, s.db, []string{row(id)}, id, kind(how), s.name).Int64()
 		return err
 	}
-	how := rand.IntN(240)
 	var err error
 	switch {
 	case followed(id):
@@ -236,8 +256,9 @@ func (s *service) write(ctx context.Context, id int64) {
 		if version, confirmed = s.writeBeside(ctx, id); !confirmed {
 			err = cache.ErrNotInvalidated
 		}
-	case how >= 200:
+	case how >= failing:
 		s.failingWrite(ctx, id, commit)
+		s.settle(id, version, errRefused, false)
 		return
 	default:
 		err = s.end(ctx, how, id, commit)
@@ -248,10 +269,7 @@ func (s *service) write(ctx context.Context, id int64) {
 			r.Unconfirmed++
 		}
 	})
-	if err != nil {
-		return
-	}
-	confirm.Run(context.Background(), s.db, []string{"confirmed:" + row(id)}, version, time.Now().UnixMicro(), how < clears)
+	s.settle(id, version, err, how < clears)
 }
 
 // failingWrite is a Write whose transaction fails or panics, before its commit or after it. It confirms
@@ -283,8 +301,34 @@ func (s *service) failingWrite(ctx context.Context, id int64, commit func(contex
 	})
 }
 
-// What ends old values in other processes follows with a message also in Redis, if it is a Clear.
-const clears = 60
+const (
+	clears  = 60  // below it: one message ends old values, in Redis as in the memory of other processes
+	failing = 200 // from here on: failingWrite
+)
+
+// byFeed is the kind of the changes that writeBeside makes.
+const byFeed = "change told by the feed"
+
+// kind names what end does.
+func kind(how int) string {
+	switch {
+	case how >= failing:
+		return "Write whose transaction fails"
+	case how >= 140:
+		return "Write"
+	case how == 0:
+		return "Clear"
+	case how < 30:
+		return "Write of a tag"
+	case how < clears:
+		return "ClearTags"
+	case how < 90:
+		return "Expire"
+	case how < 110:
+		return "Refresh"
+	}
+	return "Invalidate"
+}
 
 // end commits and ends the old value.
 func (s *service) end(ctx context.Context, how int, id int64, commit func(context.Context) error) error {
@@ -321,9 +365,9 @@ return 1`)
 
 // A confirmation is the newest version of a row that is confirmed, and since when.
 type confirmation struct {
-	version int64
-	since   time.Time
-	cleared bool // with others, by one message
+	Version int64
+	Since   time.Time
+	Cleared bool // with others, by one message
 }
 
 func (s *service) confirmed(ctx context.Context, id int64) (confirmation, error) {
@@ -405,8 +449,8 @@ func (s *service) readMany(ctx context.Context) {
 // answer counts an answer.
 func (r *report) answer(id int64, got cache.Result[product], err error, newest confirmation, asked time.Time, rules cache.Reads) {
 	r.Reads++
-	late, bound := asked.Sub(newest.since), bound
-	if rules.SkipLocal && !newest.cleared {
+	late, bound := asked.Sub(newest.Since), bound
+	if rules.SkipLocal && !newest.Cleared {
 		bound = 0
 	}
 	took := time.Since(asked) // the value may have aged since it was chosen
@@ -423,10 +467,11 @@ func (r *report) answer(id int64, got cache.Result[product], err error, newest c
 		r.What = fmt.Sprintf("%+v gives %+v after %v", rules, got, took)
 	case got.Stale:
 		r.Marked++
-	case got.Value.Version < newest.version:
+	case got.Value.Version < newest.Version:
 		r.Oldest = max(r.Oldest, late)
 		if late > bound {
 			r.TooLate++
+			r.found(oldValue{id, got.Value.Version, newest.Version, got.Tier.String(), got.Age, newest.Since, late, asked, newest, false, true})
 		} else if late > 50*time.Millisecond {
 			r.Late++
 		}

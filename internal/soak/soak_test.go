@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,18 +23,22 @@ const processes = 4
 // A fleet is the processes, each with a connection to Redis that can be spoiled for
 // it alone.
 type fleet struct {
+	t         *testing.T
 	redis, db *redistest.Server
 	proxies   []*redistest.FaultProxy
 	children  []*redistest.ChildProcess
+	started   [processes]int    // how many others were started in the place of the first one
 	away      [processes]bool   // is stopped or killed
 	last      [processes]report // of each process
 	gone      []report          // the last ones of those that were killed
 	admin     *redis.Client
 	rows      *redis.Client
+	finds     []found // since the last look
+	judge     judge
 }
 
 func start(t *testing.T) *fleet {
-	f := &fleet{redis: redistest.Start(t), db: redistest.Start(t)}
+	f := &fleet{t: t, redis: redistest.Start(t), db: redistest.Start(t)}
 	f.admin = f.redis.Client(t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
 	f.rows = f.db.Client(t)
 	rows := f.rows.Pipeline()
@@ -43,100 +48,33 @@ func start(t *testing.T) *fleet {
 	if _, err := rows.Exec(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range processes {
-		p := redistest.Proxy(t, f.redis.Addr())
-		f.proxies = append(f.proxies, p)
-		f.children = append(f.children, f.child(t, p))
+	f.judge.lacked = func(id, after, upTo int64) ([]change, error) {
+		return readChanges(context.WithoutCancel(t.Context()), f.rows, id, after, upTo)
+	}
+	for i := range processes {
+		f.proxies = append(f.proxies, redistest.Proxy(t, f.redis.Addr()))
+		f.children = append(f.children, f.child(i))
 	}
 	return f
-}
-
-func (f *fleet) child(t *testing.T, p *redistest.FaultProxy) *redistest.ChildProcess {
-	return redistest.Child(t, "service", p.Addr(), f.db.Addr())
-}
-
-// processFault breaks a process, not its Redis.
-func (f *fleet) processFault(t *testing.T, i int, kill bool) (name string, heal func()) {
-	f.away[i] = true
-	if kill {
-		f.children[i].Kill()
-		f.gone = append(f.gone, f.last[i])
-		f.last[i] = report{}
-		return "one process killed", func() { f.children[i], f.away[i] = f.child(t, f.proxies[i]), false }
-	}
-	f.children[i].Stop()
-	return "one process stopped", func() { f.children[i].Cont(); f.away[i] = false }
-}
-
-// A fault breaks something, and returns what heals it after a while.
-type fault struct {
-	name string
-	do   func(ctx context.Context, f *fleet, one *redistest.FaultProxy) (heal func())
-}
-
-func atOnce() {}
-
-var faults = []fault{
-	{"Redis stopped", func(_ context.Context, f *fleet, _ *redistest.FaultProxy) func() { f.redis.Stop(); return f.redis.Cont }},
-	{"Redis killed", func(_ context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		f.redis.Kill()
-		return f.redis.Restart
-	}},
-	{"FLUSHALL", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		f.admin.FlushAll(ctx)
-		return atOnce
-	}},
-	{"SCRIPT FLUSH", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		f.admin.ScriptFlush(ctx)
-		return atOnce
-	}},
-	{"subscriptions killed", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		f.admin.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub")
-		return atOnce
-	}},
-	{"connections killed", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		f.admin.Do(ctx, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		return atOnce
-	}},
-	{"the feed's log cut off", func(ctx context.Context, f *fleet, _ *redistest.FaultProxy) func() {
-		cutOff.Run(ctx, f.rows, nil)
-		return atOnce
-	}},
-	{"one process cut off", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
-		one.Refuse(true)
-		one.Cut()
-		return func() { one.Refuse(false) }
-	}},
-	{"one process delayed", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
-		one.Delay(500 * time.Millisecond)
-		return func() { one.Delay(0) }
-	}},
-	{"one process in a black hole", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
-		one.Blackhole(true)
-		return func() { one.Blackhole(false) }
-	}},
-	{"old connections forgotten", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() { one.BlackholeOld(); return atOnce }},
-	{"replies lost", func(_ context.Context, _ *fleet, one *redistest.FaultProxy) func() {
-		one.CutReplies(20, "EVALSHA")
-		return atOnce
-	}},
 }
 
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
 // and in transactions that fail, follow a feed for what others write, clear tags and all, and are scraped by
 // 5 %; one load in a hundred fails. Every 20 to 60 seconds
 // (more often in a run of minutes) something is broken for up to eight seconds, a process stopped or killed, or the
-// feed's position is lost. All the time: no answer is older than a confirmed write by more than the bound, nor
+// feed's position is lost: every fault once before one comes again. All the time: no answer is older than a confirmed write by more than the bound, nor
 // another key's; every call ends; nothing in Redis lives for ever; goroutines,
 // connections and heap do not grow; and at the end every Get has been counted once and
 // no goroutine is left. Beside that each process has a Ledger, which looks at every commit of all of them in Redis and
-// in its memory: nothing is old after 60 s, and nothing that it finds breaks what a write has confirmed. Old values
-// of writes that nobody has confirmed, as Redis was away or their process was killed, are logged.
+// in its memory: no value lacks a confirmed change after 60 s, and nothing that it finds breaks what a write has
+// confirmed. Values that lack a change that nobody has confirmed, as Redis was away or its process was killed, are
+// counted and logged.
 func TestSoak(t *testing.T) {
 	length := redistest.Long(t)
 	f := start(t)
 	began := time.Now()
-	next, after := began.Add(10*time.Second), func() {}
+	next, after := began.Add(10*time.Second), atOnce
+	var left deck
 	var heal time.Time
 	var history []sum
 	for tick := began; time.Since(began) < length; {
@@ -145,15 +83,12 @@ func TestSoak(t *testing.T) {
 		switch {
 		case !heal.IsZero() && now.After(heal):
 			after()
+			after = atOnce // it must not heal twice: that would start another process
+			f.judge.faults.heal(time.Now())
 			heal, next = time.Time{}, now.Add(pause(length))
 		case heal.IsZero() && now.After(next):
 			var name string
-			n, i := rand.IntN(len(faults)+2), rand.IntN(processes)
-			if n < len(faults) {
-				name, after = faults[n].name, faults[n].do(t.Context(), f, f.proxies[i])
-			} else {
-				name, after = f.processFault(t, i, n == len(faults))
-			}
+			name, after = f.fail(&left)
 			t.Logf("%5.0fs  %s %s", now.Sub(began).Seconds(), now.Format(time.TimeOnly), name)
 			heal = now.Add(time.Second + rand.N(7*time.Second))
 		}
@@ -166,7 +101,14 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	after()
-	f.look(t).check(t)
+	last := f.look(t)
+	t.Logf("at the end: %v", last)
+	last.check(t)
+	text, never := f.judge.faults.ran(length)
+	t.Logf("faults:%s", text)
+	if len(never) > 0 {
+		t.Errorf("faults that have never run: %q", never)
+	}
 	for _, c := range f.children {
 		c.Send("stop")
 	}
@@ -176,6 +118,21 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	steady(t, history)
+}
+
+// fail breaks what the deck deals, and returns its name and what heals it.
+func (f *fleet) fail(left *deck) (name string, heal func()) {
+	i, next, now := rand.IntN(processes), left.draw(), time.Now()
+	heal, err := next.do(f.t.Context(), f, i)
+	if err != nil {
+		f.t.Logf("%s has not run: %v", next.name, err)
+	}
+	one := ""
+	if next.one {
+		one = "process " + f.name(i)
+	}
+	f.judge.faults.begin(next.name, one, now, err == nil)
+	return strings.TrimSpace(next.name + " " + one), heal
 }
 
 // pause is the time between two faults.
@@ -191,27 +148,51 @@ type sum struct {
 	asked             bool   // whether Redis could be asked
 	outages           uint64 // how often a process gave Redis up
 	ledgers           verdict
+	judged            string   // the judge's summary
+	forbidden         []string // its failures
+}
+
+// ask has a process report.
+func (f *fleet) ask(i int) {
+	f.t.Helper()
+	f.children[i].Send("report")
+	f.last[i] = report{}
+	if err := json.Unmarshal([]byte(f.children[i].Expect("report ")), &f.last[i]); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, old := range f.last[i].Found {
+		f.finds = append(f.finds, found{old, f.name(i)})
+	}
+	f.last[i].Found = nil
+}
+
+// mostLogged is how many old values a look logs, and ten times as many that lack a confirmed change.
+const mostLogged = 10
+
+// judgeFinds judges the old values of all processes.
+func (f *fleet) judgeFinds() {
+	f.t.Helper()
+	important, others, err := f.judge.judge(f.finds, time.Now())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.finds = nil
+	for _, text := range slices.Concat(important[:min(len(important), 10*mostLogged)], others[:min(len(others), mostLogged)]) {
+		f.t.Log(text)
+	}
+	if more := max(0, len(important)-10*mostLogged) + max(0, len(others)-mostLogged); more > 0 {
+		f.t.Logf("and %d old values more", more)
+	}
 }
 
 func (f *fleet) look(t *testing.T) (s sum) {
 	t.Helper()
-	for i, c := range f.children {
+	for i := range f.children {
 		if !f.away[i] {
-			c.Send("report")
+			f.ask(i)
 		}
 	}
-	for i, c := range f.children {
-		if f.away[i] {
-			continue
-		}
-		f.last[i] = report{}
-		if err := json.Unmarshal([]byte(c.Expect("report ")), &f.last[i]); err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range f.last[i].Found {
-			t.Logf("process %d: %s", i, found)
-		}
-	}
+	f.judgeFinds()
 	for _, r := range slices.Concat(f.last[:], f.gone) {
 		s.Reads, s.Writes, s.Absent = s.Reads+r.Reads, s.Writes+r.Writes, s.Absent+r.Absent
 		s.Batches, s.Uncached = s.Batches+r.Batches, s.Uncached+r.Uncached
@@ -221,26 +202,32 @@ func (f *fleet) look(t *testing.T) (s sum) {
 		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
 		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
 		s.outages += r.Stats.Rebuild.Outages
-		s.Broken += r.Broken
+		s.Broken, s.Untold = s.Broken+r.Broken, s.Untold+r.Untold
 		s.ledgers.add(r.Stats.Ledger)
 	}
+	counted := redistest.Must(f.rows.HGetAll(t.Context(), "changes:counted").Result())
+	s.judged = f.judge.summary(number(counted["all"]), number(counted["confirmed"]), number(counted["unconfirmed"]))
+	s.forbidden = f.judge.failures
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	s.asked = f.admin.Ping(ctx).Err() == nil
 	if !s.asked {
 		return s // it is broken just now
 	}
-	// One script sees all keys at one moment; KEYS is what no service may do.
-	n, err := f.admin.Eval(ctx, `local n = 0
-		for _, key in ipairs(redis.call('KEYS', '*')) do
-			if redis.call('PTTL', key) == -1 then n = n + 1 end
-		end
-		return n`, nil).Int64()
+	n, err := immortals.Eval(ctx, f.admin, nil).Int64()
 	if s.asked = err == nil; s.asked {
 		s.immortal, s.clients = n, f.redis.Stat("connected_clients")
 	}
 	return s
 }
+
+// immortals counts keys without an end. One script sees all keys at one moment; KEYS is what no service may do.
+var immortals = redis.NewScript(`
+local n = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  if redis.call('PTTL', key) == -1 then n = n + 1 end
+end
+return n`)
 
 func (s sum) String() string {
 	text := fmt.Sprintf("%d reads, %d batches, %d writes (%d whose transaction failed), %d scraped; %d not cached, %d errors, %d marked stale, %d unconfirmed; late: %d, too late: %d, oldest %v; wrong %d, stuck %d; %d outages seen; %d goroutines, %.0f MB heap",
@@ -248,14 +235,17 @@ func (s sum) String() string {
 	if s.asked {
 		text += fmt.Sprintf("; Redis: %d connections, %d keys without end", s.clients, s.immortal)
 	}
-	return text + fmt.Sprintf("\n%v; broken %d", s.ledgers, s.Broken)
+	return text + fmt.Sprintf("\n%v; broken %d, not told %d\n%s", s.ledgers, s.Broken, s.Untold, s.judged)
 }
 
 // check fails the test for what must never be.
-func (s sum) check(t *testing.T) {
+func (s sum) check(t testing.TB) {
 	t.Helper()
-	if s.Broken > 0 || s.ledgers.Old[len(ages)-1] > 0 {
+	if s.Broken > 0 {
 		t.Errorf("%v; %d of them break what a write has confirmed", s.ledgers, s.Broken)
+	}
+	if len(s.forbidden) > 0 {
+		t.Errorf("%d values lack a confirmed change after 60 s, the first one: %s", len(s.forbidden), s.forbidden[0])
 	}
 	if s.TooLate+s.Wrong+s.Stuck+s.immortal > 0 {
 		t.Errorf("too late %d (the oldest %v), wrong %d (%s), stuck %d, keys without end %d", s.TooLate, s.Oldest, s.Wrong, s.What, s.Stuck, s.immortal)
@@ -263,7 +253,7 @@ func (s sum) check(t *testing.T) {
 }
 
 // steady compares the last quarter of the run with the second one: the first warms up.
-func steady(t *testing.T, history []sum) {
+func steady(t testing.TB, history []sum) {
 	t.Helper()
 	if len(history) < 8 {
 		return // too short to tell
