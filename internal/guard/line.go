@@ -1,6 +1,9 @@
 package guard
 
-import "time"
+import (
+	"container/list"
+	"time"
+)
 
 // A waiter is a call that waits for its place. Its queue's mutex guards it.
 type waiter struct {
@@ -8,40 +11,26 @@ type waiter struct {
 	since time.Time
 	ready chan error // receives nil when the call has its place, or the refusal
 
-	line       *line // in which it waits; nil: it no longer waits
-	prev, next *waiter
+	line *line // in which it waits; nil: it no longer waits
+	at   *list.Element
 }
 
 // A line is a list of waiters, first in first out. The queue's mutex guards it.
-type line struct {
-	first, last *waiter
-	len         int
-}
+type line struct{ list.List }
 
-func (l *line) push(w *waiter) {
-	w.line, w.prev, w.next = l, l.last, nil
-	if l.last != nil {
-		l.last.next = w
-	} else {
-		l.first = w
-	}
-	l.last = w
-	l.len++
-}
+func (l *line) push(w *waiter) { w.line, w.at = l, l.PushBack(w) }
 
 func (l *line) remove(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		l.last = w.prev
-	}
+	l.Remove(w.at)
 	w.line = nil
-	l.len--
+}
+
+// first returns the waiter that has waited longest, nil if none waits.
+func (l *line) first() *waiter {
+	if at := l.Front(); at != nil {
+		return at.Value.(*waiter)
+	}
+	return nil
 }
 
 // end takes w out of the line and ends its waiting with err.

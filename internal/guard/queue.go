@@ -175,7 +175,7 @@ func (q *queue) enlist(ctx context.Context, w *waiter, waits bool) error {
 		return left(ctx)
 	case !waits || q.longest < 0:
 		return q.refusal(class, "")
-	case q.waiting[class].len >= q.maxQueue:
+	case q.waiting[class].Len() >= q.maxQueue:
 		return q.refusal(class, ", and as many calls wait as MaxQueue allows")
 	case q.samples == window && q.expected(class) > q.has(ctx):
 		q.counts.shed++
@@ -192,8 +192,8 @@ const margin = 1.1
 
 // expected returns how long the next call of class is likely to wait. The caller holds q.mu.
 func (q *queue) expected(class Class) time.Duration {
-	degraded := q.waiting[Degraded].len
-	ahead := q.taken[Normal] + q.waiting[Normal].len + min(degraded, q.limits[Degraded])
+	degraded := q.waiting[Degraded].Len()
+	ahead := q.taken[Normal] + q.waiting[Normal].Len() + min(degraded, q.limits[Degraded])
 	wait := float64(ahead) / float64(q.usual())
 	if class == Degraded {
 		wait = max(wait, float64(q.taken[Degraded]+degraded)/float64(q.limits[Degraded]))
@@ -231,7 +231,7 @@ func (q *queue) dispatch() {
 func (q *queue) next() *waiter {
 	var first *waiter
 	for class := range q.waiting {
-		w := q.waiting[class].first
+		w := q.waiting[class].first()
 		if w != nil && q.fits(Class(class)) && (first == nil || w.since.Before(first.since)) {
 			first = w
 		}
@@ -288,8 +288,8 @@ func (q *queue) close(err error) {
 	defer q.mu.Unlock()
 	q.shut = err
 	for class := range q.waiting {
-		for l := &q.waiting[class]; l.first != nil; {
-			l.end(l.first, err)
+		for l := &q.waiting[class]; l.Len() > 0; {
+			l.end(l.first(), err)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func (q *queue) stats(s *Stats) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s.Waiting = q.waiting[Normal].len + q.waiting[Degraded].len
+	s.Waiting = q.waiting[Normal].Len() + q.waiting[Degraded].Len()
 	s.Service = q.mean
 	if s.Limit = q.usual(); s.Limit == math.MaxInt {
 		s.Limit = 0
