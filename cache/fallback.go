@@ -35,7 +35,6 @@ func (c *Cache[K, V]) duringOutage(l *lookup[K, V]) {
 		l.answered(old)
 	case soon, c.fleet.Shared() && c.values.mayReplaceAnError(e, now):
 		l.fallBackTo(old)
-		l.impatient = c.fleet.Shared() && l.want == nil
 	}
 }
 

@@ -20,10 +20,6 @@ type lookup[K comparable, V any] struct {
 	opened    bool // the caller has opened the flight and has to start its run
 	past      bool // the local tier has kept an older value of the key
 
-	// impatient is true during an outage if the process has kept a value: the caller takes a
-	// place among the degraded loads only if one is free.
-	impatient bool
-
 	// What the caller has read in Redis for itself, after its Get began.
 	own      ownRead
 	mark     tier.Mark // of the local tier, from before the read

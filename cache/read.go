@@ -234,7 +234,8 @@ func (c *Cache[K, V]) join(ctx context.Context, l *lookup[K, V], spare *rebuild.
 		return nil
 	}
 	opened.Subject, opened.Seen = &subject[K]{l.key, l.want}, l.seen
-	opened.Look, opened.Impatient = l.own == untried, l.impatient
+	opened.Look = l.own == untried
+	opened.Impatient = l.fallback.tier == TierLocal && l.want == nil && c.fleet.Shared() // see duringOutage
 	if l.own == unanswered {
 		opened.Purpose = rebuild.Degraded
 	}
