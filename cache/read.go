@@ -209,12 +209,10 @@ func (c *Cache[K, V]) joinRunning(ctx context.Context, l *lookup[K, V]) {
 	if l.phase == over || l.want != nil { // a caller with rules reads Redis first, since the flight may wait for more than the caller needs
 		return
 	}
-	caller, running, err := c.flights.JoinRunning(ctx, l.id)
-	if err != nil {
+	switch caller, _, err := c.flights.Join(ctx, l.id, flight.Callers{}, nil); {
+	case err != nil:
 		l.failed(err)
-		return
-	}
-	if running {
+	case caller.Flight != nil:
 		l.caller, l.phase = caller, waiting
 	}
 }

@@ -187,7 +187,7 @@ func TestTheCrowdsDeadlineIsThatOfTheLastToLeave(t *testing.T) {
 		return ctx
 	}
 	short, long := in(time.Minute), in(time.Hour)
-	c, _, err := g.Join(short, "id", flight.Callers{}, &flight.Flight{})
+	c, _, err := g.Join(short, "id", flight.Callers{}, newFlight)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,16 +200,16 @@ func TestTheCrowdsDeadlineIsThatOfTheLastToLeave(t *testing.T) {
 		}
 	}
 	wants(short, "alone")
-	_, _, _ = g.Join(long, "id", flight.Callers{}, &flight.Flight{})
+	_, _, _ = g.Join(long, "id", flight.Callers{}, newFlight)
 	wants(long, "with a longer one")
-	_, _, _ = g.Join(short, "id", flight.Callers{}, &flight.Flight{})
+	_, _, _ = g.Join(short, "id", flight.Callers{}, newFlight)
 	wants(long, "with a shorter one")
 	stop()
 	bound := in(30 * time.Minute)
 	waiting, stop = g.Waiting(bound, c.Flight)
 	wants(bound, "bound by the load's own")
 	stop()
-	_, _, _ = g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{})
+	_, _, _ = g.Join(t.Context(), "id", flight.Callers{}, newFlight)
 	waiting, stop = g.Waiting(t.Context(), c.Flight)
 	wants(t.Context(), "with a patient one")
 	stop()

@@ -25,13 +25,15 @@ type (
 
 func newGroup() *group { return flight.NewGroup(-1) }
 
+func newFlight() *run { return &run{} }
+
 // What a caller is told who joins.
 const opened, waits = true, false
 
 // join joins the flight of "id" and checks whether the caller has opened it.
 func join(t *testing.T, g *group, want bool) caller {
 	t.Helper()
-	c, opened, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{})
+	c, opened, err := g.Join(t.Context(), "id", flight.Callers{}, newFlight)
 	if err != nil || opened != want {
 		t.Fatalf("Join: opened %v, %v, want %v", opened, err, want)
 	}
@@ -232,7 +234,7 @@ func TestForAllGivesTheResultToLateJoinersToo(t *testing.T) {
 			next := a.Flight.Finish("v1", nil, func() bool {
 				asked = true
 				// Nobody can join now: this caller gets into the next flight, or opens one.
-				others.Go(func() { close(joining); _, _, _ = g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}) })
+				others.Go(func() { close(joining); _, _, _ = g.Join(t.Context(), "id", flight.Callers{}, newFlight) })
 				<-joining
 				return test.forAll
 			})
@@ -299,7 +301,7 @@ func TestAResultThatIsThereAnswersACallerWhoComesLateForIt(t *testing.T) {
 func TestIdsHaveFlightsOfTheirOwn(t *testing.T) {
 	g := newGroup()
 	for _, id := range []string{"a", "b"} {
-		if _, opened, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{}); !opened || err != nil {
+		if _, opened, err := g.Join(t.Context(), id, flight.Callers{}, newFlight); !opened || err != nil {
 			t.Errorf("%s: got %v, %v, want a flight that was opened", id, opened, err)
 		}
 	}
@@ -316,16 +318,16 @@ func TestNestedCallersHaveFlightsOfTheirOwn(t *testing.T) {
 	g.Nested = func(ctx context.Context) bool { return ctx.Value(key{}) != nil }
 	nested := context.WithValue(t.Context(), key{}, true)
 	outside := join(t, g, opened)
-	if _, running, err := g.JoinRunning(nested, "id"); running || err != nil {
+	if c, _, err := g.Join(nested, "id", flight.Callers{}, nil); c.Flight != nil || err != nil {
 		t.Errorf("a nested caller has joined the flight of others: %v", err)
 	}
-	inside, opens, err := g.Join(nested, "id", flight.Callers{}, &flight.Flight{})
+	inside, opens, err := g.Join(nested, "id", flight.Callers{}, newFlight)
 	if err != nil || !opens {
 		t.Fatalf("opened %v, %v", opens, err)
 	}
-	other, running, err := g.JoinRunning(nested, "id")
-	if !running || err != nil || other.Flight != inside.Flight {
-		t.Errorf("the second nested caller: joined %v, %v", running, err)
+	other, _, err := g.Join(nested, "id", flight.Callers{}, nil)
+	if err != nil || other.Flight != inside.Flight {
+		t.Errorf("the second nested caller: joined %v, %v", other.Flight != nil, err)
 	}
 	inside.Flight.Decide()
 	inside.Flight.Finish("inside", nil, nil)
@@ -348,10 +350,10 @@ func TestTheNextFlightOfNestedCallersIsTheirs(t *testing.T) {
 	g := newGroup()
 	g.Nested = func(ctx context.Context) bool { return ctx.Value(key{}) != nil }
 	nested := context.WithValue(t.Context(), key{}, true)
-	c, _, _ := g.Join(nested, "id", flight.Callers{}, &flight.Flight{})
+	c, _, _ := g.Join(nested, "id", flight.Callers{}, newFlight)
 	next := c.Flight.Finish("", nil, nil)
 	outside := join(t, g, opened)
-	if again, _, _ := g.JoinRunning(nested, "id"); again.Flight != next {
+	if again, _, _ := g.Join(nested, "id", flight.Callers{}, nil); again.Flight != next {
 		t.Error("a nested caller does not find the next flight")
 	}
 	next.Decide()
@@ -405,7 +407,7 @@ func TestCloseWaitsForTheFlightsThatRun(t *testing.T) {
 			return false
 		}
 	}
-	if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}); !errors.Is(err, flight.ErrClosed) {
+	if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, newFlight); !errors.Is(err, flight.ErrClosed) {
 		t.Errorf("Join after Close: got %v, want ErrClosed", err)
 	}
 	if g.Alone("other") != nil {

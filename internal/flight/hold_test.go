@@ -24,7 +24,7 @@ func fail(t *testing.T, g *group, err error) {
 // held reports whether Join returns a held error.
 func held(t *testing.T, g *group, id string) bool {
 	t.Helper()
-	c, _, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{})
+	c, _, err := g.Join(t.Context(), id, flight.Callers{}, newFlight)
 	if err == nil {
 		c.Flight.Decide()
 		c.Flight.Finish("", nil, nil)
@@ -37,8 +37,11 @@ func TestAnErrorIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		fail(t, g, io.EOF)
-		if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, &flight.Flight{}); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{}, newFlight); !errors.Is(err, io.EOF) {
 			t.Errorf("got %v, want the held error", err)
+		}
+		if c, _, err := g.Join(t.Context(), "id", flight.Callers{}, nil); c.Flight != nil || err != nil {
+			t.Errorf("a caller who opens no flight: got %v, %v", c.Flight, err)
 		}
 		if held(t, g, "other") {
 			t.Error("the error of id is held for another")
@@ -141,10 +144,10 @@ func TestARefusalIsHeldForThoseWhoHaveAFallback(t *testing.T) {
 		c := join(t, g, opened)
 		c.Flight.Refuse(io.EOF)
 		now(t, c, answer{"", true, io.EOF})
-		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the refusal", err)
 		}
-		without, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
+		without, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, newFlight)
 		if err != nil || !opened {
 			t.Fatalf("without one: got %v, %v, want a flight", opened, err)
 		}
@@ -178,12 +181,12 @@ func TestTheErrorOfARefreshKeepsRefreshesAwayAndCallersNot(t *testing.T) {
 func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
-		c, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
+		c, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Flight.Finish("", io.EOF, nil)
-		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.EOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight); !errors.Is(err, io.EOF) {
 			t.Errorf("with a fallback: got %v, want the held error", err)
 		}
 		if held(t, g, "id") {
@@ -197,12 +200,12 @@ func TestTheErrorOfALoadWithAFallbackIsForCallersWithAFallback(t *testing.T) {
 func TestACallerWithAFallbackTakesItToTheNextFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
-		first, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, &run{})
+		first, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: false}, newFlight)
 		if err != nil {
 			t.Fatal(err)
 		}
 		first.Flight.Decide()
-		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); err != nil { // too late for the first
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight); err != nil { // too late for the first
 			t.Fatal(err)
 		}
 		next := first.Flight.Finish("v", nil, nil)
@@ -248,12 +251,12 @@ func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		g.Alone("id").Finish("", io.EOF, nil)
-		c, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{})
+		c, opened, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight)
 		if err != nil || !opened {
 			t.Fatalf("got %v, %v, want a flight", opened, err)
 		}
 		c.Flight.Finish("", io.ErrUnexpectedEOF, nil) // this one is held, in place of the refresh's
-		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, &run{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := g.Join(t.Context(), "id", flight.Callers{Fallback: true}, newFlight); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the held error is %v", err)
 		}
 	})
@@ -262,7 +265,7 @@ func TestTheErrorOfARefreshIsForNoCaller(t *testing.T) {
 // failAfter runs a flight whose load fails and asks to be left alone.
 func failAfter(t *testing.T, g *group, id string, after time.Duration) {
 	t.Helper()
-	c, _, err := g.Join(t.Context(), id, flight.Callers{}, &flight.Flight{})
+	c, _, err := g.Join(t.Context(), id, flight.Callers{}, newFlight)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -496,7 +499,7 @@ func TestAnErrorForAllIsHeldBesideOneForCallersWithAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.NewGroup(errorHold)
 		answer := func(fallback bool) (c flight.Caller, err error) {
-			c, _, err = g.Join(t.Context(), "id", flight.Callers{Fallback: fallback}, &run{})
+			c, _, err = g.Join(t.Context(), "id", flight.Callers{Fallback: fallback}, newFlight)
 			return c, err
 		}
 		with, err := answer(true)

@@ -8,68 +8,46 @@ type Callers struct {
 	Fallback bool // the caller has a fallback: errors that are held only for such callers are returned too
 }
 
-// Join adds a caller whom as describes to the flight of id. If no flight runs, Join opens one, which the
-// caller then has to have run. That is f, a zero Flight, so that the caller can allocate it in one piece
-// with what runs it. With a nil f Join opens none: then c.Flight is nil if none runs. It returns
-// ErrClosed, ErrReentrant, or the held error of a load of id.
-func (g *Group) Join(ctx context.Context, id string, as Callers, f *Flight) (c Caller, opened bool, err error) {
+// Join adds a caller whom as describes to the flight of id. If none runs, Join opens one, which the caller
+// then has to have run: the zero Flight that open returns, so that the caller can allocate it in one piece
+// with what runs it. Join calls open with the group's mutex held. With a nil open it opens none and returns
+// no held error: c.Flight is nil if none runs. It returns ErrClosed, ErrReentrant, or the held error of a
+// load of id.
+func (g *Group) Join(ctx context.Context, id string, as Callers, open func() *Flight) (c Caller, opened bool, err error) {
 	if g.isLoading(ctx, id) {
 		return c, false, ErrReentrant
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
-		return c, false, ErrClosed
+	k := plain
+	if as.Strict {
+		k = strict
 	}
-	k := g.kindFor(ctx, as.Strict)
-	if running := g.flights[k][id]; running != nil {
-		f = running
-	} else {
+	switch {
+	case g.closed:
+		return c, false, ErrClosed
+	case open == nil && g.flights[k][id] == nil && g.flights[k|nested][id] == nil: // without a call of Nested: each hit in Redis ends here
+		return c, false, nil
+	case g.Nested != nil && g.Nested(ctx):
+		k |= nested
+	}
+	f := g.flights[k][id]
+	switch {
+	case f != nil:
+	case open == nil:
+		return c, false, nil
+	default:
 		audience := everybody
 		if as.Fallback {
 			audience = withFallback
 		}
-		if err := g.failures[k.side()][id].heldFor(audience); err != nil || f == nil {
+		if err := g.failures[k.side()][id].heldFor(audience); err != nil {
 			return c, false, err
 		}
-		g.open(id, k, f)
-		opened = true
+		f, opened = g.open(id, k, open()), true
 	}
 	f.fallback = f.fallback || as.Fallback
 	return f.join(ctx), opened, nil
-}
-
-// JoinRunning adds a caller who is not strict to the flight of id if one runs, and opens none. It
-// returns ErrClosed or ErrReentrant where Join does.
-func (g *Group) JoinRunning(ctx context.Context, id string) (c Caller, running bool, err error) {
-	if g.isLoading(ctx, id) {
-		return c, false, ErrReentrant
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.closed:
-		return c, false, ErrClosed
-	case g.flights[plain][id] == nil && g.flights[nested][id] == nil:
-		return c, false, nil
-	}
-	f := g.flights[g.kindFor(ctx, false)][id]
-	if f == nil {
-		return c, false, nil
-	}
-	return f.join(ctx), true, nil
-}
-
-// kindFor returns the kind of the flights that a caller joins.
-func (g *Group) kindFor(ctx context.Context, isStrict bool) kind {
-	k := plain
-	if isStrict {
-		k = strict
-	}
-	if g.Nested != nil && g.Nested(ctx) {
-		k |= nested
-	}
-	return k
 }
 
 // join gives a caller with ctx the next number. The caller holds Group.mu.

@@ -34,7 +34,7 @@ func TestALoadThatAsksForItsOwnKeyGetsAnError(t *testing.T) {
 		"no load":                           {g, t.Context(), "q", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _, err := test.g.Join(test.ctx, test.id, flight.Callers{}, &flight.Flight{})
+			c, _, err := test.g.Join(test.ctx, test.id, flight.Callers{}, newFlight)
 			if !errors.Is(err, test.want) {
 				t.Errorf("got %v, want %v", err, test.want)
 			}

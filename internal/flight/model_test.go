@@ -228,11 +228,11 @@ func (c *callers) state() string { return fmt.Sprint(len(c.gets)) }
 func (c *callers) step() {
 	g := get{oldest: c.invalidated}
 	if !c.looks {
-		place, running, err := c.group.JoinRunning(context.Background(), "id")
+		place, _, err := c.group.Join(context.Background(), "id", flight.Callers{}, nil)
 		switch {
 		case err != nil:
 			panic(err)
-		case running:
+		case place.Flight != nil:
 			c.did("join%d", c.invalidated)
 			g.caller, g.joined = place, c.running
 		default: // nobody can come between these two who would make a difference to the read
@@ -251,7 +251,7 @@ func (c *callers) step() {
 // join has a caller join or open the flight.
 func (w *world) join(at int) {
 	g := &w.gets[at]
-	place, opened, err := w.group.Join(context.Background(), "id", flight.Callers{}, &flight.Flight{})
+	place, opened, err := w.group.Join(context.Background(), "id", flight.Callers{}, newFlight)
 	if err != nil {
 		panic(err)
 	}

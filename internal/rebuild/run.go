@@ -124,17 +124,16 @@ func (r *Run) Context() context.Context { return r.ctx }
 // caller has to Start: spare or, if that is nil, a new one. Who joins a running flight needs none. The
 // errors are those of flight.Group.Join.
 func (e *Engine) Join(ctx context.Context, id string, as flight.Callers, spare *Run) (c flight.Caller, opened *Run, err error) {
-	if c, _, err = e.Flights.Join(ctx, id, as, nil); err != nil || c.Flight != nil {
-		return c, nil, err
+	c, opens, err := e.Flights.Join(ctx, id, as, func() *flight.Flight {
+		if spare == nil {
+			spare = &Run{}
+		}
+		return &spare.own
+	})
+	if opens {
+		opened = spare
 	}
-	if spare == nil {
-		spare = &Run{}
-	}
-	c, opens, err := e.Flights.Join(ctx, id, as, &spare.own)
-	if !opens {
-		return c, nil, err
-	}
-	return c, spare, nil
+	return c, opened, err
 }
 
 // NewRun returns a run whose flight no caller joins. A Replace is freed from the end of ctx; for the
