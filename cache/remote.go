@@ -35,15 +35,7 @@ func (r *remote) readFully(ctx context.Context, id string) (value fleet.Value, n
 	ctx, done := r.begin(ctx, r.hooks.Read, Op{Key: id, Keys: 1})
 	began := time.Now()
 	value = r.fleet.GetOne(ctx, id)
-	if now = time.Now(); value.Err == nil {
-		r.times.read.add(&latencies, now.Sub(began))
-	}
-	outcome := Outcome{Err: value.Err}
-	if len(value.Data) > 0 {
-		outcome.Hits = 1
-	}
-	done(outcome)
-	return value, now
+	return value, r.ended(began, done, value)
 }
 
 // readMany reads several keys from Redis together.
@@ -56,6 +48,11 @@ func (r *remote) readMany(ctx context.Context, ids []string) (values []fleet.Val
 	defer stop()
 	began := time.Now()
 	values = r.fleet.Get(ctx, ids...)
+	return values, r.ended(began, done, values...)
+}
+
+// ended measures a read that began at a time, has its hook end, and returns the present time.
+func (r *remote) ended(began time.Time, done func(Outcome), values ...fleet.Value) (now time.Time) {
 	now = time.Now()
 	var outcome Outcome
 	for _, value := range values {
@@ -70,5 +67,5 @@ func (r *remote) readMany(ctx context.Context, ids []string) (values []fleet.Val
 		r.times.read.add(&latencies, now.Sub(began))
 	}
 	done(outcome)
-	return values, now
+	return now
 }
