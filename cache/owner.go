@@ -36,6 +36,10 @@ func (c *Cache[K, V]) newEngine() *rebuild.Engine {
 		Owner: o, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
 		LoadTimeout: c.o.Rebuild.LoadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout,
 		Batch: 1, Singles: c.loader.loadsOne(),
+		Read: func(ctx context.Context, id string) fleet.Value {
+			value, _ := c.remote.readFully(ctx, id) // the engine takes care of the caller's time
+			return value
+		},
 		Waiting: o.beginLeaseWait,
 	}
 	if c.loader.LoadMany != nil {
@@ -60,13 +64,10 @@ func (o owner[K, V]) Meanwhile(r *rebuild.Run) (any, bool) {
 	return nil, false
 }
 
-func (o owner[K, V]) Read(ctx context.Context, id string) (fleet.Value, time.Time) {
-	return o.c.remote.readFully(ctx, id) // the engine takes care of the caller's time
-}
-
 // Accept takes a value that another process has stored. A Refresh takes only a fresh value. A Warm
 // takes any value within its TTL.
-func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value, now time.Time) (any, bool) {
+func (o owner[K, V]) Accept(r *rebuild.Run, value fleet.Value) (any, bool) {
+	now := time.Now()
 	if r.Purpose == rebuild.Warm {
 		return nil, o.c.values.isWithinTTL(r.ID, value, now)
 	}
@@ -102,16 +103,18 @@ func (o owner[K, V]) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
 	return fleet.Publication{Data: data, TTL: ttl}, ok
 }
 
-func (o owner[K, V]) Stands(r *rebuild.Run) bool { return !o.c.values.cleared(loadedBy[V](r).entry) }
-
 // Keep puts what r has loaded into the local tier before the flight ends, so that the next Get finds
 // it there. The run's mark is older than the read that brought the value, so an invalidation in
 // between drops it. Values that Warm loads go to Redis only: no caller wants them yet, and they would
 // push out values that are read.
-func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) {
-	if r.Purpose == rebuild.Warm && o.c.fleet.Shared() {
-		return
+func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) (stands bool) {
+	if r.Purpose != rebuild.Warm || !o.c.fleet.Shared() {
+		o.fill(r, until)
 	}
+	return !o.c.values.cleared(loadedBy[V](r).entry)
+}
+
+func (o owner[K, V]) fill(r *rebuild.Run, until rebuild.Until) {
 	e, now, longest := loadedBy[V](r).entry, time.Now(), time.Duration(math.MaxInt64)
 	if until.Unconfirmed {
 		longest = maxUnconfirmed

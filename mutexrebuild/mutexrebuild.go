@@ -108,7 +108,7 @@ func New(rdb redis.UniversalClient, space Keyspace, o Options) (*Group, error) {
 	g := &Group{fleet: leases, loadTimeout: settled.LoadTimeout, flights: flight.NewGroup(settled.ErrorHold)}
 	g.closing, g.close = context.WithCancel(context.Background())
 	g.engine = rebuild.New(rebuild.Config{
-		Owner: owner{g}, Fleet: g.fleet, Flights: g.flights, Closing: g.closing,
+		Owner: owner{g}, Fleet: g.fleet, Flights: g.flights, Closing: g.closing, Read: g.fleet.GetOne,
 		LoadTimeout: g.loadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout, Batch: 1, Singles: true,
 	})
 	return g, nil

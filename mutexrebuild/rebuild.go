@@ -57,12 +57,8 @@ func (o owner) Mark(string) rebuild.Mark { return 0 }
 
 func (o owner) Meanwhile(*rebuild.Run) (answer any, ok bool) { return nil, false }
 
-func (o owner) Read(ctx context.Context, id string) (fleet.Value, time.Time) {
-	return o.g.fleet.GetOne(ctx, id), time.Now()
-}
-
 // Accept takes a complete value.
-func (o owner) Accept(_ *rebuild.Run, value fleet.Value, _ time.Time) (answer any, ok bool) {
+func (o owner) Accept(_ *rebuild.Run, value fleet.Value) (answer any, ok bool) {
 	return value.Data, len(value.Data) > 0 && !value.TooLong
 }
 
@@ -78,9 +74,7 @@ func (o owner) Encode(r *rebuild.Run) (value fleet.Publication, ok bool) {
 	return value, o.g.fleet.Storable(value.Data, value.TTL)
 }
 
-func (o owner) Stands(*rebuild.Run) bool { return true }
-
-func (o owner) Keep(*rebuild.Run, rebuild.Until) {}
+func (o owner) Keep(*rebuild.Run, rebuild.Until) (stands bool) { return true }
 
 func (o owner) Current(*rebuild.Run, any) bool { return false }
 

@@ -85,8 +85,8 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 			"{ return []string{s.key(id), s.names.Lease(id)} }", "{ return []string{s.key(id), s.key(id) + \":lock\"} }"), ofReleases, disorder},
 
 		// Clear and ClearTags.
-		"a load from before a Clear is published for those who joined": {one("internal/rebuild/turn.go",
-			" && e.Owner.Stands(r): // else", ": // else"), ofClears, disorder},
+		"a load from before a Clear is published for those who joined": {one("internal/rebuild/rebuild.go",
+			"if !e.Owner.Keep(r, Until{}) {", "if e.Owner.Keep(r, Until{}); false {"), ofClears, disorder},
 		"a value carries the epoch of the end of its load": {epochOfTheEnd, ofClears, disorder},
 		"a value from Redis counts whatever its epoch": {one("cache/values.go",
 			"if v.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},

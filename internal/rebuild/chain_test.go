@@ -23,12 +23,9 @@ type chain struct {
 	done    chan struct{} // closed at the last load
 }
 
-func (c *chain) Mark(string) Mark           { return 0 }
-func (c *chain) Meanwhile(*Run) (any, bool) { return nil, false }
-func (c *chain) Read(context.Context, string) (fleet.Value, time.Time) {
-	return fleet.Value{}, time.Now()
-}
-func (c *chain) Accept(*Run, fleet.Value, time.Time) (any, bool) { return nil, false }
+func (c *chain) Mark(string) Mark                     { return 0 }
+func (c *chain) Meanwhile(*Run) (any, bool)           { return nil, false }
+func (c *chain) Accept(*Run, fleet.Value) (any, bool) { return nil, false }
 func (c *chain) Load(_ context.Context, _ *guard.Place, runs []*Run) {
 	if len(c.loaded) == c.length {
 		runtime.GC()
@@ -48,7 +45,7 @@ func (c *chain) Load(_ context.Context, _ *guard.Place, runs []*Run) {
 func (c *chain) Encode(*Run) (fleet.Publication, bool) {
 	return fleet.Publication{Data: []byte("v"), TTL: time.Minute}, true
 }
-func (c *chain) Stands(r *Run) bool {
+func (c *chain) Keep(r *Run, _ Until) bool {
 	if len(c.loaded) <= c.length {
 		if _, opened, err := c.flights.Join(c.t.Context(), r.ID, flight.Callers{}, nil); opened || err != nil {
 			c.t.Errorf("it has not joined: %v", err)
@@ -56,7 +53,6 @@ func (c *chain) Stands(r *Run) bool {
 	}
 	return true
 }
-func (c *chain) Keep(*Run, Until)                     {}
 func (c *chain) Current(*Run, any) bool               { return false }
 func (c *chain) Forget(string)                        {}
 func (c *chain) Drop(context.Context, []string) error { return nil }
@@ -70,7 +66,7 @@ func TestAChainOfFlightsKeepsNoAnswers(t *testing.T) {
 	}
 	defer leases.Close()
 	c := &chain{t: t, flights: flight.NewGroup(-1), length: 20, done: make(chan struct{})}
-	e := New(Config{Owner: c, Fleet: leases, Flights: c.flights, Closing: t.Context(), Batch: 1, Singles: true})
+	e := New(Config{Owner: c, Fleet: leases, Flights: c.flights, Closing: t.Context(), Read: leases.GetOne, Batch: 1, Singles: true})
 	func() {
 		_, opened, err := e.Join(t.Context(), "id", flight.Callers{}, nil)
 		if opened == nil || err != nil {

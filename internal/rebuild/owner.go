@@ -16,21 +16,17 @@ type Owner interface {
 	Mark(id string) Mark
 	// Meanwhile returns the answer that this process has by now.
 	Meanwhile(r *Run) (answer any, ok bool)
-	// Read reads Redis, and says when.
-	Read(ctx context.Context, id string) (value fleet.Value, now time.Time)
 	// Accept returns the answer that r gets from a value of Redis; ok is false if the value is no
 	// answer. It keeps the answer as Keep does.
-	Accept(r *Run, value fleet.Value, now time.Time) (answer any, ok bool)
+	Accept(r *Run, value fleet.Value) (answer any, ok bool)
 	// Load loads the keys of runs, which have one purpose, in the breaker's place, and sets Run.Loaded of
 	// each. Functions that outlive it must not touch the runs.
 	Load(ctx context.Context, place *guard.Place, runs []*Run)
 	// Encode returns what to publish of Run.Loaded. ok is false if Redis cannot store it, or must not.
 	Encode(r *Run) (value fleet.Publication, ok bool)
-	// Stands reports whether nothing has cleared Run.Loaded since its load began.
-	Stands(r *Run) bool
 	// Keep keeps Run.Loaded in this process, unless its id was invalidated since Run.Mark, and sets
-	// Run.Kept.
-	Keep(r *Run, until Until)
+	// Run.Kept. It reports whether nothing has cleared Run.Loaded since its load began.
+	Keep(r *Run, until Until) (stands bool)
 	// Current reports whether callers who come now would get the answer that r has kept.
 	Current(r *Run, answer any) bool
 	// Forget drops what this process has of id. Drop invalidates ids in all processes.

@@ -15,7 +15,8 @@
 //	unknown      Redis does not answer: load without a lease, and publish nothing (unleased)
 //	held         a writer holds the key: it was loaded beside the writer; ask again, and answer if
 //	             the key is still held
-//	published    it was loaded and published: that is the answer
+//	published    it was loaded and published: that is the answer, after a Clear only of callers who
+//	             joined before the load
 //	unpublished  it was loaded, and Redis may not have it: it answers only callers who joined before
 //	             the load
 //	overtaken    an invalidation has taken the lease away meanwhile: take another turn
@@ -79,6 +80,8 @@ type Config struct {
 	Breaker *guard.Breaker  // nil: there is a place for everybody
 	Closing context.Context // ends with the owner
 
+	Read func(ctx context.Context, id string) fleet.Value // reads Redis
+
 	LoadTimeout     time.Duration // for a load and its wait for a place; 0: none
 	Closed, TooLate error         // the errors of a load when Closing or LoadTimeout has ended it
 	Batch           int           // how many keys one load takes; 1: loads of single keys only
@@ -137,7 +140,9 @@ func (e *Engine) answer(r *Run) (answer any, err error) {
 		case settled:
 			return r.Loaded.Answer, r.Loaded.Err
 		case published:
-			e.Owner.Keep(r, Until{})
+			if !e.Owner.Keep(r, Until{}) { // a Clear has overtaken the load
+				r.flight.TakeBack(r.joined)
+			}
 			return r.Loaded.Answer, nil
 		case unpublished:
 			return e.unpublished(r), nil
@@ -152,7 +157,7 @@ func (e *Engine) answer(r *Run) (answer any, err error) {
 		case found:
 			value := r.value
 			r.value = fleet.Value{}
-			if answer, ok := e.Owner.Accept(r, value, time.Now()); ok {
+			if answer, ok := e.Owner.Accept(r, value); ok {
 				if r.Purpose == Warm {
 					err = ErrElsewhere
 				}
@@ -195,12 +200,12 @@ func (e *Engine) look(r *Run) (answer any, ok bool) {
 		return answer, true
 	}
 	r.Look = false
-	value, now := e.read(r)
+	value := e.read(r)
 	if value.Err != nil {
 		r.Purpose = Degraded
 		return answer, false
 	}
-	if answer, ok := e.Owner.Accept(r, value, now); ok {
+	if answer, ok := e.Owner.Accept(r, value); ok {
 		return answer, true
 	}
 	r.Seen = value.Data
@@ -210,17 +215,17 @@ func (e *Engine) look(r *Run) (answer any, ok bool) {
 // read reads Redis for a run. The first read of a flight takes half of the time of the caller who
 // opened it, since the other half is for the source. If that caller has left meanwhile, a read
 // without a reply says nothing about Redis, and read repeats it.
-func (e *Engine) read(r *Run) (value fleet.Value, now time.Time) {
+func (e *Engine) read(r *Run) fleet.Value {
 	if caller := r.caller; caller != nil {
 		ctx, stop := wait.Half(caller, r.ctx, e.Fleet.RedisTimeout())
-		value, now = e.Owner.Read(ctx, r.ID)
+		value := e.Read(ctx, r.ID)
 		stop()
 		r.halve(e.Fleet.RedisTimeout())
 		if value.Err == nil || caller.Err() == nil {
-			return value, now
+			return value
 		}
 	}
-	return e.Owner.Read(r.ctx, r.ID)
+	return e.Read(r.ctx, r.ID)
 }
 
 // decide comes before each operation that may decide the result of r.
