@@ -128,13 +128,8 @@ func (e *Engine) answer(r *Run) (answer any, err error) {
 		}
 		verdict := r.verdict
 		r.verdict = none
-		if purposes[r.Purpose].yields {
-			switch verdict {
-			case unknown:
-				return nil, ErrNoRedis
-			case busy, held, overtaken:
-				return nil, ErrElsewhere
-			}
+		if err := yielded[verdict]; err != nil && purposes[r.Purpose].yields {
+			return nil, err
 		}
 		switch verdict {
 		case settled:

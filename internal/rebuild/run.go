@@ -29,7 +29,7 @@ const (
 // purposes says of each Purpose what it may do.
 var purposes = [...]struct {
 	class  guard.Class // of its place
-	yields bool        // it ends with ErrElsewhere where a Read would wait, load beside a writer or load again, and with ErrNoRedis where Redis does not answer
+	yields bool        // it ends, as yielded says, where a Read would wait, load beside a writer, load again, or load without a lease
 }{
 	Read:     {class: guard.Normal},
 	Degraded: {class: guard.Degraded}, // without a lease every process may be loading the key
@@ -54,6 +54,9 @@ const (
 	unleased
 	settled // Loaded is the end of the run
 )
+
+// yielded has the errors with which verdicts end a run that yields.
+var yielded = [...]error{unknown: ErrNoRedis, busy: ErrElsewhere, held: ErrElsewhere, overtaken: ErrElsewhere, settled: nil}
 
 // A Mark is a moment in what an Owner keeps of an id. It is opaque to the Engine.
 type Mark uint64
@@ -323,11 +326,10 @@ func (r *Run) decided() bool {
 func (e *Engine) goOn(runs []*Run) {
 	var ending, again, unread []*Run
 	for _, r := range runs {
-		yields := purposes[r.Purpose].yields
 		switch {
 		case r.taken != nil:
 			close(r.taken) // from here on r belongs to its goroutine
-		case r.verdict == settled, r.verdict == published, r.verdict == unpublished, r.verdict == unleased, yields && r.verdict != found:
+		case r.verdict == settled, r.verdict == published, r.verdict == unpublished, r.verdict == unleased, purposes[r.Purpose].yields && yielded[r.verdict] != nil:
 			ending = append(ending, r)
 		case r.verdict == unknown:
 			r.Purpose = Degraded
