@@ -50,14 +50,3 @@ func (c *Cache[K, V]) composing(ctx context.Context, rules Reads) *want {
 	}
 	return w
 }
-
-// composes reports whether the value that is read becomes a part of a value that is being loaded.
-func (w *want) composes() bool { return w != nil && w.part }
-
-// unstored keeps an entry out of Redis, and in this process for hold at most.
-func (e *life) unstored(hold time.Duration) {
-	e.expires, e.private, e.hard = e.created+max(hold, 0).Milliseconds(), true, true
-}
-
-// isUnstored reports whether unstored has been called with hold.
-func (e *life) isUnstored(hold time.Duration) bool { return e.private && e.hard && e.ttl() <= hold }

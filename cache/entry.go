@@ -92,6 +92,22 @@ func decodeExtra(data []byte) (more *extra, payload []byte) {
 	return more, payload
 }
 
+// version returns the version that the source gave the entry.
+func (e *life) version() string {
+	if e.more == nil {
+		return ""
+	}
+	return e.more.version
+}
+
+// tags returns the digests of an entry's tags.
+func (e *life) tags() []uint32 {
+	if e.more == nil {
+		return nil
+	}
+	return e.more.tags
+}
+
 // stamp sets the times of an entry that was read now. It drops the fraction of a millisecond from
 // ttl: the difference of two rounded times could be longer than ttl.
 func (e *life) stamp(now time.Time, ttl, cost time.Duration) {
@@ -118,6 +134,14 @@ func (e *life) began() time.Time { return time.UnixMilli(e.created - int64(e.cos
 func (e *life) left(now time.Time) time.Duration {
 	return min(max(time.UnixMilli(e.expires).Sub(now), 0), e.ttl())
 }
+
+// unstored keeps an entry out of Redis, and in this process for hold at most.
+func (e *life) unstored(hold time.Duration) {
+	e.expires, e.private, e.hard = e.created+max(hold, 0).Milliseconds(), true, true
+}
+
+// isUnstored reports whether unstored has been called with hold.
+func (e *life) isUnstored(hold time.Duration) bool { return e.private && e.hard && e.ttl() <= hold }
 
 // identity returns a comparable key that differs between a value and later ones of its key, and
 // is the same in all tiers.

@@ -8,6 +8,7 @@ import (
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/logonce"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // duringOutage continues a lookup while Redis cannot be read. It serves a value that this process
@@ -120,4 +121,23 @@ func (c *Cache[K, V]) kept(l *lookup[K, V]) (old found[V], ok bool) {
 		return old, false
 	}
 	return found[V]{entry: e, tier: TierLocal, stale: c.values.countsAsStale(e)}.asFallback(l.want)
+}
+
+// notCached ends a lookup that must not load, after Redis had no value for it.
+func (c *Cache[K, V]) notCached(ctx context.Context, l *lookup[K, V]) {
+	if ctx.Err() != nil {
+		l.failed(wait.Ended(ctx))
+		return
+	}
+	if l.own == unanswered {
+		if old, ok := c.fallbackOf(l); ok {
+			l.answered(old)
+			return
+		}
+		if old, ok := c.kept(l); ok {
+			l.answered(old)
+			return
+		}
+	}
+	l.failed(ErrNotCached)
 }

@@ -219,3 +219,14 @@ func claimName[V any](rdb redis.UniversalClient, o Options, f format[V]) (releas
 		}
 	}), nil
 }
+
+// fnv1a continues an FNV-1a hash with text; fnvOffset is the hash to begin with. hash/fnv would
+// allocate, and takes bytes.
+func fnv1a(hash uint64, text string) uint64 {
+	for i := range len(text) {
+		hash = (hash ^ uint64(text[i])) * 1099511628211
+	}
+	return hash
+}
+
+const fnvOffset = 14695981039346656037

@@ -350,17 +350,6 @@ func (f format[V]) contain(err *error) {
 // command; whoever can write to Redis can forge it.
 func (f format[V]) digest(id string) uint64 { return fnv1a(f.prefix, id) }
 
-// fnv1a continues an FNV-1a hash with text; fnvOffset is the hash to begin with. hash/fnv would
-// allocate, and takes bytes.
-func fnv1a(hash uint64, text string) uint64 {
-	for i := range len(text) {
-		hash = (hash ^ uint64(text[i])) * 1099511628211
-	}
-	return hash
-}
-
-const fnvOffset = 14695981039346656037
-
 func checksum(data []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, data[:offMark])
 	sum = crc32.Update(sum, castagnoli, data[offMark+1:offSum])

@@ -132,10 +132,6 @@ func (i inspector[K, V]) describe(s *inside.Standing, e *entry[V], now time.Time
 	}
 }
 
-func (s state) String() string {
-	return [...]string{fresh: "fresh", early: "fresh", stale: "stale", fallback: "fallback", dead: "dead"}[s]
-}
-
 // audited returns what package audit needs to find writers that forget to invalidate.
 func (i inspector[K, V]) audited() inside.Audit[K, V] {
 	return inside.Audit[K, V]{

@@ -23,14 +23,6 @@ type load struct {
 	done  func(Outcome)   // ends Hooks.Load
 }
 
-// loadContext returns the context of Hooks.Load, for the hooks of callers that wait for the load.
-func (f *found[V]) loadContext() context.Context {
-	if f == nil || f.load == nil {
-		return nil
-	}
-	return f.load.ctx
-}
-
 // A loader calls the functions of a Source, and makes entries of what they return.
 type loader[K comparable, V any] struct {
 	Source[K, V]

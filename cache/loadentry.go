@@ -163,19 +163,3 @@ func (l *loader[K, V]) applyEntry(id string, e *entry[V], say *Entry[V]) *entry[
 	}
 	return e
 }
-
-// version returns the version that the source gave the entry.
-func (e *life) version() string {
-	if e.more == nil {
-		return ""
-	}
-	return e.more.version
-}
-
-// tags returns the digests of an entry's tags.
-func (e *life) tags() []uint32 {
-	if e.more == nil {
-		return nil
-	}
-	return e.more.tags
-}

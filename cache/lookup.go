@@ -1,6 +1,9 @@
 package cache
 
 import (
+	"context"
+	"time"
+
 	"github.com/levee-go/levee/internal/flight"
 	"github.com/levee-go/levee/internal/tier"
 )
@@ -69,4 +72,70 @@ func (l *lookup[K, V]) fallBackTo(old found[V]) {
 	if old, ok := old.asFallback(l.want); ok {
 		l.fallback = old
 	}
+}
+
+// A found is an answer. The fields that Fetch and the counters report are set when it is chosen.
+type found[V any] struct {
+	entry    *entry[V]
+	tier     Tier
+	stale    bool  // past its TTL, or another process may have invalidated it without our knowledge
+	fallback bool  // served because the load failed or takes too long
+	load     *load // that brought the value, even if it failed; nil: another process's, or before the flight
+}
+
+// loadContext returns the context of Hooks.Load, for the hooks of callers that wait for the load.
+func (f *found[V]) loadContext() context.Context {
+	if f == nil || f.load == nil {
+		return nil
+	}
+	return f.load.ctx
+}
+
+// A want says which answers a read accepts. A nil want, as of [Cache.Get], accepts whatever the
+// cache serves.
+type want struct {
+	Reads
+	called time.Time // when the read was called
+	part   bool      // the value becomes part of one that is being loaded, see compose.go
+}
+
+func (w *want) noLoad() bool { return w != nil && w.NoLoad }
+
+// strict reports whether a read refuses answers that other reads accept. A strict read shares no
+// flight with those: a flight that was opened for a read without rules may end with an old value.
+func (w *want) strict() bool { return w != nil && (w.MaxAge != 0 || w.SkipLocal || w.NoStale) }
+
+// composes reports whether the value that is read becomes a part of a value that is being loaded.
+func (w *want) composes() bool { return w != nil && w.part }
+
+// suits reports whether w accepts an answer.
+func (f *found[V]) suits(w *want) bool {
+	switch {
+	case w == nil:
+		return true
+	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal && !(w.part && f.fallback): // also from a flight, which may have looked there for another reader
+		return false
+	}
+	return f.fallback || f.isNewFor(w)
+}
+
+// isNewFor reports whether an answer is no older than w accepts. The filter's answers are always
+// new; a null in the local tier has no times.
+func (f *found[V]) isNewFor(w *want) bool {
+	if w.MaxAge == 0 || f.tier == TierFilter {
+		return true
+	}
+	oldest := w.called.Add(-w.MaxAge)
+	return f.load != nil && !f.load.began.Before(oldest) || f.entry.created != 0 && !f.entry.began().Before(oldest)
+}
+
+// asFallback marks an old value that is served in place of an error, and reports whether w
+// accepts it. A null is never a fallback.
+func (f found[V]) asFallback(w *want) (found[V], bool) {
+	f.fallback = true
+	if w == nil {
+		return f, true
+	}
+	f.stale = f.stale || !f.isNewFor(w)
+	return f, !f.entry.null && f.suits(w)
 }

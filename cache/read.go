@@ -59,15 +59,6 @@ func (c *Cache[K, V]) result(answer found[V], now time.Time) Result[V] {
 	return Result[V]{Value: c.values.own(answer.entry), Tier: answer.tier, Age: answer.entry.age(now), Stale: answer.stale}
 }
 
-// A found is an answer. The fields that Fetch and the counters report are set when it is chosen.
-type found[V any] struct {
-	entry    *entry[V]
-	tier     Tier
-	stale    bool  // past its TTL, or another process may have invalidated it without our knowledge
-	fallback bool  // served because the load failed or takes too long
-	load     *load // that brought the value, even if it failed; nil: another process's, or before the flight
-}
-
 // read reads a key that the local tier has no value of. [Cache.lookup] uses what this process
 // knows. The caller joins the flight of its key if one runs, and otherwise reads Redis itself: if
 // that brings a value to serve, [Cache.deliver] counts it and the read ends. [Cache.readOn] does
@@ -178,6 +169,19 @@ func (c *Cache[K, V]) identify(l *lookup[K, V], kind tier.Kind) {
 			l.failed(err)
 		}
 	}
+}
+
+// again looks into the local tier for a caller that has already missed it, or whose rules may
+// refuse what is there. So it counts nothing.
+func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
+	answer = found[V]{entry: c.values.absent, tier: TierLocal}
+	switch e, kind := c.local.Again(key); {
+	case kind == tier.Miss || kind == tier.Value && c.values.cleared(e):
+		return answer, false
+	case kind == tier.Value:
+		answer.entry, answer.stale = e, e.past(time.Now())
+	}
+	return answer, answer.suits(w)
 }
 
 // lookup ends a read that this process can answer: the filter denies the key, or, during an

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/internal/tier"
-	"github.com/levee-go/levee/internal/wait"
 )
 
 // Reads are the rules of a [Reader]. They apply to its callers only: they do not change what
@@ -86,82 +85,4 @@ func (r *Reader[K, V]) FetchMany(ctx context.Context, keys []K) (map[K]Result[V]
 		return r.c.FetchMany(ctx, keys)
 	}
 	return r.c.fetchMany(ctx, keys, r.c.composing(ctx, r.rules))
-}
-
-// A want says which answers a read accepts. A nil want, as of [Cache.Get], accepts whatever the
-// cache serves.
-type want struct {
-	Reads
-	called time.Time // when the read was called
-	part   bool      // the value becomes part of one that is being loaded, see compose.go
-}
-
-func (w *want) noLoad() bool { return w != nil && w.NoLoad }
-
-// strict reports whether a read refuses answers that other reads accept. A strict read shares no
-// flight with those: a flight that was opened for a read without rules may end with an old value.
-func (w *want) strict() bool { return w != nil && (w.MaxAge != 0 || w.SkipLocal || w.NoStale) }
-
-// suits reports whether w accepts an answer.
-func (f *found[V]) suits(w *want) bool {
-	switch {
-	case w == nil:
-		return true
-	case w.NoStale && f.stale, w.SkipLocal && f.tier == TierLocal && !(w.part && f.fallback): // also from a flight, which may have looked there for another reader
-		return false
-	}
-	return f.fallback || f.isNewFor(w)
-}
-
-// isNewFor reports whether an answer is no older than w accepts. The filter's answers are always
-// new; a null in the local tier has no times.
-func (f *found[V]) isNewFor(w *want) bool {
-	if w.MaxAge == 0 || f.tier == TierFilter {
-		return true
-	}
-	oldest := w.called.Add(-w.MaxAge)
-	return f.load != nil && !f.load.began.Before(oldest) || f.entry.created != 0 && !f.entry.began().Before(oldest)
-}
-
-// asFallback marks an old value that is served in place of an error, and reports whether w
-// accepts it. A null is never a fallback.
-func (f found[V]) asFallback(w *want) (found[V], bool) {
-	f.fallback = true
-	if w == nil {
-		return f, true
-	}
-	f.stale = f.stale || !f.isNewFor(w)
-	return f, !f.entry.null && f.suits(w)
-}
-
-// again looks into the local tier for a caller that has already missed it, or whose rules may
-// refuse what is there. So it counts nothing.
-func (c *Cache[K, V]) again(key K, w *want) (answer found[V], ok bool) {
-	answer = found[V]{entry: c.values.absent, tier: TierLocal}
-	switch e, kind := c.local.Again(key); {
-	case kind == tier.Miss || kind == tier.Value && c.values.cleared(e):
-		return answer, false
-	case kind == tier.Value:
-		answer.entry, answer.stale = e, e.past(time.Now())
-	}
-	return answer, answer.suits(w)
-}
-
-// notCached ends a lookup that must not load, after Redis had no value for it.
-func (c *Cache[K, V]) notCached(ctx context.Context, l *lookup[K, V]) {
-	if ctx.Err() != nil {
-		l.failed(wait.Ended(ctx))
-		return
-	}
-	if l.own == unanswered {
-		if old, ok := c.fallbackOf(l); ok {
-			l.answered(old)
-			return
-		}
-		if old, ok := c.kept(l); ok {
-			l.answered(old)
-			return
-		}
-	}
-	l.failed(ErrNotCached)
 }

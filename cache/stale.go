@@ -33,6 +33,10 @@ const (
 	dead
 )
 
+func (s state) String() string {
+	return [...]string{fresh: "fresh", early: "fresh", stale: "stale", fallback: "fallback", dead: "dead"}[s]
+}
+
 // windows says when a value goes from one state to the next.
 type windows struct {
 	stale, fallback time.Duration // how long after the TTL; 0: never in that state

@@ -92,7 +92,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 			"if v.fleet.Cleared(e.epoch, e.tags()) {", "if false {"), ofClears, disorder},
 		"a local hit is not asked for its tags": {one("cache/local.go",
 			"e.more.looked.Load() == clears", "e.more.looked.Load() <= clears"), ofTags, disorder},
-		"what another caller has filled is not asked for its tags": {one("cache/reader.go",
+		"what another caller has filled is not asked for its tags": {one("cache/read.go",
 			"kind == tier.Value && c.values.cleared(e):", "kind == tier.Value && false:"), ofTags, disorder},
 		"a value carries the latest clear of a tag at the end of its load": {epochOfTheEnd, ofTags, disorder},
 		"a value counts though it has expired": {one("cache/stale.go",
@@ -146,7 +146,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 
 		// Rules of a reader, and the local tier.
 		"none but that messages are slow": {[]mutant.Edit{slowMessages}, aroundLocal, nil},
-		"what the local tier has suits everybody": {append(one("cache/reader.go",
+		"what the local tier has suits everybody": {append(one("cache/lookup.go",
 			"w.SkipLocal && f.tier == TierLocal", "false"), slowMessages), aroundLocal, disorder},
 		"an answer of a flight suits everybody": {append(one("cache/read.go",
 			"case err == nil && !answer.suits(l.want):", "case false:"), slowMessages), ofNothingOlder, disorder},
