@@ -200,10 +200,12 @@ func (f *fleet) look(t *testing.T) (s sum) {
 		s.Late, s.TooLate, s.Oldest = s.Late+r.Late, s.TooLate+r.TooLate, max(s.Oldest, r.Oldest)
 		s.What = cmp.Or(r.What, s.What)
 		s.Wrong, s.Stuck = s.Wrong+r.Wrong, s.Stuck+r.Stuck
-		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
 		s.outages += r.Stats.Rebuild.Outages
 		s.Broken, s.Untold = s.Broken+r.Broken, s.Untold+r.Untold
 		s.ledgers.add(r.Stats.Ledger)
+	}
+	for _, r := range f.last { // a process that was killed under load would stay the largest for ever
+		s.Goroutines, s.Heap = max(s.Goroutines, r.Goroutines), max(s.Heap, r.Heap)
 	}
 	counted := redistest.Must(f.rows.HGetAll(t.Context(), "changes:counted").Result())
 	s.judged = f.judge.summary(number(counted["all"]), number(counted["confirmed"]), number(counted["unconfirmed"]))
