@@ -60,15 +60,15 @@ func start(t *testing.T) *fleet {
 
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
 // and in transactions that fail, follow a feed for what others write, clear tags and all, and are scraped by
-// 5 %; one load in a hundred fails. Every 20 to 60 seconds
-// (more often in a run of minutes) something is broken for up to eight seconds, a process stopped or killed, or the
-// feed's position is lost: every fault once before one comes again. All the time: no answer is older than a confirmed write by more than the bound, nor
-// another key's; every call ends; nothing in Redis lives for ever; goroutines,
-// connections and heap do not grow; and at the end every Get has been counted once and
-// no goroutine is left. Beside that each process has a Ledger, which looks at every commit of all of them in Redis and
-// in its memory: no value lacks a confirmed change after 60 s, and nothing that it finds breaks what a write has
-// confirmed. Values that lack a change that nobody has confirmed, as Redis was away or its process was killed, are
-// counted and logged.
+// 5 %; one load in a hundred fails. Every 20 to 60 seconds (more often in a run of minutes) a fault happens
+// for up to eight seconds, every one once before one comes again.
+//
+// All the time: no answer is older than a confirmed write by more than the bound, nor another key's; every call
+// ends; nothing in Redis lives for ever; goroutines, connections and heap do not grow; and at the end every Get
+// has been counted once and no goroutine is left. Beside that each process has a Ledger, which looks at every
+// commit of all of them in Redis and in its memory: no value lacks a confirmed change after 60 s, and nothing
+// that it finds breaks what a write has confirmed. Values that lack a change that nobody has confirmed, as
+// Redis was away or its process was killed, are counted and logged.
 func TestSoak(t *testing.T) {
 	length := redistest.Long(t)
 	f := start(t)
