@@ -28,11 +28,11 @@ func (c *chain) Meanwhile(*Run) (any, bool)           { return nil, false }
 func (c *chain) Accept(*Run, fleet.Value) (any, bool) { return nil, false }
 func (c *chain) Load(_ context.Context, _ *guard.Place, runs []*Run) {
 	if len(c.loaded) == c.length {
-		runtime.GC()
-		for _, answer := range c.loaded[:c.length-1] {
-			if answer.Value() != nil {
-				c.kept++
+		for range 100 { // the goroutine of the first flight may not have ended yet, and leads to all others
+			if c.kept = c.alive(); c.kept == 0 {
+				break
 			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 	answer := &[1 << 10]byte{}
@@ -42,6 +42,18 @@ func (c *chain) Load(_ context.Context, _ *guard.Place, runs []*Run) {
 		close(c.done)
 	}
 }
+
+// alive returns how many answers of earlier flights, but the last one, have not been collected.
+func (c *chain) alive() (n int) {
+	runtime.GC()
+	for _, answer := range c.loaded[:c.length-1] {
+		if answer.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *chain) Encode(*Run) (fleet.Publication, bool) {
 	return fleet.Publication{Data: []byte("v"), TTL: time.Minute}, true
 }
