@@ -138,10 +138,10 @@ func (r *reopening) next() (all []held, now int) {
 
 // left returns what to drop. The caller holds r.mu.
 func (r *reopening) left() (all []held) {
-	for e, u := range r.of {
+	for of, u := range r.of {
 		all = append(all, held{
-			Changes:   Changes{writer: e.writer, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))},
-			succeeded: e.succeeded, everything: u.all > 0,
+			Changes:   Changes{writer: of.writer, ids: slices.Collect(maps.Keys(u.ids)), tags: slices.Collect(maps.Keys(u.tags))},
+			succeeded: of.succeeded, everything: u.all > 0,
 		})
 	}
 	return all
@@ -151,14 +151,14 @@ func (r *reopening) left() (all []held) {
 func (r *reopening) done(now int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for e, u := range r.of {
+	for of, u := range r.of {
 		maps.DeleteFunc(u.ids, func(_ string, at int) bool { return at <= now })
 		maps.DeleteFunc(u.tags, func(_ uint32, at int) bool { return at <= now })
 		if u.all <= now {
 			u.all = 0
 		}
 		if len(u.ids)+len(u.tags)+u.all == 0 {
-			delete(r.of, e)
+			delete(r.of, of)
 		}
 	}
 }

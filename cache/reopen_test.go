@@ -86,8 +86,8 @@ func closesAndDrops(t *testing.T, rowsFirst bool) {
 	})
 }
 
-// The rows' cache closes while Redis is away. Catches drops that are repeated for ever: nobody can confirm
-// those of the rows any more.
+// The rows' cache closes while Redis is away, so that Redis can no longer confirm their drops. Catches a process
+// that repeats them, and those of the page, without an end.
 func TestTheDropsOfAPageEndWithTheCacheOfItsRows(t *testing.T) {
 	inPagesAndRows(t, func(p *pagesAndRows) {
 		p.other.gives(p.rig, 1, "v1")

@@ -117,7 +117,7 @@ func (w *writer) drop(ctx context.Context, h *held) (err error) {
 		err = w.endAll(context.WithoutCancel(ctx))
 	}
 	if len(h.ids) > 0 {
-		failed := error(nil)
+		var failed error
 		if h.succeeded {
 			failed = w.fleet.Invalidate(ctx, h.ids...)
 		} else {

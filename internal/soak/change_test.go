@@ -21,7 +21,8 @@ redis.call('HINCRBY', 'changes:counted', 'all', 1)
 
 // recordEnd adds to the record of a change how its write ended. What the feed has confirmed already is confirmed.
 var recordEnd = redis.NewScript(`
-local change, confirmed = 'change:' .. ARGV[1] .. ':' .. ARGV[2], ARGV[3] == '' or redis.call('HEXISTS', 'change:' .. ARGV[1] .. ':' .. ARGV[2], 'fed') == 1
+local change = 'change:' .. ARGV[1] .. ':' .. ARGV[2]
+local confirmed = ARGV[3] == '' or redis.call('HEXISTS', change, 'fed') == 1
 redis.call('HSET', change, 'error', ARGV[3], 'ended', ARGV[4], 'confirmed', confirmed and 1 or 0)
 redis.call('HINCRBY', 'changes:counted', confirmed and 'confirmed' or 'unconfirmed', 1)
 return 1`)

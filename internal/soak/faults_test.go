@@ -48,10 +48,10 @@ var faults = []fault{
 		return atOnce, f.admin.ScriptFlush(ctx).Err()
 	}},
 	{"subscriptions killed", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
-		return atOnce, f.killed(ctx, "TYPE", "pubsub")
+		return atOnce, f.killConnections(ctx, "TYPE", "pubsub")
 	}},
 	{"connections killed", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
-		return atOnce, f.killed(ctx, "TYPE", "normal", "SKIPME", "yes")
+		return atOnce, f.killConnections(ctx, "TYPE", "normal", "SKIPME", "yes")
 	}},
 	{"the feed's log cut off", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
 		return atOnce, cutOff.Run(ctx, f.rows, nil).Err()
@@ -79,8 +79,8 @@ var faults = []fault{
 	}},
 }
 
-// killed ends connections to Redis, and fails if there is none.
-func (f *fleet) killed(ctx context.Context, which ...any) error {
+// killConnections ends connections to Redis, and fails if there is none.
+func (f *fleet) killConnections(ctx context.Context, which ...any) error {
 	n, err := f.admin.Do(ctx, append([]any{"CLIENT", "KILL"}, which...)...).Int()
 	if err == nil && n == 0 {
 		err = fmt.Errorf("no connection is killed by %v", which)
