@@ -88,7 +88,8 @@ type Stats struct {
 	StaleAge   Histogram // age of the values that Stale counts, since their load
 	WriteTime  Histogram // wait of writers for Redis: each hold, Invalidate, Set, Clear and Announce, and the end of each Write
 
-	// Live reports whether invalidations of other processes arrive.
+	// Live reports whether this process knows what others have invalidated and cleared: their
+	// messages arrive, and what they cleared could be read.
 	Live bool
 
 	FilterRebuild FilterRebuild      // the last rebuild that this process has run

@@ -32,7 +32,8 @@ type Options struct {
 	TTL time.Duration
 
 	// DistrustTTL is how long entries of a cache.Cache live while no messages of its Redis
-	// arrive: an invalidation by another process may have been missed. It has no effect in this
+	// arrive, or one tells of a Clear or ClearTags that cannot be read from Redis: an invalidation
+	// by another process may have been missed. It has no effect in this
 	// package. Leave it 0, which is 1 s, or make it negative where an old value does more harm
 	// than a read of Redis: entries are not served then. Otherwise at least 100 ms.
 	DistrustTTL time.Duration
