@@ -22,7 +22,8 @@ import (
 //
 // So a read with the context of a load goes to Redis, as with [Reads].SkipLocal, because Write changes
 // Redis before it returns. First it reads the clears, since a Clear is only a message to other
-// processes. A fallback may be old all the same, so a value that is made of one is not stored.
+// processes. A fallback may be old all the same, and so may a row from a replica of the source within
+// ReplicaLag of its write: a value that is made of one is not stored.
 
 // plain returns the rules of a read without rules: nil, unless ctx is the context of a load.
 func (c *Cache[K, V]) plain(ctx context.Context) *want {

@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -110,6 +111,35 @@ func TestAWriteOfTagsEndsWhatIsMadeOfTheOldValuesMeanwhile(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				pages.gives(r, 1, "v2")
 				open(r, cache.Source[int64, string]{Load: source.load}, func(o *cache.Options) { o.Name = "pages" }).gives(r, 1, "v2")
+			})
+		})
+	}
+}
+
+// The replica that the rows are read from lags behind a Write of a row and its page, or behind a clear of
+// the rows. Catches a page of the old row that stays for its TTL.
+func TestAPageOfARowFromALaggingReplicaDoesNotStay(t *testing.T) {
+	const lag = 2 * time.Second
+	type process = *probe[int64, string]
+	for name, changed := range map[string]func(r *rig, rows, pages process) error{
+		"Write": func(r *rig, rows, pages process) error {
+			return cache.Write(r.ctx, func(context.Context) error { return nil }, rows.Changes(7), pages.Changes(7))
+		},
+		"Clear": func(r *rig, rows, pages process) error {
+			return errors.Join(rows.Clear(r.ctx), pages.Invalidate(r.ctx, 7))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+				source := newRows(r, 7)
+				rows := open(r, source.source(), func(o *cache.Options) { o.Name, o.ReplicaLag = "row", lag })
+				pages := open(r, cache.Source[int64, string]{Load: rows.Get}, func(o *cache.Options) { o.Name = "page" })
+				pages.gives(r, 7, "v1")
+				r.do(changed(r, rows, pages))
+				pages.gives(r, 7, "v1") // the replica does not have v2 yet
+				source.put(7, "v2")
+				time.Sleep(lag + 10*time.Second) // ErrorHold is over, too
+				pages.gives(r, 7, "v2")
 			})
 		})
 	}

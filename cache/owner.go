@@ -126,7 +126,7 @@ func (o owner[K, V]) fill(r *rebuild.Run, until rebuild.Until) {
 		short := *e
 		longest = min(longest, until.Ends.Sub(now))
 		short.expires, short.hard = min(e.expires, now.Add(longest).UnixMilli()), true
-		e = &short
+		e, loadedBy[V](r).lagging = &short, o.c.o.ReplicaLag > 0
 	}
 	r.Kept = o.c.local.keep(tier.Mark(r.Mark), subjectOf[K](r).key, r.ID, e, r.Loaded.Size, longest, now)
 }

@@ -289,7 +289,7 @@ func (c *Cache[K, V]) conclude(ctx context.Context, l *lookup[K, V], batch []*lo
 // deliver counts an answer and turns a null into ErrNotFound. first says that no other caller has
 // the answer yet. Every answer except values from the local tier goes through deliver.
 func (c *Cache[K, V]) deliver(ctx context.Context, l *lookup[K, V], answer found[V], first bool) (found[V], error) {
-	if answer.fallback && l.want.composes() {
+	if l.want.composes() && (answer.fallback || answer.lagging || answer.entry != c.values.absent && c.values.cleared(answer.entry)) {
 		flight.Doubt(ctx)
 	}
 	if answer.stale {
