@@ -72,7 +72,7 @@ func (c *Cache[K, V]) setAll(ctx context.Context, keys []K, value func(int) V) e
 
 // setEntry makes an entry for a value that the source has now. A nil pointer makes a null.
 func (c *Cache[K, V]) setEntry(ctx context.Context, key K, id string, value V) *entry[V] {
-	epoch := c.fleet.LoadEpoch()
+	epoch := c.fleet.SetEpoch()
 	if isNil(&value) {
 		null := &entry[V]{life: life{null: true, epoch: epoch}}
 		null.stamp(time.Now(), jittered(c.o.NullTTL, c.o.Jitter), 0)

@@ -66,6 +66,25 @@ func TestAClearWaitsForTheReplicasOfTheSource(t *testing.T) {
 	}
 }
 
+// A Set says what the source has now, so it counts although a clear is younger than ReplicaLag. Catches
+// the epoch of a load: the value would be dead on arrival, and readers would get the replica's old one.
+func TestASetAfterAClearIsReadDespiteReplicaLag(t *testing.T) {
+	for name, clear := range map[string]func(r *rig, c *probe[int64, string]) error{
+		"Clear":     func(r *rig, c *probe[int64, string]) error { return c.Clear(r.ctx) },
+		"ClearTags": func(r *rig, c *probe[int64, string]) error { return c.ClearTags(r.ctx, tenant(0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
+				c := open(r, newRows(r, 1).tagged(), func(o *cache.Options) { o.ReplicaLag = 2 * time.Second })
+				c.gives(r, 1, "v1")
+				r.do(clear(r, c))
+				r.do(c.Set(r.ctx, 1, "v2")) // the replica still has v1
+				c.gives(r, 1, "v2")
+			})
+		})
+	}
+}
+
 // A process learns of two clears at once, since the later one comes before it has read the earlier one.
 // It keeps no row of the earlier tag from a lagging replica. Catches an epoch just below the later
 // clear, which is later than the earlier one: every process would keep the row for its whole TTL.

@@ -147,6 +147,10 @@ func (g *Group) TagClears() *atomic.Uint64 { return &g.epoch.tagClears }
 // a clear it returns the epoch from before the clear, so that the value does not count.
 func (g *Group) LoadEpoch() uint64 { return g.epoch.ofLoad() }
 
+// SetEpoch returns the epoch for a value that a writer says the source has now: it comes from no
+// replica, so it counts although a clear is younger than Keyspace.ReplicaLag.
+func (g *Group) SetEpoch() uint64 { return g.epoch.latest.Load() }
+
 // LearnClears waits until this process knows all clears from before the call, even if their messages have
 // not arrived yet. It costs a round trip, which concurrent callers share.
 func (g *Group) LearnClears(ctx context.Context) error { return g.epoch.afresh(ctx) }
