@@ -2,6 +2,7 @@ package tier
 
 import (
 	"container/heap"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -72,7 +73,7 @@ func (h *hot[K]) sample(n, hash uint64, key K) {
 	if h == nil || !sampled(n, hotBits) {
 		return
 	}
-	if text, ok := any(key).(string); ok && len(text) > longestHotKey {
+	if textIn(reflect.ValueOf(key)) > longestHotKey {
 		return
 	}
 	// A Get must not wait here. Dropping a sample while another is being counted favours no
@@ -82,6 +83,25 @@ func (h *hot[K]) sample(n, hash uint64, key K) {
 	}
 	defer h.mu.Unlock()
 	h.note(hash, key)
+}
+
+// textIn returns how many bytes the strings in a key have.
+func textIn(key reflect.Value) (n int) {
+	switch key.Kind() {
+	case reflect.String:
+		return key.Len()
+	case reflect.Interface:
+		return textIn(key.Elem())
+	case reflect.Struct:
+		for i := range key.NumField() {
+			n += textIn(key.Field(i))
+		}
+	case reflect.Array:
+		for i := range key.Len() {
+			n += textIn(key.Index(i))
+		}
+	}
+	return n
 }
 
 // note counts one sample. The caller holds h.mu.
