@@ -8,7 +8,7 @@ import (
 // A part has the values, or the nulls, of one cache in a store. A nil part is off.
 type part[K comparable, V any] struct {
 	account
-	hash *hasher[K]
+	hash hasher[K] // by value: entries of a closed cache, which a Budget still holds, must not hold the cache
 }
 
 // An account is a part as its entries know it.
@@ -19,7 +19,7 @@ type account struct {
 	evicted, rejected atomic.Uint64
 }
 
-func newPart[K comparable, V any](s *store, hash *hasher[K]) *part[K, V] {
+func newPart[K comparable, V any](s *store, hash hasher[K]) *part[K, V] {
 	return &part[K, V]{account: account{store: s}, hash: hash}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/levee-go/levee/internal/tier"
 )
@@ -82,6 +83,28 @@ func TestCachesOfABudgetDoNotSeeEachOther(t *testing.T) {
 	b.Close()
 	want(t, a, 1, 1, value)
 	want(t, b, 1, 0, miss)
+}
+
+// Entries of a closed cache stay in a Budget while another cache is open. Catches entries that keep the
+// whole cache alive: 270 KiB for each of the caches that come and go, which no budget counts.
+func TestAClosedCacheOfABudgetIsFreedBeforeItsEntries(t *testing.T) {
+	shared := &tier.Budget{}
+	open[int, int](t, tier.Options{Budget: shared})
+	closed := func() weak.Pointer[tier.Cache[int, int]] {
+		c, err := tier.New[int, int](tier.Options{Budget: shared})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Fill(c.Mark("x"), 1, 1, 8, time.Minute)
+		c.Settle()
+		c.Close()
+		return weak.Make(c)
+	}()
+	for began := time.Now(); closed.Value() != nil; runtime.GC() {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("it is still there")
+		}
+	}
 }
 
 // Catches a budget for each of the caches.

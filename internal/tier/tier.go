@@ -97,10 +97,10 @@ func New[K comparable, V any](o Options) (*Cache[K, V], error) {
 		closed:      make(chan struct{}),
 	}
 	values, nulls := c.budget.join()
-	c.values = newPart[K, V](values, &c.hash)
+	c.values = newPart[K, V](values, c.hash)
 	c.values.front = newFront()
 	if nulls != nil && o.MaxNullBytes >= 0 {
-		c.nulls = newPart[K, struct{}](nulls, &c.hash)
+		c.nulls = newPart[K, struct{}](nulls, c.hash)
 	}
 	c.Trust(true)
 	c.clock.start()
