@@ -106,3 +106,17 @@ func TestALoadDoesNotReplaceTheResultOfARebuild(t *testing.T) {
 		}
 	}
 }
+
+// A load has read the log to its end when the same process invalidates the filter, which abstains at once.
+func TestALoadDoesNotOutliveAnInvalidateOfItsProcess(t *testing.T) {
+	f, s, rec, snap, _ := copied(t)
+	at(t, "install", func() {
+		if err := f.Invalidate(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	err := s.load(t.Context(), rec, snap)
+	if n := denied(f, some(100, 200)); err == nil || n > 0 {
+		t.Errorf("%v, of 100 rows %d are denied", err, n)
+	}
+}

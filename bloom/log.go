@@ -84,6 +84,7 @@ func (s *shared) readLog(ctx context.Context, rec *record, at entryID, apply fun
 		if err != nil {
 			return part.snapshot, at, begun, err
 		}
+		s.heard(rec, part.snapshot.invalid)
 		if part.first = at.number + 1; part.entry.number+1 != part.first+uint64(len(part.hashes)) {
 			return part.snapshot, at, begun, errGap
 		}
@@ -123,14 +124,15 @@ func parseLogPart(reply []any) (logPart, error) {
 	if err != nil {
 		return logPart{}, err
 	}
-	more, ok := int64(0), false
-	if len(reply) == 9 {
-		more, ok = reply[8].(int64)
-	}
-	if !ok {
+	if len(reply) != 10 {
 		return logPart{}, errReply(reply)
 	}
-	p := logPart{snapshot: snapshot{shape: texts[0], pieces: texts[1], damaged: texts[4] != ""}, more: more != 0}
+	more, ok1 := reply[8].(int64)
+	invalid, ok2 := reply[9].(int64)
+	if !ok1 || !ok2 {
+		return logPart{}, errReply(reply)
+	}
+	p := logPart{snapshot: snapshot{shape: texts[0], pieces: texts[1], damaged: texts[4] != "", invalid: invalid}, more: more != 0}
 	p.snapshot.at, _ = decodeEntryID(texts[2]) // text that is no ID is not in the log: the snapshot cannot be loaded
 	p.snapshot.last, err = decodeEntryID(texts[3])
 	switch {

@@ -55,15 +55,16 @@ type shared struct {
 
 	// mu guards the fields below. Nobody holds it during a call to Redis.
 	mu       sync.Mutex
-	record   *record         // nil: not known
-	at       entryID         // the newest entry of the log that this process has read
-	own      map[uint64]hash // adds of this process that Redis has acknowledged after at, by the number of their entry
-	newest   uint64          // the greatest number of an entry that was in own
-	snapshot snapshot        // in use, as of at
-	fed      []*table        // the tables that adds go into: the one that answers and those being made
-	changed  chan struct{}   // closed when another copy begins to answer
-	lost     bool            // Redis has lost something: the updater has to add the recent ids again
-	owed     []string        // ids that the updater has to add
+	record   *record          // nil: not known
+	at       entryID          // the newest entry of the log that this process has read
+	own      map[uint64]hash  // adds of this process that Redis has acknowledged after at, by the number of their entry
+	newest   uint64           // the greatest number of an entry that was in own
+	snapshot snapshot         // in use, as of at
+	fed      []*table         // the tables that adds go into: the one that answers and those being made
+	changed  chan struct{}    // closed when another copy begins to answer
+	lost     bool             // Redis has lost something: the updater has to add the recent ids again
+	owed     []string         // ids that the updater has to add
+	invalid  map[string]int64 // how often each filter of the name was invalidated, as far as known, by its header
 }
 
 // Open returns a Filter that is shared by all processes that Open the same Name in the same
@@ -117,7 +118,7 @@ func newShared(rdb redis.UniversalClient, o Options) *shared {
 		rdb: rdb, o: o, ownShape: newShape(o.Capacity, o.FalsePositiveRate, 0), quoted: logonce.Shown(o.Name),
 		store:     newStore(rdb, o, rand.Text()),
 		announced: make(chan struct{}, 1), changed: make(chan struct{}),
-		own:    map[uint64]hash{},
+		own: map[uint64]hash{}, invalid: map[string]int64{},
 		recent: recent[string]{span: o.retention(), room: maxRecent},
 	}
 	made := time.Now()
@@ -223,6 +224,17 @@ func (s *shared) abstain() {
 	}
 }
 
+// heard notes how often the filter of rec was invalidated. If that is more than this process knew,
+// the copy that answers is from before, even if the log goes on and a snapshot is in use again.
+func (s *shared) heard(rec *record, count int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if count > s.invalid[rec.header] {
+		s.invalid[rec.header] = count
+		s.abstain()
+	}
+}
+
 // invalidate makes every process abstain, this one at once, until a Rebuild that begins later has
 // succeeded.
 func (s *shared) invalidate(ctx context.Context) error {
@@ -230,11 +242,13 @@ func (s *shared) invalidate(ctx context.Context) error {
 		return ErrClosed
 	}
 	err := s.onRecord(ctx, func(rec *record) error {
-		if err := s.store.invalidate(ctx, rec); err != nil {
+		count, err := s.store.invalidate(ctx, rec)
+		if err != nil {
 			return err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.invalid[rec.header] = max(s.invalid[rec.header], count)
 		s.abstain()
 		return nil
 	})

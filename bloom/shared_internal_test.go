@@ -342,7 +342,7 @@ func FuzzReplies(f *testing.F) {
 	f.Add("gap", "", "", "1-1", "1-1", "1", "", "", int64(1))
 	f.Add("lost", "", "", "-", "9007199254740993-1", "x", "1-", "x", int64(-1))
 	f.Fuzz(func(t *testing.T, kind, shape, pieces, at, last, damaged, entry, hashes string, number int64) {
-		full := []any{kind, shape, pieces, at, last, damaged, entry, hashes, number}
+		full := []any{kind, shape, pieces, at, last, damaged, entry, hashes, number, number}
 		for n := range len(full) + 1 {
 			got, err := parseLogPart(full[:n])
 			if err == nil && (n != len(full) || got.entry.String() != entry || got.snapshot.at != (entryID{}) && got.snapshot.at.String() != at || !bytes.Equal(encodeHashes(got.hashes), []byte(hashes))) {

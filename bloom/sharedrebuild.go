@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"sync"
 	"time"
 
@@ -258,7 +259,8 @@ func (r *sharedRebuild) save(ctx context.Context) (shape string, err error) {
 	if r.readLog(ctx) == nil { // newer entries are in the log, but not yet in the table
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		_ = r.filter.install(r.record, r.next, snap.shape, r.begun, func(*localCopy) bool { return true })
+		snap.invalid, _ = strconv.ParseInt(r.lease.invalid, 10, 64)
+		_ = r.filter.install(r.record, r.next, snap, r.begun, func(*localCopy) bool { return true })
 	}
 	return snap.shape, nil // it is in use all the same, and is loaded like any other
 }

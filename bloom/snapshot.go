@@ -22,6 +22,7 @@ type snapshot struct {
 	at      entryID // the newest entry of the log that it includes
 	last    entryID // the newest entry of the log
 	damaged bool    // a process could not load it
+	invalid int64   // how often the filter was invalidated
 }
 
 // since returns how many entries the log has after the snapshot.
@@ -156,7 +157,7 @@ func (s *shared) load(ctx context.Context, rec *record, snap snapshot) error {
 		return errOvertaken
 	}
 	failpoint.At("install")
-	return s.install(rec, t, snap.shape, begun, func(now *localCopy) bool { return now == nil || now == before })
+	return s.install(rec, t, snap, begun, func(now *localCopy) bool { return now == nil || now == before })
 }
 
 var errOvertaken = errors.New("another snapshot was put in use meanwhile")
@@ -260,22 +261,23 @@ func (s *shared) unfed(t *table) {
 	s.fed = slices.DeleteFunc(s.fed, func(other *table) bool { return other == t })
 }
 
-// install makes a table, which has everything that Redis held at begun, the copy that answers.
-// It does so only if may reports true for the copy that answers now (nil: none).
-func (s *shared) install(rec *record, t *table, shape string, begun int64, may func(now *localCopy) bool) error {
+// install makes a table of the snapshot snap, which has everything that Redis held at begun, the
+// copy that answers. It does so only if this process knows of no later Invalidate, and if may
+// reports true for the copy that answers now (nil: none).
+func (s *shared) install(rec *record, t *table, snap snapshot, begun int64, may func(now *localCopy) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record != rec || s.life.Err() != nil {
 		return errLost
 	}
 	old := s.answering.Load()
-	if !may(old) {
+	if snap.invalid < s.invalid[rec.header] || !may(old) {
 		return errOvertaken
 	}
 	if old != nil && old.table != t {
 		s.unfed(old.table)
 	}
-	c := &localCopy{table: t, key: rec.key, shape: shape}
+	c := &localCopy{table: t, key: rec.key, shape: snap.shape}
 	c.until.Store(begun + int64(s.o.MaxLag))
 	s.answering.Store(c)
 	s.loads.Add(1)

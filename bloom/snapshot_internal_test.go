@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/internal/redisconn"
 	"github.com/levee-go/levee/internal/redistest"
 )
 
@@ -369,17 +370,18 @@ func TestTheResultOfAnOwnRebuildIsNotLoaded(t *testing.T) {
 	s.running.Wait()
 }
 
-// afterTail runs once, when the reply to a read of the log has come and nobody has looked at it.
-type afterTail struct {
+// after runs once, when the reply to a script has come and nobody has looked at it.
+type after struct {
 	redistest.EachCommand
-	ran atomic.Bool
-	fn  func()
+	script *redisconn.Script
+	ran    atomic.Bool
+	fn     func()
 }
 
-func (h *afterTail) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && len(args) > 1 && args[1] == tailScript.Hash() && !h.ran.Swap(true) {
+		if args := cmd.Args(); err == nil && len(args) > 1 && args[1] == h.script.Hash() && !h.ran.Swap(true) {
 			h.fn()
 		}
 		return err
@@ -393,7 +395,7 @@ func TestAnOlderReadDoesNotEndTheResultOfARebuild(t *testing.T) {
 	f, s := unstarted(t, redistest.Start(t))
 	s.o.MaxTransaction = -1
 	rec, _ := s.state(t)
-	s.rdb.AddHook(&afterTail{EachCommand: func(redis.Cmder) {}, fn: func() {
+	s.rdb.AddHook(&after{EachCommand: func(redis.Cmder) {}, script: tailScript, fn: func() {
 		if err := f.Rebuild(t.Context(), yielding(some(0, 100))); err != nil {
 			t.Error(err)
 		}

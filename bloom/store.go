@@ -205,14 +205,15 @@ func (s *store) damaged(ctx context.Context, rec *record, snap snapshot) (inUse 
 	return n == 1, err
 }
 
-// invalidate gives the snapshot in use up, and makes a Rebuild that runs fail.
-func (s *store) invalidate(ctx context.Context, rec *record) error {
-	n, err := s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
+// invalidate gives the snapshot in use up, and makes a Rebuild that runs fail. It returns how often
+// the filter was invalidated by now.
+func (s *store) invalidate(ctx context.Context, rec *record) (count int64, err error) {
+	count, err = s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
 		rec.header, rand.Text(), (2 * leaseRenew).Milliseconds(), s.names.Channel(), s.self).Int()
-	if err == nil && n == 0 {
+	if err == nil && count == 0 {
 		err = errLost
 	}
-	return err
+	return count, err
 }
 
 // touch extends the TTL of the filter's keys.

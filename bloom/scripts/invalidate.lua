@@ -2,16 +2,17 @@
 -- that begins later has succeeded.
 -- KEYS  1 record, 2 lease of a Rebuild
 -- ARGV  1 header, 2 a token that nobody has, 3 life of the lease in ms, 4 channel, 5 message
--- Gives 1, or 0 if the record is gone or another one is there.
+-- Gives how often the filter was invalidated by now, or 0 if the record is gone or another one is there.
 -- A Rebuild that runs may have scanned past such a row: switch.lua refuses its result. This script takes
 -- the lease from the Rebuild, so that it ends soon.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return 0
 end
 redis.call('HSET', KEYS[1], 'shape', '')
-redis.call('HSET', KEYS[1], 'invalid', (tonumber(redis.call('HGET', KEYS[1], 'invalid') or 0) or 0) + 1)
+local count = (tonumber(redis.call('HGET', KEYS[1], 'invalid') or 0) or 0) + 1
+redis.call('HSET', KEYS[1], 'invalid', count)
 if redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 end
 redis.pcall('PUBLISH', ARGV[4], ARGV[5])
-return 1
+return count

@@ -3,13 +3,14 @@
 -- ARGV  1 header, 2 the newest entry that the caller knows, 3 how many entries to read, 4 what
 --       entry 2 holds ("": the caller does not know)
 -- Gives {"lost"}  the record is gone, or another one is there
---       {"ok", shape, pieces, at, last, damaged, entry, hashes, 1 if there are more}: fields
---       of the record, the newest entry that was read, and the hashes in the log up to it
+--       {"ok", shape, pieces, at, last, damaged, entry, hashes, 1 if there are more, how
+--       often the filter was invalidated}: fields of the record, the newest entry that was read,
+--       and the hashes in the log up to it
 --       {"gap", …}  the same, but the log does not go on from the entry that the caller knows
 -- The log goes on from an entry if it still has that entry, if the numbers of all later
 -- entries have no gap, and if it ends with the newest entry of the record. Otherwise it was
 -- cut off, or has another history since a failover that lost writes.
-local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'pieces', 'at', 'last', 'damaged')
+local record = redis.pcall('HMGET', KEYS[1], 'header', 'shape', 'pieces', 'at', 'last', 'damaged', 'invalid')
 if record[1] ~= ARGV[1] then
   return {'lost'}
 end
@@ -27,4 +28,4 @@ end
 if #entries == 0 or entries[1][1] ~= ARGV[2] or ARGV[4] ~= '' and entries[1][2][2] ~= ARGV[4] or number(entry) - number(ARGV[2]) ~= #hashes or not more and entry ~= record[5] then
   kind = 'gap'
 end
-return {kind, record[2] or '', record[3] or '', record[4] or '', record[5] or '', record[6] or '', entry, table.concat(hashes), more and 1 or 0}
+return {kind, record[2] or '', record[3] or '', record[4] or '', record[5] or '', record[6] or '', entry, table.concat(hashes), more and 1 or 0, tonumber(record[7] or '') or 0}
