@@ -68,6 +68,9 @@
 //     before it last read the log, or of MaxTransaction if that is longer, and for 131,072 of
 //     them at least. If that process is gone, other processes may deny the id until the next
 //     Rebuild.
+//   - A failover may lose an Invalidate. A process that called it or has read of it repeats it
+//     when it next reads the log. If no such process is left, all deny rows that were not added
+//     until the next Rebuild.
 //   - A process that still reaches the old master of a failover does not see adds at the new
 //     one, and denies them for as long as that lasts.
 //   - MaxLag is measured by a clock that stops while a machine or its virtual machine is

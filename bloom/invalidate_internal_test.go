@@ -1,7 +1,9 @@
 package bloom
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -94,6 +96,38 @@ func TestTheResultOfARebuildThatWasInvalidatedIsNoCopy(t *testing.T) {
 		_, ran, err := s.rebuildOrWait(t.Context(), 0, yielding(some(0, 100)))
 		if n := denied(f, some(100, 200)); err != nil || !ran || n > 0 {
 			t.Errorf("own %v: %v, of 100 rows %d are denied", own, err, n)
+		}
+	}
+}
+
+// A failover loses the last Invalidate: the snapshot that was given up is in use again and its Rebuild is young. A
+// process that knows of the Invalidate repeats it, whether or not the failover has lost entries of the log too.
+func TestAnInvalidateThatAFailoverLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	for _, adds := range [][]string{nil, {"x"}} {
+		f, s, rec, _, other := copied(t)
+		lose(t, s, func() {
+			if err := errors.Join(other.Invalidate(t.Context()), other.Add(t.Context(), adds...)); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.update(t.Context(), rec); err != nil { // so it hears of it
+				t.Fatal(err)
+			}
+			_ = other.Close()
+		})
+		u := newUpdater(s)
+		for range 3 { // the first notices; the last has no load left to wait for
+			_ = u.step(t.Context())
+			s.running.Wait()
+		}
+		if n := denied(f, some(100, 200)); n > 0 || !f.Stats().NeedsRebuild {
+			t.Errorf("%d adds: of 100 rows %d are denied, %+v", len(adds), n, f.Stats())
+		}
+		if ran, err := f.RebuildIfOlder(t.Context(), time.Hour, yielding(some(0, 200))); !ran || err != nil {
+			t.Errorf("%d adds: it is not rebuilt: %v", len(adds), err)
+		}
+		if _, snap := s.state(t); snap.invalid != 1 {
+			t.Errorf("%d adds: Redis counts %d", len(adds), snap.invalid)
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (s *shared) invalidate(ctx context.Context) error {
 		return ErrClosed
 	}
 	err := s.onRecord(ctx, func(rec *record) error {
-		count, err := s.store.invalidate(ctx, rec)
+		count, err := s.store.invalidate(ctx, rec, 0)
 		if err != nil {
 			return err
 		}

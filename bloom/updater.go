@@ -25,7 +25,8 @@ import (
 //
 // It reads the log whether or not the process has a copy, to check this process's own adds.
 // Redis has lost something if the log does not continue after the entry that was read last
-// (log.go), or lacks an add that Redis has acknowledged to this process. The filter then
+// (log.go), or lacks an add that Redis has acknowledged to this process, or if the filter was
+// invalidated more often than Redis says, which the updater then repeats. The filter then
 // forgets the record and abstains. The next step adds again the ids that this process has
 // added lately, and loads a copy. An error of the connection has no such effect: the copy
 // answers until MaxLag has passed, and again after the next good read.
@@ -124,7 +125,7 @@ func (u *updater) step(ctx context.Context) error {
 // more, update makes the filter abstain.
 func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, error) {
 	s.mu.Lock()
-	c, at, acknowledged := s.answering.Load(), s.at, s.newest
+	c, at, acknowledged, invalid := s.answering.Load(), s.at, s.newest, s.invalid[rec.header]
 	s.mu.Unlock()
 	snap, at, begun, err := s.readLog(ctx, rec, at, func(part logPart) error { return s.read(rec, part) })
 	if err != nil {
@@ -132,6 +133,10 @@ func (s *shared) update(ctx context.Context, rec *record) (snapshot, entryID, er
 	}
 	if at.number < acknowledged {
 		return snap, at, fmt.Errorf("%w: an add of this process is missing", errGap)
+	}
+	if snap.invalid < invalid {
+		_, err := s.store.invalidate(ctx, rec, invalid) // the next update tries again what fails here
+		return snap, at, errors.Join(fmt.Errorf("%w: an Invalidate is missing", errGap), err)
 	}
 	s.noteRead()
 	s.mu.Lock()

@@ -1,15 +1,21 @@
 -- Gives the snapshot up: rows may exist whose ids were not added. Every process abstains until a Rebuild
 -- that begins later has succeeded.
 -- KEYS  1 record, 2 lease of a Rebuild
--- ARGV  1 header, 2 a token that nobody has, 3 life of the lease in ms, 4 channel, 5 message
+-- ARGV  1 header, 2 a token that nobody has, 3 life of the lease in ms, 4 channel, 5 message, 6 how
+--       often it was invalidated, if Redis has lost that, and 0 for a new invalidation
 -- Gives how often the filter was invalidated by now, or 0 if the record is gone or another one is there.
+-- What Redis has lost is repeated by the first process that calls, and the others do nothing.
 -- A Rebuild that runs may have scanned past such a row: switch.lua refuses its result. This script takes
 -- the lease from the Rebuild, so that it ends soon.
 if redis.pcall('HGET', KEYS[1], 'header') ~= ARGV[1] then
   return 0
 end
+local count, lost = tonumber(redis.call('HGET', KEYS[1], 'invalid') or 0) or 0, tonumber(ARGV[6])
+if lost > 0 and count >= lost then
+  return count
+end
+count = math.max(count + 1, lost)
 redis.call('HSET', KEYS[1], 'shape', '')
-local count = (tonumber(redis.call('HGET', KEYS[1], 'invalid') or 0) or 0) + 1
 redis.call('HSET', KEYS[1], 'invalid', count)
 if redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
