@@ -19,7 +19,7 @@
 // Add an id before its row commits, and [Filter.Remove] it after the deletion of the row
 // has committed: then an existing row is never reported absent. The scan of a
 // Rebuild may miss rows that commit during the scan. So the result of a Rebuild also
-// holds every id that was added during the Rebuild or up to [Options.MaxTransaction]
+// holds every id whose Add was called during the Rebuild or up to [Options.MaxTransaction]
 // before it.
 //
 // # Shared between processes

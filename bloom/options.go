@@ -61,10 +61,10 @@ type Options struct {
 	// same. New ignores it, but refuses a negative one.
 	MaxLag time.Duration
 
-	// MaxTransaction is how long after Add a row may take to commit, and how long after
-	// the commit of a deletion Remove may begin. A Rebuild may miss rows that commit
-	// during its scan, so its result also holds the ids that were added within
-	// MaxTransaction before it. Leave it 0, which is 1 min, or take the time of your longest
+	// MaxTransaction is how long a row may take to commit after Add was called, or a method of
+	// a cache that calls Add (Write, Also, Set, Announce), and how long after the commit of a
+	// deletion Remove may begin. A Rebuild may miss rows that commit during its scan, so its
+	// result also holds the ids that were added within MaxTransaction before it. Leave it 0, which is 1 min, or take the time of your longest
 	// transaction that inserts rows, such as an import. Give all processes the same.
 	// Negative: every row has committed when its id is added.
 	MaxTransaction time.Duration
@@ -154,9 +154,9 @@ func (o Options) checkSize() error {
 // waiting for less than a millisecond.
 const addChunk = 256
 
-// back returns how far before its scan a Rebuild begins to read the log. A row may commit
-// MaxTransaction after its Add has returned, and Add may return callTimeout after the log got
-// the id.
+// back returns how far before its scan a Rebuild begins to read the log. A row commits at most
+// MaxTransaction after the call of its Add, and the log gets the id after the call. The callTimeout
+// more is for callers who count from the return of an Add of one chunk.
 func (o Options) back() time.Duration {
 	if o.MaxTransaction < 0 {
 		return 0
