@@ -18,7 +18,7 @@ import (
 )
 
 // While fewer than four calls run, a load begins at once. What comes after that shares
-// the next call. No timer is needed: the slower the source, the more share a call.
+// the next call: the slower the source, the more share a call.
 func TestSingleGetsShareCallsOfLoadMany(t *testing.T) {
 	inCells(t, fewCells, func(r *rig) {
 		source, gate := newBatches(r, 1, 104), make(chan struct{})
@@ -186,6 +186,83 @@ func TestALoadManyGetsNoKeyTwice(t *testing.T) {
 		}
 		if _, calls := source.loads(); calls != 5 {
 			r.Errorf("%d calls, want one for both reads of a key", calls)
+		}
+	})
+}
+
+// Four calls wait for a locked row. Catches calls that count for as long as they hang: every other key
+// waited for them, though the breaker has 60 places.
+func TestCallsThatHangDoNotStopOtherKeys(t *testing.T) {
+	for _, read := range []struct {
+		name   string
+		source func(*batches) cache.Source[int64, string]
+		get    func(r *rig, c *probe[int64, string], keys ...int64)
+	}{
+		{"Get", (*batches).source, func(r *rig, c *probe[int64, string], keys ...int64) { c.gives(r, keys[0], "v1") }},
+		{"GetMany", func(b *batches) cache.Source[int64, string] {
+			return cache.Source[int64, string]{Load: b.oneByOne().Load, LoadMany: b.load}
+		}, func(r *rig, c *probe[int64, string], keys ...int64) { c.givesMany(r, keys, "v1") }},
+	} {
+		t.Run(read.name, func(t *testing.T) {
+			inCells(t, []cell{{redis: "mini", breaker: true}, {redis: "none", breaker: true}}, func(r *rig) {
+				source, locked := newBatches(r, 1, 16), make(chan struct{})
+				source.slowly(func(_ context.Context, keys []int64) error {
+					if slices.Min(keys) <= 8 {
+						<-locked
+					}
+					return nil
+				})
+				c := open(r, read.source(source))
+				var all sync.WaitGroup
+				for key := int64(1); key <= 8; key += 2 {
+					all.Go(func() { read.get(r, c, key, key+1) })
+					synctest.Wait()
+				}
+				for range 2 {
+					began := time.Now()
+					read.get(r, c, 9, 10)
+					if took := time.Since(began); took > 600*time.Millisecond {
+						r.Errorf("other keys took %v", took)
+					}
+				}
+				close(locked)
+				all.Wait()
+			})
+		})
+	}
+}
+
+// A source hangs for six seconds, and nothing opens the breaker. Catches misses that pile up behind the calls
+// that hang: when the source works again, it loaded thousands of keys that nobody wanted any more.
+func TestMissesDoNotPileUpWhileTheSourceHangs(t *testing.T) {
+	inCells(t, []cell{{redis: "none"}}, func(r *rig) {
+		source, works := newBatches(r, 0, 0), make(chan struct{})
+		source.slowly(func(ctx context.Context, _ []int64) error {
+			select {
+			case <-works:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1}))
+		})
+		var all sync.WaitGroup
+		for key := range int64(6000) {
+			time.Sleep(time.Millisecond)
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(r.ctx, 500*time.Millisecond)
+				defer cancel()
+				_, _ = c.Get(ctx, key)
+			})
+		}
+		all.Wait()
+		source.forget()
+		close(works)
+		time.Sleep(time.Minute)
+		if byKey, calls := source.loads(); len(byKey) > 600 {
+			r.Errorf("%d keys that nobody wants were loaded, in %d calls", len(byKey), calls)
 		}
 	})
 }

@@ -3,21 +3,25 @@ package rebuild
 import (
 	"runtime"
 	"sync"
+	"time"
 )
 
-// maxCalls is how many loads of gathered runs are under way at a time.
-const maxCalls = 4
+const (
+	maxCalls = 4                      // loads of gathered runs under way at a time
+	slow     = 500 * time.Millisecond // after which a load no longer counts as one of them
+)
 
 // A gatherer lets runs that come at one moment share a load, and so a place at the breaker. While
 // fewer than maxCalls batches are under way, runs go on at once and take along what else is
-// waiting; after that, runs wait for the end of a batch, and then share the next one. There is no
-// timer: the slower the source, the more share a load.
+// waiting; after that, runs wait for the end of a batch, and then share the next one: the slower the
+// source, the more share a load. A batch counts for at most slow. Otherwise four loads that hang would
+// stop all others, and the breaker would see too few calls to open.
 type gatherer struct {
 	together func([]*Run)
 	most     int // how many runs one load takes
 
 	mu      sync.Mutex // guards what follows
-	batches int        // under way
+	batches int        // under way for less than slow
 	waiting [][]*Run
 }
 
@@ -45,20 +49,28 @@ func (g *gatherer) add(runs []*Run) {
 	}
 }
 
-// run takes a batch on and, if others wait then, leaves them to another goroutine.
+// run takes a batch on, and frees its slot at its end, after slow at the latest.
 func (g *gatherer) run() {
+	late := time.AfterFunc(slow, g.free)
 	defer func() { // also if the batch calls Goexit
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if len(g.waiting) > 0 {
-			go g.run()
-			return
+		if late.Stop() {
+			g.free()
 		}
-		g.batches--
 	}()
 	if runs := g.next(); len(runs) > 0 {
 		g.together(runs)
 	}
+}
+
+// free leaves the slot of a batch to runs that wait.
+func (g *gatherer) free() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) > 0 {
+		go g.run()
+		return
+	}
+	g.batches--
 }
 
 // next returns runs that wait, as many as go into one load.
