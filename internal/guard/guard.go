@@ -159,14 +159,14 @@ func (b *Breaker) clears(err error) bool {
 	return err != nil && b.o.IsFailure != nil && !b.o.IsFailure(err)
 }
 
-// judge returns the verdict on a call that ended with err, and the error for its caller.
-// cleared is the result of clears.
-func (b *Breaker) judge(ctx context.Context, cleared bool, err error) (verdict, error) {
+// judge returns the verdict on a call that ended with err, and the error for its caller. ctx is
+// the context of its function, made by bound from that of the caller. cleared is the result of clears.
+func (b *Breaker) judge(caller, ctx context.Context, cleared bool, err error) (verdict, error) {
 	switch {
 	case err == nil:
 		return success, nil
-	case ctx.Err() != nil && errors.Is(context.Cause(ctx), b.timedOut):
-		return timeout, b.timedOut
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), b.timedOut) && !errors.Is(context.Cause(caller), b.timedOut):
+		return timeout, b.timedOut // its own, not that of a function that it is nested in
 	case cleared:
 		return success, err
 	case ctx.Err() != nil:

@@ -89,6 +89,51 @@ func TestNestedCallsRunInThePlaceOfTheirFunction(t *testing.T) {
 	}
 }
 
+// A function works for most of its Timeout, and then makes calls with its own context. Catches calls that
+// count as timeouts of their own, though they ran for a tenth of a second: one slow function counted as eleven
+// failures.
+func TestANestedCallThatEndsWithItsFunctionIsNoTimeoutOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, guard.Options{})
+		err := b.Do(t.Context(), func(ctx context.Context) error {
+			time.Sleep(4900 * time.Millisecond)
+			for range 10 {
+				go func() {
+					if err := b.Do(ctx, obey); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, guard.ErrTimeout) {
+						t.Errorf("nested: got %v, want the end of its context and the cause", err)
+					}
+				}()
+			}
+			return obey(ctx)
+		})
+		synctest.Wait()
+		if s := b.Stats(); !errors.Is(err, guard.ErrTimeout) || s.Failures != 1 || s.Timeouts != 1 || s.Excluded != 10 {
+			t.Errorf("got %v, and %+v", err, s)
+		}
+	})
+}
+
+// A function makes a call with a context that does not end with its own. Catches a timeout that is taken
+// for that of the function.
+func TestANestedCallThatOutlivesItsFunctionTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(t, guard.Options{})
+		_ = b.Do(t.Context(), func(ctx context.Context) error {
+			time.Sleep(time.Second)
+			err := b.Do(context.WithoutCancel(ctx), obey)
+			if !errors.Is(err, guard.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("nested: got %v, want ErrTimeout", err)
+			}
+			return err
+		})
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		if s := b.Stats(); s.Timeouts != 2 || s.Excluded != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // A goroutine that a function leaves behind calls on. Catches a call that takes the place of
 // a function that has returned: nothing would bound such calls.
 func TestACallOfAFunctionThatHasReturnedIsLikeAnyOther(t *testing.T) {

@@ -192,9 +192,9 @@ func (p *Place) admit() (settle func(verdict error), ok bool) {
 // run calls fn and passes the verdict to settle as soon as the call is over for its
 // caller. It gives the place back when fn itself is over, and only after the verdict,
 // so that the breaker knows the verdict when the next call leaves the queue.
-func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle func(error)) error {
+func (p *Place) run(caller context.Context, fn func(context.Context) error, settle func(error)) error {
 	b := p.b
-	ctx, cancel := b.bound(ctx)
+	ctx, cancel := b.bound(caller)
 	defer cancel()
 
 	b.tally.running.Add(1)
@@ -202,7 +202,7 @@ func (p *Place) run(ctx context.Context, fn func(context.Context) error, settle 
 		err = fn(ctx)
 		return b.clears(err), err
 	})
-	v, err := b.judge(ctx, cleared, err)
+	v, err := b.judge(caller, ctx, cleared, err)
 	if v == failure || v == timeout {
 		failed := err // a copy, so that not every call's err is allocated on the heap
 		b.lastFail.Store(&failed)
