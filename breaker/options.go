@@ -22,6 +22,13 @@ type Options struct {
 	// all run into Timeout, otherwise a source that only hangs would never open the breaker: at
 	// least 2 × Timeout, and more where MinConcurrent, or MaxConcurrent without it, is below
 	// MinRequests. Negative is an error.
+	//
+	// New does not check two rarer cases, because a longer Window opens the breaker later when calls
+	// fail at once. A cache whose keys share calls of LoadMany makes eight calls a second while these
+	// hang: with its calls alone MinRequests must be at most 60 with the defaults. And with MaxDegraded
+	// below 10 a source that hangs while Redis does not answer does not open the breaker: its callers
+	// wait for their deadlines, unless Window is at least 1.25 × Timeout for each MaxDegraded calls of
+	// MinRequests.
 	Window time.Duration
 	// Cooldown is how long the breaker stays open before it lets one call try, give or take 20 %.
 	// New draws the difference at random, so that the instances of a fleet that open together do
