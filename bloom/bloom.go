@@ -222,7 +222,8 @@ func (f *Filter) Counts() bool { return f != nil && f.counting }
 // Ids that are removed during a Rebuild, or less than MaxTransaction after one, stay
 // in its result until the next Rebuild. The filter cannot know whether the scan has
 // seen their rows, and removing an id that the scan has not seen would clear positions
-// that other ids need.
+// that other ids need. With a negative MaxTransaction it does not wait so: then call no Remove
+// for a deletion that committed before the end of a Rebuild, or other ids may be denied.
 //
 // Remove waits for nothing and does not use ctx.
 func (f *Filter) Remove(_ context.Context, ids ...string) error {

@@ -64,9 +64,11 @@ type Options struct {
 	// MaxTransaction is how long a row may take to commit after Add was called, or a method of
 	// a cache that calls Add (Write, Also, Set, Announce), and how long after the commit of a
 	// deletion Remove may begin. A Rebuild may miss rows that commit during its scan, so its
-	// result also holds the ids that were added within MaxTransaction before it. Leave it 0, which is 1 min, or take the time of your longest
-	// transaction that inserts rows, such as an import. Give all processes the same.
-	// Negative: every row has committed when its id is added.
+	// result also holds the ids that were added within MaxTransaction before it. Leave it 0,
+	// which is 1 min, or take the time of your longest transaction that inserts rows, such as
+	// an import. Give all processes the same.
+	// Negative: every row has committed when its id is added, and nobody removes an id whose
+	// deletion committed before the end of a Rebuild: see Remove.
 	MaxTransaction time.Duration
 
 	// Progress is called during a Rebuild after every 65,536 ids, and at its end, with
