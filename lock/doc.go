@@ -18,9 +18,9 @@
 //     holder, even if Redis does not reply or the machine was suspended.
 //   - When a process dies, its locks are free when their leases end, after at most
 //     Options.Lease.
-//   - A later lease of a lock has a larger fence. While Redis remembers the lock, this holds
-//     whatever its clock does. After Redis has lost its data, it holds if its clock is past
-//     the last fence.
+//   - A later lease of a lock has a larger fence (of readers and permits: [Lease.Fence]).
+//     While Redis remembers the lock, this holds whatever its clock does. After Redis has lost
+//     its data, it holds if its clock is past the last fence.
 //   - Unlock releases the lock of its own lease, never the lock of a later lease, and
 //     reports a lease that was lost. It works with a context that has ended.
 //   - Every operation may be repeated after its reply was lost. A lock granted to a caller

@@ -117,7 +117,7 @@ func (s *Lease) Context() context.Context { return s.acq.ctx }
 // Fence returns a number that is larger than the fence of every earlier lease of the lock,
 // and never changes. With it the protected resource can refuse a holder that does not know
 // yet that it has lost the lock; see the package comment. Readers have the fence of the
-// writer before them.
+// writer before them. A permit has that of a later one if Redis was slow to grant it.
 func (s *Lease) Fence() int64 { return s.acq.fence }
 
 // Err returns nil as long as the lease is held, as far as this process knows, an error

@@ -70,7 +70,7 @@ func (s *redisStore) acquire(ctx context.Context, t *target, b bid) (bidReply, e
 		args = append(args, owner)
 	}
 	run := scriptRun{acquireScript, t.call(args...), b.confirm, t.mode == exclusive}
-	return s.bid(ctx, run, func(r bidReply, err error) { s.late(t, b, r, err) })
+	return s.bid(ctx, run, t.mode, func(r bidReply, err error) { s.late(t, b, r, err) })
 }
 
 func (s *redisStore) acquireAll(ctx context.Context, targets []target, b bid) (bidReply, error) {
@@ -79,7 +79,8 @@ func (s *redisStore) acquireAll(ctx context.Context, targets []target, b bid) (b
 		call.Keys = append(call.Keys, targets[i].keys[:2]...)
 		call.Args = append(call.Args, b.owners[i])
 	}
-	return s.bid(ctx, scriptRun{script: acquireAllScript, call: call, confirm: b.confirm}, func(r bidReply, err error) {
+	run := scriptRun{script: acquireAllScript, call: call, confirm: b.confirm}
+	return s.bid(ctx, run, exclusive, func(r bidReply, err error) {
 		for i := range targets {
 			one := b
 			one.owners = b.owners[i : i+1]
@@ -89,8 +90,8 @@ func (s *redisStore) acquireAll(ctx context.Context, targets []target, b bid) (b
 }
 
 // bid runs a script that takes locks, and calls late with replies that its caller did not wait for.
-func (s *redisStore) bid(ctx context.Context, run scriptRun, late func(bidReply, error)) (bidReply, error) {
-	copies := &lateCopies{tell: late}
+func (s *redisStore) bid(ctx context.Context, run scriptRun, m mode, late func(bidReply, error)) (bidReply, error) {
+	copies := &lateCopies{tell: late, mode: m}
 	r, err := s.eval(ctx, run, copies.came)
 	var answer bidReply
 	if err == nil {
@@ -108,9 +109,11 @@ func (s *redisStore) bid(ctx context.Context, run scriptRun, late func(bidReply,
 //  3. owner 8 is granted the lock, and releases it
 //  4. the first copy arrives: Redis knows only of 8, and grants the lock to 7
 //
-// A copy with the same reply as the caller's changes nothing: the caller has the lock.
+// A copy with the same reply as the caller's changes nothing: the caller has the lock. Of a
+// permit the two may have different fences, see acquire.lua, but not different ends.
 type lateCopies struct {
 	tell func(bidReply, error)
+	mode mode
 
 	mu    sync.Mutex        // guards the fields below
 	heard bool              // the caller has its reply
@@ -147,7 +150,8 @@ func (c *lateCopies) judge(late redisconn.Reply) {
 		r, err = (&reply{value: value}).bid()
 	}
 	if got := c.got; got.answer == answerGranted {
-		if err != nil || r.answer == answerGranted && r.granted.fence == got.granted.fence && r.granted.ends == got.granted.ends {
+		sameFence := r.granted.fence == got.granted.fence || c.mode == permit
+		if err != nil || r.answer == answerGranted && sameFence && r.granted.ends == got.granted.ends {
 			return
 		}
 	}

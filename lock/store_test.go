@@ -3,6 +3,7 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,5 +218,65 @@ func TestAWriterWhoseGrantLapsedKeepsItsPlace(t *testing.T) {
 	}
 	if r := bid("p3", read, 0); r.answer != answerBusy || r.busy.waiting != 2 {
 		t.Errorf("a reader in front of the writer: %+v", r)
+	}
+}
+
+// A bid for a permit is not answered in 100 ms and sent again, and somebody else has got a permit
+// in between: the second reply has that one's fence. Catches that the first reply counts as
+// another grant, which is released under the caller that has it.
+func TestBothRepliesToABidForAPermitAreOneGrant(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"the first arrives first": true, "the first arrives last": false} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			p := redistest.Proxy(t, s.Addr())
+			type embedded struct{ redis.UniversalClient } // whose commands a caller can leave
+			rdb := p.Client(t)
+			st, other := newRedisStore(embedded{rdb}, "p0"), newRedisStore(s.Client(t), "p1")
+			released := make(chan answer, 1)
+			st.late = func(_ *target, _ bid, r bidReply, _ error) { released <- r.answer }
+			tgt := newTarget("", keys.Semaphore, "a", permit)
+			tgt.permits = 9
+			takes(t, st, &tgt, "p0:1") // loads the script
+			var between granted
+			var sent atomic.Int32
+			rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+				if args := cmd.Args(); len(args) > 1 && args[1] == acquireScript.Hash() {
+					if sent.Add(1) == 2 {
+						r, err := other.acquire(t.Context(), &tgt, bid{owners: []string{"p1:1"}, lease: time.Minute})
+						if err != nil || r.answer != answerGranted {
+							t.Errorf("%+v, %v", r, err)
+						}
+						between = r.granted
+					}
+				}
+			}))
+			first, goOn := p.HoldReply("EVALSHA " + acquireScript.Hash())
+			second, goOnToo := p.HoldReply("EVALSHA " + acquireScript.Hash())
+			got := make(chan bidReply)
+			go func() {
+				r, err := st.acquire(t.Context(), &tgt, bid{owners: []string{"p0:2"}, lease: time.Minute})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- r
+			}()
+			<-first
+			<-second
+			if before {
+				goOn()
+				time.Sleep(50 * time.Millisecond) // it arrives
+			}
+			goOnToo()
+			if r := <-got; r.answer != answerGranted || r.granted.fence != between.fence {
+				t.Errorf("%+v, the other has %+v", r, between)
+			}
+			goOn()
+			select {
+			case what := <-released:
+				t.Errorf("the owner is to be released: %q", what)
+			case <-time.After(100 * time.Millisecond): // for what must not happen
+			}
+		})
 	}
 }

@@ -8,8 +8,9 @@
 --       {"busy", remaining ms, queue's length, ticket, ask again in ms}
 --       {"done"}  the work has been done (once)
 --       {"gone"}  this owner has released already: a late copy of the command
--- Run again for the same owner, it gives the same answer. With the record as its only key
--- it does what needs no other key, and otherwise gives TRYAGAIN.
+-- Run again for the same owner, it gives the same answer, but the fence of a permit is then
+-- that of the last permit that anybody got. With the record as its only key it does what
+-- needs no other key, and otherwise gives TRYAGAIN.
 local mode, permits, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local mine, ticket, more = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1'
 local lease, me = tonumber(ARGV[8]), ARGV[10]
