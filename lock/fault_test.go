@@ -422,3 +422,40 @@ func TestAServerThatStandsStillForASecondFailsNobody(t *testing.T) {
 	s.Cont()
 	all.Wait()
 }
+
+// A Locker that does not know whether it has attached a token attaches it once more, and finds
+// its own locks: also the first of several, whose reply came. After that the token is used up.
+func TestAnAttachWhoseReplyWasLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l, other := open(t, p.Client(t), lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
+	l.AskOnce()
+	token, err := must(t)(other.LockAll(t.Context(), "a", "b")).Detach(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew := "EVALSHA " + lock.RenewScript.Hash()
+	p.RewriteReplies(1, renew, func(reply []byte) []byte { return reply })
+	held, goOn := p.HoldReply(renew)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-held; cancel() }()
+	if _, err := l.Attach(ctx, token); !errors.Is(err, lock.ErrUnavailable) {
+		t.Fatalf("without a reply: %v", err)
+	}
+	goOn()
+	if _, err := other.Attach(t.Context(), token); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("another Locker: %v", err)
+	}
+	lease := must(t)(l.Attach(t.Context(), token))
+	if err := lease.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Attach(t.Context(), token); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("after its success: %v", err)
+	}
+	unlock(t, lease)
+	if n := l.Kept(); n != 0 {
+		t.Errorf("%d things are left", n)
+	}
+}

@@ -41,7 +41,7 @@ type locker struct {
 	mu         sync.Mutex // guards the fields below, and those fields of wait rooms that say so
 	rooms      map[roomKey]*waitRoom
 	entries    map[string]*waitRoom // the rooms by their entry in the queue
-	attaching  map[Token]bool       // tokens that an Attach is about to take
+	attaching  map[Token]attaching  // by the token that an Attach is about to take
 	subscribed bool                 // the channel of this process has been subscribed to
 	hearing    bool                 // the result of hears in the last noteHearing
 	closing    bool
@@ -64,7 +64,7 @@ func openLocker(process string, rdb redis.UniversalClient, s store, o Options) *
 	l := &locker{
 		process: process, rdb: rdb, store: s, watchdog: newWatchdog(s, log, counts), counts: counts, log: log, logger: o.Logger,
 		ctx: ctx, cancel: cancel, closed: make(chan struct{}),
-		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]bool{},
+		rooms: map[roomKey]*waitRoom{}, entries: map[string]*waitRoom{}, attaching: map[Token]attaching{},
 	}
 	if rdb != nil {
 		redisconn.Advise(rdb, l.log)

@@ -78,6 +78,34 @@ func TestATokenHandsALockOver(t *testing.T) {
 	})
 }
 
+// A lease is lost here, and Redis has not heard of that yet: its renewals took effect, and their
+// replies were lost. Its job begins anew and attaches the same token. Catches a second lease with
+// the owner of the first, whose Unlock then releases the lock under the second.
+func TestATokenIsAttachedOnceAlsoIfItsLeaseIsLost(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, other := s.open(t, lock.Options{Lease: time.Minute}), s.open(t, lock.Options{})
+		token, err := must(t)(other.Lock(ctx, "a")).Detach(ctx, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := must(t)(l.Attach(ctx, token))
+		first.Shift(func(at time.Time) time.Time { return at.Add(-time.Minute) })
+		if err := first.Err(); !errors.Is(err, lock.ErrExpired) {
+			t.Fatalf("the first lease: %v", err)
+		}
+		second, err := l.Attach(ctx, token)
+		if !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("attached twice: %v", err)
+		}
+		_ = first.Unlock(ctx)
+		if _, err := other.TryLock(ctx, "a"); err == nil && second != nil && second.Err() == nil {
+			t.Error("two have the lock")
+		}
+	})
+}
+
 func TestADetachedLockEndsByItself(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, s *backend) {

@@ -2,10 +2,9 @@ package lock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -15,12 +14,13 @@ import (
 // A lock is transferred by a change of its owner's name in Redis:
 //
 //	Detach   owner a ──▶ b, a new name, which the token contains
-//	Attach   owner b ──▶ c, a name made of b and of this process
+//	Attach   owner b ──▶ c, a new name
 //	Release  owner b ──▶ none
 //
 // A command for an earlier name, such as a delayed renewal, finds that owner gone and does
-// nothing. As c is made of b and of the process, an Attach whose reply was lost can be
-// repeated by the same process, and by no other.
+// nothing. A Locker that does not know whether its Attach has succeeded remembers c, so that
+// it can repeat the Attach. No other Locker can, nor can this one after a success: the first
+// lease may be lost here while Redis still has its owner c, and its Unlock is still to come.
 
 // Detach ends this lease and returns a token for its locks. The locks stay taken for the
 // time ttl from now, without renewal, unless the token is attached or released before.
@@ -74,7 +74,7 @@ func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*gran
 // of the Locker. A token can be attached once: afterwards, and after its ttl has passed or its
 // locks were released, the error matches ErrNotHeld. The same Locker may repeat a call that
 // failed with ErrUnavailable.
-func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
+func (l *Locker) Attach(ctx context.Context, t Token) (lease *Lease, err error) {
 	parts, err := t.parts()
 	if err != nil {
 		return nil, err
@@ -85,13 +85,14 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	if l.shared.isClosed() {
 		return nil, ErrClosed
 	}
-	if !l.shared.beginAttach(t) {
+	heirs := l.shared.beginAttach(t, len(parts))
+	if heirs == nil {
 		return nil, ErrNotHeld
 	}
-	defer l.shared.endAttach(t)
+	defer func() { l.shared.endAttach(t, l.o.Lease, err) }()
 	var grants []*grant
 	for i := range parts {
-		g, err := l.shared.attach(ctx, parts[i].grant(l.o))
+		g, err := l.shared.attach(ctx, parts[i].grant(l.o), heirs[i])
 		if err != nil {
 			if errors.Is(err, ErrNotHeld) { // then the token is of no more use
 				_ = l.shared.releaseAll(ctx, grants, 0)
@@ -111,13 +112,8 @@ func (l *Locker) Attach(ctx context.Context, t Token) (*Lease, error) {
 	return l.shared.lease(ctx, grants), nil
 }
 
-// attach takes over the lock of a detached grant.
-func (l *locker) attach(ctx context.Context, detached *grant) (*grant, error) {
-	sum := sha256.Sum256([]byte(detached.owner))
-	heir := l.process + ":t" + hex.EncodeToString(sum[:12])
-	if l.watchdog.has(heir) {
-		return nil, ErrNotHeld
-	}
+// attach takes over the lock of a detached grant, for the new owner heir.
+func (l *locker) attach(ctx context.Context, detached *grant, heir string) (*grant, error) {
 	o := detached.o
 	r, err := l.store.change(ctx, renewal{grant: detached, lease: o.Lease, heir: heir})
 	switch {
@@ -131,20 +127,41 @@ func (l *locker) attach(ctx context.Context, detached *grant) (*grant, error) {
 	return newGrant(&detached.target, o, heir, granted{fence: detached.fence, ends: r.ends, sent: r.sent}), nil
 }
 
-// beginAttach notes that an Attach of this token runs, or reports false if another one does.
-func (l *locker) beginAttach(t Token) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.attaching[t] {
-		return false
-	}
-	l.attaching[t] = true
-	return true
+// An attaching is an Attach that runs, or has ended without its outcome being known.
+type attaching struct {
+	heirs []string  // the new owners of the token's locks
+	until time.Time // when they are forgotten; zero: it runs
 }
 
-func (l *locker) endAttach(t Token) {
+// beginAttach notes that an Attach of this token runs, and returns names for the new owners of
+// its n locks: those of an Attach before whose outcome is unknown, or new ones. It returns nil
+// if another Attach of the token runs.
+func (l *locker) beginAttach(t Token, n int) (heirs []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	maps.DeleteFunc(l.attaching, func(_ Token, a attaching) bool { return !a.until.IsZero() && time.Now().After(a.until) })
+	a, known := l.attaching[t]
+	switch {
+	case known && a.until.IsZero():
+		return nil
+	case !known:
+		for range n {
+			a.heirs = append(a.heirs, l.newOwner())
+		}
+	}
+	l.attaching[t] = attaching{heirs: a.heirs}
+	return a.heirs
+}
+
+// endAttach notes how the Attach of this token has ended. If that is unknown, the new owners are
+// remembered for as long as they may have the locks: for a lease after the command arrives.
+func (l *locker) endAttach(t Token, lease time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotReplicated) {
+		l.attaching[t] = attaching{l.attaching[t].heirs, time.Now().Add(patientTime + lease)}
+		return
+	}
 	delete(l.attaching, t)
 }
 
