@@ -35,7 +35,7 @@ type stream struct {
 	tables tables
 	at     position // after the reported transactions, including the present one
 	file   uint64   // the number of the log's file
-	mapped tables   // tables with cascades that this transaction has open for writing, without a row so far
+	mapped tables   // tables with cascades that this statement has open for writing, without a row so far
 	inside bool     // a transaction is being read
 	block  bool     // a COMMIT of its own ends it
 	mark   mark     // mark of the transaction
@@ -142,7 +142,11 @@ func (s *stream) take(h *replication.EventHeader, e replication.Event) error {
 	case *replication.TableMapEvent:
 		s.tableMap(e)
 	case *replication.RowsEvent:
-		return s.rows(h.EventType, e)
+		err := s.rows(h.EventType, e)
+		if e.Flags&replication.RowsEventStmtEndFlag != 0 {
+			s.cascade()
+		}
+		return err
 	case *replication.XIDEvent:
 		s.commit()
 	case *replication.QueryEvent:
@@ -193,6 +197,15 @@ func (s *stream) tableMap(e *replication.TableMapEvent) {
 	if t != nil && t.cascades && !slices.Contains(s.mapped, t) {
 		s.mapped = append(s.mapped, t)
 	}
+}
+
+// cascade ends a statement. The statement may have changed rows by a foreign key's ON DELETE
+// CASCADE, which the log does not show; but it shows that the table was open for writing.
+func (s *stream) cascade() {
+	for _, t := range s.mapped {
+		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
+	}
+	s.mapped = nil
 }
 
 // rows reports the rows of an event. If it cannot read them, it reports that the whole table has
@@ -336,13 +349,10 @@ func (s *stream) touch(touched tables) {
 	}
 }
 
-// commit ends a transaction. The transaction may have changed rows by a foreign key's ON DELETE
-// CASCADE, which the log does not show; but it shows that the table was open for writing.
+// commit ends a transaction.
 func (s *stream) commit() {
-	for _, t := range s.mapped {
-		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
-	}
-	s.mapped, s.inside = nil, false
+	s.cascade()
+	s.inside = false
 	s.held = !s.Commit(s.position())
 }
 
