@@ -36,7 +36,8 @@
 // that has set binlog_row_image. XA COMMIT, and a statement of a session that has set
 // binlog_format to STATEMENT, is a change of all tables, since views, triggers and functions
 // hide which tables it changes. In MariaDB the rows that an ON DELETE CASCADE may have changed
-// are also reported as Truncated; MySQL does not log them, so a first Open refuses such a table.
+// are also reported as Truncated: so is each delete from a table whose foreign key refers to itself,
+// and under LOCK TABLES each statement. MySQL does not log them, so a first Open refuses such a table.
 //
 // A row also comes as Truncated if it is not certain that it has the table's present columns, since
 // the log does not name columns: a row between an ALTER TABLE and the moment at which the feed has

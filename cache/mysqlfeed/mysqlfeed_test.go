@@ -156,21 +156,34 @@ func TestWhatTheLogDoesNotTellByRowsIsAChangeOfTheTable(t *testing.T) {
 	}
 }
 
-// MariaDB logs that a statement has a table open for writing, and not the rows that a foreign key changes.
+// MariaDB logs a table once for each reason for which a statement has it open for writing, and not the rows that a
+// foreign key changes.
 //
-// Defect: a later statement that logs rows of the table takes back that a cascade may have changed others.
+// Defect: a later statement that logs rows of the table, or the statement itself, takes back that a cascade may have
+// changed others, as in each table that refers to itself.
 func TestACascadeIsToldWhateverElseTheLogHasOfItsTable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "CREATE TABLE parent (id int PRIMARY KEY, n int)",
 		"CREATE TABLE child (id int PRIMARY KEY, parent int, FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE)",
-		"INSERT INTO parent VALUES (1, 0), (2, 0), (3, 0)", "INSERT INTO child VALUES (5, 1), (6, 1), (8, 2), (9, 2)")
+		"CREATE TABLE category (id int PRIMARY KEY, parent int, n int, FOREIGN KEY (parent) REFERENCES category (id) ON DELETE CASCADE)",
+		"CREATE TABLE a (id int PRIMARY KEY, b int)", "CREATE TABLE b (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES a (id) ON DELETE SET NULL)",
+		"ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b (id) ON UPDATE SET NULL ON DELETE CASCADE",
+		"INSERT INTO parent VALUES (1, 0), (2, 0), (3, 0)", "INSERT INTO child VALUES (5, 1), (6, 1), (8, 2), (9, 2)",
+		"INSERT INTO category VALUES (1, NULL, 0), (2, 1, 0), (3, 2, 0)", "INSERT INTO a VALUES (1, NULL)", "INSERT INTO b VALUES (1, 1)")
 	if !r.mariaDB() {
 		t.Skip("MySQL logs nothing of a cascade, and its tables are refused")
 	}
-	w := r.open(r.feed(nil, Table{Name: "child"}), feed.Position{})
+	w := r.open(r.feed(nil, Table{Name: "child"}, Table{Name: "category"}, Table{Name: "a"}), feed.Position{})
 	for _, c := range []struct{ do, want string }{
 		{"BEGIN; DELETE FROM parent WHERE id = 1; INSERT INTO parent VALUES (1, 0); INSERT INTO child VALUES (7, 1); COMMIT", "4 <nil> <nil>; 1 <nil> map[id:7]; "},
 		{"BEGIN; UPDATE child SET parent = 3 WHERE id = 7; DELETE FROM parent WHERE id = 1; COMMIT", "2 map[id:7] map[id:7]; 4 <nil> <nil>; "},
+		{"DELETE child, parent FROM child JOIN parent ON child.parent = parent.id WHERE child.id = 8", "4 <nil> <nil>; 3 map[id:8] <nil>; "},
+		{"UPDATE child JOIN parent ON child.parent = parent.id SET child.id = 17, parent.n = 1", "2 map[id:7] map[id:17]; "},
+		{"UPDATE category SET n = 1 WHERE id = 3", "2 map[id:3] map[id:3]; "},
+		{"DELETE FROM category WHERE id = 2", "4 <nil> <nil>; 3 map[id:2] <nil>; "},
+		{"REPLACE INTO category VALUES (1, NULL, 1)", "4 <nil> <nil>; 3 map[id:1] <nil>; 1 <nil> map[id:1]; "},
+		{"INSERT INTO category VALUES (2, 1, 0)", "1 <nil> map[id:2]; "},
+		{"DELETE FROM a WHERE id = 1", "4 <nil> <nil>; 3 map[id:1] <nil>; "},
 	} {
 		r.exec(strings.Split(c.do, "; ")...)
 		if got := feedtest.Summary(w.Changes(strings.Count(c.want, ";"))); got != c.want {

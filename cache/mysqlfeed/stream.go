@@ -191,10 +191,16 @@ func (s *stream) move(h *replication.EventHeader) {
 	}
 }
 
-// tableMap records a table that a statement has open for writing.
+// tableMap records a table that a statement has open for writing. MariaDB logs the table once for the
+// statement's own rows and once more for a foreign key: then it may have changes beside the rows that
+// the log shows.
 func (s *stream) tableMap(e *replication.TableMapEvent) {
 	t := s.tables.find(string(e.Schema), string(e.Table))
-	if t != nil && t.cascades && !slices.Contains(s.mapped, t) {
+	switch {
+	case t == nil || !t.cascades:
+	case slices.Contains(s.mapped, t):
+		s.Add(feed.Change{Table: t.name, Kind: feed.Truncated, Key: t.key})
+	default:
 		s.mapped = append(s.mapped, t)
 	}
 }
