@@ -23,7 +23,7 @@ const (
 	// patience is how long the server keeps the slot for a follower that sends nothing. The
 	// stream sends a status three times as often, and requests a reply.
 	patience = 10 * time.Second
-	silence  = 30 * time.Second // the stream ends if the server sends nothing for so long
+	silence  = 30 * time.Second // the stream ends if the server sends nothing, or leaves a question unanswered, for so long
 	again    = time.Minute      // how often unfit tables are reported, and checked again
 )
 
@@ -280,15 +280,17 @@ func (r *reader) change(id uint32, kind feed.ChangeKind, before *pglogrepl.Tuple
 // changed. It ends the stream if it cannot check: no changes come from a publication without the
 // table, so nothing else would show that.
 func (s *stream) watch() error {
+	ctx, cancel := context.WithTimeout(s.Ctx, s.f.silence)
+	defer cancel()
 	s.end = 0
-	state, err := s.f.publicationState(s.Ctx, s.db, s.publication.version)
+	state, err := s.f.publicationState(ctx, s.db, s.publication.version)
 	switch {
 	case err != nil:
 		return err
 	case state != s.start.publication:
 		return s.f.altered()
 	}
-	slot, err := s.f.slot(s.Ctx, s.db)
+	slot, err := s.f.slot(ctx, s.db)
 	if err != nil || slot == nil { // without the slot, read fails too
 		return err
 	}

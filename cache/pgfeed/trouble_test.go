@@ -486,6 +486,44 @@ func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
 	r.open(f, feed.Position{}).End()
 }
 
+// The connection of the log lives, and the one for questions gets no answer: its process stands still, or a firewall
+// has forgotten it.
+//
+// Defect: the stream waits for the answer until the system gives the connection up, after 15 minutes or never, and no
+// other process may follow the feed meanwhile.
+func TestAStreamThatGetsNoAnswerEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   []string
+		want string
+	}{
+		"nothing changes": {nil, "reading the publication"},
+		"a row changes":   {[]string{"INSERT INTO product VALUES (1, '', '')"}, "asking for a snapshot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, product)
+			f := r.feed(nil, Table{Name: "product"})
+			f.silence = 5 * time.Second
+			w := r.open(f, feed.Position{})
+			w.Changes(0)
+			pid := int(r.value("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()").(int32))
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+			r.exec(c.do...)
+			ctx := feedtest.Soon(t)
+			var err error
+			for err == nil {
+				_, err = w.Next(ctx)
+			}
+			feedtest.WantError(t, err, c.want)
+			w.End()
+		})
+	}
+}
+
 // The server lets go of a slot that keeps more than it may.
 func TestASlotThatFellTooFarBehindBeginsAnew(t *testing.T) {
 	r := newRig(t, product)

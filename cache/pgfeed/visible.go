@@ -90,6 +90,8 @@ func (s snapshot) sees(xid uint32) bool {
 }
 
 func (f *Feed) snapshot(ctx context.Context, db *pgx.Conn) (snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.silence)
+	defer cancel()
 	var text string
 	if err := db.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&text); err != nil {
 		return snapshot{}, f.failure(ctx, "asking for a snapshot", err)
