@@ -113,10 +113,22 @@ func Committed(err error) error {
 // notInvalidated returns the error of a change that Redis did not confirm.
 func notInvalidated(err error) error {
 	cause := errors.New(strings.TrimPrefix(err.Error(), fleet.ErrUnavailable.Error()+": "))
-	if errors.Is(err, fleet.ErrTooFewReplicas) { // Follow looks for it, see onMaster
+	if onlyReplicas(err) {
 		cause = &maskedError{cause.Error(), fleet.ErrTooFewReplicas, nil}
 	}
 	return fmt.Errorf("%w: %w", ErrNotInvalidated, cause)
+}
+
+// onlyReplicas reports whether err says that masters have made all changes, and only replicas are missing.
+func onlyReplicas(err error) bool { return errors.Is(err, fleet.ErrTooFewReplicas) }
+
+// joined is errors.Join, except that onlyReplicas is true only if it is for each of errs.
+func joined(errs ...error) error {
+	err := errors.Join(errs...)
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil && !onlyReplicas(err) }) {
+		return &maskedError{err.Error(), err, []error{fleet.ErrTooFewReplicas}}
+	}
+	return err
 }
 
 // masked returns an error that begins with what and matches all that err matches except

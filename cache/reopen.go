@@ -25,16 +25,19 @@ import (
 //
 // The holds end by themselves, after Options.Rebuild.Hold. The drops are repeated until all are confirmed,
 // and then once more, which ends values that were made of an old value meanwhile.
+//
+// If only replicas are missing, masters have made all drops, and the keys are open. What waits is then dropped
+// when the replicas are there, or when Redis has failed to reply: a failover may have undone the drops.
 
 // maxReopening is how many keys and tags of one cache wait to be opened after transactions that succeeded,
 // and how many after those that failed. If there are more, the whole cache is cleared instead.
 const maxReopening = 10_000
 
 // reopenLater makes the first of the caches that is still open repeat the drops of all. If all are closed,
-// what Redis has not confirmed is lost.
-func reopenLater(all []held) {
+// what Redis has not confirmed is lost. dropped says that masters have made all drops.
+func reopenLater(all []held, dropped bool) {
 	for _, h := range all {
-		if h.writer.reopening.add(h.writer.closing, all) {
+		if h.writer.reopening.add(h.writer.closing, all, dropped) {
 			return
 		}
 	}
@@ -47,6 +50,7 @@ type reopening struct {
 
 	mu      sync.Mutex // guards what follows
 	clock   int        // counts the Writes
+	undone  int        // the clock of the last Write whose drops a master may not have made; 0: none
 	of      map[transactions]*unopened
 	running bool
 }
@@ -68,7 +72,7 @@ type unopened struct {
 
 // add makes a goroutine drop what is held until Redis has confirmed it or closing ends. It returns false if
 // closing has ended and passOn has taken what there was.
-func (r *reopening) add(closing context.Context, all []held) bool {
+func (r *reopening) add(closing context.Context, all []held, dropped bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running {
@@ -82,6 +86,9 @@ func (r *reopening) add(closing context.Context, all []held) bool {
 		}()
 	}
 	r.clock++
+	if !dropped {
+		r.undone = r.clock
+	}
 	if r.of == nil {
 		r.of = map[transactions]*unopened{}
 	}
@@ -113,27 +120,29 @@ func (r *reopening) run(closing context.Context) {
 		if closing.Err() != nil { // passOn takes what is left
 			return
 		}
-		all, now := r.next()
+		all, now, undone := r.next()
 		if len(all) == 0 {
 			return
 		}
+		if !undone && onlyReplicas(eachOf(all, func(h *held) error { return h.writer.tryReplicas(closing) })) {
+			continue
+		}
 		err := dropAll(closing, all)
-		if err == nil { // the first confirmed drop may have been lost before the last one
+		if err == nil || onlyReplicas(err) { // the first drop may have been lost before the last one
 			err = dropAll(closing, all)
 		}
-		if err == nil {
-			r.done(now)
-		}
+		r.done(now, err)
 	}
 }
 
-// next returns what to drop, and the clock. If there is nothing, the goroutine ends.
-func (r *reopening) next() (all []held, now int) {
+// next returns what to drop, the clock, and whether a master may not have made a drop. If there is nothing
+// to drop, the goroutine ends.
+func (r *reopening) next() (all []held, now int, undone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all = r.left()
 	r.running = len(all) > 0
-	return all, r.clock
+	return all, r.clock, r.undone > 0
 }
 
 // left returns what to drop. The caller holds r.mu.
@@ -147,10 +156,20 @@ func (r *reopening) left() (all []held) {
 	return all
 }
 
-// done removes what no Write has named since now.
-func (r *reopening) done(now int) {
+// done notes that the drops up to now have ended with err. If that is nil, it removes what no Write has named
+// since.
+func (r *reopening) done(now int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	switch {
+	case err != nil && !onlyReplicas(err):
+		r.undone = r.clock
+	case r.undone <= now:
+		r.undone = 0
+	}
+	if err != nil {
+		return
+	}
 	for of, u := range r.of {
 		maps.DeleteFunc(u.ids, func(_ string, at int) bool { return at <= now })
 		maps.DeleteFunc(u.tags, func(_ uint32, at int) bool { return at <= now })
@@ -175,5 +194,5 @@ func (r *reopening) passOn() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = dropAll(ctx, all)
-	reopenLater(all)
+	reopenLater(all, false)
 }

@@ -124,6 +124,72 @@ func TestAPageOfAFailedWriteWhoseDropIsLateIsAFallback(t *testing.T) {
 	})
 }
 
+// A replica is away, and the master does all that Writes of several caches ask for. Their values are stored
+// and stay, and are dropped once more when something may have been a failover, and when a replica is there.
+//
+// Catches keys that stay closed for the rest of Options.Rebuild.Hold, and drops that are repeated every second
+// for as long as the replica is away: of the keys, of the tag or, of more than 10,000 keys, of the whole cache.
+func TestWhileAReplicaIsMissingAWriteOfSeveralCachesIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	type rowCache = *probe[int64, string]
+	for name, changes := range map[string]func(rows rowCache) cache.Changes{
+		"a key":     func(rows rowCache) cache.Changes { return rows.Changes(1) },
+		"a tag":     func(rows rowCache) cache.Changes { return rows.Tagged("of 1") },
+		"many keys": func(rows rowCache) cache.Changes { return rows.Changes(span(1, 10_002)...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			r := onServer(t, server, cell{redis: "real"})
+			source := newRows(r, 1)
+			tagged := source.source()
+			tagged.Tags = func(int64, string) []string { return []string{"of 1"} }
+			waits := func(name string) func(*cache.Options) {
+				return func(o *cache.Options) { o.Name, o.RedisTimeout, o.Rebuild.WaitReplicas = name, 2*time.Second, 1 }
+			}
+			rows, pages := open(r, tagged, waits("rows")), open(r, source.source(), waits("pages"))
+			read := func() bool {
+				row, _ := rows.Fetch(r.ctx, 1)
+				page, _ := pages.Fetch(r.ctx, 1)
+				return row.Tier == cache.TierRedis && page.Tier == cache.TierRedis
+			}
+			write := func(changes cache.Changes) error {
+				return cache.Write(r.ctx, func(context.Context) error { return nil }, changes, pages.Changes(1))
+			}
+			looks := func(more int64) func() bool {
+				before := server.Calls("wait")
+				return func() bool { return server.Calls("wait") >= before+more }
+			}
+			loads := 0
+			stay := func(when string) {
+				r.Helper()
+				r.eventually("the values are stored "+when, read)
+				loads = source.all()
+				r.eventually("they look for the replica "+when, looks(4))
+				if !read() || source.all() > loads {
+					r.Errorf("%d loads more %s", source.all()-loads, when)
+				}
+			}
+			for _, changes := range []cache.Changes{rows.Changes(1), changes(rows)} { // until the first is done, each round trip waits
+				if err := write(changes); !errors.Is(err, cache.ErrNotInvalidated) {
+					r.Fatalf("Write: %v", err)
+				}
+				stay("while the replica is away")
+			}
+			server.Stop()
+			time.Sleep(5 * time.Second) // longer than RedisTimeout
+			server.Cont()
+			r.eventually("all is dropped once more after an outage", func() bool { return read() && source.all() >= loads+2 })
+			r.eventually("all is dropped twice", looks(6))
+			stay("after an outage")
+
+			redistest.Start(t, "--replicaof", strings.Replace(server.Addr(), ":", " ", 1))
+			r.eventually("all is dropped once more with the replica", func() bool { return read() && source.all() >= loads+2 })
+			r.eventually("a Write is confirmed", func() bool { return write(rows.Changes(1)) == nil })
+		})
+	}
+}
+
 // pagesAndRows are the caches of two processes, of pages that are made of rows in another Redis.
 type pagesAndRows struct {
 	*rig

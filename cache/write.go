@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -242,7 +243,8 @@ func closeAll(ctx context.Context, changes []Changes) (all []held, err error) {
 //	                                      and publishes it: it would stay
 //	opens the row
 //
-// If a drop is not confirmed, openAll opens nothing, see reopening.
+// If a drop is not confirmed, openAll opens nothing, see reopening. If only replicas are missing, masters
+// have made all drops, and it opens the keys: the reopening waits for the replicas.
 func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	for i := range all {
 		all[i].succeeded = succeeded
@@ -250,13 +252,16 @@ func openAll(ctx context.Context, all []held, succeeded bool) (err error) {
 	if several(all) {
 		err = dropAll(ctx, all)
 	}
-	if err != nil {
-		reopenLater(all)
+	unconfirmed := err
+	if err == nil || onlyReplicas(err) {
+		err = cmp.Or(eachOf(all, func(h *held) error { return h.open(ctx, succeeded) }), err)
+	} else {
 		for _, h := range all {
 			h.writer.tellLedger("invalidate", h.ids)
 		}
-	} else {
-		err = eachOf(all, func(h *held) error { return h.open(ctx, succeeded) })
+	}
+	if unconfirmed != nil {
+		reopenLater(all, onlyReplicas(err))
 	}
 	if err != nil && !succeeded {
 		all[0].writer.log.Warn("the invalidation after a failed write is not confirmed, and is tried again", logonce.Name("key", all[0].first()), "error", err)
@@ -334,5 +339,5 @@ func eachOf(all []held, do func(*held) error) error {
 		})
 	}
 	under.Wait()
-	return errors.Join(errs...)
+	return joined(errs...)
 }

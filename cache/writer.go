@@ -2,7 +2,6 @@ package cache
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -125,17 +124,25 @@ func (w *writer) drop(ctx context.Context, h *held) (err error) {
 		}
 		if failed != nil {
 			w.counts.notInvalidated.Add(1)
-			err = errors.Join(err, notInvalidated(failed))
+			err = joined(err, notInvalidated(failed))
 		}
 		w.forgetHere(h.ids)
 	}
 	if len(h.tags) > 0 {
-		err = errors.Join(err, w.endTags(ctx, h.tags, h.succeeded))
+		err = joined(err, w.endTags(ctx, h.tags, h.succeeded))
 	}
 	if w.gone.Load() {
 		return nil
 	}
 	return err
+}
+
+// tryReplicas returns an error if Redis does not reply, or fewer replicas than Rebuild.WaitReplicas do.
+func (w *writer) tryReplicas(ctx context.Context) error {
+	if w.gone.Load() { // as drop, of which nobody repeats an error
+		return nil
+	}
+	return w.fleet.TryReplicas(ctx)
 }
 
 // clear ends all values of the cache.
@@ -170,7 +177,7 @@ func (w *writer) endTags(ctx context.Context, tags []uint32, succeeded bool) err
 // onMaster returns nil if the master of Redis has made the change and only replicas are missing:
 // waiting for them would make the database keep its log for as long.
 func (w *writer) onMaster(err error) error {
-	if errors.Is(err, fleet.ErrTooFewReplicas) {
+	if onlyReplicas(err) {
 		w.log.Warn("changes are confirmed to the feed that too few replicas of redis know of", "error", err)
 		return nil
 	}

@@ -117,6 +117,15 @@ func (s *store) tryScripts(ctx context.Context, rdb redis.UniversalClient) error
 	return nil
 }
 
+// TryReplicas returns an error that matches ErrTooFewReplicas if fewer replicas than
+// Options.WaitReplicas confirm a command without effect, and another one if Redis does not reply.
+func (g *Group) TryReplicas(ctx context.Context) error {
+	if g.redis == nil {
+		return nil
+	}
+	return g.redis.tryReplicas(ctx)
+}
+
 // tryReplicas invalidates an id that no process uses, and returns an error if fewer replicas than
 // Options.WaitReplicas confirm it in their usual time.
 func (s *store) tryReplicas(ctx context.Context) error {
