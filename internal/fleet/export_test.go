@@ -8,6 +8,9 @@ func (g *Group) Epoch() uint64 { return g.epoch.known.Load() }
 // EpochScript is the name by which Redis knows the script that reads clears.
 var EpochScript = epochScript.Hash()
 
+// InvalidateScript is the name by which Redis knows the script that invalidates, holds and lifts.
+var InvalidateScript = invalidateScript.Hash()
+
 // RecentClears is how many clears this process remembers for ReplicaLag.
 func (g *Group) RecentClears() int {
 	g.epoch.mu.Lock()

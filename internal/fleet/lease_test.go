@@ -1,9 +1,14 @@
 package fleet_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/levee-go/levee/internal/fleet"
 	"github.com/levee-go/levee/internal/keys"
@@ -87,6 +92,43 @@ func TestAHoldMayArriveAsLateAsItsTripEnds(t *testing.T) {
 			r.Errorf("after its lift the hold closes: %+v", asked)
 		}
 	})
+}
+
+// A client of a cluster sends a command once more when its ReadTimeout is over, whatever RedisTimeout is: the
+// hold was done and its reply lost, and a quick transaction has ended by then.
+//
+// Catches a lift that leaves no note because it finds its hold.
+func TestAHoldThatIsSentTwiceClosesNothing(t *testing.T) {
+	t.Parallel()
+	r := onServer(t)
+	proxy := redistest.Proxy(t, r.server.Addr())
+	slots := []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: proxy.Addr()}}}}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots:    func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
+		ReadTimeout:     1500 * time.Millisecond,
+		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer rdb.Close()
+	g := r.with(rdb, fleet.Keyspace{RedisTimeout: time.Second})
+	r.eventually("messages arrive", g.Live)
+	end, err := g.Hold(r.ctx, 0, "a")
+	r.must(err)
+	r.must(end(r.ctx, true))
+	r.publishes(g, "a", "old")
+
+	before := r.server.Calls("evalsha")
+	proxy.DropReplies(1, "EVALSHA "+fleet.InvalidateScript)
+	end, err = g.Hold(r.ctx, 0, "a")
+	if !errors.Is(err, fleet.ErrUnavailable) {
+		r.Errorf("the hold whose reply is lost: %v", err)
+	}
+	r.must(end(r.ctx, true))
+	r.publishes(g, "a", "new")
+	r.eventually("the hold comes once more", func() bool { return r.server.Calls("evalsha") >= before+5 })
+	r.finds(g, "a", "new")
+	if asked := g.Begin(r.ctx, fleet.Ask{ID: "a", Seen: []byte("new")})[0]; asked.Verdict != fleet.Granted {
+		r.Errorf("after its lift the hold closes: %+v", asked)
+	}
 }
 
 // Redis hangs when a hold is sent. Its caller leaves at the timeout, a quick transaction ends, and the lift

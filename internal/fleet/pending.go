@@ -57,7 +57,7 @@ const (
 // confirmed an invalidation.
 var errUnconfirmed = errors.New("levee: an invalidation is not confirmed yet")
 
-// A target is an invalidation of an id with the holds to lift, separated by blanks. Or it is a
+// A target is an invalidation of an id with the holds to lift, as invalidate.lua takes them. Or it is a
 // clear, which blocks every id: of everything or, if id is set, of the tags whose counter has the
 // number id.
 type target struct {

@@ -163,8 +163,11 @@ func (g *Group) LearnClears(ctx context.Context) error { return g.epoch.afresh(c
 func (g *Group) Hold(ctx context.Context, life time.Duration, ids ...string) (end func(ctx context.Context, invalidate bool) error, err error) {
 	token, sent := newToken(), false
 	err = g.leases.invalidate(ctx, ids, holds{place: token, life: g.o.Hold, soft: life, sent: &sent})
-	if !sent { // during an outage: nothing to lift, or each Write would add a lift to the pending ones
+	switch {
+	case !sent: // during an outage: nothing to lift, or each Write would add a lift to the pending ones
 		token = ""
+	case !answered(err): // the hold may arrive after the lift, also once more, see invalidate.lua
+		token = "?" + token
 	}
 	return func(ctx context.Context, invalidate bool) error {
 		h := holds{lift: token, soft: life}
@@ -180,7 +183,7 @@ type holds struct {
 	place string        // the hold to place
 	life  time.Duration // of the hold to place
 	sent  *bool         // set to true if the hold may have been placed; may be nil
-	lift  string        // the hold to lift
+	lift  string        // the hold to lift, see invalidate.lua
 	soft  time.Duration // values are marked and stay for at most this long; 0: they are dropped
 }
 

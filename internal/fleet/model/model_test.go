@@ -70,6 +70,7 @@ type off struct {
 	liftsOwn            bool // the end of a Write lifts the holds of others too
 	liftLeavesNote      bool // a hold that comes after its lift closes the key
 	abortKeepsNotes     bool // an abort deletes notes with the lease
+	foundLeavesNote     bool // a hold that comes once more, after its lift has found it, closes the key
 	expiresFirst        bool // a hold drops the value
 	dropsLast           bool // a Write that succeeds leaves the old value as a fallback
 	failureExpires      bool // the end of a Write that failed lifts its hold and does no more

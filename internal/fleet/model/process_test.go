@@ -271,7 +271,7 @@ func (x *explorer) lateCommands(s *state) {
 }
 
 // send lets a caller send a command: it is answered, or its reply is lost, or it is given up and may
-// come late.
+// come late; a hold may also come twice.
 func (x *explorer) send(s *state, c command, answered func(*state, verdict), lost func(*state), format string, args ...any) {
 	if x.tells {
 		format = sprintf(format, args...)
@@ -309,6 +309,14 @@ func (x *explorer) send(s *state, c command, answered func(*state, verdict), los
 			}
 			lost(&t)
 			x.to(&t, "%s: no reply, and it has not come to Redis yet", format)
+			if c.hold != 0 {
+				t = *s
+				t.left.timeouts--
+				x.exec(&t, c)
+				t.late[i] = c
+				lost(&t)
+				x.to(&t, "%s: done, the reply is lost, and the client sends it once more", format)
+			}
 			break
 		}
 	}

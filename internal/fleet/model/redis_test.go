@@ -154,8 +154,12 @@ func (x *explorer) invalidate(s *state, c command) {
 	if x.off.liftsOwn && lifts != 0 {
 		lifts = 0xff
 	}
-	if !x.off.liftLeavesNote {
-		k.notes |= c.lifts &^ k.holds // a hold that is not there may be on its way
+	switch {
+	case x.off.liftLeavesNote:
+	case x.off.foundLeavesNote:
+		k.notes |= c.lifts &^ k.holds
+	default: // a hold that is not there may be on its way, and so may one that is; of a confirmed one no note is needed
+		k.notes |= c.lifts
 	}
 	k.holds = k.holds&^lifts | place
 	for w := range s.writers {

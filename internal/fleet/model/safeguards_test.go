@@ -38,6 +38,7 @@ var safeguards = []struct {
 	{"A Write lifts only its own hold", "two Writes", off{liftsOwn: true}, beside},
 	{"A lift leaves a note", "a Write with a timeout", off{liftLeavesNote: true}, closed},
 	{"An abort leaves notes alone", "a Write with a timeout", off{abortKeepsNotes: true}, closed},
+	{"An unconfirmed hold gets a note also if its lift finds it", "a Write with a timeout", off{foundLeavesNote: true}, closed},
 	{"A Write expires first", "a Write", off{expiresFirst: true}, lost},
 	{"A Write drops last", "a Write", off{dropsLast: true}, old},
 	{"A failed Write expires again", "a Write with a timeout", off{failureExpires: true}, old},

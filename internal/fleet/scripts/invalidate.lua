@@ -2,11 +2,12 @@
 -- A hold prevents new leases: for the length of a write, or for as long as the source's replicas
 -- may lag. An id can have holds of several writers; each writer lifts its own. A hold may arrive after
 -- it was lifted: its caller leaves at a timeout, and the end of a short write takes another
--- connection. So lifting a hold that is not there leaves a note ("x:") for a while, and a placing
--- that finds its note does nothing.
+-- connection. It may also arrive twice: a client repeats a command whose reply was lost. So lifting a
+-- hold that is not there, or whose writer got no reply, leaves a note ("x:") for a while, and a
+-- placing that finds its note does nothing.
 -- KEYS    1 value, 2 lease, 3... values of other schemas
 -- ARGV    1 hold to place ("" for none), 2 its life in ms, 3 holds to lift, separated by
---         blanks, 4 channel, 5 invalidation message, 6 how long marked values may stay, in ms;
+--         blanks, with a "?" before each whose writer got no reply, 4 channel, 5 invalidation message, 6 how long marked values may stay, in ms;
 --         0 to drop them, 7 the life of the note in ms
 -- Returns how many of the keys are of another type. While there is one, nothing can be
 --         published, so the script does the rest of its work.
@@ -31,8 +32,8 @@ if leased then
 else
   foreign = foreign + 1
 end
-for token in ARGV[3]:gmatch('%S+') do
-  if not holds['h:' .. token] then
+for unsure, token in ARGV[3]:gmatch('(%??)(%S+)') do
+  if unsure ~= '' or not holds['h:' .. token] then
     holds['x:' .. token] = at + tonumber(ARGV[7])
   end
   holds['h:' .. token] = nil
