@@ -84,7 +84,7 @@ func TestThePageHasEachSafeguard(t *testing.T) {
 		}
 	}
 	_, rows, _ := strings.Cut(string(page), "## The safeguards")
-	if n := strings.Count(rows, "\n| ") - strings.Count(rows, " | without it |"); n != len(safeguards) {
+	if n := strings.Count(rows, "\n| ") - strings.Count(rows, " | without it |") - strings.Count(rows, "(not in the model: "); n != len(safeguards) {
 		t.Errorf("protocol.md has %d rows, the model has %d safeguards", n, len(safeguards))
 	}
 }
