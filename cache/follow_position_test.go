@@ -2,7 +2,10 @@ package cache_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,6 +193,48 @@ func TestALostPositionClearsTheCacheAfterTheStreamIsOpen(t *testing.T) {
 			reader.gives(r, 1, "v3")
 		})
 	}
+}
+
+// A follower finds the position lost, as at a replica that was promoted before it had all changes, and dies before it
+// clears the caches. Another process has followed the feed up to a place that this database has.
+//
+// Defect: that process takes the position that was given up for one that Redis has lost, goes on from its own, and
+// nobody clears the caches of the changes that are gone.
+func TestAPositionThatWasGivenUpIsNotThatOfAnEarlierFollower(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := onServer(t, server, cell{redis: "real"})
+	source, early, late := newRows(r, 1), newLedger(), newLedger()
+	a, b := open(r, source.source()), openOn(r, redis.UniversalClient(server.Client(t)), source.source())
+	gone := errors.New("the database is away")
+	var away atomic.Bool
+	early.onNext = func() error {
+		if away.Load() {
+			return gone
+		}
+		return nil
+	}
+	early.onOpen = func(feed.Position) error { return early.onNext() }
+	lost := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(lost) })
+	late.onOpen = func(from feed.Position) error {
+		if from != (feed.Position{}) {
+			return fmt.Errorf("the server does not have all: %w", feed.ErrPositionLost)
+		}
+		tell()
+		return gone
+	}
+	follows(r, early, a)
+	early.confirms(r, early.commit(updated(1)))
+	a.gives(r, 1, "v1")
+	source.put(1, "v2") // by a change that the promoted replica lacks
+	away.Store(true)
+	early.set(func() {})
+	stop := following(r, late, b.Route("product", nil))
+	<-lost
+	stop()
+	away.Store(false)
+	r.eventually("the cache is cleared", func() bool { v, err := a.Get(r.ctx, 1); return err == nil && v == "v2" })
 }
 
 // A Redis that has lost all its data has lost the position too, so the cache is cleared.

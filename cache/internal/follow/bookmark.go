@@ -20,6 +20,7 @@ import (
 type bookmark struct {
 	position feed.Position // the zero Position: unknown
 	covers   string        // the routes whose caches hold nothing from before the position
+	stored   bool          // Redis has one; if it is the zero Position, a follower has given it up
 }
 
 // A bookmarks stores the bookmark of one feed: in Redis, for the fleet, or in this process. One
@@ -87,7 +88,7 @@ func (b *bookmarks) call(ctx context.Context, fields ...any) (bookmark, error) {
 	}
 	text := func(i int) string { t, _ := reply[i].(string); return t }
 	order, _ := strconv.ParseUint(text(2), 10, 64)
-	return bookmark{position: feed.Position{Text: text(1), Order: order}, covers: text(3)}, nil
+	return bookmark{position: feed.Position{Text: text(1), Order: order}, covers: text(3), stored: reply[1] != nil}, nil
 }
 
 // uncovered reports whether the caches of a route may hold values from before the position,

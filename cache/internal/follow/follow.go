@@ -88,7 +88,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	if err != nil {
 		return err
 	}
-	if kept.position == (feed.Position{}) && f.now.position != kept.position {
+	if kept == (bookmark{}) && f.now.position != kept.position {
 		f.log.Info("redis has lost the position of a feed, which is followed from where this process has read it to")
 		kept = f.now
 	}

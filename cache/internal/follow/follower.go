@@ -36,7 +36,7 @@ type follower struct {
 	log     *logonce.Log
 	release func() // releases the name of the feed
 
-	// State of the present lease.
+	// State of the present lease; now is kept after it, for a Redis that comes back empty.
 	now      bookmark
 	progress bool // a bookmark was stored
 	reading  *reading
