@@ -234,6 +234,40 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 	})
 }
 
+// A permit is released by a caller with a larger n, so it is granted to the next in the queue, for
+// whom there are too many others. Catches that it is claimed all the same.
+func TestTheSmallerOfTwoSizesWaitsForItsOwn(t *testing.T) {
+	t.Parallel()
+	overBoth(t, func(t *testing.T, s *backend) {
+		ctx := t.Context()
+		l, small := s.open(t, lock.Options{}), s.open(t, lock.Options{})
+		var held []*lock.Lease
+		for range 4 {
+			held = append(held, must(t)(l.Semaphore("a", 5).Acquire(ctx)))
+		}
+		got := make(chan *lock.Lease, 1)
+		go func() {
+			lease, err := small.Semaphore("a", 2).Acquire(ctx)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- lease
+		}()
+		waiting(t, l, keys.Semaphore, "a", 1)
+		for i, lease := range held[:2] {
+			unlock(t, lease)
+			select {
+			case lease := <-got:
+				t.Errorf("it has a permit beside %d others", 3-i)
+				got <- lease
+			case <-time.After(200 * time.Millisecond): // for what must not happen
+			}
+		}
+		unlock(t, held[2])
+		unlock(t, <-got, held[3])
+	})
+}
+
 func TestLockAllTakesAllOrNone(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, s *backend) {

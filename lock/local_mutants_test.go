@@ -22,6 +22,7 @@ func TestAProcessNeedsEachMechanism(t *testing.T) {
 		"the fences of a grant":       {"record", "l.fence = max(l.fence+fences, l.micros)", "l.fence++", ways},
 		"the fence of readers":        {"record", "if l.mode != read {", "if true {", kinds},
 		"the number of permits":       {"record", "return len(l.shares) < l.permits", "return true", kinds},
+		"the size of a claim":         {"record", "if l.fits(l.mode) {", "if true {", "^TestTheSmallerOfTwoSizesWaitsForItsOwn$"},
 		"the writer alone":            {"record", "return m == read || len(l.shares) == 0", "return true", kinds},
 		"the owner of a release":      {"record", "return l.ends, l.owner == owner", "return l.ends, true", ways},
 		"the last who released":       {"ops", "l.released = g.owner\n", "", ways},

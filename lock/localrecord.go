@@ -155,10 +155,14 @@ func (l *localLock) advance() string {
 }
 
 // mayTake reports whether the caller may take the lock now: the lock was granted to its entry,
-// which it hereby claims, or the lock fits and the caller is first in the queue.
+// which it hereby claims, or the lock fits and the caller is first in the queue. A permit that was
+// granted by a caller with a larger n may not fit.
 func (l *localLock) mayTake(ticket int64) bool {
 	if ends, granted := l.lease(unclaimed + l.mine); granted && ends > l.now {
-		return l.drop(unclaimed + l.mine)
+		l.drop(unclaimed + l.mine)
+		if l.fits(l.mode) {
+			return true
+		}
 	}
 	if ticket > 0 && l.ticket(l.mine) == 0 {
 		l.enqueue(l.mine, ticket) // its grant has lapsed, but its ticket stands

@@ -17,7 +17,8 @@ type Semaphore struct {
 }
 
 // Semaphore returns the semaphore name with n permits. Each caller counts against its
-// own n: while two sizes are in use, callers with the smaller one wait longer.
+// own n: while two sizes are in use, callers with the smaller one wait longer, and those
+// behind them with them.
 // If n is not from 1 to 1,048,576, its methods fail with ErrConfig.
 func (l *Locker) Semaphore(name string, n int) *Semaphore { return &Semaphore{l, name, n} }
 

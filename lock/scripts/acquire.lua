@@ -78,12 +78,13 @@ local function enqueue(with, patience)
 end
 
 -- Tells whether the caller may take the lock now: the lock was granted to its entry, which
--- it hereby claims, or the lock fits and the caller is first in the queue.
+-- it hereby claims, or the lock fits and the caller is first in the queue. A permit that was
+-- granted by a caller with a larger n may not fit.
 local function mayTake()
   if mine ~= '' and exclusive(mode) and owner == 'g:' .. mine then
     owner = ''
     return true
-  elseif mine ~= '' and not exclusive(mode) and redis.call('ZREM', shares, 'g:' .. mine) == 1 then
+  elseif mine ~= '' and not exclusive(mode) and redis.call('ZREM', shares, 'g:' .. mine) == 1 and fits(mode) then
     return true
   end
   if mine ~= '' and ticket > 0 and not redis.call('ZSCORE', queue, mine) then
