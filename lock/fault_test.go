@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -457,5 +458,91 @@ func TestAnAttachWhoseReplyWasLostIsRepeated(t *testing.T) {
 	unlock(t, lease)
 	if n := l.Kept(); n != 0 {
 		t.Errorf("%d things are left", n)
+	}
+}
+
+// The command of a Detach is delayed on its way, and its caller leaves. Both owners are released
+// then. Catches that the command comes between the two: to Redis, the release of the new owner came
+// too early and that of the old one too late, and nobody releases the lock for an hour.
+func TestALateDetachKeepsNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })
+	l, other := open(t, rdb, lock.Options{Lease: time.Minute}), open(t, s.Client(t), lock.Options{})
+	lease := must(t)(l.Lock(t.Context(), "a"))
+	if err := lease.Check(t.Context()); err != nil { // loads the script
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	late := &lateDetach{t: t, leave: cancel, network: s.Client(t), second: make(chan struct{})}
+	rdb.AddHook(late)
+	if _, err := lease.Detach(ctx, time.Hour); !errors.Is(err, lock.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	late.arrive(t.Context())
+	redistest.Eventually(t, 20*time.Second, "the lock is free", func() bool {
+		free, err := other.TryLock(t.Context(), "a")
+		return giveBack(free, err) == nil
+	})
+}
+
+// A lateDetach is a hook that delays the command of a Detach until the new owner has been released
+// and the old one has not, or until arrive.
+type lateDetach struct {
+	t       *testing.T
+	leave   func()
+	network *redis.Client
+	second  chan struct{} // closed when the new owner has been released
+
+	mu      sync.Mutex
+	command []any // of the Detach
+	heir    any
+}
+
+func (d *lateDetach) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (d *lateDetach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (d *lateDetach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		args := cmd.Args()
+		if cmd.Name() != "evalsha" || args[1] != lock.RenewScript.Hash() && args[1] != lock.ReleaseScript.Hash() {
+			return next(ctx, cmd)
+		}
+		d.mu.Lock()
+		if d.command == nil && args[1] == lock.RenewScript.Hash() {
+			d.command, d.heir = args, args[len(args)-1]
+			d.mu.Unlock()
+			d.leave()
+			cmd.SetErr(context.DeadlineExceeded)
+			return cmd.Err()
+		}
+		second := slices.Contains(args, d.heir)
+		d.mu.Unlock()
+		if !second {
+			select {
+			case <-d.second:
+				d.arrive(ctx)
+			case <-time.After(50 * time.Millisecond):
+			}
+			return next(ctx, cmd)
+		}
+		err := next(ctx, cmd)
+		select {
+		case <-d.second:
+		default:
+			close(d.second)
+		}
+		return err
+	}
+}
+
+// arrive has the delayed command arrive.
+func (d *lateDetach) arrive(ctx context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.network.Do(context.WithoutCancel(ctx), d.command...).Err(); err != nil {
+		d.t.Error(err)
 	}
 }

@@ -29,7 +29,8 @@ import (
 //
 // If ttl is not from 100 ms to 24 h, or the lease has other handles (Reenter), the error
 // matches ErrConfig. If the lease was lost, it matches ErrLost. If Redis does not reply, it
-// matches ErrUnavailable; the lease has ended then too, and its locks are released.
+// matches ErrUnavailable; the lease has ended then too, and its locks are released. If Redis
+// stays away for longer than Options.Lease, they may stay taken for the time ttl.
 func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	if ttl < minLease || ttl > maxLease {
 		return "", badConfig("ttl must be from %v to %v, got %v", minLease, maxLease, ttl)
@@ -43,7 +44,12 @@ func (s *Lease) Detach(ctx context.Context, ttl time.Duration) (Token, error) {
 	for i, g := range s.acq.grants {
 		detached, err := s.locker.detach(ctx, g, ceilMillis(ttl))
 		if err != nil {
-			_ = s.locker.releaseAll(ctx, append(grants, detached), 0) // in Redis g's lock has one owner or the other
+			_ = atOnce(grants, func(other *grant) error {
+				if other == g {
+					return s.locker.undetach(ctx, g, detached)
+				}
+				return s.locker.release(ctx, other, 0)
+			})
 			return "", err
 		}
 		detached.told.Store(true)
@@ -68,6 +74,29 @@ func (l *locker) detach(ctx context.Context, g *grant, ttl time.Duration) (*gran
 		return detached, ErrNotReplicated
 	}
 	return detached, nil
+}
+
+// undetach releases the lock of a grant after detach has failed: in Redis it has one owner or the
+// other, and detach's command may still be on its way. The first owner's lock is released first.
+// In the other order the command may come in between, and the second owner keeps the lock.
+func (l *locker) undetach(ctx context.Context, g, detached *grant) error {
+	if g.o.Hooks.Released != nil {
+		defer tell(l.log, g, func() { g.o.Hooks.Released(g.name, time.Since(g.taken)) })
+	}
+	release := func(ctx context.Context) error {
+		if _, err := l.store.release(ctx, g, 0); err != nil {
+			return err
+		}
+		_, err := l.store.release(ctx, detached, 0)
+		return err
+	}
+	patient, cancel := withGrace(ctx)
+	defer cancel()
+	err := release(patient)
+	if err != nil {
+		l.insist(g.o.Lease, release)
+	}
+	return err
 }
 
 // Attach takes over the locks of a token, and renews them from now on with the Options.Lease
