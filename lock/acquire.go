@@ -131,14 +131,26 @@ func (l *locker) lateReply(t *target, b bid, r bidReply, err error) {
 // accept makes a grant of the lock that an owner got. If the reply came too late, or too
 // few replicas have confirmed the lock, accept releases it and returns an error.
 func (l *locker) accept(ctx context.Context, t *target, o *Options, owner string, got granted) (*grant, error) {
+	g, err := l.admit(t, o, owner, got)
+	switch {
+	case errors.Is(err, ErrNotReplicated):
+		return nil, errors.Join(err, l.release(ctx, g, 0))
+	case err != nil:
+		_ = l.release(ctx, g, 0)
+		return nil, err
+	}
+	return g, nil
+}
+
+// admit is accept without the release, so it does not wait for Redis. After an error its caller
+// has to release the grant.
+func (l *locker) admit(t *target, o *Options, owner string, got granted) (*grant, error) {
 	g := newGrant(t, o, owner, got)
 	if got.confirmed < o.Replicas {
-		err := l.release(ctx, g, 0)
-		return nil, errors.Join(ErrNotReplicated, err)
+		return g, ErrNotReplicated
 	}
 	if g.expired(time.Now()) {
-		_ = l.release(ctx, g, 0)
-		return nil, unavailable(errors.New("its answer took longer than the lease"))
+		return g, unavailable(errors.New("its answer took longer than the lease"))
 	}
 	if t.mode == exclusive && o.mayPassOn() {
 		g.spare = maxPassed

@@ -424,6 +424,43 @@ func TestAServerThatStandsStillForASecondFailsNobody(t *testing.T) {
 	all.Wait()
 }
 
+// One bid gets the lock for three readers, and too few replicas confirm it. Then Redis does not
+// reply any more, so each release takes 5 s. Catches a leader that releases one share after the
+// other before it hands out the errors: a reader whose context has ended waits for that.
+func TestAReaderDoesNotWaitForTheReleaseOfOthers(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.Proxy(t, s.Addr())
+	l, other := open(t, p.Client(t), lock.Options{Lease: time.Minute, Replicas: 1}), open(t, s.Client(t), lock.Options{})
+	gate := must(t)(other.RW("a").Lock(t.Context()))
+	leader, leaderLeaves := context.WithCancel(t.Context())
+	reader, readersLeave := context.WithCancel(t.Context())
+	done := make(chan error, 3)
+	for i, ctx := range []context.Context{leader, reader, reader} {
+		go func() { done <- giveBack(l.RW("a").RLock(ctx)) }()
+		redistest.Eventually(t, 30*time.Second, "it waits in the queue", func() bool { return l.InRooms() == i+1 && l.InQueue() })
+	}
+	p.DropReplies(1000, "EVALSHA "+lock.ReleaseScript.Hash())
+	unlock(t, gate)
+	redistest.Eventually(t, 30*time.Second, "they are granted the lock", func() bool { return l.InRooms() == 0 })
+	readersLeave()
+	for range 2 {
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Error("it was not refused")
+			}
+		case <-time.After(4 * time.Second):
+			t.Fatal("a reader is still there")
+		}
+	}
+	leaderLeaves()
+	if err := <-done; !errors.Is(err, lock.ErrNotReplicated) {
+		t.Errorf("the leader: %v", err)
+	}
+	p.Heal()
+}
+
 // A Locker that does not know whether it has attached a token attaches it once more, and finds
 // its own locks: also the first of several, whose reply came. After that the token is used up.
 func TestAnAttachWhoseReplyWasLostIsRepeated(t *testing.T) {

@@ -167,7 +167,8 @@ func (l *locker) roomBid(room *waitRoom, w *waiter, o *Options, ticket int64) (b
 //  2. after that, before handOut hands it its grant: exit waits for the grant, and
 //     releases it
 //
-// handOut appoints the next leader first, since accepting the grants may take a round trip.
+// handOut appoints the next leader first, and hands the others theirs before its own, since
+// accepting a grant may take a round trip, or seconds.
 func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter, o *Options, owners []string, got granted) (*grant, error) {
 	l.mu.Lock()
 	room.ticket = got.ticket
@@ -183,14 +184,17 @@ func (l *locker) handOut(ctx context.Context, room *waitRoom, readers []*waiter,
 	l.appointLeader(room)
 	l.mu.Unlock()
 
-	own, err := l.accept(ctx, &room.target, o, owners[0], got)
 	for i := 1; i < len(readers); i++ {
 		if !here[i] {
 			l.refuse(&room.target, o.Lease, owners[i:i+1])
 			continue
 		}
-		g, err := l.accept(ctx, &room.target, readers[i].o, owners[i], got)
+		g, err := l.admit(&room.target, readers[i].o, owners[i], got)
+		if err != nil {
+			l.releaseLater(g)
+			g = nil
+		}
 		readers[i].handed <- handed{g, err}
 	}
-	return own, err
+	return l.accept(ctx, &room.target, o, owners[0], got)
 }
