@@ -18,7 +18,7 @@ type lease struct {
 	token  string
 	held   bool // the last acquire got it
 
-	invalid string // how often the filter had been invalidated when acquire first got the lease
+	invalid string // when the filter was last invalidated, as of the time when acquire first got the lease
 }
 
 const (

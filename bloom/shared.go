@@ -64,7 +64,7 @@ type shared struct {
 	changed  chan struct{}    // closed when another copy begins to answer
 	lost     bool             // Redis has lost something: the updater has to add the recent ids again
 	owed     []string         // ids that the updater has to add
-	invalid  map[string]int64 // how often each filter of the name was invalidated, as far as known, by its header
+	invalid  map[string]int64 // when each filter of the name was last invalidated, as far as known, by its header
 }
 
 // Open returns a Filter that is shared by all processes that Open the same Name in the same
@@ -224,13 +224,13 @@ func (s *shared) abstain() {
 	}
 }
 
-// heard notes how often the filter of rec was invalidated. If that is more than this process knew,
+// heard notes when the filter of rec was last invalidated. If that is later than this process knew,
 // the copy that answers is from before, even if the log goes on and a snapshot is in use again.
-func (s *shared) heard(rec *record, count int64) {
+func (s *shared) heard(rec *record, last int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if count > s.invalid[rec.header] {
-		s.invalid[rec.header] = count
+	if last > s.invalid[rec.header] {
+		s.invalid[rec.header] = last
 		s.abstain()
 	}
 }
@@ -242,13 +242,13 @@ func (s *shared) invalidate(ctx context.Context) error {
 		return ErrClosed
 	}
 	err := s.onRecord(ctx, func(rec *record) error {
-		count, err := s.store.invalidate(ctx, rec, 0)
+		last, err := s.store.invalidate(ctx, rec, 0)
 		if err != nil {
 			return err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.invalid[rec.header] = max(s.invalid[rec.header], count)
+		s.invalid[rec.header] = max(s.invalid[rec.header], last)
 		s.abstain()
 		return nil
 	})

@@ -22,7 +22,7 @@ type snapshot struct {
 	at      entryID // the newest entry of the log that it includes
 	last    entryID // the newest entry of the log
 	damaged bool    // a process could not load it
-	invalid int64   // how often the filter was invalidated
+	invalid int64   // when the filter was last invalidated, in microseconds; 0: never
 }
 
 // since returns how many entries the log has after the snapshot.

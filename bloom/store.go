@@ -205,16 +205,16 @@ func (s *store) damaged(ctx context.Context, rec *record, snap snapshot) (inUse 
 	return n == 1, err
 }
 
-// invalidate gives the snapshot in use up, and makes a Rebuild that runs fail. It returns how often
-// the filter was invalidated by now. A lost above 0 says that Redis has lost the end of so many: they
-// are repeated as one, unless another process has done so.
-func (s *store) invalidate(ctx context.Context, rec *record, lost int64) (count int64, err error) {
-	count, err = s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
+// invalidate gives the snapshot in use up, and makes a Rebuild that runs fail. It returns
+// when, in microseconds. A lost above 0 says that Redis has lost the one of that time: it is repeated,
+// unless another process has done so.
+func (s *store) invalidate(ctx context.Context, rec *record, lost int64) (last int64, err error) {
+	last, err = s.eval(ctx, invalidateScript, []string{s.names.Record(), s.names.Rebuild()},
 		rec.header, rand.Text(), (2 * leaseRenew).Milliseconds(), s.names.Channel(), s.self, lost).Int()
-	if err == nil && count == 0 {
+	if err == nil && last == 0 {
 		err = errLost
 	}
-	return count, err
+	return last, err
 }
 
 // touch extends the TTL of the filter's keys.

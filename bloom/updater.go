@@ -26,7 +26,7 @@ import (
 // It reads the log whether or not the process has a copy, to check this process's own adds.
 // Redis has lost something if the log does not continue after the entry that was read last
 // (log.go), or lacks an add that Redis has acknowledged to this process, or if the filter was
-// invalidated more often than Redis says, which the updater then repeats. The filter then
+// invalidated later than Redis says, which the updater then repeats. The filter then
 // forgets the record and abstains. The next step adds again the ids that this process has
 // added lately, and loads a copy. An error of the connection has no such effect: the copy
 // answers until MaxLag has passed, and again after the next good read.

@@ -1,7 +1,7 @@
 -- Takes or renews the lease of a Rebuild or of a compaction.
 -- KEYS  1 record, 2 lease
 -- ARGV  1 header, 2 token, 3 life of the lease in ms, 4 age in ms
--- Gives {"mine", shape, how often the filter was invalidated}
+-- Gives {"mine", shape, when the filter was last invalidated}
 --       {"held", shape}   another process has the lease
 --       {"lost"}          the record is gone or another one is there
 --       {"fresh", shape}  a Rebuild has put the snapshot in use less than that age ago, and no

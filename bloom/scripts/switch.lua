@@ -4,7 +4,7 @@
 --       of the log up to which it goes, 6 pieces of the old snapshot, 7 1 for the snapshot of a
 --       Rebuild, 0 for one that must have the old snapshot's shape, 8 life in ms, 9 how long
 --       the log keeps an entry in ms, 10 channel, 11 message, 12 what entry 5 holds ("": the
---       caller does not know), 13 how often the filter had been invalidated when a Rebuild began
+--       caller does not know), 13 when the filter was last invalidated, as of the begin of a Rebuild
 -- Gives {"ok"}
 --       {"lost"}  the record or the lease is gone, or another one is there, or the old snapshot
 --       comes from another Rebuild, or the filter was invalidated since this one began

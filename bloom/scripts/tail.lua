@@ -3,8 +3,8 @@
 -- ARGV  1 header, 2 the newest entry that the caller knows, 3 how many entries to read, 4 what
 --       entry 2 holds ("": the caller does not know)
 -- Gives {"lost"}  the record is gone, or another one is there
---       {"ok", shape, pieces, at, last, damaged, entry, hashes, 1 if there are more, how
---       often the filter was invalidated}: fields of the record, the newest entry that was read,
+--       {"ok", shape, pieces, at, last, damaged, entry, hashes, 1 if there are more, when
+--       the filter was last invalidated}: fields of the record, the newest entry that was read,
 --       and the hashes in the log up to it
 --       {"gap", …}  the same, but the log does not go on from the entry that the caller knows
 -- The log goes on from an entry if it still has that entry, if the numbers of all later
