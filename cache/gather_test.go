@@ -266,3 +266,21 @@ func TestMissesDoNotPileUpWhileTheSourceHangs(t *testing.T) {
 		}
 	})
 }
+
+// A slow source has two places. Catches batches that stop counting while they wait for a place: each was smaller
+// than the one before, and half of the callers were refused.
+func TestBatchesThatWaitForAPlaceGrow(t *testing.T) {
+	inCells(t, []cell{{redis: "mini"}, {redis: "none"}}, func(r *rig) {
+		source := newBatches(r, 1, 2000)
+		source.slowly(func(context.Context, []int64) error { time.Sleep(time.Second); return nil })
+		c := open(r, source.source(), func(o *cache.Options) {
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 2}))
+		})
+		var all sync.WaitGroup
+		for key := int64(1); key <= 2000; key++ {
+			time.Sleep(5 * time.Millisecond)
+			all.Go(func() { c.gives(r, key, "v1") })
+		}
+		all.Wait()
+	})
+}

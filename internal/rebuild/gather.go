@@ -8,20 +8,21 @@ import (
 
 const (
 	maxCalls = 4                      // loads of gathered runs under way at a time
-	slow     = 500 * time.Millisecond // after which a load no longer counts as one of them
+	slow     = 500 * time.Millisecond // after its place, a load no longer counts as one of them
 )
 
 // A gatherer lets runs that come at one moment share a load, and so a place at the breaker. While
 // fewer than maxCalls batches are under way, runs go on at once and take along what else is
 // waiting; after that, runs wait for the end of a batch, and then share the next one: the slower the
-// source, the more share a load. A batch counts for at most slow. Otherwise four loads that hang would
-// stop all others, and the breaker would see too few calls to open.
+// source, the more share a load. From when it has its place, a batch counts for at most slow. Otherwise
+// four loads that hang would stop all others, and the breaker would see too few calls to open. While it
+// waits for its place it counts: other batches would wait behind it, and the longer, the smaller they are.
 type gatherer struct {
-	together func([]*Run)
+	together func(runs []*Run, placed func())
 	most     int // how many runs one load takes
 
 	mu      sync.Mutex // guards what follows
-	batches int        // under way for less than slow
+	batches int        // under way, but not with a place for longer than slow
 	waiting [][]*Run
 }
 
@@ -49,16 +50,16 @@ func (g *gatherer) add(runs []*Run) {
 	}
 }
 
-// run takes a batch on, and frees its slot at its end, after slow at the latest.
+// run takes a batch on, and frees its slot at its end, or slow after it has its place.
 func (g *gatherer) run() {
-	late := time.AfterFunc(slow, g.free)
+	var late *time.Timer
 	defer func() { // also if the batch calls Goexit
-		if late.Stop() {
+		if late == nil || late.Stop() {
 			g.free()
 		}
 	}()
 	if runs := g.next(); len(runs) > 0 {
-		g.together(runs)
+		g.together(runs, func() { late = time.AfterFunc(slow, g.free) })
 	}
 }
 

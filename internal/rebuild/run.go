@@ -289,14 +289,14 @@ func (e *Engine) hand(runs []*Run) {
 		e.gatherers[runs[0].Purpose].add(runs)
 		return
 	}
-	e.together(runs)
+	e.together(runs, func() {})
 }
 
 // turn takes a turn of a run that has a goroutine of its own.
 func (e *Engine) turn(r *Run) {
 	runs := []*Run{r}
 	if !e.shares(runs) {
-		e.take(runs)
+		e.take(runs, func() {})
 		return
 	}
 	r.taken = make(chan struct{})
@@ -306,8 +306,8 @@ func (e *Engine) turn(r *Run) {
 }
 
 // together takes a turn of runs, each of which then goes on by itself.
-func (e *Engine) together(runs []*Run) {
-	contain.Call(func() error { e.take(runs); return nil }, func(err error) {
+func (e *Engine) together(runs []*Run, placed func()) {
+	contain.Call(func() error { e.take(runs, placed); return nil }, func(err error) {
 		if err != nil { // a hook of the user's client, or a codec, has panicked or called Goexit
 			settle(slices.DeleteFunc(slices.Clone(runs), (*Run).decided), err)
 		}
@@ -343,7 +343,7 @@ func (e *Engine) goOn(runs []*Run) {
 	}
 	for _, some := range [][]*Run{again, unread} {
 		if len(some) > 0 {
-			go e.together(some)
+			go e.together(some, func() {})
 		}
 	}
 	e.endAll(ending)

@@ -13,8 +13,8 @@ import (
 )
 
 // take takes a turn of runs, which have one purpose: a place, the leases, a load and the
-// publication. It leaves a verdict in each of them.
-func (e *Engine) take(runs []*Run) {
+// publication. It leaves a verdict in each of them. It calls placed when they have their place.
+func (e *Engine) take(runs []*Run, placed func()) {
 	e.begin(runs)
 	ctx, stop := e.LoadContext(runs[0].ctx)
 	defer stop()
@@ -24,6 +24,7 @@ func (e *Engine) take(runs []*Run) {
 		refuse(runs, refusal)
 		return
 	}
+	placed()
 	if !e.Fleet.Shared() && runs[0].Purpose == Read { // else the lease finds what was published while they waited for their place
 		runs = slices.DeleteFunc(slices.Clone(runs), e.answeredMeanwhile)
 	}
