@@ -80,7 +80,7 @@ type found[V any] struct {
 	tier     Tier
 	stale    bool  // past its TTL, or another process may have invalidated it without our knowledge
 	fallback bool  // served because the load failed or takes too long
-	lagging  bool  // loaded within ReplicaLag of a write, or during one: a replica may have given the row from before it
+	lagging  bool  // loaded within ReplicaLag of a write, or as far as is known: a replica may have given the row from before it
 	load     *load // that brought the value, even if it failed; nil: another process's, or before the flight
 }
 

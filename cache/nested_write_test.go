@@ -128,19 +128,57 @@ func TestAPageOfARowFromALaggingReplicaDoesNotStay(t *testing.T) {
 		"Clear": func(r *rig, rows, pages process) error {
 			return errors.Join(rows.Clear(r.ctx), pages.Invalidate(r.ctx, 7))
 		},
+		"unread": nil, // as Write, and Redis does not reply when the row is read
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, cell{redis: "mini", local: true}, func(r *rig, _ *redistest.MiniServer) {
-				source := newRows(r, 7)
-				rows := open(r, source.source(), func(o *cache.Options) { o.Name, o.ReplicaLag = "row", lag })
+				source, rdb := newRows(r, 7), r.client()
+				var unread atomic.Bool
+				rdb.AddHook(silentTo{"getrange", &unread})
+				rows := openOn(r, rdb, source.source(), func(o *cache.Options) { o.Name, o.ReplicaLag = "row", lag })
 				pages := open(r, cache.Source[int64, string]{Load: rows.Get}, func(o *cache.Options) { o.Name = "page" })
 				pages.gives(r, 7, "v1")
-				r.do(changed(r, rows, pages))
+				if changed == nil {
+					r.do(cache.Write(r.ctx, func(context.Context) error { unread.Store(true); return nil }, rows.Changes(7), pages.Changes(7)))
+				} else {
+					r.do(changed(r, rows, pages))
+				}
 				pages.gives(r, 7, "v1") // the replica does not have v2 yet
+				unread.Store(false)
 				source.put(7, "v2")
 				time.Sleep(lag + 10*time.Second) // ErrorHold is over, too
 				pages.gives(r, 7, "v2")
 			})
 		})
+	}
+}
+
+// silentTo is a hook of a client that gets no reply to a command for as long as on says so.
+type silentTo struct {
+	command string
+	on      *atomic.Bool
+}
+
+func (f silentTo) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f silentTo) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if f.on.Load() && cmd.Name() == f.command {
+			cmd.SetErr(errCut)
+			return errCut
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (f silentTo) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if f.on.Load() && cmd.Name() == f.command {
+				cmd.SetErr(errCut)
+				return errCut
+			}
+		}
+		return next(ctx, cmds)
 	}
 }

@@ -115,7 +115,9 @@ func (o owner[K, V]) Keep(r *rebuild.Run, until rebuild.Until) (stands bool) {
 }
 
 func (o owner[K, V]) fill(r *rebuild.Run, until rebuild.Until) {
-	e, now, longest := loadedBy[V](r).entry, time.Now(), time.Duration(math.MaxInt64)
+	loaded, now, longest := loadedBy[V](r), time.Now(), time.Duration(math.MaxInt64)
+	e := loaded.entry
+	loaded.lagging = o.c.o.ReplicaLag > 0 && (until.Unconfirmed || !until.Ends.IsZero())
 	if until.Unconfirmed {
 		longest = maxUnconfirmed
 	}
@@ -126,7 +128,7 @@ func (o owner[K, V]) fill(r *rebuild.Run, until rebuild.Until) {
 		short := *e
 		longest = min(longest, until.Ends.Sub(now))
 		short.expires, short.hard = min(e.expires, now.Add(longest).UnixMilli()), true
-		e, loadedBy[V](r).lagging = &short, o.c.o.ReplicaLag > 0
+		e = &short
 	}
 	r.Kept = o.c.local.keep(tier.Mark(r.Mark), subjectOf[K](r).key, r.ID, e, r.Loaded.Size, longest, now)
 }
