@@ -26,7 +26,7 @@ type Options struct {
 	// New does not check two rarer cases, because a longer Window opens the breaker later when calls
 	// fail at once. A cache whose keys share calls of LoadMany makes eight calls a second while these
 	// hang: with its calls alone MinRequests must be at most 60 with the defaults. And with MaxDegraded
-	// below 10 a source that hangs while Redis does not answer does not open the breaker: its callers
+	// below 10 a source that hangs while Redis does not reply does not open the breaker: its callers
 	// wait for their deadlines, unless Window is at least 1.25 × Timeout for each MaxDegraded calls of
 	// MinRequests.
 	Window time.Duration

@@ -238,11 +238,14 @@ func TestBothRepliesToABidForAPermitAreOneGrant(t *testing.T) {
 			tgt := newTarget("", keys.Semaphore, "a", permit)
 			tgt.permits = 9
 			takes(t, st, &tgt, "p0:1") // loads the script
+			first, goOn := p.HoldReply("EVALSHA " + acquireScript.Hash())
+			second, goOnToo := p.HoldReply("EVALSHA " + acquireScript.Hash())
 			var between granted
 			var sent atomic.Int32
 			rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
 				if args := cmd.Args(); len(args) > 1 && args[1] == acquireScript.Hash() {
 					if sent.Add(1) == 2 {
+						<-first // Redis has run it
 						r, err := other.acquire(t.Context(), &tgt, bid{owners: []string{"p1:1"}, lease: time.Minute})
 						if err != nil || r.answer != answerGranted {
 							t.Errorf("%+v, %v", r, err)
@@ -251,8 +254,6 @@ func TestBothRepliesToABidForAPermitAreOneGrant(t *testing.T) {
 					}
 				}
 			}))
-			first, goOn := p.HoldReply("EVALSHA " + acquireScript.Hash())
-			second, goOnToo := p.HoldReply("EVALSHA " + acquireScript.Hash())
 			got := make(chan bidReply)
 			go func() {
 				r, err := st.acquire(t.Context(), &tgt, bid{owners: []string{"p0:2"}, lease: time.Minute})

