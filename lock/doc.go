@@ -97,13 +97,14 @@
 //
 // # Fences
 //
-// The fence is a number that grows with every lease. Write it with the protected rows
-// and refuse a lower one, in the same statement:
+// The fence is a number that grows with every lease. Raise it in the protected row before
+// you read the row, in the same transaction, and refuse a lower one in that statement:
 //
-//	UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
+//	UPDATE account SET fence = $1 WHERE id = $2 AND fence <= $1 RETURNING balance
 //
-// If no row was changed, the lease was lost and a later holder has written. See the
-// example of [Lease.Fence].
+// If no row was changed, the lease was lost and a later holder has been here. See the
+// example of [Lease.Fence]. A fence that is only written at the end comes too late: a paused
+// holder can still write between the next holder's read and its write.
 //
 // # Errors
 //

@@ -27,18 +27,16 @@ func deposit(ctx context.Context, db *sql.DB, locker *lock.Locker, id, amount in
 		}
 		defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 		var balance int64
-		if err := tx.QueryRowContext(ctx, `SELECT balance FROM account WHERE id = $1`, id).Scan(&balance); err != nil {
-			return err
+		err = tx.QueryRowContext(ctx, `UPDATE account SET fence = $1 WHERE id = $2 AND fence <= $1 RETURNING balance`,
+			lease.Fence(), id).Scan(&balance)
+		if errors.Is(err, sql.ErrNoRows) {
+			return lock.ErrLost // somebody with a later lease has been here
 		}
-		result, err := tx.ExecContext(ctx, `UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2`,
-			balance+amount, lease.Fence(), id)
 		if err != nil {
 			return err
 		}
-		if n, err := result.RowsAffected(); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE account SET balance = $1 WHERE id = $2`, balance+amount, id); err != nil {
 			return err
-		} else if n == 0 {
-			return lock.ErrLost // somebody with a later lease has written
 		}
 		return tx.Commit() // inside the lock: the next holder must see it
 	})
@@ -80,7 +78,7 @@ func ExampleLease_Fence() {
 	defer done()
 	ctx := context.Background()
 	var seen int64
-	write := func(lease *lock.Lease) bool { // UPDATE … WHERE id = $3 AND fence <= $2
+	write := func(lease *lock.Lease) bool { // UPDATE … SET fence = $1 WHERE … AND fence <= $1
 		if lease.Fence() < seen {
 			return false
 		}
