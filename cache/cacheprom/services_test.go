@@ -76,6 +76,7 @@ var faults = []faulty{
 	{"LeveeWritesNotConfirmed", "cache", pairs(`levee_cache_not_invalidated_total`, few, `levee_cache_write_seconds_count`, few, `levee_cache_outage`, none),
 		pairs(`levee_cache_not_invalidated_total`, none, `levee_cache_write_seconds_count`, many, `levee_cache_outage`, one)},
 	event("LeveeInvalidationsDropped", "cache", `levee_cache_invalidations_unconfirmed_total{outcome="dropped"}`),
+	{"LeveeInvalidationsDropped", "cache", pairs(`levee_cache_invalidations_pending`, "1x108 _x12"), pairs(`levee_cache_invalidations_pending`, one)}, // killed
 	{"LeveeStaleAnswers", "cache", pairs(`levee_cache_fallbacks_total`, few, `levee_cache_gets_total{outcome="stale"}`, few),
 		pairs(`levee_cache_fallbacks_total`, none, `levee_cache_gets_total{outcome="local"}`, many)},
 	event("LeveeForeignKeys", "cache", `levee_cache_foreign_total`),

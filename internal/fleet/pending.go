@@ -287,8 +287,17 @@ func (p *pending) confirm(t target, lifted string, began uint64, err error) (con
 	return 0
 }
 
-// giveUp drops the pending requests of node.
+// giveUp drops the pending requests of node. It says how many: a scrape in the last second of a process
+// is rare.
 func (p *pending) giveUp(node *redisconn.Outage) {
+	if dropped := p.drop(node); dropped > 0 {
+		p.dropped.Add(dropped)
+		p.log.Last("invalidations are given up, since the process ends: old values may be served until their TTL", "invalidations", dropped)
+	}
+}
+
+// drop drops the pending requests of node, and returns how many invalidations they were.
+func (p *pending) drop(node *redisconn.Outage) (dropped uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for t, is := range p.places {
@@ -296,13 +305,14 @@ func (p *pending) giveUp(node *redisconn.Outage) {
 			continue
 		}
 		if is.phase == blocking {
-			p.dropped.Add(uint64(is.asked))
+			dropped += uint64(is.asked)
 		}
 		p.move(t, is, done)
 		delete(p.places, t)
 	}
 	delete(p.running, node)
 	p.missing.Store(nil)
+	return dropped
 }
 
 // close waits until all requests are confirmed or given up. The context closing must have ended.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -407,6 +408,8 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withPending(t, func(r *pendingRig) {
+				var lines strings.Builder
+				r.log = logonce.New(slog.New(slog.NewTextHandler(&lines, nil)), "")
 				r.redis(func([]target) error { return errDown })
 				r.add(targets(0, 1000), errDown)
 				pass(10 * time.Second)
@@ -416,6 +419,9 @@ func TestCloseTriesOnceMoreAndGivesUp(t *testing.T) {
 				r.pending.close()
 				if took := time.Since(began); took > c.within || r.dropped.Load() != c.dropped {
 					r.Errorf("it took %v and dropped %d", took, r.dropped.Load())
+				}
+				if said := strings.Contains(lines.String(), fmt.Sprintf("invalidations=%d event=invalidations_dropped\n", c.dropped)); said != (c.dropped > 0) {
+					r.Errorf("the log says %s", &lines)
 				}
 				r.add(targets(0, 1), errDown)
 				if r.length() != 0 || r.dropped.Load() != c.dropped+1 {

@@ -17,7 +17,7 @@ const Every = time.Minute
 
 // A Log logs events to a logger. It counts the events that it does not log; the next
 // event of their kind carries the count as "unlogged". It may be used concurrently,
-// and with any mutex held: a goroutine calls the logger. A nil Log logs nothing.
+// and with any mutex held, but for Last: a goroutine calls the logger. A nil Log logs nothing.
 type Log struct {
 	log    *slog.Logger
 	prefix string
@@ -54,18 +54,33 @@ func (l *Log) Warn(what string, args ...any) { l.note(slog.LevelWarn, what, args
 // Error is like Info for an event that only an operator can fix.
 func (l *Log) Error(what string, args ...any) { l.note(slog.LevelError, what, args) }
 
+// Last is like Error, and returns when the logger has: the process may end then. The caller must
+// hold no mutex.
+func (l *Log) Last(what string, args ...any) {
+	if line := l.line(slog.LevelError, what, args); line != nil {
+		line()
+	}
+}
+
 func (l *Log) note(level slog.Level, what string, args []any) {
+	if line := l.line(level, what, args); line != nil {
+		go line()
+	}
+}
+
+// line returns what calls the logger, or nil for an event that is only counted.
+func (l *Log) line(level slog.Level, what string, args []any) func() {
 	if l == nil {
-		return
+		return nil
 	}
 	silent, ok := l.seen.count(what)
 	if !ok {
-		return
+		return nil
 	}
 	if silent > 0 {
 		args = append(args, "unlogged", silent)
 	}
-	go l.log.Log(context.Background(), level, l.prefix+what, args...)
+	return func() { l.log.Log(context.Background(), level, l.prefix+what, args...) }
 }
 
 // count counts an event. It reports whether to log it, and how many events of its kind
