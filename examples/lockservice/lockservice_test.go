@@ -77,6 +77,13 @@ func TestAnAcquireMayBeRepeated(t *testing.T) {
 	if status != http.StatusCreated || next.Fence <= first.Fence {
 		t.Errorf("status %d, fence %d after %d", status, next.Fence, first.Fence)
 	}
+	if status, late := call(t, "POST", urls[1]+"/locks/report?for=1m", "Idempotency-Key", "job-7"); status != http.StatusConflict {
+		t.Errorf("repeated when somebody else has the lock: status %d, %+v", status, late)
+	}
+	_, _ = call(t, "DELETE", urls[1]+"/locks/report", "Lock-Token", string(next.Token))
+	if status, anew := call(t, "POST", urls[1]+"/locks/report?for=1m", "Idempotency-Key", "job-7"); status != http.StatusCreated || anew.Fence <= next.Fence {
+		t.Errorf("repeated when the lock is free: status %d, fence %d after %d", status, anew.Fence, next.Fence)
+	}
 }
 
 // Whoever has been handed the token goes on. The one who handed it over cannot come back.
@@ -91,6 +98,9 @@ func TestATokenIsHandedOver(t *testing.T) {
 		if status, _ := call(t, method, urls[0]+"/locks/report?for=1m", "Lock-Token", string(first.Token)); status != want {
 			t.Errorf("%s with the old token: status %d, want %d", method, status, want)
 		}
+	}
+	if status, again := call(t, "POST", urls[0]+"/locks/report?for=1m", "Idempotency-Key", "a"); status != http.StatusConflict {
+		t.Errorf("status %d for the request that got the old token: %+v", status, again)
 	}
 	if status, _ := call(t, "DELETE", urls[0]+"/locks/report", "Lock-Token", string(second.Token)); status != http.StatusNoContent {
 		t.Errorf("status %d", status)

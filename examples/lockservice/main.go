@@ -7,8 +7,9 @@
 //	curl -X DELETE -H 'Lock-Token: …'          'localhost:8080/locks/report'           204
 //	curl                                       'localhost:8080/locks/report'           who holds it
 //
-// A POST whose answer was lost may be sent again with the same key: it gets the same token. A token may be handed to somebody else, who
-// goes on with it. The fence is for what the lock protects: a database that remembers the highest refuses a holder whose time is over.
+// A POST whose answer was lost may be sent again with the same key: it gets the same token, until that is released or exchanged. A token
+// may be handed to somebody else, who goes on with it. The fence is for what the lock protects: a database that remembers the highest
+// refuses a holder whose time is over.
 package main
 
 import (
@@ -74,20 +75,22 @@ type grant struct {
 }
 
 func (s *service) acquire(w http.ResponseWriter, r *http.Request) {
-	key, d, err := r.Header.Get("Idempotency-Key"), time.Duration(0), error(nil)
-	if d, err = howLong(r); err != nil || key == "" || len(key) > 200 {
+	name, key := r.PathValue("name"), r.Header.Get("Idempotency-Key")
+	d, err := howLong(r)
+	if err != nil || key == "" || len(key) > 200 {
 		http.Error(w, "an Idempotency-Key, and for=30s", http.StatusBadRequest)
 		return
 	}
-	remembered := "lockservice:grant:" + strconv.Quote(r.PathValue("name")) + ":" + strconv.Quote(key)
-	lease, err := s.locker.With(lock.Options{Prefix: "lockservice", Label: key}).TryLock(r.Context(), r.PathValue("name"))
+	lease, err := s.locker.With(lock.Options{Prefix: "lockservice", Label: key}).TryLock(r.Context(), name)
 	if errors.Is(err, lock.ErrNotAcquired) {
-		// The same request may have been here before. What it got it gets again, as long as it stands.
-		if text, known := s.rdb.Get(r.Context(), remembered).Bytes(); known == nil {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write(text)
-			return
+		// The same request may have been here before. It gets the same grant again while it is the one that holds the lock.
+		if info, unseen := s.locker.Inspect(r.Context(), name); unseen == nil && info.Label == key {
+			if text, unknown := s.rdb.Get(r.Context(), remembered(name, info.Fence)).Bytes(); unknown == nil {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusCreated)
+				_, _ = w.Write(text)
+				return
+			}
 		}
 	}
 	if err != nil {
@@ -101,7 +104,7 @@ func (s *service) acquire(w http.ResponseWriter, r *http.Request) {
 	}
 	text, err := json.Marshal(grant{token, lease.Fence()})
 	if err == nil {
-		err = s.rdb.Set(r.Context(), remembered, text, d).Err()
+		err = s.rdb.Set(r.Context(), remembered(name, lease.Fence()), text, d).Err()
 	}
 	if err != nil { // it could not be repeated, so it is not given at all
 		_ = s.locker.Release(context.WithoutCancel(r.Context()), token)
@@ -111,6 +114,11 @@ func (s *service) acquire(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
 	_, _ = w.Write(text)
+}
+
+// remembered is the key in Redis of the grant of a lock with this fence.
+func remembered(name string, fence int64) string {
+	return "lockservice:grant:" + strconv.Quote(name) + ":" + strconv.FormatInt(fence, 10)
 }
 
 // prolong is also how a lock is handed over: whoever has the token goes on, and the token of before is worth nothing any more.
@@ -123,6 +131,12 @@ func (s *service) prolong(w http.ResponseWriter, r *http.Request) {
 	lease, err := s.locker.Attach(r.Context(), lock.Token(r.Header.Get("Lock-Token")))
 	if err != nil {
 		refuse(w, err)
+		return
+	}
+	// The fence stays, so a POST that is repeated would get the token of before.
+	if err := s.rdb.Del(r.Context(), remembered(r.PathValue("name"), lease.Fence())).Err(); err != nil {
+		_ = lease.Unlock(context.WithoutCancel(r.Context()))
+		refuse(w, errors.Join(lock.ErrUnavailable, err))
 		return
 	}
 	token, err := lease.Detach(r.Context(), d)
