@@ -1,18 +1,36 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/lock"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m, nil) }
+// serviceVariable makes this program the service, as main is.
+const serviceVariable = "LEVEE_LOCKSERVICE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(serviceVariable) != "" {
+		main()
+		os.Exit(0)
+	}
+	redistest.Main(m, nil)
+}
 
 // open starts the service twice on one Redis.
 func open(t *testing.T) (urls [2]string) {
@@ -119,6 +137,59 @@ func TestALockEndsWithItsTime(t *testing.T) {
 		status, _ := call(t, "POST", urls[1]+"/locks/report?for=1m", "Idempotency-Key", "b")
 		return status == http.StatusCreated
 	})
+}
+
+// A deployment ends the service with SIGTERM. A POST that it has begun is answered: the lock would stay taken, and nobody have the token.
+func TestTheServiceEndsWhenItsRequestsHaveEnded(t *testing.T) {
+	addr := fmt.Sprint("127.0.0.1:", redistest.FreePort())
+	service := exec.CommandContext(t.Context(), os.Args[0], "-addr", addr, "-redis", redistest.Start(t).Addr())
+	service.Env = append(os.Environ(), "GORACE="+race.QuickExit(), serviceVariable+"=1")
+	log := new(strings.Builder)
+	service.Stdout, service.Stderr = log, log
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 30*time.Second, "the service listens", func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	// It has begun the request when it asks for the body.
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST /locks/report HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: a\r\nExpect: 100-continue\r\n"+
+		"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\n\r\n")
+	answers := bufio.NewReader(conn)
+	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if _, err := answers.ReadString('\n'); err != nil { // an empty line
+		t.Fatal(err)
+	}
+	if err := service.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 10*time.Second, "the service takes no more requests", func() bool {
+		late, err := net.Dial("tcp", addr)
+		if err == nil {
+			late.Close()
+		}
+		return err != nil
+	})
+	_, _ = io.WriteString(conn, "for=30s")
+	if resp, err := http.ReadResponse(answers, nil); err != nil {
+		t.Errorf("the request under way: %v", err)
+	} else if resp.Body.Close(); resp.StatusCode != http.StatusCreated {
+		t.Errorf("the request under way: status %d", resp.StatusCode)
+	}
+	if err := service.Wait(); err != nil {
+		t.Errorf("the service ended with %v:\n%s", err, log)
+	}
 }
 
 func TestOneOfManyGetsIt(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,12 +44,21 @@ func main() {
 		log.Fatal(err)
 	}
 	defer locker.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	web := &http.Server{Addr: *addr, Handler: (&service{locker, rdb}).routes(), ReadHeaderTimeout: 5 * time.Second}
-	context.AfterFunc(ctx, func() { _ = web.Close() })
+	go func() {
+		if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+			log.Print(err)
+			stop()
+		}
+	}()
 	log.Printf("listening at http://%s", *addr)
-	if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	<-ctx.Done()
+	// Requests under way end first: a lock whose token is not delivered stays taken for its time.
+	last, end := context.WithTimeout(context.Background(), 5*time.Second)
+	defer end()
+	if err := web.Shutdown(last); err != nil {
 		log.Print(err)
 	}
 }
