@@ -92,9 +92,11 @@ func run(ctx context.Context) error {
 	if err := products.Check(ctx); err != nil { // the service starts all the same: the source answers
 		slog.Error("the cache is not at its best", "error", err)
 	}
-	// The filter lets everything pass until it is filled, the first time for some 5 s.
+	ctx, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup // ends with ctx
 	defer background.Wait()
+	defer stop() // ctx has not ended if serve has failed
+	// The filter lets everything pass until it is filled, the first time for some 5 s.
 	background.Go(func() {
 		if err := products.KeepFilter(ctx, 24*time.Hour, store.Keys); ctx.Err() == nil {
 			slog.Error("the filter is kept no longer", "error", err)
@@ -182,6 +184,9 @@ func serve(ctx context.Context, handlers map[string]http.Handler) error {
 	for addr, handler := range handlers {
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
+			for _, s := range servers {
+				_ = s.Close()
+			}
 			return err
 		}
 		s := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}

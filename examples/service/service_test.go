@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -63,6 +64,27 @@ func start(t *testing.T, database, redis, filter string) instance {
 		return err == nil
 	})
 	return i
+}
+
+// A service that cannot listen ends and says why: Kubernetes and compose start it again.
+func TestATakenPortEndsTheService(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free := fmt.Sprint("127.0.0.1:", redistest.FreePort())
+	for _, addresses := range [][2]string{{taken.Addr().String(), free}, {free, taken.Addr().String()}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		process := exec.CommandContext(ctx, os.Args[0])
+		process.Env = append(os.Environ(), "GORACE="+race.QuickExit(), instanceVariable+"=1", "DATABASE_URL=file:"+filepath.Join(t.TempDir(), "products.sqlite"),
+			"REDIS_ADDR=", "FILTER_REDIS_ADDR=", "ADDR="+addresses[0], "ADMIN_ADDR="+addresses[1])
+		said, _ := process.CombinedOutput()
+		if process.ProcessState.ExitCode() != 1 || !strings.Contains(string(said), "address already in use") {
+			t.Errorf("with the addresses %q it ended with %v:\n%s", addresses, process.ProcessState, said)
+		}
+		cancel()
+	}
 }
 
 func get(t *testing.T, url string) (status int, body string) {
