@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -17,6 +18,8 @@ import (
 
 	"go.yaml.in/yaml/v2"
 
+	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/race"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -163,6 +166,41 @@ func TestANewPriceIsEverywhere(t *testing.T) {
 		if status, body := get(t, "http://"+one.admin+path); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: status %d, no %s in %s", path, status, want, body)
 		}
+	}
+}
+
+// A scraper that tries ids with PUT must not fill the filter with them: it would let them pass, and then they reach the database.
+func TestAPutTeachesTheFilterOnlyWhatExists(t *testing.T) {
+	store, err := openStore(t.Context(), "file:"+filepath.Join(t.TempDir(), "products.sqlite"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.db.Close()
+	if _, err := store.db.ExecContext(t.Context(), "INSERT INTO product VALUES (777777, 'new', 1)"); err != nil { // and nobody has told the filter
+		t.Fatal(err)
+	}
+	exists, err := bloom.New(bloom.Options{Name: "product", Capacity: 100_000, FalsePositiveRate: 1e-6, Complete: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exists.Close()
+	products, err := cache.New(nil, store.Product, cache.Options{Name: "product", Filter: exists})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer products.Close()
+	for id, want := range map[string]int{"777777": http.StatusNoContent, "999999": http.StatusNotFound} {
+		w := httptest.NewRecorder()
+		api(store, products).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/product/"+id+"/price?cents=7", nil))
+		if w.Code != want {
+			t.Errorf("product %s: status %d, want %d", id, w.Code, want)
+		}
+		if known := exists.MayContain(t.Context(), id); known != (want == http.StatusNoContent) {
+			t.Errorf("product %s: the filter knows it: %v", id, known)
+		}
+	}
+	if p, err := products.Get(t.Context(), 777777); err != nil || p.Cents != 7 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 

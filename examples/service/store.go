@@ -43,10 +43,20 @@ func (s *store) Product(ctx context.Context, id int64) (p Product, err error) {
 	return p, err
 }
 
-// SetPrice changes a row.
-func (s *store) SetPrice(ctx context.Context, id, cents int64) error {
-	_, err := s.db.ExecContext(ctx, "UPDATE product SET cents = $1 WHERE id = $2", cents, id)
-	return err
+// SetPrice changes a row, and calls found before the commit. If there is no row, it returns sql.ErrNoRows.
+func (s *store) SetPrice(ctx context.Context, id, cents int64, found func() error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := tx.QueryRowContext(ctx, "UPDATE product SET cents = $1 WHERE id = $2 RETURNING id", cents, id).Scan(&id); err != nil {
+		return err
+	}
+	if err := found(); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // Keys yields the ids of all rows.
