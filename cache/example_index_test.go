@@ -92,6 +92,13 @@ func ExampleWrite_secondaryIndex() {
 			return User{}, err
 		}
 		u, err := users.Get(ctx, id)
+		if errors.Is(err, cache.ErrNotFound) || err == nil && u.Slug != slug { // the memory of this process may be old
+			fresh := cache.Reads{SkipLocal: true}
+			if id, err = bySlug.With(fresh).Get(ctx, slug); err != nil {
+				return User{}, err
+			}
+			u, err = users.With(fresh).Get(ctx, id)
+		}
 		if err == nil && u.Slug != slug {
 			return User{}, cache.ErrNotFound // it has another one by now
 		}

@@ -19,14 +19,18 @@ import (
 // The pieces of docs/recipes.md that no example of a package has.
 
 // A product page by its slug.
-func _(ctx context.Context, byID *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], slug string) (Product, error) {
+func pageBySlug(ctx context.Context, byID *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], slug string) (Product, error) {
 	id, err := bySlug.Get(ctx, slug)
 	if err != nil {
 		return Product{}, err
 	}
 	p, err := byID.Get(ctx, id)
-	if err == nil && p.Slug != slug { // the memory of this process may not have heard of a rename
-		p, err = byID.With(cache.Reads{SkipLocal: true}).Get(ctx, id)
+	if errors.Is(err, cache.ErrNotFound) || err == nil && p.Slug != slug { // the memory of this process may be old
+		fresh := cache.Reads{SkipLocal: true}
+		if id, err = bySlug.With(fresh).Get(ctx, slug); err != nil {
+			return Product{}, err
+		}
+		p, err = byID.With(fresh).Get(ctx, id)
 	}
 	if err == nil && p.Slug != slug {
 		return Product{}, cache.ErrNotFound // the product has another slug by now
