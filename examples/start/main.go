@@ -12,7 +12,9 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/levee-go/levee/cache"
@@ -76,5 +78,9 @@ func main() {
 	})
 	addr := cmp.Or(os.Getenv("ADDR"), "127.0.0.1:8080")
 	log.Print("http://" + addr + "/product/42 and http://" + adminAddr + "/debug/levee")
-	log.Fatal(http.ListenAndServe(addr, nil))
+	server := &http.Server{Addr: addr}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() { defer stop(); log.Print(server.ListenAndServe()) }()
+	<-ctx.Done()
+	_ = server.Shutdown(context.Background()) // requests under way finish, and then the cache is closed
 }
