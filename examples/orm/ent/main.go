@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"log"
 	"os"
 	"strconv"
 
@@ -41,10 +40,10 @@ func main() {
 	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Codec: cache.JSON}))
 	defer s.inCity.Close()
 	s.changes = web.Must(outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL}))
-	go func() {
-		log.Print(cache.Follow(ctx, s.changes, s.hotels.Route("hotel", nil), s.inCity.Route("city", nil)))
-	}()
-	web.Serve(ctx, web.Routes[*ent.Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent})
+	follow := func(ctx context.Context) error {
+		return cache.Follow(ctx, s.changes, s.hotels.Route("hotel", nil), s.inCity.Route("city", nil))
+	}
+	web.Serve(ctx, web.Routes[*ent.Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent}, follow)
 }
 
 func absent(err error) bool {

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log"
 	"os"
 
 	"github.com/redis/go-redis/v9"
@@ -44,10 +43,10 @@ func main() {
 	defer s.inCity.Close()
 	source := web.Must(mysqlfeed.New(mysqlfeed.Options{Name: "hotels", Addr: os.Getenv("DATABASE_ADDR"), User: "levee", Password: os.Getenv("FEED_PASSWORD"),
 		Tables: []mysqlfeed.Table{{Name: "shop.hotels", Columns: []string{"id", "city"}}}}))
-	go func() {
-		log.Print(cache.Follow(ctx, source, s.hotels.Route("shop.hotels", nil), s.inCity.Route("shop.hotels", cities)))
-	}()
-	web.Serve(ctx, web.Routes[Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent})
+	follow := func(ctx context.Context) error {
+		return cache.Follow(ctx, source, s.hotels.Route("shop.hotels", nil), s.inCity.Route("shop.hotels", cities))
+	}
+	web.Serve(ctx, web.Routes[Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent}, follow)
 }
 
 func absent(err error) bool {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"log"
 	"os"
 	"strconv"
 
@@ -43,10 +42,10 @@ func main() {
 	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city"}))
 	defer s.inCity.Close()
 	s.changes = web.Must(outbox.New(s.db, outbox.Options{Dialect: outbox.MySQL}))
-	go func() {
-		log.Print(cache.Follow(ctx, s.changes, s.hotels.Route("hotel", nil), s.inCity.Route("city", nil)))
-	}()
-	web.Serve(ctx, web.Routes[Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent})
+	follow := func(ctx context.Context) error {
+		return cache.Follow(ctx, s.changes, s.hotels.Route("hotel", nil), s.inCity.Route("city", nil))
+	}
+	web.Serve(ctx, web.Routes[Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent}, follow)
 }
 
 func absent(err error) bool {

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log"
 	"os"
 
 	"github.com/jackc/pgx/v5"
@@ -40,10 +39,10 @@ func main() {
 	defer s.inCity.Close()
 	source := web.Must(pgfeed.New(pgfeed.Options{Name: "hotels", URL: os.Getenv("FEED_URL"),
 		Tables: []pgfeed.Table{{Name: "hotels", Columns: []string{"id", "city"}}}}))
-	go func() {
-		log.Print(cache.Follow(ctx, source, s.hotels.Route("hotels", nil), s.inCity.Route("hotels", cities)))
-	}()
-	web.Serve(ctx, web.Routes[hoteldb.Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent})
+	follow := func(ctx context.Context) error {
+		return cache.Follow(ctx, source, s.hotels.Route("hotels", nil), s.inCity.Route("hotels", cities))
+	}
+	web.Serve(ctx, web.Routes[hoteldb.Hotel]{Hotel: s.hotels.Get, InCity: s.inCity.Get, Move: s.write, Absent: absent}, follow)
 }
 
 func absent(err error) bool {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -21,8 +23,17 @@ type Routes[H any] struct {
 	Absent func(error) bool // the error says that there is no such hotel
 }
 
-// Serve serves GET /hotel/7, GET /city/Oslo and PUT /hotel/7/city/Oslo at the address ADDR, until ctx ends.
-func Serve[H any](ctx context.Context, to Routes[H]) {
+// Serve serves GET /hotel/7, GET /city/Oslo and PUT /hotel/7/city/Oslo at the address ADDR, and runs the functions of
+// background meanwhile. When ctx ends, it waits until the requests under way have finished, or for 5 s; then it ends the
+// context of background, and returns after those functions. So the caller can close what requests and functions use.
+func Serve[H any](ctx context.Context, to Routes[H], background ...func(context.Context) error) {
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	var done sync.WaitGroup
+	defer done.Wait()
+	defer end()
+	for _, run := range background {
+		done.Go(func() { log.Print(run(running)) })
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hotel/{id}", func(w http.ResponseWriter, r *http.Request) {
 		hotel, err := to.Hotel(r.Context(), id(r))
@@ -36,13 +47,17 @@ func Serve[H any](ctx context.Context, to Routes[H]) {
 		to.reply(w, "moved", to.Move(r.Context(), id(r), r.PathValue("city")))
 	})
 	server := &http.Server{Addr: os.Getenv("ADDR"), Handler: mux}
-	stopped := context.AfterFunc(ctx, func() {
-		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	finished := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(finished)
+		limit, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = server.Shutdown(end)
+		_ = server.Shutdown(limit)
 	})
-	defer stopped()
-	log.Print(server.ListenAndServe())
+	log.Print(server.ListenAndServe()) // returns when Shutdown begins
+	if !stop() {
+		<-finished
+	}
 }
 
 // id returns the id of a path, 0 if it is no number.
@@ -63,9 +78,9 @@ func (to *Routes[H]) reply(w http.ResponseWriter, body any, err error) {
 	}
 }
 
-// Context ends when the program is to stop.
+// Context ends when the program is to stop: at Ctrl-C, or at the SIGTERM of a deployment.
 func Context() (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt)
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
 // Must returns a value, or ends the program if there is an error.
