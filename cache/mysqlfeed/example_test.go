@@ -49,6 +49,9 @@ func ExampleFeed() {
 			slog.Error("not all tables can be followed", "error", err)
 		}
 		slugs := func(row feed.Row) ([]string, error) {
+			if slug, ok := row["slug"]; ok && slug == nil {
+				return nil, nil // NULL: no page has it
+			}
 			slug, err := row.Text("slug")
 			return []string{slug}, err
 		}

@@ -22,7 +22,7 @@ import (
 type Hotel struct {
 	ID   int64
 	Name string `gorm:"size:100"`
-	City string `gorm:"size:100;index"`
+	City string `gorm:"size:100;index;not null"`
 }
 
 type service struct {
@@ -85,6 +85,9 @@ func (s *service) write(ctx context.Context, id int64, city string) error {
 }
 
 func cities(row feed.Row) ([]string, error) {
+	if city, ok := row["city"]; ok && city == nil {
+		return nil, nil // NULL: in no list
+	}
 	city, err := row.Text("city")
 	return []string{city}, err
 }

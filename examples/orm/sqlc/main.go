@@ -70,6 +70,9 @@ func (s *service) write(ctx context.Context, id int64, city string) error {
 }
 
 func cities(row feed.Row) ([]string, error) {
+	if city, ok := row["city"]; ok && city == nil {
+		return nil, nil // NULL: in no list
+	}
 	city, err := row.Text("city")
 	return []string{city}, err
 }

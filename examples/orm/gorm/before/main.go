@@ -17,7 +17,7 @@ import (
 type Hotel struct {
 	ID   int64
 	Name string `gorm:"size:100"`
-	City string `gorm:"size:100;index"`
+	City string `gorm:"size:100;index;not null"`
 }
 
 type service struct {
