@@ -111,11 +111,11 @@ func Example_list() {
 		return list, err // a *cache.BatchError[int64] names the rows that could not be read
 	}
 	change := func(to Hotel) error {
-		return cache.Write(ctx, func(ctx context.Context) error {
+		return cache.Committed(cache.Write(ctx, func(ctx context.Context) error {
 			return store.Change(ctx, to, func(ctx context.Context, old Hotel) error { // the locked row, before the commit
 				return cache.Also(ctx, inCity.Changes(old.City))
 			})
-		}, hotels.Changes(to.ID), inCity.Changes(to.City))
+		}, hotels.Changes(to.ID), inCity.Changes(to.City)))
 	}
 
 	fmt.Println(list("Oslo"))
@@ -159,11 +159,11 @@ func ExampleCache_Tagged() {
 	}
 	defer lists.Close()
 	change := func(to Hotel) error {
-		return cache.Write(ctx, func(ctx context.Context) error {
+		return cache.Committed(cache.Write(ctx, func(ctx context.Context) error {
 			return store.Change(ctx, to, func(ctx context.Context, old Hotel) error {
 				return cache.Also(ctx, lists.Tagged("city:"+old.City))
 			})
-		}, lists.Tagged("city:"+to.City))
+		}, lists.Tagged("city:"+to.City)))
 	}
 
 	fmt.Println(lists.Get(ctx, best{"Oslo", 1}))

@@ -39,9 +39,9 @@ func (s *protected) Product(ctx context.Context, id int64) (answer, error) {
 }
 
 // SetPrice is the writer: nobody publishes the old price while the transaction runs, and nobody serves it when Write has returned, but for
-// the few milliseconds until other processes have heard of it.
+// the few milliseconds until other processes have heard of it. If Redis is away, the price is changed all the same, and they hear of it later.
 func (s *protected) SetPrice(ctx context.Context, id, cents int64) error {
-	return s.products().Write(ctx, []int64{id}, func(ctx context.Context) error { return s.store.SetPrice(ctx, id, cents) })
+	return cache.Committed(s.products().Write(ctx, []int64{id}, func(ctx context.Context) error { return s.store.SetPrice(ctx, id, cents) }))
 }
 
 // staleIfError is how long an old price is better than none.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/examples/internal/servers"
 	"github.com/levee-go/levee/internal/dbtest"
 	"github.com/levee-go/levee/internal/race"
@@ -95,6 +97,39 @@ func TestTheFlagsTakeRealServers(t *testing.T) {
 	defer db.Close()
 	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'levee%'").Scan(&schemas); err != nil || schemas > 0 {
 		t.Errorf("left behind in PostgreSQL: %d schemas, %v", schemas, err)
+	}
+}
+
+// A price that is committed while Redis is away is no failure: the owner of the shop would be told that it has not changed, and try again.
+func TestAPriceChangesWithoutRedis(t *testing.T) {
+	server := redistest.Start(t)
+	db, err := servers.OpenDatabase(t.Context(), "", "prices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := testScale.size.fill(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	log := cachedebug.NewLog(nil, 50)
+	s := &protected{
+		rdb: server.Client(t), store: &Store{db: db.DB, size: testScale.size}, prefix: "prices",
+		ttl: testScale.ttl, timeout: testScale.timeout, places: testScale.places, log: slog.New(log),
+	}
+	if err := s.open(t.Context(), allProtections); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	server.Kill()
+	mux := http.NewServeMux()
+	(&service{s}).routes(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/product/1/price?cents=7", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+	if p, err := s.store.Product(t.Context(), hot); err != nil || p.Cents != 7 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 
