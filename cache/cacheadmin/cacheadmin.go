@@ -152,9 +152,10 @@ type answer struct {
 //	key=…      the text of a key, for the first five; may be repeated, a hundred keys at most
 //	tag=…      a tag, for cleartags; may be repeated, a hundred tags at most
 //
-// The status is 200 after success, 202 if a rebuild has begun, 409 if one is under way, 503 if Redis
-// has not confirmed a change, which the cache then tries again, and 502 if a load has failed.
-// Commit a row that was announced after a 200 only.
+// The status is 200 after success, 202 if a rebuild has begun, 409 if one is under way, 502 if a
+// load has failed, and 503 if Redis has not confirmed a change or the cache is closed. Until it is
+// closed, a cache tries an invalidate, expire, clear or cleartags again after a 503; it does not
+// repeat an announce or a refresh. Commit a row that was announced after a 200 only.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")

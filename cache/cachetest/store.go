@@ -92,7 +92,7 @@ func (s *Store[K, V]) Loads(key K) int {
 }
 
 // Fail makes every later Load, LoadMany and Update return err, until Fail(nil). After 20 loads of
-// which half have failed the breaker of a cache opens for 5 s, in a test too.
+// which half have failed the breaker of a cache opens for about 2 s, in a test too.
 func (s *Store[K, V]) Fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
