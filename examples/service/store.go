@@ -49,7 +49,7 @@ func (s *store) SetPrice(ctx context.Context, id, cents int64, found func() erro
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback()
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 	if err := tx.QueryRowContext(ctx, "UPDATE product SET cents = $1 WHERE id = $2 RETURNING id", cents, id).Scan(&id); err != nil {
 		return err
 	}
