@@ -53,7 +53,7 @@ func cells(t *testing.T, name, heading string, column int) (all []string) {
 func TestEachLogLineIsExplained(t *testing.T) {
 	// The kinds of event are string literals, of calls of a slog.Logger or a logonce.Log.
 	comment := regexp.MustCompile(`(?m)^\s*//.*$`) // has calls of users
-	logged := regexp.MustCompile(`(?:\.(Debug|Info|Warn|Error)\(|logRedisError\(.*, )"([^"]+)"`)
+	logged := regexp.MustCompile(`(?:\.(Debug|Info|Warn|Error|Last)\(|logRedisError\(.*, )"([^"]+)"`)
 	var inCode []string
 	for _, dir := range []string{"cache", "mutexrebuild", "lock", "bloom", "internal/fleet", "internal/guard", "internal/tier", "internal/redisconn", "internal/flight", "internal/contain"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
@@ -63,8 +63,11 @@ func TestEachLogLineIsExplained(t *testing.T) {
 			text, err := os.ReadFile(path)
 			for _, m := range logged.FindAllStringSubmatch(comment.ReplaceAllString(string(text), ""), -1) {
 				line, level := strings.TrimPrefix(m[2], "bloom: "), m[1]
-				if level == "" { // of logRedisError
+				switch level {
+				case "": // of logRedisError
 					level = "Warn"
+				case "Last":
+					level = "Error"
 				}
 				inCode = append(inCode, line)
 				event := logonce.EventOf(line)
