@@ -72,7 +72,8 @@ func TestALoadSlowerThanItsCallersIsFinishedAllTheSame(t *testing.T) {
 			}
 			return got == "v1"
 		})
-		if n := source.loads(1); r.rdb != nil && n != 1 {
+		// On a busy machine Redis may be late for a caller, whose load then has no lease, and the next caller loads again.
+		if n := source.loads(1); r.rdb != nil && n > 1+int(c.Stats().Degraded) {
 			r.Errorf("%d loads", n)
 		}
 	})
