@@ -304,7 +304,7 @@ func TestAWriterThatDiesBetweenHoldAndCommitLeavesNothingOld(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for round, commits := range []bool{true, false, true} {
-		r := onFailing(t, server, cell{redis: "real"})
+		r := onServer(t, server, cell{redis: "real"})
 		source := newRows(r, 1)
 		c := open(r, source.source())
 		c.gives(r, 1, "v1")

@@ -172,7 +172,7 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 			t.Parallel() // it waits, most of the time
 			server := redistest.Start(t)
 			r := onFailing(t, server, cell{redis: "real", local: local})
-			r.deaf = true
+			r.deaf, r.patient = true, true
 			p := redistest.Proxy(t, server.Addr())
 			p.DropMessages(true)
 			var version atomic.Int64

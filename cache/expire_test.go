@@ -226,7 +226,7 @@ func TestAnAuditPassesOverExpiredValues(t *testing.T) {
 // the value as it was, and says nothing.
 func TestAnExpireOnAFullServerDropsTheValue(t *testing.T) {
 	t.Parallel()
-	r := onFailing(t, redistest.Start(t), cell{redis: "real", local: true})
+	r := onServer(t, redistest.Start(t), cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	c := open(r, source.source())
 	c.gives(r, 1, "v1")

@@ -256,7 +256,7 @@ func keeperRole(p *redistest.Parent, args []string) error {
 func TestAProcessThatDiesInItsRebuildIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real"})
+	r := onServer(t, server, cell{redis: "real"})
 	child := redistest.Child(t, "keeper", server.Addr())
 	child.Expect("halfway")
 	filter := sharedFilter(r)

@@ -90,7 +90,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	t.Parallel()
 	server, noEvict := redistest.Start(t), redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real"})
+	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
 	f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
 	defer f.Close()
@@ -124,7 +124,7 @@ func (yes) MayContain(context.Context, string) bool { return true }
 func TestAFollowerGoesOnFromMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real"})
+	r := onServer(t, server, cell{redis: "real"}) // a server that restarts refuses at once
 	source, db := newRows(r, 1, 2), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log))

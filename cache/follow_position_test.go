@@ -22,7 +22,7 @@ import (
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real"})
+	r := onServer(t, server, cell{redis: "real"}) // the proxy refuses at once
 	proxy := redistest.Proxy(t, server.Addr())
 	source, db := newRows(r, 1), newLedger()
 	reader := open(r, source.source())
@@ -241,7 +241,7 @@ func TestAPositionThatWasGivenUpIsNotThatOfAnEarlierFollower(t *testing.T) {
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real", local: true})
+	r := onServer(t, server, cell{redis: "real", local: true}) // a server that restarts refuses at once
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
 	follows(r, db, c)

@@ -313,7 +313,7 @@ func TestCallsThatRedisDidNotConfirmAreCounted(t *testing.T) {
 func TestAHookThatPanicsHurtsNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onFailing(t, server, cell{redis: "real"})
+	r := onServer(t, server, cell{redis: "real"})
 	source := newRows(r, 1, 2)
 	var log redistest.Log
 	begins := func(context.Context, cache.Op) (context.Context, func(cache.Outcome)) { panic("begin") }

@@ -99,7 +99,7 @@ func TestWithTheSourceGoneWhatRedisHoldsAnswers(t *testing.T) {
 	for _, c := range []cell{{redis: "real"}, {redis: "real", local: true}} {
 		t.Run(c.String(), func(t *testing.T) {
 			const keys = 50
-			r := onFailing(t, redistest.Start(t), c)
+			r := onServer(t, redistest.Start(t), c)
 			source := newRows(r)
 			one, other := open(r, source.source(), shortLived), open(r, source.source(), shortLived)
 			for key := range int64(keys) {

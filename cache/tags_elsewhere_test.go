@@ -66,7 +66,7 @@ func TestAfterAGapAllClearedTagsAreRead(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onFailing(t, server, cell{redis: "real", local: true})
-	r.deaf = true
+	r.deaf, r.patient = true, true
 	p := redistest.Proxy(t, server.Addr())
 	source := newRows(r)
 	for n := range int64(100) {

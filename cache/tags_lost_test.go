@@ -99,7 +99,7 @@ func TestWhoIsDeafDoesNotVouchForTheClearedTags(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onFailing(t, server, cell{redis: "real"})
-	r.deaf = true
+	r.deaf, r.patient = true, true
 	p := redistest.Proxy(t, server.Addr())
 	source := newRows(r, 1)
 	deaf, c := openOn(r, p.Client(t), source.tagged()), open(r, source.tagged())
