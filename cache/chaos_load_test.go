@@ -107,7 +107,7 @@ func TestChaosAStormOfInvalidations(t *testing.T) {
 	messages := server.Calls("publish") - sent
 	t.Logf("%d messages, %.0f a second; %d updates, an old value was read until %v after one; %+d KiB of heap; %+v",
 		messages, float64(messages)/time.Since(began).Seconds(), rounds, worst, (heapInUse()-heap)>>10, reader.Stats().LocalTier)
-	if worst > 4*time.Second {
+	if worst > 15*time.Second { // it would be an hour
 		t.Errorf("an old value was read until %v after its end", worst)
 	}
 	if more := heapInUse() - heap; more > 16<<20 {
@@ -166,7 +166,7 @@ func TestChaosKeysComeIntoBeing(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d keys; another process said \"not there\" until %v after the write", keys, time.Duration(late.Load()))
-	if took := time.Duration(late.Load()); took > lag.Allow(time.Second) {
+	if took := time.Duration(late.Load()); took > lag.Allow(4*time.Second) { // it would be NullTTL, 30 s
 		t.Errorf("another process said \"not there\" until %v after the write", took)
 	}
 }

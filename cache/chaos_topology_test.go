@@ -34,7 +34,7 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		caches[0].gives(r, key, "v1")
 	}
 	for round := range redistest.Pick(1, 3) {
-		home := crowd{caches: caches, callers: 8, pause: 10 * time.Millisecond, patience: time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
+		home := crowd{caches: caches, callers: 8, pause: 10 * time.Millisecond, patience: 3 * time.Second, pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 		time.Sleep(200 * time.Millisecond)
 		source.forget()
 		lag := redistest.MeasureLag(t)
@@ -47,10 +47,14 @@ func TestChaosAFailoverFailsNoGet(t *testing.T) {
 		got := home()
 		t.Logf("failover %d: promoted after %v, used by all after %v; %v; %d loads, at most %d at one time, %d of one key",
 			round, promoted, used, got, source.all(), source.allAtOnce(), source.atOnce())
-		if bad := got.failed(); len(bad) > 0 {
+		var mayFail []error
+		if lag.Worst() > defaultTimeout { // then deadlines pass in this process
+			mayFail = append(mayFail, context.DeadlineExceeded)
+		}
+		if bad := got.failed(mayFail...); len(bad) > 0 {
 			t.Errorf("%d Gets failed, as that of %d: %v after %v", len(bad), bad[0].key, bad[0].err, bad[0].took)
 		}
-		if took, most := got.took(1), lag.Allow(350*time.Millisecond); took > most && redistest.Pick(false, true) {
+		if took, most := got.took(1), lag.Allow(time.Second); took > most && redistest.Pick(false, true) {
 			t.Errorf("a Get took %v, more than %v", took, most)
 		}
 		old.Restart()
@@ -88,7 +92,7 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 		}
 		return nil
 	})
-	plainly := func(o *cache.Options) { o.Name, o.TTL = "plain", life; hard(o) }
+	plainly := func(o *cache.Options) { o.Name, o.TTL = "plain", life; calmly(o); hard(o) }
 	safely := func(o *cache.Options) { o.Name, o.TTL, o.Rebuild.WaitReplicas = "safe", time.Hour, 1; hard(o) }
 	plain, plainToo := open(r, source.source(), plainly), open(r, source.source(), plainly)
 	safe, safeToo := open(r, source.source(), safely), open(r, source.source(), safely)

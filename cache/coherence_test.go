@@ -292,7 +292,7 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 	r := onFailing(t, server, cell{redis: "real", local: true})
 	source := newRows(r, 1)
 	long := func(o *cache.Options) { o.TTL, o.Local.TTL = time.Hour, time.Hour }
-	writer := open(r, source.source(), long)
+	writer := open(r, source.source(), long, calmly)
 
 	type victim struct {
 		*probe[int64, string]
@@ -313,8 +313,9 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 	}
 
 	// Three heartbeats and the second for which an entry counts then, and the
-	// second between two heartbeats: the last one may just have come.
-	lag := redistest.MeasureLag(t)
+	// second between two heartbeats: the last one may just have come. That is 4.2 s, and
+	// as much again is for a busy machine.
+	const bound, boundOfAFill = 8400 * time.Millisecond, 5 * time.Second
 	source.put(1, "v2")
 	if err := writer.Invalidate(r.ctx, 1); err != nil {
 		t.Fatal(err)
@@ -324,7 +325,7 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 	for name, v := range victims {
 		wg.Go(func() {
 			took := waitFor(r, v.probe, "v2", updated)
-			if bound := lag.Allow(4200 * time.Millisecond); took > bound {
+			if took > bound {
 				t.Errorf("%s: v1 was read for %v; the bound is %v", name, took, bound)
 			}
 			t.Logf("%s: v1 was read for %v", name, took)
@@ -343,8 +344,8 @@ func TestASilentLinkIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	updated = time.Now()
-	if took, bound := waitFor(r, silent.probe, "v3", updated), lag.Allow(1200*time.Millisecond); took > bound {
-		t.Errorf("v2 was read for %v; the bound is %v", took, bound)
+	if took := waitFor(r, silent.probe, "v3", updated); took > boundOfAFill {
+		t.Errorf("v2 was read for %v; the bound is %v", took, boundOfAFill)
 	}
 
 	for name, v := range victims {
@@ -362,7 +363,7 @@ func TestALinkThatComesToLifeBeginsWithAFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	r := onFailing(t, server, cell{redis: "real", local: true})
-	r.deaf = true
+	r.deaf, r.patient = true, true
 	source := newRows(r, 1)
 	proxy := redistest.Proxy(t, server.Addr())
 	proxy.DropMessages(true)
