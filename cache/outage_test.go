@@ -87,8 +87,8 @@ func TestAnOutageOfRedisNeverReachesTheReaders(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// One read, and on the worst day a begin and a commit.
-		if took, most := time.Duration(worst.Load()), lag.Allow(3*defaultTimeout+50*time.Millisecond); took > most {
+		// One read, and on the worst day a begin and a commit, and a second for a busy machine.
+		if took, most := time.Duration(worst.Load()), lag.Allow(3*defaultTimeout+time.Second); took > most {
 			r.Errorf("a Get took %v, more than %v", took, most)
 		}
 		if n := source.atOnce(); n > 1 {
@@ -113,7 +113,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 		source := newRows(r, 1, 2, 3)
 		source.slowly(func(ctx context.Context, _ int64) error { // the database is slow as well
 			select {
-			case <-time.After(time.Second):
+			case <-time.After(3 * time.Second):
 			case <-ctx.Done():
 			}
 			return ctx.Err()
@@ -141,7 +141,7 @@ func TestADeadlineIsKeptWhateverRedisDoes(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		took, most := time.Duration(worst.Load()), lag.Allow(150*time.Millisecond)
+		took, most := time.Duration(worst.Load()), lag.Allow(time.Second)
 		if took > most {
 			r.Errorf("a Get with 100 ms took %v, more than %v", took, most)
 		}
@@ -174,8 +174,9 @@ func TestWritersLearnOfAnOutage(t *testing.T) {
 				r.Errorf("%s: %v", op, err)
 			}
 			// A Write asks twice, and behind operations that hang one may wait for its place
-			// as long as for its answer; by then three have had none, and that is an outage.
-			if took, most := time.Since(began), lag.Allow(3*defaultTimeout+50*time.Millisecond); took > most {
+			// as long as for its answer; by then three have had none, and that is an outage. A second is
+			// for a busy machine.
+			if took, most := time.Since(began), lag.Allow(3*defaultTimeout+time.Second); took > most {
 				r.Errorf("%s took %v, more than %v", op, took, most)
 			}
 		}
@@ -199,9 +200,12 @@ func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 	c := open(r, source.source(), func(o *cache.Options) {
 		o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: 32, MaxDegraded: 3, QueueTimeout: 20 * time.Second}))
 	})
+	next := int64(1000)
 	all := func() int {
 		var wg sync.WaitGroup
-		for key := range int64(24) {
+		for range 24 {
+			key := next
+			next++
 			wg.Go(func() { c.gives404(r, key) })
 		}
 		wg.Wait()
@@ -218,7 +222,5 @@ func TestLoadsDuringAnOutageKeepToTheSmallerLimit(t *testing.T) {
 		c.gives404(r, 100)
 		return c.Stats().Rebuild.Unknown == unknown
 	})
-	if n := all(); n <= 3 {
-		t.Errorf("with Redis no more than %d loads at one time", n)
-	}
+	r.eventually("with Redis more than 3 loads run at one time", func() bool { return all() > 3 })
 }
