@@ -87,12 +87,12 @@ func TestAHotKeyIsLoadedAboutOnceASecondWhileReplicasLag(t *testing.T) {
 		source.put(1, "v2") // comes to the replica
 		// The local tier takes nothing for the last 50 ms.
 		time.Sleep(time.Until(began.Add(1900 * time.Millisecond)))
-		loads := source.loads(1)
-		time.Sleep(time.Until(began.Add(3 * time.Second))) // the clock of the local tier is late where the process is
+		loads, most := source.loads(1), 3+int(time.Since(began)/time.Second) // 4, or more if this comes late
+		time.Sleep(time.Until(began.Add(3 * time.Second)))                   // the clock of the local tier is late where the process is
 		c.gives(r, 1, "v2")
 		stop()
-		if loads > 4 {
-			r.Errorf("%d loads in two seconds", loads)
+		if loads > most {
+			r.Errorf("%d loads, more than %d", loads, most)
 		}
 	})
 }
@@ -113,13 +113,14 @@ func (p *probe[K, V]) comesTo(r *rig, key K, want any) {
 // What a reader has loaded beside a writer is in no local tier when Write returns, nor, once
 // the message is there, in that of another process. Catches a fill that carries a mark from
 // after the end of the hold, or that is not dropped by it: it would be served until 0.8
-// seconds or more after the load. A machine that stands still may take as long, so three
-// rows are tried and one of them has to show it.
+// seconds or more after the load. A machine that stands still may take as long, so up
+// to 20 rows are tried and one of them has to show it.
 func TestTheEndOfAHoldDropsWhatWasLoadedBesideIt(t *testing.T) {
 	inCells(t, []cell{{redis: "mini", local: true}, {redis: "real", local: true}}, func(r *rig) {
-		source := newRows(r, 1, 2, 3)
+		rows := upTo(1, 20)
+		source := newRows(r, rows...)
 		writer, other := open(r, source.source()), open(r, source.source())
-		for id := int64(1); id <= 3; id++ {
+		for _, id := range rows {
 			kept := true
 			began := time.Now()
 			err := writer.Write(r.ctx, []int64{id}, func(context.Context) error {
