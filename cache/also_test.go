@@ -282,7 +282,7 @@ func writer(p *redistest.Parent, args []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
 	defer rdb.Close()
 	c, err := cache.New(rdb, func(context.Context, int64) (string, error) { return "", errBroken },
-		cache.Options{Name: "test", Rebuild: mutexrebuild.Options{Hold: 2 * time.Second}})
+		cache.Options{Name: "test", RedisTimeout: 5 * time.Second, Rebuild: mutexrebuild.Options{Hold: 4 * time.Second}})
 	if err != nil {
 		return err
 	}

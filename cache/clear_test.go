@@ -175,6 +175,10 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 			r.deaf, r.patient = true, true
 			p := redistest.Proxy(t, server.Addr())
 			p.DropMessages(true)
+			most := time.Second
+			if local {
+				most *= 2 // the clock of the local tier is late where the process is
+			}
 			var version atomic.Int64
 			src := cache.Source[int64, int64]{Load: func(context.Context, int64) (int64, error) { return version.Load(), nil }}
 			deaf := openOn(r, redis.UniversalClient(p.Client(t)), src)
@@ -190,14 +194,14 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 					r.Fatal(err)
 				}
 				cleared, old := time.Now(), 0
-				for time.Since(cleared) < 2*time.Second {
+				for time.Since(cleared) < most+time.Second {
 					for key := range int64(50) {
 						asked := time.Since(cleared)
 						got, err := deaf.Get(r.ctx, key)
 						if err != nil {
 							r.Fatal(err)
 						}
-						if got != now && asked > time.Second {
+						if got != now && asked > most {
 							r.Fatalf("%v after Clear it answers with version %d of %d", asked, got, now)
 						}
 						if got != now {
@@ -206,7 +210,7 @@ func TestAProcessWithoutMessagesFollowsAClearWithinASecond(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				r.Logf("%d old answers within the second", old)
+				r.Logf("%d old answers within %v", old, most)
 			}
 		})
 	}
