@@ -124,7 +124,7 @@ func (yes) MayContain(context.Context, string) bool { return true }
 func TestAFollowerGoesOnFromMemory(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"}) // a server that restarts refuses at once
+	r := onServer(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1, 2), newLedger()
 	var log redistest.Log
 	c := open(r, source.source(), logged(&log))

@@ -22,7 +22,7 @@ import (
 func TestAChangeIsConfirmedAfterItsInvalidation(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real"}) // the proxy refuses at once
+	r := onServer(t, server, cell{redis: "real"})
 	proxy := redistest.Proxy(t, server.Addr())
 	source, db := newRows(r, 1), newLedger()
 	reader := open(r, source.source())
@@ -241,7 +241,7 @@ func TestAPositionThatWasGivenUpIsNotThatOfAnEarlierFollower(t *testing.T) {
 func TestARedisThatHasForgottenThePositionClears(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := onServer(t, server, cell{redis: "real", local: true}) // a server that restarts refuses at once
+	r := onServer(t, server, cell{redis: "real", local: true})
 	source, db := newRows(r, 1), newLedger()
 	c := open(r, source.source(), func(o *cache.Options) { o.StaleIfError, o.StaleWhileRevalidate = -1, -1 })
 	follows(r, db, c)

@@ -101,7 +101,8 @@ func inBubble(t *testing.T, c cell, test func(r *rig, m *redistest.MiniServer)) 
 // from a pool of go-redis' own, where it may meet one of another bubble.
 func roomy(o *redis.Options) { o.PoolSize = 10_000 }
 
-// onServer is for a test that does nothing to its Redis: a busy machine must not be taken for an outage.
+// onServer is for a test that keeps no reply of its Redis back: a busy machine must not be taken for an
+// outage. A Redis that restarts or refuses says so at once.
 func onServer(t *testing.T, s *redistest.Server, c cell) *rig {
 	t.Helper()
 	r := onFailing(t, s, c)
@@ -109,7 +110,7 @@ func onServer(t *testing.T, s *redistest.Server, c cell) *rig {
 	return r
 }
 
-// onFailing is for a test that does something to its Redis: its caches wait for it as long as users' do.
+// onFailing is for a test whose Redis hangs, or which is about how an outage is noticed: its caches wait for it as long as users' do.
 func onFailing(t *testing.T, s *redistest.Server, c cell) *rig {
 	t.Helper()
 	return newRig(t, c, func() redis.UniversalClient { return s.Client(t) })
