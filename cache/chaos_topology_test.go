@@ -92,7 +92,11 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 		}
 		return nil
 	})
-	plainly := func(o *cache.Options) { o.Name, o.TTL = "plain", life; calmly(o); hard(o) }
+	plainly := func(o *cache.Options) {
+		o.Name, o.TTL, o.Rebuild.LoadTimeout = "plain", life, time.Minute // its loads stay at the gate all the while
+		calmly(o)
+		hard(o)
+	}
 	safely := func(o *cache.Options) { o.Name, o.TTL, o.Rebuild.WaitReplicas = "safe", time.Hour, 1; hard(o) }
 	plain, plainToo := open(r, source.source(), plainly), open(r, source.source(), plainly)
 	safe, safeToo := open(r, source.source(), safely), open(r, source.source(), safely)
