@@ -286,6 +286,9 @@ func TestChaosRedisComesBackEmptyUnderLoad(t *testing.T) {
 	if later-lone > len(keysRead)*102/100 {
 		t.Errorf("%d loads of %d keys since it was back, %d of them without a lease", later, len(keysRead), lone)
 	}
+	if lone > len(keysRead)/4 { // none with a load of 31 on two processors
+		t.Errorf("%d of %d loads since it was back have no lease", lone, later)
+	}
 	if n := source.atOnce(); n > len(caches) {
 		t.Errorf("%d loads of one key at one time", n)
 	}
