@@ -212,8 +212,12 @@ func TestChaosAFlushWithASlowSource(t *testing.T) {
 	if n := source.allAtOnce(); n > processes*atMost {
 		t.Errorf("%d loads at one time", n)
 	}
-	if n := source.all(); n > keys*102/100 {
-		t.Errorf("%d loads of %d keys", n, keys)
+	lone := 0 // loads without a lease: of callers for whom Redis was late
+	for _, c := range caches {
+		lone += int(c.Stats().Degraded)
+	}
+	if n := source.all(); n-lone > keys*102/100 {
+		t.Errorf("%d loads of %d keys, %d of them without a lease", n, keys, lone)
 	}
 	if took := got.recovered(ended); took > 5*time.Second {
 		t.Errorf("99 %% are answered only %v after the end", took)
@@ -259,7 +263,7 @@ func TestChaosTheSourceIsOfNoUseUnderLoad(t *testing.T) {
 					c.gives(r, key, "v1")
 				}
 			}
-			home := crowd{caches: caches, callers: 16, pause: 30 * time.Millisecond, patience: 300 * time.Millisecond,
+			home := crowd{caches: caches, callers: 16, pause: 30 * time.Millisecond, patience: 3 * time.Second,
 				pick: func() int64 { return rand.Int64N(keys) }}.gather(r)
 			source.slowly(trouble.spoil)
 			began := time.Now()
