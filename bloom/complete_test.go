@@ -19,9 +19,7 @@ func TestACompleteSharedFilterAnswersAtOnce(t *testing.T) {
 	answers(t, a)
 	b := open(t, s.Client(t), quick) // need not say so itself
 	answers(t, b)
-	if missing(b, 0, 1000) < 990 {
-		t.Error("does not deny")
-	}
+	denies(t, b, 0, 1000, 0.01)
 	add(t, a, 0, 1000)
 	if missing(a, 0, 1000) > 0 {
 		t.Error("denied after Add")

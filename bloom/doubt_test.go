@@ -51,20 +51,24 @@ func TestAFilterThatWasFlushedAbstainsUntilItIsRebuilt(t *testing.T) {
 			log.Await(t, says) // it is new
 			rebuild(t, a, 0, 1000)
 			answers(t, b)
+			const follows = "follows redis again"
 			redistest.Eventually(t, 20*time.Second, "a rebuilt filter needs no Rebuild", func() bool {
-				return !b.Stats().NeedsRebuild && log.Count("follows redis again") == 1
+				return !b.Stats().NeedsRebuild && log.Count(follows) > 0
 			})
+			said := log.Count(says) // more than once where a reply to the new filter was late
 			c.lose()
 			abstains(t, a)
 			abstains(t, b)
+			redistest.Eventually(t, 20*time.Second, "its copy is gone", func() bool { return !b.Stats().Complete })
+			followed := log.Count(follows)
 			add(t, b, 1000, 1010) // Add makes the record again
 			time.Sleep(2 * 300 * time.Millisecond)
 			abstains(t, a) // which is no reason to believe in it
 			abstains(t, b)
 			redistest.Eventually(t, 20*time.Second, "Stats and log say that it needs a Rebuild", func() bool {
-				return a.Stats().NeedsRebuild && b.Stats().NeedsRebuild && log.Count(says) == 2
+				return a.Stats().NeedsRebuild && b.Stats().NeedsRebuild && log.Count(says) > said
 			})
-			if n := log.Count("follows redis again"); n != 1 {
+			if log.Count(follows) != followed {
 				t.Errorf("an abstaining filter follows again:\n%s", &log)
 			}
 			rebuild(t, b, 0, 1000)
@@ -122,7 +126,7 @@ func TestWhatIsCorruptIsNotBelieved(t *testing.T) {
 			is := stored{rdb: rdb, oldPieces: rdb.HGet(ctx, names.Record(), "pieces").Val(), oldAt: rdb.HGet(ctx, names.Record(), "at").Val()}
 			add(t, a, 10_000, 10_100)
 			rebuild(t, a, 0, n)
-			time.Sleep(300 * time.Millisecond) // it has read the log
+			hasRead(t, a)
 			rdb.XTrimMaxLen(ctx, names.Log(), 50)
 			is.pieces = piecesOf(t, rdb)
 			c.corrupt(is)
@@ -135,9 +139,7 @@ func TestWhatIsCorruptIsNotBelieved(t *testing.T) {
 			}
 			if c.heals {
 				answers(t, b)
-				if missing(b, 1e6, 1e6+1000) == 0 {
-					t.Error("it says that it answers, and does not deny")
-				}
+				denies(t, b, 1e6, 1e6+1000, 0.1)
 			}
 			for _, f := range []*bloom.Filter{a, b} {
 				if err := f.Add(ctx, "fresh"); err != nil {
@@ -224,9 +226,8 @@ func TestALogThatIsBrokenIsNotFollowed(t *testing.T) {
 			}
 			abstains(t, a)
 			abstains(t, b)
-			if ran, err := b.RebuildIfOlder(ctx, time.Hour, numbered(0, 1200)); !ran || err != nil { // however young the snapshot is
-				t.Errorf("RebuildIfOlder: %v, %v", ran, err)
-			}
+			ifOlder(t, b, time.Hour, true) // however young the snapshot is
+			rebuild(t, b, 0, 1200)
 			answers(t, a)
 			if n := missing(a, 0, 1200) + missing(b, 0, 1200); n > 0 {
 				t.Errorf("%d ids denied", n)
@@ -346,12 +347,11 @@ func TestLostScriptsAndConnectionsDoNotShow(t *testing.T) {
 		add(t, a, 1000+i, 1001+i)
 		redistest.Eventually(t, 30*time.Second, "the other finds it", func() bool { return missing(b, 1000+i, 1001+i) == 0 })
 	}
-	if a.Stats().Abstaining || b.Stats().Abstaining {
-		t.Error("abstains")
+	if !a.Stats().Complete || b.Stats().Loads > 1 {
+		t.Errorf("they have lost their copies: %+v, %+v", a.Stats(), b.Stats())
 	}
-	if n := passing(b, 1e6, 1e6+10_000); n > 0.02 {
-		t.Errorf("%.3f pass", n)
-	}
+	answers(t, a)
+	denies(t, b, 1e6, 1e6+10_000, 0.02)
 }
 
 // Announcements only make it faster.
@@ -458,9 +458,10 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	if _, err := bloom.Open(t.Context(), (*redis.Client)(nil), sharedOptions()); err == nil {
 		t.Error("a nil client is accepted")
 	}
-	if !first.MayContain(t.Context(), idOf(1)) || first.Stats().Abstaining {
+	if !first.MayContain(t.Context(), idOf(1)) || !first.Stats().Complete {
 		t.Error("the others have spoilt the filter")
 	}
+	answers(t, first)
 }
 
 func TestASecretIsAskedFor(t *testing.T) {
@@ -514,9 +515,7 @@ func TestAClosedSharedFilterAbstains(t *testing.T) {
 	s := redistest.Start(t)
 	f := open(t, s.Client(t))
 	rebuild(t, f, 0, 100)
-	if missing(f, 1e6, 1e6+1000) == 0 {
-		t.Error("denies nothing")
-	}
+	denies(t, f, 1e6, 1e6+1000, 0.1)
 	for range 2 {
 		if err := f.Close(); err != nil {
 			t.Error(err)

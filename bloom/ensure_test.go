@@ -17,7 +17,7 @@ func TestAnIdThatOnlyLooksHeldIsInTheResultOfARebuild(t *testing.T) {
 	for _, healsFirst := range []bool{true, false} {
 		s := redistest.Start(t)
 		p := redistest.Proxy(t, s.Addr())
-		a, b := open(t, s.Client(t), quick), open(t, p.Client(t), quick)
+		a, b := open(t, s.Client(t)), open(t, p.Client(t), quick)
 		rebuild(t, a, 0, 1000)
 		answers(t, b)
 		half, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -34,15 +34,13 @@ func TestAnIdThatOnlyLooksHeldIsInTheResultOfARebuild(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Fatal(err)
 		}
-		if missing(a, 0, 500) < 490 {
-			t.Fatal("the result holds what is gone")
-		}
+		denies(t, a, 0, 500, 0.02) // what is gone
 		p.Blackhole(false)
 		redistest.Eventually(t, 30*time.Second, "both know it", func() bool {
 			if missing(b, 7, 9) > 0 {
 				t.Fatal("denied where it was added")
 			}
-			return b.Stats().Loads == 2 && !b.Stats().Abstaining && missing(a, 7, 9) == 0
+			return b.Stats().Loads > 1 && !b.Stats().Abstaining && missing(a, 7, 9) == 0
 		})
 	}
 }

@@ -20,7 +20,7 @@ func copied(t *testing.T) (f *Filter, s *shared, rec *record, snap snapshot, oth
 		t.Fatal(err)
 	}
 	f, s = unstarted(t, srv)
-	s.o.MaxTransaction, s.o.MaxLag = -1, time.Minute
+	s.o.MaxTransaction = -1
 	rec, _ = s.state(t)
 	snap, _, err := s.update(t.Context(), rec)
 	if err != nil {

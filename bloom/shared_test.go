@@ -55,6 +55,23 @@ func answers(t testing.TB, f *bloom.Filter) {
 	redistest.Eventually(t, 30*time.Second, "the filter answers", func() bool { return !f.Stats().Abstaining })
 }
 
+// denies waits until f lets at most the given share of ids pass that nobody added. A busy machine
+// reads the log late, and the filter abstains until it has.
+func denies(t testing.TB, f *bloom.Filter, from, to int, share float64) {
+	t.Helper()
+	redistest.Eventually(t, 30*time.Second, "the filter denies what was not added", func() bool { return passing(f, from, to) <= share })
+}
+
+// hasRead waits until f has read all that the log holds by now.
+func hasRead(t testing.TB, f *bloom.Filter) {
+	t.Helper()
+	begun := time.Now()
+	redistest.Eventually(t, 30*time.Second, "the filter has read the log", func() bool {
+		passed, s := time.Since(begun), f.Stats()
+		return s.Complete && s.Lag < passed
+	})
+}
+
 // abstains waits until f says yes to what it never heard of.
 func abstains(t testing.TB, f *bloom.Filter) {
 	t.Helper()
@@ -78,9 +95,7 @@ func TestWhatOneProcessAddsOthersFind(t *testing.T) {
 		if n := missing(f, 1000, 20_000); n > 0 {
 			t.Errorf("%d scanned ids denied", n)
 		}
-		if rate := passing(f, 1e6, 1e6+50_000); rate > 0.015 {
-			t.Errorf("%.4f of absent ids pass, want 0.01", rate)
-		}
+		denies(t, f, 1e6, 1e6+50_000, 0.015) // 0.01 is what it is made for
 	}
 	const fresh = 2e6
 	for i := range 300 {

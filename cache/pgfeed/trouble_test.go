@@ -118,12 +118,12 @@ func TestTheSlotMovesWhileTheTablesAreIdle(t *testing.T) {
 func TestAFollowerThatIsBusyKeepsItsConnection(t *testing.T) {
 	r := newRig(t, product)
 	f := r.feed(nil, Table{Name: "product"})
-	f.patience = 500 * time.Millisecond
+	f.patience = 1500 * time.Millisecond // a third of it is how often it sends a word
 	w := r.open(f, feed.Position{})
 	w.Changes(0)
 	r.exec("INSERT INTO product SELECT i, '', '' FROM generate_series(1, 10000) i")
 	w.Next(feedtest.Soon(t))
-	time.Sleep(4 * f.patience)
+	time.Sleep(3 * f.patience)
 	w.Changes(9000)
 }
 
