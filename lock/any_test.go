@@ -76,7 +76,7 @@ func TestLockAnyGetsWhicheverStripeIsFreedFirst(t *testing.T) {
 			if it.err != nil || it.stripe != freed {
 				t.Fatalf("stripe %d was freed, got %d, %v", freed, it.stripe, it.err)
 			}
-			if took := time.Since(begin); took > lag.Allow(50*time.Millisecond) {
+			if took := time.Since(begin); took > lag.Allow(400*time.Millisecond) { // without the message it may be a second
 				t.Errorf("stripe %d: it took %v", freed, took)
 			}
 			inQueues(t, other, n, 0)

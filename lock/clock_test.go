@@ -40,7 +40,7 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 	s, shift := redistest.StartShifted(t)
 	const lease = time.Second
 	dead := open(t, s.Client(t), lock.Options{Lease: lease, NoRenewal: true})
-	alive := open(t, s.Client(t), lock.Options{Lease: 3 * time.Second})
+	alive := open(t, s.Client(t), lock.Options{Lease: 6 * time.Second})
 	next := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", alive.Hears)
 	for _, step := range []time.Duration{-20 * time.Second, -time.Hour} {
@@ -68,15 +68,15 @@ func TestAServersClockThatStepsBackFreesTheDeadInTime(t *testing.T) {
 // holder hears of it with its next renewal, and the next holder's fence is larger.
 func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 	s, shift := redistest.StartShifted(t)
-	const lease = 3 * time.Second
+	const lease = 20 * time.Second
 	l, other := open(t, s.Client(t), lock.Options{Lease: lease}), open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	held := must(t)(l.Lock(t.Context(), "a"))
 	begin := time.Now()
-	shift(20 * time.Second)
+	shift(time.Minute)
 	l.RenewAll()
 	<-held.Context().Done()
-	if took := time.Since(begin); took > lease/2 {
+	if took := time.Since(begin); took > lease/4 {
 		t.Errorf("reported after %v", took)
 	}
 	if err := held.Err(); !errors.Is(err, lock.ErrLost) {
@@ -93,9 +93,9 @@ func TestAServersClockThatStepsForwardIsReported(t *testing.T) {
 // its renewals bear.
 func TestAFastClockOfTheServerLosesNothing(t *testing.T) {
 	s, shift := redistest.StartShifted(t)
-	l := open(t, s.Client(t), lock.Options{Lease: 1200 * time.Millisecond})
+	l := open(t, s.Client(t), lock.Options{Lease: 3 * time.Second})
 	held := must(t)(l.Lock(t.Context(), "a"))
-	for begin := time.Now(); time.Since(begin) < 2*time.Second; time.Sleep(5 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < 4*time.Second; time.Sleep(5 * time.Millisecond) {
 		shift(time.Since(begin) / 10)
 	}
 	if err := errors.Join(held.Err(), held.Check(t.Context())); err != nil {

@@ -135,7 +135,11 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 			t.Errorf("the dead one: %v", err)
 		}
 		unlock(t, living)
-		unlock(t, must(t)(alive.RW("a").TryLock(ctx)))
+		// To Redis its lease ends as much later as the reply to its bid took.
+		redistest.Eventually(t, 20*time.Second, "a writer enters", func() bool {
+			next, err := alive.RW("a").TryLock(ctx)
+			return err == nil && next.Unlock(ctx) == nil
+		})
 	})
 }
 
@@ -143,7 +147,7 @@ func TestACrashedReaderIsGoneAfterItsLease(t *testing.T) {
 // a lease that ends because that of the reader in front of it is not to be renewed.
 func TestEachReaderHasItsOwnOptions(t *testing.T) {
 	t.Parallel()
-	const lease = time.Second
+	const lease = 3 * time.Second // the second is renewed in time
 	for name, first := range map[string]lock.Options{
 		"not renewed":  {Lease: lease, NoRenewal: true},
 		"renewed once": {Lease: lease, MaxHold: lease},
@@ -208,7 +212,8 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, s *backend) {
 		ctx := t.Context()
-		dead := s.open(t, lock.Options{Lease: 2 * time.Second, NoRenewal: true})
+		const lease = 4 * time.Second
+		dead := s.open(t, lock.Options{Lease: lease, NoRenewal: true})
 		l := s.open(t, lock.Options{})
 		for range 3 {
 			must(t)(dead.Semaphore("a", 3).Acquire(ctx))
@@ -222,7 +227,7 @@ func TestPermitsOfTheDeadComeBackAndSizesDiffer(t *testing.T) {
 		for range 2 {
 			back = append(back, must(t)(l.Semaphore("a", 3).Acquire(ctx)))
 		}
-		if took := time.Since(begin); took > 2*time.Second+slack {
+		if took := time.Since(begin); took > lease+slack {
 			t.Errorf("it took %v", took)
 		}
 		unlock(t, append(back, fourth)...)
@@ -315,7 +320,7 @@ func TestOverlappingSetsDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	overBoth(t, func(t *testing.T, s *backend) {
 		ls := []*lock.Locker{s.open(t, lock.Options{}), s.open(t, lock.Options{})}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		sets := [][]string{{"a", "b"}, {"b", "a"}, {"c", "b", "a"}, {"b", "c"}}
 		inside := map[string]*atomic.Int32{"a": {}, "b": {}, "c": {}}

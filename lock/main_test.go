@@ -214,7 +214,7 @@ return 1`)
 
 // seller sells until nothing is left: reads, checks, writes back.
 func seller(p *redistest.Parent, args []string) error {
-	rdb, l, err := child(args[0], lock.Options{Lease: 2 * time.Second})
+	rdb, l, err := child(args[0], lock.Options{Lease: 20 * time.Second}) // none is lost on a busy machine
 	if err != nil {
 		return err
 	}
