@@ -41,7 +41,7 @@ func openCache(t *testing.T, rdb redis.UniversalClient, load cache.Loader[int64,
 	c, err := cache.New(rdb, load, cache.Options{
 		Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet,
 		Local:   localcache.Options{MaxBytes: -1},
-		Rebuild: mutexrebuild.Options{Lease: 300 * time.Millisecond, ErrorHold: -1},
+		Rebuild: mutexrebuild.Options{ErrorHold: -1},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func checkCache(t *testing.T, rdb redis.UniversalClient) error {
 }
 
 func checkMutexRebuild(t *testing.T, rdb redis.UniversalClient) error {
-	g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", Logger: quiet}, mutexrebuild.Options{})
+	g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet}, mutexrebuild.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
 	newGroup := func(rdb redis.UniversalClient) *mutexrebuild.Group {
 		g, err := mutexrebuild.New(rdb, mutexrebuild.Keyspace{Name: "product", RedisTimeout: 5 * time.Second, Logger: quiet},
-			mutexrebuild.Options{Lease: 1200 * time.Millisecond, ErrorHold: -1})
+			mutexrebuild.Options{Lease: 3 * time.Second, ErrorHold: -1}) // which a busy machine renews in time
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func useMutexRebuild(t *testing.T, open func() redis.UniversalClient) {
 			_, _ = b.Rebuild(ctx, "1", func(context.Context) ([]byte, time.Duration, error) { return value("b") })
 		}()
 		redistest.Eventually(t, patience, "another process waits", func() bool { return b.Stats().Waits > 0 })
-		time.Sleep(2 * time.Second)
+		time.Sleep(4 * time.Second)
 		return value("a")
 	})
 	if string(got) != "a" || err != nil {
@@ -282,7 +282,7 @@ func useLock(t *testing.T, open func() redis.UniversalClient) {
 	ctx := t.Context()
 	rdb := open()
 	newLocker := func(rdb redis.UniversalClient) *lock.Locker {
-		l, err := lock.New(rdb, lock.Options{Lease: 300 * time.Millisecond, Logger: quiet})
+		l, err := lock.New(rdb, lock.Options{Lease: 3 * time.Second, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func useLock(t *testing.T, open func() redis.UniversalClient) {
 	if _, err := b.Lock(short, "1"); err == nil { // it stands in the queue, and leaves
 		t.Error("a lock is held twice")
 	}
-	token, err := held.Detach(ctx, time.Second)
+	token, err := held.Detach(ctx, 20*time.Second)
 	must(t, "Detach", err)
 	attached := take(b.Attach(ctx, token))
 	give(attached)
@@ -402,10 +402,10 @@ func useBloom(t *testing.T, open func() redis.UniversalClient) {
 	}
 	must(t, "Add", b.Add(ctx, "4"))
 	redistest.Eventually(t, patience, "the other process hears of it", func() bool { return a.MayContain(ctx, "4") })
-	passed := slices.DeleteFunc([]string{"1", "5", "6", "7", "8", "9"}, func(id string) bool { return !b.MayContain(ctx, id) })
-	if len(passed) > 2 {
-		t.Errorf("%q pass", passed)
-	}
+	redistest.Eventually(t, patience, "the filter denies what was not added", func() bool {
+		passed := slices.DeleteFunc([]string{"1", "5", "6", "7", "8", "9"}, func(id string) bool { return !b.MayContain(ctx, id) })
+		return len(passed) <= 2
+	})
 	must(t, "Close", a.Close())
 }
 
