@@ -130,7 +130,7 @@ func TestATokenIsHandedOver(t *testing.T) {
 
 func TestALockEndsWithItsTime(t *testing.T) {
 	urls := open(t)
-	if status, _ := call(t, "POST", urls[0]+"/locks/report?for=100ms", "Idempotency-Key", "a"); status != http.StatusCreated {
+	if status, _ := call(t, "POST", urls[0]+"/locks/report?for=1s", "Idempotency-Key", "a"); status != http.StatusCreated {
 		t.Fatalf("status %d", status)
 	}
 	redistest.Eventually(t, 10*time.Second, "somebody else gets it", func() bool {
