@@ -52,7 +52,7 @@ func (r *rows) scan(ctx context.Context) iter.Seq2[int64, error] {
 // filtered makes a cache with a filter as another process has it. Each id exists.
 func filtered(t *testing.T, rdb redis.UniversalClient) *cache.Cache[int64, string] {
 	t.Helper()
-	o := bloom.Options{Name: "product", Capacity: 1000, MaxTransaction: time.Second, MaxLag: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
+	o := bloom.Options{Name: "product", Capacity: 1000, MaxTransaction: time.Second, Logger: slog.New(slog.DiscardHandler)}
 	exists, err := bloom.New(o)
 	if rdb != nil {
 		exists, err = bloom.Open(t.Context(), rdb, o)

@@ -294,7 +294,7 @@ func TestAValueThatIsOnlyKeptIsCalledSo(t *testing.T) {
 
 func TestALookUpWithoutRedisSaysWhatTheProcessKnows(t *testing.T) {
 	s := redistest.Start(t)
-	b := openShelf(t, s, func(o *cache.Options) { o.RedisTimeout = 200 * time.Millisecond })
+	b := openShelf(t, s, func(o *cache.Options) { o.RedisTimeout = time.Second })
 	h := cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{b}})
 	eventually(t, "messages arrive", func() bool { return b.Stats().Live })
 	_, _ = b.Get(t.Context(), "a")

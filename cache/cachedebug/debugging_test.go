@@ -239,7 +239,7 @@ func TestAWriterThatTakesLongIsFound(t *testing.T) {
 
 func TestAnInvalidationThatIsNotConfirmedIsFound(t *testing.T) {
 	r, s := &rows{}, redistest.Start(t)
-	p := r.pod(t, s.Client(t), func(o *cache.Options) { o.RedisTimeout = 200 * time.Millisecond }).hearing()
+	p := r.pod(t, s.Client(t), func(o *cache.Options) { o.RedisTimeout = time.Second }).hearing()
 	r.set("42", "old")
 	p.gets("42", "old")
 	s.Kill()
@@ -255,7 +255,7 @@ func TestAnInvalidationThatIsNotConfirmedIsFound(t *testing.T) {
 
 func TestAnOutageOfRedisIsFound(t *testing.T) {
 	r, s := &rows{}, redistest.Start(t)
-	p := r.pod(t, s.Client(t), func(o *cache.Options) { o.RedisTimeout = 200 * time.Millisecond }).hearing()
+	p := r.pod(t, s.Client(t), func(o *cache.Options) { o.RedisTimeout = time.Second }).hearing()
 	r.set("42", "new")
 	s.Kill()
 	eventually(t, "levee no longer calls Redis", func() bool {

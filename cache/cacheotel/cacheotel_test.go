@@ -319,7 +319,7 @@ func TestMetricsAreThoseOfTheStatistics(t *testing.T) {
 	db := redistest.Must(breaker.New(breaker.Options{Name: "catalog"}))
 	exists := redistest.Must(bloom.New(bloom.Options{Capacity: 100}))
 	c := redistest.Must(cache.New(rdb, func(context.Context, string) (string, error) { return "lamp", nil },
-		cache.Options{Name: "product", Breaker: db, Filter: exists}))
+		cache.Options{Name: "product", RedisTimeout: 5 * time.Second, Breaker: db, Filter: exists}))
 	defer c.Close()
 	locker := redistest.Must(lock.New(rdb, lock.Options{}))
 	defer locker.Close()

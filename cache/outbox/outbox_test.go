@@ -515,7 +515,7 @@ func TestFollowSurvivesARestartOfTheDatabase(t *testing.T) {
 			go func() { done <- c.Follow(ctx, b) }()
 			defer func() { cancel(); <-done }()
 			d.add(b, "1")
-			redistest.Eventually(t, 20*time.Second, "the row is dealt with", func() bool { return c.Stats().Follow.Changes == 1 })
+			redistest.Eventually(t, 20*time.Second, "the row is dealt with", func() bool { return c.Stats().Follow.Changes > 0 })
 			test.server.Get(t).Kill()
 			redistest.Eventually(t, 20*time.Second, "the follower notices", func() bool { return c.Stats().Follow.Failures > 0 })
 			test.server.Get(t)
@@ -530,7 +530,7 @@ func TestFollowSurvivesARestartOfTheDatabase(t *testing.T) {
 func TestAnAnswerThatDoesNotComeIsAnError(t *testing.T) {
 	d := onPostgres(t)
 	b := d.box()
-	b.Wait(200 * time.Millisecond)
+	b.Wait(2 * time.Second)
 	s := d.open(b)
 	d.add(b, "1")
 	_, at := d.next(s)

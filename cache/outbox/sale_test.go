@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/outbox"
@@ -66,7 +67,7 @@ func newTill(d database, server *redistest.Server) *till {
 	t.stock = redistest.Must(cache.New(server.Client(d), func(ctx context.Context, product int64) (n int64, err error) {
 		err = t.db.QueryRowContext(ctx, left, product).Scan(&n)
 		return n, err
-	}, cache.Options{Name: "stock"}))
+	}, cache.Options{Name: "stock", RedisTimeout: 5 * time.Second}))
 	d.Cleanup(func() { _ = t.stock.Close() })
 	return t
 }

@@ -127,9 +127,9 @@ func newStore(d database, server *redistest.Server, exists *bloom.Filter) *store
 	if d.dialect == outbox.MySQL {
 		s.key = "?"
 	}
-	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists, NullTTL: 10 * time.Minute}))
+	s.products = redistest.Must(cache.New(rdb, s.product, cache.Options{Name: "product", Filter: exists, NullTTL: 10 * time.Minute, RedisTimeout: 5 * time.Second}))
 	d.Cleanup(func() { _ = s.products.Close() })
-	s.bySlug = redistest.Must(cache.New(rdb, s.id, cache.Options{Name: "product-slug"}))
+	s.bySlug = redistest.Must(cache.New(rdb, s.id, cache.Options{Name: "product-slug", RedisTimeout: 5 * time.Second}))
 	d.Cleanup(func() { _ = s.bySlug.Close() })
 	return s
 }
