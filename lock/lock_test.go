@@ -89,7 +89,7 @@ func TestOneHolderAtATimeAndFencesGrow(t *testing.T) {
 func TestOneConnectionIsEnough(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), lock.Options{Lease: 2 * time.Second})
+	l := open(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 1 }), lock.Options{Lease: 10 * time.Second})
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -218,15 +218,17 @@ func TestACancelledWaitLeavesAtOnceAndOutOfTheQueue(t *testing.T) {
 			info, _ := l.Inspect(t.Context(), "a")
 			return info.Waiting == 0
 		})
-		if err := lease.Unlock(ctx); err != nil { // with a context that has ended
+		// With a context that has ended; after 100 ms it goes on in the background.
+		if err := lease.Unlock(ctx); err != nil && !errors.Is(err, lock.ErrUnavailable) {
 			t.Error(err)
 		}
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
 			t.Errorf("second Unlock: %v", err)
 		}
-		if lease, err = l.TryLock(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
+		redistest.Eventually(t, 2*time.Second, "it is free before its lease of 10 s ends", func() bool {
+			lease, err = l.TryLock(t.Context(), "a")
+			return err == nil
+		})
 		_ = lease.Unlock(t.Context())
 	})
 }

@@ -24,7 +24,7 @@ func TestALockGoesOnWhileItsSlotLiesBetweenTwoNodes(t *testing.T) {
 	rdb := cluster.Client(t)
 	ctx := t.Context()
 	quiet := slog.New(slog.DiscardHandler)
-	l := open(t, rdb, lock.Options{Lease: 1500 * time.Millisecond, Logger: quiet})
+	l := open(t, rdb, lock.Options{Lease: 3 * time.Second, Logger: quiet})
 	renewOne := redis.NewScript("return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], 60000)")
 	for _, moved := range []bool{false, true} {
 		name, fresh := "held", "fresh"
@@ -89,7 +89,7 @@ func TestALockGoesOnWhileItsSlotLiesBetweenTwoNodes(t *testing.T) {
 func TestASharedLeaseIsRenewedWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	l := open(t, cluster.Client(t), lock.Options{Lease: 1500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	l := open(t, cluster.Client(t), lock.Options{Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	permit := must(t)(l.Semaphore("a", 4).Acquire(t.Context()))
 	reader := must(t)(l.RW("b").RLock(t.Context()))
 	cluster.HalfMove(keys.Lock("", keys.Semaphore, "a")[0])

@@ -215,7 +215,7 @@ func TestAFullRedisCanStillBeUnlocked(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	ctx := t.Context()
-	l := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second})
+	l := open(t, s.Client(t), lock.Options{Lease: 5 * time.Second})
 	other := open(t, s.Client(t), lock.Options{})
 	redistest.Eventually(t, 30*time.Second, "the subscription stands, and nothing is checked again", l.Hears)
 	held, err := l.Lock(ctx, "a")

@@ -63,7 +63,7 @@ func TestStatsCountWhatBecameOfEachCall(t *testing.T) {
 func TestStatsCountRenewalsAndLosses(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	l := open(t, s.Client(t), lock.Options{Lease: 2 * time.Second})
+	l := open(t, s.Client(t), lock.Options{Lease: 4 * time.Second})
 	lease := must(t)(l.Lock(t.Context(), "a"))
 	redistest.Eventually(t, 30*time.Second, "it is renewed", func() bool { return l.Stats().Renewals > 1 })
 	s.Kill()
