@@ -69,7 +69,7 @@ func crowd(p *redistest.Parent, args []string) error {
 	if _, err := fmt.Sscan(args[1], &callers); err != nil {
 		return err
 	}
-	g, end, err := process(args[0], opts{Lease: time.Second, RedisTimeout: 10 * time.Second})
+	g, end, err := process(args[0], opts{Lease: 5 * time.Second, WaitBudget: 30 * time.Second, RedisTimeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
