@@ -58,7 +58,7 @@ func ExampleBreaker_Do() {
 
 // A slow answer is a failure too, and a caller who leaves is none.
 func ExampleBreaker_Stats() {
-	guard, err := breaker.New(breaker.Options{Timeout: 20 * time.Millisecond})
+	guard, err := breaker.New(breaker.Options{Timeout: time.Second})
 	if err != nil {
 		panic(err)
 	}
