@@ -20,6 +20,11 @@ type Options struct {
 	// Name distinguishes filters that share a Redis, and names the filter in metrics. Open needs
 	// a Name that is not blank and has no control characters; New accepts any.
 	Name string
+	// Prefix is put in front of the names of a shared filter's keys and channel, followed by a colon:
+	// filters of different prefixes are independent, such as those of two environments on one Redis.
+	// It is not shown in Stats or logs. "": none. At most 100 bytes, no braces and no control
+	// characters. New ignores it.
+	Prefix string
 
 	// Capacity is how many ids the filter is sized for. The filter takes more, at a
 	// higher rate of false positives. It must not be 0.
@@ -113,7 +118,7 @@ func (o Options) withDefaults() (Options, error) {
 
 // withSharedDefaults is withDefaults for Open.
 func (o Options) withSharedDefaults() (Options, error) {
-	if err := keys.CheckName(o.Name); err != nil {
+	if err := errors.Join(keys.CheckName(o.Name), keys.CheckPrefix(o.Prefix)); err != nil {
 		return o, fmt.Errorf("bloom: %w", err)
 	}
 	o, err := o.withDefaults()

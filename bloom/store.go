@@ -96,7 +96,7 @@ func newStore(rdb redis.UniversalClient, o Options, self string) *store {
 	return &store{
 		conn:    redisconn.New(rdb, callTimeout, 1024),
 		logConn: redisconn.New(rdb, min(callTimeout, max(o.MaxLag, 250*time.Millisecond)), 4),
-		names:   keys.BloomFilter(o.Name), o: o, self: self,
+		names:   keys.BloomFilter(o.Name).Under(o.Prefix), o: o, self: self,
 	}
 }
 

@@ -52,9 +52,8 @@ type Options struct {
 	// It may not be blank nor contain control characters or any of ":{}".
 	Name string
 	// Prefix is put in front of the names of the cache's keys and channel, followed by a colon: caches of
-	// different prefixes are independent, such as those of two environments on one Redis. It is not part
-	// of the names of a shared filter: give that another Name for each prefix. Nor is it shown in Stats,
-	// logs or hooks. "": none. At most 100 bytes, no braces and no control characters.
+	// different prefixes are independent, such as those of two environments on one Redis. A shared
+	// filter has a Prefix of its own. It is not shown in Stats, logs or hooks. "": none. At most 100 bytes, no braces and no control characters.
 	Prefix string
 	// Schema is part of the names of values in Redis. Raise it by one when the form of the values
 	// changes: then old and new processes do not read each other's values. When a process

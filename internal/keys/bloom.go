@@ -20,6 +20,12 @@ func BloomFilter(name string) Filter {
 	return Filter{"levee:b2:{" + escape(name) + "}", "levee:bloom:2:" + name}
 }
 
+// Under returns the same names with prefix and a colon in front; "" for none. CheckPrefix must accept
+// the prefix.
+func (f Filter) Under(prefix string) Filter {
+	return Filter{Under(prefix, f.record), Under(prefix, f.channel)}
+}
+
 // Record names the hash that says which snapshot is in use.
 func (f Filter) Record() string { return f.record }
 

@@ -16,6 +16,9 @@ func TestFilterNamesAreWhatTheDocumentationSays(t *testing.T) {
 		{f.Rebuild(), "levee:b2:{a%7Bb%7D%25}:rebuild"},
 		{f.Compact(), "levee:b2:{a%7Bb%7D%25}:compact"},
 		{f.Pieces("0f"), "levee:b2:{a%7Bb%7D%25}:s:0f"},
+		{f.Under("").Record(), "levee:b2:{a%7Bb%7D%25}"},
+		{f.Under("staging").Log(), "staging:levee:b2:{a%7Bb%7D%25}:log"},
+		{f.Under("staging").Channel(), "staging:levee:bloom:2:a{b}%"},
 		{f.Channel(), "levee:bloom:2:a{b}%"},
 	} {
 		if test.got != test.want {
