@@ -24,7 +24,7 @@ type Prices struct {
 var Measured = Prices{
 	Read: 13, Script: 24, Write: 8, Text: 0.5, Tracked: 9, Tracking: 1.4, Idle: 46, Bus: 10,
 	OwnHit: 30, OwnMiss: 240, OwnMessage: 5,
-	Value: 389, Copy: 513,
+	Value: 389, Copy: 515,
 }
 
 // A Load is what a fleet asks of one Redis.
