@@ -52,7 +52,7 @@ type container struct {
 		Name          string
 		ContainerPort int `yaml:"containerPort"`
 	}
-	Env       []struct{ Name, Value string }
+	Env       []variable
 	Resources struct{ Limits struct{ CPU, Memory string } }
 	Startup   probe `yaml:"startupProbe"`
 	Readiness probe `yaml:"readinessProbe"`
@@ -60,6 +60,13 @@ type container struct {
 	Lifecycle struct {
 		PreStop struct{ Sleep struct{ Seconds int } } `yaml:"preStop"`
 	}
+}
+
+type variable struct {
+	Name, Value string
+	From        struct {
+		Secret struct{ Name, Key string } `yaml:"secretKeyRef"`
+	} `yaml:"valueFrom"`
 }
 
 type probe struct {
@@ -153,6 +160,25 @@ func TestTheManifestsFitTogether(t *testing.T) {
 		}
 		if most := mebibytes(t, given("--maxmemory")); mebibytes(t, r.Resources.Limits.Memory)*2 < most*3 {
 			t.Errorf("%s has no room beside its maxmemory", name)
+		}
+	}
+}
+
+// Without an ADMIN_TOKEN cacheadmin refuses everybody, and no alert's runbook can be followed.
+func TestOperatorsMayAct(t *testing.T) {
+	env := find(t, "Deployment", "products").Spec.Template.Spec.Containers[0].Env
+	i := slices.IndexFunc(env, func(v variable) bool { return v.Name == "ADMIN_TOKEN" })
+	if i < 0 || !strings.Contains(text(t, "kubernetes.yaml"), "create secret generic "+env[i].From.Secret.Name+" ") ||
+		!strings.Contains(text(t, "kubernetes.yaml"), "--from-literal="+env[i].From.Secret.Key+"=") {
+		t.Error("kubernetes.yaml has no ADMIN_TOKEN of the secret that its head makes")
+	}
+	var compose struct {
+		Services map[string]struct{ Environment map[string]string }
+	}
+	read(t, "compose.yaml", &compose)
+	for _, name := range []string{"one", "two"} {
+		if compose.Services[name].Environment["ADMIN_TOKEN"] == "" {
+			t.Errorf("compose.yaml gives instance %s no ADMIN_TOKEN", name)
 		}
 	}
 }
