@@ -136,7 +136,7 @@ func TestTheManifestsFitTogether(t *testing.T) {
 		t.Errorf("the database gets up to %d connections, and the file says something else", n)
 	}
 	c := d.Template.Spec.Containers[0]
-	if pre := c.Lifecycle.PreStop.Sleep.Seconds; pre == 0 || d.Template.Spec.Grace < pre+5+10 { // serve waits for 5 s
+	if pre := c.Lifecycle.PreStop.Sleep.Seconds; pre == 0 || d.Template.Spec.Grace < pre+5+12 { // serve waits for 5 s, Cache.Close for up to 12 s
 		t.Errorf("%d s are left after %d s of preStop", d.Template.Spec.Grace-pre, pre)
 	}
 	for _, e := range c.Env {
