@@ -50,9 +50,9 @@ type Options struct {
 	// run of all processes together, divided by their number. Negative: no limit but MaxConcurrent.
 	MaxDegraded int
 	// MaxBackground is how many of these functions may be loads of a cache that no caller waits
-	// for, such as refreshes. They do not wait for a place. It has no effect on Do. 0: half of
-	// MaxConcurrent, at least 1, or 16 if MaxConcurrent is no limit; negative: no limit but
-	// MaxConcurrent.
+	// for, such as refreshes. They do not wait for a place. It has no effect on Do. Leave it 0,
+	// which is half of MaxConcurrent, at least 1, or 16 if MaxConcurrent is no limit; or take 1
+	// if a single load is heavy for the database. Negative: no limit but MaxConcurrent.
 	MaxBackground int
 	// QueueTimeout is the longest that a call waits for a place. A call that can be expected to
 	// wait for longer, or until it is too late for its caller's deadline, is refused at once. 0:
