@@ -20,16 +20,16 @@ import (
 type products = *cache.Cache[int64, Product]
 
 func tenLines(ctx context.Context, rdb redis.UniversalClient, store store, seen func(Product, products)) error {
-	products, err := cache.New(rdb, store.Product, cache.Options{ // store.Product: func(ctx, int64) (Product, error)
-		Name: "product",
-		TTL:  10 * time.Minute,
-	})
+	products, err := cache.New(rdb, store.Product, cache.Options{Name: "product", TTL: 10 * time.Minute}) // store.Product: func(ctx, int64) (Product, error)
 	if err != nil {
 		return err
 	}
 	defer products.Close()
 
-	p, err := products.Get(ctx, 42) // errors.Is(err, cache.ErrNotFound)
+	p, err := products.Get(ctx, 42)
+	if err != nil { // errors.Is(err, cache.ErrNotFound): there is no such row
+		return err
+	}
 	err = products.Write(ctx, []int64{42}, func(ctx context.Context) error { return store.Rename(ctx, 42, "new") })
 	err = cache.Committed(err) // nil also for ErrNotInvalidated: the row is committed, and levee logs and repeats the invalidation
 	seen(p, products)
@@ -61,7 +61,7 @@ func lockOut(ctx context.Context, noEvict redis.UniversalClient, claim func(ctx 
 	}
 	defer locker.Close()
 	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error {
-		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1
+		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1; MySQL: ?, twice
 	})
 	return err
 }

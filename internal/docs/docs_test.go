@@ -21,7 +21,7 @@ import (
 
 const root = "../.."
 
-// pages returns the pages of the root, the benchmark's results and every page below docs by their paths from the root.
+// pages returns the pages of the root, those of the examples and of the benchmark's results, and every page below docs by their paths from the root.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -32,7 +32,7 @@ func pages(t *testing.T) map[string]string {
 		}
 		found[name] = string(text)
 	}
-	for _, name := range []string{"README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "internal/bench/RESULTS.md"} {
+	for _, name := range []string{"README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md", "internal/bench/RESULTS.md"} {
 		read(name)
 	}
 	alone := len(found)

@@ -1,6 +1,8 @@
 package docs
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -73,4 +75,27 @@ func inOneRow(t *testing.T, page, figures string) {
 		}
 	}
 	t.Errorf("no row of %s has these figures of README: %s", page, figures)
+}
+
+// What is first read of levee fits on a few screens.
+func TestREADMEIsShort(t *testing.T) {
+	const most = 110
+	if n := strings.Count(text(t, "README.md"), "\n"); n > most {
+		t.Errorf("README has %d lines, more than %d", n, most)
+	}
+}
+
+// The page of the examples names each of them.
+func TestEachExampleIsListed(t *testing.T) {
+	page := text(t, "examples/README.md")
+	dirs, err := filepath.Glob(filepath.Join(root, "examples", "*", ""))
+	if err != nil || len(dirs) < 10 {
+		t.Fatalf("%d examples, %v", len(dirs), err)
+	}
+	for _, dir := range dirs {
+		name := filepath.Base(dir)
+		if info, err := os.Stat(dir); err == nil && info.IsDir() && name != "internal" && !strings.Contains(page, "- ["+name+"]("+name+"): ") {
+			t.Errorf("examples/README.md does not list %s", name)
+		}
+	}
 }
