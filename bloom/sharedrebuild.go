@@ -212,7 +212,8 @@ func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCaus
 	for {
 		mine, _, _, err := r.lease.acquire(ctx, 0)
 		if err == nil && !mine {
-			err = errLost
+			cancel(errLeaseLost)
+			return
 		}
 		if err == nil {
 			err = r.readLog(ctx)

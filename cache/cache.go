@@ -166,6 +166,9 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 		return nil, err
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
+	if rdb != nil {
+		c.fed.Live(false)
+	}
 	if c.fleet, err = fleet.New(rdb, o.keyspace(), fleet.Options(o.Rebuild), c.messages()); err != nil {
 		c.local.Close()
 		c.releaseName()
@@ -185,7 +188,7 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 func (c *Cache[K, V]) assemble(src Source[K, V]) {
 	c.values.fleet, c.local.tagClears = c.fleet, c.fleet.TagClears()
 	c.remote = remote{telemetry: &c.telemetry, fleet: c.fleet, timeout: c.o.RedisTimeout}
-	c.filter = filter{Filter: c.o.Filter, telemetry: &c.telemetry, bestEffort: c.o.FilterBestEffort, tasks: &c.loader.running, closing: c.closing}
+	c.filter = filter{Filter: c.o.Filter, fed: &c.fed, telemetry: &c.telemetry, bestEffort: c.o.FilterBestEffort, tasks: &c.loader.running, closing: c.closing}
 	c.loader = loader[K, V]{
 		Source: src, telemetry: &c.telemetry, o: &c.o, values: &c.values, filter: &c.filter, fleet: c.fleet, flights: c.flights,
 		doorkeeper: doorkeeper.New(2 * c.o.NullTTL), // a null in the local tier lives that long too
@@ -204,8 +207,13 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 		Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },
 		Missed:      c.local.Flush,
 		Cleared:     func() { c.local.Flush(); c.flights.ForgetAll() },
-		Live:        c.local.Trust,
+		Live:        c.live,
 	}
+}
+
+func (c *Cache[K, V]) live(live bool) {
+	c.local.Trust(live)
+	c.fed.Live(live)
 }
 
 // Close ends the cache. Waiting callers get ErrClosed, and so do all later calls but Stats and

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/levee-go/levee/cache/internal/follow"
 	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
@@ -54,6 +55,7 @@ type manyFilter interface {
 // methods. Without an Options.Filter every key passes, and nothing is learned.
 type filter struct {
 	Filter
+	fed *follow.Cache
 	*telemetry
 	bestEffort bool            // Options.FilterBestEffort
 	tasks      *wait.Tasks     // of the cache, which waits for them in Close
@@ -62,9 +64,10 @@ type filter struct {
 	last       atomic.Pointer[FilterRebuild]
 }
 
-// exists reports whether the filter, if there is one, lets the key pass.
+// exists reports whether the filter, if there is one, lets the key pass. A filter that a feed fills
+// lets all pass while nobody can follow: it may be on a Redis that is well.
 func (f *filter) exists(ctx context.Context, id string) bool {
-	return f.Filter == nil || f.Filter.MayContain(ctx, id)
+	return f.Filter == nil || f.Filter.MayContain(ctx, id) || f.fed.Behind()
 }
 
 // add adds ids of new keys to the filter, if it has an Add.
@@ -127,7 +130,7 @@ const doubtFor = 5 * time.Second
 // filled with ids other than the cache's, or from a scan that has missed rows. Without the log
 // line nobody would notice that existing keys are not found. It checks one id at a time.
 func (f *filter) compare(ctx context.Context, id string) {
-	if f.Filter == nil || f.Filter.MayContain(ctx, id) || !f.doubting.CompareAndSwap(false, true) {
+	if f.exists(ctx, id) || !f.doubting.CompareAndSwap(false, true) {
 		return
 	}
 	if !f.tasks.Begin() { // closed
@@ -136,7 +139,7 @@ func (f *filter) compare(ctx context.Context, id string) {
 	}
 	go contain.Call(func() error {
 		wait.Sleep(f.closing, doubtFor)
-		if f.closing.Err() == nil && !f.Filter.MayContain(f.closing, id) {
+		if f.closing.Err() == nil && !f.exists(f.closing, id) {
 			f.counts.filterWrong.Add(1)
 			f.log.Error("the filter denies a key that exists: fill it anew, with ids as RebuildFilter makes them", logonce.Name("key", id))
 		}

@@ -81,7 +81,7 @@ func (i inspector[K, V]) inspect(ctx context.Context, id string) (inside.Inspect
 		found.Local = i.standingLocally(key, now)
 	}
 	if i.c.o.Filter != nil {
-		if found.Filter = "absent"; i.c.o.Filter.MayContain(ctx, id) {
+		if found.Filter = "absent"; i.c.filter.exists(ctx, id) {
 			found.Filter = "may exist"
 		}
 	}
@@ -197,7 +197,7 @@ func (i inspector[K, V]) served(ctx context.Context, key K, id string) (e *entry
 	if e, stored, counts := i.servedHere(key); counts {
 		return e, stored, nil
 	}
-	if i.c.o.Filter != nil && !i.c.o.Filter.MayContain(ctx, id) {
+	if !i.c.filter.exists(ctx, id) {
 		return i.c.values.absent, "filter", nil
 	}
 	return i.servedInRedis(ctx, id)

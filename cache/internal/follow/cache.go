@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,11 @@ type Cache struct {
 
 	batches, changes, failures, lost atomic.Uint64
 
+	along  atomic.Pointer[[]*Cache] // all caches of the Run that fills the filter; nil: none does
+	behind atomic.Int64             // until when, in Unix nanoseconds, no follower may be up to date; 0: never was
+	until  int64                    // what behind is once Redis is back
+	deaf   time.Time                // since when Redis is away
+
 	mu       sync.Mutex // guards what follows
 	readings []*reading
 	calls    int             // running calls of Run
@@ -53,6 +59,44 @@ func (c *Cache) want(ctx context.Context) (end func()) {
 // wanted reports whether the user expects a feed to be followed. The caller holds c.mu.
 func (c *Cache) wanted() bool {
 	return c.Closing.Err() == nil && (c.calls > 0 || c.gaveUp != nil && c.gaveUp.Err() == nil)
+}
+
+// An outage of Redis ends a follower's lease. After it a process may take catchUp to follow again: a lease, a pause
+// between two tries, and as long again to read what has happened meanwhile.
+const (
+	shortGap = time.Second // of messages; the clears that were heard of are read meanwhile
+	catchUp  = 2 * (followLease + longestPause)
+)
+
+// Live records whether Redis is there for followers: whether messages of other processes arrive. It is not called
+// concurrently.
+func (c *Cache) Live(live bool) {
+	now := time.Now()
+	switch {
+	case !live:
+		c.deaf = now
+		c.behind.Store(math.MaxInt64)
+		return
+	case now.Sub(c.deaf) >= shortGap:
+		c.until = now.Add(catchUp).UnixNano()
+	}
+	c.behind.Store(c.until)
+}
+
+// Behind reports whether rows may exist that no follower has told the filter of, as none could follow.
+func (c *Cache) Behind() bool {
+	along := c.along.Load()
+	if along == nil {
+		return false
+	}
+	for _, other := range *along { // each keeps the follower waiting
+		if until := other.behind.Load(); until != 0 && time.Now().UnixNano() < until {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.wanted()
+		}
+	}
+	return false
 }
 
 // begin records that a feed is being read for the cache, until end is called.

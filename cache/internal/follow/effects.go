@@ -101,7 +101,7 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 
 const dropAtOnce = 512 // ids in one invalidation, or tags in one clear
 
-// applyTo applies the effects of a batch to a cache.
+// applyTo applies the effects of a batch to a cache, but for its filter.
 func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 	if e.cleared {
 		if err := f.forget(ctx, c); err != nil {
@@ -118,9 +118,6 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 		if err := c.ClearTags(ctx, tags); err != nil {
 			return err
 		}
-	}
-	if len(e.present) > 0 {
-		return c.Ensure(ctx, e.present)
 	}
 	return nil
 }

@@ -47,6 +47,11 @@ func Run(ctx context.Context, from feed.Feed, routes []Route) error {
 		return err
 	}
 	defer f.close()
+	for _, r := range routes {
+		if !r.Tags {
+			r.Cache.along.Store(&f.caches)
+		}
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, c := range f.caches {
@@ -184,6 +189,13 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	for c, e := range all {
 		if err := f.applyTo(ctx, c, e); err != nil {
 			return err
+		}
+	}
+	for c, e := range all { // after all caches, as a filter that does not confirm takes its time
+		if len(e.present) > 0 {
+			if err := c.Ensure(ctx, e.present); err != nil {
+				return err
+			}
 		}
 	}
 	for c, e := range all { // counted here, where nothing can fail any more

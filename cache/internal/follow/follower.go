@@ -23,7 +23,7 @@ import (
 const (
 	followLease  = 3 * time.Second       // how long a follower that died keeps other processes from following
 	firstPause   = 50 * time.Millisecond // after a failure
-	longestPause = 5 * time.Second       // after many failures
+	longestPause = 2 * time.Second       // after many failures
 )
 
 // A follower follows a feed for a process.
