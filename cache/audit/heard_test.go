@@ -187,6 +187,7 @@ func TestALedgerRefusesWhatCannotWork(t *testing.T) {
 		{plain, rows.load, ledgerOptions{Share: 2}, "Share"},
 		{plain, rows.load, ledgerOptions{Share: -1}, "Share"},
 		{plain, rows.load, ledgerOptions{Feed: consumed{rows}}, "Feed"},
+		{plain, rows.load, ledgerOptions{Feed: rows, Keys: map[string]func(feed.Row) ([]int64, error){}}, "Keys names no table"},
 		{named, rows.load, ledgerOptions{}, "Feed"},
 		{named, rows.load, ledgerOptions{Feed: rows}, "Keys"},
 		{named, rows.load, ledgerOptions{Feed: rows, Keys: map[string]func(feed.Row) ([]int64, error){"a": route, "b": nil}}, "Keys"},

@@ -134,7 +134,7 @@ func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 }
 
 func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
-	byKey := len(o.Keys) == 0 // a table's keys are primary keys
+	byKey := o.Keys == nil // a table's keys are primary keys
 	for _, keys := range o.Keys {
 		byKey = byKey || keys == nil
 	}
@@ -148,6 +148,8 @@ func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
 		return fmt.Errorf("audit: LedgerOptions: Feed: a change that a Ledger confirms to %q is gone for cache.Follow: use a Ledger without a Feed in the process that follows it", o.Feed.Name())
 	case o.Feed == nil && !of.Keyed:
 		return errors.New("audit: LedgerOptions: a Feed is needed for a cache that cannot turn the text of a key back into the key")
+	case o.Keys != nil && len(o.Keys) == 0:
+		return errors.New("audit: LedgerOptions: Keys names no table, so nothing would be followed: nil follows each table")
 	case o.Feed != nil && byKey && (of.Fits != nil || !of.Keyed):
 		return errors.New("audit: LedgerOptions: Keys needs a func for each table, as the keys of this cache are not made of a column")
 	}
