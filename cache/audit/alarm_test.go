@@ -16,6 +16,7 @@ import (
 	"github.com/levee-go/levee/cache/audit"
 	"github.com/levee-go/levee/internal/keys"
 	"github.com/levee-go/levee/internal/redistest"
+	"github.com/levee-go/levee/localcache"
 )
 
 // Schedules in which nothing is at fault. Each catches a Ledger without one of its rules: that the value is the
@@ -193,6 +194,28 @@ func TestRunDoesNotCallOtherBytesOfAnEqualValueStale(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if s := p.Stats().Audit; s.Stale+s.Raced > 0 || s.Compared == 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+// A field that the Codec leaves out by intent is old in nobody's answer.
+func TestALedgerIgnoresWhatTheCodecLeavesOut(t *testing.T) {
+	type priced struct {
+		ID    int64
+		Price int `json:"-"`
+	}
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		load := func(_ context.Context, id int64) (priced, error) { return priced{id, 7}, nil }
+		c := redistest.Must(cache.New(client(t, m), load, options{Name: "priced", Logger: quiet, Codec: cache.JSON, Local: localcache.Options{MaxBytes: 1 << 20}}))
+		defer c.Close()
+		defer redistest.Must(audit.NewLedger(c, load, audit.LedgerOptions[int64, priced]{Share: 1})).Close()
+		if err := c.Write(t.Context(), []int64{1}, func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		_ = redistest.Must(c.Get(t.Context(), 1))
+		time.Sleep(70 * time.Second)
+		if s := c.Stats().Ledger; s.Looked60s != 2 || s.Old1s+s.Old2s+s.Old10s+s.Old60s+s.Failed > 0 {
 			t.Errorf("got %+v", s)
 		}
 	})

@@ -9,7 +9,6 @@
 package audit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -86,10 +85,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		return errors.New("audit: a Run of this cache runs already")
 	}
 	defer stop()
-	a := &audit[K, V]{judge: judge[K, V]{of, equalOr(o.Equal)}, o: o, pick: pick}
-	if o.Equal == nil {
-		a.equal = a.encodeAlike
-	}
+	a := &audit[K, V]{judge: judge[K, V]{of, encodeOr(of, o.Equal)}, o: o, pick: pick}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(of.Closing, func() { cancel(cache.ErrClosed) })()
@@ -186,15 +182,4 @@ func (a *audit[K, V]) compare(ctx context.Context, key K, d *doubt) (inside.Look
 	}
 	is, err := a.verdict(look, d)
 	return look, is, err
-}
-
-// encodeAlike is the default of Options.Equal. Bytes alone do not do: a Codec may write the same map in
-// another order each time.
-func (a *audit[K, V]) encodeAlike(cached, source V) (bool, error) {
-	one, err := a.of.Encode(cached)
-	if err != nil {
-		return false, err
-	}
-	other, err := a.of.Encode(source)
-	return bytes.Equal(one, other) || same(cached, source), err
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"hash/fnv"
 	"time"
 
@@ -75,12 +76,29 @@ func staleOf[K comparable, V any](key K, look inside.Look[V]) StaleValue[K, V] {
 	return StaleValue[K, V]{Key: key, Cached: look.Cached, Null: look.Null, Source: look.Source, Gone: look.Gone, Age: look.Age}
 }
 
-// equalOr returns equal, or same if it is nil, as a judge has it.
+// equalOr returns equal as a judge has it. Nil: as the values' fields are, see same.
 func equalOr[V any](equal func(a, b V) bool) func(a, b V) (bool, error) {
 	if equal == nil {
 		equal = same[V]
 	}
 	return func(a, b V) (bool, error) { return equal(a, b), nil }
+}
+
+// encodeOr returns equal as a judge has it. Nil: two values are equal if they are encoded to the same bytes, so that
+// what the Codec leaves out differs in none. Bytes alone do not do: a Codec may write the same map in another order
+// each time.
+func encodeOr[K comparable, V any](of inside.Audit[K, V], equal func(a, b V) bool) func(a, b V) (bool, error) {
+	if equal != nil {
+		return equalOr(equal)
+	}
+	return func(cached, source V) (bool, error) {
+		one, err := of.Encode(cached)
+		if err != nil {
+			return false, err
+		}
+		other, err := of.Encode(source)
+		return bytes.Equal(one, other) || same(cached, source), err
+	}
 }
 
 // settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves

@@ -29,7 +29,8 @@ type LedgerOptions[K comparable, V any] struct {
 	// Keys says which keys a changed row of a table affects, as [cache.Cache.Route] does; nil for the
 	// primary key. A table that is not in Keys is ignored. Nil: the primary key, for each table.
 	Keys map[string]func(feed.Row) ([]K, error)
-	// Equal compares what is cached with what the source gives. Nil: as ShadowOptions.Equal.
+	// Equal compares what is cached with what the source gives. Nil: as Options.Equal: a change of a field that the
+	// Codec leaves out is not seen.
 	Equal func(cached, source V) bool
 	// Old is called for each look that has found an old value, concurrently, on goroutines of the Ledger. It
 	// must not call Close. Nil: the first one of each minute is logged.
@@ -123,7 +124,7 @@ func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 		return nil, err
 	}
 	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, watching: map[spot[K]]*watch[K, V]{}}
-	l.open(of, load, o.Equal, mostLooking, &l.from.Counts.Failed)
+	l.open(of, load, encodeOr(of, o.Equal), mostLooking, &l.from.Counts.Failed)
 	if o.Feed != nil {
 		l.running.Go(l.follow)
 	} else if l.unhear = from.Hear(l.wrote); l.unhear == nil {

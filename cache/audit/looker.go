@@ -25,8 +25,8 @@ type looker[K comparable, V any] struct {
 // lookTimeout is how long a look may take. Loads of the cache have limits of their own.
 const lookTimeout = time.Minute
 
-func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) bool, places int, failed *atomic.Uint64) {
-	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equalOr(equal)}, load, make(chan struct{}, places), failed
+func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) (bool, error), places int, failed *atomic.Uint64) {
+	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equal}, load, make(chan struct{}, places), failed
 	l.ctx, l.stop = context.WithCancel(of.Closing)
 }
 

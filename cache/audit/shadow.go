@@ -91,7 +91,7 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 		return nil, fmt.Errorf("audit: ShadowOptions: Share must be up to 1 and Settle not negative, got %v and %v", o.Share, o.Settle)
 	}
 	s := &Shadow[K, V]{c: c, o: o, asks: make(chan ask[K, V], mostAsks), doubted: map[K]bool{}}
-	s.open(of, load, o.Equal, shadowPlaces, &of.Shadow.Unjudged)
+	s.open(of, load, equalOr(o.Equal), shadowPlaces, &of.Shadow.Unjudged)
 	for range shadowPlaces {
 		s.running.Go(s.work)
 	}
