@@ -144,7 +144,7 @@ func (s ShadowStats) HitRatio() float64 {
 type LedgerStats struct {
 	Changes uint64 // changes of keys of its share that it has learned of
 	Skipped uint64 // of these: not looked at, as too many keys were under watch
-	Failed  uint64 // looks that failed, such as without an answer of Redis or the source, and failures of the feed
+	Failed  uint64 // looks that failed, such as without an answer of Redis or the source, changes that Keys failed for, and failures of the feed
 
 	// Looks at one tier, so long after a change, or after a value was first seen to differ.
 	Looked1s, Looked2s, Looked10s, Looked60s uint64

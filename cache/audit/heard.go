@@ -13,12 +13,10 @@ import (
 func (l *Ledger[K, V]) follow() {
 	retries := wait.Backoff{First: 50 * time.Millisecond, Max: 5 * time.Second}
 	for l.ctx.Err() == nil {
-		contain.Call(func() error { return l.readFeed(&retries) }, func(err error) { // Keys are the user's
-			if l.ctx.Err() == nil {
-				l.from.Counts.Failed.Add(1)
-				l.of.Log.Warn("the feed of a Ledger has failed and is opened again", "feed", l.o.Feed.Name(), "error", err)
-			}
-		})
+		if err := <-contain.Go(func() error { return l.readFeed(&retries) }); l.ctx.Err() == nil {
+			l.from.Counts.Failed.Add(1)
+			l.of.Log.Warn("the feed of a Ledger has failed and is opened again", "feed", l.o.Feed.Name(), "error", err)
+		}
 		retries.Sleep(l.ctx)
 	}
 }
@@ -35,9 +33,7 @@ func (l *Ledger[K, V]) readFeed(retries *wait.Backoff) error {
 			return err
 		}
 		for _, change := range batch.Changes {
-			if err := l.told(change); err != nil {
-				return err
-			}
+			l.call(func() error { return l.told(change) })
 		}
 		if batch.Position == (feed.Position{}) {
 			continue
@@ -49,7 +45,7 @@ func (l *Ledger[K, V]) readFeed(retries *wait.Backoff) error {
 	}
 }
 
-// told learns of the change of a row. A table as a whole is not looked at.
+// told learns of the change of a row. A table as a whole is not looked at. Keys that cannot be told are passed over.
 func (l *Ledger[K, V]) told(change feed.Change) error {
 	keys, ok := l.o.Keys[change.Table]
 	switch {
@@ -58,6 +54,7 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 	case keys == nil:
 		keys = func(row feed.Row) ([]K, error) { return l.from.Row(row, change.Key) }
 	}
+	var failed error
 	changed := map[K]bool{}
 	for _, row := range []feed.Row{change.Old, change.New} {
 		if row == nil {
@@ -65,7 +62,8 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 		}
 		found, err := keys(row)
 		if err != nil {
-			return err
+			failed = err
+			continue
 		}
 		for _, key := range found {
 			changed[key] = true
@@ -76,5 +74,5 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 			l.heard(key, change.Table)
 		}
 	}
-	return nil
+	return failed
 }

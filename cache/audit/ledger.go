@@ -10,7 +10,6 @@ import (
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/inside"
-	"github.com/levee-go/levee/internal/contain"
 	"github.com/levee-go/levee/internal/logonce"
 	"github.com/levee-go/levee/internal/wait"
 )
@@ -157,7 +156,7 @@ func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
 	return nil
 }
 
-// Close ends the looks, and waits for those under way.
+// Close ends the looks, and waits for those under way: for up to 10 s if a load does not end with its context.
 func (l *Ledger[K, V]) Close() {
 	l.unhear()
 	l.close()
@@ -165,7 +164,7 @@ func (l *Ledger[K, V]) Close() {
 
 // wrote learns of the changes of a call of the cache.
 func (l *Ledger[K, V]) wrote(ids []string) {
-	contain.Call(func() error { // Key may call the user's UnmarshalText
+	l.call(func() error { // Key may call the user's UnmarshalText
 		for _, id := range ids {
 			if !shared(id, l.o.Share) {
 				continue
@@ -175,7 +174,7 @@ func (l *Ledger[K, V]) wrote(ids []string) {
 			}
 		}
 		return nil
-	}, l.end)
+	})
 }
 
 // heard begins to look at a key that has changed.
@@ -212,13 +211,6 @@ func (l *Ledger[K, V]) tiers() []bool {
 
 // watch looks at a spot until its last look is over.
 func (l *Ledger[K, V]) watch(w *watch[K, V]) {
-	defer func() { // the user's load may end the goroutine
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.watching[w.spot] == w {
-			delete(l.watching, w.spot)
-		}
-	}()
 	for w.since = time.Now(); ; {
 		l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w) })
 		if w.step++; w.step > len(ages) && l.unwatch(w) || l.ctx.Err() != nil {

@@ -22,8 +22,10 @@ type looker[K comparable, V any] struct {
 	running wait.Tasks
 }
 
-// lookTimeout is how long a look may take. Loads of the cache have limits of their own.
-const lookTimeout = time.Minute
+const (
+	lookTimeout  = time.Minute      // for a look; it leaves behind a load that does not end with its context
+	closeTimeout = 10 * time.Second // for close, which then leaves behind what runs
+)
 
 func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) (bool, error), places int, failed *atomic.Uint64) {
 	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equal}, load, make(chan struct{}, places), failed
@@ -32,10 +34,10 @@ func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equa
 
 func (l *looker[K, V]) close() {
 	l.stop()
-	<-l.running.Close()
+	l.running.CloseWithin(closeTimeout)
 }
 
-// run calls look when there is a place, with the values of ctx. The user's functions may panic.
+// run calls look when there is a place, with the values of ctx.
 func (l *looker[K, V]) run(ctx context.Context, look func(context.Context) error) {
 	select {
 	case l.places <- struct{}{}:
@@ -46,8 +48,11 @@ func (l *looker[K, V]) run(ctx context.Context, look func(context.Context) error
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	contain.Call(func() error { return look(ctx) }, l.end)
+	l.call(func() error { return look(ctx) })
 }
+
+// call calls fn, in which are the user's functions, on a goroutine of its own, which they may end.
+func (l *looker[K, V]) call(fn func() error) { l.end(<-contain.Go(fn)) }
 
 // end counts the error of a look, if it has one.
 func (l *looker[K, V]) end(err error) {
@@ -62,7 +67,13 @@ func (l *looker[K, V]) source(ctx context.Context, key K, look *inside.Look[V]) 
 	if !look.There {
 		return nil
 	}
-	look.Source, err = l.load(ctx, key)
+	if !l.running.Begin() {
+		return cache.ErrClosed
+	}
+	look.Source, _, err = contain.Race(ctx, func() (V, error) {
+		defer l.running.End()
+		return l.load(ctx, key)
+	})
 	if look.Gone = l.of.Absent(look.Source, err); look.Gone {
 		return nil
 	}
