@@ -44,8 +44,9 @@ type LedgerOptions[K comparable, V any] struct {
 //
 // # What counts as old
 //
-// The Ledger looks when it learns of a change, and then 1, 2, 10 and 60 s later. At each look it reads the
-// tier, and then the source if the tier has a value that this Ledger has not found right since the change.
+// The Ledger looks when it learns of a change, and then 1, 2, 10 and 60 s later. At each look it reads Redis and
+// the memory, and then the source if one of them has a value: that is five loads for a change, also if nothing
+// is old. A value that was right at one look is compared anew at the next: a source that lags was as old at first.
 // A value that differs is a doubt: it lacks a change that was committed before that read of the source. That is no
 // fault yet. The four times begin anew at that moment. A value counts as old after 2 s if the tier has that very
 // value, by what is stored with it, 2 s or more after the source was first read to differ, and the source
@@ -78,32 +79,27 @@ type Ledger[K comparable, V any] struct {
 	unhear func()
 
 	mu       sync.Mutex // guards watching
-	watching map[spot[K]]*watch[K, V]
+	watching map[K]*watch[K]
 }
 
-// A spot is where a key is looked at.
-type spot[K comparable] struct {
+// A watch is the looks at a key.
+type watch[K comparable] struct {
 	key   K
-	local bool
+	tiers []*tier
+	newer chan struct{} // a change came while the key was watched
+	table string        // of the last change; guarded by Ledger.mu
 }
 
-// A watch is the looks at a spot.
-type watch[K comparable, V any] struct {
-	spot[K]
-	newer chan struct{} // a change came while the spot was watched
-
-	table   string // of the last change; guarded by Ledger.mu
-	changes int    // so many were learned of; guarded by Ledger.mu
-
+// A tier is one that a key is looked at in, with times of its own.
+type tier struct {
+	local bool
 	since time.Time // when the doubt began, or the change was learned of
-	step  int       // how many looks there were since: the next one is after ages[step-1]
+	step  int       // the next look is after ages[step]; there is none after the last
 	doubt *doubt
-	right any // a stored value that was found right; nil: none
-	after int // so many changes had been learned of before that
 }
 
 // ages are the times of the looks after a change.
-var ages = [...]time.Duration{time.Second, 2 * time.Second, 10 * time.Second, time.Minute}
+var ages = [...]time.Duration{0, time.Second, 2 * time.Second, 10 * time.Second, time.Minute}
 
 const (
 	mostWatched = 1024 // keys
@@ -122,7 +118,7 @@ func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 	if err := o.check(from, load != nil); err != nil {
 		return nil, err
 	}
-	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, watching: map[spot[K]]*watch[K, V]{}}
+	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, watching: map[K]*watch[K]{}}
 	l.open(of, load, encodeOr(of, o.Equal), mostLooking, &l.from.Counts.Failed)
 	if o.Feed != nil {
 		l.running.Go(l.follow)
@@ -182,124 +178,156 @@ func (l *Ledger[K, V]) heard(key K, table string) {
 	l.from.Counts.Changes.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, local := range l.tiers() {
-		at := spot[K]{key, local}
-		w := l.watching[at]
+	w := l.watching[key]
+	switch {
+	case w != nil:
+		w.table = table
+		wait.Wake(w.newer)
+	case len(l.watching) >= mostWatched:
+		l.from.Counts.Skipped.Add(1)
+	default:
+		w = &watch[K]{key: key, table: table, newer: make(chan struct{}, 1)}
+		now := time.Now()
+		if l.from.Redis {
+			w.tiers = append(w.tiers, &tier{since: now})
+		}
+		if l.from.Local {
+			w.tiers = append(w.tiers, &tier{since: now, local: true})
+		}
+		l.watching[key] = w
+		l.running.Go(func() { l.watch(w) })
+	}
+}
+
+// watch looks at a key until the last look is over.
+func (l *Ledger[K, V]) watch(w *watch[K]) {
+	for l.ctx.Err() == nil {
+		due, next := w.due()
 		switch {
-		case w != nil:
-			w.table = table
-			w.changes++
-			wait.Wake(w.newer)
-		case len(l.watching) >= mostWatched*len(l.tiers()):
-			l.from.Counts.Skipped.Add(1)
+		case len(due) > 0:
+			l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w, due) })
+			for _, t := range due {
+				t.step++
+			}
+		case !next.IsZero():
+			l.pause(w, next)
+		case l.unwatch(w):
 			return
-		default:
-			w = &watch[K, V]{spot: at, table: table, newer: make(chan struct{}, 1)}
-			l.watching[at] = w
-			l.running.Go(func() { l.watch(w) })
 		}
 	}
 }
 
-// tiers returns whether each tier of the cache is the local one.
-func (l *Ledger[K, V]) tiers() []bool {
-	if l.from.Redis && l.from.Local {
-		return []bool{false, true}
+// due returns the tiers that are to be looked at now, and otherwise the time of the next look; zero: there is none.
+func (w *watch[K]) due() (due []*tier, next time.Time) {
+	now := time.Now()
+	for _, t := range w.tiers {
+		if t.step == len(ages) {
+			continue
+		}
+		at := t.since.Add(ages[t.step])
+		switch {
+		case !at.After(now):
+			due = append(due, t)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
 	}
-	return []bool{l.from.Local}
+	return due, next
 }
 
-// watch looks at a spot until its last look is over.
-func (l *Ledger[K, V]) watch(w *watch[K, V]) {
-	for w.since = time.Now(); ; {
-		l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w) })
-		if w.step++; w.step > len(ages) && l.unwatch(w) || l.ctx.Err() != nil {
-			return
-		}
-		l.pause(w)
+// pause waits for the next look, or for a newer change.
+func (l *Ledger[K, V]) pause(w *watch[K], next time.Time) {
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.ctx.Done():
+	case <-w.newer:
+		w.renew()
 	}
 }
 
 // unwatch ends a watch, unless the key has changed again.
-func (l *Ledger[K, V]) unwatch(w *watch[K, V]) bool {
+func (l *Ledger[K, V]) unwatch(w *watch[K]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
 	case <-w.newer:
-		l.renew(w)
+		w.renew()
 		return false
 	default:
-		delete(l.watching, w.spot)
+		delete(l.watching, w.key)
 		return true
 	}
 }
 
-// pause waits for the time of the next look. After a newer change that is at once, unless a look after a second or
-// at a doubt is still to come: otherwise a key that changes all the time would never be looked at.
-func (l *Ledger[K, V]) pause(w *watch[K, V]) {
-	for w.step > 0 {
-		timer := time.NewTimer(time.Until(w.since.Add(ages[w.step-1])))
-		select {
-		case <-timer.C:
-			return
-		case <-l.ctx.Done():
-			timer.Stop()
-			return
-		case <-w.newer:
-			timer.Stop()
-			if w.step > 1 && w.doubt == nil {
-				l.renew(w)
-			}
+// renew begins the looks anew after a newer change, unless a look after a second or at a doubt is still to come:
+// otherwise a key that changes all the time would never be looked at.
+func (w *watch[K]) renew() {
+	now := time.Now()
+	for _, t := range w.tiers {
+		if t.step == len(ages) || t.step > 1 && t.doubt == nil {
+			*t = tier{local: t.local, since: now}
 		}
 	}
 }
 
-// renew begins the looks of w anew.
-func (l *Ledger[K, V]) renew(w *watch[K, V]) {
-	w.since, w.step, w.doubt, w.right = time.Now(), 0, nil, nil
-}
-
-// look looks at a spot once.
-func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K, V]) error {
-	l.mu.Lock()
-	changes := w.changes // before the source is read
-	l.mu.Unlock()
-	look, err := l.from.In(ctx, w.key, w.local)
-	if err != nil {
+// look looks at the tiers that are due, and then at the source, once for all of them.
+func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error {
+	type found struct {
+		*tier
+		inside.Look[V]
+	}
+	var all []found
+	var source inside.Look[V]
+	for _, t := range due {
+		look, err := l.from.In(ctx, w.key, t.local)
+		if err != nil {
+			l.end(err)
+			continue
+		}
+		source.There = source.There || look.There
+		all = append(all, found{t, look})
+	}
+	if err := l.source(ctx, w.key, &source); err != nil {
 		return err
 	}
-	is := right
-	if !look.There || look.Stored != w.right || changes != w.after {
-		if err := l.source(ctx, w.key, &look); err != nil {
-			return err
+	now := time.Now()
+	for _, f := range all {
+		f.Source, f.Gone = source.Source, source.Gone
+		is, err := l.verdict(f.Look, f.doubt)
+		if err != nil {
+			l.end(err)
+			continue
 		}
-		if is, err = l.verdict(look, w.doubt); err != nil {
-			return err
-		}
-	}
-	age := w.step - 1                            // -1: when the change was learned of
-	if age >= 0 && is != differs && is != sure { // the times begin anew
-		l.from.Counts.Looked[age].Add(1)
-	}
-	switch is {
-	case still:
-		l.from.Counts.Old[age].Add(1)
-		l.tell(w, look, ages[age])
-	case differs, sure:
-		w.doubt, w.step, w.since = l.doubt(look, is), 0, time.Now().Add(2*l.of.ReplicaLag)
-	case right:
-		w.doubt, w.right, w.after = nil, look.Stored, changes
-	default:
-		w.doubt = nil
+		l.count(w, f.tier, f.Look, is, now)
 	}
 	return nil
 }
 
+// count counts what a look has found, and says when to look again.
+func (l *Ledger[K, V]) count(w *watch[K], t *tier, look inside.Look[V], is verdict, now time.Time) {
+	if is == differs || is == sure { // the times begin anew
+		t.doubt, t.step, t.since = l.doubt(look, is), 0, now.Add(2*l.of.ReplicaLag)
+		return
+	}
+	age := t.step - 1 // -1: when the change was learned of
+	if age >= 0 {
+		l.from.Counts.Looked[age].Add(1)
+	}
+	if is != still {
+		t.doubt = nil
+		return
+	}
+	l.from.Counts.Old[age].Add(1)
+	l.tell(w, t, look)
+}
+
 // tell tells the user of an old value.
-func (l *Ledger[K, V]) tell(w *watch[K, V], look inside.Look[V], after time.Duration) {
+func (l *Ledger[K, V]) tell(w *watch[K], t *tier, look inside.Look[V]) {
 	old := staleOf(w.key, look)
-	old.Tier, old.Since, old.After = cache.TierRedis, w.since, after
-	if w.local {
+	old.Tier, old.Since, old.After = cache.TierRedis, t.since, ages[t.step]
+	if t.local {
 		old.Tier = cache.TierLocal
 	}
 	l.mu.Lock()

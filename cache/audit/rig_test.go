@@ -119,7 +119,7 @@ func (r *reader) Confirm(context.Context, feed.Position) error { return nil }
 
 func (r *reader) Close() error { return nil }
 
-// A process has a cache, and a Ledger that reads the primary.
+// A process has a cache, and a Ledger with the same loader.
 type process struct {
 	*cache.Cache[int64, string]
 	t      testing.TB
@@ -155,7 +155,7 @@ func open(t testing.TB, rdb redis.UniversalClient, load cache.Loader[int64, stri
 	before := of.reading()
 	p.Cache = redistest.Must(cache.New(rdb, load, o))
 	t.Cleanup(func() { _ = p.Close() })
-	p.ledger = redistest.Must(audit.NewLedger(p.Cache, of.load, lo))
+	p.ledger = redistest.Must(audit.NewLedger(p.Cache, load, lo))
 	t.Cleanup(p.ledger.Close)
 	redistest.Eventually(t, 20*time.Second, "messages arrive, and the feed is read", func() bool {
 		return p.Stats().Live && (lo.Feed != feed.Feed(of) || of.reading() > before)

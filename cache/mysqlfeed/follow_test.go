@@ -26,10 +26,9 @@ func (r *rig) connect() *client.Conn {
 	return c
 }
 
-// reader returns a loader that reads by a connection of its own.
-func (r *rig) reader() (*client.Conn, cache.Loader[int64, string]) {
+// reader returns a loader that reads by a connection of its own, with mu held.
+func (r *rig) reader(mu *sync.Mutex) (*client.Conn, cache.Loader[int64, string]) {
 	db := r.connect()
-	var mu sync.Mutex // a connection is for one at a time
 	return db, func(_ context.Context, id int64) (string, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -49,7 +48,7 @@ func (r *rig) fleet() feedtest.Database {
 	return feedtest.Database{
 		Table:  r.name + ".product",
 		Feed:   func() feed.Feed { return r.feed(nil, Table{Name: "product"}) },
-		Reader: func() cache.Loader[int64, string] { _, load := r.reader(); return load },
+		Reader: func() cache.Loader[int64, string] { _, load := r.reader(new(sync.Mutex)); return load },
 		Write: func(id int64, name string) error {
 			_, err := writer.Execute(fmt.Sprintf("UPDATE product SET name = '%s' WHERE id = %d", name, id))
 			return err
@@ -108,8 +107,11 @@ func (r *rig) ledgers() feedtest.Ledgers {
 			return r.feed(func(o *Options) { o.Name = fmt.Sprint(r.name, "_ledger", n) }, Table{Name: "product"})
 		},
 		Replica: func() (cache.Loader[int64, string], func()) {
-			db, load := r.reader()
+			var mu sync.Mutex // a connection is for one at a time
+			db, load := r.reader(&mu)
 			follow := func() {
+				mu.Lock()
+				defer mu.Unlock()
 				for _, sql := range []string{"ROLLBACK", "START TRANSACTION WITH CONSISTENT SNAPSHOT"} {
 					if _, err := db.Execute(sql); err != nil {
 						r.t.Error(err)

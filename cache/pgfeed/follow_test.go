@@ -24,10 +24,9 @@ func (r *rig) connect() *pgx.Conn {
 	return db
 }
 
-// reader returns a loader that reads by a connection of its own.
-func (r *rig) reader() (*pgx.Conn, cache.Loader[int64, string]) {
+// reader returns a loader that reads by a connection of its own, with mu held.
+func (r *rig) reader(mu *sync.Mutex) (*pgx.Conn, cache.Loader[int64, string]) {
 	db := r.connect()
-	var mu sync.Mutex // a connection is for one at a time
 	return db, func(ctx context.Context, id int64) (name string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -42,7 +41,7 @@ func (r *rig) fleet() feedtest.Database {
 	return feedtest.Database{
 		Table:  "public.product",
 		Feed:   func() feed.Feed { return r.feed(nil, Table{Name: "public.product"}) },
-		Reader: func() cache.Loader[int64, string] { _, load := r.reader(); return load },
+		Reader: func() cache.Loader[int64, string] { _, load := r.reader(new(sync.Mutex)); return load },
 		Write: func(id int64, name string) error {
 			_, err := writer.Exec(context.Background(), "UPDATE product SET name = $1 WHERE id = $2", name, id)
 			return err
@@ -82,8 +81,11 @@ func (r *rig) ledgers() feedtest.Ledgers {
 			return r.feed(func(o *Options) { o.Name = fmt.Sprint(r.name, "_ledger", n) }, Table{Name: "public.product"})
 		},
 		Replica: func() (cache.Loader[int64, string], func()) {
-			db, load := r.reader()
+			var mu sync.Mutex // a connection is for one at a time
+			db, load := r.reader(&mu)
 			follow := func() { // a transaction sees the rows of its first statement
+				mu.Lock()
+				defer mu.Unlock()
 				if _, err := db.Exec(context.Background(), "ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM product"); err != nil {
 					r.t.Error(err)
 				}

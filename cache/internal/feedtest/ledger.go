@@ -27,7 +27,7 @@ type Ledgers struct {
 	Replica func() (load cache.Loader[int64, string], follow func())
 }
 
-// A watched is a process with a Ledger, which reads the primary.
+// A watched is a process with a Ledger, which has the cache's loader.
 type watched struct {
 	*cache.Cache[int64, string]
 	mu  sync.Mutex
@@ -44,7 +44,7 @@ func (d Ledgers) watch(t *testing.T, n int, name string, rdb redis.UniversalClie
 	}
 	t.Cleanup(func() { _ = w.Close() })
 	opened := make(chan struct{})
-	ledger, err := audit.NewLedger(w.Cache, d.Reader(), audit.LedgerOptions[int64, string]{
+	ledger, err := audit.NewLedger(w.Cache, load, audit.LedgerOptions[int64, string]{
 		Share: 1, Feed: openedFeed{d.Ledger(n), sync.OnceFunc(func() { close(opened) })},
 		Keys: map[string]func(feed.Row) ([]int64, error){d.Table: nil},
 		Old: func(v audit.StaleValue[int64, string]) {
@@ -217,6 +217,9 @@ func ALedgerIsSilent(t *testing.T, d Ledgers) {
 		s := p.Stats().Ledger
 		t.Logf("the machine stood still for %v at the most: %+v", meter.Worst(), s)
 		pause := meter.Allow(0)
+		if length >= time.Hour && s.Looked60s < 1000 {
+			t.Errorf("hardly looked: %+v", s)
+		}
 		if s.Old1s > 0 && pause < time.Second || s.Old2s > 0 && pause < 2*time.Second || s.Old10s+s.Old60s > 0 || s.Failed > 0 {
 			t.Errorf("nothing was at fault: %+v, %+v", s, p.old)
 		}
