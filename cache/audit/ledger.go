@@ -69,14 +69,18 @@ type LedgerOptions[K comparable, V any] struct {
 //
 // A loader that gives the same row differently each time makes false alarms: see Equal.
 //
+// A look that begins more than half its time too late, and finds nothing old, says nothing: it is counted as
+// Skipped. At most four looks run at a time, so many changes or a slow source may make them late.
+//
 // If a key changes again, its looks begin anew, but not before the look after a second, and not while a value is
 // in doubt: so a key that changes all the time is looked at too. At most 1,024 keys are under watch, for a minute
-// each; changes of further ones are counted as Skipped. At most four looks run at a time.
+// each; changes of further ones are counted as Skipped.
 type Ledger[K comparable, V any] struct {
 	looker[K, V]
 	from   inside.Ledger[K, V]
 	o      LedgerOptions[K, V]
 	unhear func()
+	first  chan struct{} // has room for the first looks that run or wait for a place
 
 	mu       sync.Mutex // guards watching
 	watching map[K]*watch[K]
@@ -96,6 +100,13 @@ type tier struct {
 	since time.Time // when the doubt began, or the change was learned of
 	step  int       // the next look is after ages[step]; there is none after the last
 	doubt *doubt
+}
+
+// A found is what a look at a tier has found.
+type found[V any] struct {
+	*tier
+	inside.Look[V]
+	late bool // it came so late that the tier may have become right meanwhile
 }
 
 // ages are the times of the looks after a change.
@@ -118,7 +129,7 @@ func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 	if err := o.check(from, load != nil); err != nil {
 		return nil, err
 	}
-	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, watching: map[K]*watch[K]{}}
+	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, first: make(chan struct{}, mostLooking/2), watching: map[K]*watch[K]{}}
 	l.open(of, load, encodeOr(of, o.Equal), mostLooking, &l.from.Counts.Failed)
 	if o.Feed != nil {
 		l.running.Go(l.follow)
@@ -205,15 +216,24 @@ func (l *Ledger[K, V]) watch(w *watch[K]) {
 		due, next := w.due()
 		switch {
 		case len(due) > 0:
-			l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w, due) })
-			for _, t := range due {
-				t.step++
-			}
+			l.visit(w, due)
 		case !next.IsZero():
 			l.pause(w, next)
 		case l.unwatch(w):
 			return
 		}
+	}
+}
+
+// visit has tiers looked at. First looks get some of the places only, as the others are to be in time.
+func (l *Ledger[K, V]) visit(w *watch[K], due []*tier) {
+	if due[0].step == 0 {
+		l.first <- struct{}{}
+		defer func() { <-l.first }()
+	}
+	l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w, due) })
+	for _, t := range due {
+		t.step++
 	}
 }
 
@@ -274,11 +294,7 @@ func (w *watch[K]) renew() {
 
 // look looks at the tiers that are due, and then at the source, once for all of them.
 func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error {
-	type found struct {
-		*tier
-		inside.Look[V]
-	}
-	var all []found
+	var all []found[V]
 	var source inside.Look[V]
 	for _, t := range due {
 		look, err := l.from.In(ctx, w.key, t.local)
@@ -287,7 +303,7 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error
 			continue
 		}
 		source.There = source.There || look.There
-		all = append(all, found{t, look})
+		all = append(all, found[V]{t, look, time.Since(t.since) > ages[t.step]*3/2})
 	}
 	if err := l.source(ctx, w.key, &source); err != nil {
 		return err
@@ -300,41 +316,44 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error
 			l.end(err)
 			continue
 		}
-		l.count(w, f.tier, f.Look, is, now)
+		l.count(w, f, is, now)
 	}
 	return nil
 }
 
 // count counts what a look has found, and says when to look again.
-func (l *Ledger[K, V]) count(w *watch[K], t *tier, look inside.Look[V], is verdict, now time.Time) {
-	if is == differs || is == sure { // the times begin anew
-		t.doubt, t.step, t.since = l.doubt(look, is), 0, now.Add(2*l.of.ReplicaLag)
+func (l *Ledger[K, V]) count(w *watch[K], f found[V], is verdict, now time.Time) {
+	age := f.step - 1
+	switch {
+	case is == differs || is == sure: // the times begin anew
+		f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
 		return
-	}
-	age := t.step - 1 // -1: when the change was learned of
-	if age >= 0 {
+	case age < 0: // the change was just learned of
+	case is == still:
+		l.from.Counts.Looked[age].Add(1)
+		l.from.Counts.Old[age].Add(1)
+		l.tell(w, f)
+		return
+	case f.late:
+		l.from.Counts.Skipped.Add(1)
+	default:
 		l.from.Counts.Looked[age].Add(1)
 	}
-	if is != still {
-		t.doubt = nil
-		return
-	}
-	l.from.Counts.Old[age].Add(1)
-	l.tell(w, t, look)
+	f.doubt = nil
 }
 
 // tell tells the user of an old value.
-func (l *Ledger[K, V]) tell(w *watch[K], t *tier, look inside.Look[V]) {
-	old := staleOf(w.key, look)
-	old.Tier, old.Since, old.After = cache.TierRedis, t.since, ages[t.step]
-	if t.local {
+func (l *Ledger[K, V]) tell(w *watch[K], f found[V]) {
+	old := staleOf(w.key, f.Look)
+	old.Tier, old.Since, old.After = cache.TierRedis, f.since, ages[f.step]
+	if f.local {
 		old.Tier = cache.TierLocal
 	}
 	l.mu.Lock()
 	old.Table = w.table
 	l.mu.Unlock()
 	if l.o.Old == nil {
-		l.of.Log.Error("a value is old after a change", logonce.Name("key", look.ID), "table", old.Table, "tier", old.Tier.String(),
+		l.of.Log.Error("a value is old after a change", logonce.Name("key", f.ID), "table", old.Table, "tier", old.Tier.String(),
 			"since", old.Since, "null", old.Null, "gone", old.Gone, "age", old.Age)
 		return
 	}

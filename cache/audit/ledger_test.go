@@ -315,3 +315,37 @@ func TestALookAtTheMomentOfAChangeReadsTheSource(t *testing.T) {
 		}
 	})
 }
+
+// A look that comes too late says nothing: what was old at its time is not counted as right. And the looks that are due do
+// not wait for the first looks at all keys.
+func TestLateLooksAreNotCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		const changed = 1000
+		rows := newTable(changed)
+		load := func(ctx context.Context, key int64) (string, error) { // four a second
+			time.Sleep(time.Second)
+			return rows.load(ctx, key)
+		}
+		p := open(t, client(t, m), load, rows, func(o *options) { o.TTL = time.Hour; o.Local.MaxBytes = -1 })
+		for key := range int64(changed) {
+			if err := p.Set(t.Context(), key, "v1"); err != nil {
+				t.Error(err)
+			}
+		}
+		for key := range int64(changed) {
+			rows.put(key, "v2")
+		}
+		time.Sleep(10 * time.Second)
+		for key := range int64(changed) {
+			if err := p.Invalidate(t.Context(), key); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		s := p.Stats().Ledger
+		if s.Old1s == 0 || s.Old2s == 0 || s.Looked1s > 2*s.Old1s || s.Looked2s > 2*s.Old2s || s.Skipped == 0 || s.Failed > 0 {
+			t.Errorf("all were old for 10 s: %+v", s)
+		}
+		t.Logf("%+v", s)
+	})
+}
