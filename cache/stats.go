@@ -143,7 +143,7 @@ func (s ShadowStats) HitRatio() float64 {
 // LedgerStats counts what an audit.Ledger of the cache has found in this process.
 type LedgerStats struct {
 	Changes uint64 // changes of keys of its share that it has learned of
-	Skipped uint64 // of these: not looked at, as too many keys were under watch
+	Skipped uint64 // of these: not looked at, as too many keys were under watch; and looks that say nothing, see audit.Ledger
 	Failed  uint64 // looks that failed, such as without an answer of Redis or the source, changes that Keys failed for, and failures of the feed
 
 	// Looks at one tier, so long after a change, or after a value was first seen to differ.

@@ -73,8 +73,10 @@ type LedgerOptions[K comparable, V any] struct {
 // Skipped. At most four looks run at a time, so many changes or a slow source may make them late.
 //
 // If a key changes again, its looks begin anew, but not before the look after a second, and not while a value is
-// in doubt: so a key that changes all the time is looked at too. At most 1,024 keys are under watch, for a minute
-// each; changes of further ones are counted as Skipped.
+// in doubt: so a key that changes all the time is looked at too. At most 1,024 keys are under watch; changes of further
+// ones are counted as Skipped. A watch lasts a minute, and longer if a value differs. If a look finds another such
+// value for the eleventh time, as when somebody Sets old values all the time, the looks at that tier end, counted as
+// Skipped.
 type Ledger[K comparable, V any] struct {
 	looker[K, V]
 	from   inside.Ledger[K, V]
@@ -100,6 +102,7 @@ type tier struct {
 	since time.Time // when the doubt began, or the change was learned of
 	step  int       // the next look is after ages[step]; there is none after the last
 	doubt *doubt
+	anew  int // so many doubts have begun the times anew
 }
 
 // A found is what a look at a tier has found.
@@ -115,6 +118,7 @@ var ages = [...]time.Duration{0, time.Second, 2 * time.Second, 10 * time.Second,
 const (
 	mostWatched = 1024 // keys
 	mostLooking = 4    // looks at a time
+	mostAnew    = 10   // doubts that begin the times of a tier anew, then its looks end
 )
 
 // NewLedger makes a Ledger of c, whose values it compares with what load returns: usually the cache's
@@ -326,8 +330,15 @@ func (l *Ledger[K, V]) count(w *watch[K], f found[V], is verdict, now time.Time)
 	age := f.step - 1
 	switch {
 	case is == differs || is == sure: // the times begin anew
-		f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
-		return
+		if is == differs {
+			f.anew++
+		}
+		if f.anew <= mostAnew {
+			f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
+			return
+		}
+		f.step = len(ages) - 1
+		l.from.Counts.Skipped.Add(1)
 	case age < 0: // the change was just learned of
 	case is == still:
 		l.from.Counts.Looked[age].Add(1)
