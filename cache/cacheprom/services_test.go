@@ -151,6 +151,25 @@ func TestAnAlertIsOfOneService(t *testing.T) {
 	}
 }
 
+// Where there are few looks, one or two old values are a large share, and no alarm yet.
+func TestTwoOldValuesAmongFewLooksAreNoAlarm(t *testing.T) {
+	for old, alarms := range map[string]string{"0x100 1x12 2x7": "", "0x100 1x6 2x5 3x7": `{value: 1, labels: '{}'}`} {
+		out, err := promtool(t, fmt.Sprintf(`tests:
+  - interval: 30s
+    input_series:
+      - {series: 'levee_audit_old_total{after="2s",job="shop",cache="product"}', values: '%s'}
+      - {series: 'levee_audit_looked_total{after="2s",job="shop",cache="product"}', values: '%s'}
+    promql_expr_test:
+      - expr: 'count(ALERTS{alertname="LeveeOldAfterChange"})'
+        eval_time: 59m
+        exp_samples: [%s]
+`, old, few, alarms))
+		if err != nil {
+			t.Errorf("%s: %v:\n%s", old, err, out)
+		}
+	}
+}
+
 // The operator of Prometheus gets the alerts that Prometheus gets.
 func TestThePrometheusRuleHasTheAlerts(t *testing.T) {
 	_, groups, _ := strings.Cut(cacheprom.Alerts, "\ngroups:\n")
