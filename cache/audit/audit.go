@@ -85,7 +85,7 @@ func Run[K comparable, V any](ctx context.Context, c *cache.Cache[K, V], o Optio
 		return errors.New("audit: a Run of this cache runs already")
 	}
 	defer stop()
-	a := &audit[K, V]{judge: judge[K, V]{of, encodeOr(of, o.Equal)}, o: o, pick: pick}
+	a := &audit[K, V]{judge: judge[K, V]{of, o.Equal}, o: o, pick: pick}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(of.Closing, func() { cancel(cache.ErrClosed) })()

@@ -76,3 +76,44 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 	}
 	return failed
 }
+
+// wrote learns of the changes of a call of the cache.
+func (l *Ledger[K, V]) wrote(ids []string) {
+	l.call(func() error { // Key may call the user's UnmarshalText
+		for _, id := range ids {
+			if !shared(id, l.o.Share) {
+				continue
+			}
+			if key, known := l.from.Key(id); known {
+				l.heard(key, "")
+			}
+		}
+		return nil
+	})
+}
+
+// heard begins to look at a key that has changed.
+func (l *Ledger[K, V]) heard(key K, table string) {
+	l.from.Counts.Changes.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.watching[key]
+	switch {
+	case w != nil:
+		w.table = table
+		wait.Wake(w.newer)
+	case len(l.watching) >= mostWatched:
+		l.from.Counts.Skipped.Add(1)
+	default:
+		w = &watch[K]{key: key, table: table, newer: make(chan struct{}, 1)}
+		now := time.Now()
+		if l.from.Redis {
+			w.tiers = append(w.tiers, &tier{since: now})
+		}
+		if l.from.Local {
+			w.tiers = append(w.tiers, &tier{since: now, local: true})
+		}
+		l.watching[key] = w
+		l.running.Go(func() { l.watch(w) })
+	}
+}

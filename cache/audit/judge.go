@@ -13,7 +13,7 @@ import (
 // clock but its own process's, and no time that a value carries, as that is of another host's clock.
 type judge[K comparable, V any] struct {
 	of    inside.Audit[K, V]
-	equal func(cached, source V) (bool, error)
+	equal func(cached, source V) bool // nil: see same
 }
 
 // A doubt is a stored value that differed from the source.
@@ -64,41 +64,28 @@ func (j *judge[K, V]) doubt(look inside.Look[V], is verdict) *doubt {
 	return &doubt{look.Stored, is == sure || j.of.ReplicaLag == 0}
 }
 
-// same reports whether two answers are equal, each a value or that there is none.
+// same reports whether two answers are equal, each a value or that there is none. By default values are equal if their
+// fields are, or their bytes: what a Codec leaves out differs in none, and it may write the same map in another order
+// each time.
 func (j *judge[K, V]) same(a V, noA bool, b V, noB bool) (bool, error) {
-	if noA || noB {
+	switch {
+	case noA || noB:
 		return noA == noB, nil
+	case j.equal != nil:
+		return j.equal(a, b), nil
+	case same(a, b):
+		return true, nil
 	}
-	return j.equal(a, b)
+	one, err := j.of.Encode(a)
+	if err != nil {
+		return false, err
+	}
+	other, err := j.of.Encode(b)
+	return bytes.Equal(one, other), err
 }
 
 func staleOf[K comparable, V any](key K, look inside.Look[V]) StaleValue[K, V] {
 	return StaleValue[K, V]{Key: key, Cached: look.Cached, Null: look.Null, Source: look.Source, Gone: look.Gone, Age: look.Age}
-}
-
-// equalOr returns equal as a judge has it. Nil: as the values' fields are, see same.
-func equalOr[V any](equal func(a, b V) bool) func(a, b V) (bool, error) {
-	if equal == nil {
-		equal = same[V]
-	}
-	return func(a, b V) (bool, error) { return equal(a, b), nil }
-}
-
-// encodeOr returns equal as a judge has it. Nil: two values are equal if they are encoded to the same bytes, so that
-// what the Codec leaves out differs in none. Bytes alone do not do: a Codec may write the same map in another order
-// each time.
-func encodeOr[K comparable, V any](of inside.Audit[K, V], equal func(a, b V) bool) func(a, b V) (bool, error) {
-	if equal != nil {
-		return equalOr(equal)
-	}
-	return func(cached, source V) (bool, error) {
-		one, err := of.Encode(cached)
-		if err != nil {
-			return false, err
-		}
-		other, err := of.Encode(source)
-		return bytes.Equal(one, other) || same(cached, source), err
-	}
 }
 
 // settle returns the default of Settle. A process notices within 3 s that no messages arrive, and serves

@@ -11,7 +11,6 @@ import (
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/internal/inside"
 	"github.com/levee-go/levee/internal/logonce"
-	"github.com/levee-go/levee/internal/wait"
 )
 
 // LedgerOptions adjusts a [Ledger]. The zero value of every field works.
@@ -134,7 +133,7 @@ func NewLedger[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 		return nil, err
 	}
 	l := &Ledger[K, V]{from: from, o: o, unhear: func() {}, first: make(chan struct{}, mostLooking/2), watching: map[K]*watch[K]{}}
-	l.open(of, load, encodeOr(of, o.Equal), mostLooking, &l.from.Counts.Failed)
+	l.open(of, load, o.Equal, mostLooking, &l.from.Counts.Failed)
 	if o.Feed != nil {
 		l.running.Go(l.follow)
 	} else if l.unhear = from.Hear(l.wrote); l.unhear == nil {
@@ -171,47 +170,6 @@ func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
 func (l *Ledger[K, V]) Close() {
 	l.unhear()
 	l.close()
-}
-
-// wrote learns of the changes of a call of the cache.
-func (l *Ledger[K, V]) wrote(ids []string) {
-	l.call(func() error { // Key may call the user's UnmarshalText
-		for _, id := range ids {
-			if !shared(id, l.o.Share) {
-				continue
-			}
-			if key, known := l.from.Key(id); known {
-				l.heard(key, "")
-			}
-		}
-		return nil
-	})
-}
-
-// heard begins to look at a key that has changed.
-func (l *Ledger[K, V]) heard(key K, table string) {
-	l.from.Counts.Changes.Add(1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w := l.watching[key]
-	switch {
-	case w != nil:
-		w.table = table
-		wait.Wake(w.newer)
-	case len(l.watching) >= mostWatched:
-		l.from.Counts.Skipped.Add(1)
-	default:
-		w = &watch[K]{key: key, table: table, newer: make(chan struct{}, 1)}
-		now := time.Now()
-		if l.from.Redis {
-			w.tiers = append(w.tiers, &tier{since: now})
-		}
-		if l.from.Local {
-			w.tiers = append(w.tiers, &tier{since: now, local: true})
-		}
-		l.watching[key] = w
-		l.running.Go(func() { l.watch(w) })
-	}
 }
 
 // watch looks at a key until the last look is over.
@@ -275,14 +233,13 @@ func (l *Ledger[K, V]) pause(w *watch[K], next time.Time) {
 func (l *Ledger[K, V]) unwatch(w *watch[K]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-w.newer:
-		w.renew()
-		return false
-	default:
+	if len(w.newer) == 0 {
 		delete(l.watching, w.key)
 		return true
 	}
+	<-w.newer
+	w.renew()
+	return false
 }
 
 // renew begins the looks anew after a newer change, unless a look after a second or at a doubt is still to come:
@@ -317,8 +274,7 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error
 		f.Source, f.Gone = source.Source, source.Gone
 		is, err := l.verdict(f.Look, f.doubt)
 		if err != nil {
-			l.end(err)
-			continue
+			return err
 		}
 		l.count(w, f, is, now)
 	}
@@ -328,15 +284,14 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error
 // count counts what a look has found, and says when to look again.
 func (l *Ledger[K, V]) count(w *watch[K], f found[V], is verdict, now time.Time) {
 	age := f.step - 1
+	if is == differs {
+		f.anew++
+	}
 	switch {
-	case is == differs || is == sure: // the times begin anew
-		if is == differs {
-			f.anew++
-		}
-		if f.anew <= mostAnew {
-			f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
-			return
-		}
+	case is == sure || is == differs && f.anew <= mostAnew: // the times begin anew
+		f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
+		return
+	case is == differs:
 		f.step = len(ages) - 1
 		l.from.Counts.Skipped.Add(1)
 	case age < 0: // the change was just learned of

@@ -27,7 +27,7 @@ const (
 	closeTimeout = 10 * time.Second // for close, which then leaves behind what runs
 )
 
-func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) (bool, error), places int, failed *atomic.Uint64) {
+func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) bool, places int, failed *atomic.Uint64) {
 	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equal}, load, make(chan struct{}, places), failed
 	l.ctx, l.stop = context.WithCancel(of.Closing)
 }

@@ -84,6 +84,9 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 	if o.Settle == 0 {
 		o.Settle = settle(of.ReplicaLag)
 	}
+	if o.Equal == nil {
+		o.Equal = same[V] // finds what a Codec loses
+	}
 	switch {
 	case load == nil:
 		return nil, errors.New("audit: NewShadow needs a load")
@@ -91,7 +94,7 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 		return nil, fmt.Errorf("audit: ShadowOptions: Share must be up to 1 and Settle not negative, got %v and %v", o.Share, o.Settle)
 	}
 	s := &Shadow[K, V]{c: c, o: o, asks: make(chan ask[K, V], mostAsks), doubted: map[K]bool{}}
-	s.open(of, load, equalOr(o.Equal), shadowPlaces, &of.Shadow.Unjudged)
+	s.open(of, load, o.Equal, shadowPlaces, &of.Shadow.Unjudged)
 	for range shadowPlaces {
 		s.running.Go(s.work)
 	}
@@ -145,17 +148,10 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 	if s.ctx.Err() != nil || err != nil && !gone {
 		return
 	}
-	failed := func(err error) {
-		s.of.Shadow.Failed.Add(1)
-		notCompared(s.of.Log, err)
-	}
 	contain.Call(func() error { // the key's own text, and Clone, are the user's
 		id, err := s.of.ID(key)
-		if err != nil {
-			failed(err)
-		}
 		if err != nil || !shared(id, s.o.Share) {
-			return nil
+			return err
 		}
 		a := ask[K, V]{ctx: flight.Detached(ctx), key: key, gone: gone}
 		if !gone {
@@ -168,8 +164,9 @@ func (s *Shadow[K, V]) compare(ctx context.Context, key K, value V, err error) {
 		}
 		return nil
 	}, func(err error) {
-		if err != nil { // it panicked
-			failed(err)
+		if err != nil {
+			s.of.Shadow.Failed.Add(1)
+			notCompared(s.of.Log, err)
 		}
 	})
 }
