@@ -320,7 +320,7 @@ func TestALookAtTheMomentOfAChangeReadsTheSource(t *testing.T) {
 // not wait for the first looks at all keys.
 func TestLateLooksAreNotCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		const changed = 1000
+		const changed = 200
 		rows := newTable(changed)
 		load := func(ctx context.Context, key int64) (string, error) { // four a second
 			time.Sleep(time.Second)
