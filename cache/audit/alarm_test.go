@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -298,4 +299,27 @@ func TestALedgerAccusesNobodyInRaces(t *testing.T) {
 			t.Errorf("hardly looked: %+v", s)
 		}
 	}
+}
+
+// A row that cannot be stored differs from the value that was: its writer has forgotten it too. A value of the memory
+// that cannot be encoded is no fault.
+func TestARowThatCannotBeEncodedIsCompared(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
+		var row atomic.Value
+		row.Store(1.5)
+		load := func(context.Context, int64) (float64, error) { return row.Load().(float64), nil }
+		c := redistest.Must(cache.New(client(t, m), load, options{Name: "weight", Logger: quiet, TTL: time.Hour, Codec: cache.JSON, Local: localcache.Options{MaxBytes: -1}}))
+		defer c.Close()
+		_ = redistest.Must(c.Get(t.Context(), 1))
+		defer redistest.Must(audit.NewLedger(c, load, audit.LedgerOptions[int64, float64]{Share: 1})).Close()
+		if err := c.Announce(t.Context(), 1); err != nil {
+			t.Error(err)
+		}
+		_ = redistest.Must(c.Get(t.Context(), 1))
+		row.Store(math.NaN())
+		time.Sleep(70 * time.Second)
+		if s := c.Stats().Ledger; s.Old60s != 1 || s.Failed > 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/levee-go/levee/cache/feed"
@@ -33,6 +34,9 @@ func (l *Ledger[K, V]) readFeed(retries *wait.Backoff) error {
 			return err
 		}
 		for _, change := range batch.Changes {
+			if l.ctx.Err() != nil {
+				return l.ctx.Err()
+			}
 			l.call(func() error { return l.told(change) })
 		}
 		if batch.Position == (feed.Position{}) {
@@ -54,23 +58,27 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 	case keys == nil:
 		keys = func(row feed.Row) ([]K, error) { return l.from.Row(row, change.Key) }
 	}
-	var failed error
 	changed := map[K]bool{}
+	var failed error
+	note := func(err error) { failed = cmp.Or(failed, err) }
 	for _, row := range []feed.Row{change.Old, change.New} {
 		if row == nil {
 			continue
 		}
-		found, err := keys(row)
-		if err != nil {
-			failed = err
-			continue
-		}
-		for _, key := range found {
-			changed[key] = true
-		}
+		contain.Call(func() error {
+			found, err := keys(row)
+			if err != nil {
+				return err
+			}
+			for _, key := range found {
+				changed[key] = true
+			}
+			return nil
+		}, note)
 	}
 	for key := range changed {
-		if id, err := l.of.ID(key); err == nil && shared(id, l.o.Share) {
+		id, err := l.of.ID(key)
+		if note(err); err == nil && shared(id, l.o.Share) {
 			l.heard(key, change.Table)
 		}
 	}
@@ -79,13 +87,15 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 
 // wrote learns of the changes of a call of the cache.
 func (l *Ledger[K, V]) wrote(ids []string) {
-	l.call(func() error { // Key may call the user's UnmarshalText
+	l.call(func() error {
 		for _, id := range ids {
-			if !shared(id, l.o.Share) {
-				continue
-			}
-			if key, known := l.from.Key(id); known {
-				l.heard(key, "")
+			if shared(id, l.o.Share) {
+				contain.Call(func() error { // Key may call the user's UnmarshalText
+					if key, known := l.from.Key(id); known {
+						l.heard(key, "")
+					}
+					return nil
+				}, l.end)
 			}
 		}
 		return nil
@@ -107,11 +117,11 @@ func (l *Ledger[K, V]) heard(key K, table string) {
 	default:
 		w = &watch[K]{key: key, table: table, newer: make(chan struct{}, 1)}
 		now := time.Now()
+		if l.from.Local { // first, as Redis may take its time
+			w.tiers = append(w.tiers, &tier{since: now, local: true})
+		}
 		if l.from.Redis {
 			w.tiers = append(w.tiers, &tier{since: now})
-		}
-		if l.from.Local {
-			w.tiers = append(w.tiers, &tier{since: now, local: true})
 		}
 		l.watching[key] = w
 		l.running.Go(func() { l.watch(w) })

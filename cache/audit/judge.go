@@ -77,10 +77,10 @@ func (j *judge[K, V]) same(a V, noA bool, b V, noB bool) (bool, error) {
 		return true, nil
 	}
 	one, err := j.of.Encode(a)
-	if err != nil {
-		return false, err
+	other, otherErr := j.of.Encode(b)
+	if (err == nil) != (otherErr == nil) {
+		return false, nil // one of them cannot be stored
 	}
-	other, err := j.of.Encode(b)
 	return bytes.Equal(one, other), err
 }
 

@@ -72,10 +72,10 @@ type LedgerOptions[K comparable, V any] struct {
 // Skipped. At most four looks run at a time, so many changes or a slow source may make them late.
 //
 // If a key changes again, its looks begin anew, but not before the look after a second, and not while a value is
-// in doubt: so a key that changes all the time is looked at too. At most 1,024 keys are under watch; changes of further
-// ones are counted as Skipped. A watch lasts a minute, and longer if a value differs. If a look finds another such
-// value for the eleventh time, as when somebody Sets old values all the time, the looks at that tier end, counted as
-// Skipped.
+// in doubt: so a key that changes all the time is looked at too, and a change during a doubt has no looks of its
+// own. At most 1,024 keys are under watch; changes of further ones are counted as Skipped. A watch lasts a minute,
+// and longer if a value differs. If a look finds another such value for the eleventh time, as when somebody Sets
+// old values all the time, the looks at that tier end, counted as Skipped.
 type Ledger[K comparable, V any] struct {
 	looker[K, V]
 	from   inside.Ledger[K, V]
@@ -108,6 +108,7 @@ type tier struct {
 type found[V any] struct {
 	*tier
 	inside.Look[V]
+	is   verdict
 	late bool // it came so late that the tier may have become right meanwhile
 }
 
@@ -158,7 +159,7 @@ func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
 		return fmt.Errorf("audit: LedgerOptions: Feed: a change that a Ledger confirms to %q is gone for cache.Follow: use a Ledger without a Feed in the process that follows it", o.Feed.Name())
 	case o.Feed == nil && !of.Keyed:
 		return errors.New("audit: LedgerOptions: a Feed is needed for a cache that cannot turn the text of a key back into the key")
-	case o.Keys != nil && len(o.Keys) == 0:
+	case o.Feed != nil && o.Keys != nil && len(o.Keys) == 0:
 		return errors.New("audit: LedgerOptions: Keys names no table, so nothing would be followed: nil follows each table")
 	case o.Feed != nil && byKey && (of.Fits != nil || !of.Keyed):
 		return errors.New("audit: LedgerOptions: Keys needs a func for each table, as the keys of this cache are not made of a column")
@@ -166,7 +167,7 @@ func (o *LedgerOptions[K, V]) check(of inside.Ledger[K, V], loads bool) error {
 	return nil
 }
 
-// Close ends the looks, and waits for those under way: for up to 10 s if a load does not end with its context.
+// Close ends the looks, and waits for those under way, for up to 10 s.
 func (l *Ledger[K, V]) Close() {
 	l.unhear()
 	l.close()
@@ -175,7 +176,8 @@ func (l *Ledger[K, V]) Close() {
 // watch looks at a key until the last look is over.
 func (l *Ledger[K, V]) watch(w *watch[K]) {
 	for l.ctx.Err() == nil {
-		due, next := w.due()
+		due, next, passed := w.due()
+		l.from.Counts.Skipped.Add(passed)
 		switch {
 		case len(due) > 0:
 			l.visit(w, due)
@@ -190,8 +192,12 @@ func (l *Ledger[K, V]) watch(w *watch[K]) {
 // visit has tiers looked at. First looks get some of the places only, as the others are to be in time.
 func (l *Ledger[K, V]) visit(w *watch[K], due []*tier) {
 	if due[0].step == 0 {
-		l.first <- struct{}{}
-		defer func() { <-l.first }()
+		select {
+		case l.first <- struct{}{}:
+			defer func() { <-l.first }()
+		case <-l.ctx.Done():
+			return
+		}
 	}
 	l.run(l.ctx, func(ctx context.Context) error { return l.look(ctx, w, due) })
 	for _, t := range due {
@@ -200,11 +206,16 @@ func (l *Ledger[K, V]) visit(w *watch[K], due []*tier) {
 }
 
 // due returns the tiers that are to be looked at now, and otherwise the time of the next look; zero: there is none.
-func (w *watch[K]) due() (due []*tier, next time.Time) {
+// Of several looks that are too late it leaves out all but the last, as they would say nothing, and says how many.
+func (w *watch[K]) due() (due []*tier, next time.Time, passed uint64) {
 	now := time.Now()
 	for _, t := range w.tiers {
 		if t.step == len(ages) {
 			continue
+		}
+		for t.doubt == nil && t.step > 0 && t.step+1 < len(ages) && now.After(t.since.Add(ages[t.step+1])) {
+			t.step++
+			passed++
 		}
 		at := t.since.Add(ages[t.step])
 		switch {
@@ -214,7 +225,7 @@ func (w *watch[K]) due() (due []*tier, next time.Time) {
 			next = at
 		}
 	}
-	return due, next
+	return due, next, passed
 }
 
 // pause waits for the next look, or for a newer change.
@@ -258,70 +269,88 @@ func (l *Ledger[K, V]) look(ctx context.Context, w *watch[K], due []*tier) error
 	var all []found[V]
 	var source inside.Look[V]
 	for _, t := range due {
+		late := time.Since(t.since) > ages[t.step]*3/2
 		look, err := l.from.In(ctx, w.key, t.local)
 		if err != nil {
 			l.end(err)
 			continue
 		}
 		source.There = source.There || look.There
-		all = append(all, found[V]{t, look, time.Since(t.since) > ages[t.step]*3/2})
+		all = append(all, found[V]{tier: t, Look: look, late: late})
 	}
-	if err := l.source(ctx, w.key, &source); err != nil {
-		return err
-	}
+	failed := l.source(ctx, w.key, &source)
 	now := time.Now()
+	var old []StaleValue[K, V]
 	for _, f := range all {
-		f.Source, f.Gone = source.Source, source.Gone
+		if f.There {
+			if failed != nil {
+				continue
+			}
+			if f.Gone = source.Gone; !f.Gone {
+				f.Source = l.of.Clone(source.Source) // one for each: Old may change it
+			}
+		}
 		is, err := l.verdict(f.Look, f.doubt)
 		if err != nil {
-			return err
+			l.end(err)
+			continue
 		}
-		l.count(w, f, is, now)
+		if f.is = is; l.count(f, now) {
+			old = append(old, l.old(w, f))
+		}
 	}
-	return nil
+	for _, stale := range old { // last, as the function is the user's
+		l.tell(all[0].ID, stale)
+	}
+	return failed
 }
 
-// count counts what a look has found, and says when to look again.
-func (l *Ledger[K, V]) count(w *watch[K], f found[V], is verdict, now time.Time) {
+// count counts what a look has found, says when to look again, and reports whether the value is old.
+func (l *Ledger[K, V]) count(f found[V], now time.Time) (old bool) {
 	age := f.step - 1
-	if is == differs {
+	if f.is == differs {
 		f.anew++
 	}
 	switch {
-	case is == sure || is == differs && f.anew <= mostAnew: // the times begin anew
-		f.doubt, f.step, f.since = l.doubt(f.Look, is), 0, now.Add(2*l.of.ReplicaLag)
-		return
-	case is == differs:
+	case f.is == sure || f.is == differs && f.anew <= mostAnew: // the times begin anew
+		f.doubt, f.step, f.since = l.doubt(f.Look, f.is), 0, now.Add(2*l.of.ReplicaLag)
+		return false
+	case f.is == differs:
 		f.step = len(ages) - 1
 		l.from.Counts.Skipped.Add(1)
 	case age < 0: // the change was just learned of
-	case is == still:
+	case f.is == still:
 		l.from.Counts.Looked[age].Add(1)
 		l.from.Counts.Old[age].Add(1)
-		l.tell(w, f)
-		return
+		return true
 	case f.late:
 		l.from.Counts.Skipped.Add(1)
 	default:
 		l.from.Counts.Looked[age].Add(1)
 	}
 	f.doubt = nil
+	return false
 }
 
-// tell tells the user of an old value.
-func (l *Ledger[K, V]) tell(w *watch[K], f found[V]) {
+// old describes an old value.
+func (l *Ledger[K, V]) old(w *watch[K], f found[V]) StaleValue[K, V] {
 	old := staleOf(w.key, f.Look)
 	old.Tier, old.Since, old.After = cache.TierRedis, f.since, ages[f.step]
 	if f.local {
 		old.Tier = cache.TierLocal
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	old.Table = w.table
-	l.mu.Unlock()
-	if l.o.Old == nil {
-		l.of.Log.Error("a value is old after a change", logonce.Name("key", f.ID), "table", old.Table, "tier", old.Tier.String(),
-			"since", old.Since, "null", old.Null, "gone", old.Gone, "age", old.Age)
+	return old
+}
+
+// tell tells the user of an old value.
+func (l *Ledger[K, V]) tell(id string, old StaleValue[K, V]) {
+	if l.o.Old != nil {
+		l.o.Old(old)
 		return
 	}
-	l.o.Old(old)
+	l.of.Log.Error("a value is old after a change", logonce.Name("key", id), "table", old.Table, "tier", old.Tier.String(),
+		"since", old.Since, "null", old.Null, "gone", old.Gone, "age", old.Age)
 }

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,7 @@ type looker[K comparable, V any] struct {
 	judge[K, V]
 	load    cache.Loader[K, V]
 	places  chan struct{}   // has room for the looks that run
+	loads   chan struct{}   // has room for the loads that run, of which a look may leave some behind
 	failed  *atomic.Uint64  // counts looks that failed
 	ctx     context.Context // ends with the looker, and with the cache
 	stop    context.CancelFunc
@@ -27,8 +29,11 @@ const (
 	closeTimeout = 10 * time.Second // for close, which then leaves behind what runs
 )
 
+var errLoads = errors.New("audit: loads of looks that have ended still run: let the load end with its context")
+
 func (l *looker[K, V]) open(of inside.Audit[K, V], load cache.Loader[K, V], equal func(a, b V) bool, places int, failed *atomic.Uint64) {
-	l.judge, l.load, l.places, l.failed = judge[K, V]{of, equal}, load, make(chan struct{}, places), failed
+	l.judge, l.load, l.failed = judge[K, V]{of, equal}, load, failed
+	l.places, l.loads = make(chan struct{}, places), make(chan struct{}, 2*places)
 	l.ctx, l.stop = context.WithCancel(of.Closing)
 }
 
@@ -43,6 +48,9 @@ func (l *looker[K, V]) run(ctx context.Context, look func(context.Context) error
 	case l.places <- struct{}{}:
 		defer func() { <-l.places }()
 	case <-l.ctx.Done():
+		return
+	}
+	if l.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -67,11 +75,17 @@ func (l *looker[K, V]) source(ctx context.Context, key K, look *inside.Look[V]) 
 	if !look.There {
 		return nil
 	}
+	select {
+	case l.loads <- struct{}{}:
+	default:
+		return errLoads
+	}
 	if !l.running.Begin() {
+		<-l.loads
 		return cache.ErrClosed
 	}
 	look.Source, _, err = contain.Race(ctx, func() (V, error) {
-		defer l.running.End()
+		defer func() { <-l.loads; l.running.End() }()
 		return l.load(ctx, key)
 	})
 	if look.Gone = l.of.Absent(look.Source, err); look.Gone {

@@ -101,8 +101,8 @@ func NewShadow[K comparable, V any](c *cache.Cache[K, V], load cache.Loader[K, V
 	return s, nil
 }
 
-// Close ends the comparisons, and waits for those under way: for up to 10 s if a load does not end with its context. Differences that wait for their second look are
-// dropped. Get and GetMany go on answering.
+// Close ends the comparisons, and waits for those under way, for up to 10 s. Differences that wait for their
+// second look are dropped. Get and GetMany go on answering.
 func (s *Shadow[K, V]) Close() {
 	s.close()
 }
