@@ -190,7 +190,8 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	source, db := newRows(r, 1), newLedger()
 	f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(t), bloom.Options{Name: "row", Capacity: 1000, MaxTransaction: -1}))
 	defer f.Close()
-	c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
+	var log redistest.Log
+	c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Filter = f })
 	noEvict.Stop()
 	following(r, db, c.Route("product", nil))
 	r.eventually("the follower fails", func() bool { return c.Stats().Follow.Failures > 0 })
@@ -199,6 +200,7 @@ func TestNothingIsFollowedBeforeTheFilterAbstains(t *testing.T) {
 	}
 	noEvict.Cont()
 	r.eventually("it follows", func() bool { return c.Stats().Follow.Following })
+	log.Await(t, "a feed is followed again")
 }
 
 // A filter of another make cannot be told.

@@ -103,6 +103,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 		return err
 	}
 	defer stream.Close()
+	f.works()
 	for _, c := range f.caches {
 		defer c.begin(f.reading)()
 	}
@@ -118,6 +119,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
 			return err
 		}
+		f.works()
 		if batch.Position != (feed.Position{}) {
 			if err := f.confirm(ctx, stream, batch); err != nil {
 				return err

@@ -39,6 +39,7 @@ type follower struct {
 	// State of the present lease; now is kept after it, for a Redis that comes back empty.
 	now      bookmark
 	progress bool // a bookmark was stored
+	failing  bool // the last step has failed
 	reading  *reading
 }
 
@@ -119,9 +120,18 @@ func (f *follower) insist(ctx context.Context, do func() error) error {
 }
 
 func (f *follower) failed(err error) {
+	f.failing = true
 	f.log.Warn("following a feed has failed and is tried again", "error", err)
 	for _, c := range f.caches {
 		c.failures.Add(1)
+	}
+}
+
+// works records that the feed is read, or that a batch of it is applied.
+func (f *follower) works() {
+	if f.failing {
+		f.failing = false
+		f.log.Info("a feed is followed again")
 	}
 }
 
