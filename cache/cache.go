@@ -166,9 +166,6 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 		return nil, err
 	}
 	c.local.Trust(rdb == nil) // with Redis not before invalidations arrive
-	if rdb != nil {
-		c.fed.Live(false)
-	}
 	if c.fleet, err = fleet.New(rdb, o.keyspace(), fleet.Options(o.Rebuild), c.messages()); err != nil {
 		c.local.Close()
 		c.releaseName()
@@ -207,13 +204,8 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 		Invalidated: func(id string) { c.local.Delete(id); c.flights.Forget(id) },
 		Missed:      c.local.Flush,
 		Cleared:     func() { c.local.Flush(); c.flights.ForgetAll() },
-		Live:        c.live,
+		Live:        c.local.Trust,
 	}
-}
-
-func (c *Cache[K, V]) live(live bool) {
-	c.local.Trust(live)
-	c.fed.Live(live)
 }
 
 // Close ends the cache. Waiting callers get ErrClosed, and so do all later calls but Stats and

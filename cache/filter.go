@@ -65,7 +65,7 @@ type filter struct {
 }
 
 // exists reports whether the filter, if there is one, lets the key pass. A filter that a feed fills
-// lets all pass while nobody can follow: it may be on a Redis that is well.
+// lets all pass while nobody can follow it: it may be on a Redis that is well.
 func (f *filter) exists(ctx context.Context, id string) bool {
 	return f.Filter == nil || f.Filter.MayContain(ctx, id) || f.fed.Behind()
 }

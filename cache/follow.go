@@ -29,9 +29,9 @@ import (
 // that processes share; deleted keys stay in it until its next Rebuild.
 //
 // Nobody can follow while a Redis of the caches is away. So their filters let every key pass from when
-// a process notices that, within three seconds, until ten seconds after its end: a row that another
-// program has inserted is found, also if the filter's own Redis is well. What takes longer to follow
-// after that is denied until it is followed.
+// a process fails to follow, within about four seconds, until ten seconds after it has failed last: a row
+// that another program has inserted is found, also if the filter's own Redis is well. What takes longer to
+// follow after that is denied until it is followed.
 //
 // The position of the feed is stored in the Redis of the first route's cache. If Redis loses it,
 // the process that follows continues from its own memory. If that has no position either, as at

@@ -117,21 +117,30 @@ func TestAnOutageOfAFollowersRedisDeniesNoRow(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		return db.done() >= n
 	})
-	c.gives404(r, 2)
+	waits := open(r, source.source(), func(o *cache.Options) { o.Filter = f }) // another process
+	following(r, db, waits.Route("product", nil))
+	both := []*probe[int64, string]{c, waits}
+	for _, c := range both {
+		c.gives404(r, 2)
+	}
 	server.Stop()
-	r.eventually("the outage is noticed", func() bool { return !c.Stats().Live })
-	time.Sleep(4 * time.Second) // longer than a follower has its lease
+	for _, c := range both {
+		failures := c.Stats().Follow.Failures
+		r.eventually("it fails to follow", func() bool { return c.Stats().Follow.Failures > failures })
+	}
 	source.put(2, "v1")
 	inserted := db.commit(inserted(2))
 	found := func(when string) {
 		if f.MayContain(r.ctx, "2") {
 			return // that is not what this test is about
 		}
-		if v, err := c.Get(r.ctx, 2); v != "v1" || err != nil {
-			t.Errorf("%s: %q, %v", when, v, err)
-		}
-		if got := redistest.Must(c.GetMany(r.ctx, []int64{1, 2})); got[2] != "v1" {
-			t.Errorf("%s: of two keys there are %v", when, got)
+		for i, c := range both {
+			if v, err := c.Get(r.ctx, 2); v != "v1" || err != nil {
+				t.Errorf("%s, process %d: %q, %v", when, i, v, err)
+			}
+			if got := redistest.Must(c.GetMany(r.ctx, []int64{1, 2})); got[2] != "v1" {
+				t.Errorf("%s, process %d: of two keys there are %v", when, i, got)
+			}
 		}
 	}
 	found("while Redis is away")
@@ -140,13 +149,15 @@ func TestAnOutageOfAFollowersRedisDeniesNoRow(t *testing.T) {
 		found("before the insert is followed")
 		return db.done() >= inserted
 	})
-	r.eventually("what does not exist is denied again", func() bool {
-		before := source.loads(3)
-		_, err := c.Get(r.ctx, 3)
-		return errors.Is(err, cache.ErrNotFound) && source.loads(3) == before
-	})
-	if n := c.Stats().FilterWrong; n > 0 {
-		t.Errorf("the filter is said to be wrong %d times", n)
+	for _, c := range both {
+		r.eventually("what does not exist is denied again", func() bool {
+			before := source.loads(3)
+			_, err := c.Get(r.ctx, 3)
+			return errors.Is(err, cache.ErrNotFound) && source.loads(3) == before
+		})
+		if n := c.Stats().FilterWrong; n > 0 {
+			t.Errorf("the filter is said to be wrong %d times", n)
+		}
 	}
 }
 

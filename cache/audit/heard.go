@@ -77,10 +77,12 @@ func (l *Ledger[K, V]) told(change feed.Change) error {
 		}, note)
 	}
 	for key := range changed {
-		id, err := l.of.ID(key)
-		if note(err); err == nil && shared(id, l.o.Share) {
-			l.heard(key, change.Table)
-		}
+		contain.Call(func() error {
+			if id, err := l.of.ID(key); err == nil && shared(id, l.o.Share) { // no cache holds a key without an id
+				l.heard(key, change.Table)
+			}
+			return nil
+		}, note)
 	}
 	return failed
 }

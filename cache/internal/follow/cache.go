@@ -3,7 +3,6 @@ package follow
 import (
 	"context"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,10 +31,7 @@ type Cache struct {
 
 	batches, changes, failures, lost atomic.Uint64
 
-	along  atomic.Pointer[[]*Cache] // all caches of the Run that fills the filter; nil: none does
-	behind atomic.Int64             // until when, in Unix nanoseconds, no follower may be up to date; 0: never was
-	until  int64                    // what behind is once Redis is back
-	deaf   time.Time                // since when Redis is away
+	behind atomic.Pointer[time.Time] // until when rows may not have been followed; nil: never was
 
 	mu       sync.Mutex // guards what follows
 	readings []*reading
@@ -61,42 +57,15 @@ func (c *Cache) wanted() bool {
 	return c.Closing.Err() == nil && (c.calls > 0 || c.gaveUp != nil && c.gaveUp.Err() == nil)
 }
 
-// An outage of Redis ends a follower's lease. After it a process may take catchUp to follow again: a lease, a pause
-// between two tries, and as long again to read what has happened meanwhile.
-const (
-	shortGap = time.Second // of messages; the clears that were heard of are read meanwhile
-	catchUp  = 2 * (followLease + longestPause)
-)
+// catchUp is how long after Redis has kept a process from following some process may take to have followed what
+// happened meanwhile: two pauses between tries, a lease, and as long again to read.
+const catchUp = 2*longestPause + 2*followLease
 
-// Live records whether Redis is there for followers: whether messages of other processes arrive. It is not called
-// concurrently.
-func (c *Cache) Live(live bool) {
-	now := time.Now()
-	switch {
-	case !live:
-		c.deaf = now
-		c.behind.Store(math.MaxInt64)
-		return
-	case now.Sub(c.deaf) >= shortGap:
-		c.until = now.Add(catchUp).UnixNano()
-	}
-	c.behind.Store(c.until)
-}
-
-// Behind reports whether rows may exist that no follower has told the filter of, as none could follow.
+// Behind reports whether rows may exist that no follower has told the filter of, since Redis has lately kept
+// this process from following, and so all others too.
 func (c *Cache) Behind() bool {
-	along := c.along.Load()
-	if along == nil {
-		return false
-	}
-	for _, other := range *along { // each keeps the follower waiting
-		if until := other.behind.Load(); until != 0 && time.Now().UnixNano() < until {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return c.wanted()
-		}
-	}
-	return false
+	until := c.behind.Load()
+	return until != nil && time.Now().Before(*until)
 }
 
 // begin records that a feed is being read for the cache, until end is called.

@@ -47,11 +47,6 @@ func Run(ctx context.Context, from feed.Feed, routes []Route) error {
 		return err
 	}
 	defer f.close()
-	for _, r := range routes {
-		if !r.Tags {
-			r.Cache.along.Store(&f.caches)
-		}
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, c := range f.caches {
@@ -82,15 +77,21 @@ func (f *follower) lead(ctx context.Context) error {
 	if f.locker == nil {
 		return f.follow(ctx, 0)
 	}
-	return f.locker.Do(ctx, f.from.Name(), func(ctx context.Context, lease *lock.Lease) error {
+	led := false
+	err := f.locker.Do(ctx, f.from.Name(), func(ctx context.Context, lease *lock.Lease) error {
+		led = true
 		return f.follow(ctx, lease.Fence())
 	})
+	if !led || errors.Is(err, lock.ErrLost) {
+		return f.ofRedis(err)
+	}
+	return err
 }
 
 // follow reads the feed until an error needs another stream.
 func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	kept, err := f.kept.claim(ctx, fence)
-	if err != nil {
+	if f.ofRedis(err) != nil {
 		return err
 	}
 	if kept == (bookmark{}) && f.now.position != kept.position {
@@ -116,7 +117,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 			return err
 		}
 		f.reading.began(batch)
-		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {
+		if err := f.apply(ctx, batch); err != nil {
 			return err
 		}
 		f.works()
@@ -179,25 +180,26 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 		c.lost.Add(1)
 	}
 	f.now = bookmark{}
-	return f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) })
+	return f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) })
 }
 
-// apply applies a batch to all caches.
+// apply applies a batch to all caches, and then tells the filters, as one that does not confirm takes its time.
 func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
-	all, err := effectsOf(f.routes, batch)
-	if err != nil {
+	var all map[*Cache]*effects
+	if err := f.insist(ctx, func() (err error) { all, err = effectsOf(f.routes, batch); return err }); err != nil {
 		return err
 	}
 	for c, e := range all {
-		if err := f.applyTo(ctx, c, e); err != nil {
+		if err := f.insist(ctx, func() error { return f.ofRedis(f.applyTo(ctx, c, e)) }); err != nil {
 			return err
 		}
 	}
-	for c, e := range all { // after all caches, as a filter that does not confirm takes its time
-		if len(e.present) > 0 {
-			if err := c.Ensure(ctx, e.present); err != nil {
-				return err
-			}
+	for c, e := range all {
+		if len(e.present) == 0 {
+			continue
+		}
+		if err := f.insist(ctx, func() error { return c.Ensure(ctx, e.present) }); err != nil {
+			return err
 		}
 	}
 	for c, e := range all { // counted here, where nothing can fail any more
@@ -212,7 +214,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 // confirm stores the position of a batch whose changes are applied, and confirms it to the feed.
 func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
 	f.now.position, f.now.covers = batch.Position, covers(f.routes)
-	if err := f.insist(ctx, func() error { return f.kept.keep(ctx, f.now) }); err != nil {
+	if err := f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) }); err != nil {
 		return err
 	}
 	f.progress = true

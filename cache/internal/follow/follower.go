@@ -120,11 +120,23 @@ func (f *follower) insist(ctx context.Context, do func() error) error {
 }
 
 func (f *follower) failed(err error) {
-	f.failing = true
+	f.failing = !errors.Is(err, errOvertaken)
 	f.log.Warn("following a feed has failed and is tried again", "error", err)
 	for _, c := range f.caches {
 		c.failures.Add(1)
 	}
+}
+
+// ofRedis is called with the error of a step that needs the Redis of the caches. It returns the error, and records for
+// the caches that they are behind.
+func (f *follower) ofRedis(err error) error {
+	if err != nil && !errors.Is(err, errOvertaken) {
+		until := time.Now().Add(catchUp)
+		for _, c := range f.caches {
+			c.behind.Store(&until)
+		}
+	}
+	return err
 }
 
 // works records that the feed is read, or that a batch of it is applied.
