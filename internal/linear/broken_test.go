@@ -69,7 +69,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 	one := func(file, old, new string) []mutant.Edit { return []mutant.Edit{{File: file, Old: old, New: new}} }
 	const (
 		drop  = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
-		apply = "		if err := f.insist(ctx, func() error { return f.apply(ctx, batch) }); err != nil {\n			return err\n		}\n"
+		apply = "		if err := f.apply(ctx, batch); err != nil {\n			return err\n		}\n"
 	)
 	mutant.Each(t, map[string]broken{
 		"a mutex that guards nothing but the load":     {slices.Concat(commitUnasked, joinAny), ofAll, inBoth},
