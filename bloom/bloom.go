@@ -54,9 +54,9 @@
 // are in it.
 //
 // Every key in Redis is levee:b2:{Name}, behind Prefix and a colon if it has one, or begins with
-// that and a colon, and expires a week after the last process has used the filter. A filter of 10 M ids at 1 % takes
-// 12 MB in Redis and in each process, and twice as much in Redis while a snapshot is written
-// and in a process that rebuilds or loads one. A log entry takes about 40 bytes. The log holds
+// that and a colon, and expires a week after the last process has used the filter. A filter of
+// 10 M ids at 1 % takes 12 MB in Redis and in each process, and twice as much in Redis while a
+// snapshot is written and in a process that rebuilds or loads one. A log entry takes about 40 bytes. The log holds
 // the ids that were added in the last 71 s, or in MaxTransaction and 11 s if that is longer, and
 // up to 131,072 entries more, or as much memory as the snapshot if that is more.
 //

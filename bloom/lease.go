@@ -27,7 +27,7 @@ const (
 	leasePoll  = 250 * time.Millisecond // how often a waiting Rebuild tries to get the lease
 )
 
-var errLeaseLost = errors.New("another process has taken the lease, or the filter was invalidated, as Follow does when it begins")
+var errLeaseLost = errors.New("the lease was lost")
 
 func (s *shared) newLease(rec *record, name string) *lease {
 	return &lease{store: s.store, record: rec, name: name, token: rand.Text()}

@@ -212,7 +212,7 @@ func (r *sharedRebuild) keepLease(ctx context.Context, cancel context.CancelCaus
 	for {
 		mine, _, _, err := r.lease.acquire(ctx, 0)
 		if err == nil && !mine {
-			cancel(errLeaseLost)
+			cancel(fmt.Errorf("%w: another process has it, or the filter was invalidated, as Follow does when it begins", errLeaseLost))
 			return
 		}
 		if err == nil {

@@ -64,11 +64,14 @@ type filter struct {
 	last       atomic.Pointer[FilterRebuild]
 }
 
-// exists reports whether the filter, if there is one, lets the key pass. A filter that a feed fills
-// lets all pass while nobody can follow it: it may be on a Redis that is well.
+// exists reports whether the filter, if there is one, lets the key pass.
 func (f *filter) exists(ctx context.Context, id string) bool {
-	return f.Filter == nil || f.Filter.MayContain(ctx, id) || f.fed.Behind()
+	return f.Filter == nil || f.passes(f.Filter.MayContain(ctx, id))
 }
+
+// passes reports whether a key passes of which the filter says that it may exist, or not. A filter that a feed
+// fills lets all pass while nobody can follow it: it may be on a Redis that is well.
+func (f *filter) passes(may bool) bool { return may || f.fed.Behind() }
 
 // add adds ids of new keys to the filter, if it has an Add.
 func (f *filter) add(ctx context.Context, ids []string) error {

@@ -31,6 +31,14 @@ func (s *rows) keys(context.Context) iter.Seq2[int64, error] {
 	}
 }
 
+// keeps has the cache fill its filter with the keys of source, until the end of the test.
+func keeps(r *rig, c *probe[int64, string], source *rows) {
+	keep, stop := context.WithCancel(r.ctx)
+	kept := make(chan error, 1)
+	go func() { kept <- c.KeepFilter(keep, 24*time.Hour, source.keys) }()
+	r.Cleanup(func() { stop(); <-kept })
+}
+
 // Others insert rows while nobody knows where in its log to read on, so no process may deny what its filter
 // has not heard of. KeepFilter fills the filter anew long before the rebuild of the day.
 //
@@ -51,10 +59,7 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 			}
 			fa, a := process()
 			fb, b := process()
-			keep, stop := context.WithCancel(r.ctx)
-			kept := make(chan error, 1)
-			go func() { kept <- b.KeepFilter(keep, 24*time.Hour, source.keys) }()
-			t.Cleanup(func() { stop(); <-kept })
+			keeps(r, b, source)
 			r.eventually("the filter is filled", func() bool { return !fa.MayContain(r.ctx, "2") && !fb.MayContain(r.ctx, "2") })
 			if how != "the first time" {
 				end := follows(r, db, a)
@@ -94,10 +99,7 @@ func fed(r *rig, noEvict *redistest.Server, source *rows, db *ledger, more ...ca
 	r.Cleanup(func() { _ = f.Close() })
 	c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
 	follows(r, db, c, append(more, c.Route("product", nil))...)
-	keep, stop := context.WithCancel(r.ctx)
-	kept := make(chan error, 1)
-	go func() { kept <- c.KeepFilter(keep, 24*time.Hour, source.keys) }()
-	r.Cleanup(func() { stop(); <-kept })
+	keeps(r, c, source)
 	r.eventually("the filter is filled", func() bool { return !f.MayContain(r.ctx, "2") })
 	return f, c
 }

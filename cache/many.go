@@ -149,7 +149,7 @@ func (c *Cache[K, V]) lookupAll(ctx context.Context, lookups []lookup[K, V]) {
 	})
 	each(len(lookups), func(i int) {
 		l := &lookups[i]
-		c.lookup(ctx, l, l.phase == over || exist != nil && (exist[i] || c.fed.Behind()) || exist == nil && c.filter.exists(ctx, l.id))
+		c.lookup(ctx, l, l.phase == over || exist != nil && c.filter.passes(exist[i]) || exist == nil && c.filter.exists(ctx, l.id))
 	}, func(i int, err error) { lookups[i].broken(err) })
 }
 

@@ -53,7 +53,8 @@ type Options struct {
 	Name string
 	// Prefix is put in front of the names of the cache's keys and channel, followed by a colon: caches of
 	// different prefixes are independent, such as those of two environments on one Redis. A shared
-	// filter has a Prefix of its own. It is not shown in Stats, logs or hooks. "": none. At most 100 bytes, no braces and no control characters.
+	// filter has a Prefix of its own. It is not shown in Stats, logs or hooks. "": none. At most 100
+	// bytes, no braces and no control characters.
 	Prefix string
 	// Schema is part of the names of values in Redis. Raise it by one when the form of the values
 	// changes: then old and new processes do not read each other's values. When a process

@@ -180,7 +180,7 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 		c.lost.Add(1)
 	}
 	f.now = bookmark{}
-	return f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) })
+	return f.keep(ctx)
 }
 
 // apply applies a batch to all caches, and then tells the filters, as one that does not confirm takes its time.
@@ -211,10 +211,15 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	return nil
 }
 
+// keep stores the bookmark.
+func (f *follower) keep(ctx context.Context) error {
+	return f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) })
+}
+
 // confirm stores the position of a batch whose changes are applied, and confirms it to the feed.
 func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
 	f.now.position, f.now.covers = batch.Position, covers(f.routes)
-	if err := f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) }); err != nil {
+	if err := f.keep(ctx); err != nil {
 		return err
 	}
 	f.progress = true
