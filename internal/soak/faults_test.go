@@ -2,10 +2,13 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -44,6 +47,13 @@ var faults = []fault{
 	{"FLUSHALL", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
 		return atOnce, f.admin.FlushAll(ctx).Err()
 	}},
+	{"values deleted by hand", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
+		n, err := deleteHalf.Run(ctx, f.admin, nil).Int()
+		if err == nil && n == 0 {
+			err = errors.New("there is no value")
+		}
+		return atOnce, err
+	}},
 	{"SCRIPT FLUSH", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
 		return atOnce, f.admin.ScriptFlush(ctx).Err()
 	}},
@@ -78,6 +88,17 @@ var faults = []fault{
 		return atOnce, nil
 	}},
 }
+
+// deleteHalf deletes every second value, of whatever Schema, and no lease.
+var deleteHalf = redis.NewScript(`
+local n, seen = 0, 0
+for _, key in ipairs(redis.call('KEYS', 'levee:c1:{product:*')) do
+  if not key:find(':lock$') then
+    seen = seen + 1
+    if seen % 2 == 0 then n = n + redis.call('DEL', key) end
+  end
+end
+return n`)
 
 // killConnections ends connections to Redis, and fails if there is none.
 func (f *fleet) killConnections(ctx context.Context, which ...any) error {

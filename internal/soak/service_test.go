@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,10 +114,17 @@ func newService(name string, rdb, db *redis.Client) (s *service, err error) {
 		LoadEntry: s.load, LoadMany: s.loadMany, TTL: ttl,
 		Tags: func(id int64, _ product) []string { return []string{shelf(id)} },
 	}, cache.Options{
-		Name: "product", NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Name: "product", Schema: schema(name), NullTTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
 		RedisTimeout: 500 * time.Millisecond, // so that a busy machine is not taken for an outage
 	})
 	return s, err
+}
+
+// schema is that of a rolling update, or of its rollback: a process that is started in the place of another one
+// has the other of two schemas, and runs beside those that have the first.
+func schema(name string) int {
+	_, started, _ := strings.Cut(name, ".")
+	return 1 + int(number(started))%2
 }
 
 // ttl lets half of the products, followed ones among them, live for longer than the last look of a Ledger comes

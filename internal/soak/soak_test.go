@@ -61,7 +61,8 @@ func start(t *testing.T) *fleet {
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
 // and in transactions that fail, follow a feed for what others write, clear tags and all, and are scraped by
 // 5 %; one load in a hundred fails. Every 20 to 60 seconds (more often in a run of minutes) a fault happens
-// for up to eight seconds, every one once before one comes again.
+// for up to eight seconds, every one once before one comes again. A process that was killed comes back with
+// another Schema.
 //
 // All the time: no answer is older than a confirmed write by more than the bound, nor another key's; every call
 // ends; nothing in Redis lives for ever; goroutines, connections and heap do not grow; and at the end every Get
