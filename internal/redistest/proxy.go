@@ -18,11 +18,11 @@ import (
 // Methods may be called at any time and concurrently. Faults add up; Heal ends
 // them all.
 type FaultProxy struct {
-	t      testing.TB
-	target string
-	addr   string
+	t    testing.TB
+	addr string
 
 	mu       sync.Mutex         // guards what follows
+	target   string             // of new connections
 	listener net.Listener       // nil while connections are refused
 	links    map[*link]struct{} // open connections
 	opened   int                // connections ever accepted
@@ -108,6 +108,10 @@ func (p *FaultProxy) Cut() {
 		l.reset()
 	}
 }
+
+// Redirect connects new connections with another server, as after a failover. It leaves the
+// present ones alone.
+func (p *FaultProxy) Redirect(target string) { p.set(func() { p.target = target }) }
 
 // Refuse makes the port refuse new connections, or accept them again. It leaves
 // the present ones alone.
@@ -208,7 +212,9 @@ func (p *FaultProxy) connect(client net.Conn, listener net.Listener) {
 	if !l.passable() {
 		return
 	}
-	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	var target string
+	p.set(func() { target = p.target })
+	server, err := net.DialTimeout("tcp", target, 5*time.Second)
 	if err != nil {
 		return
 	}

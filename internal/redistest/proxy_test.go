@@ -287,6 +287,23 @@ func TestCutResetsAndRefuseRefuses(t *testing.T) {
 	}
 }
 
+func TestARedirectedProxyLeavesPresentConnections(t *testing.T) {
+	first, second := Start(t), Start(t)
+	mustSet(t, first.Client(t), "at", "first")
+	mustSet(t, second.Client(t), "at", "second")
+	p := Proxy(t, first.Addr())
+	before := p.Client(t, func(o *redis.Options) { o.PoolSize = 1 })
+	for range 2 {
+		if at := before.Get(t.Context(), "at").Val(); at != "first" {
+			t.Errorf("a connection from before leads to the %s", at)
+		}
+		p.Redirect(second.Addr())
+	}
+	if at := p.Client(t).Get(t.Context(), "at").Val(); at != "second" {
+		t.Errorf("a new connection leads to the %q", at)
+	}
+}
+
 func TestABlackHoleKeepsEverythingUntilItEnds(t *testing.T) {
 	p := Proxy(t, Start(t).Addr())
 	old := dial(t, p.Addr())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ var faults = []fault{
 		f.redis.Kill()
 		return f.redis.Restart, nil
 	}},
+	{"Redis failed over", false, func(ctx context.Context, f *fleet, _ int) (func(), error) { return atOnce, f.failOver(ctx) }},
 	{"FLUSHALL", false, func(ctx context.Context, f *fleet, _ int) (func(), error) {
 		return atOnce, f.admin.FlushAll(ctx).Err()
 	}},
@@ -87,6 +89,30 @@ var faults = []fault{
 		f.proxies[i].CutReplies(20, "EVALSHA")
 		return atOnce, nil
 	}},
+}
+
+// failOver makes the replica the master as a provider does for maintenance: Redis hands over when the replica has
+// all that was acknowledged. What a failover loses otherwise, no cache can promise.
+func (f *fleet) failOver(ctx context.Context) error {
+	host, port, _ := net.SplitHostPort(f.replica.Addr())
+	if err := f.admin.Do(ctx, "FAILOVER", "TO", host, port).Err(); err != nil {
+		return err
+	}
+	admin := f.adminOf(f.replica)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if role, err := admin.Do(ctx, "ROLE").Slice(); err == nil && role[0] == "master" {
+			break
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(errors.New("the replica is no master yet"), f.admin.Do(ctx, "FAILOVER", "ABORT").Err())
+		}
+	}
+	f.redis, f.replica, f.admin = f.replica, f.redis, admin
+	for _, p := range f.proxies {
+		p.Redirect(f.redis.Addr())
+		p.Cut()
+	}
+	return nil
 }
 
 // deleteHalf deletes every second value, of whatever Schema, and no lease.

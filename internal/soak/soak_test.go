@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,7 @@ const processes = 4
 type fleet struct {
 	t         *testing.T
 	redis, db *redistest.Server
+	replica   *redistest.Server // of redis
 	proxies   []*redistest.FaultProxy
 	children  []*redistest.ChildProcess
 	started   [processes]int    // how many others were started in the place of the first one
@@ -38,8 +40,12 @@ type fleet struct {
 }
 
 func start(t *testing.T) *fleet {
-	f := &fleet{t: t, redis: redistest.Start(t), db: redistest.Start(t)}
-	f.admin = f.redis.Client(t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
+	f := &fleet{t: t, redis: redistest.Start(t), replica: redistest.Start(t), db: redistest.Start(t)}
+	f.admin = f.adminOf(f.redis)
+	host, port, _ := net.SplitHostPort(f.redis.Addr())
+	if err := f.adminOf(f.replica).Do(t.Context(), "REPLICAOF", host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
 	f.rows = f.db.Client(t)
 	rows := f.rows.Pipeline()
 	for id := range int64(products) {
@@ -56,6 +62,10 @@ func start(t *testing.T) *fleet {
 		f.children = append(f.children, f.child(i))
 	}
 	return f
+}
+
+func (f *fleet) adminOf(server *redistest.Server) *redis.Client {
+	return server.Client(f.t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
 }
 
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
