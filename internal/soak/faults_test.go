@@ -98,16 +98,15 @@ func (f *fleet) failOver(ctx context.Context) error {
 	if err := f.admin.Do(ctx, "FAILOVER", "TO", host, port).Err(); err != nil {
 		return err
 	}
-	admin := f.adminOf(f.replica)
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if role, err := admin.Do(ctx, "ROLE").Slice(); err == nil && role[0] == "master" {
+		if role, err := f.standby.Do(ctx, "ROLE").Slice(); err == nil && role[0] == "master" {
 			break
 		}
 		if time.Now().After(deadline) {
 			return errors.Join(errors.New("the replica is no master yet"), f.admin.Do(ctx, "FAILOVER", "ABORT").Err())
 		}
 	}
-	f.redis, f.replica, f.admin = f.replica, f.redis, admin
+	f.redis, f.replica, f.admin, f.standby = f.replica, f.redis, f.standby, f.admin
 	for _, p := range f.proxies {
 		p.Redirect(f.redis.Addr())
 		p.Cut()

@@ -26,14 +26,15 @@ const processes = 4
 type fleet struct {
 	t         *testing.T
 	redis, db *redistest.Server
-	replica   *redistest.Server // of redis
+	replica   *redistest.Server // of redis; a failover exchanges them, and their clients
 	proxies   []*redistest.FaultProxy
 	children  []*redistest.ChildProcess
 	started   [processes]int    // how many others were started in the place of the first one
 	away      [processes]bool   // is stopped or killed
 	last      [processes]report // of each process
 	gone      []report          // the last ones of those that were killed
-	admin     *redis.Client
+	admin     *redis.Client     // of redis
+	standby   *redis.Client     // of replica
 	rows      *redis.Client
 	finds     []found // since the last look
 	judge     judge
@@ -41,9 +42,10 @@ type fleet struct {
 
 func start(t *testing.T) *fleet {
 	f := &fleet{t: t, redis: redistest.Start(t), replica: redistest.Start(t), db: redistest.Start(t)}
-	f.admin = f.adminOf(f.redis)
+	impatient := func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true }
+	f.admin, f.standby = f.redis.Client(t, impatient), f.replica.Client(t, impatient)
 	host, port, _ := net.SplitHostPort(f.redis.Addr())
-	if err := f.adminOf(f.replica).Do(t.Context(), "REPLICAOF", host, port).Err(); err != nil {
+	if err := f.standby.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	f.rows = f.db.Client(t)
@@ -62,10 +64,6 @@ func start(t *testing.T) *fleet {
 		f.children = append(f.children, f.child(i))
 	}
 	return f
-}
-
-func (f *fleet) adminOf(server *redistest.Server) *redis.Client {
-	return server.Client(f.t, func(o *redis.Options) { o.DialerRetries, o.ContextTimeoutEnabled = 1, true })
 }
 
 // Four processes read single keys and batches, with rules and without, write 1 % in all ways that there are
