@@ -84,11 +84,18 @@ func (f *filter) add(ctx context.Context, ids []string) error {
 
 // ensure makes sure that the filter knows ids, which it may know already.
 func (f *filter) ensure(ctx context.Context, ids []string) error {
-	filter, ok := f.Filter.(ensurer)
-	if !ok {
-		return f.add(ctx, ids)
+	return f.learned(ids, f.tell(ctx, ids))
+}
+
+// tell is ensure for a caller who tries again: its error is that of the filter, whatever FilterBestEffort says.
+func (f *filter) tell(ctx context.Context, ids []string) error {
+	switch filter := f.Filter.(type) {
+	case ensurer:
+		return filter.Ensure(ctx, ids...)
+	case adder:
+		return filter.Add(ctx, ids...)
 	}
-	return f.learned(ids, filter.Ensure(ctx, ids...))
+	return nil
 }
 
 // count adds ids of keys that are new, or may be. A counting filter gets an Add: Ensure would not

@@ -69,7 +69,8 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 	one := func(file, old, new string) []mutant.Edit { return []mutant.Edit{{File: file, Old: old, New: new}} }
 	const (
 		drop  = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
-		apply = "		if err := f.apply(ctx, batch); err != nil {\n			return err\n		}\n"
+		apply = "			if err := f.apply(ctx, batch); err != nil {\n				return err\n			}\n"
+		read  = "			read = feed.Position{}\n		}\n"
 	)
 	mutant.Each(t, map[string]broken{
 		"a mutex that guards nothing but the load":     {slices.Concat(commitUnasked, joinAny), ofAll, inBoth},
@@ -118,7 +119,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 
 		"a follower of a feed confirms too early": {[]mutant.Edit{
 			{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
-			{File: "cache/internal/follow/follow.go", Old: "		f.reading.ended(batch)", New: apply + "		f.reading.ended(batch)"},
+			{File: "cache/internal/follow/follow.go", Old: read, New: read + apply},
 		}, "^TestShortHistoriesOfAFeedAreNotStale$", disorder},
 
 		// A filter that processes share. Each of these forgets a row somewhere: in another process, in the

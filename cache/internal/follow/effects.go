@@ -32,11 +32,11 @@ func (r Route) name() string {
 // effects are what changes mean for one cache.
 type effects struct {
 	changes uint64
-	cleared bool     // a table was truncated, or its changed rows are not known
-	drop    []string // ids to invalidate, each once
-	dropped map[string]bool
-	tags    []string // to clear, some of them more than once
-	present []string // those of drop whose rows exist, new or not
+	cleared bool            // a table was truncated, or its changed rows are not known
+	drop    []string        // ids to invalidate, each once
+	present []string        // those of drop whose rows exist, new or not, each once
+	known   map[string]bool // of the ids of drop: whether they are in present
+	tags    []string        // to clear, some of them more than once
 }
 
 // effectsOf returns the effects of a batch on each cache. Its error names table and cache.
@@ -52,7 +52,7 @@ func effectsOf(routes []Route, batch feed.Batch) (map[*Cache]*effects, error) {
 				}
 				e := all[route.Cache]
 				if e == nil {
-					e = &effects{dropped: map[string]bool{}}
+					e = &effects{known: map[string]bool{}}
 					all[route.Cache] = e
 				}
 				if err := e.add(route, change); err != nil {
@@ -89,13 +89,17 @@ func (e *effects) add(r Route, change feed.Change) (err error) {
 		e.tags = append(append(e.tags, before...), after...)
 		return nil
 	}
-	for _, id := range slices.Concat(before, after) {
-		if !e.dropped[id] {
-			e.dropped[id] = true
+	for i, id := range slices.Concat(before, after) {
+		present, there := e.known[id]
+		if !there {
 			e.drop = append(e.drop, id)
 		}
+		if i >= len(before) && !present {
+			e.present = append(e.present, id)
+			present = true
+		}
+		e.known[id] = present
 	}
-	e.present = append(e.present, after...)
 	return nil
 }
 
@@ -123,17 +127,8 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 }
 
 // forget clears a cache, because any of its rows may have changed. Rows may also be new, so the
-// filter abstains.
+// filter is to abstain.
 func (f *follower) forget(ctx context.Context, c *Cache) error {
-	deaf, err := c.Distrust(ctx)
-	if err != nil {
-		return err
-	}
-	if err := c.Clear(ctx); err != nil {
-		return err
-	}
-	if deaf {
-		f.log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", c.Name)
-	}
-	return nil
+	f.debts.owe(c, nil, true)
+	return f.ofRedis(c.Clear(ctx))
 }

@@ -6,8 +6,8 @@
 //	claim   read the bookmark in Redis, and bar every follower with a lower fence from it
 //	open    the stream, at the bookmark
 //	read    a batch, and find the keys that it touches
-//	apply   invalidate them, and tell the filter
-//	keep    the new bookmark, under the fence
+//	apply   invalidate them, and tell the filters
+//	keep    the new bookmark, under the fence, when the filters have confirmed
 //	confirm to the feed
 //
 // Whatever happens between two of these steps, the next follower begins at the last stored
@@ -15,6 +15,9 @@
 // applied, and none is confirmed to the database before it is stored. A follower that was
 // paused for longer than its lease may still invalidate, which does no harm; it cannot
 // store a bookmark, because a later follower has claimed the bookmark with a higher fence.
+//
+// A filter that does not confirm holds up no batch: the next ones are read and applied, while the
+// bookmark stays where it is. Whoever reads on from there tells the filter of the same rows.
 //
 // If a stream begins in the present, it is opened before the caches are cleared and their filters
 // invalidated: a change that commits in between is in the stream, an earlier change is in all values
@@ -99,6 +102,8 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 		kept = f.now
 	}
 	f.now = kept
+	f.debts = newDebts(ctx, f.log)
+	defer f.debts.close()
 	stream, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -108,26 +113,55 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	for _, c := range f.caches {
 		defer c.begin(f.reading)()
 	}
+	var read feed.Position // of the last batch that is applied; zero: it is stored
 	for {
-		batch, err := stream.Next(ctx)
-		if errors.Is(err, feed.ErrPositionLost) {
+		batch, err := f.next(ctx, stream, read)
+		switch {
+		case errors.Is(err, errTold):
+		case errors.Is(err, feed.ErrPositionLost):
 			return errors.Join(err, f.lose(ctx, err))
-		}
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		f.reading.began(batch)
-		if err := f.apply(ctx, batch); err != nil {
-			return err
-		}
-		f.works()
-		if batch.Position != (feed.Position{}) {
-			if err := f.confirm(ctx, stream, batch); err != nil {
+		default:
+			f.reading.began(batch)
+			if err := f.apply(ctx, batch); err != nil {
 				return err
 			}
+			f.works()
+			f.reading.ended(batch)
+			if batch.Position != (feed.Position{}) {
+				read = batch.Position
+			}
 		}
-		f.reading.ended(batch)
+		if read != (feed.Position{}) && f.debts.owing() == nil {
+			if err := f.confirm(ctx, stream, read); err != nil {
+				return err
+			}
+			read = feed.Position{}
+		}
 	}
+}
+
+// errTold reports that the filters have confirmed all rows that they had to be told of.
+var errTold = errors.New("the filters have confirmed")
+
+// next returns the next batch, or errTold if a position waits for the filters, and they confirm first.
+func (f *follower) next(ctx context.Context, stream feed.Stream, waits feed.Position) (feed.Batch, error) {
+	if waits == (feed.Position{}) {
+		return stream.Next(ctx)
+	}
+	owing := f.debts.owing()
+	if owing == nil {
+		return feed.Batch{}, errTold
+	}
+	next, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(owing, cancel)()
+	batch, err := stream.Next(next)
+	if errors.Is(err, context.Canceled) && next.Err() != nil && ctx.Err() == nil {
+		return feed.Batch{}, errTold
+	}
+	return batch, err
 }
 
 // open opens the stream at the bookmark, or in the present.
@@ -183,7 +217,7 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 	return f.keep(ctx)
 }
 
-// apply applies a batch to all caches, and then tells the filters, as one that does not confirm takes its time.
+// apply applies a batch to all caches, and then has the filters told of its rows, as that may take its time.
 func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 	var all map[*Cache]*effects
 	if err := f.insist(ctx, func() (err error) { all, err = effectsOf(f.routes, batch); return err }); err != nil {
@@ -195,12 +229,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 		}
 	}
 	for c, e := range all {
-		if len(e.present) == 0 {
-			continue
-		}
-		if err := f.insist(ctx, func() error { return c.Ensure(ctx, e.present) }); err != nil {
-			return err
-		}
+		f.debts.owe(c, e.present, false)
 	}
 	for c, e := range all { // counted here, where nothing can fail any more
 		c.changes.Add(e.changes)
@@ -216,12 +245,12 @@ func (f *follower) keep(ctx context.Context) error {
 	return f.insist(ctx, func() error { return f.ofRedis(f.kept.keep(ctx, f.now)) })
 }
 
-// confirm stores the position of a batch whose changes are applied, and confirms it to the feed.
-func (f *follower) confirm(ctx context.Context, stream feed.Stream, batch feed.Batch) error {
-	f.now.position, f.now.covers = batch.Position, covers(f.routes)
+// confirm stores a position up to which all changes are applied, and the filters told, and confirms it to the feed.
+func (f *follower) confirm(ctx context.Context, stream feed.Stream, read feed.Position) error {
+	f.now.position, f.now.covers = read, covers(f.routes)
 	if err := f.keep(ctx); err != nil {
 		return err
 	}
 	f.progress = true
-	return stream.Confirm(ctx, batch.Position)
+	return stream.Confirm(ctx, read)
 }

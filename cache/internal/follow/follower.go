@@ -41,6 +41,7 @@ type follower struct {
 	progress bool // a bookmark was stored
 	failing  bool // the last step has failed
 	reading  *reading
+	debts    *debts
 }
 
 // teller is implemented by a feed.Feed that knows the names of its tables.
