@@ -22,11 +22,17 @@ import (
 //	}()
 //
 // Follow confirms a change to the feed after Redis has confirmed its invalidation. From then on
-// no reader gets an older value, as [Cache.Invalidate] guarantees. While Redis, or the filter of
-// a cache, does not confirm, Follow reads no further: the changes wait in the database. Follow
+// no reader gets an older value, as [Cache.Invalidate] guarantees. While Redis does not confirm,
+// Follow reads no further: the changes wait in the database. Follow
 // does not wait for replicas of Redis: if fewer than Rebuild.WaitReplicas acknowledge, the
-// master's confirmation is enough. Follow adds inserted keys to the filter, which must be one
-// that processes share; deleted keys stay in it until its next Rebuild.
+// master's confirmation is enough.
+//
+// Follow adds inserted keys to the filter, which must be one that processes share; deleted keys
+// stay in it until its next Rebuild. A filter that does not confirm is told again, whatever
+// FilterBestEffort says, and holds up the feed for two seconds at most, once: the changes that
+// follow are invalidated. The feed gets no confirmation until the filter has confirmed, so the
+// database keeps its log; a process that takes over reads the same changes again. If more than
+// 100,000 keys wait for it, the filter is told to abstain until its next rebuild instead.
 //
 // Nobody can follow while a Redis of the caches is away. So their filters let every key pass from when
 // a process fails to follow, within about four seconds, until ten seconds after it has failed last: a row

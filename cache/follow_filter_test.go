@@ -176,16 +176,17 @@ func TestAFilterThatIsAwayHoldsUpNoChange(t *testing.T) {
 			server, noEvict := redistest.Start(t), redistest.Start(t)
 			r := onServer(t, server, cell{redis: "real"})
 			source, others, db := newRows(r, 1), newRows(r, 1), newLedger()
-			other := open(r, others.source(), func(o *cache.Options) { o.Name = "other" })
+			var log redistest.Log // of the feed, as the first route's
+			other := open(r, others.source(), logged(&log), func(o *cache.Options) { o.Name = "other" })
 			f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(r), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
 			r.Cleanup(func() { _ = f.Close() })
-			var log redistest.Log
-			c := open(r, source.source(), logged(&log), func(o *cache.Options) { o.Filter = f })
+			c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
 			end := follows(r, db, c, other.Route("other", nil), c.Route("product", nil))
 			keeps(r, c, source)
 			r.eventually("the filter is filled", func() bool { return !f.MayContain(r.ctx, "2") })
 			c.gives(r, 1, "v1")
 			other.gives(r, 1, "v1")
+			db.confirms(r, db.commit(updated(1)))
 			noEvict.Stop()
 			done, change := db.done(), updated(1)
 			change.Table = "other"
@@ -213,7 +214,9 @@ func TestAFilterThatIsAwayHoldsUpNoChange(t *testing.T) {
 			noEvict.Cont()
 			db.confirms(r, n)
 			r.eventually("the filter knows the row", func() bool { return !f.Stats().Abstaining && f.MayContain(r.ctx, "2") && !f.MayContain(r.ctx, "3") })
-			log.Await(t, "a filter confirms the rows of a feed again")
+			if how == "" {
+				log.Await(t, "a filter confirms the rows of a feed again")
+			}
 		})
 	}
 }

@@ -96,8 +96,8 @@ type Options struct {
 	Local localcache.Options
 	// Filter rejects keys that cannot exist. Nil: no filter.
 	Filter Filter
-	// FilterBestEffort lets Set, Write, Also, Announce and Follow go on when the filter does not confirm
-	// that it has learned a key. So inserts work while a shared filter's Redis is out of reach,
+	// FilterBestEffort lets Set, Write, Also and Announce go on when the filter does not confirm that
+	// it has learned a key. So inserts work while a shared filter's Redis is out of reach,
 	// at a price: other processes, and this one when Redis answers again, may take the row for
 	// absent until the filter's next Rebuild. Each case is logged at Error.
 	FilterBestEffort bool

@@ -162,7 +162,7 @@ type Stats struct {
 	Following bool   // this process reads a feed for the cache
 	Batches   uint64 // batches that were processed, whether or not they concerned the cache
 	Changes   uint64 // changes of rows that concerned the cache
-	Failures  uint64 // failures of the feed, of Redis or of a route, which were tried again
+	Failures  uint64 // failures of the feed, of Redis, of a route or of the cache's filter, which were tried again
 	Lost      uint64 // positions that the feed had lost, after which the cache was cleared
 	// Lag is the age of the changes that are being processed, counted from their commit, as far
 	// as the clocks of host and database agree. If the database holds more changes, it is the lag
