@@ -177,7 +177,7 @@ func NewFrom[K comparable, V any](rdb redis.UniversalClient, src Source[K, V], o
 	c.fed.Clear = func(ctx context.Context) error { return c.writer.onMaster(c.Clear(ctx)) }
 	c.fed.Invalidate = func(ctx context.Context, ids []string) error { return c.writer.onMaster(c.writer.invalidate(ctx, ids)) }
 	c.fed.ClearTags = func(ctx context.Context, tags []string) error { return c.writer.onMaster(c.ClearTags(ctx, tags...)) }
-	c.fed.Ensure, c.fed.Distrust = c.filter.tell, c.filter.distrust
+	c.fed.Ensure, c.fed.Distrust, c.fed.Deaf = c.filter.tell, c.filter.distrust, c.filter.deaf()
 	return c, nil
 }
 

@@ -107,17 +107,18 @@ func (f *filter) count(ctx context.Context, ids []string) error {
 	return f.ensure(ctx, ids)
 }
 
-// distrust makes the filter let every key pass until it is rebuilt. It reports deaf if there is a
-// filter that cannot do that.
-func (f *filter) distrust(ctx context.Context) (deaf bool, err error) {
-	filter, ok := f.Filter.(invalidator)
-	if !ok {
-		return f.Filter != nil, nil
+// distrust makes the filter let every key pass until it is rebuilt, if it can do that.
+func (f *filter) distrust(ctx context.Context) error {
+	if filter, ok := f.Filter.(invalidator); ok {
+		return filter.Invalidate(ctx)
 	}
-	if err := filter.Invalidate(ctx); err != nil {
-		return false, fmt.Errorf("cache: filter: %w", err)
-	}
-	return false, nil
+	return nil
+}
+
+// deaf reports whether there is a filter that cannot be distrusted.
+func (f *filter) deaf() bool {
+	_, hears := f.Filter.(invalidator)
+	return f.Filter != nil && !hears
 }
 
 func (f *filter) learned(ids []string, err error) error {

@@ -43,8 +43,8 @@ type Feed interface {
 // the feed is opened again, changes after the last confirmed position come again. Next and
 // Confirm are called by one goroutine.
 type Stream interface {
-	// Next waits for changes. When ctx ends it returns the error of ctx, and may then be called
-	// again; after any other error the stream cannot be used. The error matches [ErrPositionLost]
+	// Next waits for changes. When ctx ends it returns the error of ctx, and has taken no changes: it
+	// may be called again, and returns them then. After any other error the stream cannot be used. The error matches [ErrPositionLost]
 	// if the database no longer has the changes that come next. While nothing changes, Next may
 	// return a Batch without changes and with a newer position.
 	Next(ctx context.Context) (Batch, error)

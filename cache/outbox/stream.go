@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache/feed"
+	"github.com/levee-go/levee/internal/wait"
 )
 
 // patience is how long the database may take for a statement. Over a link that drops packets the
 // driver would wait for minutes, while this follower keeps others from reading.
 const patience = 30 * time.Second
+
+// mostWaiting is how many rows may have been read and not confirmed. With more, Next waits until its context ends.
+const mostWaiting = 10_000
 
 // A stream reads the table.
 type stream struct {
@@ -32,6 +36,12 @@ type given struct {
 // Next waits for rows that it has not returned yet.
 func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 	wake := s.o.Wake
+	if len(s.waiting) >= mostWaiting {
+		<-ctx.Done()
+		return feed.Batch{}, ctx.Err()
+	}
+	// Each read reads the waiting rows too: the more they are, the more rarely.
+	wait.Sleep(ctx, s.o.Every*time.Duration(len(s.waiting)/s.o.Batch))
 	for {
 		ids, batch, err := s.read(ctx)
 		switch {
@@ -109,15 +119,21 @@ var keyColumns = []string{keyColumn}
 // Confirm deletes the rows that Next has returned up to a position. A position of an earlier
 // stream confirms nothing: rows that that stream has not deleted come again.
 func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
-	for len(s.given) > 0 && s.given[0].order <= p.Order {
-		if err := s.remove(ctx, s.given[0].ids); err != nil {
-			return s.failed("deleting from", err)
-		}
-		for _, id := range s.given[0].ids {
-			delete(s.waiting, id)
-		}
-		s.given = s.given[1:]
+	n, ids := 0, []int64(nil)
+	for n < len(s.given) && s.given[n].order <= p.Order {
+		ids = append(ids, s.given[n].ids...)
+		n++
 	}
+	if n == 0 {
+		return nil
+	}
+	if err := s.remove(ctx, ids); err != nil {
+		return s.failed("deleting from", err)
+	}
+	for _, id := range ids {
+		delete(s.waiting, id)
+	}
+	s.given = s.given[n:]
 	return nil
 }
 

@@ -70,7 +70,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 	const (
 		drop  = "		errs := s.drop(ctx, chunk, h, s.replicas())\n"
 		apply = "			if err := f.apply(ctx, batch); err != nil {\n				return err\n			}\n"
-		read  = "			read = feed.Position{}\n		}\n"
+		store = "		if err := f.store(ctx, stream); err != nil {\n			return err\n		}\n"
 	)
 	mutant.Each(t, map[string]broken{
 		"a mutex that guards nothing but the load":     {slices.Concat(commitUnasked, joinAny), ofAll, inBoth},
@@ -119,7 +119,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 
 		"a follower of a feed confirms too early": {[]mutant.Edit{
 			{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
-			{File: "cache/internal/follow/follow.go", Old: read, New: read + apply},
+			{File: "cache/internal/follow/follow.go", Old: store, New: store + apply},
 		}, "^TestShortHistoriesOfAFeedAreNotStale$", disorder},
 
 		// A filter that processes share. Each of these forgets a row somewhere: in another process, in the

@@ -75,6 +75,9 @@ type logStream struct {
 // Next gives what is there, or after a while a position without changes.
 func (s *logStream) Next(ctx context.Context) (b feed.Batch, err error) {
 	for end := time.Now().Add(5 * time.Millisecond); ; time.Sleep(100 * time.Microsecond) {
+		if ctx.Err() != nil { // asked before s.at moves: nothing is taken by a Next that gives nothing
+			return feed.Batch{}, ctx.Err()
+		}
 		for len(b.Changes) < 100 && s.at < s.db.told() {
 			key, ok := s.db.change(s.at + 1)
 			if !ok {
@@ -85,10 +88,7 @@ func (s *logStream) Next(ctx context.Context) (b feed.Batch, err error) {
 				Table: "row", Kind: feed.Updated, New: feed.Row{"key": int64(key)}, Key: []string{"key"},
 			})
 		}
-		switch {
-		case ctx.Err() != nil:
-			return feed.Batch{}, ctx.Err()
-		case len(b.Changes) > 0 || time.Now().After(end):
+		if len(b.Changes) > 0 || time.Now().After(end) {
 			b.Position = feed.Position{Text: strconv.FormatInt(s.at, 10), Order: uint64(s.at)}
 			return b, nil
 		}

@@ -25,11 +25,13 @@ type Cache struct {
 	Invalidate func(ctx context.Context, ids []string) error
 	ClearTags  func(ctx context.Context, tags []string) error
 	Ensure     func(ctx context.Context, ids []string) error // adds ids to the filter, which may know them
-	// Distrust makes the filter abstain until it is rebuilt, because it has missed inserted rows. It
-	// reports deaf if there is a filter that cannot do that.
-	Distrust func(ctx context.Context) (deaf bool, err error)
+	// Distrust makes the filter abstain until it is rebuilt, because it has missed inserted rows.
+	Distrust func(ctx context.Context) error
+	Deaf     bool // there is a filter, and Distrust can do nothing
 
 	batches, changes, failures, lost atomic.Uint64
+
+	owedSince atomic.Int64 // Unix nanoseconds since when its filter does not know rows that are followed; 0: it does
 
 	behind atomic.Pointer[time.Time] // until when rows may not have been followed; nil: never was
 
@@ -91,6 +93,9 @@ func (c *Cache) Stats() feed.Stats {
 	for _, r := range c.readings {
 		s.Behind += r.behind.Load()
 		s.Lag = max(s.Lag, r.lag())
+	}
+	if since := c.owedSince.Load(); since != 0 {
+		s.Lag = max(s.Lag, time.Since(time.Unix(0, since)))
 	}
 	return s
 }

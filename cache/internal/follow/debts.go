@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -13,106 +14,166 @@ import (
 // debts are what the filters of caches have still to be told of the batches that are applied. Each filter is told
 // on a goroutine of its own, until it confirms, so that one that does not confirm holds up no invalidation.
 //
-// They are in this process alone. While there is one, the follower stores no position, so whoever
-// follows next is given the rows again.
+// They are in this process alone. The follower stores no position of a batch that is owed to a filter, so whoever
+// follows next is given its rows again.
 type debts struct {
 	ctx    context.Context // ends with the lease
 	cancel context.CancelFunc
 	log    *logonce.Log
 	tasks  sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
-	of    map[*Cache]*debt
-	clear context.Context // ends when no filter is owed anything; nil: none is
-	pay   context.CancelFunc
+	mu      sync.Mutex // guards what follows
+	byCache map[*Cache]*debt
+	turned  context.Context // ends when the oldest batch that is owed may be another one
+	turn    context.CancelFunc
 }
 
-// A debt is what one filter has to be told.
+// A debt is what one filter has to be told. What is owed while it is told waits for its turn: otherwise a filter
+// that is slower than the feed would never have confirmed any batch whole.
 type debt struct {
-	ids   map[string]struct{} // rows that exist
+	now, later pile
+	free       chan struct{} // closed when the follower does not wait for the filter
+	failed     bool          // the filter has not confirmed, at least once
+}
+
+// A pile is what a filter has to be told of successive batches.
+type pile struct {
+	since int // number of the first batch; 0: the pile is empty
+	begun time.Time
 	all   bool                // rows may exist that nobody knows: the filter has to abstain
-	tried chan struct{}       // closed when the filter has confirmed, or has first not done so
-	late  bool                // it has not confirmed
+	ids   map[string]struct{} // rows that exist, and that the rebuild after that need not find
 }
 
 const (
 	toldAtOnce = 512             // ids in one call of a filter
-	mostOwed   = 100_000         // ids of one filter; if it is owed more, it has to abstain instead
-	firstTry   = 2 * time.Second // how long a follower waits for a filter that is owed nothing else
+	mostOwed   = 100_000         // ids of a pile; beyond, a filter for which nobody waits has to abstain instead
+	patience   = 2 * time.Second // how long a follower waits for the filters that it does wait for
 )
 
 func newDebts(ctx context.Context, log *logonce.Log) *debts {
-	d := &debts{log: log, of: map[*Cache]*debt{}}
+	d := &debts{log: log, byCache: map[*Cache]*debt{}}
 	d.ctx, d.cancel = context.WithCancel(ctx)
+	d.turned, d.turn = context.WithCancel(d.ctx)
 	return d
 }
 
-// close ends the telling, and waits for the calls of filters that are under way.
+// close ends the telling. It leaves behind a filter that does not heed its context.
 func (d *debts) close() {
 	d.cancel()
 	d.tasks.Wait()
+	for c := range d.byCache {
+		c.owedSince.Store(0)
+	}
 }
 
-// owe has a filter told that rows exist, or, with all, that it has missed some. It waits until the filter has
-// confirmed, for up to two seconds, unless an earlier call has failed already.
-func (d *debts) owe(c *Cache, ids []string, all bool) {
+// owe has a filter told of rows of a batch, or, with all, that it has missed some.
+func (d *debts) owe(c *Cache, batch int, ids []string, all bool) {
 	if len(ids) == 0 && !all {
 		return
 	}
-	tried := d.add(c, ids, all)
-	timer := time.NewTimer(firstTry)
-	defer timer.Stop()
-	select {
-	case <-tried:
-	case <-timer.C:
-	case <-d.ctx.Done():
-	}
-}
-
-func (d *debts) add(c *Cache, ids []string, all bool) (tried <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	of := d.of[c]
+	of := d.byCache[c]
 	if of == nil {
-		of = &debt{ids: map[string]struct{}{}, tried: make(chan struct{})}
-		if len(d.of) == 0 {
-			d.clear, d.pay = context.WithCancel(d.ctx)
-		}
-		d.of[c] = of
+		of = &debt{free: make(chan struct{})}
+		d.byCache[c] = of
 		d.tasks.Go(func() { d.tell(c, of) })
 	}
-	of.put(ids, all)
-	return of.tried
+	p := &of.later
+	if p.since == 0 {
+		*p = pile{since: batch, begun: time.Now(), ids: map[string]struct{}{}}
+	}
+	for _, id := range ids {
+		p.ids[id] = struct{}{}
+	}
+	if !c.Deaf && (all || len(p.ids) > mostOwed && of.isFree()) {
+		clear(p.ids) // a rebuild that begins from now on finds these rows
+		all = true
+	}
+	p.all = p.all || all
 }
 
-// owing returns a context that ends when no filter is owed anything, or nil if none is.
-func (d *debts) owing() context.Context {
+// wait waits until each filter has confirmed, or has failed. After two seconds it waits no longer, nor later for the
+// same filters until they have confirmed everything.
+func (d *debts) wait() {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for _, of := range d.open() {
+		select {
+		case <-of.free:
+		case <-d.ctx.Done():
+			return
+		case <-timer.C:
+			for _, of := range d.open() {
+				d.release(of)
+			}
+			return
+		}
+	}
+}
+
+func (d *debts) open() (all []*debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.clear
+	for _, of := range d.byCache {
+		all = append(all, of)
+	}
+	return all
+}
+
+func (d *debts) release(of *debt) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of.release()
+}
+
+// oldest returns the number of the oldest batch that is owed to a filter, and a context that ends when that may
+// be another one.
+func (d *debts) oldest() (batch int, turned context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	batch = math.MaxInt
+	for _, of := range d.byCache {
+		since := of.now.since
+		if since == 0 {
+			since = of.later.since
+		}
+		batch = min(batch, since)
+	}
+	return batch, d.turned
 }
 
 // tell tells a filter what it is owed, until it has confirmed all of it.
 func (d *debts) tell(c *Cache, of *debt) {
 	retries := wait.Backoff{First: firstPause, Max: longestPause}
-	for d.ctx.Err() == nil {
+	for {
 		ids, all, paid := d.next(c, of)
 		if paid {
 			return
 		}
-		// The calls are the user's functions, which may panic.
-		err := <-contain.Go(func() error {
+		// The filter may be the user's own: it may panic, and may not heed the context.
+		called := contain.Go(func() error {
 			if all {
-				return c.distrust(d.ctx, d.log)
+				return c.Distrust(d.ctx)
 			}
 			return c.Ensure(d.ctx, ids)
 		})
+		var err error
+		select {
+		case err = <-called:
+		case <-d.ctx.Done():
+		}
 		switch {
-		case err == nil:
-			retries.Reset()
-		case d.ctx.Err() == nil:
+		case d.ctx.Err() != nil:
+			return
+		case err != nil:
 			d.failed(c, of, ids, all, err)
 			retries.Sleep(d.ctx)
+		default:
+			retries.Reset()
+			if all && c.Deaf {
+				d.log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", c.Name)
+			}
 		}
 	}
 }
@@ -121,66 +182,60 @@ func (d *debts) tell(c *Cache, of *debt) {
 func (d *debts) next(c *Cache, of *debt) (ids []string, all, paid bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if of.all {
-		of.all = false
+	if p := &of.now; !p.all && len(p.ids) == 0 {
+		of.now, of.later = of.later, pile{}
+		d.turn()
+		d.turned, d.turn = context.WithCancel(d.ctx)
+	}
+	p := &of.now
+	if p.since == 0 {
+		of.release()
+		if delete(d.byCache, c); of.failed {
+			d.log.Info("a filter confirms the rows of a feed again", "cache", c.Name)
+		}
+		c.owedSince.Store(0)
+		return nil, false, true
+	}
+	c.owedSince.Store(p.begun.UnixNano())
+	if p.all {
+		p.all = false
 		return nil, true, false
 	}
-	for id := range of.ids {
-		delete(of.ids, id)
+	for id := range p.ids {
+		delete(p.ids, id)
 		if ids = append(ids, id); len(ids) == toldAtOnce {
 			break
 		}
 	}
-	if len(ids) > 0 {
-		return ids, false, false
-	}
-	of.settle()
-	if of.late {
-		d.log.Info("a filter confirms the rows of a feed again", "cache", c.Name)
-	}
-	if delete(d.of, c); len(d.of) == 0 {
-		d.pay()
-		d.clear = nil
-	}
-	return nil, false, true
+	return ids, false, false
 }
 
 // failed puts back what the filter has not confirmed.
 func (d *debts) failed(c *Cache, of *debt, ids []string, all bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	of.put(ids, all)
-	of.late = true
-	of.settle()
+	of.now.all = all
+	for _, id := range ids {
+		of.now.ids[id] = struct{}{}
+	}
+	of.failed = true
+	of.release()
 	c.failures.Add(1)
 	d.log.Warn("a filter does not confirm the rows of a feed, and is told again", "cache", c.Name, "error", err)
 }
 
-// put adds to a debt. The rebuild after the filter has begun to abstain finds all rows that are owed before. The
-// caller holds the lock of the debts, as that of settle does.
-func (of *debt) put(ids []string, all bool) {
-	for _, id := range ids {
-		of.ids[id] = struct{}{}
-	}
-	if all || len(of.ids) > mostOwed {
-		of.all, of.ids = true, map[string]struct{}{}
+// release lets the follower go on. The caller holds the lock of the debts, as that of isFree does.
+func (of *debt) release() {
+	if !of.isFree() {
+		close(of.free)
 	}
 }
 
-// settle lets the follower go on.
-func (of *debt) settle() {
+func (of *debt) isFree() bool {
 	select {
-	case <-of.tried:
+	case <-of.free:
+		return true
 	default:
-		close(of.tried)
+		return false
 	}
-}
-
-// distrust makes the filter of a cache abstain until it is rebuilt.
-func (c *Cache) distrust(ctx context.Context, log *logonce.Log) error {
-	deaf, err := c.Distrust(ctx)
-	if err == nil && deaf {
-		log.Error("a filter may deny rows that exist, and has no method Invalidate: fill it anew", "cache", c.Name)
-	}
-	return err
 }

@@ -129,6 +129,6 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 // forget clears a cache, because any of its rows may have changed. Rows may also be new, so the
 // filter is to abstain.
 func (f *follower) forget(ctx context.Context, c *Cache) error {
-	f.debts.owe(c, nil, true)
+	f.debts.owe(c, f.batch, nil, true)
 	return f.ofRedis(c.Clear(ctx))
 }

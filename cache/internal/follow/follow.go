@@ -104,6 +104,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	f.now = kept
 	f.debts = newDebts(ctx, f.log)
 	defer f.debts.close()
+	f.batch, f.waits, f.applied = 1, place{}, place{}
 	stream, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -113,9 +114,8 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	for _, c := range f.caches {
 		defer c.begin(f.reading)()
 	}
-	var read feed.Position // of the last batch that is applied; zero: it is stored
 	for {
-		batch, err := f.next(ctx, stream, read)
+		batch, err := f.next(ctx, stream)
 		switch {
 		case errors.Is(err, errTold):
 		case errors.Is(err, feed.ErrPositionLost):
@@ -128,40 +128,58 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 				return err
 			}
 			f.works()
-			f.reading.ended(batch)
-			if batch.Position != (feed.Position{}) {
-				read = batch.Position
-			}
+			f.progress = true
 		}
-		if read != (feed.Position{}) && f.debts.owing() == nil {
-			if err := f.confirm(ctx, stream, read); err != nil {
-				return err
-			}
-			read = feed.Position{}
+		if err := f.store(ctx, stream); err != nil {
+			return err
+		}
+		if err == nil {
+			f.reading.ended(batch)
 		}
 	}
 }
 
-// errTold reports that the filters have confirmed all rows that they had to be told of.
+// errTold reports that the filters have confirmed what they had to be told.
 var errTold = errors.New("the filters have confirmed")
 
 // next returns the next batch, or errTold if a position waits for the filters, and they confirm first.
-func (f *follower) next(ctx context.Context, stream feed.Stream, waits feed.Position) (feed.Batch, error) {
-	if waits == (feed.Position{}) {
+func (f *follower) next(ctx context.Context, stream feed.Stream) (feed.Batch, error) {
+	if f.waits.batch == 0 {
 		return stream.Next(ctx)
 	}
-	owing := f.debts.owing()
-	if owing == nil {
+	owed, turned := f.debts.oldest()
+	if owed > f.waits.batch {
 		return feed.Batch{}, errTold
 	}
 	next, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(owing, cancel)()
+	defer context.AfterFunc(turned, cancel)()
 	batch, err := stream.Next(next)
 	if errors.Is(err, context.Canceled) && next.Err() != nil && ctx.Err() == nil {
 		return feed.Batch{}, errTold
 	}
 	return batch, err
+}
+
+// store stores and confirms the position of the last batch that is applied, and of which no filter is owed
+// anything. Of the positions that are not stored yet it knows two: while a feed is busy, the filters have never
+// confirmed all that is applied.
+func (f *follower) store(ctx context.Context, stream feed.Stream) error {
+	owed, _ := f.debts.oldest()
+	switch {
+	case f.applied.batch == 0: // it is stored
+	case owed > f.applied.batch:
+		at := f.applied.at
+		f.waits, f.applied = place{}, place{}
+		return f.confirm(ctx, stream, at)
+	case f.waits.batch == 0:
+		f.waits = f.applied
+	case owed > f.waits.batch:
+		at := f.waits.at
+		f.waits = f.applied
+		return f.confirm(ctx, stream, at)
+	}
+	return nil
 }
 
 // open opens the stream at the bookmark, or in the present.
@@ -219,6 +237,7 @@ func (f *follower) lose(ctx context.Context, cause error) error {
 
 // apply applies a batch to all caches, and then has the filters told of its rows, as that may take its time.
 func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
+	f.batch++
 	var all map[*Cache]*effects
 	if err := f.insist(ctx, func() (err error) { all, err = effectsOf(f.routes, batch); return err }); err != nil {
 		return err
@@ -229,13 +248,17 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 		}
 	}
 	for c, e := range all {
-		f.debts.owe(c, e.present, false)
+		f.debts.owe(c, f.batch, e.present, false)
 	}
+	f.debts.wait()
 	for c, e := range all { // counted here, where nothing can fail any more
 		c.changes.Add(e.changes)
 	}
 	for _, c := range f.caches {
 		c.batches.Add(1)
+	}
+	if batch.Position != (feed.Position{}) {
+		f.applied = place{f.batch, batch.Position}
 	}
 	return nil
 }
@@ -251,6 +274,5 @@ func (f *follower) confirm(ctx context.Context, stream feed.Stream, read feed.Po
 	if err := f.keep(ctx); err != nil {
 		return err
 	}
-	f.progress = true
 	return stream.Confirm(ctx, read)
 }

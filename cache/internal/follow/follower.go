@@ -38,10 +38,19 @@ type follower struct {
 
 	// State of the present lease; now is kept after it, for a Redis that comes back empty.
 	now      bookmark
-	progress bool // a bookmark was stored
+	progress bool // a batch was applied
 	failing  bool // the last step has failed
 	reading  *reading
 	debts    *debts
+	batch    int   // number of the last batch; 1: none has come
+	waits    place // is stored next, when the filters have confirmed; zero: no position waits
+	applied  place // of the last batch with a position; zero: it is stored
+}
+
+// A place is the position of a batch.
+type place struct {
+	batch int
+	at    feed.Position
 }
 
 // teller is implemented by a feed.Feed that knows the names of its tables.
