@@ -29,10 +29,11 @@ import (
 //
 // Follow adds inserted keys to the filter, which must be one that processes share; deleted keys
 // stay in it until its next Rebuild. A filter that does not confirm is told again, whatever
-// FilterBestEffort says, and holds up the feed for two seconds at most, once: the changes that
-// follow are invalidated. The feed gets no confirmation until the filter has confirmed, so the
-// database keeps its log; a process that takes over reads the same changes again. If more than
-// 100,000 keys wait for it, the filter is told to abstain until its next rebuild instead.
+// FilterBestEffort says, and holds up the feed for two seconds at most, until it has confirmed
+// everything: the changes that follow are invalidated meanwhile. A change is not confirmed to the
+// feed before the filters have confirmed it, so the database keeps its log; a process that takes
+// over reads the same changes again. If more than 100,000 keys wait for it, the filter is told to
+// abstain until its next rebuild instead.
 //
 // Nobody can follow while a Redis of the caches is away. So their filters let every key pass from when
 // a process fails to follow, within about four seconds, until ten seconds after it has failed last: a row

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -230,6 +231,35 @@ func TestARowThatCommitsLateIsRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Defect: while a filter does not confirm, a follower confirms nothing, and each poll reads all rows since then.
+func TestAFollowerThatConfirmsNothingReadsNoFurther(t *testing.T) {
+	inDatabases(t, func(d database) {
+		b := d.box(func(o *outbox.Options) { o.Batch = 5000 })
+		s := d.open(b)
+		keys := make([]string, 10_001)
+		for i := range keys {
+			keys[i] = strconv.Itoa(i)
+		}
+		d.add(b, keys...)
+		first, _ := d.next(s)
+		second, at := d.next(s)
+		if len(first) != 5000 || len(second) != 5000 {
+			d.Fatalf("got %d and %d rows", len(first), len(second))
+		}
+		ctx, cancel := context.WithTimeout(d.Context(), 200*time.Millisecond)
+		defer cancel()
+		if batch, err := s.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			d.Errorf("%d rows, %v", len(batch.Changes), err)
+		}
+		if err := s.Confirm(d.Context(), at); err != nil || d.rows() != 1 {
+			d.Errorf("%v, %d rows are left", err, d.rows())
+		}
+		if third, _ := d.next(s); len(third) != 1 {
+			d.Errorf("then there are %d rows", len(third))
+		}
+	})
 }
 
 // A follower that dies before it confirms leaves everything for the next one.
