@@ -167,7 +167,7 @@ type Stats struct {
 	// Lag is the age of the changes that are being processed, counted from their commit, as far
 	// as the clocks of host and database agree. If the database holds more changes, it is the lag
 	// of the last processed ones. 0 when all are processed. While the cache's filter does not
-	// confirm changes that are invalidated already, it is the time since it was first told of them.
+	// confirm changes that are invalidated already, it is the time since it was first given them.
 	Lag time.Duration
 	// Behind is how much the database holds that is not processed, by the feed's last report:
 	// bytes of its log, or rows of an outbox. 0 if the feed does not report it.
