@@ -236,16 +236,17 @@ func TestARowThatCommitsLateIsRead(t *testing.T) {
 // Defect: while a filter does not confirm, a follower confirms nothing, and each poll reads all rows since then.
 func TestAFollowerThatConfirmsNothingReadsNoFurther(t *testing.T) {
 	inDatabases(t, func(d database) {
-		b := d.box(func(o *outbox.Options) { o.Batch = 5000 })
+		b := d.box(func(o *outbox.Options) { o.Batch = 500 })
+		b.MostWaiting(1000)
 		s := d.open(b)
-		keys := make([]string, 10_001)
+		keys := make([]string, 1001)
 		for i := range keys {
 			keys[i] = strconv.Itoa(i)
 		}
 		d.add(b, keys...)
 		first, _ := d.next(s)
 		second, at := d.next(s)
-		if len(first) != 5000 || len(second) != 5000 {
+		if len(first) != 500 || len(second) != 500 {
 			d.Fatalf("got %d and %d rows", len(first), len(second))
 		}
 		ctx, cancel := context.WithTimeout(d.Context(), 200*time.Millisecond)

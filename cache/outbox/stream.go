@@ -16,8 +16,10 @@ import (
 // driver would wait for minutes, while this follower keeps others from reading.
 const patience = 30 * time.Second
 
-// mostWaiting is how many rows may have been read and not confirmed. With more, Next waits until its context ends.
-const mostWaiting = 10_000
+const (
+	mostWaiting  = 100_000         // rows that are read and not confirmed; with more, Next waits until its context ends
+	longestPause = 2 * time.Second // between two reads of the waiting rows
+)
 
 // A stream reads the table.
 type stream struct {
@@ -36,12 +38,12 @@ type given struct {
 // Next waits for rows that it has not returned yet.
 func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 	wake := s.o.Wake
-	if len(s.waiting) >= mostWaiting {
+	if len(s.waiting) >= s.mostWaiting {
 		<-ctx.Done()
 		return feed.Batch{}, ctx.Err()
 	}
 	// Each read reads the waiting rows too: the more they are, the more rarely.
-	wait.Sleep(ctx, s.o.Every*time.Duration(len(s.waiting)/s.o.Batch))
+	wait.Sleep(ctx, min(time.Duration(len(s.waiting)/500)*100*time.Millisecond, longestPause))
 	for {
 		ids, batch, err := s.read(ctx)
 		switch {
@@ -75,7 +77,7 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	limit := s.o.Batch + len(s.waiting)
+	limit := len(s.waiting) + max(s.o.Batch, len(s.waiting)/4)
 	rows, err := s.db.QueryContext(ctx, "SELECT id, subject, subject_key, written_at FROM "+s.o.Table+" ORDER BY id LIMIT "+strconv.Itoa(limit))
 	if err != nil {
 		return nil, batch, s.failed("reading", err)

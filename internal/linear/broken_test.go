@@ -119,7 +119,7 @@ func TestHistoriesNeedEachSafeguard(t *testing.T) {
 
 		"a follower of a feed confirms too early": {[]mutant.Edit{
 			{File: "cache/internal/follow/follow.go", Old: apply, New: ""},
-			{File: "cache/internal/follow/follow.go", Old: store, New: "		f.applied = place{f.batch, batch.Position}\n" + store + apply},
+			{File: "cache/internal/follow/follow.go", Old: store, New: "		f.newest = place{f.batch, batch.Position}\n" + store + apply},
 		}, "^TestShortHistoriesOfAFeedAreNotStale$", disorder},
 
 		// A filter that processes share. Each of these forgets a row somewhere: in another process, in the

@@ -32,22 +32,23 @@ type debts struct {
 // that is slower than the feed would never have confirmed any batch whole.
 type debt struct {
 	now, later pile
-	free       chan struct{} // closed when the follower does not wait for the filter
+	waived     chan struct{} // closed when the follower waits for it no longer: it has confirmed, failed, or taken too long
 	failed     bool          // the filter has not confirmed, at least once
 }
 
-// A pile is what a filter has to be told of successive batches.
+// A pile is what a filter has to be told of successive batches: first that it has missed some, then of rows.
 type pile struct {
 	since int // number of the first batch; 0: the pile is empty
 	begun time.Time
 	all   bool                // rows may exist that nobody knows: the filter has to abstain
-	ids   map[string]struct{} // rows that exist, and that the rebuild after that need not find
+	ids   map[string]struct{} // rows that exist, and that a rebuild after that may not find
 }
 
 const (
 	toldAtOnce = 512             // ids in one call of a filter
 	mostOwed   = 100_000         // ids of a pile; beyond, a filter for which nobody waits has to abstain instead
-	patience   = 2 * time.Second // how long a follower waits for the filters that it does wait for
+	patience   = 2 * time.Second // how long a follower waits for filters that have neither confirmed nor failed
+	longest    = time.Minute     // one call of a filter, which is then left behind
 )
 
 func newDebts(ctx context.Context, log *logonce.Log) *debts {
@@ -75,7 +76,7 @@ func (d *debts) owe(c *Cache, batch int, ids []string, all bool) {
 	defer d.mu.Unlock()
 	of := d.byCache[c]
 	if of == nil {
-		of = &debt{free: make(chan struct{})}
+		of = &debt{waived: make(chan struct{})}
 		d.byCache[c] = of
 		d.tasks.Go(func() { d.tell(c, of) })
 	}
@@ -86,7 +87,7 @@ func (d *debts) owe(c *Cache, batch int, ids []string, all bool) {
 	for _, id := range ids {
 		p.ids[id] = struct{}{}
 	}
-	if !c.Deaf && (all || len(p.ids) > mostOwed && of.isFree()) {
+	if !c.Deaf && (all || len(p.ids) > mostOwed && of.isWaived()) {
 		clear(p.ids) // a rebuild that begins from now on finds these rows
 		all = true
 	}
@@ -100,12 +101,12 @@ func (d *debts) wait() {
 	defer timer.Stop()
 	for _, of := range d.open() {
 		select {
-		case <-of.free:
+		case <-of.waived:
 		case <-d.ctx.Done():
 			return
 		case <-timer.C:
 			for _, of := range d.open() {
-				d.release(of)
+				d.waive(of)
 			}
 			return
 		}
@@ -121,10 +122,10 @@ func (d *debts) open() (all []*debt) {
 	return all
 }
 
-func (d *debts) release(of *debt) {
+func (d *debts) waive(of *debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	of.release()
+	of.waive()
 }
 
 // oldest returns the number of the oldest batch that is owed to a filter, and a context that ends when that may
@@ -152,17 +153,20 @@ func (d *debts) tell(c *Cache, of *debt) {
 			return
 		}
 		// The filter may be the user's own: it may panic, and may not heed the context.
+		ctx, cancel := context.WithTimeout(d.ctx, longest)
 		called := contain.Go(func() error {
 			if all {
-				return c.Distrust(d.ctx)
+				return c.Distrust(ctx)
 			}
-			return c.Ensure(d.ctx, ids)
+			return c.Ensure(ctx, ids)
 		})
 		var err error
 		select {
 		case err = <-called:
-		case <-d.ctx.Done():
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
+		cancel()
 		switch {
 		case d.ctx.Err() != nil:
 			return
@@ -189,7 +193,7 @@ func (d *debts) next(c *Cache, of *debt) (ids []string, all, paid bool) {
 	}
 	p := &of.now
 	if p.since == 0 {
-		of.release()
+		of.waive()
 		if delete(d.byCache, c); of.failed {
 			d.log.Info("a filter confirms the rows of a feed again", "cache", c.Name)
 		}
@@ -218,22 +222,26 @@ func (d *debts) failed(c *Cache, of *debt, ids []string, all bool, err error) {
 	for _, id := range ids {
 		of.now.ids[id] = struct{}{}
 	}
+	if of.later.all && !c.Deaf { // the rebuild after that finds these rows too, also if the filter refuses one for ever
+		of.later.since, of.later.begun = of.now.since, of.now.begun
+		of.now = pile{}
+	}
 	of.failed = true
-	of.release()
+	of.waive()
 	c.failures.Add(1)
 	d.log.Warn("a filter does not confirm the rows of a feed, and is told again", "cache", c.Name, "error", err)
 }
 
-// release lets the follower go on. The caller holds the lock of the debts, as that of isFree does.
-func (of *debt) release() {
-	if !of.isFree() {
-		close(of.free)
+// waive lets the follower go on. The caller holds the lock of the debts, as that of isWaived does.
+func (of *debt) waive() {
+	if !of.isWaived() {
+		close(of.waived)
 	}
 }
 
-func (of *debt) isFree() bool {
+func (of *debt) isWaived() bool {
 	select {
-	case <-of.free:
+	case <-of.waived:
 		return true
 	default:
 		return false

@@ -104,7 +104,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	f.now = kept
 	f.debts = newDebts(ctx, f.log)
 	defer f.debts.close()
-	f.batch, f.waits, f.applied = 1, place{}, place{}
+	f.batch, f.pending, f.newest, f.reading = 1, place{}, place{}, &reading{}
 	stream, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	for {
 		batch, err := f.next(ctx, stream)
 		switch {
-		case errors.Is(err, errTold):
+		case errors.Is(err, errTurned):
 		case errors.Is(err, feed.ErrPositionLost):
 			return errors.Join(err, f.lose(ctx, err))
 		case err != nil:
@@ -128,7 +128,6 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 				return err
 			}
 			f.works()
-			f.progress = true
 		}
 		if err := f.store(ctx, stream); err != nil {
 			return err
@@ -139,44 +138,44 @@ func (f *follower) follow(ctx context.Context, fence int64) (err error) {
 	}
 }
 
-// errTold reports that the filters have confirmed what they had to be told.
-var errTold = errors.New("the filters have confirmed")
+// errTurned reports that no batch has come, and that filters are owed less: a position may be ready to be stored.
+var errTurned = errors.New("filters have confirmed")
 
-// next returns the next batch, or errTold if a position waits for the filters, and they confirm first.
+// next returns the next batch, or errTurned if a position is pending and filters confirm first.
 func (f *follower) next(ctx context.Context, stream feed.Stream) (feed.Batch, error) {
-	if f.waits.batch == 0 {
+	if f.pending.batch == 0 {
 		return stream.Next(ctx)
 	}
 	owed, turned := f.debts.oldest()
-	if owed > f.waits.batch {
-		return feed.Batch{}, errTold
+	if owed > f.pending.batch {
+		return feed.Batch{}, errTurned
 	}
 	next, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(turned, cancel)()
 	batch, err := stream.Next(next)
 	if errors.Is(err, context.Canceled) && next.Err() != nil && ctx.Err() == nil {
-		return feed.Batch{}, errTold
+		return feed.Batch{}, errTurned
 	}
 	return batch, err
 }
 
-// store stores and confirms the position of the last batch that is applied, and of which no filter is owed
-// anything. Of the positions that are not stored yet it knows two: while a feed is busy, the filters have never
-// confirmed all that is applied.
+// store stores and confirms a position of which no filter is owed anything any more. It knows two that are not
+// stored: newest moves on with each batch, so on a busy feed the filters would never reach it; pending stays until
+// they do.
 func (f *follower) store(ctx context.Context, stream feed.Stream) error {
 	owed, _ := f.debts.oldest()
 	switch {
-	case f.applied.batch == 0: // it is stored
-	case owed > f.applied.batch:
-		at := f.applied.at
-		f.waits, f.applied = place{}, place{}
+	case f.newest.batch == 0: // all is stored
+	case owed > f.newest.batch:
+		at := f.newest.at
+		f.pending, f.newest = place{}, place{}
 		return f.confirm(ctx, stream, at)
-	case f.waits.batch == 0:
-		f.waits = f.applied
-	case owed > f.waits.batch:
-		at := f.waits.at
-		f.waits = f.applied
+	case f.pending.batch == 0:
+		f.pending = f.newest
+	case owed > f.pending.batch:
+		at := f.pending.at
+		f.pending = f.newest
 		return f.confirm(ctx, stream, at)
 	}
 	return nil
@@ -258,7 +257,7 @@ func (f *follower) apply(ctx context.Context, batch feed.Batch) error {
 		c.batches.Add(1)
 	}
 	if batch.Position != (feed.Position{}) {
-		f.applied = place{f.batch, batch.Position}
+		f.newest = place{f.batch, batch.Position}
 	}
 	return nil
 }
@@ -274,5 +273,6 @@ func (f *follower) confirm(ctx context.Context, stream feed.Stream, read feed.Po
 	if err := f.keep(ctx); err != nil {
 		return err
 	}
+	f.progress = true
 	return stream.Confirm(ctx, read)
 }

@@ -38,13 +38,13 @@ type follower struct {
 
 	// State of the present lease; now is kept after it, for a Redis that comes back empty.
 	now      bookmark
-	progress bool // a batch was applied
+	progress bool // a bookmark was stored
 	failing  bool // the last step has failed
 	reading  *reading
 	debts    *debts
 	batch    int   // number of the last batch; 1: none has come
-	waits    place // is stored next, when the filters have confirmed; zero: no position waits
-	applied  place // of the last batch with a position; zero: it is stored
+	pending  place // is stored next, when no filter is owed anything up to it; zero: none is
+	newest   place // the last one that is applied and not stored; zero: none
 }
 
 // A place is the position of a batch.
@@ -63,7 +63,7 @@ func newFollower(from feed.Feed, routes []Route) (*follower, error) {
 	case len(routes) == 0:
 		return nil, errors.New("cache: Follow needs a route")
 	}
-	f := &follower{from: from, routes: routes, reading: &reading{}}
+	f := &follower{from: from, routes: routes}
 	known := map[*Cache]bool{}
 	for _, r := range routes {
 		if r.Cache == nil {
