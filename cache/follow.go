@@ -33,8 +33,8 @@ import (
 // everything: the changes that follow are invalidated meanwhile. A change is not confirmed to the
 // feed before the filters have confirmed it, so the database keeps its log; a process that takes
 // over reads the same changes again. If more than 100,000 keys wait for it, the filter is told to
-// abstain until its next rebuild instead. An outbox gives no more rows while it has 100,000 that are
-// not confirmed.
+// abstain until its next rebuild instead. An outbox is meanwhile read every two seconds at
+// the least, and gives no more rows while 100,000 of them are not confirmed.
 //
 // Nobody can follow while a Redis of the caches is away. So their filters let every key pass from when
 // a process fails to follow, within about four seconds, until ten seconds after it has failed last: a row

@@ -59,7 +59,7 @@ type Options struct {
 	Name string
 	// Every is how often the feed polls. 0: 100 ms; at least 1 ms.
 	Every time.Duration
-	// Batch is how many rows to read at once. 0: 500; at most 10,000.
+	// Batch is how many rows to read at once, more while many wait for a filter. 0: 500; at most 10,000.
 	Batch int
 	// Wake makes the feed poll at once, for example by a goroutine that waits for the database's
 	// notifications. Use a channel with room for one signal and a sender that does not block:

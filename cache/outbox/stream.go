@@ -19,6 +19,7 @@ const patience = 30 * time.Second
 const (
 	mostWaiting  = 100_000         // rows that are read and not confirmed; with more, Next waits until its context ends
 	longestPause = 2 * time.Second // between two reads of the waiting rows
+	removeInOne  = 1000            // rows that a transaction deletes
 )
 
 // A stream reads the table.
@@ -43,7 +44,11 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 		return feed.Batch{}, ctx.Err()
 	}
 	// Each read reads the waiting rows too: the more they are, the more rarely.
-	wait.Sleep(ctx, min(time.Duration(len(s.waiting)/500)*100*time.Millisecond, longestPause))
+	pause := min(time.Duration(len(s.waiting)/500)*100*time.Millisecond, longestPause)
+	if pause > 0 {
+		wake = nil // a signal waits for a later call
+	}
+	wait.Sleep(ctx, pause)
 	for {
 		ids, batch, err := s.read(ctx)
 		switch {
@@ -60,7 +65,7 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 			batch.Position = feed.Position{Text: strconv.FormatUint(s.order, 10), Order: s.order}
 			return batch, nil
 		}
-		timer := time.NewTimer(s.o.Every)
+		timer := time.NewTimer(max(s.o.Every, pause))
 		select {
 		case <-timer.C:
 		case _, open := <-wake:
@@ -77,7 +82,7 @@ func (s *stream) Next(ctx context.Context) (feed.Batch, error) {
 func (s *stream) read(ctx context.Context) (ids []int64, batch feed.Batch, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	limit := len(s.waiting) + max(s.o.Batch, len(s.waiting)/4)
+	limit := min(len(s.waiting)+max(s.o.Batch, len(s.waiting)/4), s.mostWaiting)
 	rows, err := s.db.QueryContext(ctx, "SELECT id, subject, subject_key, written_at FROM "+s.o.Table+" ORDER BY id LIMIT "+strconv.Itoa(limit))
 	if err != nil {
 		return nil, batch, s.failed("reading", err)
@@ -121,21 +126,16 @@ var keyColumns = []string{keyColumn}
 // Confirm deletes the rows that Next has returned up to a position. A position of an earlier
 // stream confirms nothing: rows that that stream has not deleted come again.
 func (s *stream) Confirm(ctx context.Context, p feed.Position) error {
-	n, ids := 0, []int64(nil)
-	for n < len(s.given) && s.given[n].order <= p.Order {
-		ids = append(ids, s.given[n].ids...)
-		n++
+	for ; len(s.given) > 0 && s.given[0].order <= p.Order; s.given = s.given[1:] {
+		for ids := range slices.Chunk(s.given[0].ids, removeInOne) {
+			if err := s.remove(ctx, ids); err != nil {
+				return s.failed("deleting from", err)
+			}
+			for _, id := range ids {
+				delete(s.waiting, id)
+			}
+		}
 	}
-	if n == 0 {
-		return nil
-	}
-	if err := s.remove(ctx, ids); err != nil {
-		return s.failed("deleting from", err)
-	}
-	for _, id := range ids {
-		delete(s.waiting, id)
-	}
-	s.given = s.given[n:]
 	return nil
 }
 
