@@ -23,9 +23,8 @@ import (
 //
 // Follow confirms a change to the feed after Redis has confirmed its invalidation. From then on
 // no reader gets an older value, as [Cache.Invalidate] guarantees. While Redis does not confirm,
-// Follow reads no further: the changes wait in the database. Follow
-// does not wait for replicas of Redis: if fewer than Rebuild.WaitReplicas acknowledge, the
-// master's confirmation is enough.
+// Follow reads no further: the changes wait in the database. Follow does not wait for replicas of
+// Redis: if fewer than Rebuild.WaitReplicas acknowledge, the master's confirmation is enough.
 //
 // Follow adds inserted keys to the filter, which must be one that processes share; deleted keys
 // stay in it until its next Rebuild. A filter that does not confirm is told again, whatever

@@ -93,15 +93,15 @@ func TestAFilterDeniesNothingThatAFollowerMayHaveMissed(t *testing.T) {
 }
 
 // fed opens a cache of rows with a filter on another Redis, which a feed and KeepFilter fill, and waits until
-// the filter denies what does not exist.
-func fed(r *rig, noEvict *redistest.Server, source *rows, db *ledger, more ...cache.Route) (*bloom.Filter, *probe[int64, string]) {
-	f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(r), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
+// the filter denies what does not exist. end ends the following.
+func fed(r *rig, noEvict *redistest.Server, source *rows, db *ledger, more ...cache.Route) (f *bloom.Filter, c *probe[int64, string], end func()) {
+	f = redistest.Must(bloom.Open(r.ctx, noEvict.Client(r), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
 	r.Cleanup(func() { _ = f.Close() })
-	c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
-	follows(r, db, c, append(more, c.Route("product", nil))...)
+	c = open(r, source.source(), func(o *cache.Options) { o.Filter = f })
+	end = follows(r, db, c, append(more, c.Route("product", nil))...)
 	keeps(r, c, source)
 	r.eventually("the filter is filled", func() bool { return !f.MayContain(r.ctx, "2") })
-	return f, c
+	return f, c, end
 }
 
 // Nobody can follow while the Redis of the cache is away. A filter on another one goes on, and has not heard of
@@ -113,7 +113,7 @@ func TestAnOutageOfAFollowersRedisDeniesNoRow(t *testing.T) {
 	server, noEvict := redistest.Start(t), redistest.Start(t)
 	r := onFailing(t, server, cell{redis: "real"})
 	source, db := newRows(r, 1), newLedger()
-	f, c := fed(r, noEvict, source, db)
+	f, c, _ := fed(r, noEvict, source, db)
 	r.eventually("a position is stored", func() bool { // of a commit that comes after the stream was opened
 		n := db.commit(updated(1))
 		time.Sleep(100 * time.Millisecond)
@@ -178,12 +178,7 @@ func TestAFilterThatIsAwayHoldsUpNoChange(t *testing.T) {
 			source, others, db := newRows(r, 1), newRows(r, 1), newLedger()
 			var log redistest.Log // of the feed, as the first route's
 			other := open(r, others.source(), logged(&log), func(o *cache.Options) { o.Name = "other" })
-			f := redistest.Must(bloom.Open(r.ctx, noEvict.Client(r), bloom.Options{Name: "row", Capacity: 1000, MaxLag: 300 * time.Millisecond, MaxTransaction: -1}))
-			r.Cleanup(func() { _ = f.Close() })
-			c := open(r, source.source(), func(o *cache.Options) { o.Filter = f })
-			end := follows(r, db, c, other.Route("other", nil), c.Route("product", nil))
-			keeps(r, c, source)
-			r.eventually("the filter is filled", func() bool { return !f.MayContain(r.ctx, "2") })
+			f, c, end := fed(r, noEvict, source, db, other.Route("other", nil))
 			c.gives(r, 1, "v1")
 			other.gives(r, 1, "v1")
 			db.confirms(r, db.commit(updated(1)))

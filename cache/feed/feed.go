@@ -44,9 +44,9 @@ type Feed interface {
 // Confirm are called by one goroutine.
 type Stream interface {
 	// Next waits for changes. When ctx ends it returns the error of ctx, and has taken no changes: it
-	// may be called again, and returns them then. After any other error the stream cannot be used. The error matches [ErrPositionLost]
-	// if the database no longer has the changes that come next. While nothing changes, Next may
-	// return a Batch without changes and with a newer position.
+	// may be called again, and returns them then. After any other error the stream cannot be used. The
+	// error matches [ErrPositionLost] if the database no longer has the changes that come next. While
+	// nothing changes, Next may return a Batch without changes and with a newer position.
 	Next(ctx context.Context) (Batch, error)
 	// Confirm says that all changes before p have been processed, so that the database need not
 	// keep them. p is a position that Next has returned, or the one that the stream was opened

@@ -32,8 +32,9 @@ type debts struct {
 // that is slower than the feed would never have confirmed any batch whole.
 type debt struct {
 	now, later pile
-	waived     chan struct{} // closed when the follower waits for it no longer: it has confirmed, failed, or taken too long
-	failed     bool          // the filter has not confirmed, at least once
+	waived     context.Context // ends when the follower waits for it no longer: it has confirmed, failed, or taken too long
+	waive      context.CancelFunc
+	failed     bool // the filter has not confirmed, at least once
 }
 
 // A pile is what a filter has to be told of successive batches: first that it has missed some, then of rows.
@@ -76,7 +77,8 @@ func (d *debts) owe(c *Cache, batch int, ids []string, all bool) {
 	defer d.mu.Unlock()
 	of := d.byCache[c]
 	if of == nil {
-		of = &debt{waived: make(chan struct{})}
+		of = &debt{}
+		of.waived, of.waive = context.WithCancel(d.ctx)
 		d.byCache[c] = of
 		d.tasks.Go(func() { d.tell(c, of) })
 	}
@@ -87,7 +89,7 @@ func (d *debts) owe(c *Cache, batch int, ids []string, all bool) {
 	for _, id := range ids {
 		p.ids[id] = struct{}{}
 	}
-	if !c.Deaf && (all || len(p.ids) > mostOwed && of.isWaived()) {
+	if !c.Deaf && (all || len(p.ids) > mostOwed && of.waived.Err() != nil) {
 		clear(p.ids) // a rebuild that begins from now on finds these rows
 		all = true
 	}
@@ -101,12 +103,10 @@ func (d *debts) wait() {
 	defer timer.Stop()
 	for _, of := range d.open() {
 		select {
-		case <-of.waived:
-		case <-d.ctx.Done():
-			return
+		case <-of.waived.Done():
 		case <-timer.C:
 			for _, of := range d.open() {
-				d.waive(of)
+				of.waive()
 			}
 			return
 		}
@@ -120,12 +120,6 @@ func (d *debts) open() (all []*debt) {
 		all = append(all, of)
 	}
 	return all
-}
-
-func (d *debts) waive(of *debt) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	of.waive()
 }
 
 // oldest returns the number of the oldest batch that is owed to a filter, and a context that ends when that may
@@ -186,12 +180,12 @@ func (d *debts) tell(c *Cache, of *debt) {
 func (d *debts) next(c *Cache, of *debt) (ids []string, all, paid bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p := &of.now; !p.all && len(p.ids) == 0 {
-		of.now, of.later = of.later, pile{}
+	p := &of.now
+	if !p.all && len(p.ids) == 0 {
+		*p, of.later = of.later, pile{}
 		d.turn()
 		d.turned, d.turn = context.WithCancel(d.ctx)
 	}
-	p := &of.now
 	if p.since == 0 {
 		of.waive()
 		if delete(d.byCache, c); of.failed {
@@ -222,7 +216,8 @@ func (d *debts) failed(c *Cache, of *debt, ids []string, all bool, err error) {
 	for _, id := range ids {
 		of.now.ids[id] = struct{}{}
 	}
-	if of.later.all && !c.Deaf { // the rebuild after that finds these rows too, also if the filter refuses one for ever
+	// The filter may refuse a row for ever. If it is to abstain anyway, it does so now: the rebuild finds that row too.
+	if of.later.all && !c.Deaf {
 		of.later.since, of.later.begun = of.now.since, of.now.begun
 		of.now = pile{}
 	}
@@ -230,20 +225,4 @@ func (d *debts) failed(c *Cache, of *debt, ids []string, all bool, err error) {
 	of.waive()
 	c.failures.Add(1)
 	d.log.Warn("a filter does not confirm the rows of a feed, and is told again", "cache", c.Name, "error", err)
-}
-
-// waive lets the follower go on. The caller holds the lock of the debts, as that of isWaived does.
-func (of *debt) waive() {
-	if !of.isWaived() {
-		close(of.waived)
-	}
-}
-
-func (of *debt) isWaived() bool {
-	select {
-	case <-of.waived:
-		return true
-	default:
-		return false
-	}
 }

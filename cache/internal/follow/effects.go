@@ -130,5 +130,5 @@ func (f *follower) applyTo(ctx context.Context, c *Cache, e *effects) error {
 // filter is to abstain.
 func (f *follower) forget(ctx context.Context, c *Cache) error {
 	f.debts.owe(c, f.batch, nil, true)
-	return f.ofRedis(c.Clear(ctx))
+	return c.Clear(ctx)
 }

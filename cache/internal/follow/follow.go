@@ -214,7 +214,7 @@ func (f *follower) cleared(ctx context.Context, stream feed.Stream) (feed.Stream
 		if done[r.Cache] || !f.now.uncovered(r) {
 			continue
 		}
-		if err := f.insist(ctx, func() error { return f.forget(ctx, r.Cache) }); err != nil {
+		if err := f.insist(ctx, func() error { return f.ofRedis(f.forget(ctx, r.Cache)) }); err != nil {
 			_ = stream.Close()
 			return nil, err
 		}
