@@ -78,15 +78,17 @@ func TestPositionsAreEvenlySpreadAndLieInOneBlock(t *testing.T) {
 }
 
 // The estimates are those that a table shows: at the rates that a filter may have, half full,
-// full and far too full.
+// full and far too full. Key and seed are fixed, so that every run counts the same: of 400,000
+// absent ids two are expected to pass at the lowest rate, and with random keys six or more did
+// in one run of some thousand.
 func TestEstimatesAreWhatATableShows(t *testing.T) {
 	if race.Detector {
 		t.Skip("it computes")
 	}
 	const capacity, probes = 100_000, 400_000
-	k, _ := newKey(nil)
+	k, _ := newKey([]byte("0123456789abcdef"))
 	for _, rate := range []float64{0.2, 0.01, 0.001, 0.0001} {
-		table := newTable(newShape(capacity, rate, newSeed()), k, -1, false)
+		table := newTable(newShape(capacity, rate, 3), k, -1, false)
 		added := 0
 		for _, upTo := range []int{capacity / 2, capacity, 3 * capacity} {
 			for ; added < upTo; added++ {
