@@ -3,6 +3,7 @@ package cachedebug_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -263,4 +264,137 @@ func TestAnOutageOfRedisIsFound(t *testing.T) {
 		return p.Stats().Rebuild.Outage
 	})
 	p.says("43", "not read from Redis: levee does not call it during an outage; each process loads it for itself")
+}
+
+func TestAValueWhoseRefreshIsRefusedIsFound(t *testing.T) {
+	r, s := &rows{}, redistest.Start(t)
+	db, err := breaker.New(breaker.Options{Name: "db", MinRequests: 2, Cooldown: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	soonStale := func(o *cache.Options) {
+		o.TTL, o.StaleWhileRevalidate, o.Local.MaxBytes = 100*time.Millisecond, time.Hour, -1
+	}
+	refused := r.pod(t, s.Client(t), func(o *cache.Options) { soonStale(o); o.Breaker = db })
+	r.set("42", "old")
+	refused.gets("42", "old")
+	r.fail(errors.New("the database is on fire"))
+	eventually(t, "the breaker opens", func() bool {
+		_, _ = refused.Get(t.Context(), time.Now().String())
+		return refused.Stats().Breaker.State == breaker.Open
+	})
+	eventually(t, "the value is past its TTL", func() bool {
+		refused.gets("42", "old")
+		return strings.HasPrefix(refused.verdict("42"), "served stale from Redis, read from the source at ")
+	})
+	refused.says("42", "the breaker is open, and nothing is loaded; it ends at ")
+
+	r.fail(nil)
+	r.set("42", "new")
+	well := r.pod(t, s.Client(t), soonStale)
+	eventually(t, "a process whose loads are not refused refreshes it", func() bool {
+		_, _ = well.Get(t.Context(), "42")
+		return strings.HasPrefix(refused.verdict("42"), "served from Redis, ")
+	})
+	refused.gets("42", "new")
+}
+
+func TestALoaderThatFindsNoRowIsFound(t *testing.T) {
+	r := &rows{} // of another database
+	p := r.pod(t, redistest.Start(t).Client(t), nil).hearing()
+	for range 3 {
+		p.acts("do=invalidate&key=42")
+		p.says("42", "not cached: the next reader loads it")
+		if _, err := p.Get(t.Context(), "42"); !errors.Is(err, cache.ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+		p.says("42", "absent: the source did not have it")
+	}
+}
+
+// What leads in INFO commandstats says what Redis is busy with.
+func TestTheCommandsOfRedisSayWhoKeepsItBusy(t *testing.T) {
+	r, s := &rows{}, redistest.Start(t)
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprint(i))
+		r.set(keys[i], "old")
+	}
+	during := func(work func()) (getrange, evalsha, publish, foreign int64) {
+		calls := []int64{s.Calls("getrange"), s.Calls("evalsha"), s.Calls("publish"), s.Calls("keys")}
+		work()
+		return s.Calls("getrange") - calls[0], s.Calls("evalsha") - calls[1], s.Calls("publish") - calls[2], s.Calls("keys") - calls[3]
+	}
+	each := func(p *pod, times int) {
+		for range times {
+			for _, key := range keys {
+				p.gets(key, "old")
+			}
+		}
+	}
+	off := r.pod(t, s.Client(t), func(o *cache.Options) { o.Local.MaxBytes = -1 })
+	on := r.pod(t, s.Client(t), nil).hearing()
+	if getrange, evalsha, publish, _ := during(func() { each(on, 1) }); evalsha < getrange/2 || publish > evalsha/2 {
+		t.Errorf("misses: %d getrange, %d evalsha, %d publish", getrange, evalsha, publish)
+	}
+	if getrange, evalsha, _, _ := during(func() { each(off, 5) }); getrange < 10*evalsha {
+		t.Errorf("hits: %d getrange, %d evalsha", getrange, evalsha)
+	}
+	if getrange, _, _, _ := during(func() { each(on, 5) }); getrange > 20 { // of its heartbeats
+		t.Errorf("hits with a local tier: %d getrange", getrange)
+	}
+	if _, evalsha, publish, _ := during(func() {
+		for _, key := range keys {
+			if err := on.Invalidate(t.Context(), key); err != nil {
+				t.Error(err)
+			}
+		}
+	}); publish < evalsha*9/10 {
+		t.Errorf("invalidations: %d publish, %d evalsha", publish, evalsha)
+	}
+
+	report := s.Client(t, func(o *redis.Options) { o.ClientName = "report" })
+	if getrange, evalsha, _, foreign := during(func() {
+		for range 100 {
+			if err := report.Keys(t.Context(), "product:*").Err(); err != nil {
+				t.Error(err)
+			}
+		}
+	}); foreign < getrange || foreign < evalsha {
+		t.Errorf("a report: %d keys, %d getrange, %d evalsha", foreign, getrange, evalsha)
+	}
+	var who string
+	for client := range strings.Lines(s.Client(t).ClientList(t.Context()).Val()) {
+		if strings.Contains(client, " cmd=keys ") {
+			who += client
+		}
+	}
+	if !strings.Contains(who, " name=report ") || strings.Count(who, "\n") != 1 {
+		t.Errorf("CLIENT LIST shows as the clients whose last command was KEYS:\n%s", who)
+	}
+}
+
+func TestARedisThatIsTooSmallIsFound(t *testing.T) {
+	r, s := &rows{}, redistest.Start(t, "--maxmemory", "6mb", "--maxmemory-policy", "volatile-lru")
+	p := r.pod(t, s.Client(t), func(o *cache.Options) { o.Local.MaxBytes = -1 })
+	text := strings.Repeat("x", 20_000)
+	readAll := func() (loads uint64, evicted int64) {
+		loads, evicted = p.Stats().Loads, s.Stat("evicted_keys")
+		for i := range 500 { // 10 MB
+			r.set(fmt.Sprint(i), text)
+			p.gets(fmt.Sprint(i), text)
+		}
+		return p.Stats().Loads - loads, s.Stat("evicted_keys") - evicted
+	}
+	readAll()
+	if loads, evicted := readAll(); loads < 100 || evicted < 100 {
+		t.Errorf("too small: %d loads, %d keys evicted", loads, evicted)
+	}
+	if err := s.Client(t).ConfigSet(t.Context(), "maxmemory", "50mb").Err(); err != nil {
+		t.Fatal(err)
+	}
+	readAll()
+	if loads, evicted := readAll(); loads != 0 || evicted != 0 {
+		t.Errorf("with more memory: %d loads, %d keys evicted", loads, evicted)
+	}
 }
