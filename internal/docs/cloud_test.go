@@ -15,11 +15,11 @@ import (
 )
 
 // docs/cloud.md, the client.
-func _(token func(context.Context) (username, password string, err error)) {
+func _(credentials func(context.Context) (username, password string, err error)) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                      []string{"clustercfg.products.abc123.euc1.cache.amazonaws.com:6379"}, // the configuration endpoint
 		TLSConfig:                  &tls.Config{MinVersion: tls.VersionTLS12},
-		CredentialsProviderContext: token, // or Username and Password
+		CredentialsProviderContext: credentials, // or Username and Password
 		ContextTimeoutEnabled:      true,
 		ReadTimeout:                500 * time.Millisecond,
 		DialTimeout:                2 * time.Second,
