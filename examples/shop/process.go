@@ -45,7 +45,9 @@ type redisLogin struct {
 }
 
 func (l redisLogin) client() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: l.Address, Username: l.Username, Password: l.Password, DB: l.DB})
+	o := servers.RedisOptions(l.Address)
+	o.Username, o.Password, o.DB = l.Username, l.Password, l.DB
+	return redis.NewClient(o)
 }
 
 // settings are what the page changes in a process that runs.
