@@ -90,7 +90,7 @@ func TestThereIsAFallbackForEachKeyOfABatchThatWaits(t *testing.T) {
 				const keys = 20
 				source, gate := newBatches(r, 1, keys), newLatch()
 				defer close(gate.open)
-				c := open(r, source.source(), onlyFallback)
+				c := open(r, source.source(), onlyFallback, within(5*time.Second))
 				c.givesMany(r, upTo(1, keys), "v1")
 				time.Sleep(2 * time.Second)
 				source.slowly(func(ctx context.Context, _ []int64) error { return gate.wait(ctx, 0) })

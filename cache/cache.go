@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -210,13 +211,14 @@ func (c *Cache[K, V]) messages() fleet.Messages {
 
 // Close ends the cache. Waiting callers get ErrClosed, and so do all later calls but Stats and
 // the functions of package cachedebug. Close cancels the contexts of running loads and waits
-// until the loads end, but no longer than the load timeout. Invalidations that Redis has not
+// until the loads end, but no longer than the breaker's QueueTimeout and Timeout together (without
+// a Timeout 5 s). Invalidations that Redis has not
 // confirmed are tried once more, for a second or two. Close does not close the client,
 // Options.Breaker or Options.Filter. It may be called more than once and always returns nil.
 func (c *Cache[K, V]) Close() error {
 	c.close()
 	<-c.flights.Close()
-	c.loader.running.CloseWithin(c.o.loadTimeout())
+	c.loader.running.CloseWithin(cmp.Or(c.breaker.MaxDuration(), 5*time.Second))
 	<-c.writer.reopening.work.Close()
 	c.fleet.Close()
 	c.writer.gone.Store(true)

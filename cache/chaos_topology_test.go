@@ -93,7 +93,8 @@ func TestChaosAFailoverThatLosesWrites(t *testing.T) {
 		return nil
 	})
 	plainly := func(o *cache.Options) {
-		o.Name, o.TTL, o.Rebuild.LoadTimeout = "plain", life, time.Minute // its loads stay at the gate all the while
+		o.Name, o.TTL = "plain", life
+		within(time.Minute)(o) // its loads stay at the gate all the while
 		calmly(o)
 		hard(o)
 	}

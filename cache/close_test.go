@@ -83,7 +83,7 @@ func TestCloseLeavesALoaderThatHangsBehind(t *testing.T) {
 		source, stuck := newRows(r, 1), make(chan struct{})
 		source.slowly(func(context.Context, int64) error { <-stuck; return nil })
 		defer close(stuck)
-		c := open(r, source.source(), func(o *cache.Options) { o.Rebuild.LoadTimeout = 200 * time.Millisecond })
+		c := open(r, source.source(), within(200*time.Millisecond))
 		done := make(chan error)
 		go func() {
 			_, err := c.Get(r.ctx, 1)

@@ -47,8 +47,8 @@ var (
 	// ErrReentrant reports that a loader has read from the cache the key that it loads. It
 	// would have waited for itself.
 	ErrReentrant = errors.New("cache: a load has read its own key")
-	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout (the
-	// error then matches breaker.ErrTimeout too), or than Options.Rebuild.LoadTimeout.
+	// ErrLoadTimeout reports that a load took longer than the breaker's Timeout. The error
+	// matches breaker.ErrTimeout too.
 	ErrLoadTimeout = errors.New("cache: load timed out")
 )
 

@@ -201,7 +201,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add(":", math.MaxInt32, int64(math.MaxInt64), int64(math.MaxInt64), math.NaN(), int64(1), int64(1), int64(1), int64(1), int64(1), 1, 1, int64(999_999))
 	f.Add("p", 0, int64(math.MaxInt64), int64(1e6), math.Inf(-1), int64(0), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64), math.MaxInt, math.MaxInt, int64(math.MinInt64))
 	f.Fuzz(func(t *testing.T, name string, schema int, ttl, nullTTL int64, jitter float64,
-		redisTimeout, replicaLag, loadTimeout, lease, localTTL int64, maxKey, maxValue int, own int64,
+		redisTimeout, replicaLag, waitBudget, lease, localTTL int64, maxKey, maxValue int, own int64,
 	) {
 		o := Options{
 			Name: name, Schema: schema,
@@ -210,7 +210,7 @@ func FuzzOptions(f *testing.F) {
 			Local:  localcache.Options{MaxBytes: -1, TTL: time.Duration(localTTL)},
 			MaxKey: maxKey, MaxValue: maxValue,
 		}
-		o.Rebuild.LoadTimeout, o.Rebuild.Lease = time.Duration(loadTimeout), time.Duration(lease)
+		o.Rebuild.WaitBudget, o.Rebuild.Lease = time.Duration(waitBudget), time.Duration(lease)
 		c, err := NewFrom(nil, Source[string, string]{
 			Load: func(context.Context, string) (string, error) { return "v", nil },
 			TTL:  func(string, string) time.Duration { return time.Duration(own) },

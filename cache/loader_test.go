@@ -133,10 +133,7 @@ func TestALoaderThatHangsIsLeftBehind(t *testing.T) {
 		if r.redis == "real" { // half of little is that of Redis, and a busy machine may be late with all of it
 			little, limit = time.Second, 2*time.Second
 		}
-		c := open(r, source.source(), func(o *cache.Options) {
-			o.Rebuild.LoadTimeout = limit
-			o.Rebuild.WaitBudget = 10 * time.Second
-		})
+		c := open(r, source.source(), within(limit), func(o *cache.Options) { o.Rebuild.WaitBudget = 10 * time.Second })
 		r.Cleanup(func() { // before the cache closes
 			r.eventually("it comes back", func() bool { return c.Stats().Breaker.Running == 0 })
 		})
@@ -179,7 +176,6 @@ func TestLoadersThatHangKeepTheirPlaces(t *testing.T) {
 					return nil
 				})
 				c := open(r, source.source(), func(o *cache.Options) {
-					o.Rebuild.LoadTimeout = 2 * time.Second
 					o.Breaker = redistest.Must(breaker.New(breaker.Options{MaxConcurrent: places, QueueTimeout: queue, Timeout: time.Second}))
 				}, unheld)
 				c.gives(r, cached, "v1")
@@ -199,7 +195,7 @@ func TestLoadersThatHangKeepTheirPlaces(t *testing.T) {
 				if n := source.all(); n != 1+places || source.atOnce() != 1 {
 					r.Errorf("%d loads of %d keys", n, 1+places)
 				}
-				time.Sleep(2 * time.Second) // beyond LoadTimeout
+				time.Sleep(2 * time.Second) // beyond Timeout
 				if s := c.Stats().Breaker; s.Stuck != places || s.Running != places {
 					r.Errorf("%d loads count as stuck, %d as running, of %d", s.Stuck, s.Running, places)
 				}
@@ -273,7 +269,7 @@ func TestTheLoadersContext(t *testing.T) {
 				r.Errorf("the deadline is in %v, %v", left, ok)
 			}
 			return "v1", nil
-		}})
+		}}, within(5*time.Second))
 		ctx, cancel := context.WithTimeout(context.WithValue(r.ctx, key{}, "trace"), 2*time.Second)
 		defer cancel()
 		if _, err := c.Get(ctx, 1); err != nil {

@@ -103,17 +103,12 @@ type Options struct {
 	FilterBestEffort bool
 	// Breaker protects the source. Caches of one database should share a Breaker. A loader of one
 	// of them may read the others with the context that it got: their loads run in its place and
-	// do not count for MaxConcurrent. Nil: the cache makes its own, with the defaults of its
-	// package and Rebuild.LoadTimeout as its Timeout.
+	// do not count for MaxConcurrent. Its Timeout limits a load: 5 s, and a loader of slow queries
+	// takes the time of the slowest. Nil: the cache makes its own, with the defaults.
 	Breaker *breaker.Breaker
-	// Rebuild configures leases and waiting. Most services leave it zero. With a Breaker of yours
-	// leave LoadTimeout 0, for the breaker's Timeout limits a load. Without one LoadTimeout limits
-	// a load: 0 is 5 s, and a loader of slow queries takes the time of the slowest. A change that
-	// fewer than WaitReplicas replicas acknowledge is ErrNotInvalidated.
-	//
-	// With a Breaker that has a Timeout, a LoadTimeout bounds a load and its wait in the breaker's
-	// queue together: New refuses one that is not longer than the breaker's Timeout and
-	// QueueTimeout together.
+	// Rebuild configures leases and waiting. Most services leave it zero. A change that fewer than
+	// WaitReplicas replicas acknowledge is ErrNotInvalidated. New refuses a LoadTimeout: in a cache
+	// the breaker's Timeout limits a load.
 	Rebuild mutexrebuild.Options
 	// SoftTimeout is how long a Get waits for a load if there is a value past its TTL that could
 	// be served (see StaleIfError): for callers that prefer an old value to a wait. The load goes
@@ -221,42 +216,26 @@ func (o Options) keyspace() fleet.Keyspace {
 	}
 }
 
-// withBreaker makes the breaker, if none was given, and decides what limits the time of a load:
-// the breaker if it has a Timeout. Rebuild.LoadTimeout is then 0, unless it was set to bound the
-// wait in the breaker's queue too.
+// withBreaker makes the breaker, if none was given. A caller waits for the lease of another process
+// for as long as a load may take.
 func (o Options) withBreaker() (Options, error) {
-	limit := o.Rebuild.LoadTimeout
-	if limit < 0 {
-		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must not be negative, got %v", limit)
+	if o.Rebuild.LoadTimeout != 0 {
+		return o, fmt.Errorf("cache: Rebuild.LoadTimeout is that of package mutexrebuild: in a cache Breaker.Timeout limits a load, set that to %v", o.Rebuild.LoadTimeout)
 	}
 	if o.Breaker == nil {
-		own, err := breaker.New(breaker.Options{Name: o.Name, Timeout: limit, Logger: o.Logger})
+		own, err := breaker.New(breaker.Options{Name: o.Name, Logger: o.Logger})
 		if err != nil {
-			return o, fmt.Errorf("cache: Rebuild.LoadTimeout: %w", err)
+			return o, fmt.Errorf("cache: %w", err)
 		}
-		o.Breaker, limit = own, 0
+		o.Breaker = own
 	}
-	longest := o.guard().MaxDuration()
-	if limit != 0 && limit <= longest {
-		return o, fmt.Errorf("cache: Rebuild.LoadTimeout must be longer than the breaker's Timeout and QueueTimeout together, %v, got %v", longest, limit)
-	}
-	if o.Rebuild.WaitBudget == 0 {
-		o.Rebuild.WaitBudget = max(limit, longest)
-	}
+	o.Rebuild.WaitBudget = cmp.Or(o.Rebuild.WaitBudget, o.guard().MaxDuration())
 	rebuild, err := fleet.Options(o.Rebuild).WithDefaults()
 	if err != nil {
 		return o, fmt.Errorf("cache: Rebuild.%w", err)
 	}
-	if limit == 0 && longest > 0 {
-		rebuild.LoadTimeout = 0
-	}
 	o.Rebuild = mutexrebuild.Options(rebuild)
 	return o, nil
-}
-
-// loadTimeout returns the longest time that a load may take.
-func (o Options) loadTimeout() time.Duration {
-	return max(o.Rebuild.LoadTimeout, o.guard().MaxDuration())
 }
 
 // guard returns Breaker as the type with the methods that only the cache calls.

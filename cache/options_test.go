@@ -52,19 +52,11 @@ func TestNewNamesTheOptionItCannotUse(t *testing.T) {
 		{"Local: localcache: MaxBytes", func(o *cache.Options) { o.Local.MaxBytes = 1 }},
 		{"Local: localcache: MaxNullBytes", func(o *cache.Options) { o.Local.MaxNullBytes = 1 }},
 		{"Local: localcache: DistrustTTL", func(o *cache.Options) { o.Local.DistrustTTL = 1 }},
-		{"Rebuild.LoadTimeout", func(o *cache.Options) { o.Rebuild.LoadTimeout = negative }},
+		{"Breaker.Timeout limits a load, set that to 3s", func(o *cache.Options) { o.Rebuild.LoadTimeout = 3 * time.Second }},
 		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = negative }},
 		{"Lease", func(o *cache.Options) { o.Rebuild.Lease = time.Millisecond }},
 		{"WaitBudget", func(o *cache.Options) { o.Rebuild.WaitBudget = negative }},
 		{"Hold", func(o *cache.Options) { o.Rebuild.Hold = negative }},
-		{"Rebuild.LoadTimeout", func(o *cache.Options) { // the breaker would take its end for a caller's
-			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: 2 * time.Second, QueueTimeout: time.Second}))
-			o.Rebuild.LoadTimeout = 3 * time.Second
-		}},
-		{"LoadTimeout", func(o *cache.Options) {
-			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: -1}))
-			o.Rebuild.LoadTimeout = negative
-		}},
 	} {
 		o := cache.Options{Name: "test"}
 		test.change(&o)
@@ -95,16 +87,8 @@ func TestOptionsThatLookOddAndAreNot(t *testing.T) {
 		"no limits": func(o *cache.Options) {
 			o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
 		},
-		"no limits but the rebuild's": func(o *cache.Options) {
-			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: -1}))
-			o.Rebuild.LoadTimeout = time.Second
-		},
-		"a rebuild longer than the breaker": func(o *cache.Options) {
-			o.Breaker = redistest.Must(breaker.New(breaker.Options{Timeout: time.Second}))
-			o.Rebuild.LoadTimeout = 3 * time.Second // than the wait for its queue and its Timeout together
-		},
-		"a load longer than any": func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Hour },
-		"a short load":           func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Millisecond },
+		"a load longer than any": within(time.Hour),
+		"a short load":           within(time.Millisecond),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCells(t, []cell{{redis: "mini", local: true}, {redis: "none", local: true}}, func(r *rig) {

@@ -34,8 +34,7 @@ func (c *Cache[K, V]) newEngine() *rebuild.Engine {
 	o := owner[K, V]{c}
 	config := rebuild.Config{
 		Owner: o, Fleet: c.fleet, Flights: c.flights, Breaker: c.breaker, Closing: c.closing,
-		LoadTimeout: c.o.Rebuild.LoadTimeout, Closed: ErrClosed, TooLate: ErrLoadTimeout,
-		Batch: 1, Singles: c.loader.loadsOne(),
+		Closed: ErrClosed, Batch: 1, Singles: c.loader.loadsOne(),
 		Read: func(ctx context.Context, id string) fleet.Value {
 			value, _ := c.remote.readFully(ctx, id) // the engine takes care of the caller's time
 			return value

@@ -187,7 +187,7 @@ func beforeItAsks(do func()) redis.Hook {
 	})
 }
 
-// While a key asks for its lease, another process publishes it, and LoadTimeout ends. The
+// While a key asks for its lease, another process publishes it, and Timeout ends. The
 // error of the load that was not begun hid the verdict, which had brought the value.
 func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
@@ -198,9 +198,7 @@ func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
 			other.gives(r, 1, "v1")
 			time.Sleep(2 * time.Second)
 		}))
-		c := openOn(r, rdb, source.source(), func(o *cache.Options) {
-			o.RedisTimeout, o.Rebuild.LoadTimeout = 10*time.Second, time.Second
-		})
+		c := openOn(r, rdb, source.source(), within(time.Second), func(o *cache.Options) { o.RedisTimeout = 10 * time.Second })
 		c.gives(r, 1, "v1")
 		if n := source.all(); n != 1 {
 			r.Errorf("%d loads", n)

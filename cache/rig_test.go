@@ -169,6 +169,13 @@ func (r *rig) options(changes []func(*cache.Options)) cache.Options {
 	return o
 }
 
+// within gives a load so much time.
+func within(limit time.Duration) func(*cache.Options) {
+	return func(o *cache.Options) {
+		o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: limit}))
+	}
+}
+
 // known puts keys into the filter, if there is one.
 func (r *rig) known(keys ...int64) {
 	if r.exists == nil {

@@ -152,10 +152,10 @@ func TestABatchNamesAnErrorOnce(t *testing.T) {
 	inCells(t, []cell{{redis: "none"}}, func(r *rig) {
 		source := newRows(r, 1)
 		source.slowly(func(ctx context.Context, _ int64) error { <-ctx.Done(); return ctx.Err() })
-		c := open(r, source.source(), func(o *cache.Options) { o.Rebuild.LoadTimeout = time.Second })
+		c := open(r, source.source(), within(time.Second))
 		_, err := c.GetMany(r.ctx, []int64{1})
 		var batch *cache.BatchError[int64]
-		if !errors.As(err, &batch) || batch.Causes[1].Error() != "cache: load timed out" {
+		if !errors.As(err, &batch) || batch.Causes[1].Error() != "cache: load timed out: breaker: call timed out after 1s" {
 			r.Errorf("got %v", err)
 		}
 	})

@@ -42,8 +42,8 @@ type Options struct {
 	// runs, a lease is renewed every third of it. 0: 3 s; at least 100 ms.
 	Lease time.Duration
 	// LoadTimeout is how long a load may take, with the request for its lease. 0: 5 s; take the
-	// time of your slowest query if that is longer. In a cache with a Breaker leave it 0, see
-	// Options.Rebuild of package cache.
+	// time of your slowest query if that is longer. A cache refuses it: there the Timeout of its
+	// breaker limits a load.
 	LoadTimeout time.Duration
 	// WaitBudget is how long callers wait for the leases of other processes before they load
 	// without one. Leave it 0: as long as a load may take, after which a living lease holder has

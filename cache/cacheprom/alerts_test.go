@@ -236,7 +236,9 @@ func (s *shop) loaderIgnoresContext() {
 	ended := make(chan struct{})
 	s.Cleanup(func() { close(ended) })
 	c := s.open(nil, "stuck", func(context.Context, string) (string, error) { <-ended; return "", errDown },
-		func(o *cache.Options) { o.Rebuild.LoadTimeout = 100 * time.Millisecond })
+		func(o *cache.Options) {
+			o.Breaker = redistest.Must(breaker.New(breaker.Options{Name: "stuck", Timeout: 100 * time.Millisecond}))
+		})
 	for n := range 12 {
 		s.calls.Go(func() { _, _ = c.Get(s.ctx, fmt.Sprint(n)) })
 	}

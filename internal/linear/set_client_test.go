@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/bloom"
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -132,7 +133,10 @@ func setCache(rdb redis.UniversalClient, filter *bloom.Filter, db *board) (*cach
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	o.Local.MaxBytes = -1
-	o.Rebuild.LoadTimeout = 4 * calm
+	var err error
+	if o.Breaker, err = breaker.New(breaker.Options{Name: "set", Timeout: 4 * calm, Logger: o.Logger}); err != nil {
+		return nil, err
+	}
 	return cache.New(rdb, func(_ context.Context, key int) (string, error) {
 		pause()
 		row := db.read(key)
