@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 var smallScale = scale{
 	processes: 2, rows: 30, reads: 150, ttl: 250 * time.Millisecond,
 	queryTime: 40 * time.Millisecond, queryPatience: 100 * time.Millisecond, connections: 4,
-	patience: 4 * time.Second, redisTimeout: 200 * time.Millisecond, queue: 10 * time.Second, loadTimeout: 10 * time.Second,
+	patience: 4 * time.Second, redisTimeout: 200 * time.Millisecond, loadTimeout: 10 * time.Second,
 	beat: 150 * time.Millisecond, calm: 2, trouble: 3,
 }
 

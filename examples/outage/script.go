@@ -22,8 +22,7 @@ type scale struct {
 	connections   int           // to the database of each service
 	patience      time.Duration // how long a user waits for an answer
 	redisTimeout  time.Duration // how long levee waits for Redis
-	queue         time.Duration // how long it waits for its turn at the database
-	loadTimeout   time.Duration // and how long for its answer
+	loadTimeout   time.Duration // and for an answer of the database
 	beat          time.Duration // a line of the timeline
 	calm, trouble int           // beats
 }
@@ -33,7 +32,7 @@ type scale struct {
 var fullScale = scale{
 	processes: 2, rows: 240, reads: 300, ttl: 5 * time.Second,
 	queryTime: 80 * time.Millisecond, queryPatience: 500 * time.Millisecond, connections: 12,
-	patience: time.Second, redisTimeout: 200 * time.Millisecond, queue: 500 * time.Millisecond, loadTimeout: time.Second,
+	patience: time.Second, redisTimeout: 200 * time.Millisecond, loadTimeout: time.Second,
 	beat: time.Second, calm: 3, trouble: 4,
 }
 

@@ -124,7 +124,7 @@ type guarded struct {
 func openLevee(rdb *redis.Client, store *Catalogue, name string, size scale) (process, error) {
 	share := size.connections / size.processes // of the database's connections
 	b, err := breaker.New(breaker.Options{
-		MaxConcurrent: share, MaxDegraded: share, QueueTimeout: size.queue,
+		MaxConcurrent: share, MaxDegraded: share,
 		// As everything here these are about a tenth of what they would be: a breaker that opens leaves the database alone for a fifth of a second.
 		Timeout: size.loadTimeout, MinRequests: 2 * share, Window: 3 * size.loadTimeout, Cooldown: 200 * time.Millisecond,
 		IsFailure: func(err error) bool { return !isNotFound(err) },
