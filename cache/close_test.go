@@ -99,6 +99,39 @@ func TestCloseLeavesALoaderThatHangsBehind(t *testing.T) {
 	})
 }
 
+// Close ends the contexts of loads and waits for them, for as long as the breaker lets a load take, or 5 s
+// if that has no Timeout.
+func TestCloseWaitsForLoadsAndNotForEver(t *testing.T) {
+	for name, test := range map[string]struct{ timeout, takes, want time.Duration }{
+		"it ends":                           {-1, time.Second, time.Second},
+		"it hangs, a breaker without limit": {-1, time.Hour, 5 * time.Second},
+		"it hangs, a breaker with one":      {2 * time.Second, time.Hour, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCells(t, []cell{{redis: "none"}}, func(r *rig) {
+				source, begun := newRows(r, 1), make(chan struct{})
+				source.slowly(func(ctx context.Context, _ int64) error {
+					close(begun)
+					<-ctx.Done()
+					time.Sleep(test.takes) // whatever its context says
+					return ctx.Err()
+				})
+				c := open(r, source.source(), within(test.timeout))
+				c.getting(r.ctx, 1)
+				<-begun
+				began := time.Now()
+				if err := c.Close(); err != nil {
+					r.Error(err)
+				}
+				if took := time.Since(began); took != test.want {
+					r.Errorf("Close took %v, want %v", took, test.want)
+				}
+				time.Sleep(test.takes) // the bubble waits for it
+			})
+		})
+	}
+}
+
 // ristretto panics its callers if it is closed under them, and everything here has
 // goroutines of its own.
 func TestCloseAtAnyMoment(t *testing.T) {

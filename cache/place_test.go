@@ -187,25 +187,6 @@ func beforeItAsks(do func()) redis.Hook {
 	})
 }
 
-// While a key asks for its lease, another process publishes it, and Timeout ends. The
-// error of the load that was not begun hid the verdict, which had brought the value.
-func TestAValueFoundInThePlaceIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
-	inCells(t, []cell{{redis: "mini"}}, func(r *rig) {
-		source := newRows(r, 1)
-		other, rdb := open(r, source.source()), r.client()
-		rdb.(*redis.Client).Options().ContextTimeoutEnabled = true
-		rdb.AddHook(beforeItAsks(func() {
-			other.gives(r, 1, "v1")
-			time.Sleep(2 * time.Second)
-		}))
-		c := openOn(r, rdb, source.source(), within(time.Second), func(o *cache.Options) { o.RedisTimeout = 10 * time.Second })
-		c.gives(r, 1, "v1")
-		if n := source.all(); n != 1 {
-			r.Errorf("%d loads", n)
-		}
-	})
-}
-
 // The breaker has no place for a key that nobody else loads. Catches a lease that is kept
 // for a load that never begins: other processes would wait until it ends by itself.
 func TestALeaseWithoutAPlaceIsGivenBackAtOnce(t *testing.T) {

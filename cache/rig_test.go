@@ -161,7 +161,7 @@ func (r *rig) options(changes []func(*cache.Options)) cache.Options {
 		o.Filter = r.exists
 	}
 	if !r.breaker {
-		o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: -1}))
+		within(-1)(&o)
 	}
 	for _, change := range changes {
 		change(&o)
@@ -169,7 +169,7 @@ func (r *rig) options(changes []func(*cache.Options)) cache.Options {
 	return o
 }
 
-// within gives a load so much time.
+// within gives a load so much time, of a breaker that does nothing else. -1: all the time it takes.
 func within(limit time.Duration) func(*cache.Options) {
 	return func(o *cache.Options) {
 		o.Breaker = redistest.Must(breaker.New(breaker.Options{FailureRatio: -1, MaxConcurrent: -1, MaxDegraded: -1, Timeout: limit}))

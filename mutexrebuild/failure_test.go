@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/levee-go/levee/internal/redistest"
 	"github.com/levee-go/levee/mutexrebuild"
 )
 
@@ -123,6 +128,25 @@ func TestALoadThatEndsWithItsContextIsALoadTimeout(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, mutexrebuild.ErrLoadTimeout) {
 			r.Errorf("got %v", err)
 		}
+	})
+}
+
+// While a process asks for its lease, another one publishes the value, and LoadTimeout ends: no error of a load
+// that was not begun may hide the value that the request has brought.
+func TestAValueFoundWithTheLeaseIsTheAnswerThoughItsTimeIsUp(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		other, rdb := r.group(opts{}), r.client(func(o *redis.Options) { o.ContextTimeoutEnabled = true })
+		publish := redistest.Once(func() {
+			r.want(other, "x", "v1", gives("v1"))
+			time.Sleep(2 * time.Second)
+		})
+		rdb.AddHook(redistest.EachCommand(func(cmd redis.Cmder) {
+			if strings.HasPrefix(cmd.Name(), "eval") && slices.Contains(cmd.Args(), any("ask")) {
+				publish()
+			}
+		}))
+		g := r.with(rdb, opts{RedisTimeout: 10 * time.Second, LoadTimeout: time.Second})
+		r.want(g, "x", "v1", gives("a value of its own"))
 	})
 }
 

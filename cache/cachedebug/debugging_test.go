@@ -140,6 +140,20 @@ func (p *pod) acts(form string) {
 	}
 }
 
+// nervous gives a cache a breaker that two failed loads open for good.
+func nervous(o *cache.Options) {
+	o.Breaker = redistest.Must(breaker.New(breaker.Options{Name: "db", MinRequests: 2, Cooldown: time.Hour}))
+}
+
+// opensItsBreaker reads keys whose loads fail until the breaker is open.
+func (p *pod) opensItsBreaker() {
+	p.t.Helper()
+	eventually(p.t, "the breaker opens", func() bool {
+		_, _ = p.Get(p.t.Context(), time.Now().String())
+		return p.Stats().Breaker.State == breaker.Open
+	})
+}
+
 func TestAValueThatNobodyInvalidatedIsFound(t *testing.T) {
 	r := &rows{}
 	p := r.pod(t, redistest.Start(t).Client(t), nil).hearing()
@@ -195,16 +209,9 @@ func TestAnOldValueInPlaceOfAnErrorIsFound(t *testing.T) {
 
 func TestAnOpenBreakerIsFound(t *testing.T) {
 	r := &rows{}
-	db, err := breaker.New(breaker.Options{Name: "db", MinRequests: 2, Cooldown: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := r.pod(t, redistest.Start(t).Client(t), func(o *cache.Options) { o.Breaker = db }).hearing()
+	p := r.pod(t, redistest.Start(t).Client(t), nervous).hearing()
 	r.fail(errors.New("the database is on fire"))
-	eventually(t, "the breaker opens", func() bool {
-		_, _ = p.Get(t.Context(), time.Now().String())
-		return p.Stats().Breaker.State == breaker.Open
-	})
+	p.opensItsBreaker()
 	if _, err := p.Get(t.Context(), "42"); !errors.Is(err, cache.ErrOverloaded) {
 		t.Errorf("got %v", err)
 	}
@@ -268,21 +275,14 @@ func TestAnOutageOfRedisIsFound(t *testing.T) {
 
 func TestAValueWhoseRefreshIsRefusedIsFound(t *testing.T) {
 	r, s := &rows{}, redistest.Start(t)
-	db, err := breaker.New(breaker.Options{Name: "db", MinRequests: 2, Cooldown: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
 	soonStale := func(o *cache.Options) {
 		o.TTL, o.StaleWhileRevalidate, o.Local.MaxBytes = 100*time.Millisecond, time.Hour, -1
 	}
-	refused := r.pod(t, s.Client(t), func(o *cache.Options) { soonStale(o); o.Breaker = db })
+	refused := r.pod(t, s.Client(t), func(o *cache.Options) { soonStale(o); nervous(o) })
 	r.set("42", "old")
 	refused.gets("42", "old")
 	r.fail(errors.New("the database is on fire"))
-	eventually(t, "the breaker opens", func() bool {
-		_, _ = refused.Get(t.Context(), time.Now().String())
-		return refused.Stats().Breaker.State == breaker.Open
-	})
+	refused.opensItsBreaker()
 	eventually(t, "the value is past its TTL", func() bool {
 		refused.gets("42", "old")
 		return strings.HasPrefix(refused.verdict("42"), "served stale from Redis, read from the source at ")
@@ -312,7 +312,7 @@ func TestALoaderThatFindsNoRowIsFound(t *testing.T) {
 	}
 }
 
-// What leads in INFO commandstats says what Redis is busy with.
+// INFO commandstats tells misses, hits, invalidations and other programs apart.
 func TestTheCommandsOfRedisSayWhoKeepsItBusy(t *testing.T) {
 	r, s := &rows{}, redistest.Start(t)
 	var keys []string
@@ -320,10 +320,16 @@ func TestTheCommandsOfRedisSayWhoKeepsItBusy(t *testing.T) {
 		keys = append(keys, fmt.Sprint(i))
 		r.set(keys[i], "old")
 	}
-	during := func(work func()) (getrange, evalsha, publish, foreign int64) {
-		calls := []int64{s.Calls("getrange"), s.Calls("evalsha"), s.Calls("publish"), s.Calls("keys")}
+	during := func(work func()) (calls map[string]int64) {
+		calls = map[string]int64{"getrange": 0, "evalsha": 0, "publish": 0, "keys": 0}
+		for name := range calls {
+			calls[name] = -s.Calls(name)
+		}
 		work()
-		return s.Calls("getrange") - calls[0], s.Calls("evalsha") - calls[1], s.Calls("publish") - calls[2], s.Calls("keys") - calls[3]
+		for name := range calls {
+			calls[name] += s.Calls(name)
+		}
+		return calls
 	}
 	each := func(p *pod, times int) {
 		for range times {
@@ -334,34 +340,34 @@ func TestTheCommandsOfRedisSayWhoKeepsItBusy(t *testing.T) {
 	}
 	off := r.pod(t, s.Client(t), func(o *cache.Options) { o.Local.MaxBytes = -1 })
 	on := r.pod(t, s.Client(t), nil).hearing()
-	if getrange, evalsha, publish, _ := during(func() { each(on, 1) }); evalsha < getrange/2 || publish > evalsha/2 {
-		t.Errorf("misses: %d getrange, %d evalsha, %d publish", getrange, evalsha, publish)
+	if n := during(func() { each(on, 1) }); n["evalsha"] < n["getrange"]/2 || n["publish"] > n["evalsha"]/2 {
+		t.Errorf("misses: %v", n)
 	}
-	if getrange, evalsha, _, _ := during(func() { each(off, 5) }); getrange < 10*evalsha {
-		t.Errorf("hits: %d getrange, %d evalsha", getrange, evalsha)
+	if n := during(func() { each(off, 5) }); n["getrange"] < 10*n["evalsha"] {
+		t.Errorf("hits: %v", n)
 	}
-	if getrange, _, _, _ := during(func() { each(on, 5) }); getrange > 20 { // of its heartbeats
-		t.Errorf("hits with a local tier: %d getrange", getrange)
+	if n := during(func() { each(on, 5) }); n["getrange"] > 20 { // of its heartbeats
+		t.Errorf("hits with a local tier: %v", n)
 	}
-	if _, evalsha, publish, _ := during(func() {
+	if n := during(func() {
 		for _, key := range keys {
 			if err := on.Invalidate(t.Context(), key); err != nil {
 				t.Error(err)
 			}
 		}
-	}); publish < evalsha*9/10 {
-		t.Errorf("invalidations: %d publish, %d evalsha", publish, evalsha)
+	}); n["publish"] < n["evalsha"]*9/10 {
+		t.Errorf("invalidations: %v", n)
 	}
 
 	report := s.Client(t, func(o *redis.Options) { o.ClientName = "report" })
-	if getrange, evalsha, _, foreign := during(func() {
+	if n := during(func() {
 		for range 100 {
 			if err := report.Keys(t.Context(), "product:*").Err(); err != nil {
 				t.Error(err)
 			}
 		}
-	}); foreign < getrange || foreign < evalsha {
-		t.Errorf("a report: %d keys, %d getrange, %d evalsha", foreign, getrange, evalsha)
+	}); n["keys"] < n["getrange"] || n["keys"] < n["evalsha"] {
+		t.Errorf("a report: %v", n)
 	}
 	var who string
 	for client := range strings.Lines(s.Client(t).ClientList(t.Context()).Val()) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/redis/go-redis/v9"
 )
 
 const secretKey = "a key that only IAM and the service know"
@@ -30,7 +29,7 @@ func TestATokenHasTheSignatureThatTheServerComputes(t *testing.T) {
 		{Service: "elasticache", Cache: "products", User: "product-cache", Serverless: true},
 		{Service: "memorydb", Cache: "products", User: "product-cache"},
 	} {
-		user, token, err := (&redis.Options{CredentialsProviderContext: login.Credentials(config())}).CredentialsProviderContext(t.Context())
+		user, token, err := login.Credentials(config())(t.Context())
 		if user != "product-cache" || err != nil {
 			t.Fatal(user, err)
 		}

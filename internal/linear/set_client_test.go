@@ -133,10 +133,7 @@ func setCache(rdb redis.UniversalClient, filter *bloom.Filter, db *board) (*cach
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	o.Local.MaxBytes = -1
-	var err error
-	if o.Breaker, err = breaker.New(breaker.Options{Name: "set", Timeout: 4 * calm, Logger: o.Logger}); err != nil {
-		return nil, err
-	}
+	o.Breaker = redistest.Must(breaker.New(breaker.Options{Name: "set", Timeout: 4 * calm, Logger: o.Logger}))
 	return cache.New(rdb, func(_ context.Context, key int) (string, error) {
 		pause()
 		row := db.read(key)
