@@ -14,6 +14,7 @@ var (
 	measured = regexp.MustCompile(`(?m)^\| .*\]\((docs/[a-z-]+\.md)[^)]*\)\) \|(.*)\|$`)
 	loses    = regexp.MustCompile(`(?m)\*\*Loses\*\*: (.*)$`)
 	costs    = regexp.MustCompile(`(?m)\*\*Costs\*\*: three round trips to Redis for a miss \(a plain cache: two\); by default up to (.*?) of memory .*; (\w+) direct dependencies, and (\w+) for tests\.$`)
+	ended    = regexp.MustCompile(`([\d,]+) → 0 errors of ([\d,]+)`)
 	direct   = regexp.MustCompile(`(?m)^\t\S+ v\S+$`)
 )
 
@@ -37,6 +38,20 @@ func TestEachFigureOfREADMEIsOnThePageItNames(t *testing.T) {
 	}
 	for part := range strings.SplitSeq(lost[1], " and in the ") { // of two rows
 		inOneRow(t, "docs/results.md", part)
+	}
+}
+
+// The summary of results.md has the figures of its tables: it said 601 when the table had been measured again.
+func TestTheSummaryOfOutagesIsOfTheirTable(t *testing.T) {
+	page := text(t, "docs/results.md")
+	summary := ended.FindAllStringSubmatch(page, -1)
+	for _, said := range summary {
+		if row := "| " + said[2] + " | " + said[1] + " |"; !strings.Contains(page, row) {
+			t.Errorf("%s: no row of a table has %q", said[0], row)
+		}
+	}
+	if len(summary) < 2 {
+		t.Errorf("%d figures: the summary looks otherwise than this test expects", len(summary))
 	}
 }
 
