@@ -3,14 +3,10 @@ package cache_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
@@ -172,17 +168,6 @@ func TestAKeyThatAWriterHoldsIsLoadedInItsTurn(t *testing.T) {
 		})
 		if err != nil {
 			r.Error(err)
-		}
-	})
-}
-
-// beforeItAsks is a hook that calls do before the first script of a client that asks for a lease,
-// also of one that rides with other commands. In the background it looks for clears at that time.
-func beforeItAsks(do func()) redis.Hook {
-	once := redistest.Once(do)
-	return redistest.EachCommand(func(cmd redis.Cmder) {
-		if strings.HasPrefix(cmd.Name(), "eval") && slices.Contains(cmd.Args(), any("ask")) {
-			once()
 		}
 	})
 }
