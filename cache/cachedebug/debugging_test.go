@@ -155,8 +155,8 @@ func (p *pod) opensItsBreaker() {
 }
 
 func TestAValueThatNobodyInvalidatedIsFound(t *testing.T) {
-	r := &rows{}
-	p := r.pod(t, redistest.Start(t).Client(t), nil).hearing()
+	r, s := &rows{}, redistest.Start(t)
+	p := r.pod(t, s.Client(t), nil).hearing()
 	r.set("42", "old")
 	p.gets("42", "old")
 	r.set("42", "new") // by a writer that does not know the cache
@@ -165,6 +165,9 @@ func TestAValueThatNobodyInvalidatedIsFound(t *testing.T) {
 	if _, page := get(t, p.debug, "key=42"); !strings.Contains(page, `<p class="verdict"><b>served from this process, read from the source at `) {
 		t.Errorf("the page has no verdict:\n%s", page)
 	}
+	other := r.pod(t, s.Client(t), nil).hearing()
+	other.says("42", "served from Redis, read from the source at ")
+	other.gets("42", "old")
 	p.acts("do=invalidate&key=42")
 	p.gets("42", "new")
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,5 +124,64 @@ func TestEachVerbOfThePagesIsOneOfCacheadmin(t *testing.T) {
 	cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{c}}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/?cache=product&key=42&format=json", nil))
 	if !regexp.MustCompile(`(?s)"lookup": \{.*"found": \{\s*"verdict": "not cached: `).MatchString(w.Body.String()) {
 		t.Errorf("the look-up is %s", w.Body)
+	}
+}
+
+var (
+	wanted  = regexp.MustCompile(`"((?:served|absent:|not cached|not read|past its TTL|Redis did not)[^"]*)"\}`)
+	instant = regexp.MustCompile(`(?:until )?(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?: at most)?`)
+)
+
+// An operator finds each verdict on the page, with all its clauses, and the list there has none that levee does not give.
+func TestEveryVerdictIsOnThePage(t *testing.T) {
+	page := text(t, "docs/debugging.md")
+	var verdicts []string
+	for _, want := range wanted.FindAllStringSubmatch(text(t, "cache/internal/look/verdict_test.go"), -1) {
+		said := instant.ReplaceAllString(want[1], "")
+		verdicts = append(verdicts, strings.ReplaceAll(said, "the database is down", "")) // the loader's words
+	}
+	if len(verdicts) < 30 {
+		t.Fatalf("%d verdicts", len(verdicts))
+	}
+	var phrases []string
+	for line := range strings.Lines(page) {
+		for _, code := range quoted.FindAllStringSubmatch(line, -1) {
+			phrases = append(phrases, code[1])
+		}
+	}
+	// cut cuts the longest phrase of the page from the beginning of s.
+	cut := func(s string, may func(phrase string) bool) (rest string, ok bool) {
+		longest := 0
+		for _, phrase := range phrases {
+			if may(phrase) && strings.HasPrefix(s, phrase) {
+				longest = max(longest, len(phrase))
+			}
+		}
+		return strings.Trim(s[longest:], " ,;:"), longest > 0
+	}
+	for _, v := range verdicts {
+		rest, ok := cut(v, verdict.MatchString)
+		for ok && rest != "" {
+			rest, ok = cut(rest, func(phrase string) bool { return !verdict.MatchString(phrase) })
+		}
+		if !ok {
+			t.Errorf("of the verdict %q the page does not have %q", v, rest)
+		}
+	}
+	_, every, _ := strings.Cut(page, "\n## Every verdict\n")
+	listed := 0
+	for line := range strings.Lines(every) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for _, code := range quoted.FindAllStringSubmatch(strings.Split(line, "|")[1], -1) {
+			listed++
+			if !slices.ContainsFunc(verdicts, func(v string) bool { return strings.Contains(v, code[1]) }) {
+				t.Errorf("no verdict has %q", code[1])
+			}
+		}
+	}
+	if listed < 25 {
+		t.Errorf("%d phrases in the list", listed)
 	}
 }
