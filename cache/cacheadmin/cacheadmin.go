@@ -4,27 +4,25 @@
 //
 //	admin, err := cacheadmin.New(cacheadmin.Options{
 //		Caches: []cacheadmin.Cache{cacheadmin.WithScan(products, store.Keys), bySlug},
-//		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
-//			return operator(r) // the operator's name from your login, or an error
-//		},
+//		// Or a function that returns the name of the operator whom your login knows.
+//		Allow: cacheadmin.AllowToken(os.Getenv("ADMIN_TOKEN")),
 //	})
 //	if err != nil {
 //		return err
 //	}
 //	mux.Handle("/admin/levee", admin)
 //
-// A browser gets a page with forms, everybody else JSON. With a port that only operators
-// reach and a login of yours that reads a token:
+// A browser gets a page with forms, everybody else JSON. At a port that only operators reach:
 //
-//	curl -H "Authorization: Bearer $TOKEN" "http://localhost:6060/admin/levee?cache=product&key=42"
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=invalidate -d key=42 -d key=43 http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=expire -d key=42 http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=refresh -d key=42 http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=clear http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=cleartags -d tag=tenant:7 http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=announce -d key=42 http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" -d cache=product -d do=rebuildfilter http://localhost:6060/admin/levee
-//	curl -H "Authorization: Bearer $TOKEN" "http://localhost:6060/admin/levee?cache=product&do=filter"
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" "http://localhost:6060/admin/levee?cache=product&key=42"
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=invalidate -d key=42 -d key=43 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=expire -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=refresh -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=clear http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=cleartags -d tag=tenant:7 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=announce -d key=42 http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" -d cache=product -d do=rebuildfilter http://localhost:6060/admin/levee
+//	curl -H "Authorization: Bearer $ADMIN_TOKEN" "http://localhost:6060/admin/levee?cache=product&do=filter"
 //
 // # What it does
 //
@@ -40,9 +38,9 @@
 //
 // # Who may
 //
-// Anybody who reaches the Handler can put load on the database. So Options.Allow is required; it is
-// called before anything is done or shown, even for the page. It is not called for requests that
-// are refused anyway: a form that cannot be read, an unknown verb, a wrong method, a POST from
+// Anybody who reaches the Handler can put load on the database. So Options.Allow is required: [AllowToken]
+// is one for operators who share a token. It is called before anything is done or shown, even for
+// the page. It is not called for requests that are refused anyway: a form that cannot be read, an unknown verb, a wrong method, a POST from
 // another site. All changes need a POST; a POST that a browser sends for another site is refused
 // ([http.CrossOriginProtection]), so that no page that an operator visits can use the operator's
 // login. Values are not shown.
@@ -50,6 +48,7 @@ package cacheadmin
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,6 +90,22 @@ type Options struct {
 	Allow func(r *http.Request, cache, verb string) (who string, err error)
 	// Logger gets each call and each refusal. Nil: slog.Default().
 	Logger *slog.Logger
+}
+
+// AllowToken returns an Options.Allow for operators who share a token, of a client that can send a
+// header, such as curl. It allows requests with the header "Authorization: Bearer" and token, and
+// names all of them "the bearer of the token" in the log. If token is empty it allows nobody.
+func AllowToken(token string) func(r *http.Request, cache, verb string) (who string, err error) {
+	want := []byte("Bearer " + token)
+	return func(r *http.Request, _, _ string) (string, error) {
+		if token == "" {
+			return "", errors.New("this process has no token, so nobody may")
+		}
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 0 {
+			return "", errors.New("wrong token")
+		}
+		return "the bearer of the token", nil
+	}
 }
 
 // A Handler serves the page and carries out requests. It may be used concurrently and at any

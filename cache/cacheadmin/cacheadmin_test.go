@@ -165,12 +165,7 @@ func TestTheCurlLinesOfThePackageDoWhatTheySay(t *testing.T) {
 		return func(yield func(int64, error) bool) { _ = yield(42, nil) && yield(43, nil) }
 	}
 	server := httptest.NewServer(admin(t, func(o *cacheadmin.Options) {
-		o.Allow = func(r *http.Request, _, _ string) (string, error) {
-			if r.Header.Get("Authorization") != "Bearer of-ann" {
-				return "", errors.New("who are you?")
-			}
-			return "ann", nil
-		}
+		o.Allow = cacheadmin.AllowToken("of-ann")
 	}, cacheadmin.WithScan(c, all)))
 	defer server.Close()
 	doc, err := os.ReadFile("cacheadmin.go")
@@ -184,13 +179,13 @@ func TestTheCurlLinesOfThePackageDoWhatTheySay(t *testing.T) {
 		}
 		edition := s.edition.Add(1)
 		cmd := exec.Command("sh", "-c", strings.ReplaceAll(line[1], "http://localhost:6060", server.URL))
-		cmd.Env = append(os.Environ(), "TOKEN=of-ann")
+		cmd.Env = append(os.Environ(), "ADMIN_TOKEN=of-ann")
 		out, err := cmd.Output()
 		var a answer
 		if err := errors.Join(err, json.Unmarshal(out, &a)); err != nil {
 			t.Fatalf("%s: %v, %s", line[1], err, out)
 		}
-		if a.Error != "" || a.Cache != "product" || a.Who != "ann" {
+		if a.Error != "" || a.Cache != "product" || a.Who != "the bearer of the token" {
 			t.Errorf("%s: %+v", line[1], a)
 		}
 		done = append(done, a.Do)
@@ -296,6 +291,26 @@ func TestEachCallIsLoggedWithWhoAsked(t *testing.T) {
 	for line := range strings.Lines(log.String()) {
 		if len(line) > 4<<10 {
 			t.Errorf("a line of %d bytes: %.200s", len(line), line)
+		}
+	}
+}
+
+func TestATokenAllowsItsBearerAlone(t *testing.T) {
+	for _, c := range []struct {
+		token, header string
+		allowed       bool
+	}{
+		{"s3cret", "Bearer s3cret", true},
+		{"s3cret", "Bearer s3cre", false},
+		{"s3cret", "s3cret", false},
+		{"s3cret", "", false},
+		{"", "Bearer ", false},
+		{"", "", false},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", c.header)
+		if who, err := cacheadmin.AllowToken(c.token)(r, "product", "inspect"); (err == nil) != c.allowed || (who != "") != c.allowed {
+			t.Errorf("token %q, header %q: %q, %v", c.token, c.header, who, err)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/levee-go/levee/cache"
+	"github.com/levee-go/levee/cache/cacheadmin"
 	"github.com/levee-go/levee/cache/cachedebug"
 	"github.com/levee-go/levee/cache/cacheprom"
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,13 @@ func main() {
 	admin := http.NewServeMux() // names and numbers that are not for the public, on a port of their own
 	admin.Handle("GET /metrics", promhttp.Handler())
 	admin.Handle("GET /debug/levee", cachedebug.New(cachedebug.Options{Caches: []cachedebug.Cache{products}}))
+	operate, err := cacheadmin.New(cacheadmin.Options{
+		Caches: []cacheadmin.Cache{products}, Allow: cacheadmin.AllowToken(os.Getenv("ADMIN_TOKEN")), // without one nobody may
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	admin.Handle("/admin/levee", operate)
 	adminAddr := cmp.Or(os.Getenv("ADMIN_ADDR"), "127.0.0.1:6060")
 	go func() { log.Fatal(http.ListenAndServe(adminAddr, admin)) }()
 

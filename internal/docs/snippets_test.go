@@ -190,12 +190,11 @@ func _(products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64]
 }
 
 // docs/operations.md, acting on a cache.
-func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], store Store, operator func(*http.Request) (string, error)) error {
+func _(mux *http.ServeMux, products *cache.Cache[int64, Product], bySlug *cache.Cache[string, int64], store Store) error {
 	admin, err := cacheadmin.New(cacheadmin.Options{
 		Caches: []cacheadmin.Cache{cacheadmin.WithScan(products, store.Keys), bySlug}, // store.Keys is that of KeepFilter
-		Allow: func(r *http.Request, cache, verb string) (who string, err error) {
-			return operator(r) // the operator's name from your login, or an error
-		},
+		// Or a function that returns the name of the operator whom your login knows.
+		Allow: cacheadmin.AllowToken(os.Getenv("ADMIN_TOKEN")),
 	})
 	if err != nil {
 		return err
