@@ -43,7 +43,7 @@ func (w *way) silence() { w.silent.Store(true) }
 
 // client makes a client whose connections go this way.
 func (w *way) client(r *rig, m *redistest.MiniServer) *redis.Client {
-	return m.Client(r, roomy, func(o *redis.Options) {
+	return m.Client(r, func(o *redis.Options) {
 		w.dial, o.Dialer = o.Dialer, w.open
 	})
 }

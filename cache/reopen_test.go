@@ -203,12 +203,12 @@ func inPagesAndRows(t *testing.T, test func(p *pagesAndRows)) {
 	synctest.Test(t, func(t *testing.T) {
 		ofPages, ofRows := redistest.Mini(t), redistest.Mini(t)
 		t.Cleanup(synctest.Wait)
-		r := newRig(t, cell{redis: "mini"}, func() redis.UniversalClient { return ofPages.Client(t, roomy) })
+		r := newRig(t, cell{redis: "mini"}, func() redis.UniversalClient { return ofPages.Client(t) })
 		p := &pagesAndRows{rig: r, source: newRows(r, 0, 1, 2, 3)}
-		cutOff := ofRows.Client(t, roomy)
+		cutOff := ofRows.Client(t)
 		cutOff.AddHook(unanswered{&p.cut})
 		p.rows, p.pages = p.process(cutOff)
-		_, p.other = p.process(ofRows.Client(t, roomy))
+		_, p.other = p.process(ofRows.Client(t))
 		test(p)
 	})
 }

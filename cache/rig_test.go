@@ -93,13 +93,9 @@ func inBubble(t *testing.T, c cell, test func(r *rig, m *redistest.MiniServer)) 
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.Mini(t)
 		t.Cleanup(synctest.Wait) // for what go-redis still dials behind its callers' backs
-		test(newRig(t, c, func() redis.UniversalClient { return m.Client(t, roomy) }), m)
+		test(newRig(t, c, func() redis.UniversalClient { return m.Client(t) }), m)
 	})
 }
-
-// roomy is for clients in a bubble: one that waits for a connection takes a timer
-// from a pool of go-redis' own, where it may meet one of another bubble.
-func roomy(o *redis.Options) { o.PoolSize = 10_000 }
 
 // onServer is for a test that keeps no reply of its Redis back: a busy machine must not be taken for an
 // outage. A Redis that restarts or refuses says so at once.

@@ -88,7 +88,7 @@ func playScript(t *testing.T, d *dice) {
 	if d.roll(4) > 0 {
 		s.mini = redistest.Mini(t)
 		t.Cleanup(synctest.Wait)
-		rdb = s.mini.Client(t, roomy)
+		rdb = s.mini.Client(t)
 		r.rdb = rdb
 	}
 	s.o = r.options([]func(*cache.Options){func(o *cache.Options) {

@@ -93,9 +93,7 @@ func (r *rig) client(changes ...func(*redis.Options)) *redis.Client {
 	if r.server != nil {
 		return r.server.Client(r, changes...)
 	}
-	// A client in a bubble that waits for a connection takes a timer from a pool of
-	// go-redis' own, where it may meet one of another bubble.
-	return r.mini.Client(r, append(changes, func(o *redis.Options) { o.PoolSize = 10_000 })...)
+	return r.mini.Client(r, changes...)
 }
 
 // group makes a group with a client of its own, whose messages arrive.

@@ -125,7 +125,7 @@ func TestALedgerMakesNoFalseAlarm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 				rows := newTable(3)
-				p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = test.lag })
+				p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = test.lag })
 				if test.lag > 0 { // its Ledger reads the replica
 					p.ledger.Close()
 					p.ledger = redistest.Must(audit.NewLedger(p.Cache, rows.loadReplica, ledgerOptions{Share: 1, Feed: rows}))
@@ -153,7 +153,7 @@ func TestRunGivesALaggingSourceItsTime(t *testing.T) {
 	const lag = 3 * time.Second
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3)
-		p := open(t, client(t, m), rows.loadReplica, rows, hearing, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = lag })
+		p := open(t, m.Client(t), rows.loadReplica, rows, hearing, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = lag })
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -185,7 +185,7 @@ func TestRunGivesALaggingSourceItsTime(t *testing.T) {
 func TestRunDoesNotCallOtherBytesOfAnEqualValueStale(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Codec = &restless{} })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Codec = &restless{} })
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()
@@ -210,7 +210,7 @@ func TestALedgerIgnoresWhatTheCodecLeavesOut(t *testing.T) {
 	}
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		load := func(_ context.Context, id int64) (priced, error) { return priced{id, 7}, nil }
-		c := redistest.Must(cache.New(client(t, m), load, options{Name: "priced", Logger: quiet, Codec: cache.JSON, Local: localcache.Options{MaxBytes: 1 << 20}}))
+		c := redistest.Must(cache.New(m.Client(t), load, options{Name: "priced", Logger: quiet, Codec: cache.JSON, Local: localcache.Options{MaxBytes: 1 << 20}}))
 		defer c.Close()
 		defer redistest.Must(audit.NewLedger(c, load, audit.LedgerOptions[int64, priced]{Share: 1})).Close()
 		if err := c.Write(t.Context(), []int64{1}, func(context.Context) error { return nil }); err != nil {
@@ -240,7 +240,7 @@ func (r *restless) Unmarshal(data []byte, v any) error {
 // later on, that is what a host whose clock is behind stores.
 func storedNow(t *testing.T, n int) (stored []string) {
 	m := redistest.Mini(t)
-	c := redistest.Must(cache.New(client(t, m), newTable(0).load, options{Name: "product", Logger: quiet, Jitter: -1}))
+	c := redistest.Must(cache.New(m.Client(t), newTable(0).load, options{Name: "product", Logger: quiet, Jitter: -1}))
 	defer c.Close()
 	for i := range n {
 		if err := c.Set(t.Context(), 1, fmt.Sprint("w", i)); err != nil {
@@ -308,7 +308,7 @@ func TestARowThatCannotBeEncodedIsCompared(t *testing.T) {
 		var row atomic.Value
 		row.Store(1.5)
 		load := func(context.Context, int64) (float64, error) { return row.Load().(float64), nil }
-		c := redistest.Must(cache.New(client(t, m), load, options{Name: "weight", Logger: quiet, TTL: time.Hour, Codec: cache.JSON, Local: localcache.Options{MaxBytes: -1}}))
+		c := redistest.Must(cache.New(m.Client(t), load, options{Name: "weight", Logger: quiet, TTL: time.Hour, Codec: cache.JSON, Local: localcache.Options{MaxBytes: -1}}))
 		defer c.Close()
 		_ = redistest.Must(c.Get(t.Context(), 1))
 		defer redistest.Must(audit.NewLedger(c, load, audit.LedgerOptions[int64, float64]{Share: 1})).Close()

@@ -21,8 +21,8 @@ import (
 func TestALedgerHearsOfItsOwnWrites(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(9)
-		p := open(t, client(t, m), rows.load, rows, hearing)
-		other := open(t, client(t, m), rows.load, rows, hearing)
+		p := open(t, m.Client(t), rows.load, rows, hearing)
+		other := open(t, m.Client(t), rows.load, rows, hearing)
 		ctx, cancel := context.WithCancel(t.Context())
 		var following sync.WaitGroup
 		defer following.Wait()
@@ -68,7 +68,7 @@ func TestALedgerHearsOfItsOwnWrites(t *testing.T) {
 func TestKeysWithoutAPlaceAreCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3000)
-		p := open(t, client(t, m), rows.load, rows)
+		p := open(t, m.Client(t), rows.load, rows)
 		for range 3 { // the same 600 keys
 			for key := range int64(600) {
 				rows.tell(key)
@@ -104,7 +104,7 @@ func TestKeysWithoutAPlaceAreCounted(t *testing.T) {
 func TestAWatchEndsThoughEachLookDiffers(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(1)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.TTL = time.Hour })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.TTL = time.Hour })
 		p.gives(0, "v1")
 		rows.put(0, "v2")
 		for range 15 {
@@ -128,7 +128,7 @@ func TestALedgerFollowsAShareOfTheKeys(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(0)
 		share := func(o *ledgerOptions) { o.Share = 0.25 }
-		a, b := open(t, client(t, m), rows.load, rows, share), open(t, client(t, m), rows.load, rows, share)
+		a, b := open(t, m.Client(t), rows.load, rows, share), open(t, m.Client(t), rows.load, rows, share)
 		for key := range int64(2000) {
 			rows.tell(key)
 		}
@@ -158,7 +158,7 @@ func TestALedgerGoesOnAfterFailures(t *testing.T) {
 		rows := newTable(3)
 		source := &unsteady{table: rows}
 		var panics atomic.Int64
-		p := open(t, client(t, m), rows.load, rows, func(o *ledgerOptions) {
+		p := open(t, m.Client(t), rows.load, rows, func(o *ledgerOptions) {
 			o.Feed = source
 			o.Keys = map[string]func(feed.Row) ([]int64, error){"product": func(row feed.Row) ([]int64, error) {
 				if panics.Add(1) == 1 {

@@ -67,7 +67,7 @@ func TestALedgerFindsEachFault(t *testing.T) {
 					if !feeds {
 						how = []any{hearing}
 					}
-					w := world{t, m, rows, open(t, client(t, m), load, rows, how...), open(t, client(t, m), load, rows, how...)}
+					w := world{t, m, rows, open(t, m.Client(t), load, rows, how...), open(t, m.Client(t), load, rows, how...)}
 					w.a.gives(1, "v1")
 					w.b.gives(1, "v1")
 					time.Sleep(time.Second)
@@ -143,7 +143,7 @@ func TestOldValuesAreCountedByTheirAge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 				rows := newTable(3)
-				p := open(t, client(t, m), rows.load, rows, func(o *options) { o.TTL = 2 * time.Hour; o.Local.MaxBytes = -1 })
+				p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.TTL = 2 * time.Hour; o.Local.MaxBytes = -1 })
 				p.gives(1, "v1")
 				rows.put(1, "v2")
 				if time.Sleep(test.old); true {
@@ -172,7 +172,7 @@ func TestOldValuesAreCountedByTheirAge(t *testing.T) {
 func TestAnOldValueThatComesLaterIsCountedByItsOwnAge(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1 })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1 })
 		p.gives(1, "v1")
 		name := keys.OfCache("product").Value(0, "1")
 		stored := redistest.Must(m.Get(name))
@@ -223,7 +223,7 @@ func TestASecondChangeIsLookedAtToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 				rows := newTable(3)
-				p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1 })
+				p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1 })
 				p.gives(1, "v1")
 				play(t, m, rows, p)
 				time.Sleep(70 * time.Second)
@@ -239,7 +239,7 @@ func TestASecondChangeIsLookedAtToo(t *testing.T) {
 func TestTheLooksChangeNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.TTL = time.Hour; o.Local.TTL = time.Hour; o.Local.HotKeys = 10 })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.TTL = time.Hour; o.Local.TTL = time.Hour; o.Local.HotKeys = 10 })
 		p.gives(1, "v1") // and the other two are not cached
 		before, stored, loads := p.Stats(), m.Dump(), rows.loads.Load()
 		rows.tell(0, 1, 2)
@@ -268,7 +268,7 @@ func TestAStuckValueOfABusyRowIsFoundInSpiteOfReplicaLag(t *testing.T) {
 	const lag = time.Second
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(3)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = lag })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.ReplicaLag = lag })
 		p.gives(1, "v1")
 		for i := range 50 { // by a writer that forgets
 			rows.put(1, fmt.Sprint("w", i))
@@ -286,7 +286,7 @@ func TestALookAtTheMomentOfAChangeReadsTheSource(t *testing.T) {
 	const rounds, places = 40, 4 // four keys are looked at, and the looks at the others are due, when the changes come
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(rounds)
-		p := open(t, client(t, m), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.TTL = time.Hour })
+		p := open(t, m.Client(t), rows.load, rows, func(o *options) { o.Local.MaxBytes = -1; o.TTL = time.Hour })
 		for key := range int64(rounds) {
 			p.gives(key, "v1")
 			rows.tell(key)
@@ -326,7 +326,7 @@ func TestLateLooksAreNotCounted(t *testing.T) {
 			time.Sleep(time.Second)
 			return rows.load(ctx, key)
 		}
-		p := open(t, client(t, m), load, rows, func(o *options) { o.TTL = time.Hour; o.Local.MaxBytes = -1 })
+		p := open(t, m.Client(t), load, rows, func(o *options) { o.TTL = time.Hour; o.Local.MaxBytes = -1 })
 		for key := range int64(changed) {
 			if err := p.Set(t.Context(), key, "v1"); err != nil {
 				t.Error(err)

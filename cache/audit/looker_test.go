@@ -71,7 +71,7 @@ func TestAGoexitEndsOnlyItsLook(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(1)
 		routed, equal, shadowed := leaving(), leaving(), leaving()
-		p := open(t, client(t, m), rows.load, rows, func(o *ledgerOptions) {
+		p := open(t, m.Client(t), rows.load, rows, func(o *ledgerOptions) {
 			o.Keys = map[string]func(feed.Row) ([]int64, error){"product": func(row feed.Row) ([]int64, error) {
 				routed()
 				key, err := row.Int("id")
@@ -101,7 +101,7 @@ func TestAGoexitEndsOnlyItsLook(t *testing.T) {
 func TestAChangeWithoutKeysEndsNoFeed(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		rows := newTable(9)
-		p := open(t, client(t, m), rows.load, rows, func(o *ledgerOptions) {
+		p := open(t, m.Client(t), rows.load, rows, func(o *ledgerOptions) {
 			o.Keys = map[string]func(feed.Row) ([]int64, error){"product": func(row feed.Row) ([]int64, error) {
 				key, err := row.Int("id")
 				if key == 1 {

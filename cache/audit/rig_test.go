@@ -202,7 +202,3 @@ func inBubble(t *testing.T, test func(t *testing.T, m *redistest.MiniServer)) {
 		test(t, m)
 	})
 }
-
-func client(t testing.TB, m *redistest.MiniServer) *redis.Client {
-	return m.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 })
-}

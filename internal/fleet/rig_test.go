@@ -27,9 +27,7 @@ func inBubble(t *testing.T, behaviour func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mini := redistest.Mini(t)
-		behaviour(newRig(t, func() *redis.Client {
-			return mini.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 }) // with a timer less that bubbles would share
-		}))
+		behaviour(newRig(t, func() *redis.Client { return mini.Client(t) }))
 	})
 }
 

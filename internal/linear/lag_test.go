@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/internal/redistest"
 )
@@ -92,7 +90,7 @@ func recordLagging(t *testing.T, length time.Duration, troubled bool, write lagg
 		var ways [processes]way
 		var running sync.WaitGroup
 		for process := range processes {
-			rdb := server.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 }, ways[process].over)
+			rdb := server.Client(t, ways[process].over)
 			source := cache.Source[int, int64]{Load: db.load, Tags: func(key int, _ int64) []string { return []string{id(key)} }}
 			c, err := cache.NewFrom(rdb, source, cache.Options{
 				Name: "lag", TTL: 10 * time.Minute, ReplicaLag: replicaLag, EarlyRefresh: -1, Logger: quiet, Local: small,

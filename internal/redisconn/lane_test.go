@@ -69,7 +69,7 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 // the thousand is a round trip and a connection.
 func TestAThousandReadsRideInAFewTrips(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.AddHook(g)
 		rdb.Set(t.Context(), "k7", "v7", 0)
 		c := redisconn.New(rdb, opTimeout, 1)
@@ -98,7 +98,7 @@ func TestAThousandReadsRideInAFewTrips(t *testing.T) {
 // Catches callers who each read for themselves.
 func TestAThousandCallersOfOneKeyShareItsReads(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.AddHook(g)
 		rdb.Set(t.Context(), "k", "v", 0)
 		rdb.Set(t.Context(), "other", "o", 0)
@@ -131,7 +131,7 @@ func TestAThousandCallersOfOneKeyShareItsReads(t *testing.T) {
 // key that shares a read and looks at its own command, which was never sent.
 func TestReadManyOfOneKeyHasItsValue(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.AddHook(g)
 		rdb.Set(t.Context(), "k", "v", 0)
 		c := redisconn.New(rdb, opTimeout, 1)
@@ -161,7 +161,7 @@ func TestReadManyOfOneKeyHasItsValue(t *testing.T) {
 // A long value does not keep the short ones of a trip waiting, though its callers share its read.
 func TestALongValueThatIsSharedHasATripOfItsOwn(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		rdb.Set(t.Context(), "long", strings.Repeat("x", 1<<20), 0)
 		c := redisconn.New(rdb, opTimeout, 1)
 		if _, err := c.Read(t.Context(), "long", 2<<20); err != nil {
@@ -226,7 +226,7 @@ func (h *heldBack) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 //	a caller            asks now: it has to get v2
 func TestAReadThatHasBeenSentIsNotShared(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, h := m.Client(t, roomy), &heldBack{open: make(chan struct{})}
+		rdb, h := m.Client(t), &heldBack{open: make(chan struct{})}
 		rdb.AddHook(h)
 		rdb.Set(t.Context(), "k", "v1", 0)
 		c := redisconn.New(rdb, opTimeout, 1)
@@ -253,7 +253,7 @@ func TestAReadThatHasBeenSentIsNotShared(t *testing.T) {
 // A caller who leaves gets the error of its own context at once, and stops nobody.
 func TestACallerLeavesATripAndTheOthersGoOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.AddHook(g)
 		c := redisconn.New(rdb, opTimeout, 1)
 		var all sync.WaitGroup
@@ -282,7 +282,7 @@ func TestALateReplyIsTold(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"the caller leaves": time.Millisecond, "the time is up": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-				rdb, g := m.Client(t, roomy), newGate()
+				rdb, g := m.Client(t), newGate()
 				rdb.AddHook(g)
 				c := redisconn.New(rdb, opTimeout, 1)
 				late := make(chan string, 2)
@@ -324,7 +324,7 @@ func TestWhatAHookDoesIsTheErrorOfItsTrip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-				rdb, g := m.Client(t, roomy), newGate()
+				rdb, g := m.Client(t), newGate()
 				rdb.AddHook(g)
 				c := redisconn.New(rdb, time.Second, 1)
 				g.fail = fail
@@ -353,7 +353,7 @@ func TestWhatAHookDoesIsTheErrorOfItsTrip(t *testing.T) {
 // An operation gets its own error, and others theirs.
 func TestEachOperationOfATripHasItsOwnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		rdb.Set(t.Context(), "k", "v", 0)
 		c := redisconn.New(rdb, time.Second, 1)
 		noNumber := redisconn.NewScript(`return redis.call("INCR", KEYS[1])`)
@@ -381,7 +381,7 @@ func TestEachOperationOfATripHasItsOwnError(t *testing.T) {
 // back at last, the lane is as before.
 func TestAHungTripLeavesItsPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.AddHook(g)
 		c := redisconn.New(rdb, time.Second, 1) // too long for a lone script
 		eval := func() error { return c.EvalOne(t.Context(), echo, echoes(1, own)[0], nil).Err() }
@@ -406,7 +406,7 @@ func TestAHungTripLeavesItsPlace(t *testing.T) {
 // be long, it does not ride.
 func TestALongValueDoesNotRideTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, g := m.Client(t, roomy), newGate()
+		rdb, g := m.Client(t), newGate()
 		rdb.Set(t.Context(), "long", strings.Repeat("x", 1<<20), 0)
 		c := redisconn.New(rdb, opTimeout, 1)
 		if _, err := c.Read(t.Context(), "long", 2<<20); err != nil {
@@ -493,7 +493,7 @@ func TestALoneReadIsAsQuickForACallerWithLittleTime(t *testing.T) {
 // for each would make nothing but new connections.
 func TestCallersWithLittleTimeKeepTheirConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		rdb.Set(t.Context(), "k", "v", 0)
 		c := redisconn.New(rdb, 250*time.Millisecond, 100)
 		if err := read(t.Context(), c, "k"); err != nil {
@@ -534,7 +534,7 @@ func TestALoneReadHasAllOfItsTime(t *testing.T) {
 	} {
 		t.Run(test.redis.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-				rdb := m.Client(t, roomy)
+				rdb := m.Client(t)
 				rdb.Set(t.Context(), "k", "v", 0)
 				c := redisconn.New(rdb, timeout, 1)
 				over := make(chan struct{})
@@ -570,7 +570,7 @@ func TestALoneReadHasAllOfItsTime(t *testing.T) {
 // The rest of the test above for a script: it changes things, and so is sent once.
 func TestAScriptIsSentOnceInAllOfItsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		rdb.ScriptLoad(t.Context(), echoText)
 		m.Before(func(command string, _ []string) {
 			if command == "EVALSHA" {
@@ -586,7 +586,7 @@ func TestAScriptIsSentOnceInAllOfItsTime(t *testing.T) {
 // goroutine may be held for, however long the timeout is, and Redis is not asked for it again.
 func TestACallerWhoLeavesALoneReadIsSoonBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		c := redisconn.New(m.Client(t, roomy), 10*time.Second, 1)
+		c := redisconn.New(m.Client(t), 10*time.Second, 1)
 		asked, _ := hang(t, m)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, cancel)

@@ -19,7 +19,7 @@ import (
 // runs, and none comes later.
 func TestCloseWaitsForTheCallThatRuns(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		h := redisconn.OpenLink(m.Client(t, roomy))
+		h := redisconn.OpenLink(m.Client(t))
 		begun, closed := make(chan struct{}), atomic.Bool{}
 		h.Subscribe("news", redisconn.Subscriber{
 			Gap: func() {
@@ -45,7 +45,7 @@ func TestCloseWaitsForTheCallThatRuns(t *testing.T) {
 // A link that stays in the registry after its last Close is deaf for good.
 func TestALinkIsOpenedAgainAfterItsLastClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		first := redisconn.OpenLink(rdb)
 		first.Close()
 		second := open(t, rdb)
@@ -62,7 +62,7 @@ func fragile(t *testing.T, m *redistest.MiniServer) (rdb *redis.Client, refuse f
 	var refused atomic.Bool
 	var mu sync.Mutex
 	var conns []net.Conn // guarded by mu
-	rdb = m.Client(t, roomy, func(o *redis.Options) {
+	rdb = m.Client(t, func(o *redis.Options) {
 		dial := o.Dialer
 		o.MaxRetries, o.DialerRetries = -1, 1
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -116,7 +116,7 @@ func TestThePauseBetweenAttemptsGrowsUntilOneSucceeds(t *testing.T) {
 // server would run out of connections.
 func TestAReplacedConnectionIsClosed(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		h := open(t, m.Client(t, roomy))
+		h := open(t, m.Client(t))
 		var failed atomic.Int32
 		h.Subscribe("news", redisconn.Subscriber{Failed: func(error) { failed.Add(1) }})
 		m.Before(func(command string, args []string) {

@@ -99,7 +99,7 @@ func TestAHeartbeatThatHangsForGoodDoesNotEndTheHeartbeats(t *testing.T) {
 // what this client publishes, it hears.
 func TestMessagesDoNotStandInForHeartbeats(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb, other := m.Client(t, roomy), m.Client(t, roomy)
+		rdb, other := m.Client(t), m.Client(t)
 		h := open(t, rdb)
 		l, _ := listen(t, h, "news")
 		l.await(time.Second, 1, "live")

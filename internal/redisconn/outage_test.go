@@ -54,7 +54,7 @@ func read(ctx context.Context, c *redisconn.Conn, key string) error {
 // hangs.
 func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		c := openConn(t, m.Client(t, roomy), opTimeout)
+		c := openConn(t, m.Client(t), opTimeout)
 		if err := read(t.Context(), c, "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestAfterAFewReadsWithoutAnAnswerRedisIsNotAsked(t *testing.T) {
 // Only reads without an answer in a row open the circuit.
 func TestAnAnswerStartsTheCountAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
+		o := openConn(t, m.Client(t), opTimeout).Outage()
 		for range 10 {
 			o.Missed("k", io.EOF, true)
 			o.Missed("k", io.EOF, true)
@@ -117,7 +117,7 @@ func TestAnAnswerStartsTheCountAgain(t *testing.T) {
 // not to do without Redis for longer than it takes to probe once.
 func TestAHiccupIsOverAfterOneProbe(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		c := openConn(t, m.Client(t, roomy), opTimeout)
+		c := openConn(t, m.Client(t), opTimeout)
 		_, heal := hang(t, m)
 		var all sync.WaitGroup
 		for range 10 {
@@ -138,7 +138,7 @@ func TestAHiccupIsOverAfterOneProbe(t *testing.T) {
 // callers a timeout.
 func TestTheCircuitDoesNotSwing(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
+		o := openConn(t, m.Client(t), opTimeout).Outage()
 		began := time.Now()
 		for time.Since(began) < time.Minute {
 			o.Missed("k", io.EOF, true) // and each probe is answered
@@ -162,7 +162,7 @@ func TestTheCircuitDoesNotSwing(t *testing.T) {
 
 func TestWaitUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		c := openConn(t, m.Client(t, roomy), opTimeout)
+		c := openConn(t, m.Client(t), opTimeout)
 		o := c.Outage()
 		if began := time.Now(); !o.WaitUp(t.Context(), time.Hour) || time.Since(began) != 0 {
 			t.Error("it waited without an outage")
@@ -190,9 +190,9 @@ func TestWaitUp(t *testing.T) {
 // timeout is another opinion of what an answer is.
 func TestTheConnsOfAClientAndATimeoutShareAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		rdb := m.Client(t, roomy)
+		rdb := m.Client(t)
 		one, two := redisconn.Open(rdb, opTimeout, 100, nil), redisconn.Open(rdb, opTimeout, 100, nil)
-		slow, apart := openConn(t, rdb, 2*opTimeout), openConn(t, m.Client(t, roomy), opTimeout)
+		slow, apart := openConn(t, rdb, 2*opTimeout), openConn(t, m.Client(t), opTimeout)
 		if one.Outage() != two.Outage() {
 			t.Error("Conns of one client and timeout have two Outages")
 		}
@@ -227,7 +227,7 @@ func TestTheConnsOfAClientAndATimeoutShareAnOutage(t *testing.T) {
 // burst of callers that waits for connections is no outage.
 func TestDoubtfulOperationsOpenTheCircuitLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		o := openConn(t, m.Client(t, roomy), opTimeout).Outage()
+		o := openConn(t, m.Client(t), opTimeout).Outage()
 		for range 10 {
 			o.Missed("k", io.EOF, false)
 		}
@@ -347,7 +347,7 @@ func TestCloseEndsTheProbes(t *testing.T) {
 
 func TestAConnOfNewKnowsNoOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		c := redisconn.New(m.Client(t, roomy), opTimeout, 1)
+		c := redisconn.New(m.Client(t), opTimeout, 1)
 		_, heal := hang(t, m)
 		for range 10 {
 			_ = read(t.Context(), c, "k")
@@ -367,7 +367,7 @@ func TestOpeningConnectionsIsNoOutage(t *testing.T) {
 	for name, warm := range map[string]int32{"the first": 0, "the second": 1} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-				rdb := m.Client(t, roomy, dialsSlowly(t, warm, opTimeout+opTimeout/2))
+				rdb := m.Client(t, dialsSlowly(t, warm, opTimeout+opTimeout/2))
 				readAtOnce(t, openConn(t, rdb, opTimeout), warm > 0)
 				time.Sleep(time.Second) // what go-redis dials behind its callers' backs
 			})
@@ -383,7 +383,7 @@ func TestAServerThatRefusesConnectionsIsKnownToBeDownAtOnce(t *testing.T) {
 		var down atomic.Bool
 		var mu sync.Mutex
 		var conns []net.Conn
-		rdb := m.Client(t, roomy, func(o *redis.Options) {
+		rdb := m.Client(t, func(o *redis.Options) {
 			dial := o.Dialer
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				if down.Load() {

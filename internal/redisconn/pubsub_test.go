@@ -83,7 +83,7 @@ func TestEverySubscriptionBeginsWithAGap(t *testing.T) {
 func TestANewLinkIsLiveAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
 		began := time.Now()
-		h := open(t, m.Client(t, roomy))
+		h := open(t, m.Client(t))
 		l, _ := listen(t, h, "news")
 		l.await(time.Second, 1, "live")
 		if took := time.Since(began); took > 10*time.Millisecond || !h.Live() {
@@ -94,7 +94,7 @@ func TestANewLinkIsLiveAtOnce(t *testing.T) {
 
 func TestALinkThatStandsStaysLiveAndHasNoGaps(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		h := open(t, m.Client(t, roomy))
+		h := open(t, m.Client(t))
 		l, _ := listen(t, h, "news")
 		l.await(time.Second, 1, "live")
 		gaps := len(l.heard("gap"))

@@ -24,7 +24,7 @@ func TestAConnOfAClientThatIsNotComparableSharesNothing(t *testing.T) {
 		extra any
 	}
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		plain := m.Client(t, roomy)
+		plain := m.Client(t)
 		for _, rdb := range []redis.UniversalClient{withSlice{UniversalClient: plain}, withAny{plain, []int{1}}} {
 			one, two := redisconn.Open(rdb, opTimeout, 1, nil), redisconn.Open(rdb, opTimeout, 1, nil)
 			if one.Outage() == two.Outage() {
@@ -43,7 +43,7 @@ func TestAConnOfAClientThatIsNotComparableSharesNothing(t *testing.T) {
 // nor end one that is in use. Run it with the race detector.
 func TestConnsAreOpenedAndClosedByMany(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-		clients := []*redis.Client{m.Client(t, roomy), m.Client(t, roomy)}
+		clients := []*redis.Client{m.Client(t), m.Client(t)}
 		var all sync.WaitGroup
 		for i := range 8 {
 			all.Go(func() {

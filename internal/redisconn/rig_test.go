@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { redistest.Main(m, nil) }
 func everywhere(t *testing.T, test func(t *testing.T, newClient func() *redis.Client)) {
 	t.Run("mini", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, m *redistest.MiniServer) {
-			test(t, func() *redis.Client { return m.Client(t, roomy) })
+			test(t, func() *redis.Client { return m.Client(t) })
 		})
 	})
 	t.Run("real", func(t *testing.T) {
@@ -35,10 +35,6 @@ func inBubble(t *testing.T, test func(t *testing.T, m *redistest.MiniServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, redistest.Mini(t)) })
 }
-
-// roomy is for clients in a bubble: one that waits for a connection takes a timer
-// from a pool of go-redis' own, where it may meet one of another bubble.
-func roomy(o *redis.Options) { o.PoolSize = 1000 }
 
 // open opens the link of rdb until the end of the test.
 func open(t *testing.T, rdb redis.UniversalClient) *redisconn.Link {

@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -52,10 +53,12 @@ func (m *MiniServer) Before(fn func(command string, args []string)) {
 }
 
 // Client returns a client of the server, like that of [Server.Client]. What changes
-// put in the place of its Dialer has to pass on to that.
+// put in the place of its Dialer has to pass on to that. Whatever they say, its pool is
+// so large that nobody waits for a connection: go-redis keeps the timers of those who wait in
+// a pool of the process, and a bubble that gets the timer of another one ends the process.
 func (m *MiniServer) Client(t testing.TB, changes ...func(*redis.Options)) *redis.Client {
 	// An IP literal, since to look up a name leaves the bubble.
-	o := options("127.0.0.1:6379", append([]func(*redis.Options){func(o *redis.Options) {
+	o := options("127.0.0.1:6379", slices.Concat([]func(*redis.Options){func(o *redis.Options) {
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) {
 			conn, err := m.Dial()
 			if err != nil {
@@ -63,7 +66,7 @@ func (m *MiniServer) Client(t testing.TB, changes ...func(*redis.Options)) *redi
 			}
 			return buffered(conn), nil
 		}
-	}}, changes...))
+	}}, changes, []func(*redis.Options){func(o *redis.Options) { o.PoolSize = 10_000 }}))
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c

@@ -47,9 +47,7 @@ func TestTheSimulationCountsAsCachesDo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := redistest.Mini(t)
 				t.Cleanup(synctest.Wait) // for what go-redis still dials behind its callers' backs
-				m = f.measure(t, func() *redis.Client {
-					return server.Client(t, func(o *redis.Options) { o.PoolSize = 10_000 }) // or it waits outside the bubble
-				})
+				m = f.measure(t, func() *redis.Client { return server.Client(t) })
 			})
 			f.compare(t, m)
 		})
