@@ -15,9 +15,9 @@
 // processes one gets the key's lease in Redis and calls the loader. The lease is also the
 // right to store the result. That a key does not exist is a result like any other.
 //
-// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and then,
-// up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when the
-// caller's own deadline comes. [Result.Stale] marks such a value. A key that is read often is
+// For 30 s after its TTL (StaleWhileRevalidate) a value is served while it is refreshed. After
+// that, and up to an hour after its TTL (StaleIfError), it is served only if its load fails, is
+// refused or outlasts the caller's deadline. [Result.Stale] marks such a value. A key that is read often is
 // refreshed before its TTL ends, see [Options.EarlyRefresh]. While Redis is unavailable, a value
 // that was loaded less than a second ago is served, and older ones are loaded within the breaker's
 // limit for degraded loads; if such a load fails or finds no place, the value that the process has

@@ -64,9 +64,9 @@ type Options struct {
 	Schema int
 
 	// TTL is how long a value is fresh, from its load. 0: 10 minutes. At least 1 ms.
-	// After its TTL a value is served for StaleWhileRevalidate (30 s) while it is
-	// refreshed, and then, up to StaleIfError (1 h) after the TTL, only if its load fails
-	// or is refused, or when the caller's own deadline comes.
+	// For 30 s after its TTL (StaleWhileRevalidate) a value is served while it is
+	// refreshed. After that, and up to an hour after its TTL (StaleIfError), it is served
+	// only if its load fails, is refused or outlasts the caller's deadline.
 	TTL time.Duration
 	// NullTTL is how long the cache remembers that a key does not exist. 0: 30 s.
 	NullTTL time.Duration

@@ -61,7 +61,7 @@ func lockOut(ctx context.Context, noEvict redis.UniversalClient, claim func(ctx 
 	}
 	defer locker.Close()
 	err = locker.Do(ctx, "coupon:66", func(ctx context.Context, lease *lock.Lease) error {
-		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1; MySQL: ?, twice
+		return claim(ctx, lease.Fence()) // UPDATE … SET fence = $1 WHERE … AND fence <= $1
 	})
 	return err
 }

@@ -23,6 +23,7 @@ func _(credentials func(context.Context) (username, password string, err error))
 		ContextTimeoutEnabled:      true,
 		ReadTimeout:                500 * time.Millisecond,
 		DialTimeout:                2 * time.Second,
+		DialerRetries:              1,               // a refused connection is an error at once
 		ConnMaxIdleTime:            5 * time.Minute, // less than the 350 s after which a NAT of AWS forgets a connection
 	})
 	defer rdb.Close()

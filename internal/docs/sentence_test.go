@@ -9,8 +9,8 @@ import (
 
 // afterTTL is what the pages say of a value past its TTL. When each of them said it in words of
 // its own, one left a case out: that a value an hour old was served for a query of 300 ms.
-const afterTTL = "After its TTL a value is served for StaleWhileRevalidate (30 s) while it is refreshed, and then, " +
-	"up to StaleIfError (1 h) after the TTL, only if its load fails or is refused, or when the caller's own deadline comes."
+const afterTTL = "For 30 s after its TTL (StaleWhileRevalidate) a value is served while it is refreshed. " +
+	"After that, and up to an hour after its TTL (StaleIfError), it is served only if its load fails, is refused or outlasts the caller's deadline."
 
 func TestWhatIsServedAfterTheTTLIsSaidInOneSentence(t *testing.T) {
 	for _, file := range []string{
