@@ -82,6 +82,10 @@ func TestScreenshots(t *testing.T) {
 		write("redis-stopped"+ending+".gif", moving(t, shots))
 	}
 	b.silent()
+	b.scheme("light")
+	b.size(960, 885)
+	b.do(chromedp.Navigate(read[string](b, `document.querySelector('a[href$="/debug/levee"]').href`) + fmt.Sprint("?key=", hot)))
+	write("debug-page.png", still(t, b.shot(b.around("body"))))
 }
 
 const frameTime = 500 * time.Millisecond // the page's beat
