@@ -47,14 +47,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	web := &http.Server{Addr: *addr, Handler: (&service{locker, rdb}).routes(), ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		if err := web.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-			log.Print(err)
-			stop()
-		}
-	}()
+	failed := make(chan error, 1)
+	go func() { failed <- web.ListenAndServe() }()
 	log.Printf("listening at http://%s", *addr)
-	<-ctx.Done()
+	select {
+	case err := <-failed: // the address is taken, for example
+		log.Fatal(err)
+	case <-ctx.Done():
+	}
 	// Requests under way end first: a lock whose token is not delivered stays taken for its time.
 	last, end := context.WithTimeout(context.Background(), 5*time.Second)
 	defer end()

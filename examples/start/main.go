@@ -90,5 +90,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	go func() { defer stop(); log.Print(server.ListenAndServe()) }()
 	<-ctx.Done()
-	_ = server.Shutdown(context.Background()) // requests under way finish, and then the cache is closed
+	last, end := context.WithTimeout(context.Background(), 10*time.Second)
+	defer end()
+	_ = server.Shutdown(last) // requests under way finish, and then the cache is closed
 }
