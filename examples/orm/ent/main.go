@@ -14,6 +14,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/outbox"
 	"github.com/levee-go/levee/examples/orm/ent/ent"
@@ -35,9 +36,10 @@ func main() {
 	db := web.Must(sql.Open("pgx", os.Getenv("DATABASE_URL")))
 	s := &service{db: ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", Codec: cache.JSON, IsNotFound: absent}))
+	database := web.Must(breaker.New(breaker.Options{Name: "shop", MaxConcurrent: 20})) // loads at a time, in this process
+	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", Breaker: database, Codec: cache.JSON, IsNotFound: absent}))
 	defer s.hotels.Close()
-	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Codec: cache.JSON}))
+	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Breaker: database, Codec: cache.JSON}))
 	defer s.inCity.Close()
 	s.changes = web.Must(outbox.New(db, outbox.Options{Dialect: outbox.PostgreSQL}))
 	follow := func(ctx context.Context) error {

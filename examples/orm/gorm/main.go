@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"gorm.io/driver/mysql"
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/mysqlfeed"
@@ -37,9 +39,10 @@ func main() {
 	defer stop()
 	s := &service{db: web.Must(gorm.Open(mysql.Open(os.Getenv("DATABASE_DSN")), &gorm.Config{TranslateError: true}))}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", IsNotFound: absent}))
+	database := web.Must(breaker.New(breaker.Options{Name: "shop", MaxConcurrent: 20})) // loads at a time, in this process
+	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", Breaker: database, IsNotFound: absent}))
 	defer s.hotels.Close()
-	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city"}))
+	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Breaker: database}))
 	defer s.inCity.Close()
 	source := web.Must(mysqlfeed.New(mysqlfeed.Options{Name: "hotels", Addr: os.Getenv("DATABASE_ADDR"), User: "levee", Password: os.Getenv("FEED_PASSWORD"),
 		Tables: []mysqlfeed.Table{{Name: "shop.hotels", Columns: []string{"id", "city"}}}}))
@@ -59,10 +62,10 @@ func (s *service) Hotel(ctx context.Context, id int64) (h Hotel, err error) {
 	return h, err
 }
 
-// InCity returns the hotels in a city.
+// InCity returns the hotels in a city, spelled as they have it: the key of the list, which a write of one of them names.
 func (s *service) InCity(ctx context.Context, city string) (list []Hotel, err error) {
 	err = s.db.WithContext(ctx).Where("city = ?", city).Order("id").Find(&list).Error
-	return list, err
+	return slices.DeleteFunc(list, func(h Hotel) bool { return h.City != city }), err // the collation finds oslo for Oslo
 }
 
 // Move moves a hotel to another city.
@@ -72,10 +75,7 @@ func (s *service) Move(ctx context.Context, id int64, city string) error {
 		if err := tx.Clauses(clause.Locking{Strength: "UPDATE"}).Take(&h, id).Error; err != nil {
 			return err
 		}
-		if err := cache.Also(ctx, s.inCity.Changes(h.City)); err != nil { // before Update, which changes h.City
-			return err
-		}
-		return tx.Model(&h).Update("city", city).Error
+		return errors.Join(cache.Also(ctx, s.inCity.Changes(h.City)), tx.Model(&h).Update("city", city).Error) // Update changes h.City too
 	})
 }
 

@@ -7,11 +7,13 @@ import (
 	"database/sql"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 
 	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/outbox"
 	"github.com/levee-go/levee/examples/orm/internal/web"
@@ -37,9 +39,10 @@ func main() {
 	defer stop()
 	s := &service{db: web.Must(sql.Open("mysql", os.Getenv("DATABASE_DSN")))}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel"}))
+	database := web.Must(breaker.New(breaker.Options{Name: "shop", MaxConcurrent: 20})) // loads at a time, in this process
+	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", Breaker: database}))
 	defer s.hotels.Close()
-	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city"}))
+	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Breaker: database}))
 	defer s.inCity.Close()
 	s.changes = web.Must(outbox.New(s.db, outbox.Options{Dialect: outbox.MySQL}))
 	follow := func(ctx context.Context) error {
@@ -58,7 +61,7 @@ func (s *service) Hotel(ctx context.Context, id int64) (h Hotel, err error) {
 	return h, err
 }
 
-// InCity returns the hotels in a city.
+// InCity returns the hotels in a city, spelled as they have it: the key of the list, which a write of one of them names.
 func (s *service) InCity(ctx context.Context, city string) (list []Hotel, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT id, name, city FROM hotels WHERE city = ? ORDER BY id", city)
 	if err != nil {
@@ -72,7 +75,7 @@ func (s *service) InCity(ctx context.Context, city string) (list []Hotel, err er
 		}
 		list = append(list, h)
 	}
-	return list, rows.Err()
+	return slices.DeleteFunc(list, func(h Hotel) bool { return h.City != city }), rows.Err() // the collation finds oslo for Oslo
 }
 
 // Move moves a hotel to another city.

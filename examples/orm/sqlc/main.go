@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/levee-go/levee/breaker"
 	"github.com/levee-go/levee/cache"
 	"github.com/levee-go/levee/cache/feed"
 	"github.com/levee-go/levee/cache/pgfeed"
@@ -33,9 +34,10 @@ func main() {
 	defer db.Close()
 	s := &service{Queries: hoteldb.New(db), db: db}
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR")})
-	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel"}))
+	database := web.Must(breaker.New(breaker.Options{Name: "shop", MaxConcurrent: 20})) // loads at a time, in this process
+	s.hotels = web.Must(cache.New(rdb, s.Hotel, cache.Options{Name: "hotel", Breaker: database}))
 	defer s.hotels.Close()
-	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city"}))
+	s.inCity = web.Must(cache.New(rdb, s.InCity, cache.Options{Name: "hotels-in-city", Breaker: database}))
 	defer s.inCity.Close()
 	source := web.Must(pgfeed.New(pgfeed.Options{Name: "hotels", URL: os.Getenv("FEED_URL"),
 		Tables: []pgfeed.Table{{Name: "hotels", Columns: []string{"id", "city"}}}}))
@@ -57,10 +59,7 @@ func (s *service) Move(ctx context.Context, id int64, city string) error {
 		if err != nil {
 			return err
 		}
-		if err := cache.Also(ctx, s.inCity.Changes(h.City)); err != nil {
-			return err
-		}
-		return q.Move(ctx, hoteldb.MoveParams{ID: h.ID, City: city})
+		return errors.Join(cache.Also(ctx, s.inCity.Changes(h.City)), q.Move(ctx, hoteldb.MoveParams{ID: h.ID, City: city}))
 	})
 }
 

@@ -31,12 +31,13 @@ func Outbox(d outbox.Dialect) Setup {
 	}
 }
 
-// MariaDB makes the database shop on a server that dbtest.MariaDB has started.
+// MariaDB makes the database shop on a server that dbtest.MariaDB has started. Its columns have the default collation,
+// which finds Oslo by oslo.
 func MariaDB(t testing.TB, shared *dbtest.Shared, setup Setup) Database {
 	s := shared.Get(t)
 	addr := fmt.Sprintf("127.0.0.1:%d", s.Port)
 	db := open(t, "mysql", "root@tcp("+addr+")/")
-	execute(t, db, slices.Concat([]string{"DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", "USE shop"}, Tables, setup.Statements)...)
+	execute(t, db, slices.Concat([]string{"DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop CHARACTER SET utf8mb4", "USE shop"}, Tables, setup.Statements)...)
 	return Database{
 		Env:    []string{"DATABASE_DSN=root@tcp(" + addr + ")/shop", "DATABASE_ADDR=" + addr, "FEED_PASSWORD=secret"},
 		ByHand: setup.byHand(db, "USE shop"),

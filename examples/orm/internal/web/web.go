@@ -27,13 +27,23 @@ type Routes[H any] struct {
 // background meanwhile. When ctx ends, it waits until the requests under way have finished, or for 5 s; then it ends the
 // context of background, and returns after those functions. So the caller can close what requests and functions use.
 func Serve[H any](ctx context.Context, to Routes[H], background ...func(context.Context) error) {
-	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	server := &http.Server{Addr: os.Getenv("ADDR"), Handler: to.handler()}
 	var done sync.WaitGroup
-	defer done.Wait()
-	defer end()
+	running, end := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx, which ends at a SIGTERM
 	for _, run := range background {
-		done.Go(func() { log.Print(run(running)) })
+		done.Go(func() { log.Print(run(running)) }) // follow, for example
 	}
+	ctx, stop := context.WithCancel(ctx)
+	go func() { log.Print(server.ListenAndServe()); stop() }()
+	<-ctx.Done()
+	limit, cancel := context.WithTimeout(running, 5*time.Second)
+	defer cancel()
+	_ = server.Shutdown(limit) // requests under way finish
+	end()
+	done.Wait() // follow has given its lock to another process; main may close the caches
+}
+
+func (to *Routes[H]) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hotel/{id}", func(w http.ResponseWriter, r *http.Request) {
 		hotel, err := to.Hotel(r.Context(), id(r))
@@ -46,18 +56,7 @@ func Serve[H any](ctx context.Context, to Routes[H], background ...func(context.
 	mux.HandleFunc("PUT /hotel/{id}/city/{city}", func(w http.ResponseWriter, r *http.Request) {
 		to.reply(w, "moved", to.Move(r.Context(), id(r), r.PathValue("city")))
 	})
-	server := &http.Server{Addr: os.Getenv("ADDR"), Handler: mux}
-	finished := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(finished)
-		limit, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = server.Shutdown(limit)
-	})
-	log.Print(server.ListenAndServe()) // returns when Shutdown begins
-	if !stop() {
-		<-finished
-	}
+	return mux
 }
 
 // id returns the id of a path, 0 if it is no number.
